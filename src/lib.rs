@@ -1,0 +1,4 @@
+//! Connection-managed messaging over RDMA.
+#![deny(unsafe_code)]
+
+pub mod status;

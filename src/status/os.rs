@@ -1,0 +1,43 @@
+use std::{fmt, io};
+
+/// A call into the operating system, librdmacm or libibverbs that failed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OsError {
+    /// The C function's name, as its man page spells it.
+    pub call: &'static str,
+    /// The error number, positive, as in `errno.h`.
+    pub errno: i32,
+}
+
+impl OsError {
+    /// An error of the C function `call` with the given positive error number.
+    #[must_use]
+    pub const fn new(call: &'static str, errno: i32) -> Self {
+        Self { call, errno }
+    }
+}
+
+impl fmt::Display for OsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: {}",
+            self.call,
+            io::Error::from_raw_os_error(self.errno)
+        )
+    }
+}
+
+impl fmt::Debug for OsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OsError({self})")
+    }
+}
+
+impl std::error::Error for OsError {}
+
+impl From<OsError> for io::Error {
+    fn from(error: OsError) -> Self {
+        Self::new(Self::from_raw_os_error(error.errno).kind(), error)
+    }
+}
