@@ -1,1 +1,116 @@
-//! What the example programs share.
+//! What the example programs share: the trace they print, the bytes they check, the summary they end with.
+
+use std::{fmt, io::Write, time::Duration, time::Instant};
+
+use hdrhistogram::Histogram;
+
+/// Prints log lines with the time since the program started. Without `RUST_LOG` the connection's steps are shown.
+pub fn init_trace(name: &'static str) {
+    let start = Instant::now();
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("rdmsg::cm=debug,info"))
+        .format(move |out, record| writeln!(out, "{:>10.6} {name}: {}", start.elapsed().as_secs_f64(), record.args()))
+        .target(env_logger::Target::Stdout)
+        .init();
+}
+
+/// Writes the bytes of message number `number`. No two messages that follow each other are alike, and no byte is like its neighbour.
+pub fn fill(number: u64, message: &mut [u8]) {
+    for (byte, expected) in message.iter_mut().zip(pattern(number)) {
+        *byte = expected;
+    }
+}
+
+/// Checks every byte of message number `number`.
+///
+/// # Errors
+///
+/// The first byte that is not as [`fill`] wrote it.
+pub fn check(number: u64, message: &[u8]) -> Result<(), Mismatch> {
+    match message.iter().zip(pattern(number)).position(|(byte, expected)| *byte != expected) {
+        None => Ok(()),
+        Some(at) => Err(Mismatch { number, at, len: message.len() }),
+    }
+}
+
+fn pattern(number: u64) -> impl Iterator<Item = u8> {
+    let start = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
+    (start..).zip(number..).map(|(step, salt)| (step.wrapping_mul(7) ^ (salt >> 8)) as u8)
+}
+
+/// A byte of a message is not what the sender wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mismatch {
+    number: u64,
+    at: usize,
+    len: usize,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "message {} of {} bytes differs at byte {}", self.number, self.len, self.at)
+    }
+}
+
+impl std::error::Error for Mismatch {}
+
+/// Latencies of one run.
+#[derive(Debug)]
+pub struct Latencies(Histogram<u64>);
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Latencies {
+    /// No latencies yet: up to a minute each, to three digits.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are constant and valid"))
+    }
+
+    /// Adds one; more than a minute counts as a minute.
+    pub fn record(&mut self, latency: Duration) {
+        self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+    }
+}
+
+impl fmt::Display for Latencies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let micros = |nanos: u64| nanos as f64 / 1e3;
+        write!(
+            f,
+            "min {:.1}  p50 {:.1}  p90 {:.1}  p99 {:.1}  p99.9 {:.1}  max {:.1} µs",
+            micros(self.0.min()),
+            micros(self.0.value_at_quantile(0.5)),
+            micros(self.0.value_at_quantile(0.9)),
+            micros(self.0.value_at_quantile(0.99)),
+            micros(self.0.value_at_quantile(0.999)),
+            micros(self.0.max()),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_byte_is_found() {
+        let mut message = [0; 600];
+        fill(41, &mut message);
+        assert_eq!(check(41, &message), Ok(()));
+        message[599] ^= 1;
+        assert_eq!(check(41, &message).unwrap_err().to_string(), "message 41 of 600 bytes differs at byte 599");
+    }
+
+    #[test]
+    fn messages_in_a_row_differ() {
+        let mut message = [0; 64];
+        for number in 0..1000 {
+            fill(number, &mut message);
+            assert!(check(number + 1, &message).is_err(), "{number}");
+        }
+    }
+}

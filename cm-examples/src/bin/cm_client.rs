@@ -1,0 +1,109 @@
+//! The counterpart of `cm_server`: connects, sends messages of several sizes, checks every byte of each answer, and says how long the
+//! round trips took.
+//!
+//! It shows the active side of the connection manager as it happens: ADDR_RESOLVED, ROUTE_RESOLVED, ESTABLISHED, DISCONNECTED.
+
+use std::{
+    error::Error,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use clap::{Parser, ValueEnum};
+use cm_examples::{Latencies, check, fill, init_trace};
+use rdmsg::{Config, Connector, Endpoint, Engine, Polling};
+
+#[derive(Parser)]
+#[command(version, about = "Sends messages over RDMA and checks the answers. The counterpart of cm_server.")]
+struct Options {
+    /// The server's name or address, and port
+    #[arg(default_value = "127.0.0.1:7471")]
+    address: String,
+    /// Message sizes in bytes, one after the other
+    #[arg(short, long, value_delimiter = ',', default_value = "64,4096,16384")]
+    size: Vec<usize>,
+    /// How many messages of each size
+    #[arg(short = 'c', long, default_value_t = 1000)]
+    count: u64,
+    /// How to wait for answers
+    #[arg(long, value_enum, default_value_t = Wait::Adaptive)]
+    polling: Wait,
+    /// Seconds within which the connection must come about; while the server is not up yet the client keeps trying
+    #[arg(long, default_value_t = 10)]
+    timeout: u64,
+    /// The largest message in bytes that we take and send
+    #[arg(long, default_value_t = Config::default().eager_size)]
+    eager_size: u32,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Wait {
+    /// Poll for a moment, then sleep
+    Adaptive,
+    /// Poll all the time
+    Busy,
+    /// Sleep until an event
+    Event,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    init_trace("client");
+    match run(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cm_client: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<(), Box<dyn Error>> {
+    let mut config = Config::default();
+    config.connect_timeout = Duration::from_secs(options.timeout);
+    config.retry_refused = true;
+    config.eager_size = options.eager_size;
+    config.polling = match options.polling {
+        Wait::Adaptive => Polling::default(),
+        Wait::Busy => Polling::Busy,
+        Wait::Event => Polling::Event,
+    };
+    let engine = Engine::new()?;
+    let endpoint = Connector::new().config(config).engine(&engine).connect(&options.address)?;
+    if let Some(negotiated) = endpoint.negotiated() {
+        println!("{}: {negotiated}", endpoint.peer_addr());
+    }
+
+    let mut number = 0;
+    for &size in &options.size {
+        let latencies = round_trips(&endpoint, size, options.count, &mut number)?;
+        println!(
+            "{size} bytes: {} messages each way, every byte as expected; round trip {latencies}",
+            options.count
+        );
+    }
+    endpoint.close()?;
+    println!("closed: everything was delivered");
+    drop(endpoint);
+    engine.shutdown();
+    Ok(())
+}
+
+/// Sends `count` messages one after the other and waits for each answer.
+fn round_trips(endpoint: &Endpoint, size: usize, count: u64, number: &mut u64) -> Result<Latencies, Box<dyn Error>> {
+    let mut latencies = Latencies::new();
+    let mut message = vec![0; size];
+    for _ in 0..count {
+        fill(*number, &mut message);
+        let start = Instant::now();
+        endpoint.send(&message)?;
+        let answer = endpoint.recv()?;
+        latencies.record(start.elapsed());
+        if answer.len() != size {
+            return Err(format!("sent {size} bytes, got {} back", answer.len()).into());
+        }
+        check(*number, &answer)?;
+        *number += 1;
+    }
+    Ok(latencies)
+}

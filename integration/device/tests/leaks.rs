@@ -1,0 +1,101 @@
+//! What connections leave behind on the device and in the process: nothing. Each test shuts its own engine down, so that the
+//! counts before and after can be compared.
+
+use std::{thread, time::Duration};
+
+use device::{Lab, Watchdog, open_fds};
+use rdmsg::{Config, Connector, Engine, Listener};
+
+/// Longer than anything here should take, even where each instruction is emulated.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[test]
+fn handles_may_be_dropped_in_any_order_with_traffic_in_flight() {
+    let _watchdog = Watchdog::new("handles_may_be_dropped_in_any_order_with_traffic_in_flight", 240);
+    let lab = Lab::get();
+    let before = (lab.resources(), open_fds());
+    for round in 0..24_usize {
+        let engine = Engine::new().unwrap();
+        let mut config = Config::default();
+        config.close_timeout = Duration::from_secs(2);
+        let listener = Listener::bind_with(lab.at(0), &config, &engine).unwrap();
+        let address = listener.local_addr();
+        let connector = Connector::new().config(config).engine(&engine);
+        let client = thread::spawn(move || connector.connect(address).unwrap());
+        let server = listener.accept().unwrap();
+        let client = client.join().unwrap();
+
+        let talkers: Vec<_> = [client.clone(), server.clone()]
+            .into_iter()
+            .map(|endpoint| {
+                thread::spawn(move || {
+                    // Until the connection ends: by a close, an abort, or the engine going away.
+                    while endpoint.send_timeout(b"noise", Duration::from_millis(100)).is_ok() {
+                        let _ = endpoint.try_recv();
+                    }
+                })
+            })
+            .collect();
+        let kept = server.recv_timeout(PATIENCE).ok();
+        let mut things: Vec<Box<dyn FnOnce() + Send>> = vec![
+            Box::new(move || drop(listener)),
+            Box::new(move || drop(client)),
+            Box::new(move || drop(server)),
+            Box::new(move || drop(kept)),
+            Box::new({
+                let engine = engine.clone();
+                move || engine.shutdown()
+            }),
+        ];
+        // A different order each round, and each thing from a thread of its own every other round.
+        let turn = round % things.len();
+        things.rotate_left(turn);
+        if round % 3 == 0 {
+            things.reverse();
+        }
+        if round % 2 == 0 {
+            let threads: Vec<_> = things.into_iter().map(thread::spawn).collect();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        } else {
+            things.into_iter().for_each(|drop_it| drop_it());
+        }
+        talkers.into_iter().for_each(|talker| talker.join().unwrap());
+        engine.shutdown();
+    }
+    assert_eq!((lab.resources(), open_fds()), before, "nothing is left behind");
+}
+
+#[test]
+fn two_hundred_cycles_leave_nothing_behind() {
+    let _watchdog = Watchdog::new("two_hundred_cycles_leave_nothing_behind", 300);
+    let lab = Lab::get();
+    let (rnr, before) = (lab.rnr_naks(), (lab.resources(), open_fds()));
+    println!("before: {before:?}");
+    let engine = Engine::new().unwrap();
+    let listener = Listener::bind_with(lab.at(0), &Config::default(), &engine).unwrap();
+    let connector = Connector::new().engine(&engine);
+    let address = listener.local_addr();
+    let server = thread::spawn(move || {
+        for endpoint in listener.incoming().take(200) {
+            let endpoint = endpoint.unwrap();
+            while let Ok(message) = endpoint.recv() {
+                endpoint.send(&message).unwrap();
+            }
+        }
+    });
+    for i in 0..200_u32 {
+        let client = connector.connect(address).unwrap();
+        client.send(&i.to_le_bytes()).unwrap();
+        assert_eq!(*client.recv_timeout(PATIENCE).unwrap(), i.to_le_bytes());
+        if i % 2 == 0 {
+            client.close().unwrap();
+        }
+    }
+    server.join().unwrap();
+    drop(connector);
+    engine.shutdown();
+    let after = (lab.resources(), open_fds());
+    println!("after:  {after:?}");
+    assert_eq!(after, before, "queue pairs, completion queues, memory regions, protection domains, ids and fds");
+    assert_eq!(lab.rnr_naks(), rnr);
+}

@@ -1,0 +1,359 @@
+//! The message layer on one host: both ends in this process, everything else is the kernel's.
+
+use std::{collections::VecDeque, thread, time::Duration};
+
+use device::{Lab, Watchdog};
+use rdmsg::{
+    CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Polling, TrySendError,
+    crossbeam_channel::{self, select},
+};
+
+/// Longer than anything here should take, even where each instruction is emulated.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
+    let lab = Lab::get();
+    let engine = Engine::shared().unwrap();
+    let listener = Listener::bind_with(lab.at(0), config, &engine).unwrap();
+    let address = listener.local_addr();
+    let connector = Connector::new().config(config.clone());
+    let client = thread::spawn(move || connector.connect(address).unwrap());
+    let server = listener.accept().unwrap();
+    (client.join().unwrap(), server)
+}
+
+fn pair() -> (Endpoint, Endpoint) {
+    pair_with(&Config::default())
+}
+
+fn reason(result: Result<impl std::fmt::Debug, Error>) -> CloseReason {
+    match result.unwrap_err() {
+        Error::Disconnected(reason) | Error::Connect { reason, .. } | Error::Undelivered(reason) => reason,
+        other => panic!("not the end of a connection: {other:?}"),
+    }
+}
+
+#[test]
+fn messages_arrive_whole_and_in_order() {
+    let _watchdog = Watchdog::new("messages_arrive_whole_and_in_order", 120);
+    let lab = Lab::get();
+    let rnr = lab.rnr_naks();
+    let (client, server) = pair();
+    let sizes = [0, 1, 15, 16, 17, 64, 239, 240, 241, 4095, 4096, 16383, 16384];
+    let sender = thread::spawn({
+        let client = client.clone();
+        move || {
+            for round in 0..20_usize {
+                for size in sizes {
+                    let message: Vec<u8> = (0..size).map(|i| (i + round) as u8).collect();
+                    client.send(&message).unwrap();
+                }
+            }
+        }
+    });
+    for round in 0..20_usize {
+        for size in sizes {
+            let message = server.recv_timeout(PATIENCE).unwrap();
+            assert_eq!(message.len(), size);
+            assert!(message.iter().enumerate().all(|(i, byte)| *byte == (i + round) as u8), "{size} bytes, round {round}");
+        }
+    }
+    sender.join().unwrap();
+    client.close().unwrap();
+    assert_eq!(reason(server.recv_timeout(PATIENCE)), CloseReason::PeerClosed);
+    assert_eq!(reason(server.recv_timeout(PATIENCE)), CloseReason::PeerClosed, "the reason sticks");
+    assert_eq!(reason(server.send(b"late")), CloseReason::PeerClosed);
+    assert_eq!(reason(client.send(b"late")), CloseReason::LocallyClosed);
+    assert_eq!(lab.rnr_naks(), rnr, "no receiver was ever without a receive");
+}
+
+#[test]
+fn both_directions_at_once_in_every_polling_mode() {
+    let _watchdog = Watchdog::new("both_directions_at_once_in_every_polling_mode", 240);
+    let lab = Lab::get();
+    let rnr = lab.rnr_naks();
+    for polling in [Polling::Event, Polling::default(), Polling::Busy] {
+        let mut config = Config::default();
+        config.polling = polling;
+        let (client, server) = pair_with(&config);
+        let run = |endpoint: &Endpoint| {
+            let sender = thread::spawn({
+                let endpoint = endpoint.clone();
+                move || (0..2000_u32).for_each(|i| endpoint.send(&i.to_le_bytes()).unwrap())
+            });
+            let endpoint = endpoint.clone();
+            let receiver = thread::spawn(move || {
+                for i in 0..2000_u32 {
+                    assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), i.to_le_bytes());
+                }
+            });
+            [sender, receiver]
+        };
+        for thread in [run(&client), run(&server)].into_iter().flatten() {
+            thread.join().unwrap();
+        }
+        client.close().unwrap();
+    }
+    assert_eq!(lab.rnr_naks(), rnr);
+}
+
+#[test]
+fn a_receiver_that_keeps_its_messages_stalls_the_sender_and_lets_it_go_on() {
+    let _watchdog = Watchdog::new("a_receiver_that_keeps_its_messages_stalls_the_sender_and_lets_it_go_on", 120);
+    let lab = Lab::get();
+    let rnr = lab.rnr_naks();
+    let mut config = Config::default();
+    config.receive_window = 8;
+    let (client, server) = pair_with(&config);
+    for _ in 0..3 {
+        let mut sent = 0;
+        while client.send_timeout(b"x", Duration::from_millis(300)).is_ok() {
+            sent += 1;
+        }
+        assert_eq!(sent, 8, "exactly the window");
+        assert!(matches!(client.try_send(b"x"), Err(TrySendError::Full)));
+        let kept: Vec<_> = (0..8).map(|_| server.recv_timeout(PATIENCE).unwrap()).collect();
+        assert!(matches!(server.recv_timeout(Duration::from_millis(50)), Err(Error::TimedOut)));
+        assert!(matches!(client.try_send(b"x"), Err(TrySendError::Full)), "kept messages keep the window shut");
+        drop(kept);
+        client.send_timeout(b"y", PATIENCE).unwrap();
+        assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"y");
+    }
+    client.close().unwrap();
+    assert_eq!(lab.rnr_naks(), rnr);
+}
+
+#[test]
+fn both_sides_stall_and_resume_when_neither_reads() {
+    let _watchdog = Watchdog::new("both_sides_stall_and_resume_when_neither_reads", 120);
+    let lab = Lab::get();
+    let rnr = lab.rnr_naks();
+    let (client, server) = pair();
+    let mut counts = [0_u32; 2];
+    for (endpoint, count) in [&client, &server].into_iter().zip(&mut counts) {
+        while endpoint.send_timeout(&count.to_le_bytes(), Duration::from_millis(300)).is_ok() {
+            *count += 1;
+        }
+    }
+    assert_eq!(counts, [64, 64]);
+    for (endpoint, other) in [(&client, &server), (&server, &client)] {
+        for i in 0..64_u32 {
+            assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), i.to_le_bytes());
+        }
+        other.send_timeout(b"on", PATIENCE).unwrap();
+        assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"on");
+    }
+    client.close().unwrap();
+    assert_eq!(lab.rnr_naks(), rnr);
+}
+
+#[test]
+fn the_smallest_window_and_ring_work() {
+    let _watchdog = Watchdog::new("the_smallest_window_and_ring_work", 120);
+    let mut config = Config::default();
+    config.receive_window = 1;
+    config.send_depth = 1;
+    config.max_inline = 0;
+    let (client, server) = pair_with(&config);
+    let sender = thread::spawn({
+        let client = client.clone();
+        move || (0..500_u32).for_each(|i| client.send(&i.to_le_bytes()).unwrap())
+    });
+    for i in 0..500_u32 {
+        assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), i.to_le_bytes());
+    }
+    sender.join().unwrap();
+    server.close().unwrap();
+    assert_eq!(reason(client.recv_timeout(PATIENCE)), CloseReason::PeerClosed);
+}
+
+#[test]
+fn messages_outlive_their_connection() {
+    let _watchdog = Watchdog::new("messages_outlive_their_connection", 60);
+    let (client, server) = pair();
+    client.send(b"kept").unwrap();
+    let message = server.recv_timeout(PATIENCE).unwrap();
+    client.close().unwrap();
+    assert_eq!(reason(server.recv_timeout(PATIENCE)), CloseReason::PeerClosed);
+    drop((client, server));
+    assert_eq!(*message, *b"kept");
+    assert_eq!(message.into_vec(), b"kept");
+}
+
+#[test]
+fn what_was_sent_before_a_close_arrives() {
+    let _watchdog = Watchdog::new("what_was_sent_before_a_close_arrives", 120);
+    for _ in 0..20 {
+        let (client, server) = pair();
+        for i in 0..50_u8 {
+            client.send(&[i]).unwrap();
+        }
+        // Nobody reads yet, and the close succeeds all the same: it is the device that takes the messages.
+        client.close().unwrap();
+        for i in 0..50_u8 {
+            assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), [i]);
+        }
+        assert_eq!(reason(server.recv_timeout(PATIENCE)), CloseReason::PeerClosed);
+    }
+}
+
+#[test]
+fn both_sides_may_close_at_once() {
+    let _watchdog = Watchdog::new("both_sides_may_close_at_once", 120);
+    for _ in 0..20 {
+        let (client, server) = pair();
+        let other = thread::spawn(move || server.close());
+        client.close().unwrap();
+        other.join().unwrap().unwrap();
+    }
+}
+
+#[test]
+fn an_abort_reaches_the_peer_with_its_code() {
+    let _watchdog = Watchdog::new("an_abort_reaches_the_peer_with_its_code", 60);
+    let (client, server) = pair();
+    client.abort(77);
+    assert_eq!(reason(server.recv_timeout(PATIENCE)), CloseReason::PeerAborted(77));
+    assert_eq!(reason(client.recv_timeout(PATIENCE)), CloseReason::LocallyAborted);
+}
+
+#[test]
+fn dropping_the_last_handle_closes() {
+    let _watchdog = Watchdog::new("dropping_the_last_handle_closes", 60);
+    let (client, server) = pair();
+    let clone = client.clone();
+    client.send(b"last").unwrap();
+    drop(client);
+    clone.send(b"words").unwrap();
+    drop(clone);
+    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"last");
+    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"words");
+    assert_eq!(reason(server.recv_timeout(PATIENCE)), CloseReason::PeerClosed);
+}
+
+#[test]
+fn completions_work_in_select_over_many_endpoints() {
+    let _watchdog = Watchdog::new("completions_work_in_select_over_many_endpoints", 120);
+    let pairs: Vec<_> = (0..3).map(|_| pair()).collect();
+    for round in 0..50_u8 {
+        for (i, (client, _)) in pairs.iter().enumerate() {
+            client.send(&[round, i as u8]).unwrap();
+        }
+        let mut seen = [false; 3];
+        let late = crossbeam_channel::after(PATIENCE);
+        while seen.contains(&false) {
+            let (i, completion) = select! {
+                recv(pairs[0].1.completions()) -> completion => (0, completion),
+                recv(pairs[1].1.completions()) -> completion => (1, completion),
+                recv(pairs[2].1.completions()) -> completion => (2, completion),
+                recv(late) -> _ => panic!("round {round}: {seen:?}"),
+            };
+            match completion.unwrap() {
+                Completion::Received(message) => assert_eq!(*message, [round, i as u8]),
+                other => panic!("{other:?}"),
+            }
+            assert!(!std::mem::replace(&mut seen[i], true));
+        }
+    }
+    for (client, server) in &pairs {
+        client.close().unwrap();
+        let end = server.completions().recv_timeout(PATIENCE).unwrap();
+        assert!(matches!(end, Completion::Disconnected(CloseReason::PeerClosed)), "{end:?}");
+        assert!(server.completions().try_recv().is_err(), "nothing comes after the end");
+    }
+}
+
+#[test]
+fn recv_and_select_may_be_mixed() {
+    let _watchdog = Watchdog::new("recv_and_select_may_be_mixed", 120);
+    let (client, server) = pair();
+    for i in 0..30_u8 {
+        client.send(&[i]).unwrap();
+        assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), [i]);
+        client.send(&[i, i]).unwrap();
+        match server.completions().recv_timeout(PATIENCE).unwrap() {
+            Completion::Received(message) => assert_eq!(*message, [i, i]),
+            other => panic!("{other:?}"),
+        }
+    }
+    client.close().unwrap();
+}
+
+#[test]
+fn many_threads_receive_on_one_endpoint() {
+    let _watchdog = Watchdog::new("many_threads_receive_on_one_endpoint", 120);
+    let (client, server) = pair();
+    let receivers: Vec<_> = (0..4)
+        .map(|_| {
+            let server = server.clone();
+            thread::spawn(move || {
+                let mut got = Vec::new();
+                loop {
+                    match server.recv() {
+                        Ok(message) => got.push(u32::from_le_bytes((*message).try_into().unwrap())),
+                        Err(Error::Disconnected(CloseReason::PeerClosed)) => return got,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            })
+        })
+        .collect();
+    for i in 0..3000_u32 {
+        client.send(&i.to_le_bytes()).unwrap();
+    }
+    client.close().unwrap();
+    let mut all: Vec<u32> = Vec::new();
+    for receiver in receivers {
+        let got = receiver.join().unwrap();
+        assert!(got.is_sorted(), "each thread sees its messages in order");
+        all.extend(got);
+    }
+    all.sort_unstable();
+    assert_eq!(all, (0..3000).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_message_may_be_dropped_by_another_thread_long_after() {
+    let _watchdog = Watchdog::new("a_message_may_be_dropped_by_another_thread_long_after", 120);
+    let mut config = Config::default();
+    config.receive_window = 16;
+    let (client, server) = pair_with(&config);
+    let (sender, keeper) = crossbeam_channel::unbounded::<rdmsg::Message>();
+    let dropper = thread::spawn(move || {
+        // Lets go of messages out of order, always keeping some.
+        let mut kept = VecDeque::new();
+        for message in keeper {
+            kept.push_back(message);
+            if kept.len() == 8 {
+                drop(kept.remove(3));
+                drop(kept.pop_front());
+            }
+        }
+    });
+    let feeder = thread::spawn({
+        let client = client.clone();
+        move || (0..2000_u32).for_each(|i| client.send(&i.to_le_bytes()).unwrap())
+    });
+    for i in 0..2000_u32 {
+        let message = server.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(*message, i.to_le_bytes());
+        sender.send(message).unwrap();
+    }
+    feeder.join().unwrap();
+    client.close().unwrap();
+    drop(sender);
+    dropper.join().unwrap();
+}
+
+#[test]
+fn keepalive_leaves_an_idle_connection_alone() {
+    let _watchdog = Watchdog::new("keepalive_leaves_an_idle_connection_alone", 60);
+    let mut config = Config::default();
+    config.keepalive_interval = Some(Duration::from_millis(100));
+    let (client, server) = pair_with(&config);
+    let quiet = server.recv_timeout(Duration::from_secs(2));
+    assert!(matches!(quiet, Err(Error::TimedOut)), "{quiet:?}");
+    client.send(b"still there").unwrap();
+    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"still there");
+    client.close().unwrap();
+}

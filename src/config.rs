@@ -1,0 +1,223 @@
+use std::time::Duration;
+
+use crate::{error::Error, proto};
+
+/// How a connection behaves. [`Config::default`] works; change single fields.
+///
+/// ```
+/// let mut config = rdmsg::Config::default();
+/// config.receive_window = 128;
+/// config.eager_size = 8 * 1024;
+/// ```
+///
+/// Values that cannot work are refused with [`Error::InvalidConfig`] where the configuration is first used: by
+/// [`Listener::bind_with`](crate::Listener::bind_with) and [`Connector::connect`](crate::Connector::connect). Limits that only the
+/// device knows are checked when the connection's queue pair is made.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Config {
+    /// How many messages the peer may have sent that this side has not yet let go of: the receives kept posted for it.
+    ///
+    /// A [`Message`](crate::Message) that is kept occupies one place. When all are taken the peer's `send` waits.
+    /// 1 to 8192, default 64. Costs `receive_window` × [`eager_size`](Self::eager_size) of locked memory a connection.
+    pub receive_window: u16,
+
+    /// The largest message in bytes that the peer may send to this side.
+    ///
+    /// 64 B to 1 MiB, default 16 KiB. See [`receive_window`](Self::receive_window) for what it costs.
+    pub eager_size: u32,
+
+    /// How many messages may be on their way from this side: the depth of the send ring.
+    ///
+    /// 1 to 8192, default 64. Costs `send_depth` × the eager size of locked memory a connection.
+    pub send_depth: u16,
+
+    /// Messages up to this many bytes, 16 bytes of header included, travel inside the work request itself.
+    ///
+    /// A request; the device grants what it can. 0 to 1024 bytes, default 256. Costs send queue memory in the driver.
+    pub max_inline: u32,
+
+    /// The bound on establishing a connection, address and route resolution and retries included.
+    ///
+    /// 10 ms to 10 min, default 5 s.
+    pub connect_timeout: Duration,
+
+    /// The bound on one attempt to resolve the address, and on one to resolve the route. Failed attempts are repeated
+    /// within [`connect_timeout`](Self::connect_timeout).
+    ///
+    /// 10 ms to 1 min, default 2 s.
+    pub resolve_timeout: Duration,
+
+    /// Keep trying, within [`connect_timeout`](Self::connect_timeout), while nobody listens at the peer or while it still remembers an
+    /// earlier connection. For clients that start before their server.
+    ///
+    /// Default `false`: both end the connect at once.
+    pub retry_refused: bool,
+
+    /// The bound on the exchange that closes a connection; afterwards it is torn down and what was not delivered is lost.
+    ///
+    /// 0 to 10 min, default 5 s.
+    pub close_timeout: Duration,
+
+    /// Probe a peer from which nothing was heard for this long. Both sides' values are exchanged and the smaller one holds
+    /// for both. `None` sends no probes, and a peer that vanished is noticed only by a send.
+    ///
+    /// 10 ms to 1 h, default 2 s.
+    pub keepalive_interval: Option<Duration>,
+
+    /// How long a probed peer has to show a sign of life before the connection ends with
+    /// [`CloseReason::KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout).
+    ///
+    /// 10 ms to 10 min, default 3 s.
+    pub keepalive_timeout: Duration,
+
+    /// How often the device repeats a packet that the peer did not acknowledge, before the connection ends with
+    /// [`WcStatus::RETRY_EXC_ERR`](crate::status::WcStatus::RETRY_EXC_ERR).
+    ///
+    /// 0 to 7, default 7. The wait for each is `ack_timeout`.
+    pub retry_count: u8,
+
+    /// How long the device waits for an acknowledgement, as the exponent of 4.096 µs × 2ⁿ.
+    ///
+    /// 1 to 31, or `None` to let the connection manager choose. Default 14 (67 ms), so that a dead peer is noticed by a send
+    /// in about half a second to some seconds, depending on the device's own backing off.
+    pub ack_timeout: Option<u8>,
+
+    /// How a thread waits in `recv`, and in `send` when the peer's window is full. Default [`Polling::Adaptive`] with 50 µs.
+    pub polling: Polling,
+
+    /// How many connect requests may wait for [`Listener::accept`](crate::Listener::accept); further ones are rejected.
+    ///
+    /// 1 to 65535, default 128.
+    pub backlog: u16,
+}
+
+/// How a thread waits for completions. It is the waiting thread itself that polls; no other thread stands in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Polling {
+    /// Poll for the given time, then sleep until the device raises an event. Low latency while messages flow, no processor
+    /// time while they don't.
+    Adaptive {
+        /// How long to poll before sleeping. 0 to 1 s.
+        spin: Duration,
+    },
+    /// Poll until there is something: the lowest latency, at the cost of a processor a waiting thread.
+    Busy,
+    /// Sleep at once: the least processor time, at the cost of an interrupt and a wake-up a message.
+    Event,
+}
+
+impl Default for Polling {
+    fn default() -> Self {
+        Self::Adaptive { spin: Duration::from_micros(50) }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            receive_window: 64,
+            eager_size: 16 * 1024,
+            send_depth: 64,
+            max_inline: 256,
+            connect_timeout: Duration::from_secs(5),
+            resolve_timeout: Duration::from_secs(2),
+            retry_refused: false,
+            close_timeout: Duration::from_secs(5),
+            keepalive_interval: Some(Duration::from_secs(2)),
+            keepalive_timeout: Duration::from_secs(3),
+            retry_count: 7,
+            ack_timeout: Some(14),
+            polling: Polling::default(),
+            backlog: 128,
+        }
+    }
+}
+
+/// How long the work requests of an ended connection may take to come back before the queue pair is destroyed all the same.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl Config {
+    /// Refuses values that cannot work, whatever the device.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        const MS10: Duration = Duration::from_millis(10);
+        const MIN1: Duration = Duration::from_secs(60);
+        const MIN10: Duration = Duration::from_secs(600);
+        const HOUR: Duration = Duration::from_secs(3600);
+
+        within("receive_window", self.receive_window, 1, 8192)?;
+        within("eager_size", self.eager_size, 64, 1 << 20)?;
+        within("send_depth", self.send_depth, 1, 8192)?;
+        within("max_inline", self.max_inline, 0, 1024)?;
+        within("connect_timeout", self.connect_timeout, MS10, MIN10)?;
+        within("resolve_timeout", self.resolve_timeout, MS10, MIN1)?;
+        within("close_timeout", self.close_timeout, Duration::ZERO, MIN10)?;
+        if let Some(interval) = self.keepalive_interval {
+            within("keepalive_interval", interval, MS10, HOUR)?;
+        }
+        within("keepalive_timeout", self.keepalive_timeout, MS10, MIN10)?;
+        within("retry_count", self.retry_count, 0, 7)?;
+        if let Some(ack_timeout) = self.ack_timeout {
+            within("ack_timeout", ack_timeout, 1, 31)?;
+        }
+        if let Polling::Adaptive { spin } = self.polling {
+            within("polling.spin", spin, Duration::ZERO, Duration::from_secs(1))?;
+        }
+        within("backlog", self.backlog, 1, u16::MAX)
+    }
+
+    /// The part of the configuration that the state machine goes by.
+    pub(crate) fn params(&self) -> proto::Params {
+        proto::Params {
+            window: self.receive_window,
+            eager_size: self.eager_size,
+            max_message: u64::from(self.eager_size),
+            send_slots: u32::from(self.send_depth),
+            connect_timeout: self.connect_timeout,
+            resolve_timeout: self.resolve_timeout,
+            retry_refused: self.retry_refused,
+            close_timeout: self.close_timeout,
+            drain_timeout: DRAIN_TIMEOUT,
+            keepalive_interval: self.keepalive_interval,
+            keepalive_timeout: self.keepalive_timeout,
+        }
+    }
+}
+
+fn within<T: PartialOrd + std::fmt::Debug>(field: &'static str, value: T, least: T, most: T) -> Result<(), Error> {
+    if value < least || value > most {
+        return Err(Error::InvalidConfig { field, value: format!("{value:?}"), allowed: format!("{least:?} to {most:?}") });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_valid() {
+        Config::default().check().unwrap();
+    }
+
+    #[test]
+    fn impossible_values_are_refused_by_name() {
+        let refuse = |change: fn(&mut Config), message: &str| {
+            let mut config = Config::default();
+            change(&mut config);
+            assert_eq!(config.check().unwrap_err().to_string(), message);
+        };
+        refuse(|c| c.receive_window = 0, "invalid configuration: receive_window is 0, allowed is 1 to 8192");
+        refuse(|c| c.eager_size = 2 << 20, "invalid configuration: eager_size is 2097152, allowed is 64 to 1048576");
+        refuse(|c| c.retry_count = 8, "invalid configuration: retry_count is 8, allowed is 0 to 7");
+        refuse(
+            |c| c.connect_timeout = Duration::ZERO,
+            "invalid configuration: connect_timeout is 0ns, allowed is 10ms to 600s",
+        );
+        refuse(
+            |c| c.polling = Polling::Adaptive { spin: Duration::from_secs(2) },
+            "invalid configuration: polling.spin is 2s, allowed is 0ns to 1s",
+        );
+    }
+}

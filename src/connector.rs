@@ -1,0 +1,121 @@
+use std::{
+    fmt,
+    net::{SocketAddr, ToSocketAddrs},
+};
+
+use crossbeam_channel::bounded;
+
+use crate::{
+    Config, Endpoint, Engine, Error,
+    engine::Command,
+    proto::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
+};
+
+/// Makes connections that are not all default.
+///
+/// ```no_run
+/// # fn main() -> Result<(), rdmsg::Error> {
+/// let mut config = rdmsg::Config::default();
+/// config.retry_refused = true;
+/// let endpoint = rdmsg::Connector::new().config(config).private_data(b"user 7")?.connect("10.8.0.1:7471")?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Connector {
+    pub(crate) config: Config,
+    private_data: Vec<u8>,
+    engine: Option<Engine>,
+}
+
+impl Connector {
+    /// The longest private data in bytes that fits a connect request beside what this crate needs itself.
+    pub const PRIVATE_DATA_MAX: usize = REQUEST_DATA_MAX;
+
+    /// Default configuration, no private data, the shared engine.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How the connection is to behave.
+    #[must_use]
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Bytes for the listener's program, which sees them before it accepts: [`Request::private_data`](crate::Request::private_data).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PrivateDataTooLong`] above [`Connector::PRIVATE_DATA_MAX`] bytes.
+    pub fn private_data(mut self, data: &[u8]) -> Result<Self, Error> {
+        check_private_data(data, REQUEST_DATA_MAX, "a connect request")?;
+        self.private_data = data.to_vec();
+        Ok(self)
+    }
+
+    /// The engine that is to serve the connection, instead of the shared one.
+    #[must_use]
+    pub fn engine(mut self, engine: &Engine) -> Self {
+        self.engine = Some(engine.clone());
+        self
+    }
+
+    /// Connects, trying the addresses that a name stands for in turn.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::connect`], and [`Error::InvalidConfig`]. Of several addresses that fail, the last one's error.
+    pub fn connect(&self, address: impl ToSocketAddrs + fmt::Debug) -> Result<Endpoint, Error> {
+        self.config.check()?;
+        let engine = match &self.engine {
+            Some(engine) => engine.clone(),
+            None => Engine::shared()?,
+        };
+        let mut result = Err(Error::AddressLookup {
+            address: format!("{address:?}"),
+            problem: "no address behind this name".into(),
+        });
+        for address in resolve(&address)? {
+            result = self.connect_one(address, &engine);
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
+    }
+
+    fn connect_one(&self, address: SocketAddr, engine: &Engine) -> Result<Endpoint, Error> {
+        let (reply, result) = bounded(1);
+        engine.send(Command::Connect {
+            address,
+            config: self.config.clone(),
+            data: self.private_data.clone(),
+            engine: engine.clone(),
+            reply,
+        })?;
+        // The state machine bounds the wait; a sender that is gone without a word means that the engine has ended.
+        result.recv().unwrap_or(Err(Error::EngineShutDown))
+    }
+}
+
+/// The addresses that `address` stands for.
+pub(crate) fn resolve(address: &(impl ToSocketAddrs + fmt::Debug)) -> Result<Vec<SocketAddr>, Error> {
+    let addresses = address.to_socket_addrs().map_err(|error| Error::AddressLookup {
+        address: format!("{address:?}"),
+        problem: error.to_string(),
+    })?;
+    Ok(addresses.collect())
+}
+
+/// Refuses private data that does not fit.
+pub(crate) fn check_private_data(data: &[u8], limit: usize, place: &'static str) -> Result<(), Error> {
+    if data.len() > limit {
+        return Err(Error::PrivateDataTooLong { len: data.len(), limit, place });
+    }
+    Ok(())
+}
+
+const _: () = assert!(REQUEST_DATA_MAX <= REPLY_DATA_MAX);

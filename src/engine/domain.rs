@@ -1,0 +1,100 @@
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+};
+
+use super::{
+    link::PollSide,
+    rings::{self, Layout, Rings},
+};
+use crate::{
+    cm::CmId,
+    config::Config,
+    status::OsError,
+    verbs::{CompletionChannel, CompletionQueue, Context, ProtectionDomain, QpInitAttr, QpType},
+};
+
+/// What the connections on one device share: its protection domain. It lives as long as one of them does.
+#[derive(Debug)]
+pub(super) struct Domain {
+    context: Context,
+    pd: ProtectionDomain,
+    max_qp_wr: u32,
+    max_cqe: u32,
+}
+
+/// The domains of all devices in use.
+#[derive(Debug, Default)]
+pub(super) struct Domains {
+    by_device: HashMap<u64, Weak<Domain>>,
+}
+
+impl Domains {
+    /// The domain of a device, made when there is none.
+    pub(super) fn get(&mut self, context: Context) -> Result<Arc<Domain>, OsError> {
+        let device = context.id();
+        if let Some(domain) = self.by_device.get(&device).and_then(Weak::upgrade) {
+            return Ok(domain);
+        }
+        let pd = ProtectionDomain::new(&context)?;
+        let attr = context.query_device()?;
+        let domain = Arc::new(Domain { context, pd, max_qp_wr: attr.max_qp_wr(), max_cqe: attr.max_cqe() });
+        self.by_device.retain(|_, domain| domain.strong_count() > 0);
+        self.by_device.insert(device, Arc::downgrade(&domain));
+        Ok(domain)
+    }
+}
+
+/// What a connection needs of its device, made before anything is sent, with all receives posted.
+pub(super) struct Transport {
+    pub(super) rings: Rings,
+    pub(super) poll_side: PollSide,
+    pub(super) channel: Arc<CompletionChannel>,
+}
+
+/// Why a [`Transport`] could not be made.
+pub(super) enum TransportError {
+    Os(OsError),
+    /// The device offers less than the configuration asks for.
+    Limit { field: &'static str, value: u64, limit: u64 },
+}
+
+impl From<OsError> for TransportError {
+    fn from(error: OsError) -> Self {
+        Self::Os(error)
+    }
+}
+
+impl Domain {
+    /// Makes buffers, completion queue and queue pair for the connection of `id`.
+    pub(super) fn transport(&self, id: &mut CmId, config: &Config) -> Result<Transport, TransportError> {
+        let layout = Layout::new(&config.params());
+        let cap = layout.cap(config.max_inline);
+        for (field, value, limit) in [
+            ("receive_window", cap.max_recv_wr, self.max_qp_wr),
+            ("send_depth", cap.max_send_wr, self.max_qp_wr),
+            ("receive_window + send_depth", layout.completions(), self.max_cqe),
+        ] {
+            if value > limit {
+                return Err(TransportError::Limit { field, value: value.into(), limit: limit.into() });
+            }
+        }
+
+        let memory = rings::allocate(&self.pd, &layout)?;
+        let channel = Arc::new(CompletionChannel::new(&self.context)?);
+        let cq = CompletionQueue::new(&self.context, layout.completions(), Some((&channel, 0)))?;
+        let mut attr =
+            QpInitAttr { qp_type: QpType::RC, send_cq: &cq, recv_cq: &cq, srq: None, cap, sq_sig_all: false };
+        let qp = match id.create_qp(&self.pd, &attr) {
+            // Inline data is an optimisation, and some devices refuse the queue pair instead of granting less.
+            Err(error) if error.errno == libc::EINVAL && cap.max_inline_data > 0 => {
+                attr.cap.max_inline_data = 0;
+                id.create_qp(&self.pd, &attr)?
+            }
+            result => result?,
+        };
+        cq.req_notify(false)?;
+        let rings = Rings::new(qp, memory, layout)?;
+        Ok(Transport { rings, poll_side: PollSide::new(cq, Arc::clone(&channel)), channel })
+    }
+}

@@ -1,0 +1,392 @@
+//! One connection, as its handles and the engine's thread share it.
+//!
+//! Three locks, always taken in this order, each held for a short time and never while sleeping:
+//!
+//! 1. `poll`: taking completions from the completion queue and acting on them, so that they are acted on in their order;
+//! 2. `core`: the state machine and the rings; everything it wants done is done before the lock is released, so that frames are
+//!    posted in the order in which it made them;
+//! 3. those inside of [`Waiting`].
+//!
+//! Connection manager calls are not made here: only the engine's thread touches the `CmId`. What the state machine wants of
+//! it is queued in `core`, and the engine is told.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use crossbeam_channel::Sender;
+
+use super::{
+    mailbox::{Command, Mailbox},
+    rings::{Rings, WorkId},
+    waiting::Waiting,
+};
+use crate::{
+    completion::Completion,
+    config::Polling,
+    error::{Error, TrySendError},
+    message::Message,
+    proto::{CloseReason, CmOp, Connection, DrainSide, Event, Output, SendRefused, Work},
+    status::{OsError, WcStatus},
+    verbs::{CompletionChannel, CompletionQueue, WorkCompletion},
+};
+
+/// How many completions are taken from the queue at a time.
+const BATCH: usize = 16;
+
+/// Takes a lock. A thread that panicked while holding one left no half-done state behind that matters more than going on:
+/// the state machine's inputs are applied whole.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One connection. See the top of this file for its locks.
+pub(crate) struct Link {
+    /// The connection's number in its engine; the `context` of its `CmId`.
+    pub(super) key: u64,
+    peer: SocketAddr,
+    pub(super) polling: Polling,
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) poll: Mutex<Option<PollSide>>,
+    core: Mutex<Core>,
+    pub(super) waiting: Waiting,
+    completions: Sender<Completion>,
+    /// Counts polls by threads other than the engine's, which takes the queue over when they stop: see `reactor`.
+    pub(super) polls: AtomicU64,
+    /// Whether threads of the application poll, so that the engine's thread keeps away.
+    pub(super) hot: AtomicBool,
+    /// Whether the engine was told to look at this connection and has not yet.
+    service_wanted: AtomicBool,
+}
+
+/// The receiving end of the device: what polling needs.
+pub(super) struct PollSide {
+    pub(super) cq: CompletionQueue,
+    pub(super) channel: Arc<CompletionChannel>,
+    batch: [WorkCompletion; BATCH],
+}
+
+impl PollSide {
+    pub(super) fn new(cq: CompletionQueue, channel: Arc<CompletionChannel>) -> Self {
+        Self { cq, channel, batch: [WorkCompletion::default(); BATCH] }
+    }
+}
+
+/// The state machine with the rings that it rules.
+pub(super) struct Core {
+    pub(super) conn: Connection,
+    pub(super) rings: Option<Rings>,
+    /// What the state machine wants of the connection manager: the engine's thread does it.
+    pub(super) cm_ops: VecDeque<CmOp>,
+    pub(super) established: bool,
+    /// How the connection ended and whether all that was sent arrived. Set once, together with the completion that says so.
+    pub(super) ended: Option<(CloseReason, bool)>,
+    aftermath: Aftermath,
+}
+
+/// What is to be done after the locks are released.
+#[derive(Default)]
+struct Aftermath {
+    /// The engine's thread has something to do.
+    service: bool,
+    /// What a waiting thread waits for may be there.
+    wake: bool,
+}
+
+impl Link {
+    pub(super) fn new(
+        key: u64,
+        peer: SocketAddr,
+        polling: Polling,
+        mailbox: Arc<Mailbox>,
+        conn: Connection,
+        completions: Sender<Completion>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            key,
+            peer,
+            polling,
+            mailbox,
+            poll: Mutex::new(None),
+            core: Mutex::new(Core {
+                conn,
+                rings: None,
+                cm_ops: VecDeque::new(),
+                established: false,
+                ended: None,
+                aftermath: Aftermath::default(),
+            }),
+            waiting: Waiting::new(),
+            completions,
+            polls: AtomicU64::new(0),
+            hot: AtomicBool::new(false),
+            service_wanted: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn key(&self) -> u64 {
+        self.key
+    }
+
+    pub(crate) fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// The private data that the peer's program sent along with its hello.
+    pub(crate) fn peer_data(&self) -> Vec<u8> {
+        lock(&self.core).conn.peer_data().to_vec()
+    }
+
+    /// The largest message in bytes that can be sent; 0 before the connection is established and after it ended.
+    pub(crate) fn send_limit(&self) -> u64 {
+        let core = lock(&self.core);
+        let room = core.rings.as_ref().map_or(0, Rings::max_payload) as u64;
+        core.conn.negotiated().map_or(0, |n| n.send_limit.min(room))
+    }
+
+    /// What both hellos came to.
+    pub(crate) fn negotiated(&self) -> Option<crate::proto::Negotiated> {
+        lock(&self.core).conn.negotiated()
+    }
+
+    /// How the connection ended, once it has.
+    pub(crate) fn ended(&self) -> Option<(CloseReason, bool)> {
+        lock(&self.core).ended.clone()
+    }
+
+    /// Sends one message, or says why not.
+    pub(crate) fn try_send(self: &Arc<Self>, message: &[u8]) -> Result<(), TrySendError> {
+        self.with_core(|core| {
+            let Some(rings) = &core.rings else {
+                return Err(TrySendError::Failed(Error::Disconnected(core.reason())));
+            };
+            let room = rings.max_payload();
+            if message.len() > room {
+                let limit = core.conn.negotiated().map_or(room as u64, |n| n.send_limit.min(room as u64));
+                return Err(TrySendError::Failed(Error::MessageTooLong { len: message.len(), limit }));
+            }
+            match core.conn.send(message.len()) {
+                Ok(transmit) => {
+                    if let Err(error) = rings.post_send(&transmit, message) {
+                        core.conn.handle_post_failure(error, Instant::now());
+                        return Err(TrySendError::Failed(Error::Disconnected(core.reason())));
+                    }
+                    Ok(())
+                }
+                Err(SendRefused::Blocked) => Err(TrySendError::Full),
+                Err(SendRefused::TooLong { limit }) => {
+                    Err(TrySendError::Failed(Error::MessageTooLong { len: message.len(), limit }))
+                }
+                Err(SendRefused::Closed(reason)) => Err(TrySendError::Failed(Error::Disconnected(reason))),
+            }
+        })
+    }
+
+    /// Stops sending and starts the exchange that closes the connection.
+    pub(crate) fn close(self: &Arc<Self>) {
+        self.with_core(|core| core.conn.close(Instant::now()));
+    }
+
+    /// Ends the connection without waiting for anything.
+    pub(crate) fn abort(self: &Arc<Self>, code: u32) {
+        self.with_core(|core| core.conn.abort(code, Instant::now()));
+    }
+
+    /// The last handle is gone: closes in the background, and has the engine watch the queue from now on.
+    pub(crate) fn abandon(self: &Arc<Self>) {
+        self.close();
+        self.mailbox.send(Command::Watch(self.key));
+    }
+
+    /// A message was dropped: its buffer goes back to the device, and its credit to the peer.
+    pub(crate) fn release(self: &Arc<Self>, buffer: u32) {
+        self.with_core(|core| core.release(buffer));
+    }
+
+    /// Looks into the completion queue once, for callers that do not wait.
+    pub(crate) fn poll(self: &Arc<Self>) {
+        self.keep_engine_away();
+        self.progress();
+    }
+
+    /// Takes what is in the completion queue and acts on it. Says whether there was anything.
+    pub(super) fn progress(self: &Arc<Self>) -> bool {
+        let mut any = false;
+        let mut side = lock(&self.poll);
+        let Some(PollSide { cq, batch, .. }) = side.as_mut() else { return false };
+        loop {
+            let count = match cq.poll(batch) {
+                Ok(count) => count,
+                Err(error) => {
+                    log::error!("{self}: {error}");
+                    self.with_core(|core| core.conn.handle_post_failure(error, Instant::now()));
+                    0
+                }
+            };
+            if count > 0 {
+                any = true;
+                let now = Instant::now();
+                self.with_core(|core| {
+                    for wc in &batch[..count] {
+                        core.handle_completion(wc, now);
+                        core.settle(self);
+                    }
+                });
+            }
+            if count < BATCH {
+                return any;
+            }
+        }
+    }
+
+    /// Runs `f` on the state machine, does what it then wants done, and passes on what is not done under the lock.
+    pub(super) fn with_core<T>(self: &Arc<Self>, f: impl FnOnce(&mut Core) -> T) -> T {
+        let mut core = lock(&self.core);
+        let result = f(&mut core);
+        core.settle(self);
+        let aftermath = std::mem::take(&mut core.aftermath);
+        drop(core);
+        if aftermath.service {
+            self.want_service();
+        }
+        if aftermath.wake {
+            self.waiting.wake();
+        }
+        result
+    }
+
+    /// Looks at the state machine without changing it.
+    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
+        lock(&self.core)
+    }
+
+    /// Has the engine's thread look at this connection.
+    fn want_service(&self) {
+        if !self.service_wanted.swap(true, Ordering::AcqRel) {
+            self.mailbox.send(Command::Service(self.key));
+        }
+    }
+
+    /// The engine's thread is about to look: whatever comes from now on needs a new request.
+    pub(super) fn service_begins(&self) {
+        self.service_wanted.store(false, Ordering::Release);
+    }
+
+    /// Gives everything that belongs to the device back: the queue pair first, then the completion queue.
+    pub(super) fn free(&self) {
+        let rings = lock(&self.core).rings.take();
+        drop(rings);
+        let side = lock(&self.poll).take();
+        drop(side);
+    }
+}
+
+impl Core {
+    fn reason(&self) -> CloseReason {
+        self.conn.close_reason().cloned().unwrap_or(CloseReason::LocallyClosed)
+    }
+
+    fn handle_completion(&mut self, wc: &WorkCompletion, now: Instant) {
+        let Some(rings) = &self.rings else { return };
+        let conn = &mut self.conn;
+        match (WorkId::decode(wc.wr_id()), wc.status()) {
+            (WorkId::Recv(buffer), WcStatus::SUCCESS) => {
+                conn.handle_recv(buffer, rings.frame(buffer, wc.byte_len()), now);
+            }
+            (WorkId::Send(slot), WcStatus::SUCCESS) => conn.handle_sent(slot, now),
+            (WorkId::Recv(buffer), status) => {
+                conn.handle_work_error(Work::Recv { buffer }, status, wc.vendor_err(), now);
+            }
+            (WorkId::Send(slot), status) => conn.handle_work_error(Work::Send { slot }, status, wc.vendor_err(), now),
+            (WorkId::DrainRecv, _) => conn.handle_drained(DrainSide::Recv, now),
+            (WorkId::DrainSend, _) => conn.handle_drained(DrainSide::Send, now),
+        }
+    }
+
+    /// Does what the state machine wants done, until it wants nothing more. Called after every input, before the lock is released.
+    fn settle(&mut self, link: &Arc<Link>) {
+        while let Some(output) = self.conn.poll_output() {
+            match output {
+                Output::Cm(op) => {
+                    self.cm_ops.push_back(op);
+                    self.aftermath.service = true;
+                }
+                Output::Post(transmit) => self.post(|rings| rings.post_send(&transmit, &[])),
+                Output::Repost(buffer) => self.post(|rings| rings.post_recv(buffer)),
+                Output::PostDrainMarkers => self.post(Rings::post_drain_markers),
+                Output::Timer => self.aftermath.service = true,
+                Output::Event(Event::Established) => {
+                    self.established = true;
+                    self.aftermath.service = true;
+                }
+                Output::Event(Event::Message { buffer, offset, len }) => self.deliver(link, buffer, offset, len),
+                Output::Event(Event::Writable) => self.aftermath.wake = true,
+                Output::Event(Event::Disconnected { reason, delivered }) => {
+                    log::debug!("{link}: ended: {reason}");
+                    // The channel has a place for it beside the messages'; if nobody is left to read it, nobody misses it.
+                    let _ = link.completions.try_send(Completion::Disconnected(reason.clone()));
+                    self.ended = Some((reason, delivered));
+                    self.aftermath = Aftermath { service: true, wake: true };
+                }
+            }
+        }
+    }
+
+    /// Posts something; a failure ends the connection.
+    fn post(&mut self, post: impl FnOnce(&Rings) -> Result<(), OsError>) {
+        let Some(rings) = &self.rings else { return };
+        if let Err(error) = post(rings) {
+            self.conn.handle_post_failure(error, Instant::now());
+        }
+    }
+
+    /// Hands a message to the application. The channel has a place for every message that the peer has credit for.
+    fn deliver(&mut self, link: &Arc<Link>, buffer: u32, offset: u32, len: u32) {
+        let Some(rings) = &self.rings else { return };
+        let bytes = rings.received(buffer, offset + len).part(offset, len);
+        let message = Message::new(Arc::clone(link), buffer, bytes);
+        match link.completions.try_send(Completion::Received(message)) {
+            Ok(()) => self.aftermath.wake = true,
+            Err(refused) => {
+                // Nobody is left to read it. Dropping the message as usual would take the lock that is held here.
+                debug_assert!(refused.is_disconnected(), "the channel holds a whole window");
+                if let Completion::Received(message) = refused.into_inner() {
+                    message.defuse();
+                }
+                self.release(buffer);
+            }
+        }
+    }
+
+    /// Posts a buffer that the application is done with, then tells the state machine, so that a grant never runs ahead.
+    fn release(&mut self, buffer: u32) {
+        let Some(rings) = &self.rings else { return };
+        if !self.conn.takes_receives() {
+            return;
+        }
+        let now = Instant::now();
+        match rings.post_recv(buffer) {
+            Ok(()) => self.conn.release(now),
+            Err(error) => self.conn.handle_post_failure(error, now),
+        }
+    }
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "conn {} to {}", self.key, self.peer)
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("key", &self.key).field("peer", &self.peer).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,114 @@
+//! The engine: one thread that serves connection manager events, timers and the queues that nobody else polls.
+
+mod domain;
+mod link;
+mod mailbox;
+mod reactor;
+mod rings;
+mod timers;
+mod wait;
+mod waiting;
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    thread::{self, JoinHandle},
+};
+
+use crossbeam_channel::unbounded;
+
+pub(crate) use self::{
+    link::Link,
+    mailbox::{Command, Mailbox},
+    rings::RecvSlice,
+};
+use crate::{cm, error::Error};
+
+/// The thread that serves connections. Every [`Endpoint`](crate::Endpoint) and [`Listener`](crate::Listener) belongs to one.
+///
+/// Programs seldom need to name it: [`Engine::shared`] is there when a connection is made and goes away with the last one.
+/// Make one with [`Engine::new`] to keep groups of connections apart, or to [shut all of them down](Engine::shutdown) and know that
+/// everything was given back. Clones are handles of the same engine.
+///
+/// The thread handles connection events, timers (deadlines, keepalive), and the completion queues of connections on which no
+/// thread waits. It sleeps while there is none of that. When the last handle, listener and endpoint are gone it finishes closing
+/// what is still being closed, and ends.
+#[derive(Clone)]
+pub struct Engine {
+    inner: Arc<EngineInner>,
+}
+
+struct EngineInner {
+    mailbox: Arc<Mailbox>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// The engine of those who do not name one. Held weakly: it lives as long as somebody uses it.
+static SHARED: Mutex<Weak<EngineInner>> = Mutex::new(Weak::new());
+
+impl Engine {
+    /// Starts an engine of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRdma`] where the kernel offers no RDMA connection manager (`rdma_create_event_channel(3)`), [`Error::Os`] where the
+    /// thread or its file descriptors cannot be made.
+    pub fn new() -> Result<Self, Error> {
+        let channel = cm::EventChannel::new().map_err(Error::from_os)?;
+        let (sender, commands) = unbounded();
+        let mailbox = Mailbox::new(sender).map_err(Error::from_os)?;
+        let reactor = reactor::Reactor::new(channel, Arc::clone(&mailbox), commands).map_err(Error::from_os)?;
+        let thread = thread::Builder::new()
+            .name("rdmsg-engine".into())
+            .spawn(move || reactor.run())
+            .map_err(|error| Error::Os(crate::status::OsError::new("pthread_create", error.raw_os_error().unwrap_or(0))))?;
+        Ok(Self { inner: Arc::new(EngineInner { mailbox, thread: Mutex::new(Some(thread)) }) })
+    }
+
+    /// The engine that everybody uses who does not name one. It is started when it is first needed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::new`].
+    pub fn shared() -> Result<Self, Error> {
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(inner) = shared.upgrade() {
+            return Ok(Self { inner });
+        }
+        let engine = Self::new()?;
+        *shared = Arc::downgrade(&engine.inner);
+        Ok(engine)
+    }
+
+    /// Closes all listeners and connections of this engine and waits until everything was given back: queue pairs, completion
+    /// queues, memory, file descriptors.
+    ///
+    /// Connections are closed as by [`Endpoint::close`](crate::Endpoint::close), each within its own
+    /// [`close_timeout`](crate::Config::close_timeout). Later calls on any handle of this engine fail. Memory of messages that the
+    /// application still holds stays until they are dropped.
+    pub fn shutdown(self) {
+        self.inner.mailbox.send(Command::ShutDown);
+        let thread = self.inner.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            log::error!("the engine's thread panicked");
+        }
+    }
+
+    pub(crate) fn send(&self, command: Command) -> Result<(), Error> {
+        if self.inner.mailbox.send(command) { Ok(()) } else { Err(Error::EngineShutDown) }
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").finish_non_exhaustive()
+    }
+}
+
+impl Drop for EngineInner {
+    fn drop(&mut self) {
+        self.mailbox.send(Command::Retire);
+    }
+}

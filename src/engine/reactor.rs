@@ -1,0 +1,616 @@
+//! The engine's thread: an epoll loop over the connection manager's channel, the mailbox, and the completion channels of
+//! connections that no thread of the application polls.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    os::fd::AsFd,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+
+use super::{
+    Engine,
+    domain::{Domain, Domains, TransportError},
+    link::{Link, lock},
+    mailbox::{Command, Mailbox, Reply},
+    timers::Timers,
+};
+use crate::{
+    cm::{CmEvent, CmId, ConnParam, EventChannel, PortSpace},
+    completion::Completion,
+    config::Config,
+    endpoint::Endpoint,
+    error::Error,
+    listener::{Bound, Request},
+    proto::{self, CloseReason, CmCall, CmInput, CmOp, Connection},
+    status::{CmEventType, OsError},
+    verbs::CompletionChannel,
+};
+
+/// Epoll tokens; connections and listeners use their keys, which start behind these.
+const BELL: u64 = 0;
+const CM: u64 = 1;
+/// The timer key of the rounds that look after hot connections.
+const ROUNDS: u64 = 2;
+const FIRST_KEY: u64 = 16;
+
+/// How long after its last poll by a thread of the application a completion queue is watched by the engine again. A program
+/// that mixes `recv` with `select!` may see a message this much late; one that polls often enough costs the engine one
+/// look in this time instead of one interrupt a message.
+const LEASE: Duration = Duration::from_millis(10);
+
+/// The `min_rnr_timer` code for 0.64 ms (`ibv_modify_qp(3)`). Credits keep receives posted, so it should never matter; the connection
+/// manager's 0 would mean 655 ms for every slip.
+const MIN_RNR_TIMER: u8 = 12;
+
+pub(super) struct Reactor {
+    epoll: Epoll,
+    channel: EventChannel,
+    mailbox: Arc<Mailbox>,
+    commands: Receiver<Command>,
+    links: HashMap<u64, Entry>,
+    listeners: HashMap<u64, ListenerEntry>,
+    domains: Domains,
+    timers: Timers,
+    /// Connections that threads of the application poll, each with its count of polls at the last round.
+    hot: HashMap<u64, u64>,
+    next_key: u64,
+    /// Set by `Retire` and `ShutDown`: end when nothing is left.
+    ending: bool,
+    /// Set by `ShutDown`: take on nothing new.
+    refusing: bool,
+}
+
+/// A connection, with what only this thread may touch. Fields in the order in which they are to go.
+struct Entry {
+    link: Arc<Link>,
+    /// The completion channel that epoll watches, while there is one.
+    watched: Option<Arc<CompletionChannel>>,
+    id: Option<CmId>,
+    domain: Option<Arc<Domain>>,
+    config: Config,
+    /// Who waits for the connection to be established, or to fail.
+    waiter: Option<Waiter>,
+    /// The receiving end of the completions, until an endpoint takes it.
+    receiver: Option<Receiver<Completion>>,
+    /// Why making the transport failed, in more detail than the state machine keeps.
+    problem: Option<Error>,
+    peer: SocketAddr,
+}
+
+struct Waiter {
+    engine: Engine,
+    reply: Reply,
+}
+
+struct ListenerEntry {
+    id: CmId,
+    config: Config,
+    requests: Sender<Request>,
+    engine: Engine,
+}
+
+impl Reactor {
+    pub(super) fn new(
+        channel: EventChannel,
+        mailbox: Arc<Mailbox>,
+        commands: Receiver<Command>,
+    ) -> Result<Self, OsError> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|e| OsError::new("epoll_create1", e as i32))?;
+        let reactor = Self {
+            epoll,
+            channel,
+            mailbox,
+            commands,
+            links: HashMap::new(),
+            listeners: HashMap::new(),
+            domains: Domains::default(),
+            timers: Timers::default(),
+            hot: HashMap::new(),
+            next_key: FIRST_KEY,
+            ending: false,
+            refusing: false,
+        };
+        reactor.watch(reactor.mailbox.bell(), BELL)?;
+        reactor.watch(&reactor.channel, CM)?;
+        Ok(reactor)
+    }
+
+    /// The thread's body.
+    pub(super) fn run(mut self) {
+        let mut ready = [EpollEvent::empty(); 64];
+        while !(self.ending && self.links.is_empty() && self.listeners.is_empty()) {
+            let count = match self.epoll.wait(&mut ready, self.timeout()) {
+                Ok(count) => count,
+                Err(nix::Error::EINTR) => 0,
+                Err(errno) => {
+                    log::error!("engine: epoll_wait: {errno}");
+                    return;
+                }
+            };
+            for event in &ready[..count] {
+                match event.data() {
+                    BELL => {
+                        let _ = self.mailbox.bell().read();
+                    }
+                    CM => self.take_cm_events(),
+                    key => self.take_completions(key),
+                }
+            }
+            while let Ok(command) = self.commands.try_recv() {
+                self.obey(command);
+            }
+            let now = Instant::now();
+            while let Some(key) = self.timers.pop(now) {
+                if key == ROUNDS {
+                    self.make_rounds();
+                } else if let Some(entry) = self.links.get(&key) {
+                    entry.link.with_core(|core| core.conn.handle_timeout(now));
+                    self.serve(key);
+                }
+            }
+        }
+    }
+
+    fn timeout(&self) -> EpollTimeout {
+        let Some(at) = self.timers.next() else { return EpollTimeout::NONE };
+        // Rounded up, so that a remainder below a millisecond does not become a busy loop.
+        let millis = at.saturating_duration_since(Instant::now()).as_nanos().div_ceil(1_000_000);
+        EpollTimeout::try_from(millis.min(60_000) as u32).unwrap_or(EpollTimeout::MAX)
+    }
+
+    fn watch(&self, fd: impl AsFd, token: u64) -> Result<(), OsError> {
+        self.epoll
+            .add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))
+            .map_err(|errno| OsError::new("epoll_ctl", errno as i32))
+    }
+
+    // Commands.
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Listen { address, config, requests, engine, reply } => {
+                let result = if self.refusing {
+                    Err(Error::EngineShutDown)
+                } else {
+                    self.listen(address, config, requests, engine)
+                };
+                let _ = reply.send(result);
+            }
+            Command::Unlisten(key) => drop(self.listeners.remove(&key)),
+            Command::Connect { address, config, data, engine, reply } => {
+                if self.refusing {
+                    let _ = reply.send(Err(Error::EngineShutDown));
+                } else {
+                    self.connect(address, config, &data, Waiter { engine, reply });
+                }
+            }
+            Command::Accept { key, data, engine, reply } => self.accept(key, &data, Waiter { engine, reply }),
+            Command::Reject { key, data } => {
+                if let Some(entry) = self.links.get(&key) {
+                    entry.link.with_core(|core| core.conn.reject(&data, Instant::now()));
+                    self.serve(key);
+                }
+            }
+            Command::Service(key) => self.serve(key),
+            Command::Hot(key) => self.keep_away(key),
+            Command::Watch(key) => {
+                self.take_over(key);
+                self.serve(key);
+            }
+            Command::Retire => self.ending = true,
+            Command::ShutDown => self.shut_down(),
+        }
+    }
+
+    fn listen(
+        &mut self,
+        address: SocketAddr,
+        config: Config,
+        requests: Sender<Request>,
+        engine: Engine,
+    ) -> Result<Bound, Error> {
+        let key = self.new_key();
+        let listen = || {
+            let mut id = CmId::new(&self.channel, PortSpace::TCP, key)?;
+            id.set_reuseaddr(true)?;
+            id.bind_addr(address)?;
+            id.listen(i32::from(config.backlog))?;
+            Ok(id)
+        };
+        let id = listen().map_err(|error: OsError| match error.errno {
+            libc::EADDRINUSE | libc::EADDRNOTAVAIL | libc::ENODEV => Error::Bind { address, error },
+            _ => Error::from_os(error),
+        })?;
+        let local = id.local_addr().unwrap_or(address);
+        log::info!("listener {key} on {local}");
+        self.listeners.insert(key, ListenerEntry { id, config, requests, engine });
+        Ok(Bound { key, local })
+    }
+
+    fn connect(&mut self, address: SocketAddr, config: Config, data: &[u8], waiter: Waiter) {
+        let key = self.new_key();
+        let now = Instant::now();
+        let conn = Connection::connect(config.params(), nonce(), data, now);
+        match self.make_id(key, &config) {
+            Ok(id) => {
+                self.adopt(key, conn, address, config, Some(id), Some(waiter));
+                self.serve(key);
+            }
+            Err(error) => {
+                let _ = waiter.reply.send(Err(Error::from_os(error)));
+            }
+        }
+    }
+
+    fn make_id(&self, key: u64, config: &Config) -> Result<CmId, OsError> {
+        let mut id = CmId::new(&self.channel, PortSpace::TCP, key)?;
+        set_ack_timeout(&mut id, config);
+        Ok(id)
+    }
+
+    /// Takes a connection into the tables.
+    fn adopt(
+        &mut self,
+        key: u64,
+        conn: Connection,
+        peer: SocketAddr,
+        config: Config,
+        id: Option<CmId>,
+        waiter: Option<Waiter>,
+    ) -> Arc<Link> {
+        // A place for each message that the peer has credit for, and one for the end.
+        let (sender, receiver) = bounded(usize::from(config.receive_window) + 1);
+        let link = Link::new(key, peer, config.polling, Arc::clone(&self.mailbox), conn, sender);
+        let entry = Entry {
+            link: Arc::clone(&link),
+            watched: None,
+            id,
+            domain: None,
+            config,
+            waiter,
+            receiver: Some(receiver),
+            problem: None,
+            peer,
+        };
+        self.links.insert(key, entry);
+        link
+    }
+
+    fn accept(&mut self, key: u64, data: &[u8], waiter: Waiter) {
+        let Some(entry) = self.links.get_mut(&key) else {
+            let _ = waiter.reply.send(Err(Error::Disconnected(CloseReason::PeerDisconnected)));
+            return;
+        };
+        entry.waiter = Some(waiter);
+        entry.link.with_core(|core| core.conn.accept(data, Instant::now()));
+        self.serve(key);
+    }
+
+    fn shut_down(&mut self) {
+        self.ending = true;
+        self.refusing = true;
+        self.listeners.clear();
+        let keys: Vec<u64> = self.links.keys().copied().collect();
+        for key in keys {
+            if let Some(entry) = self.links.get(&key) {
+                entry.link.close();
+            }
+            self.serve(key);
+        }
+    }
+
+    fn new_key(&mut self) -> u64 {
+        self.next_key += 1;
+        self.next_key
+    }
+
+    // Connection manager events.
+
+    fn take_cm_events(&mut self) {
+        loop {
+            match self.channel.poll_event() {
+                Ok(Some(event)) => self.take_cm_event(event),
+                Ok(None) => return,
+                Err(error) => {
+                    log::error!("engine: {error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn take_cm_event(&mut self, mut event: CmEvent) {
+        if let Some(id) = event.take_request() {
+            self.take_request(id, &event);
+            return;
+        }
+        let key = event.context();
+        let Some(entry) = self.links.get(&key) else {
+            log::debug!("engine: {} for a connection or listener {key} of which nothing is left to do", event.event());
+            return;
+        };
+        log::debug!("{}: {} status {}", entry.link, event.event(), event.status());
+        let now = Instant::now();
+        // What the peer sent before it disconnected is in the queue already, and comes first.
+        entry.link.progress();
+        entry.link.with_core(|core| core.conn.handle_cm_event(cm_input(&event), now));
+        self.serve(key);
+    }
+
+    fn take_request(&mut self, mut id: CmId, event: &CmEvent) {
+        let Some(listener) = event.listen_context().and_then(|key| self.listeners.get(&key)) else {
+            log::debug!("engine: connect request for a listener that is gone");
+            return;
+        };
+        let (config, requests, engine) =
+            (listener.config.clone(), listener.requests.clone(), listener.engine.clone());
+        let Some(peer) = id.peer_addr() else {
+            log::warn!("engine: connect request without an address");
+            return;
+        };
+        let key = self.new_key();
+        match Connection::requested(config.params(), nonce(), event.private_data(), Instant::now()) {
+            Ok(conn) => {
+                id.set_context(key);
+                set_ack_timeout(&mut id, &config);
+                let local = id.local_addr();
+                let link = self.adopt(key, conn, peer, config, Some(id), None);
+                self.serve(key);
+                log::debug!("{link}: asks for a connection");
+                // A request that does not fit the backlog is dropped, which rejects it.
+                if requests.try_send(Request::new(link, engine, local)).is_err() {
+                    log::warn!("engine: rejected a connect request of {peer}: the backlog is full");
+                }
+            }
+            Err(refusal) => {
+                log::warn!("engine: rejected a connect request of {peer}: {}", refusal.reason);
+                if let Err(error) = id.reject(&refusal.private_data) {
+                    log::debug!("engine: {error}");
+                }
+            }
+        }
+    }
+
+    // Serving a connection: what its state machine wants of this thread.
+
+    fn serve(&mut self, key: u64) {
+        let Some(entry) = self.links.get_mut(&key) else { return };
+        entry.link.service_begins();
+        loop {
+            let op = entry.link.core().cm_ops.pop_front();
+            let Some(op) = op else { break };
+            log::trace!("{}: {op:?}", entry.link);
+            let call = op.call();
+            if let Err(error) = entry.perform(op, &self.channel, &mut self.domains, &self.epoll) {
+                log::debug!("{}: {error}", entry.link);
+                entry.link.with_core(|core| core.conn.handle_cm_failure(call, error, Instant::now()));
+            }
+        }
+        let (established, ended, deadline) = {
+            let core = entry.link.core();
+            (core.established, core.ended.clone(), core.conn.next_timeout())
+        };
+        self.timers.set(key, deadline);
+        if established {
+            entry.report_established();
+        }
+        if let Some((reason, _)) = ended {
+            self.remove(key, reason);
+        }
+    }
+
+    /// The connection has ended: everything goes back to the system, and whoever waits for it is told.
+    fn remove(&mut self, key: u64, reason: CloseReason) {
+        self.timers.set(key, None);
+        self.hot.remove(&key);
+        let Some(mut entry) = self.links.remove(&key) else { return };
+        entry.unwatch(&self.epoll);
+        entry.link.free();
+        if let Some(waiter) = entry.waiter.take() {
+            let error = entry.problem.take().unwrap_or_else(|| Error::from_connect(entry.peer, reason));
+            let _ = waiter.reply.send(Err(error));
+        }
+        // The id goes with the entry, after its queue pair.
+    }
+
+    // Completion queues.
+
+    /// A watched completion channel raised an event.
+    fn take_completions(&mut self, key: u64) {
+        let Some(entry) = self.links.get(&key) else { return };
+        if let Some(channel) = &entry.watched {
+            while let Ok(Some(_)) = channel.get_event() {}
+        }
+        entry.link.arm();
+        entry.link.progress();
+    }
+
+    /// Threads of the application poll: stop watching, and look now and then whether they still do.
+    fn keep_away(&mut self, key: u64) {
+        let Some(entry) = self.links.get(&key) else { return };
+        entry.set_interest(&self.epoll, EpollFlags::empty());
+        let polls = entry.link.polls.load(Ordering::Relaxed);
+        if self.hot.is_empty() {
+            self.timers.set(ROUNDS, Some(Instant::now() + LEASE));
+        }
+        self.hot.insert(key, polls);
+    }
+
+    /// Nobody polls any more: watch again.
+    fn take_over(&mut self, key: u64) {
+        self.hot.remove(&key);
+        let Some(entry) = self.links.get(&key) else { return };
+        entry.link.hot.store(false, Ordering::SeqCst);
+        entry.set_interest(&self.epoll, EpollFlags::EPOLLIN);
+        entry.link.arm();
+        entry.link.progress();
+    }
+
+    /// Looks which of the hot connections are still polled by others.
+    fn make_rounds(&mut self) {
+        let mut cold = Vec::new();
+        let links = &self.links;
+        self.hot.retain(|key, seen| {
+            let Some(entry) = links.get(key) else { return false };
+            if entry.link.engine_may_leave() {
+                return false;
+            }
+            let polls = entry.link.polls.load(Ordering::Relaxed);
+            if polls == *seen {
+                cold.push(*key);
+                return false;
+            }
+            *seen = polls;
+            true
+        });
+        for key in cold {
+            self.take_over(key);
+        }
+        if !self.hot.is_empty() {
+            self.timers.set(ROUNDS, Some(Instant::now() + LEASE));
+        }
+    }
+}
+
+impl Entry {
+    /// Does one thing that the state machine wants of the connection manager.
+    fn perform(
+        &mut self,
+        op: CmOp,
+        channel: &EventChannel,
+        domains: &mut Domains,
+        epoll: &Epoll,
+    ) -> Result<(), OsError> {
+        if let CmOp::Recreate = op {
+            self.unwatch(epoll);
+            self.link.free();
+            // The old id goes first, and with it all events that it may still have had.
+            self.id = None;
+            let mut id = CmId::new(channel, PortSpace::TCP, self.link.key)?;
+            set_ack_timeout(&mut id, &self.config);
+            self.id = Some(id);
+            return Ok(());
+        }
+        let Some(id) = self.id.as_mut() else { return Ok(()) };
+        match op {
+            CmOp::ResolveAddr { timeout } => id.resolve_addr(None, self.peer, timeout),
+            CmOp::CreateTransport => self.create_transport(domains, epoll),
+            CmOp::ResolveRoute { timeout } => id.resolve_route(timeout),
+            CmOp::Connect { private_data } => id.connect(&self.conn_param(&private_data)?),
+            CmOp::Accept { private_data } => {
+                let param = self.conn_param(&private_data)?;
+                self.id.as_mut().map_or(Ok(()), |id| id.accept(&param))
+            }
+            CmOp::Reject { private_data } => id.reject(&private_data),
+            CmOp::SetMinRnrTimer => match &self.link.core().rings {
+                Some(rings) => rings.qp().set_min_rnr_timer(MIN_RNR_TIMER),
+                None => Ok(()),
+            },
+            CmOp::Disconnect => id.disconnect(),
+            CmOp::Recreate => Ok(()),
+        }
+    }
+
+    fn conn_param(&self, private_data: &[u8]) -> Result<ConnParam, OsError> {
+        Ok(ConnParam {
+            private_data: private_data.try_into()?,
+            retry_count: self.config.retry_count,
+            ..ConnParam::default()
+        })
+    }
+
+    fn create_transport(&mut self, domains: &mut Domains, epoll: &Epoll) -> Result<(), OsError> {
+        let Some(id) = self.id.as_mut() else { return Ok(()) };
+        let context = id.verbs().ok_or(OsError::new("rdma_create_qp", libc::ENODEV))?;
+        let domain = domains.get(context)?;
+        let transport = domain.transport(id, &self.config).map_err(|error| match error {
+            TransportError::Os(error) => error,
+            TransportError::Limit { field, value, limit } => {
+                self.problem = Some(Error::InvalidConfig {
+                    field,
+                    value: format!("too much for the device ({value} with what comes on top)"),
+                    allowed: format!("{limit} on this device"),
+                });
+                OsError::new("rdma_create_qp", libc::EINVAL)
+            }
+        })?;
+        epoll
+            .add(&*transport.channel, EpollEvent::new(EpollFlags::EPOLLIN, self.link.key))
+            .map_err(|errno| OsError::new("epoll_ctl", errno as i32))?;
+        self.domain = Some(domain);
+        self.watched = Some(transport.channel);
+        *lock(&self.link.poll) = Some(transport.poll_side);
+        self.link.core().rings = Some(transport.rings);
+        Ok(())
+    }
+
+    fn set_interest(&self, epoll: &Epoll, flags: EpollFlags) {
+        if let Some(channel) = &self.watched {
+            let mut event = EpollEvent::new(flags, self.link.key);
+            if let Err(errno) = epoll.modify(&**channel, &mut event) {
+                log::error!("{}: epoll_ctl: {errno}", self.link);
+            }
+        }
+    }
+
+    fn unwatch(&mut self, epoll: &Epoll) {
+        if let Some(channel) = self.watched.take()
+            && let Err(errno) = epoll.delete(&*channel)
+        {
+            log::error!("{}: epoll_ctl: {errno}", self.link);
+        }
+    }
+
+    /// Hands the established connection to whoever waits for it. Nobody waiting means that nobody wants it any more.
+    fn report_established(&mut self) {
+        let (Some(waiter), Some(receiver)) = (self.waiter.take(), self.receiver.take()) else { return };
+        let local = self.id.as_ref().and_then(CmId::local_addr);
+        log::info!("{}: established", self.link);
+        let endpoint = Endpoint::new(Arc::clone(&self.link), receiver, waiter.engine, local);
+        // An endpoint that nobody takes closes itself when dropped.
+        let _ = waiter.reply.send(Ok(endpoint));
+    }
+}
+
+/// The ACK timeout is a wish: what the device makes of it is its own affair.
+fn set_ack_timeout(id: &mut CmId, config: &Config) {
+    if let Some(ack_timeout) = config.ack_timeout
+        && let Err(error) = id.set_ack_timeout(ack_timeout)
+    {
+        log::debug!("engine: ack_timeout {ack_timeout}: {error}");
+    }
+}
+
+/// A number that tells one session from another. It is no secret.
+fn nonce() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(Instant::now())
+}
+
+/// The state machine's view of an event.
+fn cm_input(event: &CmEvent) -> CmInput<'_> {
+    let status = event.cm_status();
+    match event.event() {
+        CmEventType::ADDR_RESOLVED => CmInput::AddrResolved,
+        CmEventType::ADDR_ERROR => CmInput::AddrError(status),
+        CmEventType::ROUTE_RESOLVED => CmInput::RouteResolved,
+        CmEventType::ROUTE_ERROR => CmInput::RouteError(status),
+        CmEventType::CONNECT_RESPONSE => CmInput::ConnectResponse,
+        CmEventType::CONNECT_ERROR => CmInput::ConnectError(status),
+        CmEventType::UNREACHABLE => CmInput::Unreachable(status),
+        CmEventType::REJECTED => {
+            CmInput::Rejected { reason: event.reject_reason(), private_data: event.private_data() }
+        }
+        CmEventType::ESTABLISHED => CmInput::Established { private_data: event.private_data() },
+        CmEventType::DISCONNECTED => CmInput::Disconnected,
+        CmEventType::DEVICE_REMOVAL => CmInput::DeviceRemoval,
+        CmEventType::ADDR_CHANGE => CmInput::AddrChange,
+        CmEventType::TIMEWAIT_EXIT => CmInput::TimewaitExit,
+        other => CmInput::Other(other.raw()),
+    }
+}

@@ -1,0 +1,292 @@
+//! The registered buffers of one connection and the queue pair that they are posted on.
+//!
+//! One memory region holds all of it: the receive buffers first, then the send buffers. This is the one file above the
+//! `verbs` layer that hands memory to the device, so it is the one that argues why that is sound:
+//!
+//! * the region outlives every work request, because [`Rings`] destroys its queue pair (field order) before it lets go of the region;
+//! * a receive buffer belongs to the device from [`Rings::post_recv`] until its completion is polled, and to a
+//!   [`RecvSlice`] or to nobody otherwise; the state machine names each buffer once for each completion and asks for it to be
+//!   posted again once for each, which its simulator checks;
+//! * a send buffer belongs to the device from [`Rings::post_send`] until a completion covers its slot; the state machine
+//!   reuses a slot only after that.
+#![allow(unsafe_code)]
+
+use std::{mem::MaybeUninit, ops::Deref, ptr, slice};
+
+use crate::{
+    proto::{self, CONTROL_RECEIVES, CONTROL_SENDS, HEADER_LEN, Params, Transmit},
+    status::OsError,
+    sys::ffi,
+    verbs::{AccessFlags, MemoryRegion, ProtectionDomain, QpCap, QueuePair},
+};
+
+/// Buffers start on cache lines of their own, so that the device and two threads never share one.
+const ALIGN: usize = 64;
+
+/// What a work request was for, told by its completion. Only the id is valid in a failed one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WorkId {
+    /// The receive of this buffer.
+    Recv(u32),
+    /// The send of this slot.
+    Send(u32),
+    /// The marker behind the last receive.
+    DrainRecv,
+    /// The marker behind the last send.
+    DrainSend,
+}
+
+impl WorkId {
+    const fn encode(self) -> u64 {
+        match self {
+            Self::Recv(buffer) => buffer as u64,
+            Self::Send(slot) => 1 << 32 | slot as u64,
+            Self::DrainRecv => 2 << 32,
+            Self::DrainSend => 3 << 32,
+        }
+    }
+
+    /// The inverse of `encode`. An id that this file never gave out cannot come back from the device.
+    pub(super) const fn decode(wr_id: u64) -> Self {
+        let index = wr_id as u32;
+        match wr_id >> 32 {
+            0 => Self::Recv(index),
+            1 => Self::Send(index),
+            2 => Self::DrainRecv,
+            _ => Self::DrainSend,
+        }
+    }
+}
+
+/// Where the buffers lie in the region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    recv_size: usize,
+    recv_count: u32,
+    send_size: usize,
+    send_count: u32,
+}
+
+impl Layout {
+    /// The buffers that `params` ask for. Send buffers have the size of our own receive buffers: the peer's limit is not known
+    /// before it answers, and a longer message than that is refused.
+    pub(super) fn new(params: &Params) -> Self {
+        let size = (HEADER_LEN + params.eager_size as usize).next_multiple_of(ALIGN);
+        Self {
+            recv_size: size,
+            recv_count: u32::from(params.window) + CONTROL_RECEIVES,
+            send_size: size,
+            send_count: params.send_slots + CONTROL_SENDS,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.send_offset(self.send_count)
+    }
+
+    /// The queue depths that hold all buffers and one drain marker each.
+    pub(super) fn cap(&self, max_inline: u32) -> QpCap {
+        QpCap {
+            max_send_wr: self.send_count + 1,
+            max_recv_wr: self.recv_count + 1,
+            max_send_sge: 2,
+            max_recv_sge: 1,
+            max_inline_data: max_inline,
+        }
+    }
+
+    /// How many completions can be in the completion queue at once.
+    pub(super) fn completions(&self) -> u32 {
+        self.send_count + self.recv_count + 2
+    }
+
+    const fn recv_offset(&self, buffer: u32) -> usize {
+        self.recv_size * buffer as usize
+    }
+
+    const fn send_offset(&self, slot: u32) -> usize {
+        self.recv_size * self.recv_count as usize + self.send_size * slot as usize
+    }
+}
+
+/// A connection's queue pair and buffers.
+#[derive(Debug)]
+pub(super) struct Rings {
+    /// Before `memory`: once it is destroyed the device touches none of the buffers.
+    qp: QueuePair,
+    memory: MemoryRegion,
+    layout: Layout,
+    max_inline: usize,
+}
+
+/// Allocates and registers the buffers of one connection.
+pub(super) fn allocate(pd: &ProtectionDomain, layout: &Layout) -> Result<MemoryRegion, OsError> {
+    MemoryRegion::new(pd, layout.bytes(), AccessFlags::LOCAL_WRITE)
+}
+
+impl Rings {
+    /// Takes a queue pair made with `layout.cap(..)` and memory made by [`allocate`] with the same layout, and posts all receives.
+    pub(super) fn new(qp: QueuePair, memory: MemoryRegion, layout: Layout) -> Result<Self, OsError> {
+        assert_eq!(memory.len(), layout.bytes(), "the region is the layout's");
+        let max_inline = qp.cap().max_inline_data as usize;
+        let rings = Self { qp, memory, layout, max_inline };
+        for buffer in 0..layout.recv_count {
+            rings.post_recv(buffer)?;
+        }
+        Ok(rings)
+    }
+
+    pub(super) fn qp(&self) -> &QueuePair {
+        &self.qp
+    }
+
+    /// The longest message that fits a send buffer.
+    pub(super) fn max_payload(&self) -> usize {
+        self.layout.send_size - HEADER_LEN
+    }
+
+    /// Gives a receive buffer to the device.
+    pub(super) fn post_recv(&self, buffer: u32) -> Result<(), OsError> {
+        assert!(buffer < self.layout.recv_count, "the state machine names buffers that exist");
+        self.recv(WorkId::Recv(buffer), Some(self.sge(self.layout.recv_offset(buffer), self.layout.recv_size)))
+    }
+
+    /// Writes a frame into its slot, or into the work request where it is short, and posts it.
+    pub(super) fn post_send(&self, transmit: &Transmit, payload: &[u8]) -> Result<(), OsError> {
+        let Transmit { slot, ref header, signalled, .. } = *transmit;
+        assert!(slot < self.layout.send_count, "the state machine names slots that exist");
+        assert!(HEADER_LEN + payload.len() <= self.layout.send_size, "the caller checked the length");
+        let flags = if signalled { ffi::ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 };
+
+        if HEADER_LEN + payload.len() <= self.max_inline {
+            // The driver copies inline data before the call returns, so it may lie anywhere; the lkey is not looked at.
+            let mut sges = [inline_sge(header), inline_sge(payload)];
+            let count = if payload.is_empty() { 1 } else { 2 };
+            return self.send(WorkId::Send(slot), &mut sges[..count], flags | ffi::ibv_send_flags::IBV_SEND_INLINE.0);
+        }
+
+        let offset = self.layout.send_offset(slot);
+        self.memory.copy_in(offset, header);
+        self.memory.copy_in(offset + HEADER_LEN, payload);
+        self.send(WorkId::Send(slot), &mut [self.sge(offset, HEADER_LEN + payload.len())], flags)
+    }
+
+    /// Moves the queue pair to its error state and posts one marker behind the last work request of each queue: work requests
+    /// come back in order, so when the markers have come back everything has.
+    pub(super) fn post_drain_markers(&self) -> Result<(), OsError> {
+        self.qp.to_err()?;
+        self.recv(WorkId::DrainRecv, None)?;
+        self.send(WorkId::DrainSend, &mut [], ffi::ibv_send_flags::IBV_SEND_SIGNALED.0)
+    }
+
+    /// Looks at the bytes of a completed receive.
+    pub(super) fn frame(&self, buffer: u32, len: u32) -> &[u8] {
+        let (offset, len) = self.extent(buffer, len);
+        bytes(&self.memory, offset, len)
+    }
+
+    /// Takes the bytes of a completed receive along. The buffer must not be posted again before the slice is gone.
+    pub(super) fn received(&self, buffer: u32, len: u32) -> RecvSlice {
+        let (offset, len) = self.extent(buffer, len);
+        RecvSlice { memory: self.memory.clone(), offset, len }
+    }
+
+    fn extent(&self, buffer: u32, len: u32) -> (usize, usize) {
+        assert!(buffer < self.layout.recv_count, "the device completes receives that were posted");
+        assert!(len as usize <= self.layout.recv_size, "the device writes no more than was posted");
+        (self.layout.recv_offset(buffer), len as usize)
+    }
+
+    fn sge(&self, offset: usize, len: usize) -> ffi::ibv_sge {
+        // A buffer is at most 1 MiB and a header: `Config::check`.
+        ffi::ibv_sge { addr: self.memory.addr() + offset as u64, length: len as u32, lkey: self.memory.lkey() }
+    }
+
+    fn recv(&self, id: WorkId, sge: Option<ffi::ibv_sge>) -> Result<(), OsError> {
+        let mut sge = sge;
+        let (sg_list, num_sge) = sge.as_mut().map_or((ptr::null_mut(), 0), |sge| (ptr::from_mut(sge), 1));
+        let mut wr = ffi::ibv_recv_wr { wr_id: id.encode(), next: ptr::null_mut(), sg_list, num_sge };
+        // SAFETY: the request and its element live on this stack for the call; the buffer it names belongs to `memory`, which
+        // outlives the queue pair, and to nobody else until the completion (see the top of this file).
+        unsafe { self.qp.post_recv_raw(&mut wr) }
+    }
+
+    fn send(&self, id: WorkId, sges: &mut [ffi::ibv_sge], flags: u32) -> Result<(), OsError> {
+        let mut wr = MaybeUninit::<ffi::ibv_send_wr>::zeroed();
+        // SAFETY: the C structure holds integers, raw pointers and unions of them: all zero is a valid value.
+        let wr = unsafe { wr.assume_init_mut() };
+        wr.wr_id = id.encode();
+        wr.sg_list = sges.as_mut_ptr();
+        wr.num_sge = sges.len() as i32;
+        wr.opcode = ffi::ibv_wr_opcode::IBV_WR_SEND;
+        wr.send_flags = flags;
+        // SAFETY: the request and its elements live on the callers' stacks for the call; a buffer that is not inline belongs to
+        // `memory`, which outlives the queue pair, and to nobody else until a completion covers its slot (top of this file).
+        unsafe { self.qp.post_send_raw(wr) }
+    }
+}
+
+/// An element that names memory whose bytes the driver copies before `ibv_post_send` returns.
+fn inline_sge(bytes: &[u8]) -> ffi::ibv_sge {
+    ffi::ibv_sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 }
+}
+
+/// A part of a receive buffer whose receive has completed.
+fn bytes(memory: &MemoryRegion, offset: usize, len: usize) -> &[u8] {
+    // SAFETY: the callers checked `offset` and `len` against the layout, so the address lies inside the region's allocation.
+    let start = unsafe { memory.as_ptr().add(offset) };
+    // SAFETY: the bytes were zeroed at allocation, live as long as the region, and nobody writes them: the device has completed
+    // the receive, and it is posted again only once the slice is gone (top of this file).
+    unsafe { slice::from_raw_parts(start, len) }
+}
+
+/// A part of a receive buffer that the device has let go of.
+pub(crate) struct RecvSlice {
+    memory: MemoryRegion,
+    offset: usize,
+    len: usize,
+}
+
+impl RecvSlice {
+    /// Narrows the slice. The state machine checked that the part lies inside.
+    pub(super) fn part(self, offset: u32, len: u32) -> Self {
+        let (offset, len) = (offset as usize, len as usize);
+        assert!(offset + len <= self.len, "the state machine names a part of the frame");
+        Self { offset: self.offset + offset, len, memory: self.memory }
+    }
+}
+
+impl Deref for RecvSlice {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        bytes(&self.memory, self.offset, self.len)
+    }
+}
+
+impl std::fmt::Debug for RecvSlice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RecvSlice").field("offset", &self.offset).field("len", &self.len).finish()
+    }
+}
+
+const _: () = assert!(proto::HEADER_LEN <= ALIGN);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_ids_come_back_as_they_went() {
+        for id in [WorkId::Recv(0), WorkId::Recv(u32::MAX), WorkId::Send(7), WorkId::DrainRecv, WorkId::DrainSend] {
+            assert_eq!(WorkId::decode(id.encode()), id);
+        }
+    }
+
+    #[test]
+    fn buffers_do_not_overlap() {
+        let layout = Layout { recv_size: 128, recv_count: 3, send_size: 192, send_count: 2 };
+        assert_eq!(layout.recv_offset(2) + 128, layout.send_offset(0));
+        assert_eq!(layout.send_offset(1) + 192, layout.bytes());
+    }
+}

@@ -1,0 +1,162 @@
+//! How a thread of the application waits on a connection: it polls the completion queue itself.
+
+use std::{
+    hint,
+    os::fd::AsFd,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use super::{
+    link::{Link, lock},
+    mailbox::Command,
+    waiting::TurnGuard,
+};
+use crate::config::Polling;
+
+/// How many empty polls pass between two looks at the clock, which costs as much as several polls.
+const POLLS_PER_LOOK: u32 = 32;
+
+/// The time given is over.
+#[derive(Debug)]
+pub(crate) struct TimedOut;
+
+impl Link {
+    /// Waits until `ready` returns something, and returns that. Without a deadline it waits for as long as it takes.
+    ///
+    /// `ready` is called after everything that may have changed its answer, with none of the connection's locks held.
+    pub(crate) fn wait_until<T>(
+        self: &Arc<Self>,
+        deadline: Option<Instant>,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> Result<T, TimedOut> {
+        if let Some(value) = ready() {
+            return Ok(value);
+        }
+        loop {
+            if let Some(turn) = self.waiting.try_turn() {
+                match self.poll_until(&turn, deadline, &mut ready) {
+                    Polled::Ready(value) => return Ok(value),
+                    Polled::Slept => {}
+                }
+            } else {
+                let parking = self.waiting.park();
+                if let Some(value) = ready() {
+                    return Ok(value);
+                }
+                parking.wait(deadline);
+            }
+            if let Some(value) = ready() {
+                return Ok(value);
+            }
+            if deadline.is_some_and(|at| Instant::now() >= at) {
+                return Err(TimedOut);
+            }
+        }
+    }
+
+    /// Polls for as long as the policy says, then sleeps once.
+    fn poll_until<T>(
+        self: &Arc<Self>,
+        turn: &TurnGuard<'_>,
+        deadline: Option<Instant>,
+        ready: &mut impl FnMut() -> Option<T>,
+    ) -> Polled<T> {
+        let spin = match self.polling {
+            Polling::Adaptive { spin } => spin,
+            Polling::Busy => Duration::MAX,
+            Polling::Event => Duration::ZERO,
+        };
+        self.keep_engine_away();
+        let mut started = None;
+        let mut polls: u32 = 0;
+        loop {
+            if self.progress()
+                && let Some(value) = ready()
+            {
+                return Polled::Ready(value);
+            }
+            polls = polls.wrapping_add(1);
+            if polls.is_multiple_of(POLLS_PER_LOOK) || spin.is_zero() {
+                // Another thread may have brought what is waited for, or the connection's end.
+                if let Some(value) = ready() {
+                    return Polled::Ready(value);
+                }
+                let now = Instant::now();
+                if deadline.is_some_and(|at| now >= at) {
+                    return Polled::Slept;
+                }
+                if now.duration_since(*started.get_or_insert(now)) >= spin {
+                    break;
+                }
+                self.keep_engine_away();
+            }
+            hint::spin_loop();
+        }
+        self.sleep(turn, deadline, ready)
+    }
+
+    fn sleep<T>(
+        self: &Arc<Self>,
+        turn: &TurnGuard<'_>,
+        deadline: Option<Instant>,
+        ready: &mut impl FnMut() -> Option<T>,
+    ) -> Polled<T> {
+        let Some(channel) = lock(&self.poll).as_ref().map(|side| Arc::clone(&side.channel)) else {
+            // The connection is being torn down; its end is what there is to wait for, and the engine brings that.
+            hint::spin_loop();
+            return Polled::Slept;
+        };
+        let mut value = None;
+        let slept = turn.sleep(channel.as_fd(), deadline, || {
+            self.arm();
+            self.progress();
+            value = ready();
+            value.is_none()
+        });
+        if let Err(error) = slept {
+            log::error!("{self}: cannot sleep: {error}");
+        }
+        self.keep_engine_away();
+        while let Ok(Some(_)) = channel.get_event() {}
+        value.map_or(Polled::Slept, Polled::Ready)
+    }
+
+    /// Has the device raise an event for the next completion.
+    pub(super) fn arm(self: &Arc<Self>) {
+        if let Some(side) = lock(&self.poll).as_ref()
+            && let Err(error) = side.cq.req_notify(false)
+        {
+            log::error!("{self}: {error}");
+        }
+    }
+
+    /// Tells the engine's thread once that this connection's queue is polled by others, and shows it that they still do.
+    pub(super) fn keep_engine_away(&self) {
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        // Pairs with `engine_may_leave`: a thread that wakes up sees `hot` unset, or the engine sees it awake.
+        if !self.hot.load(Ordering::SeqCst) && !self.hot.swap(true, Ordering::SeqCst) {
+            self.mailbox.send(Command::Hot(self.key));
+        }
+    }
+
+    /// Whether a thread sleeps on the completion channel, so that the engine need not even look whether threads still poll:
+    /// when that thread wakes up it tells the engine again.
+    pub(super) fn engine_may_leave(&self) -> bool {
+        if !self.waiting.is_asleep() {
+            return false;
+        }
+        self.hot.store(false, Ordering::SeqCst);
+        if self.waiting.is_asleep() {
+            return true;
+        }
+        self.hot.store(true, Ordering::SeqCst);
+        false
+    }
+}
+
+enum Polled<T> {
+    Ready(T),
+    /// The thread slept, or its time is over: look again.
+    Slept,
+}

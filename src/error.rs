@@ -1,0 +1,164 @@
+use std::{io, net::SocketAddr};
+
+use nix::sys::resource::{Resource, getrlimit};
+
+use crate::{CloseReason, status::OsError};
+
+/// Why an operation of this crate failed. The text says what to do where that is known.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A [`Config`](crate::Config) field has a value that cannot work.
+    #[error("invalid configuration: {field} is {value}, allowed is {allowed}")]
+    InvalidConfig {
+        /// The field's name.
+        field: &'static str,
+        /// The refused value.
+        value: String,
+        /// What is allowed.
+        allowed: String,
+    },
+
+    /// A name or address could not be turned into a socket address.
+    #[error("cannot look up the address {address}: {problem}")]
+    AddressLookup {
+        /// What was to be looked up.
+        address: String,
+        /// What the resolver said.
+        problem: String,
+    },
+
+    /// This machine has no RDMA connection manager to talk to.
+    #[error(
+        "this machine offers no RDMA: {0}. Load the kernel's rdma_ucm and a device's driver (for software RoCE: \
+         `modprobe rdma_ucm`, `rdma link add rxe0 type rxe netdev eth0`); `rdma link` shows the devices"
+    )]
+    NoRdma(OsError),
+
+    /// An address cannot be listened on.
+    #[error(
+        "cannot listen on {address}: {error}. The address must belong to a network interface with an RDMA device \
+         (`rdma link` and `ip address` show both), and its port must be free"
+    )]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The call that failed.
+        error: OsError,
+    },
+
+    /// The connection could not be established.
+    #[error("cannot connect to {peer}: {reason}")]
+    Connect {
+        /// The peer's address.
+        peer: SocketAddr,
+        /// Why it failed.
+        reason: CloseReason,
+    },
+
+    /// The connection has ended. The reason is that of the first cause and stays the same for all later calls.
+    #[error("the connection has ended: {0}")]
+    Disconnected(CloseReason),
+
+    /// The connection was closed, but the peer did not confirm everything in time.
+    #[error("closed, but not everything that was sent is known to have arrived: {0}")]
+    Undelivered(CloseReason),
+
+    /// The message is longer than the peer takes. Nothing was sent; the connection goes on.
+    #[error("a message of {len} bytes is too long: the peer takes at most {limit}; raise eager_size in its Config")]
+    MessageTooLong {
+        /// The message's length in bytes.
+        len: usize,
+        /// The longest message that the peer takes, in bytes.
+        limit: u64,
+    },
+
+    /// The private data is longer than the connection manager can carry.
+    #[error("private data of {len} bytes is too long: at most {limit} bytes fit {place}")]
+    PrivateDataTooLong {
+        /// The data's length in bytes.
+        len: usize,
+        /// The most that fits, in bytes.
+        limit: usize,
+        /// Which message it was to travel in.
+        place: &'static str,
+    },
+
+    /// The time given for the operation is over. The connection goes on.
+    #[error("timed out")]
+    TimedOut,
+
+    /// Registering memory failed because the process may not lock as much.
+    #[error(
+        "cannot register memory: {error}. The process may lock {limit} bytes (`ulimit -l`); raise memlock in \
+         /etc/security/limits.conf or with LimitMEMLOCK= in the service's unit, or lower receive_window, send_depth or \
+         eager_size in the Config"
+    )]
+    LockedMemory {
+        /// The call that failed.
+        error: OsError,
+        /// The process's current limit on locked memory in bytes.
+        limit: u64,
+    },
+
+    /// A call into the system failed.
+    #[error("{0}")]
+    Os(#[from] OsError),
+
+    /// The engine that serves this handle was shut down.
+    #[error("the engine was shut down")]
+    EngineShutDown,
+}
+
+impl Error {
+    /// The error of a connection to `peer` that was not established.
+    pub(crate) fn from_connect(peer: SocketAddr, reason: CloseReason) -> Self {
+        match reason {
+            CloseReason::Os(error) => Self::from_os(error),
+            reason => Self::Connect { peer, reason },
+        }
+    }
+
+    /// The error of a system call, with the advice that fits it.
+    pub(crate) fn from_os(error: OsError) -> Self {
+        match (error.call, error.errno) {
+            ("ibv_reg_mr", libc::ENOMEM) => {
+                // An unreadable limit is no reason to hide the error itself.
+                let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| soft);
+                Self::LockedMemory { error, limit }
+            }
+            ("rdma_create_event_channel", libc::ENODEV | libc::ENOENT | libc::ENOSYS) => Self::NoRdma(error),
+            _ => Self::Os(error),
+        }
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match &error {
+            Error::InvalidConfig { .. } | Error::MessageTooLong { .. } | Error::PrivateDataTooLong { .. } => {
+                io::ErrorKind::InvalidInput
+            }
+            Error::AddressLookup { .. } => io::ErrorKind::AddrNotAvailable,
+            Error::NoRdma(_) => io::ErrorKind::Unsupported,
+            Error::Connect { reason, .. } | Error::Disconnected(reason) | Error::Undelivered(reason) => reason.kind(),
+            Error::TimedOut => io::ErrorKind::TimedOut,
+            Error::LockedMemory { .. } => io::ErrorKind::OutOfMemory,
+            Error::Os(error) | Error::Bind { error, .. } => io::Error::from_raw_os_error(error.errno).kind(),
+            Error::EngineShutDown => io::ErrorKind::NotConnected,
+        };
+        Self::new(kind, error)
+    }
+}
+
+/// Why a message could not be sent right now.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrySendError {
+    /// The peer's window is full, or the send ring: waiting would help.
+    #[error("the peer's receive window is full")]
+    Full,
+    /// Waiting would not help.
+    #[error(transparent)]
+    Failed(#[from] Error),
+}

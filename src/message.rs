@@ -1,0 +1,72 @@
+use std::{fmt, ops::Deref, sync::Arc};
+
+use crate::engine::{Link, RecvSlice};
+
+/// A received message: a view of the registered buffer into which the device wrote it, without a copy.
+///
+/// It dereferences to its bytes. While it is held it occupies its buffer, and with it one place of the window that the
+/// peer may fill; dropping it gives both back, from any thread. Holding messages is how a receiver slows its peer down.
+/// To keep the bytes and free the place use [`Message::into_vec`]. A message stays readable after its connection ended.
+pub struct Message {
+    /// `None` only while being taken apart.
+    inner: Option<Inner>,
+}
+
+struct Inner {
+    bytes: RecvSlice,
+    link: Arc<Link>,
+    buffer: u32,
+}
+
+impl Message {
+    pub(crate) fn new(link: Arc<Link>, buffer: u32, bytes: RecvSlice) -> Self {
+        Self { inner: Some(Inner { bytes, link, buffer }) }
+    }
+
+    /// Copies the bytes out and gives the buffer back at once.
+    #[must_use]
+    pub fn into_vec(self) -> Vec<u8> {
+        self.to_vec()
+    }
+
+    /// Lets go of the bytes without giving the buffer back: the caller does that.
+    pub(crate) fn defuse(mut self) {
+        self.inner = None;
+    }
+}
+
+impl Deref for Message {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.inner.as_ref().map_or(&[], |inner| &inner.bytes)
+    }
+}
+
+impl AsRef<[u8]> for Message {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl From<Message> for Vec<u8> {
+    fn from(message: Message) -> Self {
+        message.into_vec()
+    }
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        if let Some(Inner { bytes, link, buffer }) = self.inner.take() {
+            // The view first: from the release on the buffer is the device's.
+            drop(bytes);
+            link.release(buffer);
+        }
+    }
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
