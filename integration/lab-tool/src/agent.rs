@@ -1,0 +1,147 @@
+//! The tool's other half: first process of a guest, once `guest/init` has put the file system in
+//! place. Brings up the device, runs the one command it is given, and reports on everything.
+
+use std::{
+    env,
+    fs::{self, File},
+    io::{PipeReader, Read, pipe},
+    path::Path,
+    process::Command,
+    sync::{Arc, Mutex},
+    thread::{self, JoinHandle},
+};
+
+use anyhow::{Context, Result, bail};
+use nix::{
+    sys::{
+        resource::{RLIM_INFINITY, Resource, setrlimit},
+        signal::{Signal, kill},
+        wait::{WaitStatus, wait},
+    },
+    unistd::{Pid, sync},
+};
+
+use crate::{
+    device::{Device, run},
+    place::{HOSTS, Place},
+    qemu::{DEVICE, NETDEV},
+    wire::{Frame, Job, PORT},
+};
+
+type Port = Arc<Mutex<File>>;
+
+/// Returns only when nobody listens any more: the end of the first process stops the machine.
+pub(crate) fn main() -> Result<()> {
+    let mut requests = open_port()?;
+    let port = Port::new(Mutex::new(requests.try_clone()?));
+    if let Err(error) = bring_up() {
+        send(&port, &Frame::Failed(format!("{error:#}")));
+    } else {
+        send(&port, &Frame::Ready);
+    }
+    let Frame::Run(job) = Frame::read_from(&mut requests)? else {
+        bail!("expected a job")
+    };
+    let status = execute(&job, &port).unwrap_or_else(|error| {
+        send(
+            &port,
+            &Frame::Stderr(format!("lab: {error:#}\n").into_bytes()),
+        );
+        127
+    });
+    sync();
+    send(&port, &Frame::Exit(status));
+    // The peer may still need this machine: whoever started it ends it.
+    Frame::read_from(&mut requests)?;
+    Ok(())
+}
+
+fn open_port() -> Result<File> {
+    for entry in fs::read_dir("/sys/class/virtio-ports")? {
+        let entry = entry?;
+        if fs::read_to_string(entry.path().join("name")).is_ok_and(|name| name.trim() == PORT) {
+            let node = Path::new("/dev").join(entry.file_name());
+            return Ok(File::options().read(true).write(true).open(node)?);
+        }
+    }
+    bail!("this is not a guest of the lab");
+}
+
+fn bring_up() -> Result<()> {
+    let hosts: usize = variable("lab_hosts")?.parse()?;
+    let host = variable("lab_host")?;
+    let index = HOSTS
+        .iter()
+        .position(|name| *name == host)
+        .context("unknown host")?;
+    let place = Place::new(index, hosts, DEVICE);
+    let alone = hosts == 1;
+    Device::create(&place, NETDEV, alone, variable("lab_mtu")?.parse()?)?;
+    if !alone {
+        for peer in [
+            Some(place.peer.to_string()),
+            place.peer6.map(|peer| peer.to_string()),
+        ] {
+            // Until the first answer; the other host may be far from up.
+            run(Command::new("ping")
+                .args(["-q", "-c1", "-i0.2", "-w60"])
+                .args(peer))
+            .context("the other host does not answer")?;
+        }
+    }
+    setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY)?;
+    Ok(())
+}
+
+fn variable(name: &str) -> Result<String> {
+    env::var(name).with_context(|| format!("{name} is not on the kernel command line"))
+}
+
+/// Runs `job` and everything it starts to the end; what it leaves behind is killed.
+fn execute(job: &Job, port: &Port) -> Result<u8> {
+    let (stdout, stdout_end) = pipe()?;
+    let (stderr, stderr_end) = pipe()?;
+    let child = job
+        .command()
+        .stdin(File::open("/dev/null")?)
+        .stdout(stdout_end)
+        .stderr(stderr_end)
+        .spawn()
+        .with_context(|| format!("cannot run {}", job.argv[0].display()))?;
+    let relays = [
+        relay(stdout, port, Frame::Stdout),
+        relay(stderr, port, Frame::Stderr),
+    ];
+    let child = Pid::from_raw(child.id() as i32);
+    let status = loop {
+        // The first process inherits every orphan, so other processes end here too.
+        match wait()? {
+            WaitStatus::Exited(pid, status) if pid == child => break status as u8,
+            WaitStatus::Signaled(pid, signal, _) if pid == child => break 128 + signal as u8,
+            _ => {}
+        }
+    };
+    // All processes but this one. Fails when there are none.
+    let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
+    for relay in relays {
+        let _ = relay.join();
+    }
+    Ok(status)
+}
+
+fn relay(mut from: PipeReader, port: &Port, frame: fn(Vec<u8>) -> Frame) -> JoinHandle<()> {
+    let port = port.clone();
+    thread::spawn(move || {
+        let mut buffer = vec![0; 1 << 16];
+        while let Ok(len @ 1..) = from.read(&mut buffer) {
+            send(&port, &frame(buffer[..len].to_vec()));
+        }
+    })
+}
+
+/// A port that cannot be written to leaves nobody to complain to.
+fn send(port: &Port, frame: &Frame) {
+    if let Ok(mut port) = port.lock() {
+        let _ = frame.write_to(&mut *port);
+    }
+}

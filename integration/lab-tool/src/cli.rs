@@ -1,0 +1,198 @@
+//! The command line.
+
+use std::{ffi::OsString, path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Runs commands where there is RDMA: in virtual machines with a soft-RoCE device, needing no
+/// hardware, no module and no rights on this machine.
+#[derive(Debug, Parser)]
+#[command(name = "integration/lab", bin_name = "integration/lab")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Setup(Setup),
+    Exec(Exec),
+    Shell(Shell),
+    Probe,
+    /// What runs in a guest.
+    #[command(hide = true)]
+    Agent,
+}
+
+/// Installs what is missing: packages by apt, and a kernel for the guests, which is only unpacked.
+///
+/// Packages are installed as root or with sudo; everything else stays in target/lab. Does nothing,
+/// and that fast, when nothing is missing.
+#[derive(Args, Debug)]
+pub(crate) struct Setup {
+    /// Package of the kernel to fetch, instead of the distribution's current one.
+    #[arg(long, value_name = "PACKAGE")]
+    pub(crate) kernel: Option<String>,
+}
+
+/// Runs a command in one machine, or the same command in each of two.
+///
+/// The guest has this machine's file system, read-only, with its own /tmp and /run. The command
+/// starts in the checkout, as root, with stdin from /dev/null and no limit on locked memory. When
+/// it ends, what it left running is killed. stdout and stderr stay apart; of two hosts, each line
+/// begins with the host's name.
+///
+/// It finds its surroundings in these variables:
+///
+///   LAB_HOST               name of the host: a or b
+///   LAB_DEV                its RDMA device
+///   LAB_ADDR, LAB_ADDR6    its addresses
+///   LAB_PEER, LAB_PEER6    those of the other host; its own if it is alone
+///   LAB_RESULTS            a folder that it may write to, and that stays:
+///                          target/lab/results/a or b, as on this machine
+///
+/// RUST_BACKTRACE and RUST_LOG are passed on. Both hosts are up, their devices active and their
+/// addresses known to each other, before the command starts on either.
+///
+/// The exit status is the command's (128 + N if signal N ended it), with two hosts that of the
+/// first to fail; 124 after a timeout, 125 if the lab itself failed, 128 + N when stopped by signal N.
+#[derive(Args, Debug)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  integration/lab exec -- ibv_devinfo
+  integration/lab exec -- target/debug/deps/loopback --nocapture
+  integration/lab exec --hosts 2 -- 'ping -c1 $LAB_PEER'
+  integration/lab exec --hosts 2 --timeout 60 -- \\
+      'if [ $LAB_HOST = a ]; then rping -s -C10 -a $LAB_ADDR; else
+       until rping -c -C10 -a $LAB_PEER; do :; done; fi'"
+)]
+pub(crate) struct Exec {
+    #[command(flatten)]
+    pub(crate) machines: MachineArgs,
+
+    /// Seconds that the command may take, not counting the boot.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    timeout: u32,
+
+    /// Run it on this machine itself, without a guest; see `probe` for whether that is possible.
+    #[arg(long)]
+    pub(crate) native: bool,
+
+    /// Set a variable for the command; may be repeated.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    pub(crate) env: Vec<(OsString, OsString)>,
+
+    /// The command. A single argument is a line for the shell, several are taken as they are.
+    #[arg(last = true, required = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Opens a shell in a guest, for a person.
+///
+/// With two hosts, the shell is on a; `integration/lab shell --attach b` in a second terminal opens
+/// the one on b. When the shell on a ends, so do the machines.
+#[derive(Args, Debug)]
+pub(crate) struct Shell {
+    #[command(flatten)]
+    pub(crate) machines: MachineArgs,
+
+    /// Connect to this host of a running `shell --hosts 2`.
+    #[arg(long, value_name = "HOST", value_parser = ["b"])]
+    pub(crate) attach: Option<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct MachineArgs {
+    /// Number of machines: 1, or 2 with a network between them.
+    #[arg(long, value_name = "1|2", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    hosts: u8,
+
+    /// MTU of the network device; 4200 makes room for an RDMA MTU of 4096.
+    #[arg(long, default_value_t = 4200, value_parser = clap::value_parser!(u32).range(1280..=9000))]
+    pub(crate) mtu: u32,
+
+    /// Processors of each machine.
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub(crate) cpus: u8,
+
+    /// Memory of each machine.
+    #[arg(long, value_name = "SIZE", default_value = "1G")]
+    pub(crate) memory: String,
+
+    /// Package of the guest's kernel, if not the default one; fetch it by `setup --kernel`.
+    #[arg(long, value_name = "PACKAGE")]
+    pub(crate) kernel: Option<String>,
+
+    /// How to run machines.
+    #[arg(long, value_enum, default_value_t = AccelChoice::Tcg)]
+    pub(crate) accel: AccelChoice,
+
+    /// Folder for the results, one below it for each host [default: target/lab/results]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) results: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum AccelChoice {
+    /// By software emulation, which works everywhere.
+    Tcg,
+    /// By KVM, if a trial boot shows that it works here; the finding is kept in target/lab/accel.
+    Probe,
+}
+
+impl Exec {
+    pub(crate) fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout.into())
+    }
+}
+
+impl MachineArgs {
+    pub(crate) fn hosts(&self) -> usize {
+        self.hosts.into()
+    }
+}
+
+fn variable(text: &str) -> Result<(OsString, OsString), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
+        _ => Err("expected NAME=VALUE".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn command_is_taken_as_it_is() {
+        let cli = Cli::parse_from(["lab", "exec", "--env", "A=b=c", "--", "ls", "--hosts", "-l"]);
+        let Command::Exec(exec) = cli.command else {
+            panic!("not exec")
+        };
+        assert_eq!(exec.command, ["ls", "--hosts", "-l"]);
+        assert_eq!(exec.env, [("A".into(), "b=c".into())]);
+        assert_eq!(exec.machines.hosts(), 1);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for args in [
+            &["--hosts", "3"][..],
+            &["--env", "=1"],
+            &["--env", "A"],
+            &["--mtu", "100"],
+        ] {
+            let line = ["lab", "exec"].iter().chain(args).chain(&["--", "true"]);
+            assert!(Cli::try_parse_from(line).is_err(), "{args:?}");
+        }
+    }
+}

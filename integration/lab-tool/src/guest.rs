@@ -1,0 +1,149 @@
+//! Commands in virtual machines, from our side.
+
+use std::{
+    env,
+    ffi::OsString,
+    io,
+    os::unix::net::UnixStream,
+    sync::mpsc::Sender,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+
+use crate::{
+    cli::Exec,
+    output::{Sink, Stream},
+    place::Place,
+    qemu::{DEVICE, Machine, Machines},
+    watch::{Lost, News, Watch},
+    wire::{Frame, Job},
+};
+
+/// Ten times what a boot takes on two slow cores.
+const BOOT_LIMIT: Duration = Duration::from_secs(120);
+
+/// Variables of ours that a command gets without being asked.
+const INHERITED: [&str; 2] = ["RUST_BACKTRACE", "RUST_LOG"];
+
+/// Boots all machines and waits until each has its device and sees the other.
+pub(crate) fn boot(machines: &Machines<'_>, watch: &Watch) -> Result<Vec<Machine>> {
+    let start = Instant::now();
+    let guests = machines.start()?;
+    for (host, guest) in guests.iter().enumerate() {
+        let listener = Listener {
+            host,
+            port: guest.port.try_clone()?,
+            stdout: Sink::new(Stream::Stdout, host, machines.args.hosts()),
+            stderr: Sink::new(Stream::Stderr, host, machines.args.hosts()),
+            news: watch.news.clone(),
+        };
+        thread::spawn(move || listener.run());
+    }
+    with_last_words(&guests, watch.ready(guests.len(), BOOT_LIMIT))?;
+    let hosts = if guests.len() == 1 { "host" } else { "hosts" };
+    eprintln!(
+        "lab: {} {hosts} up in {:.1} s",
+        guests.len(),
+        start.elapsed().as_secs_f32()
+    );
+    Ok(guests)
+}
+
+pub(crate) fn exec(machines: &Machines<'_>, args: &Exec, watch: &Watch) -> Result<u8> {
+    let mut guests = boot(machines, watch)?;
+    for (host, guest) in guests.iter_mut().enumerate() {
+        let mut job = job(machines, host, guest, args.command.clone());
+        job.env.extend(args.env.iter().cloned());
+        Frame::Run(job).write_to(&mut guest.port)?;
+    }
+    with_last_words(&guests, watch.ended(guests.len(), args.timeout()))
+}
+
+/// The job that runs `argv` on `guest` number `host`, in the checkout.
+pub(crate) fn job(
+    machines: &Machines<'_>,
+    host: usize,
+    guest: &Machine,
+    argv: Vec<OsString>,
+) -> Job {
+    let mut env: Vec<(OsString, OsString)> = vec![
+        (
+            "PATH".into(),
+            "/run/lab:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into(),
+        ),
+        ("HOME".into(), "/tmp".into()),
+        ("LANG".into(), "C.UTF-8".into()),
+    ];
+    env.extend(
+        INHERITED
+            .iter()
+            .filter_map(|name| Some((name.into(), env::var_os(name)?))),
+    );
+    env.extend(
+        Place::new(host, machines.args.hosts(), DEVICE).variables(guest.results.as_os_str()),
+    );
+    Job {
+        dir: machines.lab.checkout.clone().into(),
+        env,
+        argv,
+    }
+}
+
+/// If a host was lost, says what is known about why.
+pub(crate) fn with_last_words<T>(guests: &[Machine], outcome: Result<T>) -> Result<T> {
+    outcome.inspect_err(|error| {
+        if let Some(lost) = error.downcast_ref::<Lost>() {
+            eprintln!("{}", guests[lost.host].last_words());
+        }
+    })
+}
+
+/// Turns what a guest sends into output and news.
+struct Listener {
+    host: usize,
+    port: UnixStream,
+    stdout: Sink,
+    stderr: Sink,
+    news: Sender<News>,
+}
+
+impl Listener {
+    fn run(mut self) {
+        let host = self.host;
+        loop {
+            let news = match Frame::read_from(&mut self.port) {
+                Ok(Frame::Stdout(bytes)) => unheard(self.stdout.write(&bytes)),
+                Ok(Frame::Stderr(bytes)) => unheard(self.stderr.write(&bytes)),
+                Ok(Frame::Exit(status)) => {
+                    let finished = self.stdout.finish().and_then(|()| self.stderr.finish());
+                    unheard(finished).or(Some(News::Ended { host, status }))
+                }
+                Ok(Frame::Ready) => Some(News::Ready { host }),
+                Ok(Frame::Failed(why)) => Some(News::Lost { host, why }),
+                Ok(Frame::Run(_)) => Some(News::Lost {
+                    host,
+                    why: "sends what only we may".into(),
+                }),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Some(News::Lost {
+                    host,
+                    why: "the machine stopped".into(),
+                }),
+                Err(error) => Some(News::Lost {
+                    host,
+                    why: error.to_string(),
+                }),
+            };
+            let last = matches!(news, Some(News::Lost { .. } | News::Unheard));
+            // Sending fails when the main thread has gone, and with it the need.
+            if last | news.is_some_and(|news| self.news.send(news).is_err()) {
+                return;
+            }
+        }
+    }
+}
+
+fn unheard(written: io::Result<()>) -> Option<News> {
+    written.err().map(|_| News::Unheard)
+}

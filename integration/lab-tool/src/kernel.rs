@@ -1,0 +1,255 @@
+//! The guest's kernel: a package of the distribution, downloaded and unpacked, never installed.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::{self, Command},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use nix::unistd::geteuid;
+
+use crate::{initramfs, lab::Lab, vmlinux};
+
+/// Packages that depend on the distribution's current kernel: Debian's, Ubuntu's.
+const META_PACKAGES: [&str; 2] = ["linux-image-amd64", "linux-image-generic"];
+
+/// An unpacked kernel.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    /// Root of the unpacked package.
+    pub(crate) dir: PathBuf,
+    /// What `uname -r` says in the guest.
+    pub(crate) release: String,
+}
+
+impl Kernel {
+    /// The kernel of package `name`, or the one that was set up first.
+    pub(crate) fn open(lab: &Lab, name: Option<&str>) -> Result<Self> {
+        let dir = kernels(lab).join(name.unwrap_or("default"));
+        let again = name
+            .map(|name| format!(" --kernel {name}"))
+            .unwrap_or_default();
+        ensure!(
+            dir.exists(),
+            "there is no kernel yet; run: integration/lab setup{again}"
+        );
+        Self::at(dir.canonicalize()?)
+    }
+
+    /// Like [`open`](Self::open), but downloads what is missing.
+    pub(crate) fn fetch(lab: &Lab, name: Option<&str>) -> Result<Self> {
+        if let Ok(kernel) = Self::open(lab, name) {
+            return Ok(kernel);
+        }
+        let package = match name {
+            Some(name) => name.to_owned(),
+            None => current_package()?,
+        };
+        fs::create_dir_all(kernels(lab))?;
+        let dir = kernels(lab).join(&package);
+        if !dir.exists() {
+            unpack(&package, &dir)?;
+        }
+        if name.is_none() {
+            let _ = symlink(&package, kernels(lab).join("default"));
+        }
+        Self::at(dir)
+    }
+
+    fn at(dir: PathBuf) -> Result<Self> {
+        let release = only_entry(&dir.join("lib/modules"))?;
+        Ok(Self { dir, release })
+    }
+
+    pub(crate) fn image(&self) -> PathBuf {
+        self.dir.join("kernel")
+    }
+
+    /// The initramfs, made again when this tool, whose other half runs in it, is newer.
+    pub(crate) fn initramfs(&self, lab: &Lab) -> Result<PathBuf> {
+        let path = self.dir.join("initramfs");
+        let age = |path: &Path| fs::metadata(path).and_then(|meta| meta.modified());
+        if age(&path).ok() < Some(age(&lab.tool)?) {
+            let temporary = self.dir.join(format!(".initramfs.{}", process::id()));
+            fs::write(&temporary, initramfs::build(&self.dir, &self.release)?)?;
+            fs::rename(&temporary, &path)?;
+        }
+        Ok(path)
+    }
+}
+
+fn kernels(lab: &Lab) -> PathBuf {
+    lab.dir().join("kernels")
+}
+
+fn current_package() -> Result<String> {
+    for attempt in 0..2 {
+        for meta in META_PACKAGES {
+            let output = Command::new("apt-cache").args(["depends", meta]).output()?;
+            if let Some(package) = image_dependency(&String::from_utf8_lossy(&output.stdout)) {
+                return Ok(package);
+            }
+        }
+        if attempt == 0 {
+            // A fresh container has no package lists.
+            eprintln!("lab: updating the package lists");
+            as_root(&["apt-get", "update", "-q"])?;
+        }
+    }
+    bail!(
+        "the package archive has neither {}",
+        META_PACKAGES.join(" nor ")
+    );
+}
+
+/// The kernel image that a meta package stands for, from what `apt-cache depends` prints.
+fn image_dependency(listing: &str) -> Option<String> {
+    listing
+        .lines()
+        .filter_map(|line| {
+            line.trim_start_matches([' ', '|'])
+                .strip_prefix("Depends: ")
+        })
+        .find(|package| {
+            let version = package.strip_prefix("linux-image-");
+            version.is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
+        })
+        .map(str::to_owned)
+}
+
+/// `package` and the packages that hold the rest of it, where a distribution has split it.
+fn parts(package: &str) -> Vec<String> {
+    let version = package
+        .trim_start_matches("linux-image-")
+        .trim_start_matches("unsigned-");
+    let split = ["linux-modules", "linux-modules-extra", "linux-binary"];
+    let rest = split
+        .iter()
+        .map(|part| format!("{part}-{version}"))
+        .filter(|part| {
+            let show = Command::new("apt-cache")
+                .args(["show", "-q", "--no-all-versions", part])
+                .output();
+            show.is_ok_and(|output| output.status.success() && !output.stdout.is_empty())
+        });
+    [package.to_owned()].into_iter().chain(rest).collect()
+}
+
+/// Unpacks into a folder beside `dir` that gets its name only when it is complete.
+fn unpack(package: &str, dir: &Path) -> Result<()> {
+    let partial = dir.with_file_name(format!(".{package}.{}", process::id()));
+    fs::create_dir_all(&partial)?;
+    let done = unpack_into(package, &partial).and_then(|()| {
+        // Another setup may have been faster, and its result is as good.
+        fs::rename(&partial, dir).or_else(|error| {
+            if dir.exists() {
+                Ok(())
+            } else {
+                Err(error.into())
+            }
+        })
+    });
+    let _ = fs::remove_dir_all(&partial);
+    done
+}
+
+fn unpack_into(package: &str, dir: &Path) -> Result<()> {
+    let parts = parts(package);
+    eprintln!("lab: downloading {}", parts.join(", "));
+    // Another user than root cannot write to our folder.
+    let get = [
+        "apt-get",
+        "download",
+        "-q",
+        "-q",
+        "-o",
+        "APT::Sandbox::User=root",
+    ];
+    let parts: Vec<_> = parts.iter().map(String::as_str).collect();
+    checked(
+        Command::new(get[0])
+            .args(&get[1..])
+            .args(parts)
+            .current_dir(dir),
+    )
+    .with_context(|| format!("cannot download {package}; is it in the package archive?"))?;
+
+    eprintln!("lab: unpacking {package}");
+    let downloads: Vec<_> = fs::read_dir(dir)?
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
+    for package in downloads
+        .iter()
+        .filter(|path| path.extension().is_some_and(|ext| ext == "deb"))
+    {
+        checked(Command::new("dpkg-deb").arg("-x").arg(package).arg(dir))?;
+        fs::remove_file(package)?;
+    }
+    // Packages and kmod differ in where modules are, so let both names lead there.
+    for (name, target) in [("lib", "usr/lib"), ("usr/lib/modules", "../../lib/modules")] {
+        if !dir.join(name).exists() && dir.join(name).parent().is_some_and(Path::exists) {
+            symlink(target, dir.join(name))?;
+        }
+    }
+    let release = only_entry(&dir.join("lib/modules"))?;
+    checked(Command::new("depmod").arg("-b").arg(dir).arg(&release))?;
+    let compressed = fs::read(dir.join("boot").join(format!("vmlinuz-{release}")))?;
+    let image = vmlinux::extract(&compressed).unwrap_or(compressed);
+    fs::write(dir.join("kernel"), image)?;
+    Ok(())
+}
+
+fn only_entry(dir: &Path) -> Result<String> {
+    let mut entries = fs::read_dir(dir).with_context(|| format!("{}", dir.display()))?;
+    let entry = entries
+        .next()
+        .with_context(|| format!("{} is empty", dir.display()))??;
+    Ok(entry.file_name().to_string_lossy().into_owned())
+}
+
+fn as_root(argv: &[&str]) -> Result<()> {
+    let mut command = Command::new(argv[0]);
+    if !geteuid().is_root() {
+        command = Command::new("sudo");
+        command.arg(argv[0]);
+    }
+    checked(command.args(&argv[1..]))
+}
+
+fn checked(command: &mut Command) -> Result<()> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    // Our stdout is for results.
+    let status = command
+        .stdout(std::io::stderr())
+        .status()
+        .with_context(|| format!("cannot run {name}"))?;
+    ensure!(status.success(), "{name}: {status}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meta_package_leads_to_an_image() {
+        let debian = "linux-image-amd64\n  Depends: linux-image-6.1.0-56-amd64\n";
+        assert_eq!(
+            image_dependency(debian).unwrap(),
+            "linux-image-6.1.0-56-amd64"
+        );
+        let ubuntu = "linux-image-generic\n  Depends: linux-firmware\n |Depends: linux-image-6.8.0-31-generic\n";
+        assert_eq!(
+            image_dependency(ubuntu).unwrap(),
+            "linux-image-6.8.0-31-generic"
+        );
+        assert_eq!(
+            image_dependency("linux-image-generic\n  Depends: linux-image-virtual\n"),
+            None
+        );
+    }
+}

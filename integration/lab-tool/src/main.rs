@@ -1,0 +1,99 @@
+//! The lab: boots virtual machines with a soft-RoCE device and runs commands in them.
+//!
+//! This program has two halves. On this machine it prepares a kernel ([`kernel`], [`initramfs`]),
+//! starts QEMU ([`qemu`]) and watches over it ([`watch`], [`guest`]). In the guest, [`agent`] runs
+//! the command. Between them are the frames of [`wire`].
+
+mod accel;
+mod agent;
+mod cli;
+mod device;
+mod guest;
+mod initramfs;
+mod kernel;
+mod lab;
+mod native;
+mod output;
+mod place;
+mod process;
+mod qemu;
+mod shell;
+mod vmlinux;
+mod watch;
+mod wire;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+
+use crate::{
+    cli::{Cli, Command, Exec},
+    kernel::Kernel,
+    lab::Lab,
+    qemu::Machines,
+    watch::{Stop, Watch},
+};
+
+/// Exit status when it is not the command that failed.
+const FAILURE: u8 = 125;
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Setup(args) => setup(args.kernel.as_deref()),
+        Command::Exec(args) => exec(&args),
+        Command::Shell(args) => shell::shell(&args),
+        Command::Probe => Ok(probe()),
+        Command::Agent => agent::main().map(|()| 0),
+    };
+    let status = result.unwrap_or_else(|error| {
+        eprintln!("lab: {error:#}");
+        error
+            .downcast_ref::<Stop>()
+            .map_or(FAILURE, |stop| stop.status)
+    });
+    ExitCode::from(status)
+}
+
+fn setup(kernel: Option<&str>) -> Result<u8> {
+    let lab = Lab::find()?;
+    let kernel = Kernel::fetch(&lab, kernel)?;
+    kernel.initramfs(&lab)?;
+    eprintln!("lab: ready, with kernel {}", kernel.release);
+    Ok(0)
+}
+
+fn exec(args: &Exec) -> Result<u8> {
+    let lab = Lab::find()?;
+    let watch = Watch::new()?;
+    if args.native {
+        return native::exec(&lab, args, &watch);
+    }
+    let kernel = Kernel::open(&lab, args.machines.kernel.as_deref())?;
+    let accel = accel::choose(&lab, &kernel, &args.machines)?;
+    guest::exec(
+        &Machines {
+            lab: &lab,
+            kernel: &kernel,
+            accel,
+            args: &args.machines,
+            terminals: None,
+        },
+        args,
+        &watch,
+    )
+}
+
+fn probe() -> u8 {
+    match native::offer() {
+        Ok(offer) => {
+            println!("native");
+            eprintln!("lab: {offer}");
+        }
+        Err(missing) => {
+            println!("vm");
+            eprintln!("lab: {missing:#}");
+        }
+    }
+    0
+}

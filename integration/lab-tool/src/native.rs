@@ -1,0 +1,216 @@
+//! Commands on this machine itself, if it has RDMA or can be given it.
+
+use std::{
+    env, fmt,
+    io::{self, Read},
+    os::unix::process::ExitStatusExt,
+    path::Path,
+    process::{Command, Stdio},
+    sync::mpsc::Sender,
+    thread::{self, JoinHandle},
+};
+
+use anyhow::{Context, Result, anyhow};
+use nix::{
+    sys::{
+        resource::{RLIM_INFINITY, Resource, setrlimit},
+        signal::{Signal, killpg},
+    },
+    unistd::{Pid, geteuid},
+};
+
+use crate::{
+    cli::Exec,
+    device::{Device, run},
+    lab::Lab,
+    output::{Sink, Stream},
+    place::{HOSTS, Place},
+    process::dies_with_us,
+    watch::{News, Watch},
+    wire::Job,
+};
+
+/// The network device that the lab makes where there is no RDMA device yet, and the one over it.
+const NETDEV: &str = "lab0";
+const DEVICE: &str = "lab_rxe0";
+
+/// What this machine offers.
+#[derive(Debug)]
+pub(crate) enum Offer {
+    /// A device that is ready for use.
+    Device(Place),
+    /// A kernel that can make one.
+    SoftRoce,
+}
+
+impl fmt::Display for Offer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Device(place) => write!(
+                f,
+                "device {} is active, with address {}",
+                place.device, place.addr
+            ),
+            Self::SoftRoce => f.write_str("there is no device, but rdma_rxe can make one"),
+        }
+    }
+}
+
+/// An error says what is missing.
+pub(crate) fn offer() -> Result<Offer> {
+    if let Some(place) = Device::all().iter().find_map(place_on) {
+        return Ok(Offer::Device(place));
+    }
+    let missing = "there is no active RDMA device with an IPv4 address";
+    if !geteuid().is_root() {
+        return Err(anyhow!(
+            "{missing}, and making one with rdma_rxe takes root"
+        ));
+    }
+    if !Path::new("/sys/module/rdma_rxe").exists() {
+        run(Command::new("modprobe").args(["--dry-run", "rdma_rxe"]))
+            .with_context(|| format!("{missing}, and rdma_rxe cannot be loaded to make one"))?;
+    }
+    Ok(Offer::SoftRoce)
+}
+
+fn place_on(device: &Device) -> Option<Place> {
+    let (v4, v6) = device.addresses();
+    let addr = *v4.first().filter(|_| device.is_active())?;
+    let addr6 = v6.first().copied();
+    Some(Place {
+        host: HOSTS[0],
+        device: device.name.clone(),
+        addr,
+        peer: addr,
+        addr6,
+        peer6: addr6,
+    })
+}
+
+/// Runs the command once per host, all of them on this machine.
+pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
+    let (place, _made) = match offer().context("--native is not possible here")? {
+        Offer::Device(place) => (place, None),
+        Offer::SoftRoce => {
+            let made = SoftRoce::make(args.machines.mtu)?;
+            (made.place.clone(), Some(made))
+        }
+    };
+    // As in a guest, if we may.
+    let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
+    let hosts = args.machines.hosts();
+    let groups: Vec<_> = (0..hosts)
+        .map(|host| {
+            let results = lab.results(args.machines.results.as_deref(), HOSTS[host])?;
+            let place = Place {
+                host: HOSTS[host],
+                ..place.clone()
+            };
+            let mut env: Vec<_> = env::vars_os().collect();
+            env.extend(place.variables(results.as_os_str()));
+            env.extend(args.env.iter().cloned());
+            let job = Job {
+                dir: lab.checkout.clone().into(),
+                env,
+                argv: args.command.clone(),
+            };
+            start(&job, host, hosts, watch.news.clone())
+        })
+        .collect::<Result<_>>()?;
+    watch
+        .ended(hosts, args.timeout())
+        .inspect_err(|_| groups.into_iter().for_each(kill_group))
+}
+
+/// Ends a command and everything that it started.
+fn kill_group(leader: Pid) {
+    // Fails when none of them is left.
+    let _ = killpg(leader, Signal::SIGKILL);
+}
+
+fn start(job: &Job, host: usize, hosts: usize, news: Sender<News>) -> Result<Pid> {
+    let mut command = job.command();
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = dies_with_us(&mut command)
+        .spawn()
+        .with_context(|| format!("cannot run {}", job.argv[0].display()))?;
+    let leader = Pid::from_raw(child.id() as i32);
+    let relays = [
+        relay(
+            child.stdout.take(),
+            Sink::new(Stream::Stdout, host, hosts),
+            news.clone(),
+        ),
+        relay(
+            child.stderr.take(),
+            Sink::new(Stream::Stderr, host, hosts),
+            news.clone(),
+        ),
+    ];
+    thread::spawn(move || {
+        let status = child
+            .wait()
+            .map_or(255, |status| match (status.code(), status.signal()) {
+                (Some(code), _) => code as u8,
+                (None, signal) => 128 + signal.unwrap_or_default() as u8,
+            });
+        kill_group(leader);
+        for relay in relays {
+            let _ = relay.join();
+        }
+        // Fails when the main thread has gone, and with it the need.
+        let _ = news.send(News::Ended { host, status });
+    });
+    Ok(leader)
+}
+
+fn relay(
+    from: Option<impl Read + Send + 'static>,
+    mut sink: Sink,
+    news: Sender<News>,
+) -> JoinHandle<()> {
+    let copy = move || -> io::Result<()> {
+        let Some(mut from) = from else { return Ok(()) };
+        let mut buffer = vec![0; 1 << 16];
+        while let len @ 1.. = from.read(&mut buffer)? {
+            sink.write(&buffer[..len])?;
+        }
+        sink.finish()
+    };
+    thread::spawn(move || {
+        if copy().is_err() {
+            let _ = news.send(News::Unheard);
+        }
+    })
+}
+
+/// A device that the lab made. Dropping it removes it.
+#[derive(Debug)]
+struct SoftRoce {
+    place: Place,
+}
+
+impl SoftRoce {
+    fn make(mtu: u32) -> Result<Self> {
+        run(Command::new("modprobe").args(["-a", "rdma_rxe", "rdma_ucm", "ib_uverbs"]))?;
+        // From here on, so that what a failure leaves behind goes away too.
+        let made = Self {
+            place: Place::new(0, 1, DEVICE),
+        };
+        Device::create(&made.place, NETDEV, true, mtu)?;
+        Ok(made)
+    }
+}
+
+impl Drop for SoftRoce {
+    fn drop(&mut self) {
+        // The RDMA device goes with the network device below it.
+        if let Err(error) = run(Command::new("ip").args(["link", "del", NETDEV])) {
+            eprintln!("lab: cannot remove {NETDEV}: {error:#}");
+        }
+    }
+}

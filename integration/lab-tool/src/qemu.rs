@@ -1,0 +1,229 @@
+//! Virtual machines: how they are made up, and that none outlives us.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File},
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::net::UnixStream,
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::{Context, Result, ensure};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+
+use crate::{
+    cli::MachineArgs, kernel::Kernel, lab::Lab, place::HOSTS, process::dies_with_us, wire,
+};
+
+/// Name of the RDMA device of every guest.
+pub(crate) const DEVICE: &str = "rxe0";
+
+/// Name of the network device below it.
+pub(crate) const NETDEV: &str = "eth0";
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Accel {
+    Tcg,
+    Kvm,
+}
+
+/// What the machines of one run have in common.
+#[derive(Debug)]
+pub(crate) struct Machines<'a> {
+    pub(crate) lab: &'a Lab,
+    pub(crate) kernel: &'a Kernel,
+    pub(crate) accel: Accel,
+    pub(crate) args: &'a MachineArgs,
+    /// Folder for a socket per host that leads to the guest's terminal, if it is to have one.
+    pub(crate) terminals: Option<&'a Path>,
+}
+
+/// A running machine. Dropping it switches it off, as would the end of this process.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    qemu: Child,
+    /// Our end of the guest's port.
+    pub(crate) port: UnixStream,
+    /// Folder shared with the guest.
+    pub(crate) results: PathBuf,
+    console: PathBuf,
+}
+
+impl Machines<'_> {
+    /// Starts all machines; they come up on their own.
+    pub(crate) fn start(&self) -> Result<Vec<Machine>> {
+        // Sockets without a name: nothing to find a free port for, and nothing to clean up.
+        let (a, b) = UnixStream::pair()?;
+        [a, b]
+            .into_iter()
+            .take(self.args.hosts())
+            .enumerate()
+            .map(|(host, link)| self.start_one(host, link))
+            .collect()
+    }
+
+    fn start_one(&self, host: usize, link: UnixStream) -> Result<Machine> {
+        let results = self
+            .lab
+            .results(self.args.results.as_deref(), HOSTS[host])?;
+        let console = results.join("console.log");
+        let output = File::create(&console)
+            .with_context(|| format!("cannot write {}", console.display()))?;
+        let (port, port_of_guest) = UnixStream::pair()?;
+
+        let mut qemu = Command::new("qemu-system-x86_64");
+        qemu.args([
+            "-nodefaults",
+            "-no-user-config",
+            "-no-reboot",
+            "-display",
+            "none",
+            "-machine",
+            "q35",
+        ]);
+        match self.accel {
+            Accel::Tcg => qemu.args(["-accel", "tcg,thread=multi", "-cpu", "qemu64"]),
+            Accel::Kvm => qemu.args(["-accel", "kvm", "-cpu", "host"]),
+        };
+        qemu.args(["-m", &self.args.memory, "-smp", &self.args.cpus.to_string()]);
+        qemu.arg("-kernel").arg(self.kernel.image());
+        qemu.arg("-initrd").arg(self.kernel.initramfs(self.lab)?);
+        qemu.arg("-append")
+            .arg(self.command_line(HOSTS[host], &results)?);
+        qemu.args([
+            "-chardev",
+            "stdio,id=console,signal=off",
+            "-serial",
+            "chardev:console",
+        ]);
+
+        share(
+            &mut qemu,
+            "root",
+            Path::new("/"),
+            ",readonly=on,multidevs=remap",
+        );
+        share(&mut qemu, "results", &results, "");
+
+        let fd = inherited(&port_of_guest)?;
+        qemu.args([
+            "-device",
+            "virtio-serial-pci",
+            "-chardev",
+            &format!("socket,id=port,fd={fd}"),
+        ]);
+        qemu.args([
+            "-device",
+            &format!("virtserialport,chardev=port,name={}", wire::PORT),
+        ]);
+        if let Some(dir) = self.terminals {
+            let socket = escaped(&dir.join(HOSTS[host]));
+            qemu.args([
+                "-chardev",
+                &format!("socket,id=terminal,server=on,wait=off,path={socket}"),
+            ]);
+            qemu.args(["-device", "virtconsole,chardev=terminal"]);
+        }
+        if self.args.hosts() > 1 {
+            let (fd, mtu) = (inherited(&link)?, self.args.mtu);
+            qemu.args(["-netdev", &format!("socket,id=net,fd={fd}"), "-device"]);
+            qemu.arg(format!(
+                "virtio-net-pci,netdev=net,mac=52:54:00:00:00:0{host},host_mtu={mtu},romfile="
+            ));
+        }
+        qemu.stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output);
+        let qemu = dies_with_us(&mut qemu)
+            .spawn()
+            .context("cannot run qemu; run: integration/lab setup")?;
+        Ok(Machine {
+            qemu,
+            port,
+            results,
+            console,
+        })
+    }
+
+    fn command_line(&self, host: &str, results: &Path) -> Result<OsString> {
+        let mut line = OsString::from(
+            // The emulated clock is the host's, which needs no watching, and the only cheap one.
+            "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable net.ifnames=0",
+        );
+        line.push(format!(
+            " lab_host={host} lab_hosts={} lab_mtu={}",
+            self.args.hosts(),
+            self.args.mtu
+        ));
+        let paths = [
+            ("checkout", &*self.lab.checkout),
+            ("target", &self.lab.target),
+            ("agent", &self.lab.tool),
+            ("kernel", &self.kernel.dir),
+            ("results", results),
+        ];
+        for (name, path) in paths {
+            ensure!(
+                !path.as_os_str().as_encoded_bytes().contains(&b'"'),
+                "quotation mark in {}",
+                path.display()
+            );
+            line.push(format!(" lab_{name}=\""));
+            line.push(path);
+            line.push("\"");
+        }
+        Ok(line)
+    }
+}
+
+impl Machine {
+    /// What the guest's kernel and QEMU have to say.
+    pub(crate) fn console(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned()
+    }
+
+    pub(crate) fn last_words(&self) -> String {
+        let console = self.console();
+        let lines: Vec<_> = console.lines().collect();
+        let tail = &lines[lines.len().saturating_sub(25)..];
+        format!(
+            "--- end of {} ---\n{}",
+            self.console.display(),
+            tail.join("\n")
+        )
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // Both fail only when the machine is off already.
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
+}
+
+fn share(qemu: &mut Command, tag: &str, path: &Path, options: &str) {
+    let path = escaped(path);
+    qemu.args([
+        "-fsdev",
+        &format!("local,id={tag},path={path},security_model=none{options}"),
+    ]);
+    qemu.args([
+        "-device",
+        &format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}"),
+    ]);
+}
+
+/// In QEMU's options a comma within a value is doubled.
+fn escaped(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}
+
+/// Lets the next child have `socket`, under the same number.
+fn inherited(socket: &UnixStream) -> Result<i32> {
+    fcntl(socket.as_fd(), FcntlArg::F_SETFD(FdFlag::empty()))?;
+    Ok(socket.as_raw_fd())
+}
