@@ -40,7 +40,7 @@ pub(crate) fn choose(lab: &Lab, kernel: &Kernel, args: &MachineArgs) -> Result<A
 fn kvm_works(lab: &Lab, kernel: &Kernel, args: &MachineArgs) -> Result<bool> {
     let trial = lab.dir().join("kvm-trial");
     let mut args = args.clone();
-    args.results = Some(trial);
+    args.results = Some(trial.clone());
     let guests = Machines {
         lab,
         kernel,
@@ -55,6 +55,8 @@ fn kvm_works(lab: &Lab, kernel: &Kernel, args: &MachineArgs) -> Result<bool> {
         thread::sleep(Duration::from_millis(50));
         alive = guests[0].console().contains(SIGN_OF_LIFE);
     }
+    drop(guests);
+    fs::remove_dir_all(trial)?;
     eprintln!(
         "lab: KVM {} here",
         if alive { "works" } else { "does not work" }

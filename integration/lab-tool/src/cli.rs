@@ -50,6 +50,7 @@ pub(crate) struct Setup {
 ///   LAB_PEER, LAB_PEER6    those of the other host; its own if it is alone
 ///   LAB_RESULTS            a folder that it may write to, and that stays:
 ///                          target/lab/results/a or b, as on this machine
+///   CARGO_TARGET_DIR       cargo's target folder, where programs are
 ///
 /// RUST_BACKTRACE and RUST_LOG are passed on. Both hosts are up, their devices active and their
 /// addresses known to each other, before the command starts on either.

@@ -68,22 +68,16 @@ pub(crate) fn job(
     guest: &Machine,
     argv: Vec<OsString>,
 ) -> Job {
+    const PATH: &str = "/run/lab:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     let mut env: Vec<(OsString, OsString)> = vec![
-        (
-            "PATH".into(),
-            "/run/lab:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into(),
-        ),
+        ("PATH".into(), PATH.into()),
         ("HOME".into(), "/tmp".into()),
         ("LANG".into(), "C.UTF-8".into()),
     ];
-    env.extend(
-        INHERITED
-            .iter()
-            .filter_map(|name| Some((name.into(), env::var_os(name)?))),
-    );
-    env.extend(
-        Place::new(host, machines.args.hosts(), DEVICE).variables(guest.results.as_os_str()),
-    );
+    let inherited = INHERITED.iter();
+    env.extend(inherited.filter_map(|name| Some((name.into(), env::var_os(name)?))));
+    let place = Place::new(host, machines.args.hosts(), DEVICE);
+    env.extend(place.variables(machines.lab, &guest.results));
     Job {
         dir: machines.lab.checkout.clone().into(),
         env,

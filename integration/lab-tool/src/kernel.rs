@@ -1,15 +1,18 @@
 //! The guest's kernel: a package of the distribution, downloaded and unpacked, never installed.
 
 use std::{
-    fs,
+    fs::{self, File},
+    io,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{self, Command},
 };
 
 use anyhow::{Context, Result, bail, ensure};
-
-use nix::unistd::geteuid;
+use nix::{
+    fcntl::{Flock, FlockArg},
+    unistd::geteuid,
+};
 
 use crate::{initramfs, lab::Lab, vmlinux};
 
@@ -44,17 +47,22 @@ impl Kernel {
         if let Ok(kernel) = Self::open(lab, name) {
             return Ok(kernel);
         }
+        fs::create_dir_all(kernels(lab))?;
+        // Of several setups at a time, one does the work.
+        let lock = File::create(kernels(lab).join(".lock"))?;
+        let _lock = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, error)| error)?;
         let package = match name {
             Some(name) => name.to_owned(),
             None => current_package()?,
         };
-        fs::create_dir_all(kernels(lab))?;
         let dir = kernels(lab).join(&package);
         if !dir.exists() {
             unpack(&package, &dir)?;
         }
         if name.is_none() {
-            let _ = symlink(&package, kernels(lab).join("default"));
+            let default = kernels(lab).join("default");
+            let _ = fs::remove_file(&default);
+            symlink(&package, default)?;
         }
         Self::at(dir)
     }
@@ -126,53 +134,38 @@ fn parts(package: &str) -> Vec<String> {
         .trim_start_matches("linux-image-")
         .trim_start_matches("unsigned-");
     let split = ["linux-modules", "linux-modules-extra", "linux-binary"];
-    let rest = split
-        .iter()
-        .map(|part| format!("{part}-{version}"))
-        .filter(|part| {
-            let show = Command::new("apt-cache")
-                .args(["show", "-q", "--no-all-versions", part])
-                .output();
-            show.is_ok_and(|output| output.status.success() && !output.stdout.is_empty())
-        });
+    let rest = split.map(|part| format!("{part}-{version}"));
+    let rest = rest.into_iter().filter(|part| is_in_archive(part));
     [package.to_owned()].into_iter().chain(rest).collect()
+}
+
+fn is_in_archive(package: &str) -> bool {
+    let show = Command::new("apt-cache").args(["show", package]).output();
+    show.is_ok_and(|show| show.status.success() && !show.stdout.is_empty())
 }
 
 /// Unpacks into a folder beside `dir` that gets its name only when it is complete.
 fn unpack(package: &str, dir: &Path) -> Result<()> {
-    let partial = dir.with_file_name(format!(".{package}.{}", process::id()));
-    fs::create_dir_all(&partial)?;
-    let done = unpack_into(package, &partial).and_then(|()| {
-        // Another setup may have been faster, and its result is as good.
-        fs::rename(&partial, dir).or_else(|error| {
-            if dir.exists() {
-                Ok(())
-            } else {
-                Err(error.into())
-            }
-        })
-    });
-    let _ = fs::remove_dir_all(&partial);
-    done
+    let partial = dir.with_file_name(".partial");
+    if partial.exists() {
+        // An earlier setup was interrupted.
+        fs::remove_dir_all(&partial)?;
+    }
+    fs::create_dir(&partial)?;
+    unpack_into(package, &partial)?;
+    Ok(fs::rename(&partial, dir)?)
 }
 
 fn unpack_into(package: &str, dir: &Path) -> Result<()> {
     let parts = parts(package);
     eprintln!("lab: downloading {}", parts.join(", "));
-    // Another user than root cannot write to our folder.
-    let get = [
-        "apt-get",
-        "download",
-        "-q",
-        "-q",
-        "-o",
-        "APT::Sandbox::User=root",
-    ];
-    let parts: Vec<_> = parts.iter().map(String::as_str).collect();
+    // The user that apt-get would rather be cannot write to our folder.
+    let unsandboxed = ["-o", "APT::Sandbox::User=root"];
     checked(
-        Command::new(get[0])
-            .args(&get[1..])
-            .args(parts)
+        Command::new("apt-get")
+            .args(["download", "-q", "-q"])
+            .args(unsandboxed)
+            .args(&parts)
             .current_dir(dir),
     )
     .with_context(|| format!("cannot download {package}; is it in the package archive?"))?;
@@ -224,7 +217,7 @@ fn checked(command: &mut Command) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     // Our stdout is for results.
     let status = command
-        .stdout(std::io::stderr())
+        .stdout(io::stderr())
         .status()
         .with_context(|| format!("cannot run {name}"))?;
     ensure!(status.success(), "{name}: {status}");

@@ -108,7 +108,7 @@ pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
                 ..place.clone()
             };
             let mut env: Vec<_> = env::vars_os().collect();
-            env.extend(place.variables(results.as_os_str()));
+            env.extend(place.variables(lab, &results));
             env.extend(args.env.iter().cloned());
             let job = Job {
                 dir: lab.checkout.clone().into(),

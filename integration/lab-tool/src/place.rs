@@ -1,9 +1,12 @@
 //! What a host is called, which addresses it has, and the variables that tell a command so.
 
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsString,
     net::{Ipv4Addr, Ipv6Addr},
+    path::Path,
 };
+
+use crate::lab::Lab;
 
 /// Names of the hosts, in order.
 pub(crate) const HOSTS: [&str; 2] = ["a", "b"];
@@ -36,13 +39,14 @@ impl Place {
         }
     }
 
-    pub(crate) fn variables(&self, results: &OsStr) -> Vec<(OsString, OsString)> {
+    pub(crate) fn variables(&self, lab: &Lab, results: &Path) -> Vec<(OsString, OsString)> {
         let mut variables = vec![
             ("LAB_HOST".into(), self.host.into()),
             ("LAB_DEV".into(), self.device.clone().into()),
             ("LAB_ADDR".into(), self.addr.to_string().into()),
             ("LAB_PEER".into(), self.peer.to_string().into()),
             ("LAB_RESULTS".into(), results.into()),
+            ("CARGO_TARGET_DIR".into(), lab.target.clone().into()),
         ];
         for (name, addr) in [("LAB_ADDR6", self.addr6), ("LAB_PEER6", self.peer6)] {
             variables.extend(addr.map(|addr| (name.into(), addr.to_string().into())));

@@ -73,7 +73,7 @@ impl Watch {
                 Some(_) => {}
                 None => {
                     let why = format!(
-                        "not up within {} s; is this machine very busy?",
+                        "not up within {} s; it may lack memory, or this machine be very busy",
                         limit.as_secs()
                     );
                     return Err(Lost { host, why }.into());
