@@ -2,8 +2,8 @@
 # To be sourced, by bash. Silent and cheap: it looks, and installs nothing; `integration/lab setup` does.
 
 integration=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
-export PATH="$PATH:/usr/sbin:/sbin"
-[[ -x $HOME/.cargo/bin/cargo ]] && export PATH="$PATH:$HOME/.cargo/bin"
+export PATH+=:/usr/sbin:/sbin
+[[ -x ${HOME-}/.cargo/bin/cargo ]] && PATH+=:$HOME/.cargo/bin
 
 # The bindings' generator misreads structs with libclang 16 and later. Where the distribution has
 # nothing older, setup fetches one, which comes without the compiler's own headers.

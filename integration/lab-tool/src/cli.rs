@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, thread::available_parallelism, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -114,9 +114,9 @@ pub(crate) struct MachineArgs {
     #[arg(long, default_value_t = 4200, value_parser = clap::value_parser!(u32).range(1280..=9000))]
     pub(crate) mtu: u32,
 
-    /// Processors of each machine.
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    pub(crate) cpus: u8,
+    /// Processors of each machine [default: 2, but not more than there are for all machines]
+    #[arg(long, value_name = "N")]
+    cpus: Option<u8>,
 
     /// Memory of each machine.
     #[arg(long, value_name = "SIZE", default_value = "1G")]
@@ -152,6 +152,14 @@ impl Exec {
 impl MachineArgs {
     pub(crate) fn hosts(&self) -> usize {
         self.hosts.into()
+    }
+
+    /// Emulated processors that wait for a real one hold up the others: two hosts on two
+    /// processors are a third faster with one each.
+    pub(crate) fn cpus(&self) -> usize {
+        let all = available_parallelism().map_or(1, usize::from);
+        self.cpus
+            .map_or((all / self.hosts()).clamp(1, 2), usize::from)
     }
 }
 

@@ -88,7 +88,12 @@ impl Machines<'_> {
             Accel::Tcg => qemu.args(["-accel", "tcg,thread=multi", "-cpu", "qemu64"]),
             Accel::Kvm => qemu.args(["-accel", "kvm", "-cpu", "host"]),
         };
-        qemu.args(["-m", &self.args.memory, "-smp", &self.args.cpus.to_string()]);
+        qemu.args([
+            "-m",
+            &self.args.memory,
+            "-smp",
+            &self.args.cpus().to_string(),
+        ]);
         qemu.arg("-kernel").arg(self.kernel.image());
         qemu.arg("-initrd").arg(self.kernel.initramfs(self.lab)?);
         qemu.arg("-append")
