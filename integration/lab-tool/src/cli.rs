@@ -7,7 +7,15 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 /// Runs commands where there is RDMA: in virtual machines with a soft-RoCE device, needing no
 /// hardware, no module and no rights on this machine.
 #[derive(Debug, Parser)]
-#[command(name = "integration/lab", bin_name = "integration/lab")]
+#[command(
+    name = "integration/lab",
+    bin_name = "integration/lab",
+    after_help = "\
+First steps:
+  integration/lab setup
+  integration/lab exec -- ibv_devinfo
+  integration/lab exec --help"
+)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -18,6 +26,8 @@ pub(crate) enum Command {
     Setup(Setup),
     Exec(Exec),
     Shell(Shell),
+    /// Says where commands can run: prints `native` if `exec --native` is possible on this machine,
+    /// otherwise `vm`; and on stderr, why.
     Probe,
     /// What runs in a guest.
     #[command(hide = true)]
@@ -35,7 +45,7 @@ pub(crate) struct Setup {
     pub(crate) kernel: Option<String>,
 }
 
-/// Runs a command in one machine, or the same command in each of two.
+/// Runs a command in one machine, or the same command in each of two
 ///
 /// The guest has this machine's file system, read-only, with its own /tmp and /run. The command
 /// starts in the checkout, as root, with stdin from /dev/null and no limit on locked memory. When
@@ -157,9 +167,9 @@ impl MachineArgs {
     /// Emulated processors that wait for a real one hold up the others: two hosts on two
     /// processors are a third faster with one each.
     pub(crate) fn cpus(&self) -> usize {
-        let all = available_parallelism().map_or(1, usize::from);
-        self.cpus
-            .map_or((all / self.hosts()).clamp(1, 2), usize::from)
+        let real = available_parallelism().map_or(1, usize::from);
+        let fitting = (real / self.hosts()).clamp(1, 2);
+        self.cpus.map_or(fitting, usize::from)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Write},
+    mem,
     os::fd::AsFd,
     thread,
 };
@@ -76,12 +77,19 @@ impl Lines {
             return bytes.to_vec();
         }
         self.held.extend(bytes);
-        let mut out = vec![];
-        while let Some(end) = self.held.iter().position(|&b| b == b'\n') {
-            out.extend(self.prefix.as_bytes());
-            out.extend(self.held.drain(..=end));
-        }
-        out
+        let complete = self
+            .held
+            .iter()
+            .rposition(|&b| b == b'\n')
+            .map_or(0, |end| end + 1);
+        let rest = self.held.split_off(complete);
+        let lines = mem::replace(&mut self.held, rest);
+        let lines = lines.split_inclusive(|&b| b == b'\n');
+        lines
+            .flat_map(|line| [self.prefix.as_bytes(), line])
+            .flatten()
+            .copied()
+            .collect()
     }
 
     fn finish(&mut self) -> Vec<u8> {
