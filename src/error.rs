@@ -141,13 +141,35 @@ impl From<Error> for io::Error {
             }
             Error::AddressLookup { .. } => io::ErrorKind::AddrNotAvailable,
             Error::NoRdma(_) => io::ErrorKind::Unsupported,
-            Error::Connect { reason, .. } | Error::Disconnected(reason) | Error::Undelivered(reason) => reason.kind(),
+            Error::Connect { reason, .. } | Error::Disconnected(reason) | Error::Undelivered(reason) => kind_of(reason),
             Error::TimedOut => io::ErrorKind::TimedOut,
             Error::LockedMemory { .. } => io::ErrorKind::OutOfMemory,
             Error::Os(error) | Error::Bind { error, .. } => io::Error::from_raw_os_error(error.errno).kind(),
             Error::EngineShutDown => io::ErrorKind::NotConnected,
         };
         Self::new(kind, error)
+    }
+}
+
+/// The `std::io` kind that a program written for TCP would look for.
+fn kind_of(reason: &CloseReason) -> io::ErrorKind {
+    match reason {
+        CloseReason::AddrResolution(_) | CloseReason::RouteResolution(_) | CloseReason::Unreachable(_) => {
+            io::ErrorKind::HostUnreachable
+        }
+        CloseReason::Refused | CloseReason::Rejected { .. } | CloseReason::ConnectFailed(_) => {
+            io::ErrorKind::ConnectionRefused
+        }
+        CloseReason::NotRdmsg | CloseReason::PeerIncompatible(_) | CloseReason::ProtocolViolation(_) => {
+            io::ErrorKind::InvalidData
+        }
+        CloseReason::WorkRequest { .. } | CloseReason::PeerDisconnected => io::ErrorKind::ConnectionReset,
+        CloseReason::PeerAborted(_) | CloseReason::LocallyAborted => io::ErrorKind::ConnectionAborted,
+        CloseReason::DeviceRemoved | CloseReason::AddressChanged => io::ErrorKind::NetworkDown,
+        CloseReason::TimedOut(_) | CloseReason::KeepaliveTimeout => io::ErrorKind::TimedOut,
+        CloseReason::PeerClosed => io::ErrorKind::UnexpectedEof,
+        CloseReason::LocallyClosed => io::ErrorKind::NotConnected,
+        CloseReason::Os(error) => io::Error::from_raw_os_error(error.errno).kind(),
     }
 }
 

@@ -2,9 +2,10 @@ use std::{
     fmt,
     net::{SocketAddr, ToSocketAddrs},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
-use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
+use crossbeam_channel::{Receiver, Sender, after, bounded, never, select, unbounded};
 
 use crate::{
     Config, Endpoint, Engine, Error,
@@ -115,8 +116,22 @@ impl Listener {
     ///
     /// [`Error::EngineShutDown`].
     pub fn accept(&self) -> Result<Endpoint, Error> {
+        self.accept_until(&never())
+    }
+
+    /// As [`accept`](Self::accept), waiting no longer than `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As [`accept`](Self::accept), and [`Error::TimedOut`] when no connection was established.
+    pub fn accept_timeout(&self, timeout: Duration) -> Result<Endpoint, Error> {
+        self.accept_until(&after(timeout))
+    }
+
+    fn accept_until(&self, deadline: &Receiver<Instant>) -> Result<Endpoint, Error> {
         loop {
             select! {
+                recv(deadline) -> _ => return Err(Error::TimedOut),
                 recv(self.requests) -> request => {
                     let request = request.map_err(|_| Error::EngineShutDown)?;
                     request.start_accepting(&[], self.accepted.0.clone())?;

@@ -57,7 +57,6 @@ pub(crate) struct Link {
     pub(super) poll: Mutex<Option<PollSide>>,
     core: Mutex<Core>,
     pub(super) waiting: Waiting,
-    completions: Sender<Completion>,
     /// Counts polls by threads other than the engine's, which takes the queue over when they stop: see `reactor`.
     pub(super) polls: AtomicU64,
     /// Whether threads of the application poll, so that the engine's thread keeps away.
@@ -75,7 +74,7 @@ pub(super) struct PollSide {
 
 impl PollSide {
     pub(super) fn new(cq: CompletionQueue, channel: Arc<CompletionChannel>) -> Self {
-        Self { cq, channel, batch: [WorkCompletion::default(); BATCH] }
+        Self { cq, channel, batch: std::array::from_fn(|_| WorkCompletion::default()) }
     }
 }
 
@@ -88,6 +87,8 @@ pub(super) struct Core {
     pub(super) established: bool,
     /// How the connection ended and whether all that was sent arrived. Set once, together with the completion that says so.
     pub(super) ended: Option<(CloseReason, bool)>,
+    /// Until the end. Unread messages hold the link, so a link that held on to their channel would live for ever.
+    completions: Option<Sender<Completion>>,
     aftermath: Aftermath,
 }
 
@@ -98,6 +99,8 @@ struct Aftermath {
     service: bool,
     /// What a waiting thread waits for may be there.
     wake: bool,
+    /// Nothing more will be sent here. Dropping it may drop messages, whose release takes the lock.
+    hang_up: Option<Sender<Completion>>,
 }
 
 impl Link {
@@ -121,10 +124,10 @@ impl Link {
                 cm_ops: VecDeque::new(),
                 established: false,
                 ended: None,
+                completions: Some(completions),
                 aftermath: Aftermath::default(),
             }),
             waiting: Waiting::new(),
-            completions,
             polls: AtomicU64::new(0),
             hot: AtomicBool::new(false),
             service_wanted: AtomicBool::new(false),
@@ -259,6 +262,7 @@ impl Link {
         if aftermath.wake {
             self.waiting.wake();
         }
+        drop(aftermath.hang_up);
         result
     }
 
@@ -331,9 +335,13 @@ impl Core {
                 Output::Event(Event::Disconnected { reason, delivered }) => {
                     log::debug!("{link}: ended: {reason}");
                     // The channel has a place for it beside the messages'; if nobody is left to read it, nobody misses it.
-                    let _ = link.completions.try_send(Completion::Disconnected(reason.clone()));
+                    if let Some(completions) = self.completions.take() {
+                        let _ = completions.try_send(Completion::Disconnected(reason.clone()));
+                        self.aftermath.hang_up = Some(completions);
+                    }
                     self.ended = Some((reason, delivered));
-                    self.aftermath = Aftermath { service: true, wake: true };
+                    self.aftermath.service = true;
+                    self.aftermath.wake = true;
                 }
             }
         }
@@ -349,10 +357,10 @@ impl Core {
 
     /// Hands a message to the application. The channel has a place for every message that the peer has credit for.
     fn deliver(&mut self, link: &Arc<Link>, buffer: u32, offset: u32, len: u32) {
-        let Some(rings) = &self.rings else { return };
+        let (Some(rings), Some(completions)) = (&self.rings, &self.completions) else { return };
         let bytes = rings.received(buffer, offset + len).part(offset, len);
         let message = Message::new(Arc::clone(link), buffer, bytes);
-        match link.completions.try_send(Completion::Received(message)) {
+        match completions.try_send(Completion::Received(message)) {
             Ok(()) => self.aftermath.wake = true,
             Err(refused) => {
                 // Nobody is left to read it. Dropping the message as usual would take the lock that is held here.

@@ -26,7 +26,7 @@ use crate::{
     endpoint::Endpoint,
     error::Error,
     listener::{Bound, Request},
-    proto::{self, CloseReason, CmCall, CmInput, CmOp, Connection},
+    proto::{CloseReason, CmCall, CmInput, CmOp, Connection},
     status::{CmEventType, OsError},
     verbs::CompletionChannel,
 };
@@ -278,6 +278,8 @@ impl Reactor {
             peer,
         };
         self.links.insert(key, entry);
+        // What the state machine wants from its making on.
+        link.with_core(|_| ());
         link
     }
 
@@ -334,10 +336,12 @@ impl Reactor {
             log::debug!("engine: {} for a connection or listener {key} of which nothing is left to do", event.event());
             return;
         };
-        log::debug!("{}: {} status {}", entry.link, event.event(), event.status());
+        log::debug!(target: "rdmsg::cm", "{}: {}{}", entry.link, event.event(), Status(event.status()));
         let now = Instant::now();
-        // What the peer sent before it disconnected is in the queue already, and comes first.
-        entry.link.progress();
+        if event.event() == CmEventType::DISCONNECTED {
+            // What the peer sent before it disconnected is in the queue already, and comes first.
+            entry.link.progress();
+        }
         entry.link.with_core(|core| core.conn.handle_cm_event(cm_input(&event), now));
         self.serve(key);
     }
@@ -361,7 +365,7 @@ impl Reactor {
                 let local = id.local_addr();
                 let link = self.adopt(key, conn, peer, config, Some(id), None);
                 self.serve(key);
-                log::debug!("{link}: asks for a connection");
+                log::debug!(target: "rdmsg::cm", "{link}: {}", event.event());
                 // A request that does not fit the backlog is dropped, which rejects it.
                 if requests.try_send(Request::new(link, engine, local)).is_err() {
                     log::warn!("engine: rejected a connect request of {peer}: the backlog is full");
@@ -382,7 +386,14 @@ impl Reactor {
         let Some(entry) = self.links.get_mut(&key) else { return };
         entry.link.service_begins();
         loop {
-            let op = entry.link.core().cm_ops.pop_front();
+            let op = {
+                let mut core = entry.link.core();
+                // What was wanted before the end is not wanted any more, except that the peer is to hear of a rejection.
+                if core.ended.is_some() {
+                    core.cm_ops.retain(|op| op.call() == CmCall::Reject);
+                }
+                core.cm_ops.pop_front()
+            };
             let Some(op) = op else { break };
             log::trace!("{}: {op:?}", entry.link);
             let call = op.call();
@@ -486,34 +497,43 @@ impl Entry {
         domains: &mut Domains,
         epoll: &Epoll,
     ) -> Result<(), OsError> {
-        if let CmOp::Recreate = op {
-            self.unwatch(epoll);
-            self.link.free();
-            // The old id goes first, and with it all events that it may still have had.
-            self.id = None;
-            let mut id = CmId::new(channel, PortSpace::TCP, self.link.key)?;
-            set_ack_timeout(&mut id, &self.config);
-            self.id = Some(id);
-            return Ok(());
-        }
-        let Some(id) = self.id.as_mut() else { return Ok(()) };
         match op {
-            CmOp::ResolveAddr { timeout } => id.resolve_addr(None, self.peer, timeout),
+            CmOp::ResolveAddr { timeout } => {
+                let peer = self.peer;
+                self.id()?.resolve_addr(None, peer, timeout)
+            }
             CmOp::CreateTransport => self.create_transport(domains, epoll),
-            CmOp::ResolveRoute { timeout } => id.resolve_route(timeout),
-            CmOp::Connect { private_data } => id.connect(&self.conn_param(&private_data)?),
+            CmOp::ResolveRoute { timeout } => self.id()?.resolve_route(timeout),
+            CmOp::Connect { private_data } => {
+                let param = self.conn_param(&private_data)?;
+                self.id()?.connect(&param)
+            }
             CmOp::Accept { private_data } => {
                 let param = self.conn_param(&private_data)?;
-                self.id.as_mut().map_or(Ok(()), |id| id.accept(&param))
+                self.id()?.accept(&param)
             }
-            CmOp::Reject { private_data } => id.reject(&private_data),
+            CmOp::Reject { private_data } => self.id()?.reject(&private_data),
             CmOp::SetMinRnrTimer => match &self.link.core().rings {
                 Some(rings) => rings.qp().set_min_rnr_timer(MIN_RNR_TIMER),
                 None => Ok(()),
             },
-            CmOp::Disconnect => id.disconnect(),
-            CmOp::Recreate => Ok(()),
+            CmOp::Disconnect => self.id()?.disconnect(),
+            CmOp::Recreate => {
+                self.unwatch(epoll);
+                self.link.free();
+                // The old id goes first, and with it all events that it may still have had.
+                self.id = None;
+                let mut id = CmId::new(channel, PortSpace::TCP, self.link.key)?;
+                set_ack_timeout(&mut id, &self.config);
+                self.id = Some(id);
+                Ok(())
+            }
         }
+    }
+
+    /// The id, which only a failed `Recreate` leaves missing.
+    fn id(&mut self) -> Result<&mut CmId, OsError> {
+        self.id.as_mut().ok_or(OsError::new("rdma_create_id", libc::ENODEV))
     }
 
     fn conn_param(&self, private_data: &[u8]) -> Result<ConnParam, OsError> {
@@ -574,6 +594,15 @@ impl Entry {
         let endpoint = Endpoint::new(Arc::clone(&self.link), receiver, waiter.engine, local);
         // An endpoint that nobody takes closes itself when dropped.
         let _ = waiter.reply.send(Ok(endpoint));
+    }
+}
+
+/// An event's status for the log: nothing where there is none.
+struct Status(i32);
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0 == 0 { Ok(()) } else { write!(f, ", status {}", self.0) }
     }
 }
 

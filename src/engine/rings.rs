@@ -14,7 +14,7 @@
 use std::{mem::MaybeUninit, ops::Deref, ptr, slice};
 
 use crate::{
-    proto::{self, CONTROL_RECEIVES, CONTROL_SENDS, HEADER_LEN, Params, Transmit},
+    proto::{CONTROL_RECEIVES, CONTROL_SENDS, HEADER_LEN, Params, Transmit},
     status::OsError,
     sys::ffi,
     verbs::{AccessFlags, MemoryRegion, ProtectionDomain, QpCap, QueuePair},
@@ -270,7 +270,7 @@ impl std::fmt::Debug for RecvSlice {
     }
 }
 
-const _: () = assert!(proto::HEADER_LEN <= ALIGN);
+const _: () = assert!(HEADER_LEN <= ALIGN);
 
 #[cfg(test)]
 mod tests {

@@ -69,7 +69,7 @@ fn a_client_that_may_retry_waits_for_its_server() {
     // The first attempt has been refused when the port has been tried once more by somebody else.
     assert!(Endpoint::connect(address).is_err());
     let listener = Listener::bind(address).unwrap();
-    let server = listener.accept().unwrap();
+    let server = listener.accept_timeout(PATIENCE).unwrap();
     client.join().unwrap().close().unwrap();
     assert!(server.recv_timeout(PATIENCE).is_err());
 }
@@ -143,7 +143,7 @@ fn a_message_that_is_too_long_is_refused_and_the_connection_goes_on() {
     let listener = Listener::bind_with(lab.at(0), &config, &engine).unwrap();
     let address = listener.local_addr();
     let client = thread::spawn(move || Endpoint::connect(address).unwrap());
-    let server = listener.accept().unwrap();
+    let server = listener.accept_timeout(PATIENCE).unwrap();
     let client = client.join().unwrap();
     assert_eq!(client.send_limit(), 1000);
     for len in [1001, 16 * 1024, 1 << 20] {

@@ -22,7 +22,7 @@ fn handles_may_be_dropped_in_any_order_with_traffic_in_flight() {
         let address = listener.local_addr();
         let connector = Connector::new().config(config).engine(&engine);
         let client = thread::spawn(move || connector.connect(address).unwrap());
-        let server = listener.accept().unwrap();
+        let server = listener.accept_timeout(PATIENCE).unwrap();
         let client = client.join().unwrap();
 
         let talkers: Vec<_> = [client.clone(), server.clone()]

@@ -18,7 +18,7 @@ fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     let address = listener.local_addr();
     let connector = Connector::new().config(config.clone());
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    let server = listener.accept().unwrap();
+    let server = listener.accept_timeout(PATIENCE).unwrap();
     (client.join().unwrap(), server)
 }
 
@@ -110,9 +110,10 @@ fn a_receiver_that_keeps_its_messages_stalls_the_sender_and_lets_it_go_on() {
         while client.send_timeout(b"x", Duration::from_millis(300)).is_ok() {
             sent += 1;
         }
-        assert_eq!(sent, 8, "exactly the window");
+        // A grant travels alone at half the window, so up to one less than that may be free and not yet granted.
+        assert!((5..=8).contains(&sent), "{sent} messages went into a window of 8");
         assert!(matches!(client.try_send(b"x"), Err(TrySendError::Full)));
-        let kept: Vec<_> = (0..8).map(|_| server.recv_timeout(PATIENCE).unwrap()).collect();
+        let kept: Vec<_> = (0..sent).map(|_| server.recv_timeout(PATIENCE).unwrap()).collect();
         assert!(matches!(server.recv_timeout(Duration::from_millis(50)), Err(Error::TimedOut)));
         assert!(matches!(client.try_send(b"x"), Err(TrySendError::Full)), "kept messages keep the window shut");
         drop(kept);

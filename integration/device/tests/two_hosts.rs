@@ -22,7 +22,7 @@ fn on_two_hosts(
     match lab.host.as_str() {
         "a" => {
             let bound = Listener::bind_with(lab.at(port), config, &Engine::shared().unwrap()).unwrap();
-            listener(bound.accept().unwrap());
+            listener(bound.accept_timeout(PATIENCE).unwrap());
         }
         "b" => {
             let mut config = config.clone();

@@ -1,0 +1,233 @@
+//! From the first word of the end to the last work request.
+
+use std::time::{Duration, Instant};
+
+use super::{Connection, State};
+use crate::{
+    proto::{CloseReason, CmOp, DrainSide, Output, frame::Kind, reason::Violation},
+    status::WcStatus,
+};
+
+/// How long an abort's notice may take before the connection is taken down without it.
+const ABORT_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Saying what is still to be said.
+#[derive(Debug)]
+pub(super) struct Closing {
+    deadline: Instant,
+    role: Role,
+    /// Whether the peer's close has come.
+    peer_closed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// This side closed first, as far as it knows, and disconnects when both closes have arrived.
+    Initiator,
+    /// The peer closed first, and disconnects.
+    Responder,
+    /// This side aborts: it disconnects when the notice has arrived.
+    Aborter,
+}
+
+/// Waiting for the work requests to come back.
+#[derive(Debug)]
+pub(super) struct Draining {
+    deadline: Instant,
+    sends_back: bool,
+    recvs_back: bool,
+    /// Whether the connection manager has nothing more to say.
+    cm_down: bool,
+    /// Whether the peer's close was among what came.
+    peer_closed: bool,
+}
+
+impl Closing {
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+}
+
+impl Draining {
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    pub(super) fn marker(&mut self, side: DrainSide) {
+        match side {
+            DrainSide::Send => self.sends_back = true,
+            DrainSide::Recv => self.recvs_back = true,
+        }
+    }
+}
+
+impl Connection {
+    /// The application closes: nothing more is sent, what was sent is delivered, and the peer is told.
+    pub(crate) fn close(&mut self, now: Instant) {
+        match &self.state {
+            State::Requested { .. } => self.reject(&[], now),
+            State::ResolvingAddr(_)
+            | State::ResolvingRoute(_)
+            | State::Connecting(..)
+            | State::Backoff { .. }
+            | State::Accepting { .. } => self.fail(CloseReason::LocallyClosed, now),
+            State::Established => {
+                self.start_closing(Role::Initiator, CloseReason::LocallyClosed, self.params.close_timeout, now);
+                if let Some(transfer) = &mut self.transfer {
+                    transfer.want_close();
+                }
+                self.send_control();
+            }
+            State::Closing(_) | State::Draining(_) | State::Closed => {}
+        }
+        self.finish();
+    }
+
+    /// The application ends the connection without waiting for anything but, for a moment, the notice to the peer.
+    pub(crate) fn abort(&mut self, code: u32, now: Instant) {
+        match &self.state {
+            State::Requested { .. } => self.reject(&[], now),
+            State::ResolvingAddr(_)
+            | State::ResolvingRoute(_)
+            | State::Connecting(..)
+            | State::Backoff { .. }
+            | State::Accepting { .. } => self.fail(CloseReason::LocallyAborted, now),
+            State::Established | State::Closing(_) => {
+                self.start_closing(Role::Aborter, CloseReason::LocallyAborted, ABORT_TIMEOUT, now);
+                if let Some(transfer) = &mut self.transfer {
+                    transfer.want_abort(code);
+                }
+                self.send_control();
+            }
+            State::Draining(_) | State::Closed => {}
+        }
+        self.finish();
+    }
+
+    fn start_closing(&mut self, role: Role, reason: CloseReason, timeout: Duration, now: Instant) {
+        let peer_closed = self.peer_said_goodbye();
+        self.blame(reason);
+        self.state = State::Closing(Closing { deadline: now + timeout, role, peer_closed });
+    }
+
+    /// Whether the peer may send no more data.
+    pub(super) fn peer_said_goodbye(&self) -> bool {
+        match &self.state {
+            State::Closing(closing) => closing.peer_closed,
+            State::Draining(draining) => draining.peer_closed,
+            State::ResolvingAddr(_)
+            | State::ResolvingRoute(_)
+            | State::Connecting(..)
+            | State::Backoff { .. }
+            | State::Requested { .. }
+            | State::Accepting { .. }
+            | State::Established
+            | State::Closed => false,
+        }
+    }
+
+    /// The peer's close came.
+    pub(super) fn on_close_frame(&mut self, now: Instant) -> Result<(), Violation> {
+        if self.peer_said_goodbye() {
+            return Err(Violation::new("kind", Kind::Close as u64, "one close"));
+        }
+        match &mut self.state {
+            State::Established => {
+                self.start_closing(Role::Responder, CloseReason::PeerClosed, self.params.close_timeout, now);
+                if let State::Closing(closing) = &mut self.state {
+                    closing.peer_closed = true;
+                }
+                if let Some(transfer) = &mut self.transfer {
+                    transfer.want_close();
+                }
+                self.send_control();
+            }
+            State::Closing(closing) => {
+                closing.peer_closed = true;
+                self.on_goodbye(now);
+            }
+            State::Draining(draining) => {
+                draining.peer_closed = true;
+                self.blame(CloseReason::PeerClosed);
+            }
+            State::ResolvingAddr(_)
+            | State::ResolvingRoute(_)
+            | State::Connecting(..)
+            | State::Backoff { .. }
+            | State::Requested { .. }
+            | State::Accepting { .. }
+            | State::Closed => {}
+        }
+        Ok(())
+    }
+
+    /// Disconnects when everything has been said on both sides.
+    pub(super) fn on_goodbye(&mut self, now: Instant) {
+        let State::Closing(closing) = &self.state else { return };
+        let said = self.transfer.as_ref().is_some_and(super::Transfer::said_goodbye);
+        let done = match closing.role {
+            Role::Initiator => said && closing.peer_closed,
+            Role::Aborter => said,
+            // The peer disconnects when it has heard our close.
+            Role::Responder => false,
+        };
+        if done {
+            self.drain(now);
+        }
+    }
+
+    pub(super) fn on_disconnected(&mut self, now: Instant) {
+        match &mut self.state {
+            State::Draining(draining) => {
+                draining.cm_down = true;
+                self.blame(CloseReason::PeerDisconnected);
+                self.end_if_drained();
+            }
+            State::ResolvingAddr(_)
+            | State::ResolvingRoute(_)
+            | State::Connecting(..)
+            | State::Backoff { .. }
+            | State::Requested { .. }
+            | State::Accepting { .. } => self.fail(CloseReason::PeerDisconnected, now),
+            State::Established | State::Closing(_) => {
+                self.fail(CloseReason::PeerDisconnected, now);
+                if let State::Draining(draining) = &mut self.state {
+                    draining.cm_down = true;
+                }
+            }
+            State::Closed => {}
+        }
+    }
+
+    /// Takes the connection down and waits for its work requests.
+    pub(super) fn drain(&mut self, now: Instant) {
+        let peer_closed = self.peer_said_goodbye();
+        // There is no use in waiting for the word of a peer that is gone.
+        let cm_down = matches!(
+            self.reason,
+            Some(
+                CloseReason::KeepaliveTimeout
+                    | CloseReason::DeviceRemoved
+                    | CloseReason::WorkRequest { status: WcStatus::RETRY_EXC_ERR, .. }
+            )
+        );
+        if let Some(transfer) = &mut self.transfer {
+            transfer.silence();
+        }
+        self.state = State::Draining(Draining {
+            deadline: now + self.params.drain_timeout,
+            sends_back: false,
+            recvs_back: false,
+            cm_down,
+            peer_closed,
+        });
+        self.cm(CmOp::Disconnect);
+        self.outputs.push_back(Output::PostDrainMarkers);
+    }
+
+    pub(super) fn end_if_drained(&mut self) {
+        if let State::Draining(Draining { sends_back: true, recvs_back: true, cm_down: true, .. }) = self.state {
+            self.end();
+        }
+    }
+}

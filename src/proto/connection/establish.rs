@@ -1,0 +1,322 @@
+//! From the first step to ESTABLISHED, on both sides.
+
+use std::time::{Duration, Instant};
+
+use super::{Connection, State, transfer::Transfer};
+use crate::{
+    proto::{
+        CloseReason, CmOp, Event, Mismatch, Output, Params, Phase, Refusal,
+        frame::Header,
+        hello::{Hello, HelloError, VERSION},
+        reason::Violation,
+        reject::{Reject, RejectCode},
+    },
+    status::{CmStatus, RejectReason},
+};
+
+/// The wait before the second attempt; it doubles from attempt to attempt.
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+/// The longest wait between two attempts.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
+
+/// What the attempts to connect have in common.
+#[derive(Debug)]
+pub(super) struct Attempts {
+    /// The bound on all of them.
+    pub(super) deadline: Instant,
+    /// The wait before the next one.
+    backoff: Duration,
+    /// How the last one failed: says more than "timed out".
+    last: Option<CloseReason>,
+    /// The application's bytes for the request.
+    data: Vec<u8>,
+}
+
+/// A frame that came before the peer's hello.
+pub(super) type Early = (u32, Result<Header, Violation>);
+
+impl Connection {
+    /// The active side. `data` are at most [`REQUEST_DATA_MAX`](crate::proto::REQUEST_DATA_MAX) bytes of the application's.
+    pub(crate) fn connect(params: Params, nonce: u64, data: &[u8], now: Instant) -> Self {
+        let attempts =
+            Attempts { deadline: now + params.connect_timeout, backoff: FIRST_BACKOFF, last: None, data: data.to_vec() };
+        let timeout = params.resolve_timeout;
+        let mut this = Self::new(params, nonce, State::ResolvingAddr(attempts));
+        this.cm(CmOp::ResolveAddr { timeout });
+        this.finish();
+        this
+    }
+
+    /// The passive side, for a CONNECT_REQUEST with this private data.
+    pub(crate) fn requested(params: Params, nonce: u64, private_data: &[u8], now: Instant) -> Result<Self, Refusal> {
+        let refuse = |code, own, theirs, reason| {
+            Err(Refusal { private_data: Reject { code, own, theirs }.emit(&[]), reason })
+        };
+        let (hello, data) = match Hello::parse(private_data) {
+            Ok(parsed) => parsed,
+            Err(HelloError::NotRdmsg) => {
+                return refuse(RejectCode::Version, VERSION.into(), 0, CloseReason::NotRdmsg);
+            }
+            Err(HelloError::Version(theirs)) => {
+                let mismatch = Mismatch { field: "version", ours: VERSION.into(), theirs: theirs.into() };
+                return refuse(
+                    RejectCode::Version,
+                    VERSION.into(),
+                    theirs.into(),
+                    CloseReason::PeerIncompatible(mismatch),
+                );
+            }
+        };
+        if let Err((code, mismatch)) = compatible(&params, &hello) {
+            let Mismatch { ours, theirs, .. } = mismatch;
+            return refuse(code, ours, theirs, CloseReason::PeerIncompatible(mismatch));
+        }
+        let deadline = now + params.connect_timeout;
+        let transfer = Transfer::new(&params, &hello);
+        let mut this = Self::new(params, nonce, State::Requested { deadline });
+        this.peer_data = data.to_vec();
+        this.transfer = Some(transfer);
+        this.finish();
+        Ok(this)
+    }
+
+    /// The application accepts a request, with at most [`REPLY_DATA_MAX`](crate::proto::REPLY_DATA_MAX) bytes of its own.
+    pub(crate) fn accept(&mut self, data: &[u8], now: Instant) {
+        if let State::Requested { .. } = self.state {
+            self.state = State::Accepting { deadline: now + self.params.connect_timeout };
+            let private_data = self.hello().emit(data);
+            self.cm(CmOp::CreateTransport);
+            self.cm(CmOp::Accept { private_data });
+        }
+        self.finish();
+    }
+
+    /// The application rejects a request, with at most [`REJECT_DATA_MAX`](crate::proto::REJECT_DATA_MAX) bytes of its own.
+    pub(crate) fn reject(&mut self, data: &[u8], now: Instant) {
+        if let State::Requested { .. } = self.state {
+            let private_data = Reject { code: RejectCode::Application, own: 0, theirs: 0 }.emit(data);
+            self.cm(CmOp::Reject { private_data });
+            self.fail(CloseReason::LocallyClosed, now);
+        }
+        self.finish();
+    }
+
+    fn hello(&self) -> Hello {
+        let keepalive_ms = self.params.keepalive_interval.map_or(0, |i| u32::try_from(i.as_millis()).unwrap_or(u32::MAX));
+        Hello {
+            version: VERSION,
+            features: 0,
+            window: self.params.window,
+            eager_size: self.params.eager_size,
+            max_message: self.params.max_message,
+            keepalive_ms,
+            nonce: self.nonce,
+        }
+    }
+
+    pub(super) fn on_addr_resolved(&mut self) {
+        match self.take_state() {
+            State::ResolvingAddr(attempts) => {
+                self.state = State::ResolvingRoute(attempts);
+                self.cm(CmOp::CreateTransport);
+                self.cm(CmOp::ResolveRoute { timeout: self.params.resolve_timeout });
+            }
+            other => self.put_back(other, "ADDR_RESOLVED"),
+        }
+    }
+
+    pub(super) fn on_route_resolved(&mut self) {
+        match self.take_state() {
+            State::ResolvingRoute(attempts) => {
+                let private_data = self.hello().emit(&attempts.data);
+                self.state = State::Connecting(attempts, std::collections::VecDeque::new());
+                self.cm(CmOp::Connect { private_data });
+            }
+            other => self.put_back(other, "ROUTE_RESOLVED"),
+        }
+    }
+
+    pub(super) fn on_addr_error(&mut self, status: CmStatus, now: Instant) {
+        match self.take_state() {
+            // No device has a route: that does not change within seconds.
+            State::ResolvingAddr(attempts) if status.raw() == -libc::ENODEV => {
+                self.state = State::ResolvingAddr(attempts);
+                self.fail(CloseReason::AddrResolution(status), now);
+            }
+            State::ResolvingAddr(attempts) => self.try_again(attempts, CloseReason::AddrResolution(status), now),
+            other => self.put_back(other, "ADDR_ERROR"),
+        }
+    }
+
+    pub(super) fn on_route_error(&mut self, status: CmStatus, now: Instant) {
+        match self.take_state() {
+            State::ResolvingRoute(attempts) => self.try_again(attempts, CloseReason::RouteResolution(status), now),
+            other => self.put_back(other, "ROUTE_ERROR"),
+        }
+    }
+
+    /// UNREACHABLE or CONNECT_ERROR. Both may come late, after ESTABLISHED, and mean nothing then.
+    pub(super) fn on_connect_failure(&mut self, reason: CloseReason, event: &str, now: Instant) {
+        match &self.state {
+            State::ResolvingAddr(_)
+            | State::ResolvingRoute(_)
+            | State::Connecting(..)
+            | State::Requested { .. }
+            | State::Accepting { .. } => self.fail(reason, now),
+            State::Backoff { .. } | State::Established | State::Closing(_) | State::Draining(_) | State::Closed => {
+                self.unexpected(event);
+            }
+        }
+    }
+
+    pub(super) fn on_rejected(&mut self, reason: RejectReason, private_data: &[u8], now: Instant) {
+        match self.take_state() {
+            State::Connecting(attempts, early) => {
+                let cause = rejection(reason, private_data);
+                let may_pass = reason == RejectReason::INVALID_SERVICE_ID || reason == RejectReason::STALE_CONN;
+                if self.params.retry_refused && may_pass {
+                    self.try_again(attempts, cause, now);
+                } else {
+                    self.state = State::Connecting(attempts, early);
+                    self.fail(cause, now);
+                }
+            }
+            // The peer withdrew its request, or did not like our acceptance.
+            state @ (State::Requested { .. } | State::Accepting { .. }) => {
+                self.state = state;
+                self.fail(rejection(reason, private_data), now);
+            }
+            other => self.put_back(other, "REJECTED"),
+        }
+    }
+
+    pub(super) fn on_established(&mut self, private_data: &[u8], now: Instant) {
+        match self.take_state() {
+            State::Connecting(attempts, early) => match Hello::parse(private_data) {
+                Ok((hello, data)) => {
+                    if let Err((_, mismatch)) = compatible(&self.params, &hello) {
+                        self.state = State::Connecting(attempts, early);
+                        return self.fail(CloseReason::PeerIncompatible(mismatch), now);
+                    }
+                    self.peer_data = data.to_vec();
+                    self.transfer = Some(Transfer::new(&self.params, &hello));
+                    self.establish(now);
+                    for (buffer, header) in early {
+                        self.on_frame(buffer, header, now);
+                    }
+                }
+                Err(error) => {
+                    self.state = State::Connecting(attempts, early);
+                    self.fail(
+                        match error {
+                            HelloError::NotRdmsg => CloseReason::NotRdmsg,
+                            HelloError::Version(theirs) => CloseReason::PeerIncompatible(Mismatch {
+                                field: "version",
+                                ours: VERSION.into(),
+                                theirs: theirs.into(),
+                            }),
+                        },
+                        now,
+                    );
+                }
+            },
+            State::Accepting { .. } => self.establish(now),
+            // The first frame came before it.
+            state @ (State::Established | State::Closing(_) | State::Draining(_)) => self.state = state,
+            other => self.put_back(other, "ESTABLISHED"),
+        }
+    }
+
+    /// Messages may flow from now on.
+    pub(super) fn establish(&mut self, now: Instant) {
+        self.state = State::Established;
+        self.cm(CmOp::SetMinRnrTimer);
+        if let Some(transfer) = &mut self.transfer {
+            transfer.start_keepalive(now);
+        }
+        self.outputs.push_back(Output::Event(Event::Established));
+    }
+
+    /// Starts the next attempt a while later, if the deadline leaves time for it.
+    fn try_again(&mut self, mut attempts: Attempts, cause: CloseReason, now: Instant) {
+        let until = now + attempts.backoff;
+        attempts.backoff = (attempts.backoff * 2).min(LONGEST_BACKOFF);
+        attempts.last = Some(cause);
+        self.state = State::Backoff { attempts, until };
+    }
+
+    pub(super) fn on_backoff_timeout(&mut self, now: Instant) {
+        match self.take_state() {
+            State::Backoff { attempts, .. } if attempts.deadline <= now => {
+                let last = attempts.last.clone().unwrap_or(CloseReason::TimedOut(Phase::Connecting));
+                self.state = State::Backoff { attempts, until: now };
+                self.fail(last, now);
+            }
+            State::Backoff { attempts, .. } => {
+                self.state = State::ResolvingAddr(attempts);
+                self.cm(CmOp::Recreate);
+                self.cm(CmOp::ResolveAddr { timeout: self.params.resolve_timeout });
+            }
+            other => self.state = other,
+        }
+    }
+
+    /// The deadline of all attempts is past.
+    pub(super) fn on_attempt_timeout(&mut self, phase: Phase, now: Instant) {
+        let last = match &self.state {
+            State::ResolvingAddr(attempts) | State::ResolvingRoute(attempts) | State::Connecting(attempts, _) => {
+                attempts.last.clone()
+            }
+            State::Backoff { .. }
+            | State::Requested { .. }
+            | State::Accepting { .. }
+            | State::Established
+            | State::Closing(_)
+            | State::Draining(_)
+            | State::Closed => None,
+        };
+        self.fail(last.unwrap_or(CloseReason::TimedOut(phase)), now);
+    }
+
+    pub(super) fn on_request_timeout(&mut self, now: Instant) {
+        let private_data = Reject { code: RejectCode::Application, own: 0, theirs: 0 }.emit(&[]);
+        self.cm(CmOp::Reject { private_data });
+        self.fail(CloseReason::TimedOut(Phase::Accepting), now);
+    }
+
+    /// Takes the state out, to move what it owns. The caller puts one in.
+    pub(super) fn take_state(&mut self) -> State {
+        std::mem::replace(&mut self.state, State::Closed)
+    }
+
+    fn put_back(&mut self, state: State, event: &str) {
+        self.state = state;
+        self.unexpected(event);
+    }
+}
+
+/// Whether two sides can work together at all.
+fn compatible(params: &Params, hello: &Hello) -> Result<(), (RejectCode, Mismatch)> {
+    for (code, ours, theirs) in [
+        (RejectCode::Window, u64::from(params.window), u64::from(hello.window)),
+        (RejectCode::EagerSize, params.eager_size.into(), hello.eager_size.into()),
+    ] {
+        if theirs == 0 {
+            return Err((code, Mismatch { field: code.field(), ours, theirs }));
+        }
+    }
+    Ok(())
+}
+
+/// What a REJECTED event means.
+fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReason {
+    match Reject::parse(private_data).filter(|_| reason.is_consumer()) {
+        Some((Reject { code: RejectCode::Application, .. }, data)) => CloseReason::Rejected { reason, data: data.into() },
+        // What is the rejecting side's own is the peer's here.
+        Some((Reject { code, own, theirs }, _)) => {
+            CloseReason::PeerIncompatible(Mismatch { field: code.field(), ours: theirs, theirs: own })
+        }
+        None if reason == RejectReason::INVALID_SERVICE_ID => CloseReason::Refused,
+        None => CloseReason::Rejected { reason, data: Box::default() },
+    }
+}

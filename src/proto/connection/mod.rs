@@ -1,0 +1,315 @@
+mod closing;
+mod establish;
+mod keepalive;
+mod transfer;
+
+#[cfg(test)]
+mod tests;
+
+use std::{collections::VecDeque, time::Instant};
+
+use self::{closing::{Closing, Draining}, establish::{Attempts, Early}, transfer::Transfer};
+use super::{
+    CloseReason, CmCall, CmInput, CmOp, DrainSide, Event, Negotiated, Output, Params, Phase, SendRefused, Transmit, Work,
+};
+use crate::status::{OsError, WcStatus};
+
+/// One connection, from the first step of establishing it to its end: what is to be done next, and nothing else.
+///
+/// It does no I/O and reads no clock. Whoever drives it
+///
+/// 1. makes one with [`connect`](Self::connect) or, for a CONNECT_REQUEST, with [`requested`](Self::requested);
+/// 2. feeds it commands ([`accept`](Self::accept), [`send`](Self::send), [`release`](Self::release), [`close`](Self::close) …), connection manager
+///    events, completions, and [`handle_timeout`](Self::handle_timeout) when [`next_timeout`](Self::next_timeout) is past;
+/// 3. after every one of these takes [`poll_output`](Self::poll_output) until it is empty, and does what it says, in that order, before
+///    anything else. A frame that `send` returns is posted before the outputs.
+///
+/// Completions of one queue are fed in the order in which they come. Completions and connection manager events may overtake
+/// each other. Every input is allowed in every state; what makes no sense there is logged and changes nothing.
+///
+/// The last output is [`Event::Disconnected`]; it comes exactly once. The first cause of the end is the one that is reported,
+/// except that a mere sign of it (flushed work requests, a DISCONNECTED without a close) gives way to the cause itself when that
+/// is found in the completion queue while draining.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    params: Params,
+    nonce: u64,
+    state: State,
+    outputs: VecDeque<Output>,
+    /// Why the connection is ending, from the moment on that it is.
+    reason: Option<CloseReason>,
+    /// The peer's application's bytes from its hello.
+    peer_data: Vec<u8>,
+    /// What is there from the peer's hello on.
+    transfer: Option<Transfer>,
+    /// The deadline that the driver was last told of.
+    announced_timeout: Option<Instant>,
+}
+
+/// Where a connection stands. What exists in one state only lives there.
+#[derive(Debug)]
+enum State {
+    /// Active: the address is being resolved.
+    ResolvingAddr(Attempts),
+    /// Active: the route is being resolved.
+    ResolvingRoute(Attempts),
+    /// Active: the request is out. Frames that overtake ESTABLISHED wait here for the peer's hello.
+    Connecting(Attempts, VecDeque<Early>),
+    /// Active: an attempt failed; the next one starts later.
+    Backoff { attempts: Attempts, until: Instant },
+    /// Passive: the application has not answered yet.
+    Requested { deadline: Instant },
+    /// Passive: accepted, but neither ESTABLISHED nor a frame has come.
+    Accepting { deadline: Instant },
+    /// Messages flow.
+    Established,
+    /// No more messages are taken from the application; the rest is being said.
+    Closing(Closing),
+    /// The queue pair is in its error state, and its work requests are coming back.
+    Draining(Draining),
+    /// Over.
+    Closed,
+}
+
+impl Connection {
+    fn new(params: Params, nonce: u64, state: State) -> Self {
+        Self {
+            params,
+            nonce,
+            state,
+            outputs: VecDeque::with_capacity(8),
+            reason: None,
+            peer_data: Vec::new(),
+            transfer: None,
+            announced_timeout: None,
+        }
+    }
+
+    /// Takes the next thing to do.
+    pub(crate) fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        match &self.state {
+            State::ResolvingAddr(attempts) | State::ResolvingRoute(attempts) | State::Connecting(attempts, _) => {
+                Some(attempts.deadline)
+            }
+            State::Backoff { attempts, until } => Some(attempts.deadline.min(*until)),
+            State::Requested { deadline } | State::Accepting { deadline } => Some(*deadline),
+            State::Established => self.transfer.as_ref().and_then(Transfer::keepalive_deadline),
+            State::Closing(closing) => Some(closing.deadline()),
+            State::Draining(draining) => Some(draining.deadline()),
+            State::Closed => None,
+        }
+    }
+
+    /// Why the connection is ending or has ended.
+    pub(crate) fn close_reason(&self) -> Option<&CloseReason> {
+        self.reason.as_ref()
+    }
+
+    /// What the hellos came to; `None` before the peer's is there.
+    pub(crate) fn negotiated(&self) -> Option<Negotiated> {
+        self.transfer.as_ref().map(Transfer::negotiated)
+    }
+
+    /// The bytes that the peer's application sent along with its hello.
+    pub(crate) fn peer_data(&self) -> &[u8] {
+        &self.peer_data
+    }
+
+    /// Whether a receive buffer that is free again is worth posting.
+    pub(crate) fn takes_receives(&self) -> bool {
+        match &self.state {
+            State::Connecting(..) | State::Accepting { .. } | State::Established | State::Closing(_) => true,
+            State::ResolvingAddr(_)
+            | State::ResolvingRoute(_)
+            | State::Backoff { .. }
+            | State::Requested { .. }
+            | State::Draining(_)
+            | State::Closed => false,
+        }
+    }
+
+    /// Takes a connection manager event.
+    pub(crate) fn handle_cm_event(&mut self, event: CmInput<'_>, now: Instant) {
+        match event {
+            CmInput::AddrResolved => self.on_addr_resolved(),
+            CmInput::RouteResolved => self.on_route_resolved(),
+            CmInput::AddrError(status) => self.on_addr_error(status, now),
+            CmInput::RouteError(status) => self.on_route_error(status, now),
+            CmInput::Unreachable(status) => self.on_connect_failure(CloseReason::Unreachable(status), "UNREACHABLE", now),
+            CmInput::ConnectError(status) => {
+                self.on_connect_failure(CloseReason::ConnectFailed(status), "CONNECT_ERROR", now);
+            }
+            CmInput::Rejected { reason, private_data } => self.on_rejected(reason, private_data, now),
+            CmInput::Established { private_data } => self.on_established(private_data, now),
+            CmInput::Disconnected => self.on_disconnected(now),
+            CmInput::DeviceRemoval => self.fail(CloseReason::DeviceRemoved, now),
+            CmInput::AddrChange => self.fail(CloseReason::AddressChanged, now),
+            // The last word of a queue pair that is gone anyway.
+            CmInput::TimewaitExit => {}
+            // Only an id without a queue pair gets it, and ours have one.
+            CmInput::ConnectResponse => self.unexpected("CONNECT_RESPONSE"),
+            CmInput::Other(number) => log::warn!("connection manager event {number} in state {}: ignored", self.state.name()),
+        }
+        self.finish();
+    }
+
+    /// Learns that a connection manager call could not be made.
+    pub(crate) fn handle_cm_failure(&mut self, call: CmCall, error: OsError, now: Instant) {
+        match call {
+            CmCall::ResolveAddr => self.on_addr_error(crate::status::CmStatus::from_raw(-error.errno), now),
+            CmCall::CreateTransport | CmCall::ResolveRoute | CmCall::Connect | CmCall::Accept | CmCall::Recreate => {
+                self.fail(CloseReason::Os(error), now);
+            }
+            // Nothing is lost: the peer's deadline, the safety net's default, and the id's destruction do the same, later.
+            CmCall::Reject | CmCall::SetMinRnrTimer | CmCall::Disconnect => log::debug!("{error}"),
+        }
+        self.finish();
+    }
+
+    /// Learns that something could not be posted.
+    pub(crate) fn handle_post_failure(&mut self, error: OsError, now: Instant) {
+        self.fail(CloseReason::Os(error), now);
+        self.finish();
+    }
+
+    /// Takes a failed completion.
+    pub(crate) fn handle_work_error(&mut self, work: Work, status: WcStatus, vendor_err: u32, now: Instant) {
+        log::trace!("{work:?}: {status}");
+        match &self.state {
+            // A connection that does not come about flushes its receives; the connection manager's event says why.
+            State::ResolvingAddr(_)
+            | State::ResolvingRoute(_)
+            | State::Connecting(..)
+            | State::Backoff { .. }
+            | State::Requested { .. }
+            | State::Accepting { .. }
+            | State::Closed => {}
+            State::Established | State::Closing(_) | State::Draining(_) => {
+                self.fail(CloseReason::WorkRequest { status, vendor_err }, now);
+            }
+        }
+        self.finish();
+    }
+
+    /// A marker came back: so has everything posted before it on that queue.
+    pub(crate) fn handle_drained(&mut self, side: DrainSide, now: Instant) {
+        let _ = now;
+        if let State::Draining(draining) = &mut self.state {
+            draining.marker(side);
+        }
+        self.end_if_drained();
+        self.finish();
+    }
+
+    /// A deadline may be past.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        if self.next_timeout().is_some_and(|at| at <= now) {
+            match &self.state {
+                State::ResolvingAddr(_) => self.on_attempt_timeout(Phase::ResolvingAddr, now),
+                State::ResolvingRoute(_) => self.on_attempt_timeout(Phase::ResolvingRoute, now),
+                State::Connecting(..) => self.on_attempt_timeout(Phase::Connecting, now),
+                State::Backoff { .. } => self.on_backoff_timeout(now),
+                State::Requested { .. } => self.on_request_timeout(now),
+                State::Accepting { .. } => self.fail(CloseReason::TimedOut(Phase::Connecting), now),
+                State::Established => self.on_keepalive_timeout(now),
+                State::Closing(_) => self.drain(now),
+                State::Draining(_) => self.end(),
+                State::Closed => {}
+            }
+        }
+        self.finish();
+    }
+
+    /// The connection cannot go on.
+    fn fail(&mut self, reason: CloseReason, now: Instant) {
+        match &self.state {
+            State::ResolvingAddr(_)
+            | State::ResolvingRoute(_)
+            | State::Connecting(..)
+            | State::Backoff { .. }
+            | State::Requested { .. }
+            | State::Accepting { .. } => {
+                self.reason = Some(reason);
+                self.end();
+            }
+            State::Established | State::Closing(_) => {
+                self.blame(reason);
+                self.drain(now);
+            }
+            State::Draining(_) => self.blame(reason),
+            State::Closed => {}
+        }
+    }
+
+    /// Keeps the first cause, unless that was a mere sign of what is the cause now.
+    fn blame(&mut self, reason: CloseReason) {
+        let weight = |reason: &CloseReason| match reason {
+            CloseReason::WorkRequest { status: WcStatus::WR_FLUSH_ERR, .. } => 0,
+            CloseReason::PeerDisconnected => 1,
+            _ => 2,
+        };
+        if self.reason.as_ref().is_none_or(|old| weight(old) < weight(&reason)) {
+            self.reason = Some(reason);
+        }
+    }
+
+    /// The end, told once.
+    fn end(&mut self) {
+        let delivered = self.transfer.as_ref().is_some_and(Transfer::delivered);
+        self.state = State::Closed;
+        let reason = self.reason.clone().unwrap_or(CloseReason::PeerDisconnected);
+        self.reason = Some(reason.clone());
+        self.outputs.push_back(Output::Event(Event::Disconnected { reason, delivered }));
+    }
+
+    fn cm(&mut self, op: CmOp) {
+        self.outputs.push_back(Output::Cm(op));
+    }
+
+    fn unexpected(&self, event: &str) {
+        log::warn!("{event} in state {}: ignored", self.state.name());
+    }
+
+    /// Every input ends here.
+    fn finish(&mut self) {
+        let timeout = self.next_timeout();
+        if timeout != self.announced_timeout {
+            self.announced_timeout = timeout;
+            self.outputs.push_back(Output::Timer);
+        }
+    }
+
+    /// Gives out a slot and a header for a message of `len` bytes. The frame is to be posted at once.
+    pub(crate) fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
+        match (&self.state, self.transfer.as_mut()) {
+            (State::Established, Some(transfer)) => transfer.send(len),
+            (State::Closing(_) | State::Draining(_) | State::Closed, _) => {
+                Err(SendRefused::Closed(self.reason.clone().unwrap_or(CloseReason::LocallyClosed)))
+            }
+            (_, _) => Err(SendRefused::Blocked),
+        }
+    }
+}
+
+impl State {
+    /// For the log.
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::ResolvingAddr(_) => "ResolvingAddr",
+            Self::ResolvingRoute(_) => "ResolvingRoute",
+            Self::Connecting(..) => "Connecting",
+            Self::Backoff { .. } => "Backoff",
+            Self::Requested { .. } => "Requested",
+            Self::Accepting { .. } => "Accepting",
+            Self::Established => "Established",
+            Self::Closing(_) => "Closing",
+            Self::Draining(_) => "Draining",
+            Self::Closed => "Closed",
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! How many data frames may be out: so many that each finds a receive posted, whatever the application does.
+//!
+//! Grants are absolute: the number of data frames that the peer may have sent in all, modulo 2³². A repeated grant changes
+//! nothing, a lost one is made good by the next, and one that is out of bounds is a protocol violation.
+//!
+//! # Why [`CONTROL_RECEIVES`] are enough
+//!
+//! Control frames take no credit, so receives are posted for them beside the window's, and each is posted again as soon as its frame is
+//! looked at, before anything is sent that the frame allows. So the question is how many control frames can be unseen by the
+//! receiver at once:
+//!
+//! * **Grants: 2.** A grant frame of its own is sent when the limit has grown by at least half the window, rounded up, since it was
+//!   last announced. Let g1 < g2 < g3 be the limits of three such frames in a row: g3 ≥ g1 + window. The limit is the number
+//!   of frames consumed plus the window, so when g3 is sent frame number g1 has been consumed. The peer may send that frame only
+//!   after it has seen a limit of at least g1, and the first frame that carried one was the first of the three. So the first is seen
+//!   before the third is sent.
+//! * **Ping: 1**, because there is no second before the first one's pong.
+//! * **Pong: 1**, because the peer sends its next ping after it has seen the pong to the one before.
+//! * **Close: 1** and **Abort: 1**, because each is sent once.
+
+use super::reason::Violation;
+
+/// Receives that are posted for control frames beside the window's. See the top of this file.
+pub(crate) const CONTROL_RECEIVES: u32 = 6;
+
+/// What this side may send.
+#[derive(Debug)]
+pub(super) struct SendCredit {
+    /// Data frames sent in all.
+    sent: u32,
+    /// Data frames that may have been sent in all.
+    limit: u32,
+    /// The peer's window: no grant reaches further ahead of what was sent.
+    window: u32,
+}
+
+impl SendCredit {
+    /// The hello grants the first window. `start` is 0 but in tests.
+    pub(super) fn new(window: u16, start: u32) -> Self {
+        Self { sent: start, limit: start.wrapping_add(window.into()), window: window.into() }
+    }
+
+    pub(super) fn available(&self) -> u32 {
+        self.limit.wrapping_sub(self.sent)
+    }
+
+    /// Counts a frame that is being sent. The caller looked at `available`.
+    pub(super) fn take(&mut self) {
+        debug_assert!(self.available() > 0, "a credit is there");
+        self.sent = self.sent.wrapping_add(1);
+    }
+
+    /// Takes a grant from a received frame, and says whether it allows more.
+    pub(super) fn granted(&mut self, limit: u32) -> Result<bool, Violation> {
+        let more = limit.wrapping_sub(self.limit);
+        if more == 0 {
+            return Ok(false);
+        }
+        // The sum cannot overflow: neither side of it exceeds 2³² and windows are 16 bits wide.
+        if u64::from(self.available()) + u64::from(more) > u64::from(self.window) {
+            return Err(Violation::new("grant", limit.into(), "no less than the last one and no further ahead than the window"));
+        }
+        self.limit = limit;
+        Ok(true)
+    }
+}
+
+/// What the peer may send.
+#[derive(Debug)]
+pub(super) struct RecvCredit {
+    window: u32,
+    /// Data frames received in all.
+    received: u32,
+    /// Data frames whose receives have been posted again, in all.
+    released: u32,
+    /// The limit that the peer was last told.
+    announced: u32,
+}
+
+impl RecvCredit {
+    /// The hello grants the first window. `start` is 0 but in tests.
+    pub(super) fn new(window: u16, start: u32) -> Self {
+        let window = window.into();
+        Self { window, received: start, released: start, announced: start.wrapping_add(window) }
+    }
+
+    /// Counts a received data frame.
+    pub(super) fn receive(&mut self) -> Result<(), Violation> {
+        if self.announced == self.received {
+            return Err(Violation::new("kind", super::frame::Kind::Data as u64, "no data frame without credit"));
+        }
+        self.received = self.received.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Counts a receive that was posted again.
+    pub(super) fn release(&mut self) {
+        debug_assert!(self.released != self.received, "no more is released than was received");
+        self.released = self.released.wrapping_add(1);
+    }
+
+    /// The limit to put into a frame that is being sent.
+    pub(super) fn announce(&mut self) -> u32 {
+        self.announced = self.limit();
+        self.announced
+    }
+
+    /// Whether a grant should travel by itself, because no other frame carried it and half the window is at stake.
+    pub(super) fn grant_due(&self) -> bool {
+        self.limit().wrapping_sub(self.announced) >= self.window.div_ceil(2)
+    }
+
+    fn limit(&self) -> u32 {
+        self.released.wrapping_add(self.window)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grants_are_idempotent_and_bounded() {
+        for start in [0, u32::MAX - 2] {
+            let mut credit = SendCredit::new(4, start);
+            for left in (0..4).rev() {
+                credit.take();
+                assert_eq!(credit.available(), left);
+            }
+            let limit = start.wrapping_add(6);
+            assert_eq!(credit.granted(limit), Ok(true));
+            assert_eq!(credit.granted(limit), Ok(false), "once more is no more");
+            assert_eq!(credit.available(), 2);
+            assert!(credit.granted(limit.wrapping_sub(1)).is_err(), "back");
+            assert!(credit.granted(start.wrapping_add(9)).is_err(), "further ahead than the window");
+            assert_eq!(credit.granted(start.wrapping_add(8)), Ok(true));
+        }
+    }
+
+    #[test]
+    fn a_grant_of_its_own_is_due_at_half_the_window() {
+        for (window, due_after) in [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (64, 32)] {
+            let mut credit = RecvCredit::new(window, u32::MAX - 1);
+            for released in 1..=due_after {
+                assert!(!credit.grant_due(), "window {window} after {released}");
+                credit.receive().unwrap();
+                credit.release();
+            }
+            assert!(credit.grant_due(), "window {window}");
+            credit.announce();
+            assert!(!credit.grant_due());
+        }
+    }
+
+    #[test]
+    fn data_without_credit_is_a_violation() {
+        let mut credit = RecvCredit::new(2, 0);
+        credit.receive().unwrap();
+        credit.receive().unwrap();
+        assert_eq!(credit.receive().unwrap_err().field(), "kind");
+        credit.release();
+        assert!(credit.receive().is_err(), "the peer was not told yet");
+        credit.announce();
+        credit.receive().unwrap();
+    }
+}

@@ -1,0 +1,84 @@
+use super::reason::Violation;
+
+/// Bytes of header before each frame's payload.
+pub(crate) const HEADER_LEN: usize = 16;
+
+/// What a frame is for. The number is its first byte on the wire.
+///
+/// 16 to 31 are set aside for large messages: a descriptor that the receiver reads from, and its acknowledgement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// One message of the application. Takes a credit; all others don't.
+    Data = 1,
+    /// Carries a grant and nothing else.
+    Grant = 2,
+    /// Asks for a sign of life.
+    Ping = 3,
+    /// Answers a ping.
+    Pong = 4,
+    /// Nothing but control frames follows.
+    Close = 5,
+    /// The sender ends the connection at once; `arg` is the application's code.
+    Abort = 6,
+}
+
+impl Kind {
+    fn parse(byte: u8) -> Option<Self> {
+        [Self::Data, Self::Grant, Self::Ping, Self::Pong, Self::Close, Self::Abort].into_iter().find(|k| *k as u8 == byte)
+    }
+}
+
+/// A frame's header. On the wire, little-endian: kind `u8`, flags `u8` = 0, reserved `u16` = 0, grant `u32`, len `u32`, arg `u32`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) kind: Kind,
+    /// How many data frames the receiver of this frame may have sent in all, modulo 2³².
+    pub(crate) grant: u32,
+    /// Bytes of payload behind the header.
+    pub(crate) len: u32,
+    /// What it means depends on the kind.
+    pub(crate) arg: u32,
+}
+
+impl Header {
+    pub(crate) fn emit(&self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        bytes[0] = self.kind as u8;
+        bytes[4..8].copy_from_slice(&self.grant.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.len.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.arg.to_le_bytes());
+        bytes
+    }
+
+    /// Reads the header of a received frame and checks everything about it that does not depend on the connection's state.
+    pub(crate) fn parse(frame: &[u8]) -> Result<Self, Violation> {
+        let Some((header, payload)) = frame.split_first_chunk::<HEADER_LEN>() else {
+            return Err(Violation::new("frame length", frame.len() as u64, "at least 16 bytes"));
+        };
+        let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let kind = Kind::parse(header[0]).ok_or(Violation::new("kind", header[0].into(), "a known kind"))?;
+        if header[1] != 0 {
+            return Err(Violation::new("flags", header[1].into(), "0"));
+        }
+        let reserved = u16::from_le_bytes([header[2], header[3]]);
+        if reserved != 0 {
+            return Err(Violation::new("reserved", reserved.into(), "0"));
+        }
+        let parsed = Self { kind, grant: word(4), len: word(8), arg: word(12) };
+        if parsed.len as usize != payload.len() {
+            return Err(Violation::new("len", parsed.len.into(), "the length of what was received"));
+        }
+        match kind {
+            Kind::Data => {}
+            Kind::Grant | Kind::Ping | Kind::Pong | Kind::Close | Kind::Abort if parsed.len != 0 => {
+                return Err(Violation::new("len", parsed.len.into(), "0 in a control frame"));
+            }
+            Kind::Grant | Kind::Ping | Kind::Pong | Kind::Close | Kind::Abort => {}
+        }
+        if kind != Kind::Abort && parsed.arg != 0 {
+            return Err(Violation::new("arg", parsed.arg.into(), "0 in this kind of frame"));
+        }
+        Ok(parsed)
+    }
+}

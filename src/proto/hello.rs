@@ -1,0 +1,142 @@
+use super::private::{PrivateBytes, Reader};
+
+/// The first bytes of a hello: `rdms`.
+const MAGIC: u32 = 0x7264_6d73;
+/// The protocol version that this crate speaks.
+pub(super) const VERSION: u8 = 1;
+/// Bytes of a hello without the application's own.
+const LEN: usize = 36;
+
+/// The longest private data in bytes that a connect request carries beside the hello.
+pub(crate) const REQUEST_DATA_MAX: usize = 56 - LEN;
+/// The longest private data in bytes that an acceptance carries beside the hello.
+pub(crate) const REPLY_DATA_MAX: usize = 196 - LEN;
+
+/// What each side tells the other before anything else, in the private data of the request and of the acceptance.
+///
+/// On the wire, in network order: magic `u32`, version `u8`, length of the whole `u8`, features `u16`, receive window `u16`, reserved `u16` = 0,
+/// eager size `u32`, largest message `u64`, keepalive interval `u32` (ms, 0 = none), nonce `u64`, the application's bytes. The
+/// length is inside because the connection manager pads private data with zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    pub(crate) version: u8,
+    /// What the sender can do beyond this version; unknown bits are ignored.
+    pub(crate) features: u16,
+    pub(crate) window: u16,
+    pub(crate) eager_size: u32,
+    pub(crate) max_message: u64,
+    pub(crate) keepalive_ms: u32,
+    pub(crate) nonce: u64,
+}
+
+/// Why private data is no hello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HelloError {
+    /// It is not of this protocol at all.
+    NotRdmsg,
+    /// It is of another version.
+    Version(u8),
+}
+
+impl Hello {
+    /// Writes the hello with the application's bytes behind it.
+    pub(crate) fn emit(&self, data: &[u8]) -> PrivateBytes {
+        let mut out = PrivateBytes::new();
+        out.put(&MAGIC.to_be_bytes());
+        out.put(&[self.version, (LEN + data.len()) as u8]);
+        out.put(&self.features.to_be_bytes());
+        out.put(&self.window.to_be_bytes());
+        out.put(&[0; 2]);
+        out.put(&self.eager_size.to_be_bytes());
+        out.put(&self.max_message.to_be_bytes());
+        out.put(&self.keepalive_ms.to_be_bytes());
+        out.put(&self.nonce.to_be_bytes());
+        out.put(data);
+        out
+    }
+
+    /// Reads a hello and the application's bytes behind it.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), HelloError> {
+        let mut reader = Reader(bytes);
+        let mut header = || Some((reader.u32()?, reader.u8()?, reader.u8()?));
+        let (MAGIC, version, len) = header().ok_or(HelloError::NotRdmsg)? else { return Err(HelloError::NotRdmsg) };
+        if version != VERSION {
+            return Err(HelloError::Version(version));
+        }
+        let len = usize::from(len);
+        if len < LEN || len > bytes.len() {
+            return Err(HelloError::NotRdmsg);
+        }
+        let mut fields = || {
+            let (features, window, _reserved) = (reader.u16()?, reader.u16()?, reader.u16()?);
+            Some(Self {
+                version,
+                features,
+                window,
+                eager_size: reader.u32()?,
+                max_message: reader.u64()?,
+                keepalive_ms: reader.u32()?,
+                nonce: reader.u64()?,
+            })
+        };
+        let hello = fields().ok_or(HelloError::NotRdmsg)?;
+        Ok((hello, &bytes[LEN..len]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HELLO: Hello = Hello {
+        version: VERSION,
+        features: 0,
+        window: 64,
+        eager_size: 16384,
+        max_message: 1 << 30,
+        keepalive_ms: 2000,
+        nonce: 0x0102_0304_0506_0708,
+    };
+
+    #[test]
+    fn a_hello_comes_back_as_it_went_through_padding() {
+        let mut padded = HELLO.emit(b"user").to_vec();
+        assert_eq!(padded.len(), 40);
+        padded.resize(56, 0);
+        assert_eq!(Hello::parse(&padded), Ok((HELLO, &b"user"[..])));
+    }
+
+    #[test]
+    fn what_is_no_hello_is_told_from_another_version() {
+        assert_eq!(Hello::parse(b""), Err(HelloError::NotRdmsg));
+        assert_eq!(Hello::parse(&[0; 56]), Err(HelloError::NotRdmsg));
+        let mut other = HELLO.emit(b"").to_vec();
+        other[4] = 9;
+        assert_eq!(Hello::parse(&other), Err(HelloError::Version(9)));
+        other[4] = VERSION;
+        other[5] = 60;
+        assert_eq!(Hello::parse(&other), Err(HelloError::NotRdmsg), "longer than what is there");
+        other[5] = 35;
+        assert_eq!(Hello::parse(&other), Err(HelloError::NotRdmsg), "shorter than a hello");
+    }
+
+    #[test]
+    fn the_largest_private_data_fit() {
+        assert_eq!(HELLO.emit(&[1; REQUEST_DATA_MAX]).len(), 56);
+        assert_eq!(HELLO.emit(&[1; REPLY_DATA_MAX]).len(), 196);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
+            let _ = Hello::parse(&bytes);
+            let mut hello = HELLO.emit(b"").to_vec();
+            for (at, byte) in bytes.iter().enumerate().take(hello.len() - 5) {
+                hello[at + 5] = *byte;
+            }
+            let _ = Hello::parse(&hello);
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! What happens next on a connection: states, hello, frames, credits, close. No I/O, no clock, no FFI.
+
+mod connection;
+mod credit;
+mod frame;
+mod hello;
+mod output;
+mod params;
+mod private;
+mod reason;
+mod reject;
+mod send_ring;
+
+pub use self::{
+    params::Negotiated,
+    reason::{CloseReason, Mismatch, Phase, Violation},
+};
+pub(crate) use self::{
+    connection::Connection,
+    credit::CONTROL_RECEIVES,
+    frame::HEADER_LEN,
+    hello::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
+    output::{CmCall, CmInput, CmOp, DrainSide, Event, Output, Refusal, SendRefused, Transmit, Work},
+    params::Params,
+    reject::REJECT_DATA_MAX,
+    send_ring::CONTROL_SENDS,
+};

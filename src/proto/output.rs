@@ -1,0 +1,146 @@
+//! What goes into a [`Connection`](super::Connection) and what comes out.
+
+use std::time::Duration;
+
+use super::{CloseReason, frame::HEADER_LEN, private::PrivateBytes};
+use crate::status::{CmStatus, RejectReason};
+
+/// A connection manager event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CmInput<'a> {
+    AddrResolved,
+    AddrError(CmStatus),
+    RouteResolved,
+    RouteError(CmStatus),
+    ConnectResponse,
+    ConnectError(CmStatus),
+    Unreachable(CmStatus),
+    Rejected { reason: RejectReason, private_data: &'a [u8] },
+    Established { private_data: &'a [u8] },
+    Disconnected,
+    DeviceRemoval,
+    AddrChange,
+    TimewaitExit,
+    /// An event that no state expects, or that this version does not know.
+    Other(u32),
+}
+
+/// Which work request a failed completion belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    Send { slot: u32 },
+    Recv { buffer: u32 },
+}
+
+/// Which queue's marker came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DrainSide {
+    Send,
+    Recv,
+}
+
+/// What the state machine wants done. Outputs are to be carried out in their order.
+#[derive(Debug)]
+pub(crate) enum Output {
+    /// A connection manager call. One that fails is told with `handle_cm_failure`.
+    Cm(CmOp),
+    /// Post a control frame: a header without payload.
+    Post(Transmit),
+    /// Post this receive buffer again: its control frame has been handled.
+    Repost(u32),
+    /// Move the queue pair to its error state and post a marker behind the last send and one behind the last receive.
+    PostDrainMarkers,
+    /// `next_timeout` has changed.
+    Timer,
+    /// Something for the application.
+    Event(Event),
+}
+
+/// A connection manager call, or what goes with one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CmOp {
+    ResolveAddr { timeout: Duration },
+    /// Make queue pair and buffers and post all receives.
+    CreateTransport,
+    ResolveRoute { timeout: Duration },
+    Connect { private_data: PrivateBytes },
+    Accept { private_data: PrivateBytes },
+    Reject { private_data: PrivateBytes },
+    /// The connection manager's default means 655 ms for each receiver-not-ready.
+    SetMinRnrTimer,
+    Disconnect,
+    /// Destroy transport and id and make a fresh id, to try again with.
+    Recreate,
+}
+
+/// The kind of a [`CmOp`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CmCall {
+    ResolveAddr,
+    CreateTransport,
+    ResolveRoute,
+    Connect,
+    Accept,
+    Reject,
+    SetMinRnrTimer,
+    Disconnect,
+    Recreate,
+}
+
+impl CmOp {
+    pub(crate) const fn call(&self) -> CmCall {
+        match self {
+            Self::ResolveAddr { .. } => CmCall::ResolveAddr,
+            Self::CreateTransport => CmCall::CreateTransport,
+            Self::ResolveRoute { .. } => CmCall::ResolveRoute,
+            Self::Connect { .. } => CmCall::Connect,
+            Self::Accept { .. } => CmCall::Accept,
+            Self::Reject { .. } => CmCall::Reject,
+            Self::SetMinRnrTimer => CmCall::SetMinRnrTimer,
+            Self::Disconnect => CmCall::Disconnect,
+            Self::Recreate => CmCall::Recreate,
+        }
+    }
+}
+
+/// Something for the application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    Established,
+    /// A message lies in a receive buffer, which stays out until `release`.
+    Message { buffer: u32, offset: u32, len: u32 },
+    /// A send that was refused as blocked may work now.
+    Writable,
+    /// The end. Comes once, and nothing comes after it: the transport may go. `delivered` says whether all that was sent is known
+    /// to have arrived.
+    Disconnected { reason: CloseReason, delivered: bool },
+}
+
+/// A frame to be posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Transmit {
+    /// The slot of the send ring.
+    pub(crate) slot: u32,
+    pub(crate) header: [u8; HEADER_LEN],
+    /// Whether its completion is to be reported.
+    pub(crate) signalled: bool,
+}
+
+/// Why a message is not sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SendRefused {
+    /// No credit, or no slot: an [`Event::Writable`] will tell.
+    Blocked,
+    /// Longer than the peer takes.
+    TooLong { limit: u64 },
+    /// The connection is ending or has ended.
+    Closed(CloseReason),
+}
+
+/// A connect request that is not taken.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    /// What to reject it with.
+    pub(crate) private_data: PrivateBytes,
+    pub(crate) reason: CloseReason,
+}

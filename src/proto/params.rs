@@ -1,0 +1,60 @@
+use std::{fmt, time::Duration};
+
+/// The configuration as far as the state machine goes by it.
+#[derive(Clone, Debug)]
+pub(crate) struct Params {
+    /// Data receives that this side keeps posted for the peer.
+    pub(crate) window: u16,
+    /// The largest payload in bytes of one data frame that this side takes.
+    pub(crate) eager_size: u32,
+    /// The largest message in bytes that this side takes.
+    pub(crate) max_message: u64,
+    /// Slots of the send ring for data; `CONTROL_SENDS` come on top.
+    pub(crate) send_slots: u32,
+    /// The bound on establishing the connection, retries included.
+    pub(crate) connect_timeout: Duration,
+    /// The bound on one attempt to resolve the address, and on one to resolve the route.
+    pub(crate) resolve_timeout: Duration,
+    /// Whether to try again when nobody listens, or the peer remembers an old connection.
+    pub(crate) retry_refused: bool,
+    /// The bound on the close handshake.
+    pub(crate) close_timeout: Duration,
+    /// The bound on draining.
+    pub(crate) drain_timeout: Duration,
+    /// After how long a silence the peer is probed.
+    pub(crate) keepalive_interval: Option<Duration>,
+    /// How long a probed peer has for a sign of life.
+    pub(crate) keepalive_timeout: Duration,
+}
+
+/// What the two sides' hellos came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Negotiated {
+    /// The protocol version.
+    pub version: u8,
+    /// How many messages may be on their way to the peer.
+    pub send_window: u16,
+    /// How many messages may be on their way from the peer.
+    pub recv_window: u16,
+    /// The largest message in bytes that the peer takes.
+    pub send_limit: u64,
+    /// The largest message in bytes that this side takes.
+    pub recv_limit: u64,
+    /// After how long a silence either side probes the other.
+    pub keepalive_interval: Option<Duration>,
+}
+
+impl fmt::Display for Negotiated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { version, send_window, recv_window, send_limit, recv_limit, keepalive_interval } = self;
+        write!(
+            f,
+            "version {version}; window {send_window} out, {recv_window} in; messages up to {send_limit} B out, {recv_limit} B in; keepalive "
+        )?;
+        match keepalive_interval {
+            Some(interval) => write!(f, "{interval:?}"),
+            None => f.write_str("off"),
+        }
+    }
+}

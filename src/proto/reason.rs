@@ -1,0 +1,174 @@
+use std::fmt;
+
+use crate::status::{CmStatus, OsError, RejectReason, WcStatus};
+
+/// A field of a received frame that does not obey the protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    field: &'static str,
+    value: u64,
+    expected: &'static str,
+}
+
+impl Violation {
+    pub(crate) const fn new(field: &'static str, value: u64, expected: &'static str) -> Self {
+        Self { field, value, expected }
+    }
+
+    /// The field's name.
+    #[must_use]
+    pub const fn field(&self) -> &'static str {
+        self.field
+    }
+
+    /// The value that it had.
+    #[must_use]
+    pub const fn value(&self) -> u64 {
+        self.value
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is {}, expected {}", self.field, self.value, self.expected)
+    }
+}
+
+/// Two values of the two sides' hellos that do not go together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// The field's name.
+    pub field: &'static str,
+    /// This side's value.
+    pub ours: u64,
+    /// The peer's value.
+    pub theirs: u64,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is {} here and {} at the peer", self.field, self.ours, self.theirs)
+    }
+}
+
+/// Which part of establishing a connection a deadline ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Phase {
+    /// Resolving the address.
+    ResolvingAddr,
+    /// Resolving the route.
+    ResolvingRoute,
+    /// Waiting for the peer's answer.
+    Connecting,
+    /// Waiting for the application to accept or reject.
+    Accepting,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ResolvingAddr => "the address was being resolved",
+            Self::ResolvingRoute => "the route was being resolved",
+            Self::Connecting => "the peer had not answered",
+            Self::Accepting => "the request had not been accepted",
+        })
+    }
+}
+
+/// Why a connection ended, or did not come about. The first cause counts, and stays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// No RDMA device has a route to the address, or the address does not answer (event `ADDR_ERROR`).
+    AddrResolution(CmStatus),
+    /// The route could not be resolved (event `ROUTE_ERROR`).
+    RouteResolution(CmStatus),
+    /// The peer's host did not answer (event `UNREACHABLE`).
+    Unreachable(CmStatus),
+    /// Establishing the connection failed (event `CONNECT_ERROR`).
+    ConnectFailed(CmStatus),
+    /// Nobody listens on this port at the peer.
+    Refused,
+    /// The peer rejected the connection.
+    Rejected {
+        /// Why, as the connection manager says it.
+        reason: RejectReason,
+        /// What the peer's application gave along, where it was the application that rejected.
+        data: Box<[u8]>,
+    },
+    /// The peer answered, but is no program that uses this crate.
+    NotRdmsg,
+    /// The peer uses this crate, and the two sides do not go together.
+    PeerIncompatible(Mismatch),
+    /// The peer sent something that the protocol forbids.
+    ProtocolViolation(Violation),
+    /// The device gave up on a work request. `RETRY_EXC_ERR`: the peer's host, or the path to it, is gone.
+    WorkRequest {
+        /// How the work request ended.
+        status: WcStatus,
+        /// The device's own code.
+        vendor_err: u32,
+    },
+    /// The local RDMA device was removed.
+    DeviceRemoved,
+    /// The network device under the RDMA device changed its address.
+    AddressChanged,
+    /// The deadline for establishing the connection passed.
+    TimedOut(Phase),
+    /// The peer gave no sign of life for longer than the configuration allows.
+    KeepaliveTimeout,
+    /// The peer closed the connection, after everything it sent had arrived.
+    PeerClosed,
+    /// The peer's application aborted the connection with this code.
+    PeerAborted(u32),
+    /// The connection was taken down without a close: the peer's process has ended, or its engine gave up.
+    PeerDisconnected,
+    /// This side closed the connection.
+    LocallyClosed,
+    /// This side aborted the connection.
+    LocallyAborted,
+    /// A call into the system failed.
+    Os(OsError),
+}
+
+impl fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AddrResolution(status) if status.raw() == -libc::ENODEV => f.write_str(
+                "no RDMA device owns a route to that address; `rdma link` shows the devices and `ip route get` the \
+                 interface that leads there: it must be one of theirs",
+            ),
+            Self::AddrResolution(status) => write!(f, "the address could not be resolved: {status}; `ip route get` and `ip neighbour` tell more"),
+            Self::RouteResolution(status) => write!(f, "the route could not be resolved: {status}"),
+            Self::Unreachable(status) => write!(f, "the peer does not answer: {status}"),
+            Self::ConnectFailed(status) => write!(f, "establishing the connection failed: {status}"),
+            Self::Refused => f.write_str("refused: nobody listens on this port at the peer"),
+            Self::Rejected { reason, data } if data.is_empty() => write!(f, "rejected by the peer: {reason}"),
+            Self::Rejected { reason, data } => {
+                write!(f, "rejected by the peer: {reason}, with {} bytes: {:?}", data.len(), String::from_utf8_lossy(data))
+            }
+            Self::NotRdmsg => f.write_str("the program at the other end does not speak rdmsg's protocol"),
+            Self::PeerIncompatible(mismatch) => write!(f, "the two sides do not go together: {mismatch}"),
+            Self::ProtocolViolation(violation) => write!(f, "the peer violated the protocol: {violation}"),
+            Self::WorkRequest { status: WcStatus::RETRY_EXC_ERR, .. } => {
+                f.write_str("the peer does not acknowledge: its host or the path to it is gone (RETRY_EXC_ERR)")
+            }
+            Self::WorkRequest { status, vendor_err } => {
+                write!(f, "the device failed a work request: {status} (vendor error {vendor_err:#x})")
+            }
+            Self::DeviceRemoved => f.write_str("the RDMA device was removed"),
+            Self::AddressChanged => f.write_str("the network device's address changed"),
+            Self::TimedOut(phase) => write!(f, "timed out while {phase}"),
+            Self::KeepaliveTimeout => f.write_str("the peer gives no sign of life"),
+            Self::PeerClosed => f.write_str("closed by the peer"),
+            Self::PeerAborted(code) => write!(f, "aborted by the peer with code {code}"),
+            Self::PeerDisconnected => f.write_str("the peer disconnected without closing; its process may have ended"),
+            Self::LocallyClosed => f.write_str("closed by this side"),
+            Self::LocallyAborted => f.write_str("aborted by this side"),
+            Self::Os(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for CloseReason {}

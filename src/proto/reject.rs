@@ -1,0 +1,91 @@
+use super::private::{PrivateBytes, Reader};
+
+/// The first bytes of a rejection: `rdmR`.
+const MAGIC: u32 = 0x7264_6d52;
+/// Bytes of a rejection without the application's own.
+const LEN: usize = 24;
+
+/// The longest private data in bytes that a rejection carries beside what this crate needs.
+pub(crate) const REJECT_DATA_MAX: usize = 148 - LEN;
+
+/// Which of the two sides' values a rejection is about. The number is its code on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub(crate) enum RejectCode {
+    /// The application rejected.
+    Application = 0,
+    /// The protocol version.
+    Version = 1,
+    /// The receive window.
+    Window = 2,
+    /// The largest eager frame.
+    EagerSize = 3,
+}
+
+impl RejectCode {
+    /// The field's name, for errors.
+    pub(crate) const fn field(self) -> &'static str {
+        match self {
+            Self::Application => "application",
+            Self::Version => "version",
+            Self::Window => "receive_window",
+            Self::EagerSize => "eager_size",
+        }
+    }
+}
+
+/// The private data of a rejection.
+///
+/// On the wire, in network order: magic `u32`, version `u8`, length of the whole `u8`, code `u16`, the rejecting side's value `u64`, the
+/// rejected side's value `u64`, the application's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reject {
+    pub(crate) code: RejectCode,
+    /// The value of the side that rejects.
+    pub(crate) own: u64,
+    /// The value of the side that is rejected.
+    pub(crate) theirs: u64,
+}
+
+impl Reject {
+    pub(crate) fn emit(&self, data: &[u8]) -> PrivateBytes {
+        let mut out = PrivateBytes::new();
+        out.put(&MAGIC.to_be_bytes());
+        out.put(&[super::hello::VERSION, (LEN + data.len()) as u8]);
+        out.put(&(self.code as u16).to_be_bytes());
+        out.put(&self.own.to_be_bytes());
+        out.put(&self.theirs.to_be_bytes());
+        out.put(data);
+        out
+    }
+
+    /// Reads a rejection of any version: this layout stays. `None` for private data that is not of this protocol.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let mut reader = Reader(bytes);
+        let (magic, _version, len, code) = (reader.u32()?, reader.u8()?, usize::from(reader.u8()?), reader.u16()?);
+        if magic != MAGIC || len < LEN || len > bytes.len() {
+            return None;
+        }
+        let codes = [RejectCode::Application, RejectCode::Version, RejectCode::Window, RejectCode::EagerSize];
+        let code = codes.into_iter().find(|known| *known as u16 == code)?;
+        let (own, theirs) = (reader.u64()?, reader.u64()?);
+        Some((Self { code, own, theirs }, &bytes[LEN..len]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rejection_comes_back_as_it_went_through_padding() {
+        let reject = Reject { code: RejectCode::Version, own: 1, theirs: 2 };
+        let mut padded = reject.emit(b"why").to_vec();
+        padded.resize(148, 0);
+        assert_eq!(Reject::parse(&padded), Some((reject, &b"why"[..])));
+        assert_eq!(reject.emit(&[0; REJECT_DATA_MAX]).len(), 148);
+        assert_eq!(Reject::parse(b"GET / HTTP/1.1"), None);
+        padded[7] = 99;
+        assert_eq!(Reject::parse(&padded), None, "a code of the future");
+    }
+}
