@@ -1,0 +1,22 @@
+//! Constants of `rdma/rdma_cma.h` and `infiniband/verbs.h` that the bindings lack: they are macros, or members of unnamed enums.
+
+use libc::c_int;
+
+/// `RDMA_OPTION_ID` of `rdma/rdma_cma.h`: the level of options of the id itself.
+pub(crate) const RDMA_OPTION_ID: c_int = 0;
+/// `RDMA_OPTION_ID_TOS` of `rdma/rdma_cma.h`: type of service, `u8`.
+pub(crate) const RDMA_OPTION_ID_TOS: c_int = 0;
+/// `RDMA_OPTION_ID_REUSEADDR` of `rdma/rdma_cma.h`: `int` used as a flag.
+pub(crate) const RDMA_OPTION_ID_REUSEADDR: c_int = 1;
+/// `RDMA_OPTION_ID_AFONLY` of `rdma/rdma_cma.h`: `int` used as a flag.
+pub(crate) const RDMA_OPTION_ID_AFONLY: c_int = 2;
+/// `RDMA_OPTION_ID_ACK_TIMEOUT` of `rdma/rdma_cma.h`: `u8`, 4.096 µs × 2^value.
+pub(crate) const RDMA_OPTION_ID_ACK_TIMEOUT: c_int = 3;
+
+/// `RDMA_MAX_RESP_RES` of `rdma/rdma_cma.h`: as many responder resources as the device has.
+pub(crate) const RDMA_MAX_RESP_RES: u8 = 0xff;
+/// `RDMA_MAX_INIT_DEPTH` of `rdma/rdma_cma.h`: as deep as the device can.
+pub(crate) const RDMA_MAX_INIT_DEPTH: u8 = 0xff;
+
+/// `IBV_ACCESS_OPTIONAL_RANGE` of `infiniband/verbs.h`: access flags that a kernel which does not know them may ignore.
+pub(crate) const IBV_ACCESS_OPTIONAL_RANGE: u32 = 0x3ff0_0000;

@@ -1,0 +1,138 @@
+//! Socket addresses between [`std::net`] and C.
+#![allow(unsafe_code)]
+
+use std::{
+    mem::MaybeUninit,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
+    ptr,
+};
+
+/// The C form of an address. `&raw mut` of it, cast, is the `sockaddr` that C wants.
+pub(crate) fn from_std(addr: SocketAddr) -> libc::sockaddr_storage {
+    let mut storage = zeroed();
+    let start = &raw mut storage;
+    match addr {
+        SocketAddr::V4(addr) => {
+            let sin = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: addr.port().to_be(),
+                sin_addr: libc::in_addr {
+                    s_addr: u32::from_ne_bytes(addr.ip().octets()),
+                },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: `sockaddr_storage` is as long and as strictly aligned as any socket address: POSIX.
+            unsafe { start.cast::<libc::sockaddr_in>().write(sin) };
+        }
+        SocketAddr::V6(addr) => {
+            let sin6 = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: addr.port().to_be(),
+                sin6_flowinfo: addr.flowinfo(),
+                sin6_addr: libc::in6_addr {
+                    s6_addr: addr.ip().octets(),
+                },
+                sin6_scope_id: addr.scope_id(),
+            };
+            // SAFETY: `sockaddr_storage` is as long and as strictly aligned as any socket address: POSIX.
+            unsafe { start.cast::<libc::sockaddr_in6>().write(sin6) };
+        }
+    }
+    storage
+}
+
+/// The address that C wrote, or `None` when its family is neither IPv4 nor IPv6 (an unset one is `AF_UNSPEC`).
+pub(crate) fn to_std(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    let start = ptr::from_ref(storage);
+    match c_int_family(storage) {
+        libc::AF_INET => {
+            // SAFETY: as long and as strictly aligned as any socket address, and every bit pattern of `sockaddr_in` is valid.
+            let sin = unsafe { start.cast::<libc::sockaddr_in>().read() };
+            let ip = Ipv4Addr::from(sin.sin_addr.s_addr.to_ne_bytes());
+            Some(SocketAddrV4::new(ip, u16::from_be(sin.sin_port)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as long and as strictly aligned as any socket address, and every bit pattern of `sockaddr_in6` is valid.
+            let sin6 = unsafe { start.cast::<libc::sockaddr_in6>().read() };
+            let ip = Ipv6Addr::from(sin6.sin6_addr.s6_addr);
+            let port = u16::from_be(sin6.sin6_port);
+            Some(SocketAddrV6::new(ip, port, sin6.sin6_flowinfo, sin6.sin6_scope_id).into())
+        }
+        _ => None,
+    }
+}
+
+/// The address in memory that C owns; `None` when there is none, it is cut short, or its family is another.
+///
+/// # Safety
+///
+/// `addr` is null or valid for reads of `len` bytes.
+pub(crate) unsafe fn from_ptr(addr: *const libc::sockaddr, len: usize) -> Option<SocketAddr> {
+    if addr.is_null() {
+        return None;
+    }
+    let mut storage = zeroed();
+    let len = len.min(size_of_val(&storage));
+    // SAFETY: the caller vouches for the source; the destination is a local of at least `len` bytes.
+    unsafe { ptr::copy_nonoverlapping(addr.cast::<u8>(), (&raw mut storage).cast(), len) };
+    let needed = match c_int_family(&storage) {
+        libc::AF_INET => size_of::<libc::sockaddr_in>(),
+        _ => size_of::<libc::sockaddr_in6>(),
+    };
+    if len < needed { None } else { to_std(&storage) }
+}
+
+fn c_int_family(storage: &libc::sockaddr_storage) -> libc::c_int {
+    libc::c_int::from(storage.ss_family)
+}
+
+fn zeroed() -> libc::sockaddr_storage {
+    // SAFETY: `sockaddr_storage` holds integers only: all zero is a valid value.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_come_back_as_they_went() {
+        for text in [
+            "192.0.2.7:18515",
+            "0.0.0.0:0",
+            "[2001:db8::7]:65535",
+            "[fe80::1%3]:1",
+        ] {
+            let addr: SocketAddr = text.parse().unwrap();
+            assert_eq!(to_std(&from_std(addr)), Some(addr), "{text}");
+        }
+        let flow = SocketAddrV6::new(Ipv6Addr::LOCALHOST, 5, 0x1234, 9).into();
+        assert_eq!(to_std(&from_std(flow)), Some(flow));
+    }
+
+    #[test]
+    fn bytes_are_in_network_order() {
+        let storage = from_std("192.0.2.7:258".parse().unwrap());
+        // SAFETY: a `sockaddr_storage` is plain bytes, initialised by `zeroed`.
+        let bytes: &[u8; 8] = unsafe { &*(&raw const storage).cast() };
+        assert_eq!(bytes[2..], [1, 2, 192, 0, 2, 7]);
+    }
+
+    #[test]
+    fn an_unset_address_is_none() {
+        assert_eq!(to_std(&zeroed()), None);
+        // SAFETY: null is allowed.
+        assert_eq!(unsafe { from_ptr(ptr::null(), 16) }, None);
+    }
+
+    #[test]
+    fn a_short_address_is_none() {
+        let addr = "[2001:db8::7]:1".parse().unwrap();
+        let storage = from_std(addr);
+        let ptr = (&raw const storage).cast();
+        // SAFETY: the storage is longer than that.
+        assert_eq!(unsafe { from_ptr(ptr, 27) }, None);
+        // SAFETY: the storage is as long as that.
+        assert_eq!(unsafe { from_ptr(ptr, 28) }, Some(addr));
+    }
+}

@@ -1,0 +1,178 @@
+//! Calls of libibverbs that the bindings lack or get wrong.
+//!
+//! `infiniband/verbs.h` implements part of its interface inline: by macros, and by looking into the `verbs_context` around an
+//! `ibv_context`. The bindings' own `verbs_get_ctx` compares with the wrong constant and never finds one, so nothing of theirs
+//! that goes through it may be used.
+#![allow(unsafe_code)]
+
+use std::mem::{offset_of, size_of};
+
+use super::ffi;
+
+unsafe extern "C" {
+    /// `_ibv_query_gid_ex` of `infiniband/verbs.h` (rdma-core 32 and later), behind the inline `ibv_query_gid_ex`.
+    fn _ibv_query_gid_ex(
+        context: *mut ffi::ibv_context,
+        port_num: u32,
+        gid_index: u32,
+        entry: *mut ffi::ibv_gid_entry,
+        flags: u32,
+        entry_size: usize,
+    ) -> libc::c_int;
+
+    /// `_ibv_query_gid_table` of `infiniband/verbs.h` (rdma-core 32 and later), behind the inline `ibv_query_gid_table`.
+    fn _ibv_query_gid_table(
+        context: *mut ffi::ibv_context,
+        entries: *mut ffi::ibv_gid_entry,
+        max_entries: usize,
+        flags: u32,
+        entry_size: usize,
+    ) -> libc::ssize_t;
+}
+
+/// `ibv_query_gid_ex(3)`: returns 0 or an error number.
+///
+/// # Safety
+///
+/// `context` is open, `entry` valid for writes.
+pub(crate) unsafe fn ibv_query_gid_ex(
+    context: *mut ffi::ibv_context,
+    port_num: u32,
+    gid_index: u32,
+    entry: *mut ffi::ibv_gid_entry,
+) -> libc::c_int {
+    let size = size_of::<ffi::ibv_gid_entry>();
+    // SAFETY: the caller vouches for the pointers; `size` is that of the entry. No flags are defined.
+    unsafe { _ibv_query_gid_ex(context, port_num, gid_index, entry, 0, size) }
+}
+
+/// `ibv_query_gid_table(3)`: returns the number of entries written, or an error number negated.
+///
+/// # Safety
+///
+/// `context` is open, `entries` valid for writes of `max_entries` entries.
+pub(crate) unsafe fn ibv_query_gid_table(
+    context: *mut ffi::ibv_context,
+    entries: *mut ffi::ibv_gid_entry,
+    max_entries: usize,
+) -> libc::ssize_t {
+    let size = size_of::<ffi::ibv_gid_entry>();
+    // SAFETY: the caller vouches for the pointers; `size` is that of one entry. No flags are defined.
+    unsafe { _ibv_query_gid_table(context, entries, max_entries, 0, size) }
+}
+
+/// `ibv_query_port(3)` as `___ibv_query_port` of `infiniband/verbs.h` implements it: returns 0 or an error number.
+///
+/// The exported symbol alone fills a shorter, older structure and leaves the link layer's flags out.
+///
+/// # Safety
+///
+/// `context` is open, `attr` valid for writes and initialised.
+pub(crate) unsafe fn ibv_query_port(
+    context: *mut ffi::ibv_context,
+    port_num: u8,
+    attr: *mut ffi::ibv_port_attr,
+) -> libc::c_int {
+    // SAFETY: the caller vouches for `context`.
+    let query_port = unsafe { query_port_op(context) };
+    match query_port {
+        // SAFETY: the driver's own operation, with the caller's pointers and the size of the structure.
+        Some(op) => unsafe { op(context, port_num, attr, size_of::<ffi::ibv_port_attr>()) },
+        // SAFETY: the older structure is a prefix of the newer one, and what lies behind it is initialised.
+        None => unsafe { ffi::ibv_query_port(context, port_num, attr.cast()) },
+    }
+}
+
+type QueryPort =
+    unsafe extern "C" fn(*mut ffi::ibv_context, u8, *mut ffi::ibv_port_attr, usize) -> libc::c_int;
+
+/// `verbs_get_ctx_op(context, query_port)` of `infiniband/verbs.h`.
+///
+/// # Safety
+///
+/// `context` is open, or laid out as an open one.
+unsafe fn query_port_op(context: *mut ffi::ibv_context) -> Option<QueryPort> {
+    const CONTEXT: usize = offset_of!(ffi::verbs_context, context);
+    const QUERY_PORT: usize = offset_of!(ffi::verbs_context, query_port);
+    const SIZE: usize = size_of::<ffi::verbs_context>();
+
+    // SAFETY: the caller vouches for the context.
+    let abi_compat = unsafe { (*context).abi_compat };
+    // `__VERBS_ABI_IS_EXTENDED`, which is `UINTPTR_MAX`: the context is part of a `verbs_context`.
+    if abi_compat.addr() != usize::MAX {
+        return None;
+    }
+    let extended = context
+        .wrapping_byte_sub(CONTEXT)
+        .cast::<ffi::verbs_context>();
+    // SAFETY: libibverbs set the mark above, so the context is a `verbs_context`'s; `sz` stands right before it in every version.
+    let sz = unsafe { (*extended).sz };
+    // New operations are added in front: one is there when the structure reaches that far from its end.
+    if sz < SIZE - QUERY_PORT {
+        return None;
+    }
+    // SAFETY: `sz` says that the field exists.
+    unsafe { (*extended).query_port }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::MaybeUninit;
+
+    use super::*;
+
+    unsafe extern "C" fn query_port(
+        _context: *mut ffi::ibv_context,
+        port_num: u8,
+        attr: *mut ffi::ibv_port_attr,
+        size: usize,
+    ) -> libc::c_int {
+        assert_eq!((port_num, size), (7, 52));
+        // SAFETY: the test below hands in a structure of its own.
+        unsafe { (*attr).flags = 5 };
+        libc::ERANGE
+    }
+
+    /// A context as libibverbs builds it, with one operation.
+    fn context() -> Box<ffi::verbs_context> {
+        // SAFETY: a structure of integers, pointers and optional functions: all zero is a valid value.
+        let mut context: Box<ffi::verbs_context> =
+            unsafe { Box::new(MaybeUninit::zeroed().assume_init()) };
+        context.sz = size_of::<ffi::verbs_context>();
+        context.context.abi_compat = std::ptr::without_provenance_mut(usize::MAX);
+        context.query_port = Some(query_port);
+        context
+    }
+
+    #[test]
+    fn the_drivers_query_port_is_called() {
+        let mut context = context();
+        let mut attr = MaybeUninit::<ffi::ibv_port_attr>::zeroed();
+        let raw = (&raw mut *context).wrapping_byte_add(offset_of!(ffi::verbs_context, context));
+        // SAFETY: both are laid out as libibverbs does it; the operation is the one above.
+        let ret = unsafe { ibv_query_port(raw.cast(), 7, attr.as_mut_ptr()) };
+        assert_eq!(ret, libc::ERANGE);
+        // SAFETY: zeroed, and then written by the operation.
+        assert_eq!(unsafe { attr.assume_init() }.flags, 5);
+    }
+
+    #[test]
+    fn a_context_without_the_operation_is_told_apart() {
+        let find = |context: &mut ffi::verbs_context| {
+            let raw =
+                (&raw mut *context).wrapping_byte_add(offset_of!(ffi::verbs_context, context));
+            // SAFETY: laid out as libibverbs does it.
+            unsafe { query_port_op(raw.cast()) }.is_some()
+        };
+        assert!(find(&mut context()));
+        let mut old = context();
+        old.context.abi_compat = std::ptr::null_mut();
+        assert!(!find(&mut old));
+        let mut short = context();
+        short.sz = size_of::<ffi::verbs_context>() - offset_of!(ffi::verbs_context, query_port) - 1;
+        assert!(!find(&mut short));
+        let mut unset = context();
+        unset.query_port = None;
+        assert!(!find(&mut unset));
+    }
+}

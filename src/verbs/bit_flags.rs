@@ -1,0 +1,103 @@
+/// Defines an open set of flags over `u32`: named constants, set operations, and a `Debug` that lists names.
+///
+/// Bits without a name are kept: a device may report what this crate does not know.
+macro_rules! bit_flags {
+    (
+        $(#[$meta:meta])*
+        $vis:vis struct $name:ident;
+        $( $(#[$flag_meta:meta])* $flag:ident = $value:expr; )*
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+        pub struct $name(u32);
+
+        impl $name {
+            $( $(#[$flag_meta])* pub const $flag: Self = Self($value); )*
+
+            /// No flag.
+            #[must_use]
+            pub const fn empty() -> Self {
+                Self(0)
+            }
+
+            /// Takes the bits of the C interface. All bits are kept.
+            #[must_use]
+            pub const fn from_bits(bits: u32) -> Self {
+                Self(bits)
+            }
+
+            /// The bits of the C interface.
+            #[must_use]
+            pub const fn bits(self) -> u32 {
+                self.0
+            }
+
+            /// Whether no flag is set.
+            #[must_use]
+            pub const fn is_empty(self) -> bool {
+                self.0 == 0
+            }
+
+            /// Whether all flags of `other` are set.
+            #[must_use]
+            pub const fn contains(self, other: Self) -> bool {
+                self.0 & other.0 == other.0
+            }
+
+            /// The flags set in either.
+            #[must_use]
+            pub const fn union(self, other: Self) -> Self {
+                Self(self.0 | other.0)
+            }
+
+            /// The flags set here and not in `other`.
+            #[must_use]
+            pub const fn difference(self, other: Self) -> Self {
+                Self(self.0 & !other.0)
+            }
+        }
+
+        impl std::ops::BitOr for $name {
+            type Output = Self;
+
+            fn bitor(self, other: Self) -> Self {
+                self.union(other)
+            }
+        }
+
+        impl std::ops::BitOrAssign for $name {
+            fn bitor_assign(&mut self, other: Self) {
+                *self = self.union(other);
+            }
+        }
+
+        /// Lists the flags' names; bits without a name in hexadecimal.
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let names: &[(Self, &str)] = &[$( (Self::$flag, stringify!($flag)), )*];
+                let mut rest = *self;
+                let mut separator = "";
+                for &(flag, name) in names {
+                    if rest.contains(flag) {
+                        write!(f, "{separator}{name}")?;
+                        separator = " | ";
+                        rest = rest.difference(flag);
+                    }
+                }
+                match (rest.is_empty(), separator) {
+                    (true, "") => f.write_str("none"),
+                    (true, _) => Ok(()),
+                    (false, _) => write!(f, "{separator}{:#x}", rest.0),
+                }
+            }
+        }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "{}({self})", stringify!($name))
+            }
+        }
+    };
+}
+
+pub(super) use bit_flags;

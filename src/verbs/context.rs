@@ -1,0 +1,278 @@
+#![allow(unsafe_code)]
+
+use std::{
+    any::Any,
+    fmt,
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd},
+    ptr::NonNull,
+    sync::Arc,
+};
+
+use super::{
+    AsyncEvent, DeviceAttr, GidEntry, PortAttr, async_event,
+    device::{self, NodeType, TransportType},
+    gid,
+};
+use crate::{
+    status::OsError,
+    sys::{cvt_errno, ffi, log_destroy_error, verbs_ext},
+};
+
+/// An open device. Clones are the same one.
+///
+/// Either this process opened it with [`Device::open`](super::Device::open), or it is the one that the connection manager uses, from
+/// [`cm::Devices`](crate::cm::Devices). Objects made of one context cannot be combined with those of another, even of the same device.
+///
+/// See [`ibv_open_device(3)`](https://man7.org/linux/man-pages/man3/ibv_open_device.3.html).
+#[derive(Clone)]
+#[doc(alias = "ibv_context")]
+pub struct Context {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    raw: NonNull<ffi::ibv_context>,
+    owner: Owner,
+}
+
+enum Owner {
+    /// This object closes it.
+    Opened,
+    /// Somebody else closes it, and not before this is dropped.
+    Borrowed {
+        _keep_alive: Arc<dyn Any + Send + Sync>,
+    },
+}
+
+// SAFETY: libibverbs allows an open device to be used and closed from any thread.
+unsafe impl Send for Inner {}
+// SAFETY: all calls made here may run at the same time on one device; the fields read here do not change while it is open.
+unsafe impl Sync for Inner {}
+
+impl Context {
+    /// Takes over a device just opened.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is open, and nobody else will close it.
+    pub(super) unsafe fn opened(raw: NonNull<ffi::ibv_context>) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                raw,
+                owner: Owner::Opened,
+            }),
+        }
+    }
+
+    /// Uses a device that somebody else opened and will close.
+    ///
+    /// # Safety
+    ///
+    /// `raw` stays open for as long as `keep_alive` lives.
+    pub(crate) unsafe fn borrowed(
+        raw: NonNull<ffi::ibv_context>,
+        keep_alive: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                raw,
+                owner: Owner::Borrowed {
+                    _keep_alive: keep_alive,
+                },
+            }),
+        }
+    }
+
+    /// The C object. It stays open for as long as this handle or a clone lives.
+    pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_context {
+        self.inner.raw.as_ptr()
+    }
+
+    /// A number that tells the open devices of this process apart. It may come again once this one is closed.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.as_ptr().addr() as u64
+    }
+
+    /// The device's name, for instance `rxe0`.
+    #[must_use]
+    #[doc(alias = "ibv_get_device_name")]
+    pub fn device_name(&self) -> String {
+        // SAFETY: the device of an open context exists.
+        unsafe { device::name(self.device()) }
+    }
+
+    /// The device's GUID as a number: `0x0002_c903_0000_1234` is written `0002:c903:0000:1234`.
+    #[must_use]
+    #[doc(alias = "ibv_get_device_guid")]
+    pub fn guid(&self) -> u64 {
+        // SAFETY: the device of an open context exists.
+        unsafe { device::guid(self.device()) }
+    }
+
+    /// What kind of node the device is: an adapter of InfiniBand or RoCE, an iWARP adapter, and so on.
+    #[must_use]
+    pub fn node_type(&self) -> NodeType {
+        // SAFETY: the device of an open context exists.
+        unsafe { device::node_type(self.device()) }
+    }
+
+    /// Which transport the device speaks: that of InfiniBand and RoCE, or iWARP.
+    #[must_use]
+    pub fn transport_type(&self) -> TransportType {
+        // SAFETY: the device of an open context exists.
+        unsafe { device::transport_type(self.device()) }
+    }
+
+    /// What the device can do, and how much of it.
+    ///
+    /// # Errors
+    ///
+    /// What [`ibv_query_device(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device.3.html) answers.
+    #[doc(alias = "ibv_query_device")]
+    pub fn query_device(&self) -> Result<DeviceAttr, OsError> {
+        let mut attr = MaybeUninit::zeroed();
+        // SAFETY: the context is open, and the structure is a local.
+        let ret = unsafe { ffi::ibv_query_device(self.as_ptr(), attr.as_mut_ptr()) };
+        cvt_errno("ibv_query_device", ret)?;
+        // SAFETY: a structure of integers: zeroed, then filled in.
+        Ok(DeviceAttr::from_raw(unsafe { attr.assume_init() }))
+    }
+
+    /// The state and properties of a port. Ports count from 1.
+    ///
+    /// # Errors
+    ///
+    /// What [`ibv_query_port(3)`](https://man7.org/linux/man-pages/man3/ibv_query_port.3.html) answers: `EINVAL` for a port that does not
+    /// exist.
+    #[doc(alias = "ibv_query_port")]
+    pub fn query_port(&self, port: u8) -> Result<PortAttr, OsError> {
+        let mut attr = MaybeUninit::zeroed();
+        // SAFETY: the context is open, and the structure is a local, zeroed.
+        let ret = unsafe { verbs_ext::ibv_query_port(self.as_ptr(), port, attr.as_mut_ptr()) };
+        cvt_errno("ibv_query_port", ret)?;
+        // SAFETY: a structure of integers: zeroed, then filled in.
+        Ok(PortAttr::from_raw(unsafe { attr.assume_init() }))
+    }
+
+    /// One entry of a port's GID table, with its type.
+    ///
+    /// # Errors
+    ///
+    /// What [`ibv_query_gid_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_query_gid_ex.3.html) answers: `ENODATA` for an empty entry,
+    /// `EINVAL` for a port or index that does not exist.
+    #[doc(alias = "ibv_query_gid_ex")]
+    #[doc(alias = "ibv_query_gid")]
+    pub fn query_gid(&self, port: u8, index: u32) -> Result<GidEntry, OsError> {
+        let mut entry = MaybeUninit::zeroed();
+        // SAFETY: the context is open, and the structure is a local.
+        let ret = unsafe {
+            verbs_ext::ibv_query_gid_ex(self.as_ptr(), port.into(), index, entry.as_mut_ptr())
+        };
+        cvt_errno("ibv_query_gid_ex", ret)?;
+        // SAFETY: a structure of integers: zeroed, then filled in.
+        Ok(GidEntry::from_raw(unsafe { entry.assume_init() }))
+    }
+
+    /// All entries of a port's GID table that are not empty.
+    ///
+    /// # Errors
+    ///
+    /// What [`ibv_query_gid_table(3)`](https://man7.org/linux/man-pages/man3/ibv_query_gid_table.3.html) answers, and what
+    /// [`query_port`](Self::query_port) does.
+    #[doc(alias = "ibv_query_gid_table")]
+    pub fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, OsError> {
+        // Says so when there is no such port: the table below holds those of all ports.
+        self.query_port(port)?;
+        let mut len = 0;
+        for port in 1..=self.query_device()?.phys_port_cnt() {
+            len += self.query_port(port)?.gid_tbl_len() as usize;
+        }
+        gid::table(self, port, len)
+    }
+
+    /// An entry of a port's table of partition keys.
+    ///
+    /// # Errors
+    ///
+    /// What [`ibv_query_pkey(3)`](https://man7.org/linux/man-pages/man3/ibv_query_pkey.3.html) answers.
+    #[doc(alias = "ibv_query_pkey")]
+    pub fn query_pkey(&self, port: u8, index: u16) -> Result<u16, OsError> {
+        let mut pkey = 0;
+        // SAFETY: the context is open, and the number is a local.
+        let ret = unsafe { ffi::ibv_query_pkey(self.as_ptr(), port, index.into(), &raw mut pkey) };
+        cvt_errno("ibv_query_pkey", ret)?;
+        Ok(u16::from_be(pkey))
+    }
+
+    /// How many completion vectors the device has: interrupts that completion queues can be spread over.
+    #[must_use]
+    pub fn num_comp_vectors(&self) -> u32 {
+        // SAFETY: the context is open, and the field does not change.
+        let vectors = unsafe { (*self.as_ptr()).num_comp_vectors };
+        u32::try_from(vectors).unwrap_or(0)
+    }
+
+    /// The descriptor that is readable when an asynchronous event can be read.
+    #[must_use]
+    pub fn async_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context is open, and the field does not change.
+        let fd = unsafe { (*self.as_ptr()).async_fd };
+        // SAFETY: libibverbs keeps the descriptor open as long as the context, which `self` keeps open.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+
+    /// Reads an asynchronous event, if there is one, and acknowledges it. Never blocks.
+    ///
+    /// The first call makes [`async_fd`](Self::async_fd) non-blocking. An event goes to one of those who read: two users of the same
+    /// context take them away from each other.
+    ///
+    /// # Errors
+    ///
+    /// What [`ibv_get_async_event(3)`](https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html) answers; `EIO` once the device is
+    /// gone.
+    #[doc(alias = "ibv_get_async_event")]
+    #[doc(alias = "ibv_ack_async_event")]
+    pub fn poll_async_event(&self) -> Result<Option<AsyncEvent>, OsError> {
+        async_event::poll(self)
+    }
+
+    /// Whether both are the same open device, so that their objects may be combined.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.inner.raw == other.inner.raw
+    }
+
+    fn device(&self) -> *mut ffi::ibv_device {
+        // SAFETY: the context is open, and the field does not change.
+        unsafe { (*self.as_ptr()).device }
+    }
+}
+
+impl AsFd for Context {
+    /// The descriptor of asynchronous events.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.async_fd()
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("device", &self.device_name())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        match self.owner {
+            Owner::Opened => {
+                // SAFETY: opened for this object alone, and everything made of it is gone, as it holds the context.
+                let ret = unsafe { ffi::ibv_close_device(self.raw.as_ptr()) };
+                log_destroy_error(cvt_errno("ibv_close_device", ret));
+            }
+            Owner::Borrowed { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,251 @@
+#![allow(unsafe_code)]
+
+use std::{ffi::CStr, fmt, ptr::NonNull, sync::Arc};
+
+use super::Context;
+use crate::{
+    status::{OsError, open_enum},
+    sys::{cvt_ptr, ffi},
+};
+
+/// The RDMA devices of this machine, as they were when the list was made.
+///
+/// See [`ibv_get_device_list(3)`](https://man7.org/linux/man-pages/man3/ibv_get_device_list.3.html).
+#[derive(Debug, Clone)]
+pub struct DeviceList {
+    devices: Vec<Device>,
+}
+
+/// An RDMA device, not opened. Clones are the same one.
+#[derive(Clone)]
+#[doc(alias = "ibv_device")]
+pub struct Device {
+    raw: NonNull<ffi::ibv_device>,
+    /// Keeps `raw` alive.
+    _list: Arc<RawList>,
+}
+
+struct RawList(NonNull<*mut ffi::ibv_device>);
+
+// SAFETY: libibverbs allows the list to be freed from any thread.
+unsafe impl Send for RawList {}
+// SAFETY: nothing reads through a shared `RawList`.
+unsafe impl Sync for RawList {}
+// SAFETY: libibverbs does not change a device while a list holds it, and its calls on one may come from any thread.
+unsafe impl Send for Device {}
+// SAFETY: as above; the calls may also run at the same time.
+unsafe impl Sync for Device {}
+
+impl DeviceList {
+    /// Reads the list. A machine without a device has an empty one.
+    ///
+    /// # Errors
+    ///
+    /// What [`ibv_get_device_list(3)`](https://man7.org/linux/man-pages/man3/ibv_get_device_list.3.html) answers: `ENOSYS` when the
+    /// kernel has no RDMA support loaded.
+    #[doc(alias = "ibv_get_device_list")]
+    pub fn new() -> Result<Self, OsError> {
+        let mut count = 0;
+        // SAFETY: the count is a local.
+        let raw = unsafe { ffi::ibv_get_device_list(&raw mut count) };
+        let raw = cvt_ptr("ibv_get_device_list", raw)?;
+        let list = Arc::new(RawList(raw));
+        let count = usize::try_from(count).unwrap_or(0);
+        // SAFETY: the call returned as many pointers, and keeps them until the list is freed.
+        let devices = unsafe { std::slice::from_raw_parts(raw.as_ptr(), count) };
+        let devices = devices
+            .iter()
+            .filter_map(|&device| NonNull::new(device))
+            .map(|raw| Device {
+                raw,
+                _list: Arc::clone(&list),
+            })
+            .collect();
+        Ok(Self { devices })
+    }
+
+    /// The devices.
+    pub fn iter(&self) -> std::slice::Iter<'_, Device> {
+        self.devices.iter()
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.devices.is_empty()
+    }
+
+    /// The device of that name, for instance `rxe0`.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<&Device> {
+        self.iter().find(|device| device.name() == name)
+    }
+}
+
+impl<'a> IntoIterator for &'a DeviceList {
+    type Item = &'a Device;
+    type IntoIter = std::slice::Iter<'a, Device>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl IntoIterator for DeviceList {
+    type Item = Device;
+    type IntoIter = std::vec::IntoIter<Device>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.devices.into_iter()
+    }
+}
+
+impl Device {
+    /// The device's name, for instance `rxe0`.
+    #[must_use]
+    #[doc(alias = "ibv_get_device_name")]
+    pub fn name(&self) -> String {
+        // SAFETY: the list keeps the device.
+        unsafe { name(self.raw.as_ptr()) }
+    }
+
+    /// The device's GUID as a number: `0x0002_c903_0000_1234` is written `0002:c903:0000:1234`.
+    #[must_use]
+    #[doc(alias = "ibv_get_device_guid")]
+    pub fn guid(&self) -> u64 {
+        // SAFETY: the list keeps the device.
+        unsafe { guid(self.raw.as_ptr()) }
+    }
+
+    /// What kind of node it is: an adapter of InfiniBand or RoCE, an iWARP adapter, and so on.
+    #[must_use]
+    pub fn node_type(&self) -> NodeType {
+        // SAFETY: the list keeps the device.
+        unsafe { node_type(self.raw.as_ptr()) }
+    }
+
+    /// Which transport it speaks: that of InfiniBand and RoCE, or iWARP.
+    #[must_use]
+    pub fn transport_type(&self) -> TransportType {
+        // SAFETY: the list keeps the device.
+        unsafe { transport_type(self.raw.as_ptr()) }
+    }
+
+    /// Opens the device. The list may be dropped then.
+    ///
+    /// # Errors
+    ///
+    /// What [`ibv_open_device(3)`](https://man7.org/linux/man-pages/man3/ibv_open_device.3.html) answers.
+    #[doc(alias = "ibv_open_device")]
+    pub fn open(&self) -> Result<Context, OsError> {
+        // SAFETY: the list keeps the device.
+        let raw = unsafe { ffi::ibv_open_device(self.raw.as_ptr()) };
+        let raw = cvt_ptr("ibv_open_device", raw)?;
+        // SAFETY: just opened, and nobody else knows it.
+        Ok(unsafe { Context::opened(raw) })
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("name", &self.name())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for RawList {
+    fn drop(&mut self) {
+        // SAFETY: made by `ibv_get_device_list`, freed once, here; open devices hold their own reference.
+        unsafe { ffi::ibv_free_device_list(self.0.as_ptr()) };
+    }
+}
+
+open_enum! {
+    /// What kind of node a device is: `enum ibv_node_type`.
+    #[doc(alias = "ibv_node_type")]
+    pub struct NodeType(i32);
+    /// A channel adapter: InfiniBand or RoCE.
+    CA = 1;
+    /// An InfiniBand switch.
+    SWITCH = 2;
+    /// An InfiniBand router.
+    ROUTER = 3;
+    /// An iWARP adapter.
+    RNIC = 4;
+    /// A usNIC adapter.
+    USNIC = 5;
+    /// A usNIC adapter over UDP.
+    USNIC_UDP = 6;
+    /// An adapter with a transport of its own.
+    UNSPECIFIED = 7;
+}
+
+open_enum! {
+    /// Which transport a device speaks: `enum ibv_transport_type`.
+    #[doc(alias = "ibv_transport_type")]
+    pub struct TransportType(i32);
+    /// InfiniBand's, which RoCE speaks as well.
+    IB = 0;
+    /// iWARP.
+    IWARP = 1;
+    /// usNIC.
+    USNIC = 2;
+    /// usNIC over UDP.
+    USNIC_UDP = 3;
+    /// One of its own.
+    UNSPECIFIED = 4;
+}
+
+/// A device's name.
+///
+/// # Safety
+///
+/// The device is held by a list or open.
+pub(super) unsafe fn name(device: *mut ffi::ibv_device) -> String {
+    // SAFETY: the caller vouches for the device.
+    let name = unsafe { ffi::ibv_get_device_name(device) };
+    if name.is_null() {
+        return String::new();
+    }
+    // SAFETY: a string inside the device, with its final zero; it does not change.
+    unsafe { CStr::from_ptr(name) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// A device's GUID in host order.
+///
+/// # Safety
+///
+/// The device is held by a list or open.
+pub(super) unsafe fn guid(device: *mut ffi::ibv_device) -> u64 {
+    // SAFETY: the caller vouches for the device.
+    u64::from_be(unsafe { ffi::ibv_get_device_guid(device) })
+}
+
+/// A device's node type.
+///
+/// # Safety
+///
+/// The device is held by a list or open.
+pub(super) unsafe fn node_type(device: *mut ffi::ibv_device) -> NodeType {
+    // SAFETY: the caller vouches for the device; the field does not change.
+    NodeType::from_raw(unsafe { (*device).node_type })
+}
+
+/// A device's transport.
+///
+/// # Safety
+///
+/// The device is held by a list or open.
+pub(super) unsafe fn transport_type(device: *mut ffi::ibv_device) -> TransportType {
+    // SAFETY: the caller vouches for the device; the field does not change.
+    TransportType::from_raw(unsafe { (*device).transport_type })
+}

@@ -1,0 +1,100 @@
+#![allow(unsafe_code)]
+
+use std::ptr::{self, NonNull};
+
+use crate::{
+    status::OsError,
+    sys::{cvt, cvt_ptr},
+};
+
+/// Zeroed pages of this process alone.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the pages belong to the process and not to a thread; access to them is the business of whoever uses `start`.
+unsafe impl Send for Mapping {}
+// SAFETY: a shared `Mapping` gives out nothing but its address and length.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes, rounded up to whole pages.
+    ///
+    /// A child process does not get them (`MADV_DONTFORK`): with copy-on-write, the parent's next write could move its page away from
+    /// under the device.
+    pub(super) fn new(len: usize) -> Result<Self, OsError> {
+        const PROT: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
+        const FLAGS: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+
+        let len = len
+            .checked_next_multiple_of(page_size())
+            .filter(|&len| len > 0 && isize::try_from(len).is_ok())
+            .ok_or(OsError::new("mmap", libc::EINVAL))?;
+        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, PROT, FLAGS, -1, 0) };
+        let start = if start == libc::MAP_FAILED {
+            ptr::null_mut()
+        } else {
+            start
+        };
+        let mapping = Self {
+            start: cvt_ptr("mmap", start.cast())?,
+            len,
+        };
+        // SAFETY: these are exactly the pages mapped above; the advice changes nothing for this process.
+        let ret = unsafe { libc::madvise(mapping.start.as_ptr().cast(), len, libc::MADV_DONTFORK) };
+        cvt("madvise", ret)?;
+        Ok(mapping)
+    }
+
+    /// The first byte, page aligned.
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// The length in bytes, whole pages.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the pages were mapped by `new`, and whoever used them has let go: they are unmapped once, here.
+        let ret = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+        if let Err(error) = cvt("munmap", ret) {
+            log::error!("{error}: {} bytes are leaked", self.len);
+        }
+    }
+}
+
+fn page_size() -> usize {
+    // SAFETY: `sysconf` only reads.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    // POSIX requires the value, so the fallback is never taken; 64 KiB is a multiple of every page size there is.
+    usize::try_from(size).unwrap_or(64 << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_pages_zeroed() {
+        let mapping = Mapping::new(page_size() + 1).unwrap();
+        assert_eq!(mapping.len(), 2 * page_size());
+        assert_eq!(mapping.start().addr().get() % page_size(), 0);
+        // SAFETY: the mapping is that long, and nobody else knows it.
+        let bytes = unsafe { std::slice::from_raw_parts(mapping.start().as_ptr(), mapping.len()) };
+        assert!(bytes.iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn impossible_lengths_are_refused() {
+        for len in [0, usize::MAX, isize::MAX as usize] {
+            assert_eq!(Mapping::new(len).unwrap_err().call, "mmap", "{len}");
+        }
+    }
+}

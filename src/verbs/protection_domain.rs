@@ -1,0 +1,75 @@
+#![allow(unsafe_code)]
+
+use std::{fmt, ptr::NonNull, sync::Arc};
+
+use super::Context;
+use crate::{
+    status::OsError,
+    sys::{cvt_errno, cvt_ptr, ffi, log_destroy_error},
+};
+
+/// A protection domain: queue pairs can use the memory regions of their own domain only. Clones are the same one.
+///
+/// See [`ibv_alloc_pd(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_pd.3.html).
+#[derive(Clone)]
+#[doc(alias = "ibv_pd")]
+pub struct ProtectionDomain {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    raw: NonNull<ffi::ibv_pd>,
+    context: Context,
+}
+
+// SAFETY: libibverbs allows a protection domain to be used and freed from any thread.
+unsafe impl Send for Inner {}
+// SAFETY: nothing of it changes after it is made, and objects may be made of it by several threads at the same time.
+unsafe impl Sync for Inner {}
+
+impl ProtectionDomain {
+    /// Makes a protection domain.
+    ///
+    /// # Errors
+    ///
+    /// What [`ibv_alloc_pd(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_pd.3.html) answers.
+    #[doc(alias = "ibv_alloc_pd")]
+    pub fn new(context: &Context) -> Result<Self, OsError> {
+        // SAFETY: the context is open.
+        let raw = unsafe { ffi::ibv_alloc_pd(context.as_ptr()) };
+        let raw = cvt_ptr("ibv_alloc_pd", raw)?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                raw,
+                context: context.clone(),
+            }),
+        })
+    }
+
+    /// The device that it belongs to.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.inner.context
+    }
+
+    /// The C object. It exists for as long as this handle or a clone lives.
+    pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_pd {
+        self.inner.raw.as_ptr()
+    }
+}
+
+impl fmt::Debug for ProtectionDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProtectionDomain")
+            .field("context", self.context())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, freed once, here; everything made of it is gone, as it holds the domain.
+        let ret = unsafe { ffi::ibv_dealloc_pd(self.raw.as_ptr()) };
+        log_destroy_error(cvt_errno("ibv_dealloc_pd", ret));
+    }
+}

@@ -1,0 +1,70 @@
+use std::ptr;
+
+use super::{
+    PostError, RecvWr,
+    posting::{Chain, HeldRegions},
+};
+use crate::sys::ffi;
+
+/// The safe way into a receive queue, of a queue pair or shared: what is posted stays alive until the queue goes.
+#[derive(Default)]
+pub(super) struct RecvQueue {
+    chain: Chain<ffi::ibv_recv_wr>,
+    regions: HeldRegions,
+}
+
+impl RecvQueue {
+    /// Posts requests of at most `max_sge` elements each with the C function `post`.
+    pub(super) fn post(
+        &mut self,
+        requests: &[RecvWr<'_>],
+        max_sge: u32,
+        post: impl FnOnce(*mut ffi::ibv_recv_wr, *mut *mut ffi::ibv_recv_wr) -> libc::c_int,
+    ) -> Result<(), PostError> {
+        let Self { chain, regions } = self;
+        let translate = |request: &RecvWr<'_>, list: &mut Vec<ffi::ibv_sge>| {
+            let sges = request.sg_list.as_slice();
+            let num_sge = num_sge(sges.len(), max_sge)?;
+            regions.hold(sges);
+            list.extend(sges.iter().map(|sge| sge.to_raw()));
+            Ok(ffi::ibv_recv_wr {
+                wr_id: request.wr_id,
+                next: ptr::null_mut(),
+                sg_list: ptr::null_mut(),
+                num_sge,
+            })
+        };
+        chain.post(requests, translate, post)
+    }
+}
+
+/// The number of elements as C takes it, when the queue takes as many. Not every driver looks.
+pub(super) fn num_sge(len: usize, max: u32) -> Result<libc::c_int, libc::c_int> {
+    match i32::try_from(len) {
+        Ok(num_sge) if num_sge.unsigned_abs() <= max => Ok(num_sge),
+        _ => Err(libc::EINVAL),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_elements_than_the_queue_takes_are_refused() {
+        assert_eq!(num_sge(0, 0), Ok(0));
+        assert_eq!(num_sge(4, 4), Ok(4));
+        assert_eq!(num_sge(5, 4), Err(libc::EINVAL));
+        assert_eq!(num_sge(1 << 31, u32::MAX), Err(libc::EINVAL));
+    }
+
+    #[test]
+    fn requests_without_elements_are_posted() {
+        let requests = [RecvWr::new(7, &[]), RecvWr::new(8, &[])];
+        let result = RecvQueue::default().post(&requests, 1, |first, _| {
+            assert!(!first.is_null());
+            0
+        });
+        assert_eq!(result, Ok(()));
+    }
+}

@@ -1,0 +1,333 @@
+use super::{AddressHandle, QpType, Sge, sge::SgeList};
+use crate::sys::ffi;
+
+/// A work request of the send queue: a send, or a one-sided operation.
+///
+/// ```no_run
+/// # use rdmsg::verbs::{Inline, MemoryRegion, PostError, QueuePair, RemoteAddr, SendWr, Sge};
+/// # fn main() {}
+/// # fn f(qp: &QueuePair, region: &MemoryRegion, peer: RemoteAddr) -> Result<(), PostError> {
+/// qp.post_send(&[
+///     SendWr::write(1, Sge::new(region, ..4096), peer),
+///     SendWr::send(2, Inline(b"written")).signaled(),
+/// ])
+/// # }
+/// ```
+///
+/// Without [`signaled`](Self::signaled) a request that succeeds has no completion, unless the queue pair was made with `sq_sig_all`. Its
+/// place in the send queue becomes free when a later one's completion is polled, so signal at least one in a queue's length.
+///
+/// See [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
+#[derive(Debug, Clone, Copy)]
+#[doc(alias = "ibv_send_wr")]
+pub struct SendWr<'a> {
+    pub(super) wr_id: u64,
+    pub(super) payload: Payload<'a>,
+    pub(super) op: Op,
+    pub(super) ud: Option<UdTarget<'a>>,
+    pub(super) flags: u32,
+}
+
+/// The bytes that a send or WRITE carries: pieces of memory regions, or [`Inline`] ones.
+#[derive(Debug, Clone, Copy)]
+pub struct Payload<'a>(pub(super) Bytes<'a>);
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Bytes<'a> {
+    Registered(SgeList<'a>),
+    Inline(&'a [u8]),
+}
+
+/// Bytes that are copied into the work request when it is posted, so they need not be registered.
+///
+/// At most as many as the queue pair's [`QpCap::max_inline_data`](super::QpCap::max_inline_data).
+#[derive(Debug, Clone, Copy)]
+#[doc(alias = "IBV_SEND_INLINE")]
+#[expect(clippy::exhaustive_structs, reason = "a name for a parameter")]
+pub struct Inline<'a>(pub &'a [u8]);
+
+/// Memory of the peer, as the peer made it known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "what one-sided operations take, no more"
+)]
+pub struct RemoteAddr {
+    /// The address of the first byte: [`MemoryRegion::addr`](super::MemoryRegion::addr) at the peer, plus an offset.
+    pub addr: u64,
+    /// The key: [`MemoryRegion::rkey`](super::MemoryRegion::rkey) at the peer.
+    pub rkey: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Op {
+    Send,
+    SendWithImm(u32),
+    SendWithInv(u32),
+    Write(RemoteAddr),
+    WriteWithImm(RemoteAddr, u32),
+    Read(RemoteAddr),
+    FetchAdd {
+        remote: RemoteAddr,
+        add: u64,
+    },
+    CompareSwap {
+        remote: RemoteAddr,
+        compare: u64,
+        swap: u64,
+    },
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct UdTarget<'a> {
+    pub(super) handle: &'a AddressHandle,
+    pub(super) qp_num: u32,
+    pub(super) qkey: u32,
+}
+
+impl<'a> SendWr<'a> {
+    /// A message to the peer's next receive.
+    #[must_use]
+    #[doc(alias = "IBV_WR_SEND")]
+    pub fn send(wr_id: u64, payload: impl Into<Payload<'a>>) -> Self {
+        Self::new(wr_id, payload.into(), Op::Send)
+    }
+
+    /// A message with 32 bits more, which the peer finds in the completion. In host order here and there.
+    #[must_use]
+    #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
+    pub fn send_with_imm(wr_id: u64, payload: impl Into<Payload<'a>>, imm_data: u32) -> Self {
+        Self::new(wr_id, payload.into(), Op::SendWithImm(imm_data))
+    }
+
+    /// A message that makes a key of the peer's invalid. The peer's memory must allow it: a memory window, not a plain region.
+    #[must_use]
+    #[doc(alias = "IBV_WR_SEND_WITH_INV")]
+    pub fn send_with_inv(wr_id: u64, payload: impl Into<Payload<'a>>, rkey: u32) -> Self {
+        Self::new(wr_id, payload.into(), Op::SendWithInv(rkey))
+    }
+
+    /// Writes to the peer's memory. The peer is not told.
+    #[must_use]
+    #[doc(alias = "IBV_WR_RDMA_WRITE")]
+    pub fn write(wr_id: u64, payload: impl Into<Payload<'a>>, remote: RemoteAddr) -> Self {
+        Self::new(wr_id, payload.into(), Op::Write(remote))
+    }
+
+    /// Writes to the peer's memory, and completes the peer's next receive with these 32 bits. In host order here and there.
+    #[must_use]
+    #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
+    pub fn write_with_imm(
+        wr_id: u64,
+        payload: impl Into<Payload<'a>>,
+        remote: RemoteAddr,
+        imm_data: u32,
+    ) -> Self {
+        Self::new(wr_id, payload.into(), Op::WriteWithImm(remote, imm_data))
+    }
+
+    /// Reads from the peer's memory into these pieces, which must allow `LOCAL_WRITE`.
+    #[must_use]
+    #[doc(alias = "IBV_WR_RDMA_READ")]
+    pub fn read(wr_id: u64, into: impl Into<SgeList<'a>>, remote: RemoteAddr) -> Self {
+        Self::new(wr_id, into.into().into(), Op::Read(remote))
+    }
+
+    /// Adds to 8 aligned bytes of the peer's memory, and puts what was there into `into`, of 8 bytes. All numbers are in host order.
+    #[must_use]
+    #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
+    pub fn fetch_add(wr_id: u64, into: Sge<'a>, remote: RemoteAddr, add: u64) -> Self {
+        Self::new(wr_id, into.into(), Op::FetchAdd { remote, add })
+    }
+
+    /// Replaces 8 aligned bytes of the peer's memory by `swap` if they are `compare`, and puts what was there into `into`, of 8 bytes. All
+    /// numbers are in host order.
+    #[must_use]
+    #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
+    pub fn compare_swap(
+        wr_id: u64,
+        into: Sge<'a>,
+        remote: RemoteAddr,
+        compare: u64,
+        swap: u64,
+    ) -> Self {
+        Self::new(
+            wr_id,
+            into.into(),
+            Op::CompareSwap {
+                remote,
+                compare,
+                swap,
+            },
+        )
+    }
+
+    /// Where to send a datagram: the path, the queue pair there, and its Q_Key. Needed on datagram queue pairs, and only there.
+    #[must_use]
+    pub fn to(mut self, handle: &'a AddressHandle, qp_num: u32, qkey: u32) -> Self {
+        self.ud = Some(UdTarget {
+            handle,
+            qp_num,
+            qkey,
+        });
+        self
+    }
+
+    /// Has a completion even if it succeeds.
+    #[must_use]
+    #[doc(alias = "IBV_SEND_SIGNALED")]
+    pub fn signaled(self) -> Self {
+        self.with(ffi::ibv_send_flags::IBV_SEND_SIGNALED)
+    }
+
+    /// The peer's completion counts where only solicited ones were asked for:
+    /// [`CompletionQueue::req_notify`](super::CompletionQueue::req_notify).
+    #[must_use]
+    #[doc(alias = "IBV_SEND_SOLICITED")]
+    pub fn solicited(self) -> Self {
+        self.with(ffi::ibv_send_flags::IBV_SEND_SOLICITED)
+    }
+
+    /// Starts only when the READs and atomic operations posted before are done.
+    #[must_use]
+    #[doc(alias = "IBV_SEND_FENCE")]
+    pub fn fence(self) -> Self {
+        self.with(ffi::ibv_send_flags::IBV_SEND_FENCE)
+    }
+
+    fn new(wr_id: u64, payload: Payload<'a>, op: Op) -> Self {
+        let flags = match payload.0 {
+            Bytes::Registered(_) => 0,
+            Bytes::Inline(_) => ffi::ibv_send_flags::IBV_SEND_INLINE.0,
+        };
+        Self {
+            wr_id,
+            payload,
+            op,
+            ud: None,
+            flags,
+        }
+    }
+
+    fn with(mut self, flag: ffi::ibv_send_flags) -> Self {
+        self.flags |= flag.0;
+        self
+    }
+}
+
+impl Op {
+    pub(super) const fn opcode(self) -> ffi::ibv_wr_opcode::Type {
+        use ffi::ibv_wr_opcode as c;
+        match self {
+            Self::Send => c::IBV_WR_SEND,
+            Self::SendWithImm(_) => c::IBV_WR_SEND_WITH_IMM,
+            Self::SendWithInv(_) => c::IBV_WR_SEND_WITH_INV,
+            Self::Write(_) => c::IBV_WR_RDMA_WRITE,
+            Self::WriteWithImm(..) => c::IBV_WR_RDMA_WRITE_WITH_IMM,
+            Self::Read(_) => c::IBV_WR_RDMA_READ,
+            Self::FetchAdd { .. } => c::IBV_WR_ATOMIC_FETCH_AND_ADD,
+            Self::CompareSwap { .. } => c::IBV_WR_ATOMIC_CMP_AND_SWP,
+        }
+    }
+
+    /// Whether queue pairs of this type can do it. Drivers look at members of the request that depend on the type, so one that does not
+    /// fit must never reach them.
+    pub(super) fn is_possible(self, qp_type: QpType) -> bool {
+        match (qp_type, self) {
+            (QpType::RC, _) => true,
+            (
+                QpType::UC,
+                Self::Send | Self::SendWithImm(_) | Self::Write(_) | Self::WriteWithImm(..),
+            ) => true,
+            (QpType::UD, Self::Send | Self::SendWithImm(_)) => true,
+            _ => false,
+        }
+    }
+
+    pub(super) const fn is_atomic(self) -> bool {
+        matches!(self, Self::FetchAdd { .. } | Self::CompareSwap { .. })
+    }
+}
+
+impl<'a> From<SgeList<'a>> for Payload<'a> {
+    fn from(list: SgeList<'a>) -> Self {
+        Self(Bytes::Registered(list))
+    }
+}
+
+impl<'a> From<Sge<'a>> for Payload<'a> {
+    fn from(sge: Sge<'a>) -> Self {
+        SgeList::from(sge).into()
+    }
+}
+
+impl<'a> From<&'a [Sge<'a>]> for Payload<'a> {
+    fn from(sges: &'a [Sge<'a>]) -> Self {
+        SgeList::from(sges).into()
+    }
+}
+
+impl<'a, const N: usize> From<&'a [Sge<'a>; N]> for Payload<'a> {
+    fn from(sges: &'a [Sge<'a>; N]) -> Self {
+        SgeList::from(sges).into()
+    }
+}
+
+impl<'a> From<Inline<'a>> for Payload<'a> {
+    fn from(inline: Inline<'a>) -> Self {
+        Self(Bytes::Inline(inline.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REMOTE: RemoteAddr = RemoteAddr {
+        addr: 0x1000,
+        rkey: 7,
+    };
+
+    #[test]
+    fn each_type_takes_what_it_can_do() {
+        let all = [
+            Op::Send,
+            Op::SendWithImm(1),
+            Op::SendWithInv(1),
+            Op::Write(REMOTE),
+            Op::WriteWithImm(REMOTE, 1),
+            Op::Read(REMOTE),
+            Op::FetchAdd {
+                remote: REMOTE,
+                add: 1,
+            },
+            Op::CompareSwap {
+                remote: REMOTE,
+                compare: 1,
+                swap: 2,
+            },
+        ];
+        let possible = |qp_type| all.map(|op| op.is_possible(qp_type));
+        assert_eq!(possible(QpType::RC), [true; 8]);
+        assert_eq!(
+            possible(QpType::UC),
+            [true, true, false, true, true, false, false, false]
+        );
+        assert_eq!(
+            possible(QpType::UD),
+            [true, true, false, false, false, false, false, false]
+        );
+        assert_eq!(possible(QpType::from_raw(99)), [false; 8]);
+    }
+
+    #[test]
+    fn flags_add_up() {
+        use ffi::ibv_send_flags as c;
+        let wr = SendWr::send(1, &[]).signaled().solicited().fence();
+        assert_eq!(
+            wr.flags,
+            (c::IBV_SEND_SIGNALED | c::IBV_SEND_SOLICITED | c::IBV_SEND_FENCE).0
+        );
+        assert_eq!(SendWr::send(1, Inline(b"x")).flags, c::IBV_SEND_INLINE.0);
+    }
+}
