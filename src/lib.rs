@@ -4,3 +4,5 @@
 #[expect(dead_code, reason = "the engine comes next")]
 mod proto;
 pub mod status;
+mod sys;
+pub mod verbs;
