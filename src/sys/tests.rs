@@ -1,14 +1,14 @@
 //! The numbers of [`crate::status`] against those of the headers, and the converters of C results.
 
+#![allow(unsafe_code)]
+
 use super::*;
 use crate::status::{CmEventType, WcStatus};
 
 #[test]
 fn cvt_takes_minus_one_for_an_error() {
     assert_eq!(cvt("f", 3), Ok(3));
-    // No descriptor has this number, so `errno` is known.
-    // SAFETY: closing an invalid descriptor does nothing.
-    let ret = unsafe { libc::close(-1) };
+    let ret = fail_with_ebadf();
     assert_eq!(cvt("close", ret), Err(OsError::new("close", libc::EBADF)));
 }
 
@@ -23,8 +23,7 @@ fn cvt_errno_understands_all_three_conventions() {
         cvt_errno("f", -libc::ENOMEM),
         Err(OsError::new("f", libc::ENOMEM))
     );
-    // SAFETY: closing an invalid descriptor does nothing.
-    let ret = unsafe { libc::close(-1) };
+    let ret = fail_with_ebadf();
     assert_eq!(
         cvt_errno("close", ret),
         Err(OsError::new("close", libc::EBADF))
@@ -39,12 +38,17 @@ fn cvt_ptr_takes_null_for_an_error() {
         cvt_ptr("f", &raw mut value).map(NonNull::as_ptr),
         Ok(&raw mut value)
     );
-    // SAFETY: closing an invalid descriptor does nothing.
-    unsafe { libc::close(-1) };
+    fail_with_ebadf();
     assert_eq!(
         cvt_ptr::<u8>("f", std::ptr::null_mut()),
         Err(OsError::new("f", libc::EBADF))
     );
+}
+
+/// Fails as C does: −1, and `errno` is `EBADF`.
+fn fail_with_ebadf() -> libc::c_int {
+    // SAFETY: closing what is no descriptor does nothing.
+    unsafe { libc::close(-1) }
 }
 
 /// Checks constants of ours against the C enumerators of the same names.

@@ -135,6 +135,8 @@ unsafe fn read(raw: *const ffi::ibv_async_event) -> AsyncEvent {
     let event_type = AsyncEventType::from_raw(unsafe { event_type.cast::<u32>().read() });
     // SAFETY: the caller vouches for `raw`; the place is not read.
     let element = unsafe { &raw const (*raw).element };
+    // SAFETY: each member starts where the union does, and the pointers are as long as it is; all of it is initialised.
+    let object = unsafe { element.cast::<*const libc::c_void>().read() };
     let element = match event_type {
         AsyncEventType::QP_FATAL
         | AsyncEventType::QP_REQ_ERR
@@ -144,20 +146,20 @@ unsafe fn read(raw: *const ffi::ibv_async_event) -> AsyncEvent {
         | AsyncEventType::PATH_MIG
         | AsyncEventType::PATH_MIG_ERR
         | AsyncEventType::QP_LAST_WQE_REACHED => {
-            // SAFETY: these events have this member, and its object exists.
-            let qp_num = unsafe { (*(*element).qp).qp_num };
+            // SAFETY: these events are about a queue pair, and it exists.
+            let qp_num = unsafe { (*object.cast::<ffi::ibv_qp>()).qp_num };
             AsyncElement::QueuePair { qp_num }
         }
         AsyncEventType::CQ_ERR => {
-            // SAFETY: this event has this member, and its object exists.
-            let cookie = unsafe { (*(*element).cq).cq_context };
+            // SAFETY: this event is about a completion queue, and it exists.
+            let cookie = unsafe { (*object.cast::<ffi::ibv_cq>()).cq_context };
             AsyncElement::CompletionQueue {
                 cookie: cookie.addr() as u64,
             }
         }
         AsyncEventType::SRQ_ERR | AsyncEventType::SRQ_LIMIT_REACHED => {
-            // SAFETY: these events have this member, and its object exists.
-            let cookie = unsafe { (*(*element).srq).srq_context };
+            // SAFETY: these events are about a shared receive queue, and it exists.
+            let cookie = unsafe { (*object.cast::<ffi::ibv_srq>()).srq_context };
             AsyncElement::SharedReceiveQueue {
                 cookie: cookie.addr() as u64,
             }
@@ -169,8 +171,8 @@ unsafe fn read(raw: *const ffi::ibv_async_event) -> AsyncEvent {
         | AsyncEventType::SM_CHANGE
         | AsyncEventType::CLIENT_REREGISTER
         | AsyncEventType::GID_CHANGE => {
-            // SAFETY: these events have this member.
-            let port = unsafe { (*element).port_num };
+            // SAFETY: the member of these events; initialised, as all of the union is.
+            let port = unsafe { element.cast::<libc::c_int>().read() };
             u8::try_from(port).map_or(AsyncElement::Unknown, AsyncElement::Port)
         }
         AsyncEventType::DEVICE_FATAL => AsyncElement::Device,

@@ -86,3 +86,23 @@ pub use send_wr::{Inline, Payload, RemoteAddr, SendWr};
 pub use sge::{Sge, SgeList};
 pub use shared_receive_queue::{SharedReceiveQueue, SrqAttr};
 pub use work_completion::{Success, WcError, WcFlags, WcOpcode, WorkCompletion};
+
+/// What the documentation above says of threads.
+#[cfg(test)]
+const _: () = {
+    const fn assert_send_sync<T: Send + Sync>() {}
+
+    assert_send_sync::<DeviceList>();
+    assert_send_sync::<Device>();
+    assert_send_sync::<Context>();
+    assert_send_sync::<ProtectionDomain>();
+    assert_send_sync::<MemoryRegion>();
+    assert_send_sync::<CompletionChannel>();
+    assert_send_sync::<CompletionQueue>();
+    assert_send_sync::<SharedReceiveQueue>();
+    assert_send_sync::<QueuePair>();
+    assert_send_sync::<AddressHandle>();
+    assert_send_sync::<WorkCompletion>();
+    assert_send_sync::<SendWr<'_>>();
+    assert_send_sync::<RecvWr<'_>>();
+};

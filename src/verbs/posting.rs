@@ -164,7 +164,7 @@ impl<W: RawWr> Chain<W> {
                 ptr::null_mut()
             };
             // SAFETY: `position` is inside the vector, which nothing else borrows.
-            let wr = unsafe { &mut *first.add(position) };
+            let wr = unsafe { &mut *first.wrapping_add(position) };
             let num_sge = wr.num_sge();
             wr.link(
                 next,
@@ -210,9 +210,9 @@ mod tests {
         while !wr.is_null() {
             // SAFETY: the chain under test is linked with pointers into its own vector, which ends with null.
             let current = unsafe { &*wr };
-            let sges = (0..current.num_sge())
+            let sges = (0..current.num_sge as usize)
                 // SAFETY: as many elements belong to the request.
-                .map(|index| unsafe { (*current.sg_list.add(index)).addr })
+                .map(|index| unsafe { (*current.sg_list.wrapping_add(index)).addr })
                 .collect();
             seen.push((current.wr_id, sges));
             wr = current.next;

@@ -233,13 +233,11 @@ impl Op {
     /// Whether queue pairs of this type can do it. Drivers look at members of the request that depend on the type, so one that does not
     /// fit must never reach them.
     pub(super) fn is_possible(self, qp_type: QpType) -> bool {
-        match (qp_type, self) {
-            (QpType::RC, _) => true,
-            (
-                QpType::UC,
-                Self::Send | Self::SendWithImm(_) | Self::Write(_) | Self::WriteWithImm(..),
-            ) => true,
-            (QpType::UD, Self::Send | Self::SendWithImm(_)) => true,
+        let plain = matches!(self, Self::Send | Self::SendWithImm(_));
+        match qp_type {
+            QpType::RC => true,
+            QpType::UC => plain || matches!(self, Self::Write(_) | Self::WriteWithImm(..)),
+            QpType::UD => plain,
             _ => false,
         }
     }

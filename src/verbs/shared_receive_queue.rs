@@ -115,24 +115,6 @@ impl SharedReceiveQueue {
         })
     }
 
-    /// Posts one receive, or a chain of them.
-    ///
-    /// # Safety
-    ///
-    /// `wr` and what it is chained to are complete, with at most `max_sge` elements each, and live during the call. The memory that they
-    /// name is registered, and nobody uses it, until they complete or the queue is destroyed.
-    ///
-    /// # Errors
-    ///
-    /// What [`ibv_post_srq_recv(3)`](https://man7.org/linux/man-pages/man3/ibv_post_srq_recv.3.html) answers. Of a chain, those before
-    /// the one at fault are posted.
-    pub(crate) unsafe fn post_recv_raw(&self, wr: *mut ffi::ibv_recv_wr) -> Result<(), OsError> {
-        let mut bad_wr = ptr::null_mut();
-        // SAFETY: the queue exists; the caller vouches for the chain.
-        let ret = unsafe { ffi::ibv_post_srq_recv(self.as_ptr(), wr, &raw mut bad_wr) };
-        cvt_errno("ibv_post_srq_recv", ret)
-    }
-
     /// Sets the limit: [`SrqAttr::srq_limit`].
     ///
     /// # Errors
