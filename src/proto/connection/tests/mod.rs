@@ -1,0 +1,27 @@
+//! A connection is tested against another one: [`pair`] puts two of them on a simulated wire and a simulated connection manager,
+//! [`scripts`] plays named scenes on it, [`random`] plays anything, and [`table`] looks at each event in each state.
+
+mod pair;
+mod random;
+mod scripts;
+mod table;
+
+use std::time::Duration;
+
+use crate::proto::Params;
+
+fn params() -> Params {
+    Params {
+        window: 4,
+        eager_size: 64,
+        max_message: 64,
+        send_slots: 4,
+        connect_timeout: Duration::from_secs(5),
+        resolve_timeout: Duration::from_secs(2),
+        retry_refused: false,
+        close_timeout: Duration::from_secs(5),
+        drain_timeout: Duration::from_secs(2),
+        keepalive_interval: None,
+        keepalive_timeout: Duration::from_secs(3),
+    }
+}

@@ -1,0 +1,442 @@
+//! Two connections, a wire that keeps the order of each direction, and queues in which completions and connection manager events
+//! wait until somebody looks. Who looks where next is the test's choice, so events and completions overtake each other.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    proto::{
+        CONTROL_RECEIVES, CONTROL_SENDS, CloseReason, CmInput, CmOp, Connection, DrainSide, Event, HEADER_LEN, Output, Params,
+        SendRefused, Transmit, Work, connection::Transfer,
+    },
+    status::WcStatus,
+};
+
+/// Which side.
+pub(super) const A: usize = 0;
+pub(super) const B: usize = 1;
+
+/// Something the device reports.
+#[derive(Debug)]
+enum Completion {
+    Recv { buffer: u32, frame: Vec<u8> },
+    Sent { slot: u32 },
+    Flushed(Work),
+    Drained(DrainSide),
+}
+
+/// Something the connection manager reports.
+#[derive(Debug, Clone)]
+enum Cm {
+    AddrResolved,
+    RouteResolved,
+    Established(Vec<u8>),
+    Disconnected,
+}
+
+/// A frame on its way, with what its sender is to learn of it.
+#[derive(Debug)]
+struct InFlight {
+    slot: u32,
+    signalled: bool,
+    frame: Vec<u8>,
+}
+
+/// One side: its connection, its device and its application.
+#[derive(Debug)]
+pub(super) struct Side {
+    pub(super) conn: Connection,
+    params: Params,
+    /// Receives that the device has.
+    posted: VecDeque<u32>,
+    /// Sends that the device has: the front is next on the wire.
+    sending: VecDeque<InFlight>,
+    /// Slots whose sends are not known to have completed, oldest first.
+    slots: VecDeque<(u32, bool)>,
+    cq: VecDeque<Completion>,
+    cm: VecDeque<Cm>,
+    /// Whether the queue pair is in its error state.
+    broken: bool,
+    disconnected: bool,
+    /// Whether the connection was handed to the application.
+    pub(super) established: bool,
+    /// Numbers of the messages sent.
+    pub(super) sent: u32,
+    /// Messages the application has not let go of: buffers.
+    pub(super) kept: VecDeque<u32>,
+    /// Numbers of the messages received.
+    pub(super) received: u32,
+    pub(super) ended: Option<(CloseReason, bool)>,
+    /// Whether a sender was told that it may go on, since it was refused.
+    pub(super) writable: bool,
+}
+
+/// The two sides and the clock.
+#[derive(Debug)]
+pub(super) struct Pair {
+    pub(super) sides: [Side; 2],
+    pub(super) now: Instant,
+}
+
+/// A step that the simulation may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The front frame of this side's send queue arrives.
+    Wire(usize),
+    /// This side looks at its next completion.
+    Cq(usize),
+    /// This side looks at its next connection manager event.
+    Cm(usize),
+}
+
+impl Side {
+    fn new(conn: Connection, params: Params) -> Self {
+        Self {
+            conn,
+            params,
+            posted: VecDeque::new(),
+            sending: VecDeque::new(),
+            slots: VecDeque::new(),
+            cq: VecDeque::new(),
+            cm: VecDeque::new(),
+            broken: false,
+            disconnected: false,
+            established: false,
+            sent: 0,
+            kept: VecDeque::new(),
+            received: 0,
+            ended: None,
+            writable: true,
+        }
+    }
+
+    fn post(&mut self, transmit: Transmit, payload: &[u8]) {
+        let depth = self.params.send_slots + CONTROL_SENDS;
+        assert!(transmit.slot < depth, "the slot exists");
+        assert!(self.slots.iter().all(|(slot, _)| *slot != transmit.slot), "the slot is not the device's: {transmit:?}");
+        self.slots.push_back((transmit.slot, transmit.signalled));
+        let frame = [&transmit.header[..], payload].concat();
+        let InFlight { slot, signalled, frame } =
+            InFlight { slot: transmit.slot, signalled: transmit.signalled, frame };
+        if self.broken {
+            self.cq.push_back(Completion::Flushed(Work::Send { slot }));
+        } else {
+            self.sending.push_back(InFlight { slot, signalled, frame });
+        }
+    }
+
+    fn repost(&mut self, buffer: u32) {
+        let count = u32::from(self.params.window) + CONTROL_RECEIVES;
+        assert!(buffer < count, "the buffer exists");
+        assert!(!self.posted.contains(&buffer) && !self.kept.contains(&buffer), "the buffer is free");
+        if self.broken {
+            self.cq.push_back(Completion::Flushed(Work::Recv { buffer }));
+        } else {
+            self.posted.push_back(buffer);
+        }
+    }
+
+    /// The queue pair goes to its error state: everything that it has comes back, in order.
+    fn break_down(&mut self) {
+        self.broken = true;
+        let recvs = self.posted.drain(..).map(|buffer| Completion::Flushed(Work::Recv { buffer }));
+        let sends = self.sending.drain(..).map(|frame| Completion::Flushed(Work::Send { slot: frame.slot }));
+        self.cq.extend(recvs.chain(sends));
+    }
+}
+
+impl Pair {
+    /// Side A connects to side B; nothing has happened yet.
+    pub(super) fn new(a: Params, b: Params) -> Self {
+        let now = Instant::now();
+        let connecting = Connection::connect(a.clone(), 1, b"from a", now);
+        // B's connection is made when A's request arrives; until then it stands for a listener.
+        let listening = Connection::connect(b.clone(), 2, b"", now);
+        let mut pair = Self { sides: [Side::new(connecting, a), Side::new(listening, b)], now };
+        pair.settle(A);
+        pair
+    }
+
+    /// Two sides between which messages flow.
+    pub(super) fn established(a: Params, b: Params) -> Self {
+        let mut pair = Self::new(a, b);
+        pair.run();
+        assert!(pair.sides.iter().all(|side| side.established), "{pair:?}");
+        pair
+    }
+
+    /// Lets the books of both sides begin shortly before their counters wrap around.
+    pub(super) fn near_the_wrap(a: Params, b: Params) -> Self {
+        let mut pair = Self::established(a, b);
+        for side in [A, B] {
+            let (ours, theirs) = (pair.sides[side].params.clone(), pair.sides[1 - side].params.clone());
+            let hello = crate::proto::hello::Hello {
+                version: 1,
+                features: 0,
+                window: theirs.window,
+                eager_size: theirs.eager_size,
+                max_message: theirs.max_message,
+                keepalive_ms: 0,
+                nonce: 0,
+            };
+            pair.sides[side].conn.transfer = Some(Transfer::starting_at(&ours, &hello, u32::MAX - 5));
+        }
+        pair
+    }
+
+    /// Does everything that a side's connection wants.
+    fn settle(&mut self, at: usize) {
+        while let Some(output) = self.sides[at].conn.poll_output() {
+            let side = &mut self.sides[at];
+            assert!(side.ended.is_none(), "nothing comes after the end: {output:?}");
+            match output {
+                Output::Cm(op) => self.cm(at, op),
+                Output::Post(transmit) => side.post(transmit, &[]),
+                Output::Repost(buffer) => side.repost(buffer),
+                Output::PostDrainMarkers => {
+                    side.break_down();
+                    side.cq.push_back(Completion::Drained(DrainSide::Recv));
+                    side.cq.push_back(Completion::Drained(DrainSide::Send));
+                }
+                Output::Timer => {}
+                Output::Event(Event::Established) => {
+                    assert!(!std::mem::replace(&mut side.established, true), "once");
+                }
+                Output::Event(Event::Message { buffer, .. }) => side.kept.push_back(buffer),
+                Output::Event(Event::Writable) => side.writable = true,
+                Output::Event(Event::Disconnected { reason, delivered }) => side.ended = Some((reason, delivered)),
+            }
+        }
+    }
+
+    fn cm(&mut self, at: usize, op: CmOp) {
+        let other = 1 - at;
+        match op {
+            CmOp::ResolveAddr { .. } => self.sides[at].cm.push_back(Cm::AddrResolved),
+            CmOp::ResolveRoute { .. } => self.sides[at].cm.push_back(Cm::RouteResolved),
+            CmOp::CreateTransport => {
+                let count = u32::from(self.sides[at].params.window) + CONTROL_RECEIVES;
+                self.sides[at].posted = (0..count).collect();
+            }
+            CmOp::Connect { private_data } => {
+                let params = self.sides[other].params.clone();
+                // The connection manager pads.
+                let mut padded = private_data.to_vec();
+                padded.resize(56, 0);
+                let mut conn = Connection::requested(params.clone(), 2, &padded, self.now).unwrap();
+                conn.accept(b"from b", self.now);
+                self.sides[other] = Side::new(conn, params);
+                self.settle(other);
+            }
+            CmOp::Accept { private_data } => {
+                let mut padded = private_data.to_vec();
+                padded.resize(196, 0);
+                self.sides[other].cm.push_back(Cm::Established(padded));
+                self.sides[at].cm.push_back(Cm::Established(Vec::new()));
+            }
+            CmOp::Disconnect => {
+                for side in &mut self.sides {
+                    if !std::mem::replace(&mut side.disconnected, true) {
+                        side.cm.push_back(Cm::Disconnected);
+                    }
+                }
+                self.sides[at].break_down();
+            }
+            CmOp::SetMinRnrTimer => {}
+            CmOp::Reject { .. } | CmOp::Recreate => panic!("not in these scenes: {op:?}"),
+        }
+    }
+
+    /// Whether a step is possible now.
+    pub(super) fn can(&self, step: Step) -> bool {
+        match step {
+            // A frame arrives only where there is a live queue pair: established at least on the accepting side.
+            Step::Wire(from) => !self.sides[from].sending.is_empty() && !self.sides[1 - from].broken,
+            Step::Cq(at) => !self.sides[at].cq.is_empty() && self.sides[at].ended.is_none(),
+            Step::Cm(at) => !self.sides[at].cm.is_empty() && self.sides[at].ended.is_none(),
+        }
+    }
+
+    pub(super) fn take(&mut self, step: Step) {
+        let now = self.now;
+        match step {
+            Step::Wire(from) => {
+                let InFlight { slot, signalled, frame } = self.sides[from].sending.pop_front().unwrap();
+                let to = &mut self.sides[1 - from];
+                let buffer = to.posted.pop_front().expect("a receive is posted for every frame: no RNR NAK, ever");
+                assert!(frame.len() <= HEADER_LEN + to.params.eager_size as usize, "the frame fits the buffer");
+                to.cq.push_back(Completion::Recv { buffer, frame });
+                if signalled {
+                    self.sides[from].cq.push_back(Completion::Sent { slot });
+                }
+            }
+            Step::Cq(at) => {
+                let side = &mut self.sides[at];
+                match side.cq.pop_front().unwrap() {
+                    Completion::Recv { buffer, frame } => {
+                        side.conn.handle_recv(buffer, &frame, now);
+                        let before = side.kept.len();
+                        self.settle(at);
+                        let side = &mut self.sides[at];
+                        if side.kept.len() > before {
+                            assert_eq!(frame[HEADER_LEN..], side.received.to_le_bytes(), "in order, none twice, none lost");
+                            side.received += 1;
+                        }
+                    }
+                    Completion::Sent { slot } => {
+                        while let Some((done, _)) = side.slots.pop_front() {
+                            if done == slot {
+                                break;
+                            }
+                        }
+                        side.conn.handle_sent(slot, now);
+                    }
+                    Completion::Flushed(work) => side.conn.handle_work_error(work, WcStatus::WR_FLUSH_ERR, 0, now),
+                    Completion::Drained(drained) => side.conn.handle_drained(drained, now),
+                }
+                self.settle(at);
+            }
+            Step::Cm(at) => {
+                let side = &mut self.sides[at];
+                let event = side.cm.pop_front().unwrap();
+                side.conn.handle_cm_event(
+                    match &event {
+                        Cm::AddrResolved => CmInput::AddrResolved,
+                        Cm::RouteResolved => CmInput::RouteResolved,
+                        Cm::Established(private_data) => CmInput::Established { private_data },
+                        Cm::Disconnected => CmInput::Disconnected,
+                    },
+                    now,
+                );
+                self.settle(at);
+            }
+        }
+    }
+
+    /// Takes steps until there is none left. The clock stands still.
+    pub(super) fn run(&mut self) {
+        const STEPS: [Step; 6] = [Step::Wire(A), Step::Wire(B), Step::Cm(A), Step::Cm(B), Step::Cq(A), Step::Cq(B)];
+        while let Some(step) = STEPS.into_iter().find(|step| self.can(*step)) {
+            self.take(step);
+        }
+    }
+
+    /// Lets time pass until the next deadline of either side, if there is one.
+    pub(super) fn pass(&mut self) -> bool {
+        let deadlines = self.sides.iter().filter(|side| side.ended.is_none()).filter_map(|side| side.conn.next_timeout());
+        let Some(next) = deadlines.min() else { return false };
+        self.wait(next.saturating_duration_since(self.now));
+        true
+    }
+
+    /// Lets this much time pass.
+    pub(super) fn wait(&mut self, time: Duration) {
+        self.now += time;
+        for at in [A, B] {
+            if self.sides[at].ended.is_none() {
+                self.sides[at].conn.handle_timeout(self.now);
+                self.settle(at);
+            }
+        }
+    }
+
+    /// Runs until both sides have ended.
+    pub(super) fn finish(&mut self) {
+        for _ in 0..100 {
+            self.run();
+            if self.sides.iter().all(|side| side.ended.is_some()) || !self.pass() {
+                break;
+            }
+        }
+    }
+
+    /// Sends the next message; says whether it went out.
+    pub(super) fn send(&mut self, at: usize) -> bool {
+        let side = &mut self.sides[at];
+        let sent = match side.conn.send(4) {
+            Ok(transmit) => {
+                let number = side.sent.to_le_bytes();
+                side.post(transmit, &number);
+                side.sent += 1;
+                true
+            }
+            Err(SendRefused::Blocked) => {
+                side.writable = false;
+                false
+            }
+            Err(SendRefused::Closed(_)) => false,
+            Err(SendRefused::TooLong { limit }) => panic!("4 bytes are not more than {limit}"),
+        };
+        self.settle(at);
+        sent
+    }
+
+    /// The application lets go of a message it kept: the oldest, or the newest.
+    pub(super) fn release(&mut self, at: usize, oldest: bool) {
+        let side = &mut self.sides[at];
+        let buffer = if oldest { side.kept.pop_front() } else { side.kept.pop_back() };
+        if let Some(buffer) = buffer
+            && side.conn.takes_receives()
+        {
+            side.repost(buffer);
+            side.conn.release(self.now);
+        }
+        self.settle(at);
+    }
+
+    pub(super) fn release_all(&mut self, at: usize) {
+        while !self.sides[at].kept.is_empty() {
+            self.release(at, true);
+        }
+    }
+
+    pub(super) fn close(&mut self, at: usize) {
+        self.sides[at].conn.close(self.now);
+        self.settle(at);
+    }
+
+    pub(super) fn abort(&mut self, at: usize, code: u32) {
+        self.sides[at].conn.abort(code, self.now);
+        self.settle(at);
+    }
+
+    /// This side's process dies: its queue pair goes, and its kernel says so to the peer. It is not looked at any more.
+    pub(super) fn kill(&mut self, at: usize) {
+        self.sides[at].ended = Some((CloseReason::LocallyAborted, false));
+        self.sides[at].break_down();
+        let other = &mut self.sides[1 - at];
+        if !std::mem::replace(&mut other.disconnected, true) {
+            other.cm.push_back(Cm::Disconnected);
+        }
+    }
+
+    /// This side's host vanishes: nothing comes from it and nothing reaches it.
+    pub(super) fn vanish(&mut self, at: usize) {
+        self.sides[at].ended = Some((CloseReason::LocallyAborted, false));
+        self.sides[at].break_down();
+        self.sides[1 - at].disconnected = true;
+    }
+
+    /// The device fails this side's oldest send.
+    pub(super) fn fail_send(&mut self, at: usize, status: WcStatus) {
+        let side = &mut self.sides[at];
+        let slot = side.slots.front().expect("something was sent").0;
+        side.conn.handle_work_error(Work::Send { slot }, status, 0x81, self.now);
+        self.settle(at);
+    }
+
+    pub(super) fn reason(&self, at: usize) -> &CloseReason {
+        &self.sides[at].ended.as_ref().expect("it has ended").0
+    }
+
+    pub(super) fn delivered(&self, at: usize) -> bool {
+        self.sides[at].ended.as_ref().expect("it has ended").1
+    }
+
+    /// Puts bytes on the wire that no connection made.
+    pub(super) fn forge(&mut self, from: usize, frame: &[u8]) {
+        self.sides[from].sending.push_back(InFlight { slot: u32::MAX, signalled: false, frame: frame.to_vec() });
+    }
+}

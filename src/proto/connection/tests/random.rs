@@ -1,0 +1,157 @@
+//! Anything, in any order.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::{
+    pair::{A, B, Pair, Step},
+    params,
+};
+use crate::proto::{CloseReason, Connection, Params};
+
+/// One thing that happens.
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Step(Step),
+    Send(usize),
+    Release { at: usize, oldest: bool },
+    Wait(u16),
+    Close(usize),
+    Abort(usize),
+    Kill(usize),
+}
+
+fn side() -> impl Strategy<Value = usize> {
+    prop_oneof![Just(A), Just(B)]
+}
+
+fn step() -> impl Strategy<Value = Op> {
+    (side(), 0..3).prop_map(|(at, kind)| {
+        Op::Step(match kind {
+            0 => Step::Wire(at),
+            1 => Step::Cq(at),
+            _ => Step::Cm(at),
+        })
+    })
+}
+
+/// What happens while a connection lives.
+fn life() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        8 => step(),
+        5 => side().prop_map(Op::Send),
+        4 => (side(), any::<bool>()).prop_map(|(at, oldest)| Op::Release { at, oldest }),
+        1 => (0_u16..1500).prop_map(Op::Wait),
+    ]
+}
+
+/// What ends one.
+fn death() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => side().prop_map(Op::Close),
+        2 => side().prop_map(Op::Abort),
+        1 => side().prop_map(Op::Kill),
+    ]
+}
+
+fn sizes() -> impl Strategy<Value = Params> {
+    (1_u16..6, 1_u32..6, prop::option::of(300_u64..2000)).prop_map(|(window, send_slots, keepalive)| Params {
+        window,
+        send_slots,
+        keepalive_interval: keepalive.map(Duration::from_millis),
+        ..params()
+    })
+}
+
+fn apply(pair: &mut Pair, op: Op) {
+    let alive = |pair: &Pair, at: usize| pair.sides[at].ended.is_none() && pair.sides[at].established;
+    match op {
+        Op::Step(step) if pair.can(step) => pair.take(step),
+        Op::Send(at) if alive(pair, at) => {
+            pair.send(at);
+        }
+        Op::Release { at, oldest } => pair.release(at, oldest),
+        Op::Wait(millis) => pair.wait(Duration::from_millis(millis.into())),
+        Op::Close(at) if alive(pair, at) => pair.close(at),
+        Op::Abort(at) if alive(pair, at) => pair.abort(at, 3),
+        Op::Kill(at) if alive(pair, at) => pair.kill(at),
+        Op::Step(_) | Op::Send(_) | Op::Close(_) | Op::Abort(_) | Op::Kill(_) => {}
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// However steps, sends and releases mix: no receiver is ever without a receive, no slot is used twice, the order is kept
+    /// (all checked by the pair as it goes), no credit is lost, and a close delivers everything.
+    #[test]
+    fn nothing_is_lost_and_no_credit_leaks(a in sizes(), b in sizes(), ops in prop::collection::vec(life(), 0..300)) {
+        let mut pair = Pair::established(a, b);
+        for op in ops {
+            apply(&mut pair, op);
+        }
+        // The applications let go of everything: both must be able to send again.
+        pair.run();
+        pair.release_all(A);
+        pair.release_all(B);
+        pair.run();
+        for at in [A, B] {
+            prop_assert!(pair.sides[at].ended.is_none(), "{:?}", pair.sides[at].ended);
+            prop_assert!(pair.send(at), "the stalled sender goes on");
+        }
+        pair.close(A);
+        pair.finish();
+        prop_assert_eq!(pair.sides[A].sent, pair.sides[B].received);
+        prop_assert_eq!(pair.sides[B].sent, pair.sides[A].received);
+        prop_assert!(pair.delivered(A) && pair.delivered(B));
+        prop_assert_eq!(pair.reason(A), &CloseReason::LocallyClosed);
+        prop_assert_eq!(pair.reason(B), &CloseReason::PeerClosed);
+    }
+
+    /// However a connection is ended and by whom, on whatever is going on: each side ends, once, in bounded time, nothing comes out of
+    /// order, and a side that is told that everything was delivered is told the truth.
+    #[test]
+    fn every_end_is_an_end(
+        a in sizes(),
+        b in sizes(),
+        before in prop::collection::vec(life(), 0..100),
+        deaths in prop::collection::vec(death(), 1..4),
+        after in prop::collection::vec(life(), 0..60),
+    ) {
+        let mut pair = Pair::new(a, b);
+        for op in before.into_iter().chain(deaths).chain(after) {
+            apply(&mut pair, op);
+        }
+        if !pair.sides[A].established || !pair.sides[B].established {
+            pair.run();
+        }
+        if pair.sides[A].ended.is_none() {
+            pair.close(A);
+        }
+        pair.finish();
+        for at in [A, B] {
+            prop_assert!(pair.sides[at].ended.is_some(), "side {at}: {pair:?}");
+            prop_assert!(pair.sides[1 - at].received <= pair.sides[at].sent);
+            if pair.delivered(at) && !matches!(pair.reason(1 - at), CloseReason::LocallyAborted) {
+                prop_assert_eq!(pair.sides[at].sent, pair.sides[1 - at].received);
+            }
+        }
+    }
+
+    /// No bytes of a peer make the state machine panic, and all but harmless ones end the connection.
+    #[test]
+    fn random_frames_do_no_harm(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..4)) {
+        let mut pair = Pair::established(params(), params());
+        for frame in &frames {
+            pair.forge(A, frame);
+        }
+        pair.finish();
+    }
+
+    #[test]
+    fn random_requests_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..255)) {
+        let now = std::time::Instant::now();
+        prop_assert!(Connection::requested(params(), 1, &bytes, now).is_err());
+    }
+}
