@@ -90,7 +90,7 @@ impl Connection {
         self.outputs.pop_front()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called.
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called; look again after [`Output::Timer`].
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         match &self.state {
             State::ResolvingAddr(attempts) | State::ResolvingRoute(attempts) | State::Connecting(attempts, _) => {
@@ -278,7 +278,8 @@ impl Connection {
     /// Every input ends here.
     fn finish(&mut self) {
         let timeout = self.next_timeout();
-        if timeout != self.announced_timeout {
+        // The end speaks for itself: nothing comes after it.
+        if timeout != self.announced_timeout && timeout.is_some() {
             self.announced_timeout = timeout;
             self.outputs.push_back(Output::Timer);
         }

@@ -2,7 +2,7 @@
 //! wait until somebody looks. Who looks where next is the test's choice, so events and completions overtake each other.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     time::{Duration, Instant},
 };
 
@@ -57,6 +57,8 @@ pub(super) struct Side {
     slots: VecDeque<(u32, bool)>,
     cq: VecDeque<Completion>,
     cm: VecDeque<Cm>,
+    /// What the device wrote into the buffers.
+    buffers: HashMap<u32, Vec<u8>>,
     /// Whether the queue pair is in its error state.
     broken: bool,
     disconnected: bool,
@@ -101,6 +103,7 @@ impl Side {
             slots: VecDeque::new(),
             cq: VecDeque::new(),
             cm: VecDeque::new(),
+            buffers: HashMap::new(),
             broken: false,
             disconnected: false,
             established: false,
@@ -204,9 +207,19 @@ impl Pair {
                 Output::Event(Event::Established) => {
                     assert!(!std::mem::replace(&mut side.established, true), "once");
                 }
-                Output::Event(Event::Message { buffer, .. }) => side.kept.push_back(buffer),
+                Output::Event(Event::Message { buffer, offset, len }) => {
+                    let message = &side.buffers[&buffer][offset as usize..][..len as usize];
+                    assert_eq!(message, side.received.to_le_bytes(), "in order, none twice, none lost");
+                    side.received += 1;
+                    side.kept.push_back(buffer);
+                }
                 Output::Event(Event::Writable) => side.writable = true,
-                Output::Event(Event::Disconnected { reason, delivered }) => side.ended = Some((reason, delivered)),
+                Output::Event(Event::Disconnected { reason, delivered }) => {
+                    side.ended = Some((reason, delivered));
+                    // Its queue pair and id go, which its kernel tells the other side.
+                    side.break_down();
+                    self.tell_disconnected(1 - at);
+                }
             }
         }
     }
@@ -237,11 +250,8 @@ impl Pair {
                 self.sides[at].cm.push_back(Cm::Established(Vec::new()));
             }
             CmOp::Disconnect => {
-                for side in &mut self.sides {
-                    if !std::mem::replace(&mut side.disconnected, true) {
-                        side.cm.push_back(Cm::Disconnected);
-                    }
-                }
+                self.tell_disconnected(A);
+                self.tell_disconnected(B);
                 self.sides[at].break_down();
             }
             CmOp::SetMinRnrTimer => {}
@@ -277,13 +287,7 @@ impl Pair {
                 match side.cq.pop_front().unwrap() {
                     Completion::Recv { buffer, frame } => {
                         side.conn.handle_recv(buffer, &frame, now);
-                        let before = side.kept.len();
-                        self.settle(at);
-                        let side = &mut self.sides[at];
-                        if side.kept.len() > before {
-                            assert_eq!(frame[HEADER_LEN..], side.received.to_le_bytes(), "in order, none twice, none lost");
-                            side.received += 1;
-                        }
+                        side.buffers.insert(buffer, frame);
                     }
                     Completion::Sent { slot } => {
                         while let Some((done, _)) = side.slots.pop_front() {
@@ -378,6 +382,7 @@ impl Pair {
         let side = &mut self.sides[at];
         let buffer = if oldest { side.kept.pop_front() } else { side.kept.pop_back() };
         if let Some(buffer) = buffer
+            && side.ended.is_none()
             && side.conn.takes_receives()
         {
             side.repost(buffer);
@@ -406,9 +411,13 @@ impl Pair {
     pub(super) fn kill(&mut self, at: usize) {
         self.sides[at].ended = Some((CloseReason::LocallyAborted, false));
         self.sides[at].break_down();
-        let other = &mut self.sides[1 - at];
-        if !std::mem::replace(&mut other.disconnected, true) {
-            other.cm.push_back(Cm::Disconnected);
+        self.tell_disconnected(1 - at);
+    }
+
+    fn tell_disconnected(&mut self, at: usize) {
+        let side = &mut self.sides[at];
+        if !std::mem::replace(&mut side.disconnected, true) {
+            side.cm.push_back(Cm::Disconnected);
         }
     }
 

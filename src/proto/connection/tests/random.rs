@@ -60,6 +60,8 @@ fn sizes() -> impl Strategy<Value = Params> {
         window,
         send_slots,
         keepalive_interval: keepalive.map(Duration::from_millis),
+        // The clock runs while nobody looks at anything: that alone must kill no peer.
+        keepalive_timeout: Duration::from_secs(86_400),
         ..params()
     })
 }
