@@ -1,0 +1,122 @@
+use super::PrivateData;
+use crate::{
+    sys::{consts, ffi},
+    verbs::AhAttr,
+};
+
+/// What a side asks for when it connects or accepts.
+///
+/// See [`rdma_connect(3)`](https://man7.org/linux/man-pages/man3/rdma_connect.3.html).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "made by programs, field by field, as in C")]
+#[doc(alias = "rdma_conn_param")]
+pub struct ConnParam {
+    /// Bytes for the peer's program.
+    pub private_data: PrivateData,
+    /// Incoming READs and atomics that this side serves at once. The default, 255, stands for as many as the device can.
+    pub responder_resources: u8,
+    /// Outgoing READs and atomics that this side has out at once. The default, 255, stands for as many as the device can.
+    pub initiator_depth: u8,
+    /// Whether the hardware's flow control is there. Default `true`.
+    pub flow_control: bool,
+    /// How often a packet that is not acknowledged is repeated, 0 to 7. Default 7.
+    pub retry_count: u8,
+    /// How often a message is repeated when the peer has no receive posted, 0 to 7; 7, the default, is for ever.
+    pub rnr_retry_count: u8,
+    /// Whether the queue pair draws on a shared receive queue. Only of interest for a queue pair that the id does not own.
+    pub srq: bool,
+    /// The queue pair's number, for a queue pair that the id does not own.
+    pub qp_num: u32,
+}
+
+impl Default for ConnParam {
+    fn default() -> Self {
+        Self {
+            private_data: PrivateData::default(),
+            responder_resources: consts::RDMA_MAX_RESP_RES,
+            initiator_depth: consts::RDMA_MAX_INIT_DEPTH,
+            flow_control: true,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            srq: false,
+            qp_num: 0,
+        }
+    }
+}
+
+impl ConnParam {
+    /// The C form; it points into `self`.
+    pub(super) fn to_raw(&self) -> ffi::rdma_conn_param {
+        ffi::rdma_conn_param {
+            private_data: self.private_data.as_ptr().cast(),
+            // It holds 255 bytes at most.
+            private_data_len: self.private_data.len() as u8,
+            responder_resources: self.responder_resources,
+            initiator_depth: self.initiator_depth,
+            flow_control: self.flow_control.into(),
+            retry_count: self.retry_count,
+            rnr_retry_count: self.rnr_retry_count,
+            srq: self.srq.into(),
+            qp_num: self.qp_num,
+        }
+    }
+}
+
+/// What an event says about a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnEventParam {
+    /// READs and atomics that this side is to serve at once.
+    pub responder_resources: u8,
+    /// READs and atomics that this side may have out at once.
+    pub initiator_depth: u8,
+    /// Whether the peer has the hardware's flow control.
+    pub flow_control: bool,
+    /// How often this side is to repeat a packet. In a CONNECT_REQUEST only.
+    pub retry_count: u8,
+    /// How often this side is to repeat a message to a peer without receives.
+    pub rnr_retry_count: u8,
+    /// Whether the peer draws on a shared receive queue.
+    pub srq: bool,
+    /// The peer's queue pair number.
+    pub qp_num: u32,
+}
+
+impl ConnEventParam {
+    pub(super) fn from_raw(raw: &ffi::rdma_conn_param) -> Self {
+        Self {
+            responder_resources: raw.responder_resources,
+            initiator_depth: raw.initiator_depth,
+            flow_control: raw.flow_control != 0,
+            retry_count: raw.retry_count,
+            rnr_retry_count: raw.rnr_retry_count,
+            srq: raw.srq != 0,
+            qp_num: raw.qp_num,
+        }
+    }
+}
+
+/// What an event says about a datagram peer or a multicast group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UdEventParam {
+    /// The way to the peer or the group.
+    pub ah_attr: AhAttr,
+    /// The peer's queue pair number.
+    pub qp_num: u32,
+    /// The peer's queue key.
+    pub qkey: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_what_null_means_in_c() {
+        let param = ConnParam::default();
+        let raw = param.to_raw();
+        assert_eq!((raw.responder_resources, raw.initiator_depth, raw.retry_count, raw.rnr_retry_count), (255, 255, 7, 7));
+        assert_eq!(raw.private_data_len, 0);
+    }
+}

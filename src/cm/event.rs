@@ -1,0 +1,232 @@
+#![allow(unsafe_code)]
+
+use std::{ptr::NonNull, slice};
+
+use super::{CmId, ConnEventParam, EventChannel, PrivateData, UdEventParam};
+use crate::{
+    status::{CmEventType, CmStatus, RejectReason},
+    sys::ffi,
+    verbs::{AhAttr, QpType},
+};
+
+/// Something that happened to an id, copied: it may be kept for as long as one likes.
+///
+/// See [`rdma_get_cm_event(3)`](https://man7.org/linux/man-pages/man3/rdma_get_cm_event.3.html) for what each event means and carries.
+#[derive(Debug)]
+#[doc(alias = "rdma_cm_event")]
+pub struct CmEvent {
+    event: CmEventType,
+    status: i32,
+    context: u64,
+    listen_context: Option<u64>,
+    conn: Option<ConnEventParam>,
+    ud: Option<UdEventParam>,
+    private_data: PrivateData,
+    request: Option<CmId>,
+}
+
+impl CmEvent {
+    /// Copies an event of an id of `channel`, and takes the id of a CONNECT_REQUEST.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is an event that librdmacm gave and that is not acknowledged, and the channel's lock is held.
+    pub(super) unsafe fn copy(raw: *mut ffi::rdma_cm_event, channel: &EventChannel) -> Self {
+        // SAFETY: the caller vouches for the event.
+        let mut this = unsafe { Self::copy_data(raw) };
+        if this.event == CmEventType::CONNECT_REQUEST {
+            // SAFETY: as above.
+            let id = unsafe { (*raw).id };
+            this.request = NonNull::new(id).map(|id| {
+                // SAFETY: a CONNECT_REQUEST brings a new id, on the listener's channel, that nobody has seen yet.
+                unsafe { CmId::from_request(id, channel) }
+            });
+        }
+        this
+    }
+
+    /// Copies an event without taking anything from it.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is an event that librdmacm gave and that is not acknowledged, and nobody reads another of the same id meanwhile.
+    pub(super) unsafe fn copy_data(raw: *mut ffi::rdma_cm_event) -> Self {
+        // SAFETY: the caller vouches for the event.
+        let raw = unsafe { &*raw };
+        let event = CmEventType::from_raw(raw.event);
+        let multicast = event == CmEventType::MULTICAST_JOIN || event == CmEventType::MULTICAST_ERROR;
+        // SAFETY: an event's id, where it has one, lives at least until the event is acknowledged.
+        let id = unsafe { raw.id.as_ref() };
+        // SAFETY: as above.
+        let listen_id = unsafe { raw.listen_id.as_ref() };
+        let (mut conn, mut ud, mut private_data) = (None, None, PrivateData::default());
+        if multicast || id.is_some_and(|id| QpType::from_raw(id.qp_type) == QpType::UD) {
+            // SAFETY: librdmacm writes this member for ids of datagrams and for multicast; it is zeroed where it writes nothing.
+            let param = unsafe { &raw.param.ud };
+            ud = Some(UdEventParam { ah_attr: AhAttr::from_raw(param.ah_attr), qp_num: param.qp_num, qkey: param.qkey });
+            if !multicast {
+                // SAFETY: librdmacm sets pointer and length together, to bytes within the event.
+                private_data = unsafe { copy_private_data(param.private_data.cast(), param.private_data_len) };
+            }
+        } else {
+            // SAFETY: librdmacm writes this member for ids of connections; it is zeroed where it writes nothing.
+            let param = unsafe { &raw.param.conn };
+            conn = Some(ConnEventParam::from_raw(param));
+            // SAFETY: librdmacm sets pointer and length together, to bytes within the event.
+            private_data = unsafe { copy_private_data(param.private_data.cast(), param.private_data_len) };
+        }
+        Self {
+            event,
+            status: raw.status,
+            // A new id has its listener's context until it gets one of its own.
+            context: id.map_or(0, |id| id.context as u64),
+            listen_context: listen_id.map(|id| id.context as u64),
+            conn,
+            ud,
+            private_data,
+            request: None,
+        }
+    }
+
+    /// What happened. Values that this crate does not know come through as they are.
+    #[must_use]
+    pub fn event(&self) -> CmEventType {
+        self.event
+    }
+
+    /// The status as librdmacm gives it: 0, a negative error number, or a reject reason.
+    #[must_use]
+    pub fn status(&self) -> i32 {
+        self.status
+    }
+
+    /// The status of an event that failed: an error number.
+    #[must_use]
+    pub fn cm_status(&self) -> CmStatus {
+        CmStatus::from_raw(self.status)
+    }
+
+    /// The status of a REJECTED event: why.
+    #[must_use]
+    pub fn reject_reason(&self) -> RejectReason {
+        RejectReason::from_raw(self.status)
+    }
+
+    /// The [context](CmId::set_context) of the id that it happened to. Of a CONNECT_REQUEST the listener's.
+    #[must_use]
+    pub fn context(&self) -> u64 {
+        self.context
+    }
+
+    /// The [context](CmId::set_context) of the listener, for a CONNECT_REQUEST.
+    #[must_use]
+    pub fn listen_context(&self) -> Option<u64> {
+        self.listen_context
+    }
+
+    /// What it says about the connection; zeros where the event carries nothing. `None` for ids of datagrams.
+    #[must_use]
+    pub fn conn(&self) -> Option<ConnEventParam> {
+        self.conn
+    }
+
+    /// What it says about the datagram peer or the multicast group. `None` for ids of connections.
+    #[must_use]
+    pub fn ud(&self) -> Option<UdEventParam> {
+        self.ud
+    }
+
+    /// What the peer's program sent along, maybe padded with zeros.
+    #[must_use]
+    pub fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    /// Takes the new id of a CONNECT_REQUEST. An id that is not taken is destroyed with the event, which rejects the request.
+    pub fn take_request(&mut self) -> Option<CmId> {
+        self.request.take()
+    }
+}
+
+/// # Safety
+///
+/// `data` is null or valid for reads of `len` bytes.
+unsafe fn copy_private_data(data: *const u8, len: u8) -> PrivateData {
+    if data.is_null() {
+        return PrivateData::default();
+    }
+    // SAFETY: the caller vouches for it.
+    let bytes = unsafe { slice::from_raw_parts(data, len.into()) };
+    PrivateData::try_from(bytes).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::MaybeUninit;
+
+    use super::*;
+
+    fn zeroed() -> ffi::rdma_cm_event {
+        // SAFETY: the C structure holds integers, pointers and unions of them: all zero is a valid value.
+        unsafe { MaybeUninit::zeroed().assume_init() }
+    }
+
+    #[test]
+    fn an_event_is_copied_with_its_private_data() {
+        let data = *b"hello";
+        let mut raw = zeroed();
+        raw.event = CmEventType::ESTABLISHED.raw();
+        raw.status = -5;
+        raw.param.conn = ffi::rdma_conn_param {
+            private_data: data.as_ptr().cast(),
+            private_data_len: 5,
+            responder_resources: 1,
+            initiator_depth: 2,
+            flow_control: 1,
+            retry_count: 3,
+            rnr_retry_count: 4,
+            srq: 1,
+            qp_num: 0x17,
+        };
+        // SAFETY: a whole event, which is nobody else's.
+        let event = unsafe { CmEvent::copy_data(&raw mut raw) };
+        assert_eq!((event.event(), event.cm_status()), (CmEventType::ESTABLISHED, CmStatus::from_raw(-5)));
+        assert_eq!(event.private_data(), b"hello");
+        assert_eq!(
+            event.conn(),
+            Some(ConnEventParam {
+                responder_resources: 1,
+                initiator_depth: 2,
+                flow_control: true,
+                retry_count: 3,
+                rnr_retry_count: 4,
+                srq: true,
+                qp_num: 0x17
+            })
+        );
+        assert_eq!(event.listen_context(), None);
+    }
+
+    #[test]
+    fn an_event_of_the_future_is_data() {
+        let mut raw = zeroed();
+        raw.event = 4711;
+        // SAFETY: a whole event, which is nobody else's.
+        let event = unsafe { CmEvent::copy_data(&raw mut raw) };
+        assert_eq!(event.event().to_string(), "unknown (4711)");
+        assert!(event.private_data().is_empty());
+    }
+
+    #[test]
+    fn a_multicast_event_has_no_private_data() {
+        let mut raw = zeroed();
+        raw.event = CmEventType::MULTICAST_JOIN.raw();
+        let mut context = 7_u32;
+        raw.param.ud.private_data = (&raw mut context).cast_const().cast();
+        raw.param.ud.qkey = 9;
+        // SAFETY: a whole event, which is nobody else's.
+        let event = unsafe { CmEvent::copy_data(&raw mut raw) };
+        assert!(event.private_data().is_empty(), "the pointer is the group's context");
+        assert_eq!(event.ud().map(|ud| ud.qkey), Some(9));
+    }
+}

@@ -1,0 +1,102 @@
+//! Options, and enhanced connection establishment.
+#![allow(unsafe_code)]
+
+use std::ptr;
+
+use libc::c_int;
+
+use super::CmId;
+use crate::{
+    status::OsError,
+    sys::{consts, ffi},
+};
+
+/// Options of enhanced connection establishment: what two devices of one vendor can agree on beyond the standard.
+///
+/// See [`rdma_set_local_ece(3)`](https://man7.org/linux/man-pages/man3/rdma_set_local_ece.3.html).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "made by programs, field by field, as in C")]
+#[doc(alias = "ibv_ece")]
+pub struct Ece {
+    /// Whose options they are.
+    pub vendor_id: u32,
+    /// The vendor's bits.
+    pub options: u32,
+}
+
+impl CmId {
+    /// The type of service of this id's packets: `RDMA_OPTION_ID_TOS`. Before the route is resolved.
+    ///
+    /// # Errors
+    ///
+    /// Of [`rdma_set_option(3)`](https://man7.org/linux/man-pages/man3/rdma_set_option.3.html), like all options.
+    pub fn set_tos(&mut self, tos: u8) -> Result<(), OsError> {
+        self.set_option(consts::RDMA_OPTION_ID_TOS, tos)
+    }
+
+    /// Whether the address may be bound while connections of an earlier listener on it linger: `RDMA_OPTION_ID_REUSEADDR`. Before
+    /// binding.
+    ///
+    /// # Errors
+    ///
+    /// As [`set_tos`](Self::set_tos).
+    pub fn set_reuseaddr(&mut self, reuse: bool) -> Result<(), OsError> {
+        self.set_option(consts::RDMA_OPTION_ID_REUSEADDR, c_int::from(reuse))
+    }
+
+    /// Whether an id bound to an IPv6 address keeps from IPv4: `RDMA_OPTION_ID_AFONLY`. Before binding.
+    ///
+    /// # Errors
+    ///
+    /// As [`set_tos`](Self::set_tos).
+    pub fn set_afonly(&mut self, only: bool) -> Result<(), OsError> {
+        self.set_option(consts::RDMA_OPTION_ID_AFONLY, c_int::from(only))
+    }
+
+    /// How long the device waits for an acknowledgement, as the exponent of 4.096 µs × 2ⁿ, 0 to 31, 0 being for ever:
+    /// `RDMA_OPTION_ID_ACK_TIMEOUT`. Before connecting or accepting.
+    ///
+    /// # Errors
+    ///
+    /// As [`set_tos`](Self::set_tos).
+    pub fn set_ack_timeout(&mut self, exponent: u8) -> Result<(), OsError> {
+        self.set_option(consts::RDMA_OPTION_ID_ACK_TIMEOUT, exponent)
+    }
+
+    fn set_option<T>(&mut self, name: c_int, mut value: T) -> Result<(), OsError> {
+        self.step("rdma_set_option", |id| {
+            let value = ptr::from_mut(&mut value).cast();
+            // SAFETY: the id exists and is locked; the value is a local of this size.
+            unsafe { ffi::rdma_set_option(id, consts::RDMA_OPTION_ID, name, value, size_of::<T>()) }
+        })
+    }
+
+    /// What to offer the peer. Before connecting or accepting.
+    ///
+    /// # Errors
+    ///
+    /// Of `rdma_set_local_ece`.
+    #[doc(alias = "rdma_set_local_ece")]
+    pub fn set_local_ece(&mut self, ece: Ece) -> Result<(), OsError> {
+        let mut raw = ffi::ibv_ece { vendor_id: ece.vendor_id, options: ece.options, comp_mask: 0 };
+        self.step("rdma_set_local_ece", |id| {
+            // SAFETY: the id exists and is locked; the structure is a local.
+            unsafe { ffi::rdma_set_local_ece(id, &raw mut raw) }
+        })
+    }
+
+    /// What the peer offered. After CONNECT_REQUEST, CONNECT_RESPONSE or ESTABLISHED.
+    ///
+    /// # Errors
+    ///
+    /// Of [`rdma_get_remote_ece(3)`](https://man7.org/linux/man-pages/man3/rdma_get_remote_ece.3.html).
+    #[doc(alias = "rdma_get_remote_ece")]
+    pub fn get_remote_ece(&mut self) -> Result<Ece, OsError> {
+        let mut raw = ffi::ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 };
+        self.step("rdma_get_remote_ece", |id| {
+            // SAFETY: the id exists and is locked; the structure is a local.
+            unsafe { ffi::rdma_get_remote_ece(id, &raw mut raw) }
+        })?;
+        Ok(Ece { vendor_id: raw.vendor_id, options: raw.options })
+    }
+}

@@ -1,0 +1,69 @@
+//! The queue pair of an id.
+#![allow(unsafe_code)]
+
+use std::{mem::MaybeUninit, ptr::NonNull, sync::Arc};
+
+use super::{CmId, Inner};
+use crate::{
+    status::OsError,
+    sys::{cvt, cvt_ptr, ffi},
+    verbs::{ProtectionDomain, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpOwner, QpState, QueuePair},
+};
+
+impl CmId {
+    /// Makes the id's queue pair, in a protection domain of the program's. The id moves it from state to state as the connection
+    /// goes; receives may be posted at once.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when the id has a queue pair already, is not bound to a device, or something named here belongs to another device;
+    /// others of [`rdma_create_qp(3)`](https://man7.org/linux/man-pages/man3/rdma_create_qp.3.html).
+    #[doc(alias = "rdma_create_qp")]
+    pub fn create_qp(&mut self, pd: &ProtectionDomain, attr: &QpInitAttr<'_>) -> Result<QueuePair, OsError> {
+        const CALL: &str = "rdma_create_qp";
+        attr.check(CALL, pd)?;
+        let mut raw = attr.to_raw();
+        let qp = self.inner.with(|id| {
+            // SAFETY: the id exists and is locked.
+            let (verbs, old) = unsafe { ((*id).verbs, (*id).qp) };
+            if verbs != pd.context().as_ptr() || !old.is_null() {
+                return Err(OsError::new(CALL, libc::EINVAL));
+            }
+            // SAFETY: the id exists and is locked; domain and queues exist and belong to its device.
+            cvt(CALL, unsafe { ffi::rdma_create_qp(id, pd.as_ptr(), &raw mut raw) })?;
+            // SAFETY: the id exists and is locked; the call put the queue pair there.
+            cvt_ptr(CALL, unsafe { (*id).qp })
+        })?;
+        let owner = Arc::clone(&self.inner);
+        // SAFETY: the queue pair was made just now with these attributes, nobody else has it, and the owner destroys it.
+        Ok(unsafe { QueuePair::from_cm(qp, QpCap::from_raw(raw.cap), pd, attr, owner) })
+    }
+
+    /// What a queue pair that the program made itself must be modified with to reach `state` on this connection.
+    ///
+    /// # Errors
+    ///
+    /// Of [`rdma_init_qp_attr(3)`](https://man7.org/linux/man-pages/man3/rdma_init_qp_attr.3.html).
+    #[doc(alias = "rdma_init_qp_attr")]
+    pub fn init_qp_attr(&mut self, state: QpState) -> Result<QpAttr, OsError> {
+        let mut raw = MaybeUninit::<ffi::ibv_qp_attr>::zeroed();
+        // SAFETY: the C structure holds only integers: all zero is a valid value.
+        let raw = unsafe { raw.assume_init_mut() };
+        raw.qp_state = state.raw();
+        let mut mask = 0;
+        self.step("rdma_init_qp_attr", |id| {
+            // SAFETY: the id exists and is locked; the structure and the mask are locals.
+            unsafe { ffi::rdma_init_qp_attr(id, raw, &raw mut mask) }
+        })?;
+        Ok(QpAttr::from_raw(raw, QpAttrMask::from_bits(mask.cast_unsigned())))
+    }
+}
+
+impl QpOwner for Inner {
+    fn destroy_qp(&self, _raw: NonNull<ffi::ibv_qp>) {
+        self.with(|id| {
+            // SAFETY: the id exists, for the queue pair holds it, and is locked; it has this queue pair and no other.
+            unsafe { ffi::rdma_destroy_qp(id) };
+        });
+    }
+}

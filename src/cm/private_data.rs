@@ -1,0 +1,90 @@
+use std::{fmt, ops::Deref};
+
+use crate::status::OsError;
+
+/// The most private data that any message carries: the length is a byte.
+const CAPACITY: usize = u8::MAX as usize;
+
+/// Bytes that travel along with a connect request, an acceptance or a rejection.
+///
+/// How many fit depends on the message and the port space; for [`PortSpace::TCP`](super::PortSpace::TCP) over InfiniBand and RoCE: 56 in a request,
+/// 196 in an acceptance, 148 in a rejection. What is received may be longer than what was sent, padded with zeros, so a protocol must
+/// carry its own length.
+#[derive(Clone, Copy)]
+pub struct PrivateData {
+    bytes: [u8; CAPACITY],
+    len: u8,
+}
+
+impl PrivateData {
+    /// The most that a connect request carries in port space TCP, in bytes.
+    pub const CONNECT_MAX: usize = 56;
+    /// The most that an acceptance carries in port space TCP, in bytes.
+    pub const ACCEPT_MAX: usize = 196;
+    /// The most that a rejection carries, in bytes.
+    pub const REJECT_MAX: usize = 148;
+
+    /// Refuses data that the message `call` cannot carry. librdmacm itself would cut it off or fail without saying why.
+    pub(super) fn check(&self, call: &'static str, limit: usize) -> Result<(), OsError> {
+        if self.len() > limit { Err(OsError::new(call, libc::EMSGSIZE)) } else { Ok(()) }
+    }
+}
+
+impl Default for PrivateData {
+    fn default() -> Self {
+        Self { bytes: [0; CAPACITY], len: 0 }
+    }
+}
+
+impl TryFrom<&[u8]> for PrivateData {
+    type Error = OsError;
+
+    /// Fails with `EMSGSIZE` above 255 bytes.
+    fn try_from(data: &[u8]) -> Result<Self, OsError> {
+        let len = u8::try_from(data.len()).map_err(|_| OsError::new("private data", libc::EMSGSIZE))?;
+        let mut this = Self { len, ..Self::default() };
+        this.bytes[..data.len()].copy_from_slice(data);
+        Ok(this)
+    }
+}
+
+impl Deref for PrivateData {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl PartialEq for PrivateData {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for PrivateData {}
+
+impl fmt::Debug for PrivateData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PrivateData({:02x?})", &**self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_is_bounded() {
+        let data = [7; 255];
+        assert_eq!(*PrivateData::try_from(&data[..]).unwrap(), data);
+        assert_eq!(PrivateData::try_from(&[0; 256][..]).unwrap_err().errno, libc::EMSGSIZE);
+        let fits = PrivateData::try_from(&data[..56]).unwrap();
+        assert_eq!(fits.check("rdma_connect", PrivateData::CONNECT_MAX), Ok(()));
+        let too_long = PrivateData::try_from(&data[..57]).unwrap();
+        assert_eq!(
+            too_long.check("rdma_connect", PrivateData::CONNECT_MAX),
+            Err(OsError::new("rdma_connect", libc::EMSGSIZE))
+        );
+    }
+}
