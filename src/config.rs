@@ -110,7 +110,9 @@ pub enum Polling {
 
 impl Default for Polling {
     fn default() -> Self {
-        Self::Adaptive { spin: Duration::from_micros(50) }
+        Self::Adaptive {
+            spin: Duration::from_micros(50),
+        }
     }
 }
 
@@ -185,9 +187,18 @@ impl Config {
     }
 }
 
-fn within<T: PartialOrd + std::fmt::Debug>(field: &'static str, value: T, least: T, most: T) -> Result<(), Error> {
+fn within<T: PartialOrd + std::fmt::Debug>(
+    field: &'static str,
+    value: T,
+    least: T,
+    most: T,
+) -> Result<(), Error> {
     if value < least || value > most {
-        return Err(Error::InvalidConfig { field, value: format!("{value:?}"), allowed: format!("{least:?} to {most:?}") });
+        return Err(Error::InvalidConfig {
+            field,
+            value: format!("{value:?}"),
+            allowed: format!("{least:?} to {most:?}"),
+        });
     }
     Ok(())
 }
@@ -208,15 +219,28 @@ mod tests {
             change(&mut config);
             assert_eq!(config.check().unwrap_err().to_string(), message);
         };
-        refuse(|c| c.receive_window = 0, "invalid configuration: receive_window is 0, allowed is 1 to 8192");
-        refuse(|c| c.eager_size = 2 << 20, "invalid configuration: eager_size is 2097152, allowed is 64 to 1048576");
-        refuse(|c| c.retry_count = 8, "invalid configuration: retry_count is 8, allowed is 0 to 7");
+        refuse(
+            |c| c.receive_window = 0,
+            "invalid configuration: receive_window is 0, allowed is 1 to 8192",
+        );
+        refuse(
+            |c| c.eager_size = 2 << 20,
+            "invalid configuration: eager_size is 2097152, allowed is 64 to 1048576",
+        );
+        refuse(
+            |c| c.retry_count = 8,
+            "invalid configuration: retry_count is 8, allowed is 0 to 7",
+        );
         refuse(
             |c| c.connect_timeout = Duration::ZERO,
             "invalid configuration: connect_timeout is 0ns, allowed is 10ms to 600s",
         );
         refuse(
-            |c| c.polling = Polling::Adaptive { spin: Duration::from_secs(2) },
+            |c| {
+                c.polling = Polling::Adaptive {
+                    spin: Duration::from_secs(2),
+                }
+            },
             "invalid configuration: polling.spin is 2s, allowed is 0ns to 1s",
         );
     }

@@ -102,18 +102,30 @@ impl Connector {
 }
 
 /// The addresses that `address` stands for.
-pub(crate) fn resolve(address: &(impl ToSocketAddrs + fmt::Debug)) -> Result<Vec<SocketAddr>, Error> {
-    let addresses = address.to_socket_addrs().map_err(|error| Error::AddressLookup {
-        address: format!("{address:?}"),
-        problem: error.to_string(),
-    })?;
+pub(crate) fn resolve(
+    address: &(impl ToSocketAddrs + fmt::Debug),
+) -> Result<Vec<SocketAddr>, Error> {
+    let addresses = address
+        .to_socket_addrs()
+        .map_err(|error| Error::AddressLookup {
+            address: format!("{address:?}"),
+            problem: error.to_string(),
+        })?;
     Ok(addresses.collect())
 }
 
 /// Refuses private data that does not fit.
-pub(crate) fn check_private_data(data: &[u8], limit: usize, place: &'static str) -> Result<(), Error> {
+pub(crate) fn check_private_data(
+    data: &[u8],
+    limit: usize,
+    place: &'static str,
+) -> Result<(), Error> {
     if data.len() > limit {
-        return Err(Error::PrivateDataTooLong { len: data.len(), limit, place });
+        return Err(Error::PrivateDataTooLong {
+            len: data.len(),
+            limit,
+            place,
+        });
     }
     Ok(())
 }

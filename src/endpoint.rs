@@ -48,7 +48,14 @@ impl Endpoint {
         engine: Engine,
         local: Option<SocketAddr>,
     ) -> Self {
-        Self { inner: Arc::new(Inner { link, completions, engine, local }) }
+        Self {
+            inner: Arc::new(Inner {
+                link,
+                completions,
+                engine,
+                local,
+            }),
+        }
     }
 
     /// Connects to a listener of this crate, with the default [`Config`](crate::Config), on the [shared engine](Engine::shared).
@@ -68,7 +75,10 @@ impl Endpoint {
     /// # Errors
     ///
     /// As [`Endpoint::connect`].
-    pub fn connect_timeout(address: impl ToSocketAddrs + fmt::Debug, timeout: Duration) -> Result<Self, Error> {
+    pub fn connect_timeout(
+        address: impl ToSocketAddrs + fmt::Debug,
+        timeout: Duration,
+    ) -> Result<Self, Error> {
         let mut connector = Connector::new();
         connector.config.connect_timeout = timeout;
         connector.connect(address)
@@ -112,11 +122,14 @@ impl Endpoint {
     }
 
     fn send_until(&self, message: &[u8], deadline: Option<Instant>) -> Result<(), Error> {
-        let sent = self.inner.link.wait_until(deadline, || match self.inner.link.try_send(message) {
-            Ok(()) => Some(Ok(())),
-            Err(TrySendError::Full) => None,
-            Err(TrySendError::Failed(error)) => Some(Err(error)),
-        });
+        let sent =
+            self.inner
+                .link
+                .wait_until(deadline, || match self.inner.link.try_send(message) {
+                    Ok(()) => Some(Ok(())),
+                    Err(TrySendError::Full) => None,
+                    Err(TrySendError::Failed(error)) => Some(Err(error)),
+                });
         sent.unwrap_or(Err(Error::TimedOut))
     }
 
@@ -154,7 +167,10 @@ impl Endpoint {
     }
 
     fn recv_until(&self, deadline: Option<Instant>) -> Result<Message, Error> {
-        self.inner.link.wait_until(deadline, || self.take()).unwrap_or(Err(Error::TimedOut))
+        self.inner
+            .link
+            .wait_until(deadline, || self.take())
+            .unwrap_or(Err(Error::TimedOut))
     }
 
     /// Takes the next message from the channel.
@@ -246,7 +262,10 @@ impl Endpoint {
 
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Endpoint").field("link", &self.inner.link).field("local", &self.inner.local).finish_non_exhaustive()
+        f.debug_struct("Endpoint")
+            .field("link", &self.inner.link)
+            .field("local", &self.inner.local)
+            .finish_non_exhaustive()
     }
 }
 

@@ -65,7 +65,9 @@ pub enum Error {
     Undelivered(CloseReason),
 
     /// The message is longer than the peer takes. Nothing was sent; the connection goes on.
-    #[error("a message of {len} bytes is too long: the peer takes at most {limit}; raise eager_size in its Config")]
+    #[error(
+        "a message of {len} bytes is too long: the peer takes at most {limit}; raise eager_size in its Config"
+    )]
     MessageTooLong {
         /// The message's length in bytes.
         len: usize,
@@ -127,7 +129,9 @@ impl Error {
                 let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| soft);
                 Self::LockedMemory { error, limit }
             }
-            ("rdma_create_event_channel", libc::ENODEV | libc::ENOENT | libc::ENOSYS) => Self::NoRdma(error),
+            ("rdma_create_event_channel", libc::ENODEV | libc::ENOENT | libc::ENOSYS) => {
+                Self::NoRdma(error)
+            }
             _ => Self::Os(error),
         }
     }
@@ -136,15 +140,19 @@ impl Error {
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {
-            Error::InvalidConfig { .. } | Error::MessageTooLong { .. } | Error::PrivateDataTooLong { .. } => {
-                io::ErrorKind::InvalidInput
-            }
+            Error::InvalidConfig { .. }
+            | Error::MessageTooLong { .. }
+            | Error::PrivateDataTooLong { .. } => io::ErrorKind::InvalidInput,
             Error::AddressLookup { .. } => io::ErrorKind::AddrNotAvailable,
             Error::NoRdma(_) => io::ErrorKind::Unsupported,
-            Error::Connect { reason, .. } | Error::Disconnected(reason) | Error::Undelivered(reason) => kind_of(reason),
+            Error::Connect { reason, .. }
+            | Error::Disconnected(reason)
+            | Error::Undelivered(reason) => kind_of(reason),
             Error::TimedOut => io::ErrorKind::TimedOut,
             Error::LockedMemory { .. } => io::ErrorKind::OutOfMemory,
-            Error::Os(error) | Error::Bind { error, .. } => io::Error::from_raw_os_error(error.errno).kind(),
+            Error::Os(error) | Error::Bind { error, .. } => {
+                Self::from_raw_os_error(error.errno).kind()
+            }
             Error::EngineShutDown => io::ErrorKind::NotConnected,
         };
         Self::new(kind, error)
@@ -154,17 +162,21 @@ impl From<Error> for io::Error {
 /// The `std::io` kind that a program written for TCP would look for.
 fn kind_of(reason: &CloseReason) -> io::ErrorKind {
     match reason {
-        CloseReason::AddrResolution(_) | CloseReason::RouteResolution(_) | CloseReason::Unreachable(_) => {
-            io::ErrorKind::HostUnreachable
-        }
+        CloseReason::AddrResolution(_)
+        | CloseReason::RouteResolution(_)
+        | CloseReason::Unreachable(_) => io::ErrorKind::HostUnreachable,
         CloseReason::Refused | CloseReason::Rejected { .. } | CloseReason::ConnectFailed(_) => {
             io::ErrorKind::ConnectionRefused
         }
-        CloseReason::NotRdmsg | CloseReason::PeerIncompatible(_) | CloseReason::ProtocolViolation(_) => {
-            io::ErrorKind::InvalidData
+        CloseReason::NotRdmsg
+        | CloseReason::PeerIncompatible(_)
+        | CloseReason::ProtocolViolation(_) => io::ErrorKind::InvalidData,
+        CloseReason::WorkRequest { .. } | CloseReason::PeerDisconnected => {
+            io::ErrorKind::ConnectionReset
         }
-        CloseReason::WorkRequest { .. } | CloseReason::PeerDisconnected => io::ErrorKind::ConnectionReset,
-        CloseReason::PeerAborted(_) | CloseReason::LocallyAborted => io::ErrorKind::ConnectionAborted,
+        CloseReason::PeerAborted(_) | CloseReason::LocallyAborted => {
+            io::ErrorKind::ConnectionAborted
+        }
         CloseReason::DeviceRemoved | CloseReason::AddressChanged => io::ErrorKind::NetworkDown,
         CloseReason::TimedOut(_) | CloseReason::KeepaliveTimeout => io::ErrorKind::TimedOut,
         CloseReason::PeerClosed => io::ErrorKind::UnexpectedEof,

@@ -26,5 +26,5 @@ pub use crate::{
     error::{Error, TrySendError},
     listener::{Listener, Request},
     message::Message,
-    proto::{CloseReason, Negotiated},
+    proto::{CloseReason, Mismatch, Negotiated, Phase, Violation},
 };

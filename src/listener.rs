@@ -40,8 +40,11 @@ pub struct Listener {
     bound: Bound,
     engine: Engine,
     requests: Receiver<Request>,
-    accepted: (Sender<Result<Endpoint, Error>>, Receiver<Result<Endpoint, Error>>),
+    accepted: (Sender<Accepted>, Receiver<Accepted>),
 }
+
+/// A connection that was accepted, or why it was not established.
+type Accepted = Result<Endpoint, Error>;
 
 /// What the engine says of a listener that it made.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +101,12 @@ impl Listener {
         };
         engine.send(command)?;
         let bound = result.recv().unwrap_or(Err(Error::EngineShutDown))?;
-        Ok(Self { bound, engine: engine.clone(), requests, accepted: unbounded() })
+        Ok(Self {
+            bound,
+            engine: engine.clone(),
+            requests,
+            accepted: unbounded(),
+        })
     }
 
     /// The address that is listened on.
@@ -161,7 +169,9 @@ impl Listener {
 
 impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listener").field("local", &self.bound.local).finish_non_exhaustive()
+        f.debug_struct("Listener")
+            .field("local", &self.bound.local)
+            .finish_non_exhaustive()
     }
 }
 
@@ -193,7 +203,12 @@ impl Request {
 
     pub(crate) fn new(link: Arc<Link>, engine: Engine, local: Option<SocketAddr>) -> Self {
         let (peer, private_data) = (link.peer_addr(), link.peer_data());
-        Self { open: Some(Open { link, engine }), peer, local, private_data }
+        Self {
+            open: Some(Open { link, engine }),
+            peer,
+            local,
+            private_data,
+        }
     }
 
     /// The peer's address.
@@ -245,28 +260,44 @@ impl Request {
     pub fn reject(mut self, private_data: &[u8]) -> Result<(), Error> {
         check_private_data(private_data, REJECT_DATA_MAX, "a rejection")?;
         match self.open.take() {
-            Some(open) => open.engine.send(Command::Reject { key: open.link.key(), data: private_data.to_vec() }),
+            Some(open) => open.engine.send(Command::Reject {
+                key: open.link.key(),
+                data: private_data.to_vec(),
+            }),
             None => Ok(()),
         }
     }
 
-    fn start_accepting(mut self, data: &[u8], reply: Sender<Result<Endpoint, Error>>) -> Result<(), Error> {
-        let Some(Open { link, engine }) = self.open.take() else { return Ok(()) };
-        let command = Command::Accept { key: link.key(), data: data.to_vec(), engine: engine.clone(), reply };
+    fn start_accepting(mut self, data: &[u8], reply: Sender<Accepted>) -> Result<(), Error> {
+        let Some(Open { link, engine }) = self.open.take() else {
+            return Ok(());
+        };
+        let command = Command::Accept {
+            key: link.key(),
+            data: data.to_vec(),
+            engine: engine.clone(),
+            reply,
+        };
         engine.send(command)
     }
 }
 
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Request").field("peer", &self.peer).field("local", &self.local).finish_non_exhaustive()
+        f.debug_struct("Request")
+            .field("peer", &self.peer)
+            .field("local", &self.local)
+            .finish_non_exhaustive()
     }
 }
 
 impl Drop for Request {
     fn drop(&mut self) {
         if let Some(Open { link, engine }) = self.open.take() {
-            let _ = engine.send(Command::Reject { key: link.key(), data: Vec::new() });
+            let _ = engine.send(Command::Reject {
+                key: link.key(),
+                data: Vec::new(),
+            });
         }
     }
 }

@@ -20,7 +20,13 @@ struct Inner {
 
 impl Message {
     pub(crate) fn new(link: Arc<Link>, buffer: u32, bytes: RecvSlice) -> Self {
-        Self { inner: Some(Inner { bytes, link, buffer }) }
+        Self {
+            inner: Some(Inner {
+                bytes,
+                link,
+                buffer,
+            }),
+        }
     }
 
     /// Copies the bytes out and gives the buffer back at once.
@@ -57,7 +63,12 @@ impl From<Message> for Vec<u8> {
 
 impl Drop for Message {
     fn drop(&mut self) {
-        if let Some(Inner { bytes, link, buffer }) = self.inner.take() {
+        if let Some(Inner {
+            bytes,
+            link,
+            buffer,
+        }) = self.inner.take()
+        {
             // The view first: from the release on the buffer is the device's.
             drop(bytes);
             link.release(buffer);
@@ -67,6 +78,8 @@ impl Drop for Message {
 
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Message").field("len", &self.len()).finish_non_exhaustive()
+        f.debug_struct("Message")
+            .field("len", &self.len())
+            .finish_non_exhaustive()
     }
 }

@@ -16,7 +16,19 @@ const LAYERS: &[(&str, &[&str])] = &[
     // The engine gives out what it makes of the handles' types, so these two lie side by side at the top.
     (
         "engine",
-        &["proto", "cm", "verbs", "sys", "status", "completion", "config", "endpoint", "error", "listener", "message"],
+        &[
+            "proto",
+            "cm",
+            "verbs",
+            "sys",
+            "status",
+            "completion",
+            "config",
+            "endpoint",
+            "error",
+            "listener",
+            "message",
+        ],
     ),
 ];
 
@@ -39,7 +51,11 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
 
 /// The modules of this crate that a source names: `use crate::{a, b::c}`, `use crate::a::b` and `crate::a::f()`.
 fn named(source: &str) -> BTreeSet<String> {
-    let code: String = source.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
+    let code: String = source
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .collect::<Vec<_>>()
+        .join("\n");
     let mut names = BTreeSet::new();
     for (at, _) in code.match_indices("crate::") {
         let rest = &code[at + "crate::".len()..];
@@ -63,7 +79,11 @@ fn named(source: &str) -> BTreeSet<String> {
                 }
             }
         } else {
-            names.insert(rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect());
+            names.insert(
+                rest.chars()
+                    .take_while(|c| c.is_alphanumeric() || *c == '_')
+                    .collect(),
+            );
         }
     }
     names
@@ -71,7 +91,9 @@ fn named(source: &str) -> BTreeSet<String> {
 
 #[test]
 fn the_reader_finds_names() {
-    let names = named("use crate::{\n a, b::{c, d},\n e::f,\n};\nuse crate::g::h;\nlet x = crate::i::j();\n// crate::k\n");
+    let names = named(
+        "use crate::{\n a, b::{c, d},\n e::f,\n};\nuse crate::g::h;\nlet x = crate::i::j();\n// crate::k\n",
+    );
     assert_eq!(names, ["a", "b", "e", "g", "i"].map(String::from).into());
 }
 
@@ -85,13 +107,23 @@ fn arrows_go_down_only() {
     for file in &files {
         let source = fs::read_to_string(file).unwrap();
         let inner = file.strip_prefix(&root).unwrap();
-        let top = inner.components().next().unwrap().as_os_str().to_str().unwrap();
+        let top = inner
+            .components()
+            .next()
+            .unwrap()
+            .as_os_str()
+            .to_str()
+            .unwrap();
         let layer = LAYERS.iter().find(|(name, _)| *name == top);
         seen.extend(layer.map(|(name, _)| *name));
         for name in named(&source) {
             let is_layer = LAYERS.iter().any(|(layer, _)| *layer == name);
             let allowed = match layer {
-                Some((own, below)) => name == *own || below.contains(&name.as_str()) || name.starts_with(char::is_uppercase) && *own == "engine",
+                Some((own, below)) => {
+                    name == *own
+                        || below.contains(&name.as_str())
+                        || name.starts_with(char::is_uppercase) && *own == "engine"
+                }
                 None if inner == Path::new("lib.rs") => true,
                 None => !is_layer || HANDLES.contains(&name.as_str()),
             };

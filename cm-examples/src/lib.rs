@@ -7,10 +7,19 @@ use hdrhistogram::Histogram;
 /// Prints log lines with the time since the program started. Without `RUST_LOG` the connection's steps are shown.
 pub fn init_trace(name: &'static str) {
     let start = Instant::now();
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("rdmsg::cm=debug,info"))
-        .format(move |out, record| writeln!(out, "{:>10.6} {name}: {}", start.elapsed().as_secs_f64(), record.args()))
-        .target(env_logger::Target::Stdout)
-        .init();
+    env_logger::Builder::from_env(
+        env_logger::Env::default().default_filter_or("rdmsg::cm=debug,info"),
+    )
+    .format(move |out, record| {
+        writeln!(
+            out,
+            "{:>10.6} {name}: {}",
+            start.elapsed().as_secs_f64(),
+            record.args()
+        )
+    })
+    .target(env_logger::Target::Stdout)
+    .init();
 }
 
 /// Writes the bytes of message number `number`. No two messages that follow each other are alike, and no byte is like its neighbour.
@@ -26,15 +35,25 @@ pub fn fill(number: u64, message: &mut [u8]) {
 ///
 /// The first byte that is not as [`fill`] wrote it.
 pub fn check(number: u64, message: &[u8]) -> Result<(), Mismatch> {
-    match message.iter().zip(pattern(number)).position(|(byte, expected)| *byte != expected) {
+    match message
+        .iter()
+        .zip(pattern(number))
+        .position(|(byte, expected)| *byte != expected)
+    {
         None => Ok(()),
-        Some(at) => Err(Mismatch { number, at, len: message.len() }),
+        Some(at) => Err(Mismatch {
+            number,
+            at,
+            len: message.len(),
+        }),
     }
 }
 
 fn pattern(number: u64) -> impl Iterator<Item = u8> {
     let start = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
-    (start..).zip(number..).map(|(step, salt)| (step.wrapping_mul(7) ^ (salt >> 8)) as u8)
+    (start..)
+        .zip(number..)
+        .map(|(step, salt)| (step.wrapping_mul(7) ^ (salt >> 8)) as u8)
 }
 
 /// A byte of a message is not what the sender wrote.
@@ -47,7 +66,11 @@ pub struct Mismatch {
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "message {} of {} bytes differs at byte {}", self.number, self.len, self.at)
+        write!(
+            f,
+            "message {} of {} bytes differs at byte {}",
+            self.number, self.len, self.at
+        )
     }
 }
 
@@ -67,12 +90,16 @@ impl Latencies {
     /// No latencies yet: up to a minute each, to three digits.
     #[must_use]
     pub fn new() -> Self {
-        Self(Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are constant and valid"))
+        Self(
+            Histogram::new_with_bounds(1, 60_000_000_000, 3)
+                .expect("the bounds are constant and valid"),
+        )
     }
 
     /// Adds one; more than a minute counts as a minute.
     pub fn record(&mut self, latency: Duration) {
-        self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+        self.0
+            .saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
     }
 }
 
@@ -102,7 +129,10 @@ mod tests {
         fill(41, &mut message);
         assert_eq!(check(41, &message), Ok(()));
         message[599] ^= 1;
-        assert_eq!(check(41, &message).unwrap_err().to_string(), "message 41 of 600 bytes differs at byte 599");
+        assert_eq!(
+            check(41, &message).unwrap_err().to_string(),
+            "message 41 of 600 bytes differs at byte 599"
+        );
     }
 
     #[test]

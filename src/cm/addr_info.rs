@@ -49,7 +49,8 @@ impl AddrInfo {
     #[doc(alias = "rdma_getaddrinfo")]
     pub fn new(node: Option<&str>, service: &str, hints: AddrInfoHints) -> Result<Self, OsError> {
         const CALL: &str = "rdma_getaddrinfo";
-        let c_string = |text: &str| CString::new(text).map_err(|_| OsError::new(CALL, libc::EINVAL));
+        let c_string =
+            |text: &str| CString::new(text).map_err(|_| OsError::new(CALL, libc::EINVAL));
         let node = node.map(c_string).transpose()?;
         let service = c_string(service)?;
         let mut raw = MaybeUninit::<ffi::rdma_addrinfo>::zeroed();
@@ -57,7 +58,8 @@ impl AddrInfo {
         let raw = unsafe { raw.assume_init_mut() };
         // The flags are small constants.
         let flag = |wanted, flag: u32| if wanted { flag.cast_signed() } else { 0 };
-        raw.ai_flags = flag(hints.passive, ffi::RAI_PASSIVE) | flag(hints.numeric_host, ffi::RAI_NUMERICHOST);
+        raw.ai_flags =
+            flag(hints.passive, ffi::RAI_PASSIVE) | flag(hints.numeric_host, ffi::RAI_NUMERICHOST);
         raw.ai_port_space = hints.port_space.map_or(0, PortSpace::raw).cast_signed();
         raw.ai_qp_type = QpType::RC.raw().cast_signed();
         if hints.port_space == Some(PortSpace::UDP) {
@@ -72,7 +74,9 @@ impl AddrInfo {
             1.. => return Err(OsError::new(CALL, libc::EADDRNOTAVAIL)),
             _ => cvt(CALL, ret)?,
         };
-        Ok(Self { list: cvt_ptr(CALL, list)? })
+        Ok(Self {
+            list: cvt_ptr(CALL, list)?,
+        })
     }
 
     /// The local address: to bind to.
@@ -103,7 +107,10 @@ impl AddrInfo {
 
 impl fmt::Debug for AddrInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AddrInfo").field("src", &self.src_addr()).field("dst", &self.dst_addr()).finish()
+        f.debug_struct("AddrInfo")
+            .field("src", &self.src_addr())
+            .field("dst", &self.dst_addr())
+            .finish()
     }
 }
 

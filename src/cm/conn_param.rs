@@ -8,7 +8,10 @@ use crate::{
 ///
 /// See [`rdma_connect(3)`](https://man7.org/linux/man-pages/man3/rdma_connect.3.html).
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "made by programs, field by field, as in C")]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "made by programs, field by field, as in C"
+)]
 #[doc(alias = "rdma_conn_param")]
 pub struct ConnParam {
     /// Bytes for the peer's program.
@@ -116,7 +119,15 @@ mod tests {
     fn the_default_is_what_null_means_in_c() {
         let param = ConnParam::default();
         let raw = param.to_raw();
-        assert_eq!((raw.responder_resources, raw.initiator_depth, raw.retry_count, raw.rnr_retry_count), (255, 255, 7, 7));
+        assert_eq!(
+            (
+                raw.responder_resources,
+                raw.initiator_depth,
+                raw.retry_count,
+                raw.rnr_retry_count
+            ),
+            (255, 255, 7, 7)
+        );
         assert_eq!(raw.private_data_len, 0);
     }
 }

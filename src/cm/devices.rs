@@ -40,19 +40,32 @@ impl Devices {
         let list = unsafe { ffi::rdma_get_devices(&raw mut len) };
         let list = cvt_ptr("rdma_get_devices", list)?;
         // A list has no negative length.
-        Ok(Self { inner: Arc::new(Inner { list, len: usize::try_from(len).unwrap_or(0) }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                list,
+                len: usize::try_from(len).unwrap_or(0),
+            }),
+        })
     }
 
     /// The devices, open for as long as one of their handles lives.
     #[must_use]
     pub fn contexts(&self) -> Vec<Context> {
-        self.inner.list().iter().filter_map(|raw| NonNull::new(*raw)).map(|raw| self.context(raw)).collect()
+        self.inner
+            .list()
+            .iter()
+            .filter_map(|raw| NonNull::new(*raw))
+            .map(|raw| self.context(raw))
+            .collect()
     }
 
     /// The device behind a pointer that librdmacm gave.
     pub(super) fn find(&self, raw: *mut ffi::ibv_context) -> Option<Context> {
         let raw = NonNull::new(raw)?;
-        self.inner.list().contains(&raw.as_ptr()).then(|| self.context(raw))
+        self.inner
+            .list()
+            .contains(&raw.as_ptr())
+            .then(|| self.context(raw))
     }
 
     fn context(&self, raw: NonNull<ffi::ibv_context>) -> Context {

@@ -54,7 +54,8 @@ impl CmEvent {
         // SAFETY: the caller vouches for the event.
         let raw = unsafe { &*raw };
         let event = CmEventType::from_raw(raw.event);
-        let multicast = event == CmEventType::MULTICAST_JOIN || event == CmEventType::MULTICAST_ERROR;
+        let multicast =
+            event == CmEventType::MULTICAST_JOIN || event == CmEventType::MULTICAST_ERROR;
         // SAFETY: an event's id, where it has one, lives at least until the event is acknowledged.
         let id = unsafe { raw.id.as_ref() };
         // SAFETY: as above.
@@ -63,17 +64,23 @@ impl CmEvent {
         if multicast || id.is_some_and(|id| QpType::from_raw(id.qp_type) == QpType::UD) {
             // SAFETY: librdmacm writes this member for ids of datagrams and for multicast; it is zeroed where it writes nothing.
             let param = unsafe { &raw.param.ud };
-            ud = Some(UdEventParam { ah_attr: AhAttr::from_raw(param.ah_attr), qp_num: param.qp_num, qkey: param.qkey });
+            ud = Some(UdEventParam {
+                ah_attr: AhAttr::from_raw(param.ah_attr),
+                qp_num: param.qp_num,
+                qkey: param.qkey,
+            });
             if !multicast {
                 // SAFETY: librdmacm sets pointer and length together, to bytes within the event.
-                private_data = unsafe { copy_private_data(param.private_data.cast(), param.private_data_len) };
+                private_data =
+                    unsafe { copy_private_data(param.private_data.cast(), param.private_data_len) };
             }
         } else {
             // SAFETY: librdmacm writes this member for ids of connections; it is zeroed where it writes nothing.
             let param = unsafe { &raw.param.conn };
             conn = Some(ConnEventParam::from_raw(param));
             // SAFETY: librdmacm sets pointer and length together, to bytes within the event.
-            private_data = unsafe { copy_private_data(param.private_data.cast(), param.private_data_len) };
+            private_data =
+                unsafe { copy_private_data(param.private_data.cast(), param.private_data_len) };
         }
         Self {
             event,
@@ -190,7 +197,10 @@ mod tests {
         };
         // SAFETY: a whole event, which is nobody else's.
         let event = unsafe { CmEvent::copy_data(&raw mut raw) };
-        assert_eq!((event.event(), event.cm_status()), (CmEventType::ESTABLISHED, CmStatus::from_raw(-5)));
+        assert_eq!(
+            (event.event(), event.cm_status()),
+            (CmEventType::ESTABLISHED, CmStatus::from_raw(-5))
+        );
         assert_eq!(event.private_data(), b"hello");
         assert_eq!(
             event.conn(),
@@ -226,7 +236,10 @@ mod tests {
         raw.param.ud.qkey = 9;
         // SAFETY: a whole event, which is nobody else's.
         let event = unsafe { CmEvent::copy_data(&raw mut raw) };
-        assert!(event.private_data().is_empty(), "the pointer is the group's context");
+        assert!(
+            event.private_data().is_empty(),
+            "the pointer is the group's context"
+        );
         assert_eq!(event.ud().map(|ud| ud.qkey), Some(9));
     }
 }

@@ -47,7 +47,12 @@ impl EventChannel {
         // SAFETY: it has no preconditions.
         let raw = unsafe { ffi::rdma_create_event_channel() };
         let raw = cvt_ptr("rdma_create_event_channel", raw)?;
-        let this = Self { inner: Arc::new(Inner { raw, lock: Mutex::new(()) }) };
+        let this = Self {
+            inner: Arc::new(Inner {
+                raw,
+                lock: Mutex::new(()),
+            }),
+        };
         sys::set_nonblocking(this.as_fd())?;
         Ok(this)
     }
@@ -66,7 +71,10 @@ impl EventChannel {
         let ret = unsafe { ffi::rdma_get_cm_event(self.as_ptr(), &raw mut raw) };
         match cvt("rdma_get_cm_event", ret) {
             Ok(_) => {}
-            Err(OsError { errno: libc::EAGAIN | libc::EINTR, .. }) => return Ok(None),
+            Err(OsError {
+                errno: libc::EAGAIN | libc::EINTR,
+                ..
+            }) => return Ok(None),
             Err(error) => return Err(error),
         }
         // SAFETY: the call succeeded, so it is an event that is ours until it is acknowledged, of an id of this channel.
@@ -89,7 +97,10 @@ impl EventChannel {
     /// Keeps others from reading events, and from calls on ids of this channel.
     pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
         // The lock guards no data of ours that a panic could leave half-done.
-        self.inner.lock.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner
+            .lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn as_ptr(&self) -> *mut ffi::rdma_event_channel {
@@ -112,7 +123,9 @@ impl AsFd for EventChannel {
 
 impl fmt::Debug for EventChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EventChannel").field("fd", &self.as_fd().as_raw_fd()).finish()
+        f.debug_struct("EventChannel")
+            .field("fd", &self.as_fd().as_raw_fd())
+            .finish()
     }
 }
 

@@ -26,13 +26,20 @@ impl PrivateData {
 
     /// Refuses data that the message `call` cannot carry. librdmacm itself would cut it off or fail without saying why.
     pub(super) fn check(&self, call: &'static str, limit: usize) -> Result<(), OsError> {
-        if self.len() > limit { Err(OsError::new(call, libc::EMSGSIZE)) } else { Ok(()) }
+        if self.len() > limit {
+            Err(OsError::new(call, libc::EMSGSIZE))
+        } else {
+            Ok(())
+        }
     }
 }
 
 impl Default for PrivateData {
     fn default() -> Self {
-        Self { bytes: [0; CAPACITY], len: 0 }
+        Self {
+            bytes: [0; CAPACITY],
+            len: 0,
+        }
     }
 }
 
@@ -41,8 +48,12 @@ impl TryFrom<&[u8]> for PrivateData {
 
     /// Fails with `EMSGSIZE` above 255 bytes.
     fn try_from(data: &[u8]) -> Result<Self, OsError> {
-        let len = u8::try_from(data.len()).map_err(|_| OsError::new("private data", libc::EMSGSIZE))?;
-        let mut this = Self { len, ..Self::default() };
+        let len =
+            u8::try_from(data.len()).map_err(|_| OsError::new("private data", libc::EMSGSIZE))?;
+        let mut this = Self {
+            len,
+            ..Self::default()
+        };
         this.bytes[..data.len()].copy_from_slice(data);
         Ok(this)
     }
@@ -78,7 +89,10 @@ mod tests {
     fn data_is_bounded() {
         let data = [7; 255];
         assert_eq!(*PrivateData::try_from(&data[..]).unwrap(), data);
-        assert_eq!(PrivateData::try_from(&[0; 256][..]).unwrap_err().errno, libc::EMSGSIZE);
+        assert_eq!(
+            PrivateData::try_from(&[0; 256][..]).unwrap_err().errno,
+            libc::EMSGSIZE
+        );
         let fits = PrivateData::try_from(&data[..56]).unwrap();
         assert_eq!(fits.check("rdma_connect", PrivateData::CONNECT_MAX), Ok(()));
         let too_long = PrivateData::try_from(&data[..57]).unwrap();

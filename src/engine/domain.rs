@@ -38,7 +38,12 @@ impl Domains {
         }
         let pd = ProtectionDomain::new(&context)?;
         let attr = context.query_device()?;
-        let domain = Arc::new(Domain { context, pd, max_qp_wr: attr.max_qp_wr(), max_cqe: attr.max_cqe() });
+        let domain = Arc::new(Domain {
+            context,
+            pd,
+            max_qp_wr: attr.max_qp_wr(),
+            max_cqe: attr.max_cqe(),
+        });
         self.by_device.retain(|_, domain| domain.strong_count() > 0);
         self.by_device.insert(device, Arc::downgrade(&domain));
         Ok(domain)
@@ -56,7 +61,11 @@ pub(super) struct Transport {
 pub(super) enum TransportError {
     Os(OsError),
     /// The device offers less than the configuration asks for.
-    Limit { field: &'static str, value: u64, limit: u64 },
+    Limit {
+        field: &'static str,
+        value: u64,
+        limit: u64,
+    },
 }
 
 impl From<OsError> for TransportError {
@@ -67,24 +76,42 @@ impl From<OsError> for TransportError {
 
 impl Domain {
     /// Makes buffers, completion queue and queue pair for the connection of `id`.
-    pub(super) fn transport(&self, id: &mut CmId, config: &Config) -> Result<Transport, TransportError> {
+    pub(super) fn transport(
+        &self,
+        id: &mut CmId,
+        config: &Config,
+    ) -> Result<Transport, TransportError> {
         let layout = Layout::new(&config.params());
         let cap = layout.cap(config.max_inline);
         for (field, value, limit) in [
             ("receive_window", cap.max_recv_wr, self.max_qp_wr),
             ("send_depth", cap.max_send_wr, self.max_qp_wr),
-            ("receive_window + send_depth", layout.completions(), self.max_cqe),
+            (
+                "receive_window + send_depth",
+                layout.completions(),
+                self.max_cqe,
+            ),
         ] {
             if value > limit {
-                return Err(TransportError::Limit { field, value: value.into(), limit: limit.into() });
+                return Err(TransportError::Limit {
+                    field,
+                    value: value.into(),
+                    limit: limit.into(),
+                });
             }
         }
 
         let memory = rings::allocate(&self.pd, &layout)?;
         let channel = Arc::new(CompletionChannel::new(&self.context)?);
         let cq = CompletionQueue::new(&self.context, layout.completions(), Some((&channel, 0)))?;
-        let mut attr =
-            QpInitAttr { qp_type: QpType::RC, send_cq: &cq, recv_cq: &cq, srq: None, cap, sq_sig_all: false };
+        let mut attr = QpInitAttr {
+            qp_type: QpType::RC,
+            send_cq: &cq,
+            recv_cq: &cq,
+            srq: None,
+            cap,
+            sq_sig_all: false,
+        };
         let qp = match id.create_qp(&self.pd, &attr) {
             // Inline data is an optimisation, and some devices refuse the queue pair instead of granting less.
             Err(error) if error.errno == libc::EINVAL && cap.max_inline_data > 0 => {
@@ -95,6 +122,10 @@ impl Domain {
         };
         cq.req_notify(false)?;
         let rings = Rings::new(qp, memory, layout)?;
-        Ok(Transport { rings, poll_side: PollSide::new(cq, Arc::clone(&channel)), channel })
+        Ok(Transport {
+            rings,
+            poll_side: PollSide::new(cq, Arc::clone(&channel)),
+            channel,
+        })
     }
 }

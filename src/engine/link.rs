@@ -74,7 +74,11 @@ pub(super) struct PollSide {
 
 impl PollSide {
     pub(super) fn new(cq: CompletionQueue, channel: Arc<CompletionChannel>) -> Self {
-        Self { cq, channel, batch: std::array::from_fn(|_| WorkCompletion::default()) }
+        Self {
+            cq,
+            channel,
+            batch: std::array::from_fn(|_| WorkCompletion::default()),
+        }
     }
 }
 
@@ -172,8 +176,14 @@ impl Link {
             };
             let room = rings.max_payload();
             if message.len() > room {
-                let limit = core.conn.negotiated().map_or(room as u64, |n| n.send_limit.min(room as u64));
-                return Err(TrySendError::Failed(Error::MessageTooLong { len: message.len(), limit }));
+                let limit = core
+                    .conn
+                    .negotiated()
+                    .map_or(room as u64, |n| n.send_limit.min(room as u64));
+                return Err(TrySendError::Failed(Error::MessageTooLong {
+                    len: message.len(),
+                    limit,
+                }));
             }
             match core.conn.send(message.len()) {
                 Ok(transmit) => {
@@ -185,9 +195,14 @@ impl Link {
                 }
                 Err(SendRefused::Blocked) => Err(TrySendError::Full),
                 Err(SendRefused::TooLong { limit }) => {
-                    Err(TrySendError::Failed(Error::MessageTooLong { len: message.len(), limit }))
+                    Err(TrySendError::Failed(Error::MessageTooLong {
+                        len: message.len(),
+                        limit,
+                    }))
                 }
-                Err(SendRefused::Closed(reason)) => Err(TrySendError::Failed(Error::Disconnected(reason))),
+                Err(SendRefused::Closed(reason)) => {
+                    Err(TrySendError::Failed(Error::Disconnected(reason)))
+                }
             }
         })
     }
@@ -223,7 +238,9 @@ impl Link {
     pub(super) fn progress(self: &Arc<Self>) -> bool {
         let mut any = false;
         let mut side = lock(&self.poll);
-        let Some(PollSide { cq, batch, .. }) = side.as_mut() else { return false };
+        let Some(PollSide { cq, batch, .. }) = side.as_mut() else {
+            return false;
+        };
         loop {
             let count = match cq.poll(batch) {
                 Ok(count) => count,
@@ -294,7 +311,10 @@ impl Link {
 
 impl Core {
     fn reason(&self) -> CloseReason {
-        self.conn.close_reason().cloned().unwrap_or(CloseReason::LocallyClosed)
+        self.conn
+            .close_reason()
+            .cloned()
+            .unwrap_or(CloseReason::LocallyClosed)
     }
 
     fn handle_completion(&mut self, wc: &WorkCompletion, now: Instant) {
@@ -308,7 +328,9 @@ impl Core {
             (WorkId::Recv(buffer), status) => {
                 conn.handle_work_error(Work::Recv { buffer }, status, wc.vendor_err(), now);
             }
-            (WorkId::Send(slot), status) => conn.handle_work_error(Work::Send { slot }, status, wc.vendor_err(), now),
+            (WorkId::Send(slot), status) => {
+                conn.handle_work_error(Work::Send { slot }, status, wc.vendor_err(), now)
+            }
             (WorkId::DrainRecv, _) => conn.handle_drained(DrainSide::Recv, now),
             (WorkId::DrainSend, _) => conn.handle_drained(DrainSide::Send, now),
         }
@@ -330,7 +352,11 @@ impl Core {
                     self.established = true;
                     self.aftermath.service = true;
                 }
-                Output::Event(Event::Message { buffer, offset, len }) => self.deliver(link, buffer, offset, len),
+                Output::Event(Event::Message {
+                    buffer,
+                    offset,
+                    len,
+                }) => self.deliver(link, buffer, offset, len),
                 Output::Event(Event::Writable) => self.aftermath.wake = true,
                 Output::Event(Event::Disconnected { reason, delivered }) => {
                     log::debug!("{link}: ended: {reason}");
@@ -357,14 +383,19 @@ impl Core {
 
     /// Hands a message to the application. The channel has a place for every message that the peer has credit for.
     fn deliver(&mut self, link: &Arc<Link>, buffer: u32, offset: u32, len: u32) {
-        let (Some(rings), Some(completions)) = (&self.rings, &self.completions) else { return };
+        let (Some(rings), Some(completions)) = (&self.rings, &self.completions) else {
+            return;
+        };
         let bytes = rings.received(buffer, offset + len).part(offset, len);
         let message = Message::new(Arc::clone(link), buffer, bytes);
         match completions.try_send(Completion::Received(message)) {
             Ok(()) => self.aftermath.wake = true,
             Err(refused) => {
                 // Nobody is left to read it. Dropping the message as usual would take the lock that is held here.
-                debug_assert!(refused.is_disconnected(), "the channel holds a whole window");
+                debug_assert!(
+                    refused.is_disconnected(),
+                    "the channel holds a whole window"
+                );
                 if let Completion::Received(message) = refused.into_inner() {
                     message.defuse();
                 }
@@ -395,6 +426,9 @@ impl fmt::Display for Link {
 
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link").field("key", &self.key).field("peer", &self.peer).finish_non_exhaustive()
+        f.debug_struct("Link")
+            .field("key", &self.key)
+            .field("peer", &self.peer)
+            .finish_non_exhaustive()
     }
 }

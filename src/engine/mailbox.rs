@@ -19,13 +19,30 @@ pub(crate) type Reply = Sender<Result<Endpoint, Error>>;
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Listen, and say where. The engine handle keeps the engine alive as long as the listener.
-    Listen { address: SocketAddr, config: Config, requests: Sender<Request>, engine: Engine, reply: Sender<Result<Bound, Error>> },
+    Listen {
+        address: SocketAddr,
+        config: Config,
+        requests: Sender<Request>,
+        engine: Engine,
+        reply: Sender<Result<Bound, Error>>,
+    },
     /// The listener's handle is gone.
     Unlisten(u64),
     /// Connect, and reply once.
-    Connect { address: SocketAddr, config: Config, data: Vec<u8>, engine: Engine, reply: Reply },
+    Connect {
+        address: SocketAddr,
+        config: Config,
+        data: Vec<u8>,
+        engine: Engine,
+        reply: Reply,
+    },
     /// Accept a request, and reply once.
-    Accept { key: u64, data: Vec<u8>, engine: Engine, reply: Reply },
+    Accept {
+        key: u64,
+        data: Vec<u8>,
+        engine: Engine,
+        reply: Reply,
+    },
     /// Reject a request.
     Reject { key: u64, data: Vec<u8> },
     /// Do what a connection's state machine has queued, and look at its timer.

@@ -57,12 +57,23 @@ impl Engine {
         let channel = cm::EventChannel::new().map_err(Error::from_os)?;
         let (sender, commands) = unbounded();
         let mailbox = Mailbox::new(sender).map_err(Error::from_os)?;
-        let reactor = reactor::Reactor::new(channel, Arc::clone(&mailbox), commands).map_err(Error::from_os)?;
+        let reactor = reactor::Reactor::new(channel, Arc::clone(&mailbox), commands)
+            .map_err(Error::from_os)?;
         let thread = thread::Builder::new()
             .name("rdmsg-engine".into())
             .spawn(move || reactor.run())
-            .map_err(|error| Error::Os(crate::status::OsError::new("pthread_create", error.raw_os_error().unwrap_or(0))))?;
-        Ok(Self { inner: Arc::new(EngineInner { mailbox, thread: Mutex::new(Some(thread)) }) })
+            .map_err(|error| {
+                Error::Os(crate::status::OsError::new(
+                    "pthread_create",
+                    error.raw_os_error().unwrap_or(0),
+                ))
+            })?;
+        Ok(Self {
+            inner: Arc::new(EngineInner {
+                mailbox,
+                thread: Mutex::new(Some(thread)),
+            }),
+        })
     }
 
     /// The engine that everybody uses who does not name one. It is started when it is first needed.
@@ -88,7 +99,12 @@ impl Engine {
     /// application still holds stays until they are dropped.
     pub fn shutdown(self) {
         self.inner.mailbox.send(Command::ShutDown);
-        let thread = self.inner.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self
+            .inner
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some(thread) = thread
             && thread.join().is_err()
         {
@@ -97,7 +113,11 @@ impl Engine {
     }
 
     pub(crate) fn send(&self, command: Command) -> Result<(), Error> {
-        if self.inner.mailbox.send(command) { Ok(()) } else { Err(Error::EngineShutDown) }
+        if self.inner.mailbox.send(command) {
+            Ok(())
+        } else {
+            Err(Error::EngineShutDown)
+        }
     }
 }
 

@@ -88,7 +88,8 @@ struct Waiter {
 }
 
 struct ListenerEntry {
-    id: CmId,
+    /// Listens for as long as it is there.
+    _id: CmId,
     config: Config,
     requests: Sender<Request>,
     engine: Engine,
@@ -100,7 +101,8 @@ impl Reactor {
         mailbox: Arc<Mailbox>,
         commands: Receiver<Command>,
     ) -> Result<Self, OsError> {
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|e| OsError::new("epoll_create1", e as i32))?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+            .map_err(|e| OsError::new("epoll_create1", e as i32))?;
         let reactor = Self {
             epoll,
             channel,
@@ -157,9 +159,14 @@ impl Reactor {
     }
 
     fn timeout(&self) -> EpollTimeout {
-        let Some(at) = self.timers.next() else { return EpollTimeout::NONE };
+        let Some(at) = self.timers.next() else {
+            return EpollTimeout::NONE;
+        };
         // Rounded up, so that a remainder below a millisecond does not become a busy loop.
-        let millis = at.saturating_duration_since(Instant::now()).as_nanos().div_ceil(1_000_000);
+        let millis = at
+            .saturating_duration_since(Instant::now())
+            .as_nanos()
+            .div_ceil(1_000_000);
         EpollTimeout::try_from(millis.min(60_000) as u32).unwrap_or(EpollTimeout::MAX)
     }
 
@@ -173,7 +180,13 @@ impl Reactor {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Listen { address, config, requests, engine, reply } => {
+            Command::Listen {
+                address,
+                config,
+                requests,
+                engine,
+                reply,
+            } => {
                 let result = if self.refusing {
                     Err(Error::EngineShutDown)
                 } else {
@@ -182,17 +195,30 @@ impl Reactor {
                 let _ = reply.send(result);
             }
             Command::Unlisten(key) => drop(self.listeners.remove(&key)),
-            Command::Connect { address, config, data, engine, reply } => {
+            Command::Connect {
+                address,
+                config,
+                data,
+                engine,
+                reply,
+            } => {
                 if self.refusing {
                     let _ = reply.send(Err(Error::EngineShutDown));
                 } else {
                     self.connect(address, config, &data, Waiter { engine, reply });
                 }
             }
-            Command::Accept { key, data, engine, reply } => self.accept(key, &data, Waiter { engine, reply }),
+            Command::Accept {
+                key,
+                data,
+                engine,
+                reply,
+            } => self.accept(key, &data, Waiter { engine, reply }),
             Command::Reject { key, data } => {
                 if let Some(entry) = self.links.get(&key) {
-                    entry.link.with_core(|core| core.conn.reject(&data, Instant::now()));
+                    entry
+                        .link
+                        .with_core(|core| core.conn.reject(&data, Instant::now()));
                     self.serve(key);
                 }
             }
@@ -228,7 +254,15 @@ impl Reactor {
         })?;
         let local = id.local_addr().unwrap_or(address);
         log::info!("listener {key} on {local}");
-        self.listeners.insert(key, ListenerEntry { id, config, requests, engine });
+        self.listeners.insert(
+            key,
+            ListenerEntry {
+                _id: id,
+                config,
+                requests,
+                engine,
+            },
+        );
         Ok(Bound { key, local })
     }
 
@@ -265,7 +299,14 @@ impl Reactor {
     ) -> Arc<Link> {
         // A place for each message that the peer has credit for, and one for the end.
         let (sender, receiver) = bounded(usize::from(config.receive_window) + 1);
-        let link = Link::new(key, peer, config.polling, Arc::clone(&self.mailbox), conn, sender);
+        let link = Link::new(
+            key,
+            peer,
+            config.polling,
+            Arc::clone(&self.mailbox),
+            conn,
+            sender,
+        );
         let entry = Entry {
             link: Arc::clone(&link),
             watched: None,
@@ -285,11 +326,15 @@ impl Reactor {
 
     fn accept(&mut self, key: u64, data: &[u8], waiter: Waiter) {
         let Some(entry) = self.links.get_mut(&key) else {
-            let _ = waiter.reply.send(Err(Error::Disconnected(CloseReason::PeerDisconnected)));
+            let _ = waiter
+                .reply
+                .send(Err(Error::Disconnected(CloseReason::PeerDisconnected)));
             return;
         };
         entry.waiter = Some(waiter);
-        entry.link.with_core(|core| core.conn.accept(data, Instant::now()));
+        entry
+            .link
+            .with_core(|core| core.conn.accept(data, Instant::now()));
         self.serve(key);
     }
 
@@ -333,7 +378,10 @@ impl Reactor {
         }
         let key = event.context();
         let Some(entry) = self.links.get(&key) else {
-            log::debug!("engine: {} for a connection or listener {key} of which nothing is left to do", event.event());
+            log::debug!(
+                "engine: {} for a connection or listener {key} of which nothing is left to do",
+                event.event()
+            );
             return;
         };
         log::debug!(target: "rdmsg::cm", "{}: {}{}", entry.link, event.event(), Status(event.status()));
@@ -342,23 +390,36 @@ impl Reactor {
             // What the peer sent before it disconnected is in the queue already, and comes first.
             entry.link.progress();
         }
-        entry.link.with_core(|core| core.conn.handle_cm_event(cm_input(&event), now));
+        entry
+            .link
+            .with_core(|core| core.conn.handle_cm_event(cm_input(&event), now));
         self.serve(key);
     }
 
     fn take_request(&mut self, mut id: CmId, event: &CmEvent) {
-        let Some(listener) = event.listen_context().and_then(|key| self.listeners.get(&key)) else {
+        let Some(listener) = event
+            .listen_context()
+            .and_then(|key| self.listeners.get(&key))
+        else {
             log::debug!("engine: connect request for a listener that is gone");
             return;
         };
-        let (config, requests, engine) =
-            (listener.config.clone(), listener.requests.clone(), listener.engine.clone());
+        let (config, requests, engine) = (
+            listener.config.clone(),
+            listener.requests.clone(),
+            listener.engine.clone(),
+        );
         let Some(peer) = id.peer_addr() else {
             log::warn!("engine: connect request without an address");
             return;
         };
         let key = self.new_key();
-        match Connection::requested(config.params(), nonce(), event.private_data(), Instant::now()) {
+        match Connection::requested(
+            config.params(),
+            nonce(),
+            event.private_data(),
+            Instant::now(),
+        ) {
             Ok(conn) => {
                 id.set_context(key);
                 set_ack_timeout(&mut id, &config);
@@ -367,12 +428,18 @@ impl Reactor {
                 self.serve(key);
                 log::debug!(target: "rdmsg::cm", "{link}: {}", event.event());
                 // A request that does not fit the backlog is dropped, which rejects it.
-                if requests.try_send(Request::new(link, engine, local)).is_err() {
+                if requests
+                    .try_send(Request::new(link, engine, local))
+                    .is_err()
+                {
                     log::warn!("engine: rejected a connect request of {peer}: the backlog is full");
                 }
             }
             Err(refusal) => {
-                log::warn!("engine: rejected a connect request of {peer}: {}", refusal.reason);
+                log::warn!(
+                    "engine: rejected a connect request of {peer}: {}",
+                    refusal.reason
+                );
                 if let Err(error) = id.reject(&refusal.private_data) {
                     log::debug!("engine: {error}");
                 }
@@ -383,7 +450,9 @@ impl Reactor {
     // Serving a connection: what its state machine wants of this thread.
 
     fn serve(&mut self, key: u64) {
-        let Some(entry) = self.links.get_mut(&key) else { return };
+        let Some(entry) = self.links.get_mut(&key) else {
+            return;
+        };
         entry.link.service_begins();
         loop {
             let op = {
@@ -399,12 +468,18 @@ impl Reactor {
             let call = op.call();
             if let Err(error) = entry.perform(op, &self.channel, &mut self.domains, &self.epoll) {
                 log::debug!("{}: {error}", entry.link);
-                entry.link.with_core(|core| core.conn.handle_cm_failure(call, error, Instant::now()));
+                entry
+                    .link
+                    .with_core(|core| core.conn.handle_cm_failure(call, error, Instant::now()));
             }
         }
         let (established, ended, deadline) = {
             let core = entry.link.core();
-            (core.established, core.ended.clone(), core.conn.next_timeout())
+            (
+                core.established,
+                core.ended.clone(),
+                core.conn.next_timeout(),
+            )
         };
         self.timers.set(key, deadline);
         if established {
@@ -419,11 +494,16 @@ impl Reactor {
     fn remove(&mut self, key: u64, reason: CloseReason) {
         self.timers.set(key, None);
         self.hot.remove(&key);
-        let Some(mut entry) = self.links.remove(&key) else { return };
+        let Some(mut entry) = self.links.remove(&key) else {
+            return;
+        };
         entry.unwatch(&self.epoll);
         entry.link.free();
         if let Some(waiter) = entry.waiter.take() {
-            let error = entry.problem.take().unwrap_or_else(|| Error::from_connect(entry.peer, reason));
+            let error = entry
+                .problem
+                .take()
+                .unwrap_or_else(|| Error::from_connect(entry.peer, reason));
             let _ = waiter.reply.send(Err(error));
         }
         // The id goes with the entry, after its queue pair.
@@ -433,7 +513,9 @@ impl Reactor {
 
     /// A watched completion channel raised an event.
     fn take_completions(&mut self, key: u64) {
-        let Some(entry) = self.links.get(&key) else { return };
+        let Some(entry) = self.links.get(&key) else {
+            return;
+        };
         if let Some(channel) = &entry.watched {
             while let Ok(Some(_)) = channel.get_event() {}
         }
@@ -443,7 +525,9 @@ impl Reactor {
 
     /// Threads of the application poll: stop watching, and look now and then whether they still do.
     fn keep_away(&mut self, key: u64) {
-        let Some(entry) = self.links.get(&key) else { return };
+        let Some(entry) = self.links.get(&key) else {
+            return;
+        };
         entry.set_interest(&self.epoll, EpollFlags::empty());
         let polls = entry.link.polls.load(Ordering::Relaxed);
         if self.hot.is_empty() {
@@ -455,7 +539,9 @@ impl Reactor {
     /// Nobody polls any more: watch again.
     fn take_over(&mut self, key: u64) {
         self.hot.remove(&key);
-        let Some(entry) = self.links.get(&key) else { return };
+        let Some(entry) = self.links.get(&key) else {
+            return;
+        };
         entry.link.hot.store(false, Ordering::SeqCst);
         entry.set_interest(&self.epoll, EpollFlags::EPOLLIN);
         entry.link.arm();
@@ -467,7 +553,9 @@ impl Reactor {
         let mut cold = Vec::new();
         let links = &self.links;
         self.hot.retain(|key, seen| {
-            let Some(entry) = links.get(key) else { return false };
+            let Some(entry) = links.get(key) else {
+                return false;
+            };
             if entry.link.engine_may_leave() {
                 return false;
             }
@@ -533,7 +621,9 @@ impl Entry {
 
     /// The id, which only a failed `Recreate` leaves missing.
     fn id(&mut self) -> Result<&mut CmId, OsError> {
-        self.id.as_mut().ok_or(OsError::new("rdma_create_id", libc::ENODEV))
+        self.id
+            .as_mut()
+            .ok_or(OsError::new("rdma_create_id", libc::ENODEV))
     }
 
     fn conn_param(&self, private_data: &[u8]) -> Result<ConnParam, OsError> {
@@ -545,22 +635,35 @@ impl Entry {
     }
 
     fn create_transport(&mut self, domains: &mut Domains, epoll: &Epoll) -> Result<(), OsError> {
-        let Some(id) = self.id.as_mut() else { return Ok(()) };
-        let context = id.verbs().ok_or(OsError::new("rdma_create_qp", libc::ENODEV))?;
+        let Some(id) = self.id.as_mut() else {
+            return Ok(());
+        };
+        let context = id
+            .verbs()
+            .ok_or(OsError::new("rdma_create_qp", libc::ENODEV))?;
         let domain = domains.get(context)?;
-        let transport = domain.transport(id, &self.config).map_err(|error| match error {
-            TransportError::Os(error) => error,
-            TransportError::Limit { field, value, limit } => {
-                self.problem = Some(Error::InvalidConfig {
+        let transport = domain
+            .transport(id, &self.config)
+            .map_err(|error| match error {
+                TransportError::Os(error) => error,
+                TransportError::Limit {
                     field,
-                    value: format!("too much for the device ({value} with what comes on top)"),
-                    allowed: format!("{limit} on this device"),
-                });
-                OsError::new("rdma_create_qp", libc::EINVAL)
-            }
-        })?;
+                    value,
+                    limit,
+                } => {
+                    self.problem = Some(Error::InvalidConfig {
+                        field,
+                        value: format!("too much for the device ({value} with what comes on top)"),
+                        allowed: format!("{limit} on this device"),
+                    });
+                    OsError::new("rdma_create_qp", libc::EINVAL)
+                }
+            })?;
         epoll
-            .add(&*transport.channel, EpollEvent::new(EpollFlags::EPOLLIN, self.link.key))
+            .add(
+                &*transport.channel,
+                EpollEvent::new(EpollFlags::EPOLLIN, self.link.key),
+            )
             .map_err(|errno| OsError::new("epoll_ctl", errno as i32))?;
         self.domain = Some(domain);
         self.watched = Some(transport.channel);
@@ -588,7 +691,9 @@ impl Entry {
 
     /// Hands the established connection to whoever waits for it. Nobody waiting means that nobody wants it any more.
     fn report_established(&mut self) {
-        let (Some(waiter), Some(receiver)) = (self.waiter.take(), self.receiver.take()) else { return };
+        let (Some(waiter), Some(receiver)) = (self.waiter.take(), self.receiver.take()) else {
+            return;
+        };
         let local = self.id.as_ref().and_then(CmId::local_addr);
         log::info!("{}: established", self.link);
         let endpoint = Endpoint::new(Arc::clone(&self.link), receiver, waiter.engine, local);
@@ -602,7 +707,11 @@ struct Status(i32);
 
 impl std::fmt::Display for Status {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.0 == 0 { Ok(()) } else { write!(f, ", status {}", self.0) }
+        if self.0 == 0 {
+            Ok(())
+        } else {
+            write!(f, ", status {}", self.0)
+        }
     }
 }
 
@@ -632,10 +741,13 @@ fn cm_input(event: &CmEvent) -> CmInput<'_> {
         CmEventType::CONNECT_RESPONSE => CmInput::ConnectResponse,
         CmEventType::CONNECT_ERROR => CmInput::ConnectError(status),
         CmEventType::UNREACHABLE => CmInput::Unreachable(status),
-        CmEventType::REJECTED => {
-            CmInput::Rejected { reason: event.reject_reason(), private_data: event.private_data() }
-        }
-        CmEventType::ESTABLISHED => CmInput::Established { private_data: event.private_data() },
+        CmEventType::REJECTED => CmInput::Rejected {
+            reason: event.reject_reason(),
+            private_data: event.private_data(),
+        },
+        CmEventType::ESTABLISHED => CmInput::Established {
+            private_data: event.private_data(),
+        },
         CmEventType::DISCONNECTED => CmInput::Disconnected,
         CmEventType::DEVICE_REMOVAL => CmInput::DeviceRemoval,
         CmEventType::ADDR_CHANGE => CmInput::AddrChange,

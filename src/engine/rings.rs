@@ -126,10 +126,19 @@ pub(super) fn allocate(pd: &ProtectionDomain, layout: &Layout) -> Result<MemoryR
 
 impl Rings {
     /// Takes a queue pair made with `layout.cap(..)` and memory made by [`allocate`] with the same layout, and posts all receives.
-    pub(super) fn new(qp: QueuePair, memory: MemoryRegion, layout: Layout) -> Result<Self, OsError> {
+    pub(super) fn new(
+        qp: QueuePair,
+        memory: MemoryRegion,
+        layout: Layout,
+    ) -> Result<Self, OsError> {
         assert_eq!(memory.len(), layout.bytes(), "the region is the layout's");
         let max_inline = qp.cap().max_inline_data as usize;
-        let rings = Self { qp, memory, layout, max_inline };
+        let rings = Self {
+            qp,
+            memory,
+            layout,
+            max_inline,
+        };
         for buffer in 0..layout.recv_count {
             rings.post_recv(buffer)?;
         }
@@ -147,28 +156,57 @@ impl Rings {
 
     /// Gives a receive buffer to the device.
     pub(super) fn post_recv(&self, buffer: u32) -> Result<(), OsError> {
-        assert!(buffer < self.layout.recv_count, "the state machine names buffers that exist");
-        self.recv(WorkId::Recv(buffer), Some(self.sge(self.layout.recv_offset(buffer), self.layout.recv_size)))
+        assert!(
+            buffer < self.layout.recv_count,
+            "the state machine names buffers that exist"
+        );
+        self.recv(
+            WorkId::Recv(buffer),
+            Some(self.sge(self.layout.recv_offset(buffer), self.layout.recv_size)),
+        )
     }
 
     /// Writes a frame into its slot, or into the work request where it is short, and posts it.
     pub(super) fn post_send(&self, transmit: &Transmit, payload: &[u8]) -> Result<(), OsError> {
-        let Transmit { slot, ref header, signalled, .. } = *transmit;
-        assert!(slot < self.layout.send_count, "the state machine names slots that exist");
-        assert!(HEADER_LEN + payload.len() <= self.layout.send_size, "the caller checked the length");
-        let flags = if signalled { ffi::ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 };
+        let Transmit {
+            slot,
+            ref header,
+            signalled,
+            ..
+        } = *transmit;
+        assert!(
+            slot < self.layout.send_count,
+            "the state machine names slots that exist"
+        );
+        assert!(
+            HEADER_LEN + payload.len() <= self.layout.send_size,
+            "the caller checked the length"
+        );
+        let flags = if signalled {
+            ffi::ibv_send_flags::IBV_SEND_SIGNALED.0
+        } else {
+            0
+        };
 
         if HEADER_LEN + payload.len() <= self.max_inline {
             // The driver copies inline data before the call returns, so it may lie anywhere; the lkey is not looked at.
             let mut sges = [inline_sge(header), inline_sge(payload)];
             let count = if payload.is_empty() { 1 } else { 2 };
-            return self.send(WorkId::Send(slot), &mut sges[..count], flags | ffi::ibv_send_flags::IBV_SEND_INLINE.0);
+            return self.send(
+                WorkId::Send(slot),
+                &mut sges[..count],
+                flags | ffi::ibv_send_flags::IBV_SEND_INLINE.0,
+            );
         }
 
         let offset = self.layout.send_offset(slot);
         self.memory.copy_in(offset, header);
         self.memory.copy_in(offset + HEADER_LEN, payload);
-        self.send(WorkId::Send(slot), &mut [self.sge(offset, HEADER_LEN + payload.len())], flags)
+        self.send(
+            WorkId::Send(slot),
+            &mut [self.sge(offset, HEADER_LEN + payload.len())],
+            flags,
+        )
     }
 
     /// Moves the queue pair to its error state and posts one marker behind the last work request of each queue: work requests
@@ -176,7 +214,11 @@ impl Rings {
     pub(super) fn post_drain_markers(&self) -> Result<(), OsError> {
         self.qp.to_err()?;
         self.recv(WorkId::DrainRecv, None)?;
-        self.send(WorkId::DrainSend, &mut [], ffi::ibv_send_flags::IBV_SEND_SIGNALED.0)
+        self.send(
+            WorkId::DrainSend,
+            &mut [],
+            ffi::ibv_send_flags::IBV_SEND_SIGNALED.0,
+        )
     }
 
     /// Looks at the bytes of a completed receive.
@@ -188,24 +230,45 @@ impl Rings {
     /// Takes the bytes of a completed receive along. The buffer must not be posted again before the slice is gone.
     pub(super) fn received(&self, buffer: u32, len: u32) -> RecvSlice {
         let (offset, len) = self.extent(buffer, len);
-        RecvSlice { memory: self.memory.clone(), offset, len }
+        RecvSlice {
+            memory: self.memory.clone(),
+            offset,
+            len,
+        }
     }
 
     fn extent(&self, buffer: u32, len: u32) -> (usize, usize) {
-        assert!(buffer < self.layout.recv_count, "the device completes receives that were posted");
-        assert!(len as usize <= self.layout.recv_size, "the device writes no more than was posted");
+        assert!(
+            buffer < self.layout.recv_count,
+            "the device completes receives that were posted"
+        );
+        assert!(
+            len as usize <= self.layout.recv_size,
+            "the device writes no more than was posted"
+        );
         (self.layout.recv_offset(buffer), len as usize)
     }
 
     fn sge(&self, offset: usize, len: usize) -> ffi::ibv_sge {
         // A buffer is at most 1 MiB and a header: `Config::check`.
-        ffi::ibv_sge { addr: self.memory.addr() + offset as u64, length: len as u32, lkey: self.memory.lkey() }
+        ffi::ibv_sge {
+            addr: self.memory.addr() + offset as u64,
+            length: len as u32,
+            lkey: self.memory.lkey(),
+        }
     }
 
     fn recv(&self, id: WorkId, sge: Option<ffi::ibv_sge>) -> Result<(), OsError> {
         let mut sge = sge;
-        let (sg_list, num_sge) = sge.as_mut().map_or((ptr::null_mut(), 0), |sge| (ptr::from_mut(sge), 1));
-        let mut wr = ffi::ibv_recv_wr { wr_id: id.encode(), next: ptr::null_mut(), sg_list, num_sge };
+        let (sg_list, num_sge) = sge
+            .as_mut()
+            .map_or((ptr::null_mut(), 0), |sge| (ptr::from_mut(sge), 1));
+        let mut wr = ffi::ibv_recv_wr {
+            wr_id: id.encode(),
+            next: ptr::null_mut(),
+            sg_list,
+            num_sge,
+        };
         // SAFETY: the request and its element live on this stack for the call; the buffer it names belongs to `memory`, which
         // outlives the queue pair, and to nobody else until the completion (see the top of this file).
         unsafe { self.qp.post_recv_raw(&mut wr) }
@@ -228,7 +291,11 @@ impl Rings {
 
 /// An element that names memory whose bytes the driver copies before `ibv_post_send` returns.
 fn inline_sge(bytes: &[u8]) -> ffi::ibv_sge {
-    ffi::ibv_sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 }
+    ffi::ibv_sge {
+        addr: bytes.as_ptr() as u64,
+        length: bytes.len() as u32,
+        lkey: 0,
+    }
 }
 
 /// A part of a receive buffer whose receive has completed.
@@ -251,8 +318,15 @@ impl RecvSlice {
     /// Narrows the slice. The state machine checked that the part lies inside.
     pub(super) fn part(self, offset: u32, len: u32) -> Self {
         let (offset, len) = (offset as usize, len as usize);
-        assert!(offset + len <= self.len, "the state machine names a part of the frame");
-        Self { offset: self.offset + offset, len, memory: self.memory }
+        assert!(
+            offset + len <= self.len,
+            "the state machine names a part of the frame"
+        );
+        Self {
+            offset: self.offset + offset,
+            len,
+            memory: self.memory,
+        }
     }
 }
 
@@ -266,7 +340,10 @@ impl Deref for RecvSlice {
 
 impl std::fmt::Debug for RecvSlice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RecvSlice").field("offset", &self.offset).field("len", &self.len).finish()
+        f.debug_struct("RecvSlice")
+            .field("offset", &self.offset)
+            .field("len", &self.len)
+            .finish()
     }
 }
 
@@ -278,14 +355,25 @@ mod tests {
 
     #[test]
     fn work_ids_come_back_as_they_went() {
-        for id in [WorkId::Recv(0), WorkId::Recv(u32::MAX), WorkId::Send(7), WorkId::DrainRecv, WorkId::DrainSend] {
+        for id in [
+            WorkId::Recv(0),
+            WorkId::Recv(u32::MAX),
+            WorkId::Send(7),
+            WorkId::DrainRecv,
+            WorkId::DrainSend,
+        ] {
             assert_eq!(WorkId::decode(id.encode()), id);
         }
     }
 
     #[test]
     fn buffers_do_not_overlap() {
-        let layout = Layout { recv_size: 128, recv_count: 3, send_size: 192, send_count: 2 };
+        let layout = Layout {
+            recv_size: 128,
+            recv_count: 3,
+            send_size: 192,
+            send_count: 2,
+        };
         assert_eq!(layout.recv_offset(2) + 128, layout.send_offset(0));
         assert_eq!(layout.send_offset(1) + 192, layout.bytes());
     }

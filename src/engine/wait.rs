@@ -102,7 +102,10 @@ impl Link {
         deadline: Option<Instant>,
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Polled<T> {
-        let Some(channel) = lock(&self.poll).as_ref().map(|side| Arc::clone(&side.channel)) else {
+        let Some(channel) = lock(&self.poll)
+            .as_ref()
+            .map(|side| Arc::clone(&side.channel))
+        else {
             // The connection is being torn down; its end is what there is to wait for, and the engine brings that.
             hint::spin_loop();
             return Polled::Slept;

@@ -54,7 +54,10 @@ pub(super) struct Parking<'a> {
 impl Waiting {
     pub(super) fn new() -> Self {
         Self {
-            state: Mutex::new(State { taken: false, wakes: 0 }),
+            state: Mutex::new(State {
+                taken: false,
+                wakes: 0,
+            }),
             changed: Condvar::new(),
             parked: AtomicU32::new(0),
             asleep: AtomicBool::new(false),
@@ -76,7 +79,10 @@ impl Waiting {
     pub(super) fn park(&self) -> Parking<'_> {
         self.parked.fetch_add(1, Ordering::SeqCst);
         let wakes = lock(&self.state).wakes;
-        Parking { waiting: self, wakes }
+        Parking {
+            waiting: self,
+            wakes,
+        }
     }
 
     /// Tells waiting threads to look again. Cheap when nobody waits.
@@ -110,7 +116,11 @@ impl Parking<'_> {
     pub(super) fn wait(self, deadline: Option<Instant>) {
         let state = lock(&self.waiting.state);
         let idle = |state: &mut State| state.taken && state.wakes == self.wakes;
-        drop(self.waiting.changed.wait_timeout_while(state, nap(deadline), idle));
+        drop(
+            self.waiting
+                .changed
+                .wait_timeout_while(state, nap(deadline), idle),
+        );
     }
 }
 
@@ -133,14 +143,21 @@ impl TurnGuard<'_> {
         let bell = match waiting.bell.get() {
             Some(bell) => bell,
             None => {
-                let bell = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
-                    .map_err(|errno| OsError::new("eventfd", errno as i32))?;
+                let bell = EventFd::from_value_and_flags(
+                    0,
+                    EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK,
+                )
+                .map_err(|errno| OsError::new("eventfd", errno as i32))?;
                 waiting.bell.get_or_init(|| bell)
             }
         };
         waiting.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        let result = if look() { doze(fd, bell.as_fd(), deadline) } else { Ok(()) };
+        let result = if look() {
+            doze(fd, bell.as_fd(), deadline)
+        } else {
+            Ok(())
+        };
         // Before the caller looks at who watches the queue: see `Link::keep_engine_away`.
         waiting.asleep.store(false, Ordering::SeqCst);
         // Only the thread that has the turn reads the bell, so this takes no wake from another.
@@ -157,14 +174,24 @@ impl Drop for TurnGuard<'_> {
 }
 
 fn nap(deadline: Option<Instant>) -> Duration {
-    deadline.map_or(LONGEST_SLEEP, |at| at.saturating_duration_since(Instant::now()).min(LONGEST_SLEEP))
+    deadline.map_or(LONGEST_SLEEP, |at| {
+        at.saturating_duration_since(Instant::now())
+            .min(LONGEST_SLEEP)
+    })
 }
 
-fn doze(fd: BorrowedFd<'_>, bell: BorrowedFd<'_>, deadline: Option<Instant>) -> Result<(), OsError> {
+fn doze(
+    fd: BorrowedFd<'_>,
+    bell: BorrowedFd<'_>,
+    deadline: Option<Instant>,
+) -> Result<(), OsError> {
     // Rounded up, so that a remainder below a millisecond does not become a busy loop.
     let millis = nap(deadline).as_nanos().div_ceil(1_000_000) as u32;
     let timeout = PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX);
-    let mut fds = [PollFd::new(fd, PollFlags::POLLIN), PollFd::new(bell, PollFlags::POLLIN)];
+    let mut fds = [
+        PollFd::new(fd, PollFlags::POLLIN),
+        PollFd::new(bell, PollFlags::POLLIN),
+    ];
     match poll(&mut fds, timeout) {
         Ok(_) | Err(nix::Error::EINTR) => Ok(()),
         Err(errno) => Err(OsError::new("poll", errno as i32)),

@@ -37,7 +37,11 @@ pub(super) struct SendCredit {
 impl SendCredit {
     /// The hello grants the first window. `start` is 0 but in tests.
     pub(super) fn new(window: u16, start: u32) -> Self {
-        Self { sent: start, limit: start.wrapping_add(window.into()), window: window.into() }
+        Self {
+            sent: start,
+            limit: start.wrapping_add(window.into()),
+            window: window.into(),
+        }
     }
 
     pub(super) fn available(&self) -> u32 {
@@ -58,7 +62,11 @@ impl SendCredit {
         }
         // The sum cannot overflow: neither side of it exceeds 2³² and windows are 16 bits wide.
         if u64::from(self.available()) + u64::from(more) > u64::from(self.window) {
-            return Err(Violation::new("grant", limit.into(), "no less than the last one and no further ahead than the window"));
+            return Err(Violation::new(
+                "grant",
+                limit.into(),
+                "no less than the last one and no further ahead than the window",
+            ));
         }
         self.limit = limit;
         Ok(true)
@@ -81,13 +89,22 @@ impl RecvCredit {
     /// The hello grants the first window. `start` is 0 but in tests.
     pub(super) fn new(window: u16, start: u32) -> Self {
         let window = window.into();
-        Self { window, received: start, released: start, announced: start.wrapping_add(window) }
+        Self {
+            window,
+            received: start,
+            released: start,
+            announced: start.wrapping_add(window),
+        }
     }
 
     /// Counts a received data frame.
     pub(super) fn receive(&mut self) -> Result<(), Violation> {
         if self.announced == self.received {
-            return Err(Violation::new("kind", super::frame::Kind::Data as u64, "no data frame without credit"));
+            return Err(Violation::new(
+                "kind",
+                super::frame::Kind::Data as u64,
+                "no data frame without credit",
+            ));
         }
         self.received = self.received.wrapping_add(1);
         Ok(())
@@ -95,7 +112,10 @@ impl RecvCredit {
 
     /// Counts a receive that was posted again.
     pub(super) fn release(&mut self) {
-        debug_assert!(self.released != self.received, "no more is released than was received");
+        debug_assert!(
+            self.released != self.received,
+            "no more is released than was received"
+        );
         self.released = self.released.wrapping_add(1);
     }
 
@@ -132,7 +152,10 @@ mod tests {
             assert_eq!(credit.granted(limit), Ok(false), "once more is no more");
             assert_eq!(credit.available(), 2);
             assert!(credit.granted(limit.wrapping_sub(1)).is_err(), "back");
-            assert!(credit.granted(start.wrapping_add(9)).is_err(), "further ahead than the window");
+            assert!(
+                credit.granted(start.wrapping_add(9)).is_err(),
+                "further ahead than the window"
+            );
             assert_eq!(credit.granted(start.wrapping_add(8)), Ok(true));
         }
     }

@@ -25,7 +25,16 @@ pub(crate) enum Kind {
 
 impl Kind {
     fn parse(byte: u8) -> Option<Self> {
-        [Self::Data, Self::Grant, Self::Ping, Self::Pong, Self::Close, Self::Abort].into_iter().find(|k| *k as u8 == byte)
+        [
+            Self::Data,
+            Self::Grant,
+            Self::Ping,
+            Self::Pong,
+            Self::Close,
+            Self::Abort,
+        ]
+        .into_iter()
+        .find(|k| *k as u8 == byte)
     }
 }
 
@@ -54,10 +63,17 @@ impl Header {
     /// Reads the header of a received frame and checks everything about it that does not depend on the connection's state.
     pub(crate) fn parse(frame: &[u8]) -> Result<Self, Violation> {
         let Some((header, payload)) = frame.split_first_chunk::<HEADER_LEN>() else {
-            return Err(Violation::new("frame length", frame.len() as u64, "at least 16 bytes"));
+            return Err(Violation::new(
+                "frame length",
+                frame.len() as u64,
+                "at least 16 bytes",
+            ));
         };
-        let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-        let kind = Kind::parse(header[0]).ok_or(Violation::new("kind", header[0].into(), "a known kind"))?;
+        let word = |at: usize| {
+            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
+        let kind = Kind::parse(header[0])
+            .ok_or_else(|| Violation::new("kind", header[0].into(), "a known kind"))?;
         if header[1] != 0 {
             return Err(Violation::new("flags", header[1].into(), "0"));
         }
@@ -65,19 +81,38 @@ impl Header {
         if reserved != 0 {
             return Err(Violation::new("reserved", reserved.into(), "0"));
         }
-        let parsed = Self { kind, grant: word(4), len: word(8), arg: word(12) };
+        let parsed = Self {
+            kind,
+            grant: word(4),
+            len: word(8),
+            arg: word(12),
+        };
         if parsed.len as usize != payload.len() {
-            return Err(Violation::new("len", parsed.len.into(), "the length of what was received"));
+            return Err(Violation::new(
+                "len",
+                parsed.len.into(),
+                "the length of what was received",
+            ));
         }
         match kind {
             Kind::Data => {}
-            Kind::Grant | Kind::Ping | Kind::Pong | Kind::Close | Kind::Abort if parsed.len != 0 => {
-                return Err(Violation::new("len", parsed.len.into(), "0 in a control frame"));
+            Kind::Grant | Kind::Ping | Kind::Pong | Kind::Close | Kind::Abort
+                if parsed.len != 0 =>
+            {
+                return Err(Violation::new(
+                    "len",
+                    parsed.len.into(),
+                    "0 in a control frame",
+                ));
             }
             Kind::Grant | Kind::Ping | Kind::Pong | Kind::Close | Kind::Abort => {}
         }
         if kind != Kind::Abort && parsed.arg != 0 {
-            return Err(Violation::new("arg", parsed.arg.into(), "0 in this kind of frame"));
+            return Err(Violation::new(
+                "arg",
+                parsed.arg.into(),
+                "0 in this kind of frame",
+            ));
         }
         Ok(parsed)
     }

@@ -59,7 +59,9 @@ impl Hello {
     pub(crate) fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), HelloError> {
         let mut reader = Reader(bytes);
         let mut header = || Some((reader.u32()?, reader.u8()?, reader.u8()?));
-        let (MAGIC, version, len) = header().ok_or(HelloError::NotRdmsg)? else { return Err(HelloError::NotRdmsg) };
+        let (MAGIC, version, len) = header().ok_or(HelloError::NotRdmsg)? else {
+            return Err(HelloError::NotRdmsg);
+        };
         if version != VERSION {
             return Err(HelloError::Version(version));
         }
@@ -117,9 +119,17 @@ mod tests {
         assert_eq!(Hello::parse(&other), Err(HelloError::Version(9)));
         other[4] = VERSION;
         other[5] = 60;
-        assert_eq!(Hello::parse(&other), Err(HelloError::NotRdmsg), "longer than what is there");
+        assert_eq!(
+            Hello::parse(&other),
+            Err(HelloError::NotRdmsg),
+            "longer than what is there"
+        );
         other[5] = 35;
-        assert_eq!(Hello::parse(&other), Err(HelloError::NotRdmsg), "shorter than a hello");
+        assert_eq!(
+            Hello::parse(&other),
+            Err(HelloError::NotRdmsg),
+            "shorter than a hello"
+        );
     }
 
     #[test]

@@ -11,17 +11,19 @@ mod reason;
 mod reject;
 mod send_ring;
 
-pub use self::{
-    params::Negotiated,
-    reason::{CloseReason, Mismatch, Phase, Violation},
-};
 pub(crate) use self::{
     connection::Connection,
     credit::CONTROL_RECEIVES,
     frame::HEADER_LEN,
     hello::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
-    output::{CmCall, CmInput, CmOp, DrainSide, Event, Output, Refusal, SendRefused, Transmit, Work},
+    output::{
+        CmCall, CmInput, CmOp, DrainSide, Event, Output, Refusal, SendRefused, Transmit, Work,
+    },
     params::Params,
     reject::REJECT_DATA_MAX,
     send_ring::CONTROL_SENDS,
+};
+pub use self::{
+    params::Negotiated,
+    reason::{CloseReason, Mismatch, Phase, Violation},
 };

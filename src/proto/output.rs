@@ -15,8 +15,13 @@ pub(crate) enum CmInput<'a> {
     ConnectResponse,
     ConnectError(CmStatus),
     Unreachable(CmStatus),
-    Rejected { reason: RejectReason, private_data: &'a [u8] },
-    Established { private_data: &'a [u8] },
+    Rejected {
+        reason: RejectReason,
+        private_data: &'a [u8],
+    },
+    Established {
+        private_data: &'a [u8],
+    },
     Disconnected,
     DeviceRemoval,
     AddrChange,
@@ -59,13 +64,23 @@ pub(crate) enum Output {
 /// A connection manager call, or what goes with one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CmOp {
-    ResolveAddr { timeout: Duration },
+    ResolveAddr {
+        timeout: Duration,
+    },
     /// Make queue pair and buffers and post all receives.
     CreateTransport,
-    ResolveRoute { timeout: Duration },
-    Connect { private_data: PrivateBytes },
-    Accept { private_data: PrivateBytes },
-    Reject { private_data: PrivateBytes },
+    ResolveRoute {
+        timeout: Duration,
+    },
+    Connect {
+        private_data: PrivateBytes,
+    },
+    Accept {
+        private_data: PrivateBytes,
+    },
+    Reject {
+        private_data: PrivateBytes,
+    },
     /// The connection manager's default means 655 ms for each receiver-not-ready.
     SetMinRnrTimer,
     Disconnect,
@@ -108,12 +123,19 @@ impl CmOp {
 pub(crate) enum Event {
     Established,
     /// A message lies in a receive buffer, which stays out until `release`.
-    Message { buffer: u32, offset: u32, len: u32 },
+    Message {
+        buffer: u32,
+        offset: u32,
+        len: u32,
+    },
     /// A send that was refused as blocked may work now.
     Writable,
     /// The end. Comes once, and nothing comes after it: the transport may go. `delivered` says whether all that was sent is known
     /// to have arrived.
-    Disconnected { reason: CloseReason, delivered: bool },
+    Disconnected {
+        reason: CloseReason,
+        delivered: bool,
+    },
 }
 
 /// A frame to be posted.

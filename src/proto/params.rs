@@ -47,7 +47,14 @@ pub struct Negotiated {
 
 impl fmt::Display for Negotiated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { version, send_window, recv_window, send_limit, recv_limit, keepalive_interval } = self;
+        let Self {
+            version,
+            send_window,
+            recv_window,
+            send_limit,
+            recv_limit,
+            keepalive_interval,
+        } = self;
         write!(
             f,
             "version {version}; window {send_window} out, {recv_window} in; messages up to {send_limit} B out, {recv_limit} B in; keepalive "

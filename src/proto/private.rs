@@ -12,7 +12,10 @@ pub(crate) struct PrivateBytes {
 
 impl PrivateBytes {
     pub(super) const fn new() -> Self {
-        Self { bytes: [0; CAPACITY], len: 0 }
+        Self {
+            bytes: [0; CAPACITY],
+            len: 0,
+        }
     }
 
     /// Appends bytes; the callers keep to limits below the capacity.

@@ -12,7 +12,11 @@ pub struct Violation {
 
 impl Violation {
     pub(crate) const fn new(field: &'static str, value: u64, expected: &'static str) -> Self {
-        Self { field, value, expected }
+        Self {
+            field,
+            value,
+            expected,
+        }
     }
 
     /// The field's name.
@@ -30,7 +34,11 @@ impl Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is {}, expected {}", self.field, self.value, self.expected)
+        write!(
+            f,
+            "{} is {}, expected {}",
+            self.field, self.value, self.expected
+        )
     }
 }
 
@@ -47,7 +55,11 @@ pub struct Mismatch {
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is {} here and {} at the peer", self.field, self.ours, self.theirs)
+        write!(
+            f,
+            "{} is {} here and {} at the peer",
+            self.field, self.ours, self.theirs
+        )
     }
 }
 

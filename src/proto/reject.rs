@@ -62,11 +62,21 @@ impl Reject {
     /// Reads a rejection of any version: this layout stays. `None` for private data that is not of this protocol.
     pub(crate) fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let mut reader = Reader(bytes);
-        let (magic, _version, len, code) = (reader.u32()?, reader.u8()?, usize::from(reader.u8()?), reader.u16()?);
+        let (magic, _version, len, code) = (
+            reader.u32()?,
+            reader.u8()?,
+            usize::from(reader.u8()?),
+            reader.u16()?,
+        );
         if magic != MAGIC || len < LEN || len > bytes.len() {
             return None;
         }
-        let codes = [RejectCode::Application, RejectCode::Version, RejectCode::Window, RejectCode::EagerSize];
+        let codes = [
+            RejectCode::Application,
+            RejectCode::Version,
+            RejectCode::Window,
+            RejectCode::EagerSize,
+        ];
         let code = codes.into_iter().find(|known| *known as u16 == code)?;
         let (own, theirs) = (reader.u64()?, reader.u64()?);
         Some((Self { code, own, theirs }, &bytes[LEN..len]))
@@ -79,7 +89,11 @@ mod tests {
 
     #[test]
     fn a_rejection_comes_back_as_it_went_through_padding() {
-        let reject = Reject { code: RejectCode::Version, own: 1, theirs: 2 };
+        let reject = Reject {
+            code: RejectCode::Version,
+            own: 1,
+            theirs: 2,
+        };
         let mut padded = reject.emit(b"why").to_vec();
         padded.resize(148, 0);
         assert_eq!(Reject::parse(&padded), Some((reject, &b"why"[..])));

@@ -28,7 +28,13 @@ impl SendRing {
     /// A ring with `data_slots` slots for data, and [`CONTROL_SENDS`] more.
     pub(super) fn new(data_slots: u32) -> Self {
         let slots = data_slots + CONTROL_SENDS;
-        Self { slots, next: 0, used: 0, unsignalled: 0, interval: (data_slots / 4).max(1) }
+        Self {
+            slots,
+            next: 0,
+            used: 0,
+            unsignalled: 0,
+            interval: (data_slots / 4).max(1),
+        }
     }
 
     /// Whether there is a slot for data.

@@ -14,7 +14,10 @@ use cm_examples::{Latencies, check, fill, init_trace};
 use rdmsg::{Config, Connector, Endpoint, Engine, Polling};
 
 #[derive(Parser)]
-#[command(version, about = "Sends messages over RDMA and checks the answers. The counterpart of cm_server.")]
+#[command(
+    version,
+    about = "Sends messages over RDMA and checks the answers. The counterpart of cm_server."
+)]
 struct Options {
     /// The server's name or address, and port
     #[arg(default_value = "127.0.0.1:7471")]
@@ -69,7 +72,10 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         Wait::Event => Polling::Event,
     };
     let engine = Engine::new()?;
-    let endpoint = Connector::new().config(config).engine(&engine).connect(&options.address)?;
+    let endpoint = Connector::new()
+        .config(config)
+        .engine(&engine)
+        .connect(&options.address)?;
     if let Some(negotiated) = endpoint.negotiated() {
         println!("{}: {negotiated}", endpoint.peer_addr());
     }
@@ -90,7 +96,12 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
 }
 
 /// Sends `count` messages one after the other and waits for each answer.
-fn round_trips(endpoint: &Endpoint, size: usize, count: u64, number: &mut u64) -> Result<Latencies, Box<dyn Error>> {
+fn round_trips(
+    endpoint: &Endpoint,
+    size: usize,
+    count: u64,
+    number: &mut u64,
+) -> Result<Latencies, Box<dyn Error>> {
     let mut latencies = Latencies::new();
     let mut message = vec![0; size];
     for _ in 0..count {

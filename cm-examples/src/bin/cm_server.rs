@@ -10,7 +10,10 @@ use cm_examples::{check, init_trace};
 use rdmsg::{CloseReason, Config, Endpoint, Engine, Listener};
 
 #[derive(Parser)]
-#[command(version, about = "Echoes messages over RDMA. The counterpart of cm_client.")]
+#[command(
+    version,
+    about = "Echoes messages over RDMA. The counterpart of cm_client."
+)]
 struct Options {
     /// Address and port to listen on; port 0 takes a free one
     #[arg(default_value = "0.0.0.0:7471")]
@@ -47,11 +50,17 @@ fn serve(options: &Options) -> Result<(), Box<dyn Error>> {
     println!("listening on {}", listener.local_addr());
 
     let mut sessions = Vec::new();
-    for endpoint in listener.incoming().take(options.connections.unwrap_or(usize::MAX)) {
+    for endpoint in listener
+        .incoming()
+        .take(options.connections.unwrap_or(usize::MAX))
+    {
         let endpoint = endpoint?;
         let session = thread::spawn(move || match echo(&endpoint) {
             Ok(count) => {
-                println!("{}: echoed {count} messages, every byte as expected", endpoint.peer_addr());
+                println!(
+                    "{}: echoed {count} messages, every byte as expected",
+                    endpoint.peer_addr()
+                );
                 true
             }
             Err(error) => {
@@ -65,9 +74,15 @@ fn serve(options: &Options) -> Result<(), Box<dyn Error>> {
         }
     }
     drop(listener);
-    let good = sessions.into_iter().all(|session| session.join().unwrap_or(false));
+    let good = sessions
+        .into_iter()
+        .all(|session| session.join().unwrap_or(false));
     engine.shutdown();
-    if good { Ok(()) } else { Err("a session failed".into()) }
+    if good {
+        Ok(())
+    } else {
+        Err("a session failed".into())
+    }
 }
 
 /// Sends back what comes, until the client closes.

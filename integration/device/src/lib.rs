@@ -39,9 +39,15 @@ impl Lab {
     #[must_use]
     pub fn get() -> Self {
         let var = |name: &str| {
-            env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run the device tests with integration/test"))
+            env::var(name).unwrap_or_else(|_| {
+                panic!("{name} is not set: run the device tests with integration/test")
+            })
         };
-        let addr = |name| var(name).parse().unwrap_or_else(|_| panic!("{name} is not an address"));
+        let addr = |name| {
+            var(name)
+                .parse()
+                .unwrap_or_else(|_| panic!("{name} is not an address"))
+        };
         let device = var("LAB_DEV");
         assert!(
             Path::new("/sys/class/infiniband").join(&device).exists(),
@@ -76,9 +82,14 @@ impl Lab {
     /// When the device has no such counter.
     #[must_use]
     pub fn counter(&self, name: &str) -> u64 {
-        let path = format!("/sys/class/infiniband/{}/ports/1/hw_counters/{name}", self.device);
+        let path = format!(
+            "/sys/class/infiniband/{}/ports/1/hw_counters/{name}",
+            self.device
+        );
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-        text.trim().parse().unwrap_or_else(|_| panic!("{path}: {text}"))
+        text.trim()
+            .parse()
+            .unwrap_or_else(|_| panic!("{path}: {text}"))
     }
 
     /// How often a receiver had no receive posted, as far as this device knows, on either side of the connection.
@@ -98,7 +109,11 @@ impl Lab {
             .args(["resource", "show", &self.device])
             .output()
             .unwrap_or_else(|error| panic!("rdma resource show: {error}"));
-        assert!(output.status.success(), "rdma resource show: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "rdma resource show: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 }
@@ -110,7 +125,9 @@ impl Lab {
 /// Without /proc.
 #[must_use]
 pub fn open_fds() -> usize {
-    fs::read_dir("/proc/self/fd").expect("/proc is mounted").count()
+    fs::read_dir("/proc/self/fd")
+        .expect("/proc is mounted")
+        .count()
 }
 
 /// Ends the test program when it is not dropped in time: a hang is a failure that says where.
@@ -125,7 +142,8 @@ impl Watchdog {
     pub fn new(what: &'static str, seconds: u64) -> Self {
         let (stop, stopped) = channel::<()>();
         thread::spawn(move || {
-            if stopped.recv_timeout(Duration::from_secs(seconds)) == Err(RecvTimeoutError::Timeout) {
+            if stopped.recv_timeout(Duration::from_secs(seconds)) == Err(RecvTimeoutError::Timeout)
+            {
                 eprintln!("{what}: still not done after {seconds} s");
                 process::abort();
             }

@@ -22,8 +22,18 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The client program of the examples, which stands in the folder above the tests'.
 fn cm_client() -> PathBuf {
-    let program = env::current_exe().unwrap().parent().unwrap().parent().unwrap().join("cm_client");
-    assert!(program.exists(), "{} is not there: build it with cargo build -p cm-examples --bins", program.display());
+    let program = env::current_exe()
+        .unwrap()
+        .parent()
+        .unwrap()
+        .parent()
+        .unwrap()
+        .join("cm_client");
+    assert!(
+        program.exists(),
+        "{} is not there: build it with cargo build -p cm-examples --bins",
+        program.display()
+    );
     program
 }
 
@@ -45,7 +55,12 @@ fn an_unknown_host_is_named() {
     let _watchdog = Watchdog::new("an_unknown_host_is_named", 60);
     let error = Endpoint::connect("no-such-host.invalid:7471").unwrap_err();
     assert!(matches!(error, Error::AddressLookup { .. }), "{error:?}");
-    assert!(error.to_string().starts_with("cannot look up the address \"no-such-host.invalid:7471\": "), "{error}");
+    assert!(
+        error
+            .to_string()
+            .starts_with("cannot look up the address \"no-such-host.invalid:7471\": "),
+        "{error}"
+    );
 }
 
 #[test]
@@ -53,8 +68,22 @@ fn nobody_listening_is_refused_at_once() {
     let _watchdog = Watchdog::new("nobody_listening_is_refused_at_once", 60);
     let address = Lab::get().at(7999);
     let error = Endpoint::connect(address).unwrap_err();
-    assert!(matches!(error, Error::Connect { reason: CloseReason::Refused, .. }), "{error:?}");
-    assert!(error.to_string().starts_with(&format!("cannot connect to {address}: ")), "{error}");
+    assert!(
+        matches!(
+            error,
+            Error::Connect {
+                reason: CloseReason::Refused,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+    assert!(
+        error
+            .to_string()
+            .starts_with(&format!("cannot connect to {address}: ")),
+        "{error}"
+    );
     assert!(error.to_string().contains("nobody listens"), "{error}");
 }
 
@@ -81,8 +110,20 @@ fn the_connect_deadline_holds_while_retrying() {
     config.retry_refused = true;
     config.connect_timeout = Duration::from_secs(1);
     let start = Instant::now();
-    let error = Connector::new().config(config).connect(Lab::get().at(7997)).unwrap_err();
-    assert!(matches!(error, Error::Connect { reason: CloseReason::Refused, .. }), "the last refusal says more: {error:?}");
+    let error = Connector::new()
+        .config(config)
+        .connect(Lab::get().at(7997))
+        .unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Connect {
+                reason: CloseReason::Refused,
+                ..
+            }
+        ),
+        "the last refusal says more: {error:?}"
+    );
     assert!(start.elapsed() >= Duration::from_secs(1), "it kept trying");
 }
 
@@ -91,21 +132,45 @@ fn an_address_without_an_rdma_device_is_explained() {
     let _watchdog = Watchdog::new("an_address_without_an_rdma_device_is_explained", 60);
     let ip = |args: &str| {
         let output = run(Command::new("ip").args(args.split(' ')));
-        assert!(output.status.success(), "ip {args}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "ip {args}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     };
     ip("link add plain0 type dummy");
     ip("address add 10.99.0.1/24 dev plain0");
     ip("link set plain0 up");
     let start = Instant::now();
     let error = Endpoint::connect("10.99.0.2:7471").unwrap_err();
-    assert!(start.elapsed() < Duration::from_secs(4), "it does not use up the deadline");
+    assert!(
+        start.elapsed() < Duration::from_secs(4),
+        "it does not use up the deadline"
+    );
     let text = error.to_string();
-    assert!(matches!(error, Error::Connect { reason: CloseReason::AddrResolution(_), .. }), "{error:?}");
-    assert!(text.contains("no RDMA device owns a route to that address"), "{text}");
+    assert!(
+        matches!(
+            error,
+            Error::Connect {
+                reason: CloseReason::AddrResolution(_),
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+    assert!(
+        text.contains("no RDMA device owns a route to that address"),
+        "{text}"
+    );
 
     let error = Listener::bind("10.99.0.1:7471").unwrap_err();
     assert!(matches!(error, Error::Bind { .. }), "{error:?}");
-    assert!(error.to_string().contains("The address must belong to a network interface with an RDMA device"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("The address must belong to a network interface with an RDMA device"),
+        "{error}"
+    );
     ip("link delete plain0");
 }
 
@@ -113,8 +178,17 @@ fn an_address_without_an_rdma_device_is_explained() {
 fn a_machine_without_rdma_is_told_what_to_load() {
     let _watchdog = Watchdog::new("a_machine_without_rdma_is_told_what_to_load", 60);
     let script = "mount -t tmpfs none /dev/infiniband && exec \"$0\" 10.8.0.1:7471";
-    let output = run(Command::new("unshare").args(["--mount", "sh", "-c", script]).arg(cm_client()));
-    fails_saying(&output, &["this machine offers no RDMA", "modprobe rdma_ucm", "rdma link add"]);
+    let output = run(Command::new("unshare")
+        .args(["--mount", "sh", "-c", script])
+        .arg(cm_client()));
+    fails_saying(
+        &output,
+        &[
+            "this machine offers no RDMA",
+            "modprobe rdma_ucm",
+            "rdma link add",
+        ],
+    );
 }
 
 #[test]
@@ -129,13 +203,28 @@ fn too_little_lockable_memory_is_explained_with_the_limit() {
     // Root may lock what it likes; nobody may not.
     let script = "ulimit -l 64 && exec \"$0\" \"$1\"";
     let address = listener.local_addr().to_string();
-    let output = run(Command::new("sh").args(["-c", script]).arg(cm_client()).arg(address).uid(65534).gid(65534));
-    fails_saying(&output, &["cannot register memory: ibv_reg_mr", "may lock 65536 bytes", "LimitMEMLOCK="]);
+    let output = run(Command::new("sh")
+        .args(["-c", script])
+        .arg(cm_client())
+        .arg(address)
+        .uid(65534)
+        .gid(65534));
+    fails_saying(
+        &output,
+        &[
+            "cannot register memory: ibv_reg_mr",
+            "may lock 65536 bytes",
+            "LimitMEMLOCK=",
+        ],
+    );
 }
 
 #[test]
 fn a_message_that_is_too_long_is_refused_and_the_connection_goes_on() {
-    let _watchdog = Watchdog::new("a_message_that_is_too_long_is_refused_and_the_connection_goes_on", 60);
+    let _watchdog = Watchdog::new(
+        "a_message_that_is_too_long_is_refused_and_the_connection_goes_on",
+        60,
+    );
     let lab = Lab::get();
     let engine = Engine::shared().unwrap();
     let mut config = Config::default();
@@ -148,10 +237,15 @@ fn a_message_that_is_too_long_is_refused_and_the_connection_goes_on() {
     assert_eq!(client.send_limit(), 1000);
     for len in [1001, 16 * 1024, 1 << 20] {
         let error = client.send(&vec![1; len]).unwrap_err();
-        assert!(matches!(error, Error::MessageTooLong { limit: 1000, .. }), "{error:?}");
+        assert!(
+            matches!(error, Error::MessageTooLong { limit: 1000, .. }),
+            "{error:?}"
+        );
         assert_eq!(
             error.to_string(),
-            format!("a message of {len} bytes is too long: the peer takes at most 1000; raise eager_size in its Config")
+            format!(
+                "a message of {len} bytes is too long: the peer takes at most 1000; raise eager_size in its Config"
+            )
         );
     }
     client.send(&[7; 1000]).unwrap();
@@ -163,10 +257,20 @@ fn a_message_that_is_too_long_is_refused_and_the_connection_goes_on() {
 fn a_bad_configuration_is_refused_before_anything_happens() {
     let mut config = Config::default();
     config.receive_window = 0;
-    let error = Connector::new().config(config.clone()).connect(Lab::get().at(7471)).unwrap_err();
-    assert_eq!(error.to_string(), "invalid configuration: receive_window is 0, allowed is 1 to 8192");
-    let error = Listener::bind_with(Lab::get().at(0), &config, &Engine::shared().unwrap()).unwrap_err();
-    assert_eq!(error.to_string(), "invalid configuration: receive_window is 0, allowed is 1 to 8192");
+    let error = Connector::new()
+        .config(config.clone())
+        .connect(Lab::get().at(7471))
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "invalid configuration: receive_window is 0, allowed is 1 to 8192"
+    );
+    let error =
+        Listener::bind_with(Lab::get().at(0), &config, &Engine::shared().unwrap()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "invalid configuration: receive_window is 0, allowed is 1 to 8192"
+    );
 }
 
 #[test]
@@ -176,33 +280,68 @@ fn private_data_travels_both_ways_and_with_a_rejection() {
     let listener = Listener::bind(lab.at(0)).unwrap();
     let address = listener.local_addr();
     let connect = move |data: &'static [u8]| {
-        thread::spawn(move || Connector::new().private_data(data).unwrap().connect(address))
+        thread::spawn(move || {
+            Connector::new()
+                .private_data(data)
+                .unwrap()
+                .connect(address)
+        })
     };
 
     let client = connect(b"user 7");
     let request = listener.requests().recv_timeout(PATIENCE).unwrap();
     assert_eq!(request.private_data(), b"user 7");
     assert_eq!(request.local_addr(), Some(address));
-    let server = request.accept_with(&[9; rdmsg::Request::ACCEPT_DATA_MAX]).unwrap();
+    let server = request
+        .accept_with(&[9; rdmsg::Request::ACCEPT_DATA_MAX])
+        .unwrap();
     let client = client.join().unwrap().unwrap();
     assert_eq!(client.peer_data(), [9; rdmsg::Request::ACCEPT_DATA_MAX]);
     assert_eq!(server.peer_data(), b"user 7");
     client.close().unwrap();
 
     let client = connect(b"user 8");
-    listener.requests().recv_timeout(PATIENCE).unwrap().reject(b"not you").unwrap();
+    listener
+        .requests()
+        .recv_timeout(PATIENCE)
+        .unwrap()
+        .reject(b"not you")
+        .unwrap();
     match client.join().unwrap().unwrap_err() {
-        Error::Connect { reason: CloseReason::Rejected { data, .. }, .. } => assert_eq!(*data, *b"not you"),
+        Error::Connect {
+            reason: CloseReason::Rejected { data, .. },
+            ..
+        } => assert_eq!(*data, *b"not you"),
         other => panic!("{other:?}"),
     }
 
     let client = connect(b"");
     drop(listener.requests().recv_timeout(PATIENCE).unwrap());
     let error = client.join().unwrap().unwrap_err();
-    assert!(matches!(error, Error::Connect { reason: CloseReason::Rejected { .. }, .. }), "{error:?}");
+    assert!(
+        matches!(
+            error,
+            Error::Connect {
+                reason: CloseReason::Rejected { .. },
+                ..
+            }
+        ),
+        "{error:?}"
+    );
 
-    let error = Connector::new().private_data(&[0; Connector::PRIVATE_DATA_MAX + 1]).unwrap_err();
-    assert!(matches!(error, Error::PrivateDataTooLong { limit: Connector::PRIVATE_DATA_MAX, .. }), "{error:?}");
+    let error = Connector::new()
+        .private_data(&[0; Connector::PRIVATE_DATA_MAX + 1])
+        .unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::PrivateDataTooLong {
+                limit: Connector::PRIVATE_DATA_MAX,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
 }
 
 /// Connects with nothing but the connection manager and `private_data`, as a program that is not of this crate, and returns
@@ -210,13 +349,21 @@ fn private_data_travels_both_ways_and_with_a_rejection() {
 fn foreign_client(address: SocketAddr, private_data: &[u8]) -> (CmEventType, Vec<u8>) {
     let channel = EventChannel::new().unwrap();
     let mut id = CmId::new(&channel, PortSpace::TCP, 1).unwrap();
-    let next = || channel.wait_event(PATIENCE).unwrap().expect("an event comes");
+    let next = || {
+        channel
+            .wait_event(PATIENCE)
+            .unwrap()
+            .expect("an event comes")
+    };
     id.resolve_addr(None, address, PATIENCE).unwrap();
     assert_eq!(next().event(), CmEventType::ADDR_RESOLVED);
     id.resolve_route(PATIENCE).unwrap();
     assert_eq!(next().event(), CmEventType::ROUTE_RESOLVED);
-    let param =
-        ConnParam { private_data: private_data.try_into().unwrap(), qp_num: 0x1234, ..ConnParam::default() };
+    let param = ConnParam {
+        private_data: private_data.try_into().unwrap(),
+        qp_num: 0x1234,
+        ..ConnParam::default()
+    };
     id.connect(&param).unwrap();
     let event = next();
     (event.event(), event.private_data().to_vec())
@@ -227,9 +374,15 @@ fn a_client_that_is_not_of_this_crate_is_rejected() {
     let _watchdog = Watchdog::new("a_client_that_is_not_of_this_crate_is_rejected", 60);
     let listener = Listener::bind(Lab::get().at(0)).unwrap();
     for hello in [&b""[..], b"GET / HTTP/1.1", &[0; 56]] {
-        assert_eq!(foreign_client(listener.local_addr(), hello).0, CmEventType::REJECTED);
+        assert_eq!(
+            foreign_client(listener.local_addr(), hello).0,
+            CmEventType::REJECTED
+        );
     }
-    assert!(listener.requests().is_empty(), "the application never hears of it");
+    assert!(
+        listener.requests().is_empty(),
+        "the application never hears of it"
+    );
 }
 
 #[test]
@@ -237,12 +390,28 @@ fn a_server_that_is_not_of_this_crate_is_named_as_such() {
     let _watchdog = Watchdog::new("a_server_that_is_not_of_this_crate_is_named_as_such", 60);
     let lab = Lab::get();
     // The stock program, which accepts everybody and knows nothing of hellos.
-    let mut server = Command::new("rping").args(["-s", "-p", "7996"]).stdin(Stdio::null()).spawn().unwrap();
+    let mut server = Command::new("rping")
+        .args(["-s", "-p", "7996"])
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
     let mut config = Config::default();
     config.retry_refused = true;
     config.connect_timeout = PATIENCE;
-    let error = Connector::new().config(config).connect(lab.at(7996)).unwrap_err();
-    assert!(matches!(error, Error::Connect { reason: CloseReason::NotRdmsg, .. }), "{error:?}");
+    let error = Connector::new()
+        .config(config)
+        .connect(lab.at(7996))
+        .unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Connect {
+                reason: CloseReason::NotRdmsg,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
     let _ = server.kill();
     server.wait().unwrap();
 }

@@ -11,7 +11,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 #[test]
 fn handles_may_be_dropped_in_any_order_with_traffic_in_flight() {
-    let _watchdog = Watchdog::new("handles_may_be_dropped_in_any_order_with_traffic_in_flight", 240);
+    let _watchdog = Watchdog::new(
+        "handles_may_be_dropped_in_any_order_with_traffic_in_flight",
+        240,
+    );
     let lab = Lab::get();
     let before = (lab.resources(), open_fds());
     for round in 0..24_usize {
@@ -30,7 +33,10 @@ fn handles_may_be_dropped_in_any_order_with_traffic_in_flight() {
             .map(|endpoint| {
                 thread::spawn(move || {
                     // Until the connection ends: by a close, an abort, or the engine going away.
-                    while endpoint.send_timeout(b"noise", Duration::from_millis(100)).is_ok() {
+                    while endpoint
+                        .send_timeout(b"noise", Duration::from_millis(100))
+                        .is_ok()
+                    {
                         let _ = endpoint.try_recv();
                     }
                 })
@@ -55,14 +61,22 @@ fn handles_may_be_dropped_in_any_order_with_traffic_in_flight() {
         }
         if round % 2 == 0 {
             let threads: Vec<_> = things.into_iter().map(thread::spawn).collect();
-            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            threads
+                .into_iter()
+                .for_each(|thread| thread.join().unwrap());
         } else {
             things.into_iter().for_each(|drop_it| drop_it());
         }
-        talkers.into_iter().for_each(|talker| talker.join().unwrap());
+        talkers
+            .into_iter()
+            .for_each(|talker| talker.join().unwrap());
         engine.shutdown();
     }
-    assert_eq!((lab.resources(), open_fds()), before, "nothing is left behind");
+    assert_eq!(
+        (lab.resources(), open_fds()),
+        before,
+        "nothing is left behind"
+    );
 }
 
 #[test]
@@ -96,6 +110,9 @@ fn two_hundred_cycles_leave_nothing_behind() {
     engine.shutdown();
     let after = (lab.resources(), open_fds());
     println!("after:  {after:?}");
-    assert_eq!(after, before, "queue pairs, completion queues, memory regions, protection domains, ids and fds");
+    assert_eq!(
+        after, before,
+        "queue pairs, completion queues, memory regions, protection domains, ids and fds"
+    );
     assert_eq!(lab.rnr_naks(), rnr);
 }

@@ -4,7 +4,8 @@ use std::{collections::VecDeque, thread, time::Duration};
 
 use device::{Lab, Watchdog};
 use rdmsg::{
-    CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Polling, TrySendError,
+    CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Polling,
+    TrySendError,
     crossbeam_channel::{self, select},
 };
 
@@ -28,7 +29,9 @@ fn pair() -> (Endpoint, Endpoint) {
 
 fn reason(result: Result<impl std::fmt::Debug, Error>) -> CloseReason {
     match result.unwrap_err() {
-        Error::Disconnected(reason) | Error::Connect { reason, .. } | Error::Undelivered(reason) => reason,
+        Error::Disconnected(reason)
+        | Error::Connect { reason, .. }
+        | Error::Undelivered(reason) => reason,
         other => panic!("not the end of a connection: {other:?}"),
     }
 }
@@ -39,7 +42,9 @@ fn messages_arrive_whole_and_in_order() {
     let lab = Lab::get();
     let rnr = lab.rnr_naks();
     let (client, server) = pair();
-    let sizes = [0, 1, 15, 16, 17, 64, 239, 240, 241, 4095, 4096, 16383, 16384];
+    let sizes = [
+        0, 1, 15, 16, 17, 64, 239, 240, 241, 4095, 4096, 16383, 16384,
+    ];
     let sender = thread::spawn({
         let client = client.clone();
         move || {
@@ -55,16 +60,33 @@ fn messages_arrive_whole_and_in_order() {
         for size in sizes {
             let message = server.recv_timeout(PATIENCE).unwrap();
             assert_eq!(message.len(), size);
-            assert!(message.iter().enumerate().all(|(i, byte)| *byte == (i + round) as u8), "{size} bytes, round {round}");
+            assert!(
+                message
+                    .iter()
+                    .enumerate()
+                    .all(|(i, byte)| *byte == (i + round) as u8),
+                "{size} bytes, round {round}"
+            );
         }
     }
     sender.join().unwrap();
     client.close().unwrap();
-    assert_eq!(reason(server.recv_timeout(PATIENCE)), CloseReason::PeerClosed);
-    assert_eq!(reason(server.recv_timeout(PATIENCE)), CloseReason::PeerClosed, "the reason sticks");
+    assert_eq!(
+        reason(server.recv_timeout(PATIENCE)),
+        CloseReason::PeerClosed
+    );
+    assert_eq!(
+        reason(server.recv_timeout(PATIENCE)),
+        CloseReason::PeerClosed,
+        "the reason sticks"
+    );
     assert_eq!(reason(server.send(b"late")), CloseReason::PeerClosed);
     assert_eq!(reason(client.send(b"late")), CloseReason::LocallyClosed);
-    assert_eq!(lab.rnr_naks(), rnr, "no receiver was ever without a receive");
+    assert_eq!(
+        lab.rnr_naks(),
+        rnr,
+        "no receiver was ever without a receive"
+    );
 }
 
 #[test]
@@ -99,7 +121,10 @@ fn both_directions_at_once_in_every_polling_mode() {
 
 #[test]
 fn a_receiver_that_keeps_its_messages_stalls_the_sender_and_lets_it_go_on() {
-    let _watchdog = Watchdog::new("a_receiver_that_keeps_its_messages_stalls_the_sender_and_lets_it_go_on", 120);
+    let _watchdog = Watchdog::new(
+        "a_receiver_that_keeps_its_messages_stalls_the_sender_and_lets_it_go_on",
+        120,
+    );
     let lab = Lab::get();
     let rnr = lab.rnr_naks();
     let mut config = Config::default();
@@ -107,15 +132,29 @@ fn a_receiver_that_keeps_its_messages_stalls_the_sender_and_lets_it_go_on() {
     let (client, server) = pair_with(&config);
     for _ in 0..3 {
         let mut sent = 0;
-        while client.send_timeout(b"x", Duration::from_millis(300)).is_ok() {
+        while client
+            .send_timeout(b"x", Duration::from_millis(300))
+            .is_ok()
+        {
             sent += 1;
         }
         // A grant travels alone at half the window, so up to one less than that may be free and not yet granted.
-        assert!((5..=8).contains(&sent), "{sent} messages went into a window of 8");
+        assert!(
+            (5..=8).contains(&sent),
+            "{sent} messages went into a window of 8"
+        );
         assert!(matches!(client.try_send(b"x"), Err(TrySendError::Full)));
-        let kept: Vec<_> = (0..sent).map(|_| server.recv_timeout(PATIENCE).unwrap()).collect();
-        assert!(matches!(server.recv_timeout(Duration::from_millis(50)), Err(Error::TimedOut)));
-        assert!(matches!(client.try_send(b"x"), Err(TrySendError::Full)), "kept messages keep the window shut");
+        let kept: Vec<_> = (0..sent)
+            .map(|_| server.recv_timeout(PATIENCE).unwrap())
+            .collect();
+        assert!(matches!(
+            server.recv_timeout(Duration::from_millis(50)),
+            Err(Error::TimedOut)
+        ));
+        assert!(
+            matches!(client.try_send(b"x"), Err(TrySendError::Full)),
+            "kept messages keep the window shut"
+        );
         drop(kept);
         client.send_timeout(b"y", PATIENCE).unwrap();
         assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"y");
@@ -132,7 +171,10 @@ fn both_sides_stall_and_resume_when_neither_reads() {
     let (client, server) = pair();
     let mut counts = [0_u32; 2];
     for (endpoint, count) in [&client, &server].into_iter().zip(&mut counts) {
-        while endpoint.send_timeout(&count.to_le_bytes(), Duration::from_millis(300)).is_ok() {
+        while endpoint
+            .send_timeout(&count.to_le_bytes(), Duration::from_millis(300))
+            .is_ok()
+        {
             *count += 1;
         }
     }
@@ -165,7 +207,10 @@ fn the_smallest_window_and_ring_work() {
     }
     sender.join().unwrap();
     server.close().unwrap();
-    assert_eq!(reason(client.recv_timeout(PATIENCE)), CloseReason::PeerClosed);
+    assert_eq!(
+        reason(client.recv_timeout(PATIENCE)),
+        CloseReason::PeerClosed
+    );
 }
 
 #[test]
@@ -175,7 +220,10 @@ fn messages_outlive_their_connection() {
     client.send(b"kept").unwrap();
     let message = server.recv_timeout(PATIENCE).unwrap();
     client.close().unwrap();
-    assert_eq!(reason(server.recv_timeout(PATIENCE)), CloseReason::PeerClosed);
+    assert_eq!(
+        reason(server.recv_timeout(PATIENCE)),
+        CloseReason::PeerClosed
+    );
     drop((client, server));
     assert_eq!(*message, *b"kept");
     assert_eq!(message.into_vec(), b"kept");
@@ -194,7 +242,10 @@ fn what_was_sent_before_a_close_arrives() {
         for i in 0..50_u8 {
             assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), [i]);
         }
-        assert_eq!(reason(server.recv_timeout(PATIENCE)), CloseReason::PeerClosed);
+        assert_eq!(
+            reason(server.recv_timeout(PATIENCE)),
+            CloseReason::PeerClosed
+        );
     }
 }
 
@@ -214,8 +265,14 @@ fn an_abort_reaches_the_peer_with_its_code() {
     let _watchdog = Watchdog::new("an_abort_reaches_the_peer_with_its_code", 60);
     let (client, server) = pair();
     client.abort(77);
-    assert_eq!(reason(server.recv_timeout(PATIENCE)), CloseReason::PeerAborted(77));
-    assert_eq!(reason(client.recv_timeout(PATIENCE)), CloseReason::LocallyAborted);
+    assert_eq!(
+        reason(server.recv_timeout(PATIENCE)),
+        CloseReason::PeerAborted(77)
+    );
+    assert_eq!(
+        reason(client.recv_timeout(PATIENCE)),
+        CloseReason::LocallyAborted
+    );
 }
 
 #[test]
@@ -229,7 +286,10 @@ fn dropping_the_last_handle_closes() {
     drop(clone);
     assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"last");
     assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"words");
-    assert_eq!(reason(server.recv_timeout(PATIENCE)), CloseReason::PeerClosed);
+    assert_eq!(
+        reason(server.recv_timeout(PATIENCE)),
+        CloseReason::PeerClosed
+    );
 }
 
 #[test]
@@ -259,8 +319,14 @@ fn completions_work_in_select_over_many_endpoints() {
     for (client, server) in &pairs {
         client.close().unwrap();
         let end = server.completions().recv_timeout(PATIENCE).unwrap();
-        assert!(matches!(end, Completion::Disconnected(CloseReason::PeerClosed)), "{end:?}");
-        assert!(server.completions().try_recv().is_err(), "nothing comes after the end");
+        assert!(
+            matches!(end, Completion::Disconnected(CloseReason::PeerClosed)),
+            "{end:?}"
+        );
+        assert!(
+            server.completions().try_recv().is_err(),
+            "nothing comes after the end"
+        );
     }
 }
 

@@ -21,14 +21,20 @@ fn on_two_hosts(
     let rnr = lab.rnr_naks();
     match lab.host.as_str() {
         "a" => {
-            let bound = Listener::bind_with(lab.at(port), config, &Engine::shared().unwrap()).unwrap();
+            let bound =
+                Listener::bind_with(lab.at(port), config, &Engine::shared().unwrap()).unwrap();
             listener(bound.accept_timeout(PATIENCE).unwrap());
         }
         "b" => {
             let mut config = config.clone();
             config.retry_refused = true;
             config.connect_timeout = PATIENCE;
-            connector(Connector::new().config(config).connect(lab.peer_at(port)).unwrap());
+            connector(
+                Connector::new()
+                    .config(config)
+                    .connect(lab.peer_at(port))
+                    .unwrap(),
+            );
         }
         other => panic!("{other} is no host of two"),
     }
@@ -40,7 +46,10 @@ fn echo(endpoint: &Endpoint) {
         match endpoint.recv_timeout(PATIENCE) {
             Ok(message) => endpoint.send(&message).unwrap(),
             Err(error) => {
-                assert!(matches!(error, Error::Disconnected(CloseReason::PeerClosed)), "{error:?}");
+                assert!(
+                    matches!(error, Error::Disconnected(CloseReason::PeerClosed)),
+                    "{error:?}"
+                );
                 return;
             }
         }
@@ -52,7 +61,11 @@ fn ask(endpoint: &Endpoint) {
         for round in 0..100_usize {
             let message: Vec<u8> = (0..size).map(|i| (i * 3 + round) as u8).collect();
             endpoint.send(&message).unwrap();
-            assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *message, "{size} bytes, round {round}");
+            assert_eq!(
+                *endpoint.recv_timeout(PATIENCE).unwrap(),
+                *message,
+                "{size} bytes, round {round}"
+            );
         }
     }
     endpoint.close().unwrap();
@@ -60,10 +73,20 @@ fn ask(endpoint: &Endpoint) {
 
 #[test]
 fn messages_come_back_as_they_went() {
-    for (port, polling) in [(7501, Polling::Event), (7502, Polling::default()), (7503, Polling::Busy)] {
+    for (port, polling) in [
+        (7501, Polling::Event),
+        (7502, Polling::default()),
+        (7503, Polling::Busy),
+    ] {
         let mut config = Config::default();
         config.polling = polling;
-        on_two_hosts("messages_come_back_as_they_went", port, &config, |e| echo(&e), |e| ask(&e));
+        on_two_hosts(
+            "messages_come_back_as_they_went",
+            port,
+            &config,
+            |e| echo(&e),
+            |e| ask(&e),
+        );
     }
 }
 
@@ -72,7 +95,13 @@ fn both_directions_flow_at_once() {
     let flow = |endpoint: Endpoint, closes: bool| {
         let sender = thread::spawn({
             let endpoint = endpoint.clone();
-            move || (0..3000_u32).for_each(|i| endpoint.send(&[&i.to_le_bytes()[..], &[7; 2000]].concat()).unwrap())
+            move || {
+                (0..3000_u32).for_each(|i| {
+                    endpoint
+                        .send(&[&i.to_le_bytes()[..], &[7; 2000]].concat())
+                        .unwrap()
+                })
+            }
         });
         for i in 0..3000_u32 {
             let message = endpoint.recv_timeout(PATIENCE).unwrap();
@@ -83,11 +112,20 @@ fn both_directions_flow_at_once() {
             endpoint.close().unwrap();
         } else {
             let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
-            assert!(matches!(end, Error::Disconnected(CloseReason::PeerClosed)), "{end:?}");
+            assert!(
+                matches!(end, Error::Disconnected(CloseReason::PeerClosed)),
+                "{end:?}"
+            );
         }
     };
     let config = Config::default();
-    on_two_hosts("both_directions_flow_at_once", 7504, &config, |e| flow(e, false), |e| flow(e, true));
+    on_two_hosts(
+        "both_directions_flow_at_once",
+        7504,
+        &config,
+        |e| flow(e, false),
+        |e| flow(e, true),
+    );
 }
 
 #[test]
@@ -99,12 +137,18 @@ fn an_aborting_listener_is_noticed() {
         |endpoint| {
             assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"go");
             endpoint.abort(5);
-            assert!(matches!(endpoint.recv(), Err(Error::Disconnected(CloseReason::LocallyAborted))));
+            assert!(matches!(
+                endpoint.recv(),
+                Err(Error::Disconnected(CloseReason::LocallyAborted))
+            ));
         },
         |endpoint| {
             endpoint.send(b"go").unwrap();
             let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
-            assert!(matches!(end, Error::Disconnected(CloseReason::PeerAborted(5))), "{end:?}");
+            assert!(
+                matches!(end, Error::Disconnected(CloseReason::PeerAborted(5))),
+                "{end:?}"
+            );
         },
     );
 }

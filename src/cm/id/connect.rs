@@ -33,7 +33,9 @@ impl CmId {
     /// [`rdma_connect(3)`](https://man7.org/linux/man-pages/man3/rdma_connect.3.html).
     #[doc(alias = "rdma_connect")]
     pub fn connect(&mut self, param: &ConnParam) -> Result<(), OsError> {
-        param.private_data.check("rdma_connect", PrivateData::CONNECT_MAX)?;
+        param
+            .private_data
+            .check("rdma_connect", PrivateData::CONNECT_MAX)?;
         let mut raw = param.to_raw();
         self.step("rdma_connect", |id| {
             // SAFETY: the id exists and is locked; the parameters are a local that points into `param`.
@@ -49,7 +51,9 @@ impl CmId {
     /// [`rdma_accept(3)`](https://man7.org/linux/man-pages/man3/rdma_accept.3.html).
     #[doc(alias = "rdma_accept")]
     pub fn accept(&mut self, param: &ConnParam) -> Result<(), OsError> {
-        param.private_data.check("rdma_accept", PrivateData::ACCEPT_MAX)?;
+        param
+            .private_data
+            .check("rdma_accept", PrivateData::ACCEPT_MAX)?;
         let mut raw = param.to_raw();
         self.step("rdma_accept", |id| {
             // SAFETY: the id exists and is locked; the parameters are a local that points into `param`.

@@ -85,9 +85,14 @@ impl CmId {
         let _lock = channel.lock();
         let mut raw = ptr::null_mut();
         // SAFETY: the channel exists, the out pointer is a local, and the context is a number that is never followed.
-        let ret = unsafe { ffi::rdma_create_id(channel.as_ptr(), &raw mut raw, context as *mut _, ps.raw()) };
+        let ret = unsafe {
+            ffi::rdma_create_id(channel.as_ptr(), &raw mut raw, context as *mut _, ps.raw())
+        };
         cvt("rdma_create_id", ret)?;
-        Ok(Self::from_raw(cvt_ptr("rdma_create_id", raw)?, Home::Channel(channel.clone())))
+        Ok(Self::from_raw(
+            cvt_ptr("rdma_create_id", raw)?,
+            Home::Channel(channel.clone()),
+        ))
     }
 
     /// Makes an id without a channel: its steps return when they are done.
@@ -98,7 +103,9 @@ impl CmId {
     pub fn new_sync(ps: PortSpace) -> Result<Self, OsError> {
         let mut raw = ptr::null_mut();
         // SAFETY: the out pointer is a local; without a channel librdmacm makes one.
-        let ret = unsafe { ffi::rdma_create_id(ptr::null_mut(), &raw mut raw, ptr::null_mut(), ps.raw()) };
+        let ret = unsafe {
+            ffi::rdma_create_id(ptr::null_mut(), &raw mut raw, ptr::null_mut(), ps.raw())
+        };
         cvt("rdma_create_id", ret)?;
         Ok(Self::from_raw(cvt_ptr("rdma_create_id", raw)?, Home::Own))
     }
@@ -108,14 +115,23 @@ impl CmId {
     /// # Safety
     ///
     /// `raw` is a new id on `channel`, owned by nobody, and the channel's lock is held.
-    pub(super) unsafe fn from_request(raw: NonNull<ffi::rdma_cm_id>, channel: &EventChannel) -> Self {
+    pub(super) unsafe fn from_request(
+        raw: NonNull<ffi::rdma_cm_id>,
+        channel: &EventChannel,
+    ) -> Self {
         // SAFETY: the caller vouches for the id and the lock. It has its listener's context, whose events are not its own.
         unsafe { (*raw.as_ptr()).context = ptr::null_mut() };
         Self::from_raw(raw, Home::Channel(channel.clone()))
     }
 
     fn from_raw(raw: NonNull<ffi::rdma_cm_id>, home: Home) -> Self {
-        Self { inner: Arc::new(Inner { raw, home: Mutex::new(home) }), last_event: None }
+        Self {
+            inner: Arc::new(Inner {
+                raw,
+                home: Mutex::new(home),
+            }),
+            last_event: None,
+        }
     }
 
     /// Marks the id's events from now on with a number of the program's own. The id of a CONNECT_REQUEST begins with 0.
@@ -169,7 +185,9 @@ impl CmId {
     ) -> Result<(), OsError> {
         let mut src = src.map(sockaddr::from_std);
         let mut dst = sockaddr::from_std(dst);
-        let src = src.as_mut().map_or(ptr::null_mut(), |src| ptr::from_mut(src).cast());
+        let src = src
+            .as_mut()
+            .map_or(ptr::null_mut(), |src| ptr::from_mut(src).cast());
         self.step("rdma_resolve_addr", |id| {
             // SAFETY: the id exists and is locked; the addresses are locals of the size of any, or null.
             unsafe { ffi::rdma_resolve_addr(id, src, (&raw mut dst).cast(), millis(timeout)) }
@@ -224,7 +242,10 @@ impl CmId {
             unsafe { (*id).verbs }
         });
         // An id keeps its device open, so a list made now has it.
-        Devices::get().inspect_err(|error| log::error!("{error}")).ok()?.find(raw)
+        Devices::get()
+            .inspect_err(|error| log::error!("{error}"))
+            .ok()?
+            .find(raw)
     }
 
     /// The device's port, once the id is bound to one.

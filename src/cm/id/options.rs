@@ -15,7 +15,10 @@ use crate::{
 ///
 /// See [`rdma_set_local_ece(3)`](https://man7.org/linux/man-pages/man3/rdma_set_local_ece.3.html).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "made by programs, field by field, as in C")]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "made by programs, field by field, as in C"
+)]
 #[doc(alias = "ibv_ece")]
 pub struct Ece {
     /// Whose options they are.
@@ -78,7 +81,11 @@ impl CmId {
     /// Of `rdma_set_local_ece`.
     #[doc(alias = "rdma_set_local_ece")]
     pub fn set_local_ece(&mut self, ece: Ece) -> Result<(), OsError> {
-        let mut raw = ffi::ibv_ece { vendor_id: ece.vendor_id, options: ece.options, comp_mask: 0 };
+        let mut raw = ffi::ibv_ece {
+            vendor_id: ece.vendor_id,
+            options: ece.options,
+            comp_mask: 0,
+        };
         self.step("rdma_set_local_ece", |id| {
             // SAFETY: the id exists and is locked; the structure is a local.
             unsafe { ffi::rdma_set_local_ece(id, &raw mut raw) }
@@ -92,11 +99,18 @@ impl CmId {
     /// Of [`rdma_get_remote_ece(3)`](https://man7.org/linux/man-pages/man3/rdma_get_remote_ece.3.html).
     #[doc(alias = "rdma_get_remote_ece")]
     pub fn get_remote_ece(&mut self) -> Result<Ece, OsError> {
-        let mut raw = ffi::ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 };
+        let mut raw = ffi::ibv_ece {
+            vendor_id: 0,
+            options: 0,
+            comp_mask: 0,
+        };
         self.step("rdma_get_remote_ece", |id| {
             // SAFETY: the id exists and is locked; the structure is a local.
             unsafe { ffi::rdma_get_remote_ece(id, &raw mut raw) }
         })?;
-        Ok(Ece { vendor_id: raw.vendor_id, options: raw.options })
+        Ok(Ece {
+            vendor_id: raw.vendor_id,
+            options: raw.options,
+        })
     }
 }

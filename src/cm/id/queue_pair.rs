@@ -19,18 +19,26 @@ impl CmId {
     /// `EINVAL` when the id has a queue pair already, is not bound to a device, or something named here belongs to another device;
     /// others of [`rdma_create_qp(3)`](https://man7.org/linux/man-pages/man3/rdma_create_qp.3.html).
     #[doc(alias = "rdma_create_qp")]
-    pub fn create_qp(&mut self, pd: &ProtectionDomain, attr: &QpInitAttr<'_>) -> Result<QueuePair, OsError> {
+    pub fn create_qp(
+        &mut self,
+        pd: &ProtectionDomain,
+        attr: &QpInitAttr<'_>,
+    ) -> Result<QueuePair, OsError> {
         const CALL: &str = "rdma_create_qp";
         attr.check(CALL, pd)?;
         let mut raw = attr.to_raw();
         let qp = self.inner.with(|id| {
             // SAFETY: the id exists and is locked.
-            let (verbs, old) = unsafe { ((*id).verbs, (*id).qp) };
+            let verbs = unsafe { (*id).verbs };
+            // SAFETY: the id exists and is locked.
+            let old = unsafe { (*id).qp };
             if verbs != pd.context().as_ptr() || !old.is_null() {
                 return Err(OsError::new(CALL, libc::EINVAL));
             }
             // SAFETY: the id exists and is locked; domain and queues exist and belong to its device.
-            cvt(CALL, unsafe { ffi::rdma_create_qp(id, pd.as_ptr(), &raw mut raw) })?;
+            cvt(CALL, unsafe {
+                ffi::rdma_create_qp(id, pd.as_ptr(), &raw mut raw)
+            })?;
             // SAFETY: the id exists and is locked; the call put the queue pair there.
             cvt_ptr(CALL, unsafe { (*id).qp })
         })?;
@@ -55,7 +63,10 @@ impl CmId {
             // SAFETY: the id exists and is locked; the structure and the mask are locals.
             unsafe { ffi::rdma_init_qp_attr(id, raw, &raw mut mask) }
         })?;
-        Ok(QpAttr::from_raw(raw, QpAttrMask::from_bits(mask.cast_unsigned())))
+        Ok(QpAttr::from_raw(
+            raw,
+            QpAttrMask::from_bits(mask.cast_unsigned()),
+        ))
     }
 }
 

@@ -21,7 +21,14 @@ impl CmId {
     pub fn create_ep(info: &AddrInfo) -> Result<Self, OsError> {
         let mut raw = ptr::null_mut();
         // SAFETY: the out pointer is a local, the list exists and is not changed; without attributes no queue pair is made.
-        let ret = unsafe { ffi::rdma_create_ep(&raw mut raw, info.as_ptr(), ptr::null_mut(), ptr::null_mut()) };
+        let ret = unsafe {
+            ffi::rdma_create_ep(
+                &raw mut raw,
+                info.as_ptr(),
+                ptr::null_mut(),
+                ptr::null_mut(),
+            )
+        };
         cvt("rdma_create_ep", ret)?;
         let mut this = Self::from_raw(cvt_ptr("rdma_create_ep", raw)?, Home::Own);
         let event = this.inner.with(|id| {

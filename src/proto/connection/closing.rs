@@ -72,7 +72,12 @@ impl Connection {
             | State::Backoff { .. }
             | State::Accepting { .. } => self.fail(CloseReason::LocallyClosed, now),
             State::Established => {
-                self.start_closing(Role::Initiator, CloseReason::LocallyClosed, self.params.close_timeout, now);
+                self.start_closing(
+                    Role::Initiator,
+                    CloseReason::LocallyClosed,
+                    self.params.close_timeout,
+                    now,
+                );
                 if let Some(transfer) = &mut self.transfer {
                     transfer.want_close();
                 }
@@ -93,7 +98,12 @@ impl Connection {
             | State::Backoff { .. }
             | State::Accepting { .. } => self.fail(CloseReason::LocallyAborted, now),
             State::Established | State::Closing(_) => {
-                self.start_closing(Role::Aborter, CloseReason::LocallyAborted, ABORT_TIMEOUT, now);
+                self.start_closing(
+                    Role::Aborter,
+                    CloseReason::LocallyAborted,
+                    ABORT_TIMEOUT,
+                    now,
+                );
                 if let Some(transfer) = &mut self.transfer {
                     transfer.want_abort(code);
                 }
@@ -107,7 +117,11 @@ impl Connection {
     fn start_closing(&mut self, role: Role, reason: CloseReason, timeout: Duration, now: Instant) {
         let peer_closed = self.peer_said_goodbye();
         self.blame(reason);
-        self.state = State::Closing(Closing { deadline: now + timeout, role, peer_closed });
+        self.state = State::Closing(Closing {
+            deadline: now + timeout,
+            role,
+            peer_closed,
+        });
     }
 
     /// Whether the peer may send no more data.
@@ -133,7 +147,12 @@ impl Connection {
         }
         match &mut self.state {
             State::Established => {
-                self.start_closing(Role::Responder, CloseReason::PeerClosed, self.params.close_timeout, now);
+                self.start_closing(
+                    Role::Responder,
+                    CloseReason::PeerClosed,
+                    self.params.close_timeout,
+                    now,
+                );
                 if let State::Closing(closing) = &mut self.state {
                     closing.peer_closed = true;
                 }
@@ -163,8 +182,13 @@ impl Connection {
 
     /// Disconnects when everything has been said on both sides.
     pub(super) fn on_goodbye(&mut self, now: Instant) {
-        let State::Closing(closing) = &self.state else { return };
-        let said = self.transfer.as_ref().is_some_and(super::Transfer::said_goodbye);
+        let State::Closing(closing) = &self.state else {
+            return;
+        };
+        let said = self
+            .transfer
+            .as_ref()
+            .is_some_and(super::Transfer::said_goodbye);
         let done = match closing.role {
             Role::Initiator => said && closing.peer_closed,
             Role::Aborter => said,
@@ -208,7 +232,10 @@ impl Connection {
             Some(
                 CloseReason::KeepaliveTimeout
                     | CloseReason::DeviceRemoved
-                    | CloseReason::WorkRequest { status: WcStatus::RETRY_EXC_ERR, .. }
+                    | CloseReason::WorkRequest {
+                        status: WcStatus::RETRY_EXC_ERR,
+                        ..
+                    }
             )
         );
         if let Some(transfer) = &mut self.transfer {
@@ -226,7 +253,13 @@ impl Connection {
     }
 
     pub(super) fn end_if_drained(&mut self) {
-        if let State::Draining(Draining { sends_back: true, recvs_back: true, cm_down: true, .. }) = self.state {
+        if let State::Draining(Draining {
+            sends_back: true,
+            recvs_back: true,
+            cm_down: true,
+            ..
+        }) = self.state
+        {
             self.end();
         }
     }

@@ -38,8 +38,12 @@ pub(super) type Early = (u32, Result<Header, Violation>);
 impl Connection {
     /// The active side. `data` are at most [`REQUEST_DATA_MAX`](crate::proto::REQUEST_DATA_MAX) bytes of the application's.
     pub(crate) fn connect(params: Params, nonce: u64, data: &[u8], now: Instant) -> Self {
-        let attempts =
-            Attempts { deadline: now + params.connect_timeout, backoff: FIRST_BACKOFF, last: None, data: data.to_vec() };
+        let attempts = Attempts {
+            deadline: now + params.connect_timeout,
+            backoff: FIRST_BACKOFF,
+            last: None,
+            data: data.to_vec(),
+        };
         let timeout = params.resolve_timeout;
         let mut this = Self::new(params, nonce, State::ResolvingAddr(attempts));
         this.cm(CmOp::ResolveAddr { timeout });
@@ -48,17 +52,34 @@ impl Connection {
     }
 
     /// The passive side, for a CONNECT_REQUEST with this private data.
-    pub(crate) fn requested(params: Params, nonce: u64, private_data: &[u8], now: Instant) -> Result<Self, Refusal> {
+    pub(crate) fn requested(
+        params: Params,
+        nonce: u64,
+        private_data: &[u8],
+        now: Instant,
+    ) -> Result<Self, Box<Refusal>> {
         let refuse = |code, own, theirs, reason| {
-            Err(Refusal { private_data: Reject { code, own, theirs }.emit(&[]), reason })
+            Err(Box::new(Refusal {
+                private_data: Reject { code, own, theirs }.emit(&[]),
+                reason,
+            }))
         };
         let (hello, data) = match Hello::parse(private_data) {
             Ok(parsed) => parsed,
             Err(HelloError::NotRdmsg) => {
-                return refuse(RejectCode::Version, VERSION.into(), 0, CloseReason::NotRdmsg);
+                return refuse(
+                    RejectCode::Version,
+                    VERSION.into(),
+                    0,
+                    CloseReason::NotRdmsg,
+                );
             }
             Err(HelloError::Version(theirs)) => {
-                let mismatch = Mismatch { field: "version", ours: VERSION.into(), theirs: theirs.into() };
+                let mismatch = Mismatch {
+                    field: "version",
+                    ours: VERSION.into(),
+                    theirs: theirs.into(),
+                };
                 return refuse(
                     RejectCode::Version,
                     VERSION.into(),
@@ -83,7 +104,9 @@ impl Connection {
     /// The application accepts a request, with at most [`REPLY_DATA_MAX`](crate::proto::REPLY_DATA_MAX) bytes of its own.
     pub(crate) fn accept(&mut self, data: &[u8], now: Instant) {
         if let State::Requested { .. } = self.state {
-            self.state = State::Accepting { deadline: now + self.params.connect_timeout };
+            self.state = State::Accepting {
+                deadline: now + self.params.connect_timeout,
+            };
             let private_data = self.hello().emit(data);
             self.cm(CmOp::CreateTransport);
             self.cm(CmOp::Accept { private_data });
@@ -94,7 +117,12 @@ impl Connection {
     /// The application rejects a request, with at most [`REJECT_DATA_MAX`](crate::proto::REJECT_DATA_MAX) bytes of its own.
     pub(crate) fn reject(&mut self, data: &[u8], now: Instant) {
         if let State::Requested { .. } = self.state {
-            let private_data = Reject { code: RejectCode::Application, own: 0, theirs: 0 }.emit(data);
+            let private_data = Reject {
+                code: RejectCode::Application,
+                own: 0,
+                theirs: 0,
+            }
+            .emit(data);
             self.cm(CmOp::Reject { private_data });
             self.fail(CloseReason::LocallyClosed, now);
         }
@@ -102,7 +130,10 @@ impl Connection {
     }
 
     fn hello(&self) -> Hello {
-        let keepalive_ms = self.params.keepalive_interval.map_or(0, |i| u32::try_from(i.as_millis()).unwrap_or(u32::MAX));
+        let keepalive_ms = self
+            .params
+            .keepalive_interval
+            .map_or(0, |i| u32::try_from(i.as_millis()).unwrap_or(u32::MAX));
         Hello {
             version: VERSION,
             features: 0,
@@ -119,7 +150,9 @@ impl Connection {
             State::ResolvingAddr(attempts) => {
                 self.state = State::ResolvingRoute(attempts);
                 self.cm(CmOp::CreateTransport);
-                self.cm(CmOp::ResolveRoute { timeout: self.params.resolve_timeout });
+                self.cm(CmOp::ResolveRoute {
+                    timeout: self.params.resolve_timeout,
+                });
             }
             other => self.put_back(other, "ADDR_RESOLVED"),
         }
@@ -143,14 +176,18 @@ impl Connection {
                 self.state = State::ResolvingAddr(attempts);
                 self.fail(CloseReason::AddrResolution(status), now);
             }
-            State::ResolvingAddr(attempts) => self.try_again(attempts, CloseReason::AddrResolution(status), now),
+            State::ResolvingAddr(attempts) => {
+                self.try_again(attempts, CloseReason::AddrResolution(status), now)
+            }
             other => self.put_back(other, "ADDR_ERROR"),
         }
     }
 
     pub(super) fn on_route_error(&mut self, status: CmStatus, now: Instant) {
         match self.take_state() {
-            State::ResolvingRoute(attempts) => self.try_again(attempts, CloseReason::RouteResolution(status), now),
+            State::ResolvingRoute(attempts) => {
+                self.try_again(attempts, CloseReason::RouteResolution(status), now)
+            }
             other => self.put_back(other, "ROUTE_ERROR"),
         }
     }
@@ -163,7 +200,11 @@ impl Connection {
             | State::Connecting(..)
             | State::Requested { .. }
             | State::Accepting { .. } => self.fail(reason, now),
-            State::Backoff { .. } | State::Established | State::Closing(_) | State::Draining(_) | State::Closed => {
+            State::Backoff { .. }
+            | State::Established
+            | State::Closing(_)
+            | State::Draining(_)
+            | State::Closed => {
                 self.unexpected(event);
             }
         }
@@ -173,7 +214,8 @@ impl Connection {
         match self.take_state() {
             State::Connecting(attempts, early) => {
                 let cause = rejection(reason, private_data);
-                let may_pass = reason == RejectReason::INVALID_SERVICE_ID || reason == RejectReason::STALE_CONN;
+                let may_pass = reason == RejectReason::INVALID_SERVICE_ID
+                    || reason == RejectReason::STALE_CONN;
                 if self.params.retry_refused && may_pass {
                     self.try_again(attempts, cause, now);
                 } else {
@@ -210,11 +252,13 @@ impl Connection {
                     self.fail(
                         match error {
                             HelloError::NotRdmsg => CloseReason::NotRdmsg,
-                            HelloError::Version(theirs) => CloseReason::PeerIncompatible(Mismatch {
-                                field: "version",
-                                ours: VERSION.into(),
-                                theirs: theirs.into(),
-                            }),
+                            HelloError::Version(theirs) => {
+                                CloseReason::PeerIncompatible(Mismatch {
+                                    field: "version",
+                                    ours: VERSION.into(),
+                                    theirs: theirs.into(),
+                                })
+                            }
                         },
                         now,
                     );
@@ -222,7 +266,9 @@ impl Connection {
             },
             State::Accepting { .. } => self.establish(now),
             // The first frame came before it.
-            state @ (State::Established | State::Closing(_) | State::Draining(_)) => self.state = state,
+            state @ (State::Established | State::Closing(_) | State::Draining(_)) => {
+                self.state = state
+            }
             other => self.put_back(other, "ESTABLISHED"),
         }
     }
@@ -248,14 +294,22 @@ impl Connection {
     pub(super) fn on_backoff_timeout(&mut self, now: Instant) {
         match self.take_state() {
             State::Backoff { attempts, .. } if attempts.deadline <= now => {
-                let last = attempts.last.clone().unwrap_or(CloseReason::TimedOut(Phase::Connecting));
-                self.state = State::Backoff { attempts, until: now };
+                let last = attempts
+                    .last
+                    .clone()
+                    .unwrap_or(CloseReason::TimedOut(Phase::Connecting));
+                self.state = State::Backoff {
+                    attempts,
+                    until: now,
+                };
                 self.fail(last, now);
             }
             State::Backoff { attempts, .. } => {
                 self.state = State::ResolvingAddr(attempts);
                 self.cm(CmOp::Recreate);
-                self.cm(CmOp::ResolveAddr { timeout: self.params.resolve_timeout });
+                self.cm(CmOp::ResolveAddr {
+                    timeout: self.params.resolve_timeout,
+                });
             }
             other => self.state = other,
         }
@@ -264,9 +318,9 @@ impl Connection {
     /// The deadline of all attempts is past.
     pub(super) fn on_attempt_timeout(&mut self, phase: Phase, now: Instant) {
         let last = match &self.state {
-            State::ResolvingAddr(attempts) | State::ResolvingRoute(attempts) | State::Connecting(attempts, _) => {
-                attempts.last.clone()
-            }
+            State::ResolvingAddr(attempts)
+            | State::ResolvingRoute(attempts)
+            | State::Connecting(attempts, _) => attempts.last.clone(),
             State::Backoff { .. }
             | State::Requested { .. }
             | State::Accepting { .. }
@@ -279,7 +333,12 @@ impl Connection {
     }
 
     pub(super) fn on_request_timeout(&mut self, now: Instant) {
-        let private_data = Reject { code: RejectCode::Application, own: 0, theirs: 0 }.emit(&[]);
+        let private_data = Reject {
+            code: RejectCode::Application,
+            own: 0,
+            theirs: 0,
+        }
+        .emit(&[]);
         self.cm(CmOp::Reject { private_data });
         self.fail(CloseReason::TimedOut(Phase::Accepting), now);
     }
@@ -298,11 +357,26 @@ impl Connection {
 /// Whether two sides can work together at all.
 fn compatible(params: &Params, hello: &Hello) -> Result<(), (RejectCode, Mismatch)> {
     for (code, ours, theirs) in [
-        (RejectCode::Window, u64::from(params.window), u64::from(hello.window)),
-        (RejectCode::EagerSize, params.eager_size.into(), hello.eager_size.into()),
+        (
+            RejectCode::Window,
+            u64::from(params.window),
+            u64::from(hello.window),
+        ),
+        (
+            RejectCode::EagerSize,
+            params.eager_size.into(),
+            hello.eager_size.into(),
+        ),
     ] {
         if theirs == 0 {
-            return Err((code, Mismatch { field: code.field(), ours, theirs }));
+            return Err((
+                code,
+                Mismatch {
+                    field: code.field(),
+                    ours,
+                    theirs,
+                },
+            ));
         }
     }
     Ok(())
@@ -311,12 +385,26 @@ fn compatible(params: &Params, hello: &Hello) -> Result<(), (RejectCode, Mismatc
 /// What a REJECTED event means.
 fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReason {
     match Reject::parse(private_data).filter(|_| reason.is_consumer()) {
-        Some((Reject { code: RejectCode::Application, .. }, data)) => CloseReason::Rejected { reason, data: data.into() },
+        Some((
+            Reject {
+                code: RejectCode::Application,
+                ..
+            },
+            data,
+        )) => CloseReason::Rejected {
+            reason,
+            data: data.into(),
+        },
         // What is the rejecting side's own is the peer's here.
-        Some((Reject { code, own, theirs }, _)) => {
-            CloseReason::PeerIncompatible(Mismatch { field: code.field(), ours: theirs, theirs: own })
-        }
+        Some((Reject { code, own, theirs }, _)) => CloseReason::PeerIncompatible(Mismatch {
+            field: code.field(),
+            ours: theirs,
+            theirs: own,
+        }),
         None if reason == RejectReason::INVALID_SERVICE_ID => CloseReason::Refused,
-        None => CloseReason::Rejected { reason, data: Box::default() },
+        None => CloseReason::Rejected {
+            reason,
+            data: Box::default(),
+        },
     }
 }

@@ -30,7 +30,14 @@ enum Look {
 
 impl Keepalive {
     pub(super) fn new(interval: Duration, timeout: Duration, heard: u64, now: Instant) -> Self {
-        Self { interval, timeout, deadline: now + interval, heard, pinged: false, silent: false }
+        Self {
+            interval,
+            timeout,
+            deadline: now + interval,
+            heard,
+            pinged: false,
+            silent: false,
+        }
     }
 
     pub(super) fn deadline(&self) -> Instant {
@@ -54,15 +61,24 @@ impl Keepalive {
         }
         self.silent = true;
         self.deadline = now + self.timeout;
-        if std::mem::replace(&mut self.pinged, true) { Look::Alive } else { Look::Probe }
+        if std::mem::replace(&mut self.pinged, true) {
+            Look::Alive
+        } else {
+            Look::Probe
+        }
     }
 }
 
 impl Connection {
     pub(super) fn on_keepalive_timeout(&mut self, now: Instant) {
-        let Some(transfer) = &mut self.transfer else { return };
+        let Some(transfer) = &mut self.transfer else {
+            return;
+        };
         let heard = transfer.heard;
-        match transfer.keepalive_mut().map(|keepalive| keepalive.look(heard, now)) {
+        match transfer
+            .keepalive_mut()
+            .map(|keepalive| keepalive.look(heard, now))
+        {
             None | Some(Look::Alive) => {}
             Some(Look::Probe) => {
                 transfer.want_ping();

@@ -8,9 +8,14 @@ mod tests;
 
 use std::{collections::VecDeque, time::Instant};
 
-use self::{closing::{Closing, Draining}, establish::{Attempts, Early}, transfer::Transfer};
+use self::{
+    closing::{Closing, Draining},
+    establish::{Attempts, Early},
+    transfer::Transfer,
+};
 use super::{
-    CloseReason, CmCall, CmInput, CmOp, DrainSide, Event, Negotiated, Output, Params, Phase, SendRefused, Transmit, Work,
+    CloseReason, CmCall, CmInput, CmOp, DrainSide, Event, Negotiated, Output, Params, Phase,
+    SendRefused, Transmit, Work,
 };
 use crate::status::{OsError, WcStatus};
 
@@ -93,12 +98,15 @@ impl Connection {
     /// When [`handle_timeout`](Self::handle_timeout) is to be called; look again after [`Output::Timer`].
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         match &self.state {
-            State::ResolvingAddr(attempts) | State::ResolvingRoute(attempts) | State::Connecting(attempts, _) => {
-                Some(attempts.deadline)
-            }
+            State::ResolvingAddr(attempts)
+            | State::ResolvingRoute(attempts)
+            | State::Connecting(attempts, _) => Some(attempts.deadline),
             State::Backoff { attempts, until } => Some(attempts.deadline.min(*until)),
             State::Requested { deadline } | State::Accepting { deadline } => Some(*deadline),
-            State::Established => self.transfer.as_ref().and_then(Transfer::keepalive_deadline),
+            State::Established => self
+                .transfer
+                .as_ref()
+                .and_then(Transfer::keepalive_deadline),
             State::Closing(closing) => Some(closing.deadline()),
             State::Draining(draining) => Some(draining.deadline()),
             State::Closed => None,
@@ -123,7 +131,10 @@ impl Connection {
     /// Whether a receive buffer that is free again is worth posting.
     pub(crate) fn takes_receives(&self) -> bool {
         match &self.state {
-            State::Connecting(..) | State::Accepting { .. } | State::Established | State::Closing(_) => true,
+            State::Connecting(..)
+            | State::Accepting { .. }
+            | State::Established
+            | State::Closing(_) => true,
             State::ResolvingAddr(_)
             | State::ResolvingRoute(_)
             | State::Backoff { .. }
@@ -140,11 +151,16 @@ impl Connection {
             CmInput::RouteResolved => self.on_route_resolved(),
             CmInput::AddrError(status) => self.on_addr_error(status, now),
             CmInput::RouteError(status) => self.on_route_error(status, now),
-            CmInput::Unreachable(status) => self.on_connect_failure(CloseReason::Unreachable(status), "UNREACHABLE", now),
+            CmInput::Unreachable(status) => {
+                self.on_connect_failure(CloseReason::Unreachable(status), "UNREACHABLE", now)
+            }
             CmInput::ConnectError(status) => {
                 self.on_connect_failure(CloseReason::ConnectFailed(status), "CONNECT_ERROR", now);
             }
-            CmInput::Rejected { reason, private_data } => self.on_rejected(reason, private_data, now),
+            CmInput::Rejected {
+                reason,
+                private_data,
+            } => self.on_rejected(reason, private_data, now),
             CmInput::Established { private_data } => self.on_established(private_data, now),
             CmInput::Disconnected => self.on_disconnected(now),
             CmInput::DeviceRemoval => self.fail(CloseReason::DeviceRemoved, now),
@@ -153,7 +169,10 @@ impl Connection {
             CmInput::TimewaitExit => {}
             // Only an id without a queue pair gets it, and ours have one.
             CmInput::ConnectResponse => self.unexpected("CONNECT_RESPONSE"),
-            CmInput::Other(number) => log::warn!("connection manager event {number} in state {}: ignored", self.state.name()),
+            CmInput::Other(number) => log::warn!(
+                "connection manager event {number} in state {}: ignored",
+                self.state.name()
+            ),
         }
         self.finish();
     }
@@ -161,8 +180,14 @@ impl Connection {
     /// Learns that a connection manager call could not be made.
     pub(crate) fn handle_cm_failure(&mut self, call: CmCall, error: OsError, now: Instant) {
         match call {
-            CmCall::ResolveAddr => self.on_addr_error(crate::status::CmStatus::from_raw(-error.errno), now),
-            CmCall::CreateTransport | CmCall::ResolveRoute | CmCall::Connect | CmCall::Accept | CmCall::Recreate => {
+            CmCall::ResolveAddr => {
+                self.on_addr_error(crate::status::CmStatus::from_raw(-error.errno), now)
+            }
+            CmCall::CreateTransport
+            | CmCall::ResolveRoute
+            | CmCall::Connect
+            | CmCall::Accept
+            | CmCall::Recreate => {
                 self.fail(CloseReason::Os(error), now);
             }
             // Nothing is lost: the peer's deadline, the safety net's default, and the id's destruction do the same, later.
@@ -178,7 +203,13 @@ impl Connection {
     }
 
     /// Takes a failed completion.
-    pub(crate) fn handle_work_error(&mut self, work: Work, status: WcStatus, vendor_err: u32, now: Instant) {
+    pub(crate) fn handle_work_error(
+        &mut self,
+        work: Work,
+        status: WcStatus,
+        vendor_err: u32,
+        now: Instant,
+    ) {
         log::trace!("{work:?}: {status}");
         match &self.state {
             // A connection that does not come about flushes its receives; the connection manager's event says why.
@@ -249,11 +280,18 @@ impl Connection {
     /// Keeps the first cause, unless that was a mere sign of what is the cause now.
     fn blame(&mut self, reason: CloseReason) {
         let weight = |reason: &CloseReason| match reason {
-            CloseReason::WorkRequest { status: WcStatus::WR_FLUSH_ERR, .. } => 0,
+            CloseReason::WorkRequest {
+                status: WcStatus::WR_FLUSH_ERR,
+                ..
+            } => 0,
             CloseReason::PeerDisconnected => 1,
             _ => 2,
         };
-        if self.reason.as_ref().is_none_or(|old| weight(old) < weight(&reason)) {
+        if self
+            .reason
+            .as_ref()
+            .is_none_or(|old| weight(old) < weight(&reason))
+        {
             self.reason = Some(reason);
         }
     }
@@ -264,7 +302,8 @@ impl Connection {
         self.state = State::Closed;
         let reason = self.reason.clone().unwrap_or(CloseReason::PeerDisconnected);
         self.reason = Some(reason.clone());
-        self.outputs.push_back(Output::Event(Event::Disconnected { reason, delivered }));
+        self.outputs
+            .push_back(Output::Event(Event::Disconnected { reason, delivered }));
     }
 
     fn cm(&mut self, op: CmOp) {
@@ -289,9 +328,9 @@ impl Connection {
     pub(crate) fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
         match (&self.state, self.transfer.as_mut()) {
             (State::Established, Some(transfer)) => transfer.send(len),
-            (State::Closing(_) | State::Draining(_) | State::Closed, _) => {
-                Err(SendRefused::Closed(self.reason.clone().unwrap_or(CloseReason::LocallyClosed)))
-            }
+            (State::Closing(_) | State::Draining(_) | State::Closed, _) => Err(
+                SendRefused::Closed(self.reason.clone().unwrap_or(CloseReason::LocallyClosed)),
+            ),
             (_, _) => Err(SendRefused::Blocked),
         }
     }

@@ -45,8 +45,13 @@ struct Pending {
 enum CloseSend {
     NotSent,
     /// In this slot, on its way. Whether it is a close, which vouches for everything before it.
-    Sent { slot: u32, vouches: bool },
-    Arrived { vouches: bool },
+    Sent {
+        slot: u32,
+        vouches: bool,
+    },
+    Arrived {
+        vouches: bool,
+    },
 }
 
 impl Transfer {
@@ -56,7 +61,8 @@ impl Transfer {
 
     /// With the count of frames that the books start at: 0 but in tests.
     pub(super) fn starting_at(params: &Params, hello: &Hello, start: u32) -> Self {
-        let theirs = (hello.keepalive_ms > 0).then(|| Duration::from_millis(hello.keepalive_ms.into()));
+        let theirs =
+            (hello.keepalive_ms > 0).then(|| Duration::from_millis(hello.keepalive_ms.into()));
         let keepalive_interval = match (params.keepalive_interval, theirs) {
             (Some(ours), Some(theirs)) => Some(ours.min(theirs)),
             (ours, _) => ours,
@@ -117,7 +123,10 @@ impl Transfer {
 
     /// Nothing but this is said from now on.
     pub(super) fn want_abort(&mut self, code: u32) {
-        self.pending = Pending { abort: Some(code), ..Pending::default() };
+        self.pending = Pending {
+            abort: Some(code),
+            ..Pending::default()
+        };
     }
 
     pub(super) fn want_ping(&mut self) {
@@ -132,7 +141,9 @@ impl Transfer {
 
     pub(super) fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
         if len as u64 > self.negotiated.send_limit {
-            return Err(SendRefused::TooLong { limit: self.negotiated.send_limit });
+            return Err(SendRefused::TooLong {
+                limit: self.negotiated.send_limit,
+            });
         }
         if self.send_credit.available() == 0 || !self.ring.has_room_for_data() {
             self.blocked = true;
@@ -145,8 +156,18 @@ impl Transfer {
 
     fn frame(&mut self, kind: Kind, len: u32, arg: u32, signalled: bool) -> Transmit {
         let (slot, signalled) = self.ring.take(signalled);
-        let header = Header { kind, grant: self.recv_credit.announce(), len, arg }.emit();
-        Transmit { slot, header, signalled }
+        let header = Header {
+            kind,
+            grant: self.recv_credit.announce(),
+            len,
+            arg,
+        }
+        .emit();
+        Transmit {
+            slot,
+            header,
+            signalled,
+        }
     }
 
     /// The next control frame that is to be sent, if there is a slot for it.
@@ -156,7 +177,10 @@ impl Transfer {
         }
         if let Some(code) = self.pending.abort.take() {
             let transmit = self.frame(Kind::Abort, 0, code, true);
-            self.close = CloseSend::Sent { slot: transmit.slot, vouches: false };
+            self.close = CloseSend::Sent {
+                slot: transmit.slot,
+                vouches: false,
+            };
             return Some(transmit);
         }
         if std::mem::take(&mut self.pending.pong) {
@@ -164,7 +188,10 @@ impl Transfer {
         }
         if std::mem::take(&mut self.pending.close) {
             let transmit = self.frame(Kind::Close, 0, 0, true);
-            self.close = CloseSend::Sent { slot: transmit.slot, vouches: true };
+            self.close = CloseSend::Sent {
+                slot: transmit.slot,
+                vouches: true,
+            };
             return Some(transmit);
         }
         // Another frame may have carried the grant meanwhile.
@@ -179,7 +206,10 @@ impl Transfer {
 
     fn sent(&mut self, slot: u32) {
         self.ring.complete(slot);
-        if let CloseSend::Sent { slot: last_word, vouches } = self.close
+        if let CloseSend::Sent {
+            slot: last_word,
+            vouches,
+        } = self.close
             && last_word == slot
         {
             self.close = CloseSend::Arrived { vouches };
@@ -188,7 +218,8 @@ impl Transfer {
 
     /// Whether a sender that was refused is to be told that it may try again.
     fn take_writable(&mut self) -> bool {
-        let writable = self.blocked && self.send_credit.available() > 0 && self.ring.has_room_for_data();
+        let writable =
+            self.blocked && self.send_credit.available() > 0 && self.ring.has_room_for_data();
         if writable {
             self.blocked = false;
         }
@@ -220,7 +251,9 @@ impl Connection {
                 self.establish(now);
                 self.on_frame(buffer, header, now);
             }
-            State::Established | State::Closing(_) | State::Draining(_) => self.on_frame(buffer, header, now),
+            State::Established | State::Closing(_) | State::Draining(_) => {
+                self.on_frame(buffer, header, now)
+            }
             State::ResolvingAddr(_)
             | State::ResolvingRoute(_)
             | State::Backoff { .. }
@@ -241,7 +274,12 @@ impl Connection {
         self.finish();
     }
 
-    pub(super) fn on_frame(&mut self, buffer: u32, header: Result<Header, Violation>, now: Instant) {
+    pub(super) fn on_frame(
+        &mut self,
+        buffer: u32,
+        header: Result<Header, Violation>,
+        now: Instant,
+    ) {
         if let Err(violation) = header.and_then(|header| self.take_frame(buffer, header, now)) {
             log::warn!("the peer violated the protocol: {violation}");
             self.fail(CloseReason::ProtocolViolation(violation), now);
@@ -249,19 +287,29 @@ impl Connection {
     }
 
     fn take_frame(&mut self, buffer: u32, header: Header, now: Instant) -> Result<(), Violation> {
-        let Some(transfer) = &mut self.transfer else { return Ok(()) };
+        let Some(transfer) = &mut self.transfer else {
+            return Ok(());
+        };
         transfer.heard += 1;
         transfer.send_credit.granted(header.grant)?;
         match header.kind {
             Kind::Data => {
                 if self.peer_said_goodbye() {
-                    return Err(Violation::new("kind", Kind::Data as u64, "no data after a close"));
+                    return Err(Violation::new(
+                        "kind",
+                        Kind::Data as u64,
+                        "no data after a close",
+                    ));
                 }
                 // The borrow ends with the question above.
                 if let Some(transfer) = &mut self.transfer {
                     transfer.recv_credit.receive()?;
                 }
-                let event = Event::Message { buffer, offset: HEADER_LEN as u32, len: header.len };
+                let event = Event::Message {
+                    buffer,
+                    offset: HEADER_LEN as u32,
+                    len: header.len,
+                };
                 self.outputs.push_back(Output::Event(event));
             }
             Kind::Grant | Kind::Ping | Kind::Pong | Kind::Close | Kind::Abort => {
@@ -277,7 +325,9 @@ impl Connection {
     }
 
     fn take_control(&mut self, header: Header, now: Instant) -> Result<(), Violation> {
-        let Some(transfer) = &mut self.transfer else { return Ok(()) };
+        let Some(transfer) = &mut self.transfer else {
+            return Ok(());
+        };
         match header.kind {
             Kind::Data | Kind::Grant => {}
             Kind::Ping => {
@@ -288,7 +338,11 @@ impl Connection {
                 let answered = transfer.keepalive.as_mut().is_some_and(Keepalive::answered);
                 // While closing nobody waits for it any more.
                 if !answered && matches!(self.state, State::Established) {
-                    return Err(Violation::new("kind", Kind::Pong as u64, "no pong without a ping"));
+                    return Err(Violation::new(
+                        "kind",
+                        Kind::Pong as u64,
+                        "no pong without a ping",
+                    ));
                 }
             }
             Kind::Close => self.on_close_frame(now)?,
@@ -310,7 +364,9 @@ impl Connection {
             | State::Draining(_)
             | State::Closed => return,
         }
-        let Some(transfer) = &mut self.transfer else { return };
+        let Some(transfer) = &mut self.transfer else {
+            return;
+        };
         while let Some(transmit) = transfer.next_control() {
             self.outputs.push_back(Output::Post(transmit));
         }

@@ -8,8 +8,8 @@ use std::{
 
 use crate::{
     proto::{
-        CONTROL_RECEIVES, CONTROL_SENDS, CloseReason, CmInput, CmOp, Connection, DrainSide, Event, HEADER_LEN, Output, Params,
-        SendRefused, Transmit, Work, connection::Transfer,
+        CONTROL_RECEIVES, CONTROL_SENDS, CloseReason, CmInput, CmOp, Connection, DrainSide, Event,
+        HEADER_LEN, Output, Params, SendRefused, Transmit, Work, connection::Transfer,
     },
     status::WcStatus,
 };
@@ -118,24 +118,42 @@ impl Side {
     fn post(&mut self, transmit: Transmit, payload: &[u8]) {
         let depth = self.params.send_slots + CONTROL_SENDS;
         assert!(transmit.slot < depth, "the slot exists");
-        assert!(self.slots.iter().all(|(slot, _)| *slot != transmit.slot), "the slot is not the device's: {transmit:?}");
+        assert!(
+            self.slots.iter().all(|(slot, _)| *slot != transmit.slot),
+            "the slot is not the device's: {transmit:?}"
+        );
         self.slots.push_back((transmit.slot, transmit.signalled));
         let frame = [&transmit.header[..], payload].concat();
-        let InFlight { slot, signalled, frame } =
-            InFlight { slot: transmit.slot, signalled: transmit.signalled, frame };
+        let InFlight {
+            slot,
+            signalled,
+            frame,
+        } = InFlight {
+            slot: transmit.slot,
+            signalled: transmit.signalled,
+            frame,
+        };
         if self.broken {
             self.cq.push_back(Completion::Flushed(Work::Send { slot }));
         } else {
-            self.sending.push_back(InFlight { slot, signalled, frame });
+            self.sending.push_back(InFlight {
+                slot,
+                signalled,
+                frame,
+            });
         }
     }
 
     fn repost(&mut self, buffer: u32) {
         let count = u32::from(self.params.window) + CONTROL_RECEIVES;
         assert!(buffer < count, "the buffer exists");
-        assert!(!self.posted.contains(&buffer) && !self.kept.contains(&buffer), "the buffer is free");
+        assert!(
+            !self.posted.contains(&buffer) && !self.kept.contains(&buffer),
+            "the buffer is free"
+        );
         if self.broken {
-            self.cq.push_back(Completion::Flushed(Work::Recv { buffer }));
+            self.cq
+                .push_back(Completion::Flushed(Work::Recv { buffer }));
         } else {
             self.posted.push_back(buffer);
         }
@@ -144,8 +162,14 @@ impl Side {
     /// The queue pair goes to its error state: everything that it has comes back, in order.
     fn break_down(&mut self) {
         self.broken = true;
-        let recvs = self.posted.drain(..).map(|buffer| Completion::Flushed(Work::Recv { buffer }));
-        let sends = self.sending.drain(..).map(|frame| Completion::Flushed(Work::Send { slot: frame.slot }));
+        let recvs = self
+            .posted
+            .drain(..)
+            .map(|buffer| Completion::Flushed(Work::Recv { buffer }));
+        let sends = self
+            .sending
+            .drain(..)
+            .map(|frame| Completion::Flushed(Work::Send { slot: frame.slot }));
         self.cq.extend(recvs.chain(sends));
     }
 }
@@ -157,7 +181,10 @@ impl Pair {
         let connecting = Connection::connect(a.clone(), 1, b"from a", now);
         // B's connection is made when A's request arrives; until then it stands for a listener.
         let listening = Connection::connect(b.clone(), 2, b"", now);
-        let mut pair = Self { sides: [Side::new(connecting, a), Side::new(listening, b)], now };
+        let mut pair = Self {
+            sides: [Side::new(connecting, a), Side::new(listening, b)],
+            now,
+        };
         pair.settle(A);
         pair
     }
@@ -174,7 +201,10 @@ impl Pair {
     pub(super) fn near_the_wrap(a: Params, b: Params) -> Self {
         let mut pair = Self::established(a, b);
         for side in [A, B] {
-            let (ours, theirs) = (pair.sides[side].params.clone(), pair.sides[1 - side].params.clone());
+            let (ours, theirs) = (
+                pair.sides[side].params.clone(),
+                pair.sides[1 - side].params.clone(),
+            );
             let hello = crate::proto::hello::Hello {
                 version: 1,
                 features: 0,
@@ -184,7 +214,8 @@ impl Pair {
                 keepalive_ms: 0,
                 nonce: 0,
             };
-            pair.sides[side].conn.transfer = Some(Transfer::starting_at(&ours, &hello, u32::MAX - 5));
+            pair.sides[side].conn.transfer =
+                Some(Transfer::starting_at(&ours, &hello, u32::MAX - 5));
         }
         pair
     }
@@ -193,7 +224,10 @@ impl Pair {
     fn settle(&mut self, at: usize) {
         while let Some(output) = self.sides[at].conn.poll_output() {
             let side = &mut self.sides[at];
-            assert!(side.ended.is_none(), "nothing comes after the end: {output:?}");
+            assert!(
+                side.ended.is_none(),
+                "nothing comes after the end: {output:?}"
+            );
             match output {
                 Output::Cm(op) => self.cm(at, op),
                 Output::Post(transmit) => side.post(transmit, &[]),
@@ -207,9 +241,17 @@ impl Pair {
                 Output::Event(Event::Established) => {
                     assert!(!std::mem::replace(&mut side.established, true), "once");
                 }
-                Output::Event(Event::Message { buffer, offset, len }) => {
+                Output::Event(Event::Message {
+                    buffer,
+                    offset,
+                    len,
+                }) => {
                     let message = &side.buffers[&buffer][offset as usize..][..len as usize];
-                    assert_eq!(message, side.received.to_le_bytes(), "in order, none twice, none lost");
+                    assert_eq!(
+                        message,
+                        side.received.to_le_bytes(),
+                        "in order, none twice, none lost"
+                    );
                     side.received += 1;
                     side.kept.push_back(buffer);
                 }
@@ -263,7 +305,9 @@ impl Pair {
     pub(super) fn can(&self, step: Step) -> bool {
         match step {
             // A frame arrives only where there is a live queue pair: established at least on the accepting side.
-            Step::Wire(from) => !self.sides[from].sending.is_empty() && !self.sides[1 - from].broken,
+            Step::Wire(from) => {
+                !self.sides[from].sending.is_empty() && !self.sides[1 - from].broken
+            }
             Step::Cq(at) => !self.sides[at].cq.is_empty() && self.sides[at].ended.is_none(),
             Step::Cm(at) => !self.sides[at].cm.is_empty() && self.sides[at].ended.is_none(),
         }
@@ -273,10 +317,20 @@ impl Pair {
         let now = self.now;
         match step {
             Step::Wire(from) => {
-                let InFlight { slot, signalled, frame } = self.sides[from].sending.pop_front().unwrap();
+                let InFlight {
+                    slot,
+                    signalled,
+                    frame,
+                } = self.sides[from].sending.pop_front().unwrap();
                 let to = &mut self.sides[1 - from];
-                let buffer = to.posted.pop_front().expect("a receive is posted for every frame: no RNR NAK, ever");
-                assert!(frame.len() <= HEADER_LEN + to.params.eager_size as usize, "the frame fits the buffer");
+                let buffer = to
+                    .posted
+                    .pop_front()
+                    .expect("a receive is posted for every frame: no RNR NAK, ever");
+                assert!(
+                    frame.len() <= HEADER_LEN + to.params.eager_size as usize,
+                    "the frame fits the buffer"
+                );
                 to.cq.push_back(Completion::Recv { buffer, frame });
                 if signalled {
                     self.sides[from].cq.push_back(Completion::Sent { slot });
@@ -297,7 +351,10 @@ impl Pair {
                         }
                         side.conn.handle_sent(slot, now);
                     }
-                    Completion::Flushed(work) => side.conn.handle_work_error(work, WcStatus::WR_FLUSH_ERR, 0, now),
+                    Completion::Flushed(work) => {
+                        side.conn
+                            .handle_work_error(work, WcStatus::WR_FLUSH_ERR, 0, now)
+                    }
                     Completion::Drained(drained) => side.conn.handle_drained(drained, now),
                 }
                 self.settle(at);
@@ -321,7 +378,14 @@ impl Pair {
 
     /// Takes steps until there is none left. The clock stands still.
     pub(super) fn run(&mut self) {
-        const STEPS: [Step; 6] = [Step::Wire(A), Step::Wire(B), Step::Cm(A), Step::Cm(B), Step::Cq(A), Step::Cq(B)];
+        const STEPS: [Step; 6] = [
+            Step::Wire(A),
+            Step::Wire(B),
+            Step::Cm(A),
+            Step::Cm(B),
+            Step::Cq(A),
+            Step::Cq(B),
+        ];
         while let Some(step) = STEPS.into_iter().find(|step| self.can(*step)) {
             self.take(step);
         }
@@ -329,8 +393,14 @@ impl Pair {
 
     /// Lets time pass until the next deadline of either side, if there is one.
     pub(super) fn pass(&mut self) -> bool {
-        let deadlines = self.sides.iter().filter(|side| side.ended.is_none()).filter_map(|side| side.conn.next_timeout());
-        let Some(next) = deadlines.min() else { return false };
+        let deadlines = self
+            .sides
+            .iter()
+            .filter(|side| side.ended.is_none())
+            .filter_map(|side| side.conn.next_timeout());
+        let Some(next) = deadlines.min() else {
+            return false;
+        };
         self.wait(next.saturating_duration_since(self.now));
         true
     }
@@ -380,7 +450,11 @@ impl Pair {
     /// The application lets go of a message it kept: the oldest, or the newest.
     pub(super) fn release(&mut self, at: usize, oldest: bool) {
         let side = &mut self.sides[at];
-        let buffer = if oldest { side.kept.pop_front() } else { side.kept.pop_back() };
+        let buffer = if oldest {
+            side.kept.pop_front()
+        } else {
+            side.kept.pop_back()
+        };
         if let Some(buffer) = buffer
             && side.ended.is_none()
             && side.conn.takes_receives()
@@ -432,7 +506,8 @@ impl Pair {
     pub(super) fn fail_send(&mut self, at: usize, status: WcStatus) {
         let side = &mut self.sides[at];
         let slot = side.slots.front().expect("something was sent").0;
-        side.conn.handle_work_error(Work::Send { slot }, status, 0x81, self.now);
+        side.conn
+            .handle_work_error(Work::Send { slot }, status, 0x81, self.now);
         self.settle(at);
     }
 
@@ -446,6 +521,10 @@ impl Pair {
 
     /// Puts bytes on the wire that no connection made.
     pub(super) fn forge(&mut self, from: usize, frame: &[u8]) {
-        self.sides[from].sending.push_back(InFlight { slot: u32::MAX, signalled: false, frame: frame.to_vec() });
+        self.sides[from].sending.push_back(InFlight {
+            slot: u32::MAX,
+            signalled: false,
+            frame: frame.to_vec(),
+        });
     }
 }

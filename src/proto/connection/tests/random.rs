@@ -56,18 +56,21 @@ fn death() -> impl Strategy<Value = Op> {
 }
 
 fn sizes() -> impl Strategy<Value = Params> {
-    (1_u16..6, 1_u32..6, prop::option::of(300_u64..2000)).prop_map(|(window, send_slots, keepalive)| Params {
-        window,
-        send_slots,
-        keepalive_interval: keepalive.map(Duration::from_millis),
-        // The clock runs while nobody looks at anything: that alone must kill no peer.
-        keepalive_timeout: Duration::from_secs(86_400),
-        ..params()
-    })
+    (1_u16..6, 1_u32..6, prop::option::of(300_u64..2000)).prop_map(
+        |(window, send_slots, keepalive)| Params {
+            window,
+            send_slots,
+            keepalive_interval: keepalive.map(Duration::from_millis),
+            // The clock runs while nobody looks at anything: that alone must kill no peer.
+            keepalive_timeout: Duration::from_secs(86_400),
+            ..params()
+        },
+    )
 }
 
 fn apply(pair: &mut Pair, op: Op) {
-    let alive = |pair: &Pair, at: usize| pair.sides[at].ended.is_none() && pair.sides[at].established;
+    let alive =
+        |pair: &Pair, at: usize| pair.sides[at].ended.is_none() && pair.sides[at].established;
     match op {
         Op::Step(step) if pair.can(step) => pair.take(step),
         Op::Send(at) if alive(pair, at) => {

@@ -27,8 +27,14 @@ fn hellos_and_private_data_reach_both_sides() {
     other.max_message = 32;
     let pair = Pair::established(params(), other);
     let [a, b] = [A, B].map(|at| pair.sides[at].conn.negotiated().unwrap());
-    assert_eq!((a.send_window, a.recv_window, a.send_limit, a.recv_limit), (7, 4, 32, 64));
-    assert_eq!((b.send_window, b.recv_window, b.send_limit, b.recv_limit), (4, 7, 64, 32));
+    assert_eq!(
+        (a.send_window, a.recv_window, a.send_limit, a.recv_limit),
+        (7, 4, 32, 64)
+    );
+    assert_eq!(
+        (b.send_window, b.recv_window, b.send_limit, b.recv_limit),
+        (4, 7, 64, 32)
+    );
     assert_eq!(pair.sides[A].conn.peer_data(), b"from b");
     assert_eq!(pair.sides[B].conn.peer_data(), b"from a");
 }
@@ -55,23 +61,54 @@ fn frames_before_established_wait_for_the_hello_on_the_active_side() {
     let now = std::time::Instant::now();
     let frames: Vec<Vec<u8>> = [0_u32, 1]
         .iter()
-        .map(|n| [&Header { kind: Kind::Data, grant: 4, len: 4, arg: 0 }.emit()[..], &n.to_le_bytes()].concat())
+        .map(|n| {
+            [
+                &Header {
+                    kind: Kind::Data,
+                    grant: 4,
+                    len: 4,
+                    arg: 0,
+                }
+                .emit()[..],
+                &n.to_le_bytes(),
+            ]
+            .concat()
+        })
         .collect();
     let mut conn = Connection::connect(params(), 1, b"", now);
     conn.handle_cm_event(CmInput::AddrResolved, now);
     conn.handle_cm_event(CmInput::RouteResolved, now);
     conn.handle_recv(3, &frames[0], now);
     conn.handle_recv(4, &frames[1], now);
-    conn.handle_cm_event(CmInput::Established { private_data: &hello(1, 4).emit(b"") }, now);
+    conn.handle_cm_event(
+        CmInput::Established {
+            private_data: &hello(1, 4).emit(b""),
+        },
+        now,
+    );
     let events: Vec<_> = std::iter::from_fn(|| conn.poll_output())
-        .filter_map(|output| if let Output::Event(event) = output { Some(event) } else { None })
+        .filter_map(|output| {
+            if let Output::Event(event) = output {
+                Some(event)
+            } else {
+                None
+            }
+        })
         .collect();
     assert_eq!(
         events,
         [
             Event::Established,
-            Event::Message { buffer: 3, offset: 16, len: 4 },
-            Event::Message { buffer: 4, offset: 16, len: 4 }
+            Event::Message {
+                buffer: 3,
+                offset: 16,
+                len: 4
+            },
+            Event::Message {
+                buffer: 4,
+                offset: 16,
+                len: 4
+            }
         ]
     );
 }
@@ -84,7 +121,10 @@ fn a_full_window_stalls_and_a_release_lets_go_on() {
     assert!(!pair.send(A), "kept messages keep the window shut");
     pair.release(B, true);
     pair.run();
-    assert!(!pair.sides[A].writable, "less than half the window is not worth a frame");
+    assert!(
+        !pair.sides[A].writable,
+        "less than half the window is not worth a frame"
+    );
     pair.release(B, true);
     pair.run();
     assert!(pair.sides[A].writable);
@@ -104,7 +144,11 @@ fn grants_ride_on_data_of_the_other_direction() {
 
 #[test]
 fn the_smallest_window_and_ring_carry_on() {
-    let tiny = Params { window: 1, send_slots: 1, ..params() };
+    let tiny = Params {
+        window: 1,
+        send_slots: 1,
+        ..params()
+    };
     let mut pair = Pair::established(tiny.clone(), tiny);
     for _ in 0..100 {
         for at in [A, B] {
@@ -141,8 +185,14 @@ fn a_close_delivers_what_was_sent_before() {
     pair.close(A);
     assert!(!pair.send(A), "no message after a close");
     pair.finish();
-    assert_eq!((pair.reason(A), pair.delivered(A)), (&CloseReason::LocallyClosed, true));
-    assert_eq!((pair.reason(B), pair.delivered(B)), (&CloseReason::PeerClosed, true));
+    assert_eq!(
+        (pair.reason(A), pair.delivered(A)),
+        (&CloseReason::LocallyClosed, true)
+    );
+    assert_eq!(
+        (pair.reason(B), pair.delivered(B)),
+        (&CloseReason::PeerClosed, true)
+    );
     assert_eq!((pair.sides[A].received, pair.sides[B].received), (1, 2));
 }
 
@@ -164,7 +214,10 @@ fn both_sides_may_close_at_once() {
     pair.close(B);
     pair.finish();
     for at in [A, B] {
-        assert_eq!((pair.reason(at), pair.delivered(at)), (&CloseReason::LocallyClosed, true));
+        assert_eq!(
+            (pair.reason(at), pair.delivered(at)),
+            (&CloseReason::LocallyClosed, true)
+        );
     }
 }
 
@@ -181,7 +234,10 @@ fn a_close_frame_behind_disconnected_is_still_the_reason() {
     pair.take(Step::Cm(B));
     pair.finish();
     assert_eq!(pair.reason(B), &CloseReason::PeerClosed);
-    assert_eq!(pair.sides[B].received, 1, "the message before the close is delivered, too");
+    assert_eq!(
+        pair.sides[B].received, 1,
+        "the message before the close is delivered, too"
+    );
     assert_eq!(pair.reason(A), &CloseReason::LocallyClosed);
 }
 
@@ -192,7 +248,10 @@ fn a_close_without_an_answer_ends_at_its_deadline() {
     pair.close(A);
     pair.vanish(B);
     pair.finish();
-    assert_eq!((pair.reason(A), pair.delivered(A)), (&CloseReason::LocallyClosed, false));
+    assert_eq!(
+        (pair.reason(A), pair.delivered(A)),
+        (&CloseReason::LocallyClosed, false)
+    );
 }
 
 #[test]
@@ -201,7 +260,10 @@ fn an_abort_tells_its_code() {
     while pair.send(A) {}
     pair.abort(A, 9);
     pair.finish();
-    assert_eq!((pair.reason(A), pair.delivered(A)), (&CloseReason::LocallyAborted, false));
+    assert_eq!(
+        (pair.reason(A), pair.delivered(A)),
+        (&CloseReason::LocallyAborted, false)
+    );
     assert_eq!(pair.reason(B), &CloseReason::PeerAborted(9));
 }
 
@@ -213,8 +275,15 @@ fn an_abort_cuts_a_close_short() {
     pair.abort(A, 9);
     let start = pair.now;
     pair.finish();
-    assert_eq!(pair.reason(A), &CloseReason::LocallyClosed, "the first cause stays");
-    assert!(pair.now - start < Duration::from_secs(4), "it does not wait for the close's deadline");
+    assert_eq!(
+        pair.reason(A),
+        &CloseReason::LocallyClosed,
+        "the first cause stays"
+    );
+    assert!(
+        pair.now - start < Duration::from_secs(4),
+        "it does not wait for the close's deadline"
+    );
 }
 
 #[test]
@@ -237,42 +306,76 @@ fn a_device_that_gives_up_is_the_reason() {
     pair.fail_send(A, WcStatus::RETRY_EXC_ERR);
     pair.fail_send(A, WcStatus::FATAL_ERR);
     pair.finish();
-    let expected = CloseReason::WorkRequest { status: WcStatus::RETRY_EXC_ERR, vendor_err: 0x81 };
-    assert_eq!(pair.reason(A), &expected, "the first cause that is more than a sign of one");
+    let expected = CloseReason::WorkRequest {
+        status: WcStatus::RETRY_EXC_ERR,
+        vendor_err: 0x81,
+    };
+    assert_eq!(
+        pair.reason(A),
+        &expected,
+        "the first cause that is more than a sign of one"
+    );
     assert!(!pair.delivered(A));
 }
 
 #[test]
 fn a_silent_peer_is_probed_and_then_given_up() {
-    let alive = Params { keepalive_interval: Some(Duration::from_secs(1)), ..params() };
+    let alive = Params {
+        keepalive_interval: Some(Duration::from_secs(1)),
+        ..params()
+    };
     let mut pair = Pair::established(alive.clone(), alive);
     for _ in 0..20 {
         assert!(pair.pass());
         pair.run();
-        assert!(pair.sides.iter().all(|side| side.ended.is_none()), "an idle peer answers");
+        assert!(
+            pair.sides.iter().all(|side| side.ended.is_none()),
+            "an idle peer answers"
+        );
     }
     let start = pair.now;
     pair.vanish(B);
     pair.finish();
     assert_eq!(pair.reason(A), &CloseReason::KeepaliveTimeout);
-    assert!(pair.now - start <= Duration::from_secs(1 + 1 + 3), "interval, and another to notice, and the timeout");
+    assert!(
+        pair.now - start <= Duration::from_secs(1 + 1 + 3),
+        "interval, and another to notice, and the timeout"
+    );
 }
 
 #[test]
 fn the_smaller_keepalive_interval_holds_for_both() {
-    let [slow, fast, off] = [Some(9), Some(1), None]
-        .map(|seconds| Params { keepalive_interval: seconds.map(Duration::from_secs), ..params() });
+    let [slow, fast, off] = [Some(9), Some(1), None].map(|seconds| Params {
+        keepalive_interval: seconds.map(Duration::from_secs),
+        ..params()
+    });
     let of = |pair: &Pair, at: usize| pair.sides[at].conn.negotiated().unwrap().keepalive_interval;
     let pair = Pair::established(slow.clone(), fast);
-    assert_eq!([A, B].map(|at| of(&pair, at)), [Some(Duration::from_secs(1)); 2]);
+    assert_eq!(
+        [A, B].map(|at| of(&pair, at)),
+        [Some(Duration::from_secs(1)); 2]
+    );
     let pair = Pair::established(slow, off);
-    assert_eq!([A, B].map(|at| of(&pair, at)), [Some(Duration::from_secs(9)), None], "who sends no probes answers them");
+    assert_eq!(
+        [A, B].map(|at| of(&pair, at)),
+        [Some(Duration::from_secs(9)), None],
+        "who sends no probes answers them"
+    );
 }
 
 #[test]
 fn hostile_frames_end_the_connection_and_name_the_field() {
-    let header = |kind, grant, len, arg| Header { kind, grant, len, arg }.emit();
-    let data = |grant, len, payload: &[u8]| [&header(Kind::Data, grant, len, 0)[..], payload].concat();
+    let header = |kind, grant, len, arg| {
+        Header {
+            kind,
+            grant,
+            len,
+            arg,
+        }
+        .emit()
+    };
+    let data =
+        |grant, len, payload: &[u8]| [&header(Kind::Data, grant, len, 0)[..], payload].concat();
     let edit = |at: usize, byte: u8| {
         let mut frame = data(4, 1, b"x");
         frame[at] = byte;
@@ -288,15 +391,25 @@ fn hostile_frames_end_the_connection_and_name_the_field() {
         ("forged grant", "grant", data(9, 1, b"x")),
         ("grant that goes back", "grant", data(3, 1, b"x")),
         ("argument", "arg", edit(12, 1)),
-        ("payload in a control frame", "len", [&header(Kind::Ping, 4, 1, 0)[..], b"x"].concat()),
-        ("pong without a ping", "kind", header(Kind::Pong, 4, 0, 0).to_vec()),
+        (
+            "payload in a control frame",
+            "len",
+            [&header(Kind::Ping, 4, 1, 0)[..], b"x"].concat(),
+        ),
+        (
+            "pong without a ping",
+            "kind",
+            header(Kind::Pong, 4, 0, 0).to_vec(),
+        ),
     ];
     for (what, field, frame) in cases {
         let mut pair = pair();
         pair.forge(A, &frame);
         pair.finish();
         match pair.reason(B) {
-            CloseReason::ProtocolViolation(violation) => assert_eq!(violation.field(), field, "{what}"),
+            CloseReason::ProtocolViolation(violation) => {
+                assert_eq!(violation.field(), field, "{what}")
+            }
             other => panic!("{what}: {other:?}"),
         }
     }
@@ -306,27 +419,59 @@ fn hostile_frames_end_the_connection_and_name_the_field() {
 fn data_beyond_the_credit_is_a_violation() {
     let mut pair = pair();
     while pair.send(A) {}
-    pair.forge(A, &[&Header { kind: Kind::Data, grant: 4, len: 1, arg: 0 }.emit()[..], b"x"].concat());
+    pair.forge(
+        A,
+        &[
+            &Header {
+                kind: Kind::Data,
+                grant: 4,
+                len: 1,
+                arg: 0,
+            }
+            .emit()[..],
+            b"x",
+        ]
+        .concat(),
+    );
     pair.finish();
-    assert!(matches!(pair.reason(B), CloseReason::ProtocolViolation(_)), "{:?}", pair.reason(B));
+    assert!(
+        matches!(pair.reason(B), CloseReason::ProtocolViolation(_)),
+        "{:?}",
+        pair.reason(B)
+    );
     assert_eq!(pair.sides[B].received, 4);
 }
 
 fn last_event(conn: &mut Connection) -> Option<Event> {
     std::iter::from_fn(|| conn.poll_output())
-        .filter_map(|output| if let Output::Event(event) = output { Some(event) } else { None })
+        .filter_map(|output| {
+            if let Output::Event(event) = output {
+                Some(event)
+            } else {
+                None
+            }
+        })
         .last()
 }
 
 fn ops(conn: &mut Connection) -> Vec<CmOp> {
     std::iter::from_fn(|| conn.poll_output())
-        .filter_map(|output| if let Output::Cm(op) = output { Some(op) } else { None })
+        .filter_map(|output| {
+            if let Output::Cm(op) = output {
+                Some(op)
+            } else {
+                None
+            }
+        })
         .collect()
 }
 
 fn end(conn: &mut Connection) -> CloseReason {
     match last_event(conn) {
-        Some(Event::Disconnected { reason, delivered: false }) => reason,
+        Some(Event::Disconnected {
+            reason,
+            delivered: false,
+        }) => reason,
         other => panic!("{other:?}"),
     }
 }
@@ -352,7 +497,11 @@ fn address_errors_are_retried_within_the_deadline_and_reported_after_it() {
     }
     assert_eq!(now - start, Duration::from_secs(5));
     assert!((5..10).contains(&attempts), "{attempts} attempts");
-    assert_eq!(conn.close_reason(), Some(&CloseReason::AddrResolution(timed_out)), "it says more than a timeout");
+    assert_eq!(
+        conn.close_reason(),
+        Some(&CloseReason::AddrResolution(timed_out)),
+        "it says more than a timeout"
+    );
 }
 
 #[test]
@@ -361,22 +510,41 @@ fn no_device_for_the_address_is_final_at_once() {
     let mut conn = Connection::connect(params(), 1, b"", now);
     conn.handle_cm_event(CmInput::AddrError(CmStatus::from_raw(-libc::ENODEV)), now);
     let reason = end(&mut conn);
-    assert!(reason.to_string().starts_with("no RDMA device owns a route to that address"), "{reason}");
+    assert!(
+        reason
+            .to_string()
+            .starts_with("no RDMA device owns a route to that address"),
+        "{reason}"
+    );
 }
 
 #[test]
 fn a_refusal_is_final_unless_retries_are_asked_for() {
     let now = std::time::Instant::now();
-    let refused = CmInput::Rejected { reason: RejectReason::INVALID_SERVICE_ID, private_data: &[] };
+    let refused = CmInput::Rejected {
+        reason: RejectReason::INVALID_SERVICE_ID,
+        private_data: &[],
+    };
     for retry_refused in [false, true] {
-        let mut conn = Connection::connect(Params { retry_refused, ..params() }, 1, b"", now);
+        let mut conn = Connection::connect(
+            Params {
+                retry_refused,
+                ..params()
+            },
+            1,
+            b"",
+            now,
+        );
         conn.handle_cm_event(CmInput::AddrResolved, now);
         conn.handle_cm_event(CmInput::RouteResolved, now);
         conn.handle_cm_event(refused, now);
         if retry_refused {
             assert_eq!(last_event(&mut conn), None);
             conn.handle_timeout(now + Duration::from_secs(1));
-            assert!(matches!(ops(&mut conn)[..], [CmOp::Recreate, CmOp::ResolveAddr { .. }]));
+            assert!(matches!(
+                ops(&mut conn)[..],
+                [CmOp::Recreate, CmOp::ResolveAddr { .. }]
+            ));
             conn.handle_timeout(now + Duration::from_secs(5));
         }
         assert_eq!(end(&mut conn), CloseReason::Refused);
@@ -402,7 +570,13 @@ fn rejections_are_told_apart() {
         let mut conn = Connection::connect(params(), 1, b"", now);
         conn.handle_cm_event(CmInput::AddrResolved, now);
         conn.handle_cm_event(CmInput::RouteResolved, now);
-        conn.handle_cm_event(CmInput::Rejected { reason, private_data }, now);
+        conn.handle_cm_event(
+            CmInput::Rejected {
+                reason,
+                private_data,
+            },
+            now,
+        );
         end(&mut conn)
     };
     let consumer = RejectReason::CONSUMER_DEFINED;
@@ -410,28 +584,66 @@ fn rejections_are_told_apart() {
     // The application's, through padding.
     let mut passive = Connection::requested(params(), 2, &hello(1, 4).emit(b""), now).unwrap();
     passive.reject(b"full", now);
-    let Some(CmOp::Reject { private_data }) = ops(&mut passive).pop() else { panic!("no rejection") };
+    let Some(CmOp::Reject { private_data }) = ops(&mut passive).pop() else {
+        panic!("no rejection")
+    };
     let mut padded = private_data.to_vec();
     padded.resize(148, 0);
-    assert_eq!(reject(consumer, &padded), CloseReason::Rejected { reason: consumer, data: b"full"[..].into() });
+    assert_eq!(
+        reject(consumer, &padded),
+        CloseReason::Rejected {
+            reason: consumer,
+            data: b"full"[..].into()
+        }
+    );
 
     // Another version, and a window of nothing: typed, with both sides' values.
     for (version, window, text) in [
-        (9, 4, "the two sides do not go together: version is 9 here and 1 at the peer"),
-        (1, 0, "the two sides do not go together: receive_window is 0 here and 4 at the peer"),
+        (
+            9,
+            4,
+            "the two sides do not go together: version is 9 here and 1 at the peer",
+        ),
+        (
+            1,
+            0,
+            "the two sides do not go together: receive_window is 0 here and 4 at the peer",
+        ),
     ] {
-        let refusal = Connection::requested(params(), 2, &hello(version, window).emit(b""), now).unwrap_err();
-        assert!(matches!(refusal.reason, CloseReason::PeerIncompatible(_)), "{:?}", refusal.reason);
+        let refusal =
+            Connection::requested(params(), 2, &hello(version, window).emit(b""), now).unwrap_err();
+        assert!(
+            matches!(refusal.reason, CloseReason::PeerIncompatible(_)),
+            "{:?}",
+            refusal.reason
+        );
         assert_eq!(reject(consumer, &refusal.private_data).to_string(), text);
     }
 
     // Somebody else's.
-    assert_eq!(reject(consumer, b"go away"), CloseReason::Rejected { reason: consumer, data: Box::default() });
-    assert_eq!(reject(RejectReason::INVALID_SERVICE_ID, &[]), CloseReason::Refused);
+    assert_eq!(
+        reject(consumer, b"go away"),
+        CloseReason::Rejected {
+            reason: consumer,
+            data: Box::default()
+        }
+    );
+    assert_eq!(
+        reject(RejectReason::INVALID_SERVICE_ID, &[]),
+        CloseReason::Refused
+    );
 }
 
 fn hello(version: u8, window: u16) -> Hello {
-    Hello { version, features: 0, window, eager_size: 64, max_message: 64, keepalive_ms: 0, nonce: 1 }
+    Hello {
+        version,
+        features: 0,
+        window,
+        eager_size: 64,
+        max_message: 64,
+        keepalive_ms: 0,
+        nonce: 1,
+    }
 }
 
 #[test]
@@ -442,7 +654,11 @@ fn a_reply_without_a_hello_is_not_rdmsg() {
         (&[0; 196], CloseReason::NotRdmsg),
         (
             &hello(2, 4).emit(b""),
-            CloseReason::PeerIncompatible(crate::proto::Mismatch { field: "version", ours: 1, theirs: 2 }),
+            CloseReason::PeerIncompatible(crate::proto::Mismatch {
+                field: "version",
+                ours: 1,
+                theirs: 2,
+            }),
         ),
     ] {
         let mut conn = Connection::connect(params(), 1, b"", now);

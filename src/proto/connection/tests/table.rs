@@ -26,7 +26,15 @@ const STATES: [&str; 10] = [
 ];
 
 fn hello() -> Hello {
-    Hello { version: 1, features: 0, window: 4, eager_size: 64, max_message: 64, keepalive_ms: 0, nonce: 1 }
+    Hello {
+        version: 1,
+        features: 0,
+        window: 4,
+        eager_size: 64,
+        max_message: 64,
+        keepalive_ms: 0,
+        nonce: 1,
+    }
 }
 
 /// A connection in a state, with nothing left to do.
@@ -41,7 +49,12 @@ fn in_state(name: &str, now: Instant) -> Connection {
     let passive = || Connection::requested(params(), 1, &hello().emit(b""), now).unwrap();
     let established = || {
         let mut conn = connecting();
-        conn.handle_cm_event(CmInput::Established { private_data: &hello().emit(b"") }, now);
+        conn.handle_cm_event(
+            CmInput::Established {
+                private_data: &hello().emit(b""),
+            },
+            now,
+        );
         conn
     };
     let mut conn = match name {
@@ -54,7 +67,10 @@ fn in_state(name: &str, now: Instant) -> Connection {
         "Connecting" => connecting(),
         "Backoff" => {
             let mut conn = active();
-            conn.handle_cm_event(CmInput::AddrError(CmStatus::from_raw(-libc::ETIMEDOUT)), now);
+            conn.handle_cm_event(
+                CmInput::AddrError(CmStatus::from_raw(-libc::ETIMEDOUT)),
+                now,
+            );
             conn
         }
         "Requested" => passive(),
@@ -97,11 +113,18 @@ fn expect(what: &str, input: impl Fn(&mut Connection, Instant), expected: [&str;
         let ends = std::iter::from_fn(|| conn.poll_output())
             .filter(|output| matches!(output, Output::Event(Event::Disconnected { .. })))
             .count();
-        assert_eq!(ends, usize::from(to == "Closed" && from != "Closed"), "{what} in {from}: one end, and only one");
+        assert_eq!(
+            ends,
+            usize::from(to == "Closed" && from != "Closed"),
+            "{what} in {from}: one end, and only one"
+        );
         if to == "Closed" {
             assert_eq!(conn.next_timeout(), None, "{what} in {from}");
         } else if to != "Established" {
-            assert!(conn.next_timeout().is_some(), "{what} in {from}: no state lasts for ever");
+            assert!(
+                conn.next_timeout().is_some(),
+                "{what} in {from}: no state lasts for ever"
+            );
         }
     }
 }
@@ -216,14 +239,24 @@ fn draining_ends_when_all_three_have_spoken_in_any_order() {
         |conn, now| conn.handle_drained(DrainSide::Recv, now),
         |conn, now| conn.handle_cm_event(CmInput::Disconnected, now),
     ];
-    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+    for order in [
+        [0, 1, 2],
+        [0, 2, 1],
+        [1, 0, 2],
+        [1, 2, 0],
+        [2, 0, 1],
+        [2, 1, 0],
+    ] {
         let mut conn = in_state("Draining", now);
         for (i, part) in order.into_iter().enumerate() {
             assert_eq!(conn.state.name(), "Draining", "{order:?} before {i}");
             parts[part](&mut conn, now);
         }
         assert_eq!(conn.state.name(), "Closed", "{order:?}");
-        let expected = CloseReason::WorkRequest { status: WcStatus::FATAL_ERR, vendor_err: 0 };
+        let expected = CloseReason::WorkRequest {
+            status: WcStatus::FATAL_ERR,
+            vendor_err: 0,
+        };
         assert_eq!(conn.close_reason(), Some(&expected));
     }
 }
@@ -233,16 +266,30 @@ fn what_is_wanted_of_the_connection_manager_comes_in_order() {
     let now = Instant::now();
     let ops = |conn: &mut Connection| -> Vec<CmCall> {
         std::iter::from_fn(|| conn.poll_output())
-            .filter_map(|output| if let Output::Cm(op) = output { Some(CmOp::call(&op)) } else { None })
+            .filter_map(|output| {
+                if let Output::Cm(op) = output {
+                    Some(CmOp::call(&op))
+                } else {
+                    None
+                }
+            })
             .collect()
     };
     let mut conn = Connection::connect(params(), 1, b"", now);
     assert_eq!(ops(&mut conn), [CmCall::ResolveAddr]);
     conn.handle_cm_event(CmInput::AddrResolved, now);
-    assert_eq!(ops(&mut conn), [CmCall::CreateTransport, CmCall::ResolveRoute]);
+    assert_eq!(
+        ops(&mut conn),
+        [CmCall::CreateTransport, CmCall::ResolveRoute]
+    );
     conn.handle_cm_event(CmInput::RouteResolved, now);
     assert_eq!(ops(&mut conn), [CmCall::Connect]);
-    conn.handle_cm_event(CmInput::Established { private_data: &hello().emit(b"") }, now);
+    conn.handle_cm_event(
+        CmInput::Established {
+            private_data: &hello().emit(b""),
+        },
+        now,
+    );
     assert_eq!(ops(&mut conn), [CmCall::SetMinRnrTimer]);
     let mut conn = Connection::requested(params(), 1, &hello().emit(b""), now).unwrap();
     assert_eq!(ops(&mut conn), []);
