@@ -126,9 +126,11 @@ impl<W: RawWr> Chain<W> {
         self.sges.clear();
         let mut refused = None;
         for request in requests {
+            let used = self.sges.len();
             match translate(request, &mut self.sges) {
                 Ok(wr) => self.wrs.push(wr),
                 Err(errno) => {
+                    self.sges.truncate(used);
                     refused = Some(OsError::new(W::CALL, errno));
                     break;
                 }
@@ -229,7 +231,7 @@ mod tests {
         let (mut wr_id, mut addr) = (0, 0);
         let translate = |&num_sge: &i32, sges: &mut Vec<ffi::ibv_sge>| {
             wr_id += 1;
-            for _ in 0..num_sge {
+            for _ in 0..num_sge.unsigned_abs() {
                 addr += 1;
                 sges.push(ffi::ibv_sge {
                     addr,

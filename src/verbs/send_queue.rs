@@ -46,20 +46,6 @@ impl SendQueue {
         } = self;
         let translate = |request: &SendWr<'_>, list: &mut Vec<ffi::ibv_sge>| {
             let mut wr = translate(request, *qp_type, cap)?;
-            match request.payload.0 {
-                Bytes::Registered(sges) => {
-                    regions.hold(sges.as_slice());
-                    list.extend(sges.as_slice().iter().map(|sge| sge.to_raw()));
-                }
-                // The driver copies them before it returns, and looks at no key.
-                Bytes::Inline(bytes) => {
-                    list.push(ffi::ibv_sge {
-                        addr: bytes.as_ptr().addr() as u64,
-                        length: bytes.len() as u32,
-                        lkey: 0,
-                    });
-                }
-            }
             if let Some(UdTarget {
                 handle,
                 qp_num,
@@ -76,6 +62,20 @@ impl SendQueue {
                     remote_qpn: qp_num,
                     remote_qkey: qkey,
                 };
+            }
+            match request.payload.0 {
+                Bytes::Registered(sges) => {
+                    regions.hold(sges.as_slice());
+                    list.extend(sges.as_slice().iter().map(|sge| sge.to_raw()));
+                }
+                // The driver copies them before it returns, and looks at no key.
+                Bytes::Inline(bytes) => {
+                    list.push(ffi::ibv_sge {
+                        addr: bytes.as_ptr().addr() as u64,
+                        length: bytes.len() as u32,
+                        lkey: 0,
+                    });
+                }
             }
             Ok(wr)
         };
