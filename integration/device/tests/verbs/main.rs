@@ -1,0 +1,12 @@
+//! `rdmsg::verbs` against a real RDMA stack: queue pairs of one process, connected by hand.
+
+mod attributes;
+mod datagrams;
+mod events;
+mod failures;
+mod lifetimes;
+mod messages;
+mod one_sided;
+mod pair;
+mod posting;
+mod shared_receives;
