@@ -189,6 +189,8 @@ unsafe fn read(raw: *const ffi::ibv_async_event) -> AsyncEvent {
 
 #[cfg(test)]
 mod tests {
+    use std::mem::offset_of;
+
     use super::*;
 
     /// An event as libibverbs fills it in.
@@ -196,13 +198,10 @@ mod tests {
         let mut raw = MaybeUninit::<ffi::ibv_async_event>::zeroed();
         let start = raw.as_mut_ptr();
         // SAFETY: the place is inside the local.
-        unsafe { (&raw mut (*start).element).write(element) };
+        unsafe { (*start).element = element };
+        let place = start.wrapping_byte_add(offset_of!(ffi::ibv_async_event, event_type));
         // SAFETY: the place is inside the local, and is as large as that.
-        unsafe {
-            (&raw mut (*start).event_type)
-                .cast::<u32>()
-                .write(event_type)
-        };
+        unsafe { place.cast::<u32>().write(event_type) };
         // SAFETY: just filled in; the callers keep the objects.
         unsafe { read(start) }
     }

@@ -44,13 +44,20 @@ impl From<PostError> for io::Error {
 ///
 /// Which requests are done, the queue does not learn: its completions are polled elsewhere. So a region stays until the queue goes.
 #[derive(Debug, Default)]
-pub(super) struct HeldRegions(HashMap<usize, MemoryRegion>);
+pub(super) struct HeldRegions {
+    regions: HashMap<usize, MemoryRegion>,
+    /// The one asked for last, most often the next one, too. 0 is none.
+    last: usize,
+}
 
 impl HeldRegions {
     pub(super) fn hold(&mut self, sges: &[Sge<'_>]) {
-        for sge in sges {
-            let region = sge.region();
-            self.0.entry(region.id()).or_insert_with(|| region.clone());
+        for region in sges.iter().map(Sge::region) {
+            let id = region.id();
+            if id != self.last {
+                self.regions.entry(id).or_insert_with(|| region.clone());
+                self.last = id;
+            }
         }
     }
 }

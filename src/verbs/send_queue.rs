@@ -69,6 +69,7 @@ impl SendQueue {
                     list.extend(sges.as_slice().iter().map(|sge| sge.to_raw()));
                 }
                 // The driver copies them before it returns, and looks at no key.
+                Bytes::Inline([]) => {}
                 Bytes::Inline(bytes) => {
                     list.push(ffi::ibv_sge {
                         addr: bytes.as_ptr().addr() as u64,
@@ -91,6 +92,7 @@ fn translate(
 ) -> Result<ffi::ibv_send_wr, libc::c_int> {
     let num_sge = match request.payload.0 {
         Bytes::Registered(sges) => num_sge(sges.as_slice().len(), cap.max_send_sge)?,
+        Bytes::Inline([]) => 0,
         Bytes::Inline(bytes) if bytes.len() <= cap.max_inline_data as usize => {
             num_sge(1, cap.max_send_sge)?
         }
@@ -188,10 +190,8 @@ mod tests {
         );
         assert_eq!(wr.send_flags, ffi::ibv_send_flags::IBV_SEND_SIGNALED.0);
         // SAFETY: the member of this operation.
-        assert_eq!(
-            unsafe { wr.imm_data_invalidated_rkey_union.imm_data }.to_ne_bytes(),
-            [1, 2, 3, 4]
-        );
+        let imm_data = unsafe { wr.imm_data_invalidated_rkey_union.imm_data };
+        assert_eq!(imm_data.to_ne_bytes(), [1, 2, 3, 4]);
 
         let wr = translate(
             &SendWr::write(2, Inline(b"hello"), REMOTE),
@@ -209,10 +209,8 @@ mod tests {
 
         let wr = translate(&SendWr::send_with_inv(3, &[], 0x99), QpType::RC, &CAP).unwrap();
         // SAFETY: the member of this operation.
-        assert_eq!(
-            unsafe { wr.imm_data_invalidated_rkey_union.invalidated_rkey },
-            0x99
-        );
+        let rkey = unsafe { wr.imm_data_invalidated_rkey_union.invalidated_rkey };
+        assert_eq!(rkey, 0x99);
     }
 
     #[test]

@@ -197,7 +197,7 @@ impl<'a> SendWr<'a> {
 
     fn new(wr_id: u64, payload: Payload<'a>, op: Op) -> Self {
         let flags = match payload.0 {
-            Bytes::Registered(_) => 0,
+            Bytes::Registered(_) | Bytes::Inline([]) => 0,
             Bytes::Inline(_) => ffi::ibv_send_flags::IBV_SEND_INLINE.0,
         };
         Self {
@@ -321,6 +321,7 @@ mod tests {
     #[test]
     fn flags_add_up() {
         use ffi::ibv_send_flags as c;
+        assert_eq!(SendWr::send(1, Inline(b"")).flags, 0);
         let wr = SendWr::send(1, &[]).signaled().solicited().fence();
         assert_eq!(
             wr.flags,
