@@ -38,6 +38,8 @@ impl Lab {
     /// Without a device: there is nothing to test then, and no test may pass.
     #[must_use]
     pub fn get() -> Self {
+        // What goes wrong behind a test's back is shown with it; RUST_LOG shows more.
+        let _ = env_logger::builder().is_test(true).try_init();
         let var = |name: &str| {
             env::var(name).unwrap_or_else(|_| {
                 panic!("{name} is not set: run the device tests with integration/test")
