@@ -200,8 +200,8 @@ impl Rings {
         }
 
         let offset = self.layout.send_offset(slot);
-        self.memory.copy_in(offset, header);
-        self.memory.copy_in(offset + HEADER_LEN, payload);
+        self.fill(offset, header);
+        self.fill(offset + HEADER_LEN, payload);
         self.send(
             WorkId::Send(slot),
             &mut [self.sge(offset, HEADER_LEN + payload.len())],
@@ -247,6 +247,16 @@ impl Rings {
             "the device writes no more than was posted"
         );
         (self.layout.recv_offset(buffer), len as usize)
+    }
+
+    /// Copies bytes into a send buffer. `MemoryRegion::copy_in` would do, at half the speed: it must allow for others that
+    /// touch the same bytes, and here there are none.
+    fn fill(&self, offset: usize, from: &[u8]) {
+        // SAFETY: the callers checked slot and length against the layout, so this lies inside the region's allocation.
+        let to = unsafe { self.memory.as_ptr().add(offset) };
+        // SAFETY: both sides are valid for this length and apart; the slot is not the device's (top of this file), and
+        // the connection's lock keeps other threads away.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
     }
 
     fn sge(&self, offset: usize, len: usize) -> ffi::ibv_sge {

@@ -2,7 +2,7 @@
 //!
 //! A C enumerator arrives here as a number and stays one. A number that this crate does not know is data to be logged, never
 //! undefined behaviour and never a panic, so each type is an open newtype with named constants.
-//! Nothing here calls into C; the unit tests of [`crate::sys`] compare the numbers with the headers'.
+//! Nothing here calls into C; the unit tests of `sys` compare the numbers with the headers'.
 
 mod cm;
 mod os;

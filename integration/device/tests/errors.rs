@@ -386,6 +386,57 @@ fn a_client_that_is_not_of_this_crate_is_rejected() {
 }
 
 #[test]
+fn a_client_of_another_version_is_told_both_versions() {
+    let _watchdog = Watchdog::new("a_client_of_another_version_is_told_both_versions", 60);
+    let listener = Listener::bind(Lab::get().at(0)).unwrap();
+    let hello = [&b"rdms\x09\x24"[..], &[0; 50]].concat();
+    let (event, private_data) = foreign_client(listener.local_addr(), &hello);
+    assert_eq!(event, CmEventType::REJECTED);
+    // Magic, our version, length, the code for a version, our version, theirs.
+    let expected = [
+        &b"rdmR\x01\x18\x00\x01"[..],
+        &1_u64.to_be_bytes(),
+        &9_u64.to_be_bytes(),
+    ]
+    .concat();
+    assert_eq!(private_data[..24], expected);
+}
+
+#[test]
+fn a_server_of_another_version_is_named_with_both_versions() {
+    let _watchdog = Watchdog::new(
+        "a_server_of_another_version_is_named_with_both_versions",
+        60,
+    );
+    let lab = Lab::get();
+    let channel = EventChannel::new().unwrap();
+    let mut listener = CmId::new(&channel, PortSpace::TCP, 1).unwrap();
+    listener.bind_addr(lab.at(0)).unwrap();
+    listener.listen(1).unwrap();
+    let address = listener.local_addr().unwrap();
+    let client = thread::spawn(move || Endpoint::connect(address).unwrap_err());
+    let mut event = channel
+        .wait_event(PATIENCE)
+        .unwrap()
+        .expect("a request comes");
+    let mut request = event.take_request().expect("it brings an id");
+    let reject = [
+        &b"rdmR\x09\x18\x00\x01"[..],
+        &9_u64.to_be_bytes(),
+        &1_u64.to_be_bytes(),
+    ]
+    .concat();
+    request.reject(&reject).unwrap();
+    let error = client.join().unwrap();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "cannot connect to {address}: the two sides do not go together: version is 1 here and 9 at the peer"
+        )
+    );
+}
+
+#[test]
 fn a_server_that_is_not_of_this_crate_is_named_as_such() {
     let _watchdog = Watchdog::new("a_server_that_is_not_of_this_crate_is_named_as_such", 60);
     let lab = Lab::get();

@@ -214,6 +214,23 @@ fn the_smallest_window_and_ring_work() {
 }
 
 #[test]
+fn ipv6_works_as_well() {
+    let _watchdog = Watchdog::new("ipv6_works_as_well", 60);
+    let listener = Listener::bind((Lab::get().addr6, 0)).unwrap();
+    let address = listener.local_addr();
+    assert!(address.is_ipv6());
+    let client = thread::spawn(move || Endpoint::connect(address).unwrap());
+    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let client = client.join().unwrap();
+    assert_eq!(client.peer_addr(), address);
+    assert_eq!(server.local_addr(), Some(address));
+    assert_eq!(client.local_addr(), Some(server.peer_addr()));
+    client.send(b"six").unwrap();
+    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"six");
+    client.close().unwrap();
+}
+
+#[test]
 fn messages_outlive_their_connection() {
     let _watchdog = Watchdog::new("messages_outlive_their_connection", 60);
     let (client, server) = pair();

@@ -1,0 +1,126 @@
+//! What the public API promises without any device.
+
+use std::{io, time::Duration};
+
+use rdmsg::{
+    CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Message,
+    Request, TrySendError,
+    status::{CmStatus, OsError, RejectReason, WcStatus},
+};
+
+fn send<T: Send>() {}
+fn sync<T: Sync>() {}
+
+#[test]
+fn handles_may_go_to_any_thread() {
+    send::<Engine>();
+    sync::<Engine>();
+    send::<Endpoint>();
+    sync::<Endpoint>();
+    send::<Listener>();
+    sync::<Listener>();
+    send::<Request>();
+    send::<Message>();
+    sync::<Message>();
+    send::<Completion>();
+    send::<Connector>();
+    send::<Error>();
+    sync::<Error>();
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let cases: [(Error, &str); 4] = [
+        (
+            Error::Disconnected(CloseReason::AddrResolution(CmStatus::from_raw(
+                -libc::ENODEV,
+            ))),
+            "the connection has ended: no RDMA device owns a route to that address; `rdma link` shows the devices and \
+             `ip route get` the interface that leads there: it must be one of theirs",
+        ),
+        (
+            Error::Disconnected(CloseReason::WorkRequest {
+                status: WcStatus::RETRY_EXC_ERR,
+                vendor_err: 0,
+            }),
+            "the connection has ended: the peer does not acknowledge: its host or the path to it is gone (RETRY_EXC_ERR)",
+        ),
+        (
+            Error::Os(OsError::new("rdma_accept", libc::EINVAL)),
+            "rdma_accept: Invalid argument (os error 22)",
+        ),
+        (
+            Error::MessageTooLong { len: 5, limit: 4 },
+            "a message of 5 bytes is too long: the peer takes at most 4; raise eager_size in its Config",
+        ),
+    ];
+    for (error, text) in cases {
+        assert_eq!(error.to_string(), text);
+    }
+}
+
+#[test]
+fn errors_become_the_kinds_that_programs_for_tcp_know() {
+    let kind = |error: Error| io::Error::from(error).kind();
+    assert_eq!(
+        kind(Error::Disconnected(CloseReason::Refused)),
+        io::ErrorKind::ConnectionRefused
+    );
+    assert_eq!(
+        kind(Error::Disconnected(CloseReason::PeerClosed)),
+        io::ErrorKind::UnexpectedEof
+    );
+    assert_eq!(
+        kind(Error::Disconnected(CloseReason::PeerDisconnected)),
+        io::ErrorKind::ConnectionReset
+    );
+    assert_eq!(kind(Error::TimedOut), io::ErrorKind::TimedOut);
+    let error = Error::Disconnected(CloseReason::PeerAborted(9));
+    let text = error.to_string();
+    assert_eq!(io::Error::from(error).to_string(), text, "the text stays");
+}
+
+#[test]
+fn what_cannot_work_is_refused_before_a_device_is_looked_for() {
+    let mut config = Config::default();
+    config.connect_timeout = Duration::ZERO;
+    let error = Connector::new()
+        .config(config)
+        .connect("10.8.0.1:7471")
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "invalid configuration: connect_timeout is 0ns, allowed is 10ms to 600s"
+    );
+
+    let data = [0; Connector::PRIVATE_DATA_MAX + 1];
+    let error = Connector::new().private_data(&data).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "private data of 21 bytes is too long: at most 20 bytes fit a connect request"
+    );
+}
+
+#[test]
+fn unknown_codes_are_data() {
+    assert_eq!(WcStatus::from_raw(99).to_string(), "unknown (99)");
+    assert_eq!(WcStatus::from_raw(99).name(), None);
+    assert_eq!(RejectReason::from_raw(10), RejectReason::STALE_CONN);
+    assert_eq!(
+        format!("{:?}", RejectReason::from_raw(-7)),
+        "RejectReason(unknown (-7))"
+    );
+    assert!(RejectReason::CONSUMER_DEFINED.is_consumer());
+}
+
+#[test]
+fn a_full_window_is_not_an_error_of_the_connection() {
+    assert!(matches!(
+        TrySendError::from(Error::TimedOut),
+        TrySendError::Failed(Error::TimedOut)
+    ));
+    assert_eq!(
+        TrySendError::Full.to_string(),
+        "the peer's receive window is full"
+    );
+}
