@@ -70,8 +70,9 @@ struct Entry {
     link: Arc<Link>,
     /// The completion channel that epoll watches, while there is one.
     watched: Option<Arc<CompletionChannel>>,
-    id: Option<CmId>,
+    /// Before the id: what holds a device list open is to go before the last id, with which librdmacm cleans up after itself.
     domain: Option<Arc<Domain>>,
+    id: Option<CmId>,
     config: Config,
     /// Who waits for the connection to be established, or to fail.
     waiter: Option<Waiter>,
