@@ -1,6 +1,7 @@
 //! The engine: one thread that serves connection manager events, timers and the queues that nobody else polls.
 
 mod domain;
+mod entry;
 mod link;
 mod mailbox;
 mod reactor;

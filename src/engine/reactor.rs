@@ -14,21 +14,19 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 
 use super::{
     Engine,
-    domain::{Domain, Domains, TransportError},
-    link::{Link, lock},
-    mailbox::{Command, Mailbox, Reply},
+    domain::Domains,
+    entry::{Entry, Waiter, set_ack_timeout},
+    link::Link,
+    mailbox::{Command, Mailbox},
     timers::Timers,
 };
 use crate::{
-    cm::{CmEvent, CmId, ConnParam, EventChannel, PortSpace},
-    completion::Completion,
+    cm::{CmEvent, CmId, EventChannel, PortSpace},
     config::Config,
-    endpoint::Endpoint,
     error::Error,
     listener::{Bound, Request},
-    proto::{CloseReason, CmCall, CmInput, CmOp, Connection},
+    proto::{CloseReason, CmCall, CmInput, Connection},
     status::{CmEventType, OsError},
-    verbs::CompletionChannel,
 };
 
 /// Epoll tokens; connections and listeners use their keys, which start behind these.
@@ -42,10 +40,6 @@ const FIRST_KEY: u64 = 16;
 /// that mixes `recv` with `select!` may see a message this much late; one that polls often enough costs the engine one
 /// look in this time instead of one interrupt a message.
 const LEASE: Duration = Duration::from_millis(10);
-
-/// The `min_rnr_timer` code for 0.64 ms (`ibv_modify_qp(3)`). Credits keep receives posted, so it should never matter; the connection
-/// manager's 0 would mean 655 ms for every slip.
-const MIN_RNR_TIMER: u8 = 12;
 
 pub(super) struct Reactor {
     epoll: Epoll,
@@ -63,29 +57,6 @@ pub(super) struct Reactor {
     ending: bool,
     /// Set by `ShutDown`: take on nothing new.
     refusing: bool,
-}
-
-/// A connection, with what only this thread may touch. Fields in the order in which they are to go.
-struct Entry {
-    link: Arc<Link>,
-    /// The completion channel that epoll watches, while there is one.
-    watched: Option<Arc<CompletionChannel>>,
-    /// Before the id: what holds a device list open is to go before the last id, with which librdmacm cleans up after itself.
-    domain: Option<Arc<Domain>>,
-    id: Option<CmId>,
-    config: Config,
-    /// Who waits for the connection to be established, or to fail.
-    waiter: Option<Waiter>,
-    /// The receiving end of the completions, until an endpoint takes it.
-    receiver: Option<Receiver<Completion>>,
-    /// Why making the transport failed, in more detail than the state machine keeps.
-    problem: Option<Error>,
-    peer: SocketAddr,
-}
-
-struct Waiter {
-    engine: Engine,
-    reply: Reply,
 }
 
 struct ListenerEntry {
@@ -577,132 +548,6 @@ impl Reactor {
     }
 }
 
-impl Entry {
-    /// Does one thing that the state machine wants of the connection manager.
-    fn perform(
-        &mut self,
-        op: CmOp,
-        channel: &EventChannel,
-        domains: &mut Domains,
-        epoll: &Epoll,
-    ) -> Result<(), OsError> {
-        match op {
-            CmOp::ResolveAddr { timeout } => {
-                let peer = self.peer;
-                self.id()?.resolve_addr(None, peer, timeout)
-            }
-            CmOp::CreateTransport => self.create_transport(domains, epoll),
-            CmOp::ResolveRoute { timeout } => self.id()?.resolve_route(timeout),
-            CmOp::Connect { private_data } => {
-                let param = self.conn_param(&private_data)?;
-                self.id()?.connect(&param)
-            }
-            CmOp::Accept { private_data } => {
-                let param = self.conn_param(&private_data)?;
-                self.id()?.accept(&param)
-            }
-            CmOp::Reject { private_data } => self.id()?.reject(&private_data),
-            CmOp::SetMinRnrTimer => match &self.link.core().rings {
-                Some(rings) => rings.qp().set_min_rnr_timer(MIN_RNR_TIMER),
-                None => Ok(()),
-            },
-            CmOp::Disconnect => self.id()?.disconnect(),
-            CmOp::Recreate => {
-                self.unwatch(epoll);
-                self.link.free();
-                // The old id goes first, and with it all events that it may still have had.
-                self.id = None;
-                let mut id = CmId::new(channel, PortSpace::TCP, self.link.key)?;
-                set_ack_timeout(&mut id, &self.config);
-                self.id = Some(id);
-                Ok(())
-            }
-        }
-    }
-
-    /// The id, which only a failed `Recreate` leaves missing.
-    fn id(&mut self) -> Result<&mut CmId, OsError> {
-        self.id
-            .as_mut()
-            .ok_or(OsError::new("rdma_create_id", libc::ENODEV))
-    }
-
-    fn conn_param(&self, private_data: &[u8]) -> Result<ConnParam, OsError> {
-        Ok(ConnParam {
-            private_data: private_data.try_into()?,
-            retry_count: self.config.retry_count,
-            ..ConnParam::default()
-        })
-    }
-
-    fn create_transport(&mut self, domains: &mut Domains, epoll: &Epoll) -> Result<(), OsError> {
-        let Some(id) = self.id.as_mut() else {
-            return Ok(());
-        };
-        let context = id
-            .verbs()
-            .ok_or(OsError::new("rdma_create_qp", libc::ENODEV))?;
-        let domain = domains.get(context)?;
-        let transport = domain
-            .transport(id, &self.config)
-            .map_err(|error| match error {
-                TransportError::Os(error) => error,
-                TransportError::Limit {
-                    field,
-                    value,
-                    limit,
-                } => {
-                    self.problem = Some(Error::InvalidConfig {
-                        field,
-                        value: format!("too much for the device ({value} with what comes on top)"),
-                        allowed: format!("{limit} on this device"),
-                    });
-                    OsError::new("rdma_create_qp", libc::EINVAL)
-                }
-            })?;
-        epoll
-            .add(
-                &*transport.channel,
-                EpollEvent::new(EpollFlags::EPOLLIN, self.link.key),
-            )
-            .map_err(|errno| OsError::new("epoll_ctl", errno as i32))?;
-        self.domain = Some(domain);
-        self.watched = Some(transport.channel);
-        *lock(&self.link.poll) = Some(transport.poll_side);
-        self.link.core().rings = Some(transport.rings);
-        Ok(())
-    }
-
-    fn set_interest(&self, epoll: &Epoll, flags: EpollFlags) {
-        if let Some(channel) = &self.watched {
-            let mut event = EpollEvent::new(flags, self.link.key);
-            if let Err(errno) = epoll.modify(&**channel, &mut event) {
-                log::error!("{}: epoll_ctl: {errno}", self.link);
-            }
-        }
-    }
-
-    fn unwatch(&mut self, epoll: &Epoll) {
-        if let Some(channel) = self.watched.take()
-            && let Err(errno) = epoll.delete(&*channel)
-        {
-            log::error!("{}: epoll_ctl: {errno}", self.link);
-        }
-    }
-
-    /// Hands the established connection to whoever waits for it. Nobody waiting means that nobody wants it any more.
-    fn report_established(&mut self) {
-        let (Some(waiter), Some(receiver)) = (self.waiter.take(), self.receiver.take()) else {
-            return;
-        };
-        let local = self.id.as_ref().and_then(CmId::local_addr);
-        log::info!("{}: established", self.link);
-        let endpoint = Endpoint::new(Arc::clone(&self.link), receiver, waiter.engine, local);
-        // An endpoint that nobody takes closes itself when dropped.
-        let _ = waiter.reply.send(Ok(endpoint));
-    }
-}
-
 /// An event's status for the log: nothing where there is none.
 struct Status(i32);
 
@@ -713,15 +558,6 @@ impl std::fmt::Display for Status {
         } else {
             write!(f, ", status {}", self.0)
         }
-    }
-}
-
-/// The ACK timeout is a wish: what the device makes of it is its own affair.
-fn set_ack_timeout(id: &mut CmId, config: &Config) {
-    if let Some(ack_timeout) = config.ack_timeout
-        && let Err(error) = id.set_ack_timeout(ack_timeout)
-    {
-        log::debug!("engine: ack_timeout {ack_timeout}: {error}");
     }
 }
 

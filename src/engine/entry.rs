@@ -1,0 +1,186 @@
+//! One connection as the engine's thread keeps it: the `CmId`, which only this thread touches, and what goes with it.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use crossbeam_channel::Receiver;
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+
+use super::{
+    Engine,
+    domain::{Domain, Domains, TransportError},
+    link::{Link, lock},
+    mailbox::Reply,
+};
+use crate::{
+    cm::{CmId, ConnParam, EventChannel, PortSpace},
+    completion::Completion,
+    config::Config,
+    endpoint::Endpoint,
+    error::Error,
+    proto::CmOp,
+    status::OsError,
+    verbs::CompletionChannel,
+};
+
+/// The `min_rnr_timer` code for 0.64 ms (`ibv_modify_qp(3)`). Credits keep receives posted, so it should never matter; the connection
+/// manager's 0 would mean 655 ms for every slip.
+const MIN_RNR_TIMER: u8 = 12;
+
+/// A connection, with what only this thread may touch. Fields in the order in which they are to go.
+pub(super) struct Entry {
+    pub(super) link: Arc<Link>,
+    /// The completion channel that epoll watches, while there is one.
+    pub(super) watched: Option<Arc<CompletionChannel>>,
+    /// Before the id: what holds a device list open is to go before the last id, with which librdmacm cleans up after itself.
+    pub(super) domain: Option<Arc<Domain>>,
+    pub(super) id: Option<CmId>,
+    pub(super) config: Config,
+    /// Who waits for the connection to be established, or to fail.
+    pub(super) waiter: Option<Waiter>,
+    /// The receiving end of the completions, until an endpoint takes it.
+    pub(super) receiver: Option<Receiver<Completion>>,
+    /// Why making the transport failed, in more detail than the state machine keeps.
+    pub(super) problem: Option<Error>,
+    pub(super) peer: SocketAddr,
+}
+
+/// Who waits for a connection, and keeps the engine alive meanwhile.
+pub(super) struct Waiter {
+    pub(super) engine: Engine,
+    pub(super) reply: Reply,
+}
+
+impl Entry {
+    /// Does one thing that the state machine wants of the connection manager.
+    pub(super) fn perform(
+        &mut self,
+        op: CmOp,
+        channel: &EventChannel,
+        domains: &mut Domains,
+        epoll: &Epoll,
+    ) -> Result<(), OsError> {
+        match op {
+            CmOp::ResolveAddr { timeout } => {
+                let peer = self.peer;
+                self.id()?.resolve_addr(None, peer, timeout)
+            }
+            CmOp::CreateTransport => self.create_transport(domains, epoll),
+            CmOp::ResolveRoute { timeout } => self.id()?.resolve_route(timeout),
+            CmOp::Connect { private_data } => {
+                let param = self.conn_param(&private_data)?;
+                self.id()?.connect(&param)
+            }
+            CmOp::Accept { private_data } => {
+                let param = self.conn_param(&private_data)?;
+                self.id()?.accept(&param)
+            }
+            CmOp::Reject { private_data } => self.id()?.reject(&private_data),
+            CmOp::SetMinRnrTimer => match &self.link.core().rings {
+                Some(rings) => rings.qp().set_min_rnr_timer(MIN_RNR_TIMER),
+                None => Ok(()),
+            },
+            CmOp::Disconnect => self.id()?.disconnect(),
+            CmOp::Recreate => {
+                self.unwatch(epoll);
+                self.link.free();
+                // The old id goes first, and with it all events that it may still have had.
+                self.id = None;
+                let mut id = CmId::new(channel, PortSpace::TCP, self.link.key)?;
+                set_ack_timeout(&mut id, &self.config);
+                self.id = Some(id);
+                Ok(())
+            }
+        }
+    }
+
+    /// The id, which only a failed `Recreate` leaves missing.
+    fn id(&mut self) -> Result<&mut CmId, OsError> {
+        self.id
+            .as_mut()
+            .ok_or(OsError::new("rdma_create_id", libc::ENODEV))
+    }
+
+    fn conn_param(&self, private_data: &[u8]) -> Result<ConnParam, OsError> {
+        Ok(ConnParam {
+            private_data: private_data.try_into()?,
+            retry_count: self.config.retry_count,
+            ..ConnParam::default()
+        })
+    }
+
+    fn create_transport(&mut self, domains: &mut Domains, epoll: &Epoll) -> Result<(), OsError> {
+        let Some(id) = self.id.as_mut() else {
+            return Ok(());
+        };
+        let context = id
+            .verbs()
+            .ok_or(OsError::new("rdma_create_qp", libc::ENODEV))?;
+        let domain = domains.get(context)?;
+        let transport = domain
+            .transport(id, &self.config)
+            .map_err(|error| match error {
+                TransportError::Os(error) => error,
+                TransportError::Limit {
+                    field,
+                    value,
+                    limit,
+                } => {
+                    self.problem = Some(Error::InvalidConfig {
+                        field,
+                        value: format!("too much for the device ({value} with what comes on top)"),
+                        allowed: format!("{limit} on this device"),
+                    });
+                    OsError::new("rdma_create_qp", libc::EINVAL)
+                }
+            })?;
+        epoll
+            .add(
+                &*transport.channel,
+                EpollEvent::new(EpollFlags::EPOLLIN, self.link.key),
+            )
+            .map_err(|errno| OsError::new("epoll_ctl", errno as i32))?;
+        self.domain = Some(domain);
+        self.watched = Some(transport.channel);
+        *lock(&self.link.poll) = Some(transport.poll_side);
+        self.link.core().rings = Some(transport.rings);
+        Ok(())
+    }
+
+    pub(super) fn set_interest(&self, epoll: &Epoll, flags: EpollFlags) {
+        if let Some(channel) = &self.watched {
+            let mut event = EpollEvent::new(flags, self.link.key);
+            if let Err(errno) = epoll.modify(&**channel, &mut event) {
+                log::error!("{}: epoll_ctl: {errno}", self.link);
+            }
+        }
+    }
+
+    pub(super) fn unwatch(&mut self, epoll: &Epoll) {
+        if let Some(channel) = self.watched.take()
+            && let Err(errno) = epoll.delete(&*channel)
+        {
+            log::error!("{}: epoll_ctl: {errno}", self.link);
+        }
+    }
+
+    /// Hands the established connection to whoever waits for it. Nobody waiting means that nobody wants it any more.
+    pub(super) fn report_established(&mut self) {
+        let (Some(waiter), Some(receiver)) = (self.waiter.take(), self.receiver.take()) else {
+            return;
+        };
+        let local = self.id.as_ref().and_then(CmId::local_addr);
+        log::info!("{}: established", self.link);
+        let endpoint = Endpoint::new(Arc::clone(&self.link), receiver, waiter.engine, local);
+        // An endpoint that nobody takes closes itself when dropped.
+        let _ = waiter.reply.send(Ok(endpoint));
+    }
+}
+
+/// The ACK timeout is a wish: what the device makes of it is its own affair.
+pub(super) fn set_ack_timeout(id: &mut CmId, config: &Config) {
+    if let Some(ack_timeout) = config.ack_timeout
+        && let Err(error) = id.set_ack_timeout(ack_timeout)
+    {
+        log::debug!("engine: ack_timeout {ack_timeout}: {error}");
+    }
+}
