@@ -360,16 +360,28 @@ impl Core {
                 Output::Event(Event::Writable) => self.aftermath.wake = true,
                 Output::Event(Event::Disconnected { reason, delivered }) => {
                     log::debug!("{link}: ended: {reason}");
-                    // The channel has a place for it beside the messages'; if nobody is left to read it, nobody misses it.
-                    if let Some(completions) = self.completions.take() {
-                        let _ = completions.try_send(Completion::Disconnected(reason.clone()));
-                        self.aftermath.hang_up = Some(completions);
-                    }
-                    self.ended = Some((reason, delivered));
-                    self.aftermath.service = true;
-                    self.aftermath.wake = true;
+                    self.end(reason, delivered);
                 }
             }
+        }
+    }
+
+    /// Tells the application of the end.
+    fn end(&mut self, reason: CloseReason, delivered: bool) {
+        // The channel has a place for it beside the messages'; if nobody is left to read it, nobody misses it.
+        if let Some(completions) = self.completions.take() {
+            let _ = completions.try_send(Completion::Disconnected(reason.clone()));
+            self.aftermath.hang_up = Some(completions);
+        }
+        self.ended = Some((reason, delivered));
+        self.aftermath.service = true;
+        self.aftermath.wake = true;
+    }
+
+    /// The engine's thread is gone, and with it whoever would bring the end about: nobody may wait for that.
+    pub(super) fn cut_off(&mut self) {
+        if self.ended.is_none() {
+            self.end(CloseReason::LocallyAborted, false);
         }
     }
 

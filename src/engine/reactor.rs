@@ -16,7 +16,7 @@ use super::{
     Engine,
     domain::Domains,
     entry::{Entry, Waiter, set_ack_timeout},
-    link::Link,
+    link::{Core, Link},
     mailbox::{Command, Mailbox},
     timers::Timers,
 };
@@ -557,6 +557,18 @@ impl std::fmt::Display for Status {
             Ok(())
         } else {
             write!(f, ", status {}", self.0)
+        }
+    }
+}
+
+impl Drop for Reactor {
+    /// Connections are left only when the thread ends for a reason that is none: a panic, or an epoll that fails.
+    fn drop(&mut self) {
+        for (_, mut entry) in self.links.drain() {
+            log::error!("{}: cut off: the engine's thread has ended", entry.link);
+            entry.unwatch(&self.epoll);
+            entry.link.with_core(Core::cut_off);
+            entry.link.free();
         }
     }
 }
