@@ -5,7 +5,8 @@ pub(crate) const HEADER_LEN: usize = 16;
 
 /// What a frame is for. The number is its first byte on the wire.
 ///
-/// 16 to 31 are set aside for large messages: a descriptor that the receiver reads from, and its acknowledgement.
+/// Set aside for large messages: 16 for a rendezvous, which takes a credit as data does and has the descriptor for its payload, and 17
+/// for its acknowledgement, which takes none and so needs receives of its own in [`CONTROL_RECEIVES`](super::CONTROL_RECEIVES).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {

@@ -91,6 +91,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::proto::testing::cases;
 
     const HELLO: Hello = Hello {
         version: VERSION,
@@ -139,6 +140,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(cases(256))]
+
         #[test]
         fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
             let _ = Hello::parse(&bytes);

@@ -1,4 +1,5 @@
 //! What happens next on a connection: states, hello, frames, credits, close. No I/O, no clock, no FFI.
+#![forbid(unsafe_code)]
 
 mod connection;
 mod credit;
@@ -10,6 +11,8 @@ mod private;
 mod reason;
 mod reject;
 mod send_ring;
+#[cfg(test)]
+mod testing;
 
 pub(crate) use self::{
     connection::Connection,

@@ -55,7 +55,7 @@ pub(crate) enum Output {
     Repost(u32),
     /// Move the queue pair to its error state and post a marker behind the last send and one behind the last receive.
     PostDrainMarkers,
-    /// `next_timeout` has changed.
+    /// `next_timeout` has changed, perhaps to none. The end takes it away without a word.
     Timer,
     /// Something for the application.
     Event(Event),
@@ -128,10 +128,10 @@ pub(crate) enum Event {
         offset: u32,
         len: u32,
     },
-    /// A send that was refused as blocked may work now.
+    /// A send that was refused as blocked may work now, or be told why it never will. [`Event::Established`] says so, too.
     Writable,
     /// The end. Comes once, and nothing comes after it: the transport may go. `delivered` says whether all that was sent is known
-    /// to have arrived.
+    /// to have arrived: the peer's device acknowledged the close frame behind it, and the peer's own close came.
     Disconnected {
         reason: CloseReason,
         delivered: bool,

@@ -41,7 +41,8 @@ pub struct Negotiated {
     pub send_limit: u64,
     /// The largest message in bytes that this side takes.
     pub recv_limit: u64,
-    /// After how long a silence either side probes the other.
+    /// After how long a silence this side probes the peer: the smaller of both sides' intervals, but the peer cannot bring it below
+    /// 100 ms. Without one of its own, this side does not probe, and answers the peer's probes all the same.
     pub keepalive_interval: Option<Duration>,
 }
 

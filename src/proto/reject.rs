@@ -20,6 +20,8 @@ pub(crate) enum RejectCode {
     Window = 2,
     /// The largest eager frame.
     EagerSize = 3,
+    /// The largest message.
+    MaxMessage = 4,
 }
 
 impl RejectCode {
@@ -30,6 +32,7 @@ impl RejectCode {
             Self::Version => "version",
             Self::Window => "receive_window",
             Self::EagerSize => "eager_size",
+            Self::MaxMessage => "max_message",
         }
     }
 }
@@ -76,6 +79,7 @@ impl Reject {
             RejectCode::Version,
             RejectCode::Window,
             RejectCode::EagerSize,
+            RejectCode::MaxMessage,
         ];
         let code = codes.into_iter().find(|known| *known as u16 == code)?;
         let (own, theirs) = (reader.u64()?, reader.u64()?);

@@ -74,8 +74,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::proto::testing::cases;
 
     proptest! {
+        #![proptest_config(cases(256))]
+
         /// Whatever is sent and whenever completions come, the ring never holds only sends of whose end nothing would tell.
         #[test]
         fn the_ring_is_never_full_of_unsignalled_sends(slots in 1_u32..40, ops in prop::collection::vec(0_u8..4, 1..400)) {

@@ -122,6 +122,7 @@ impl Connection {
             role,
             peer_closed,
         });
+        self.tell_blocked();
     }
 
     /// Whether the peer may send no more data.
@@ -201,11 +202,10 @@ impl Connection {
     }
 
     pub(super) fn on_disconnected(&mut self, now: Instant) {
-        match &mut self.state {
-            State::Draining(draining) => {
-                draining.cm_down = true;
+        match &self.state {
+            State::Draining(_) => {
                 self.blame(CloseReason::PeerDisconnected);
-                self.end_if_drained();
+                self.expect_no_farewell();
             }
             State::ResolvingAddr(_)
             | State::ResolvingRoute(_)
@@ -215,29 +215,31 @@ impl Connection {
             | State::Accepting { .. } => self.fail(CloseReason::PeerDisconnected, now),
             State::Established | State::Closing(_) => {
                 self.fail(CloseReason::PeerDisconnected, now);
-                if let State::Draining(draining) = &mut self.state {
-                    draining.cm_down = true;
-                }
+                self.expect_no_farewell();
             }
             State::Closed => {}
         }
     }
 
+    /// There is nothing to disconnect.
+    pub(super) fn on_disconnect_failure(&mut self) {
+        if let State::Draining(_) = self.state {
+            self.blame(CloseReason::PeerDisconnected);
+            self.expect_no_farewell();
+        }
+    }
+
+    /// No DISCONNECTED is to be waited for.
+    pub(super) fn expect_no_farewell(&mut self) {
+        if let State::Draining(draining) = &mut self.state {
+            draining.cm_down = true;
+        }
+        self.end_if_drained();
+    }
+
     /// Takes the connection down and waits for its work requests.
     pub(super) fn drain(&mut self, now: Instant) {
         let peer_closed = self.peer_said_goodbye();
-        // There is no use in waiting for the word of a peer that is gone.
-        let cm_down = matches!(
-            self.reason,
-            Some(
-                CloseReason::KeepaliveTimeout
-                    | CloseReason::DeviceRemoved
-                    | CloseReason::WorkRequest {
-                        status: WcStatus::RETRY_EXC_ERR,
-                        ..
-                    }
-            )
-        );
         if let Some(transfer) = &mut self.transfer {
             transfer.silence();
         }
@@ -245,11 +247,12 @@ impl Connection {
             deadline: now + self.params.drain_timeout,
             sends_back: false,
             recvs_back: false,
-            cm_down,
+            cm_down: false,
             peer_closed,
         });
         self.cm(CmOp::Disconnect);
         self.outputs.push_back(Output::PostDrainMarkers);
+        self.tell_blocked();
     }
 
     pub(super) fn end_if_drained(&mut self) {
@@ -263,4 +266,17 @@ impl Connection {
             self.end();
         }
     }
+}
+
+/// Whether DISCONNECTED may still come after this: from a peer or a device that is gone it need not be waited for.
+pub(super) fn farewell_may_come(reason: &CloseReason) -> bool {
+    !matches!(
+        reason,
+        CloseReason::KeepaliveTimeout
+            | CloseReason::DeviceRemoved
+            | CloseReason::WorkRequest {
+                status: WcStatus::RETRY_EXC_ERR,
+                ..
+            }
+    )
 }

@@ -11,7 +11,7 @@ use crate::{
         reason::Violation,
         reject::{Reject, RejectCode},
     },
-    status::{CmStatus, RejectReason},
+    status::{CmStatus, OsError, RejectReason},
 };
 
 /// The wait before the second attempt; it doubles from attempt to attempt.
@@ -183,6 +183,16 @@ impl Connection {
         }
     }
 
+    /// The call finds some address errors by itself, which may pass like those of the event. A call that is wrong stays wrong.
+    pub(super) fn on_resolve_addr_failure(&mut self, error: OsError, now: Instant) {
+        match error.errno {
+            libc::EINVAL | libc::EAFNOSUPPORT | libc::EACCES | libc::EPERM => {
+                self.fail(CloseReason::Os(error), now);
+            }
+            errno => self.on_addr_error(CmStatus::from_raw(-errno), now),
+        }
+    }
+
     pub(super) fn on_route_error(&mut self, status: CmStatus, now: Instant) {
         match self.take_state() {
             State::ResolvingRoute(attempts) => {
@@ -214,8 +224,7 @@ impl Connection {
         match self.take_state() {
             State::Connecting(attempts, early) => {
                 let cause = rejection(reason, private_data);
-                let may_pass = reason == RejectReason::INVALID_SERVICE_ID
-                    || reason == RejectReason::STALE_CONN;
+                let may_pass = cause == CloseReason::Refused || reason == RejectReason::STALE_CONN;
                 if self.params.retry_refused && may_pass {
                     self.try_again(attempts, cause, now);
                 } else {
@@ -367,6 +376,11 @@ fn compatible(params: &Params, hello: &Hello) -> Result<(), (RejectCode, Mismatc
             params.eager_size.into(),
             hello.eager_size.into(),
         ),
+        (
+            RejectCode::MaxMessage,
+            params.max_message,
+            hello.max_message,
+        ),
     ] {
         if theirs == 0 {
             return Err((
@@ -401,10 +415,17 @@ fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReason {
             ours: theirs,
             theirs: own,
         }),
-        None if reason == RejectReason::INVALID_SERVICE_ID => CloseReason::Refused,
+        None if nobody_listens(reason, private_data) => CloseReason::Refused,
         None => CloseReason::Rejected {
             reason,
             data: Box::default(),
         },
     }
+}
+
+/// InfiniBand and RoCE have a code for it. On iWARP it is TCP's refusal, which a program's rejection looks like but for its
+/// private data.
+fn nobody_listens(reason: RejectReason, private_data: &[u8]) -> bool {
+    reason == RejectReason::INVALID_SERVICE_ID
+        || (reason.raw() == -libc::ECONNREFUSED && private_data.iter().all(|byte| *byte == 0))
 }

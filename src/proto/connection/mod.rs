@@ -9,7 +9,7 @@ mod tests;
 use std::{collections::VecDeque, time::Instant};
 
 use self::{
-    closing::{Closing, Draining},
+    closing::{Closing, Draining, farewell_may_come},
     establish::{Attempts, Early},
     transfer::Transfer,
 };
@@ -30,7 +30,7 @@ use crate::status::{OsError, WcStatus};
 ///    anything else. A frame that `send` returns is posted before the outputs.
 ///
 /// Completions of one queue are fed in the order in which they come. Completions and connection manager events may overtake
-/// each other. Every input is allowed in every state; what makes no sense there is logged and changes nothing.
+/// each other. Completions that are already there are fed before `handle_timeout`, which judges the peer by them. Every input is allowed in every state; what makes no sense there is logged and changes nothing.
 ///
 /// The last output is [`Event::Disconnected`]; it comes exactly once. The first cause of the end is the one that is reported,
 /// except that a mere sign of it (flushed work requests, a DISCONNECTED without a close) gives way to the cause itself when that
@@ -180,9 +180,7 @@ impl Connection {
     /// Learns that a connection manager call could not be made.
     pub(crate) fn handle_cm_failure(&mut self, call: CmCall, error: OsError, now: Instant) {
         match call {
-            CmCall::ResolveAddr => {
-                self.on_addr_error(crate::status::CmStatus::from_raw(-error.errno), now)
-            }
+            CmCall::ResolveAddr => self.on_resolve_addr_failure(error, now),
             CmCall::CreateTransport
             | CmCall::ResolveRoute
             | CmCall::Connect
@@ -191,7 +189,11 @@ impl Connection {
                 self.fail(CloseReason::Os(error), now);
             }
             // Nothing is lost: the peer's deadline, the safety net's default, and the id's destruction do the same, later.
-            CmCall::Reject | CmCall::SetMinRnrTimer | CmCall::Disconnect => log::debug!("{error}"),
+            CmCall::Reject | CmCall::SetMinRnrTimer => log::debug!("{error}"),
+            CmCall::Disconnect => {
+                log::debug!("{error}");
+                self.on_disconnect_failure();
+            }
         }
         self.finish();
     }
@@ -269,10 +271,20 @@ impl Connection {
                 self.end();
             }
             State::Established | State::Closing(_) => {
+                let farewell = farewell_may_come(&reason);
                 self.blame(reason);
                 self.drain(now);
+                if !farewell {
+                    self.expect_no_farewell();
+                }
             }
-            State::Draining(_) => self.blame(reason),
+            State::Draining(_) => {
+                let farewell = farewell_may_come(&reason);
+                self.blame(reason);
+                if !farewell {
+                    self.expect_no_farewell();
+                }
+            }
             State::Closed => {}
         }
     }
@@ -298,7 +310,9 @@ impl Connection {
 
     /// The end, told once.
     fn end(&mut self) {
-        let delivered = self.transfer.as_ref().is_some_and(Transfer::delivered);
+        // What a device acknowledged lies in a queue. A peer that says goodbye is there to read it.
+        let arrived = self.transfer.as_ref().is_some_and(Transfer::arrived);
+        let delivered = arrived && self.peer_said_goodbye();
         self.state = State::Closed;
         let reason = self.reason.clone().unwrap_or(CloseReason::PeerDisconnected);
         self.reason = Some(reason.clone());
@@ -318,7 +332,7 @@ impl Connection {
     fn finish(&mut self) {
         let timeout = self.next_timeout();
         // The end speaks for itself: nothing comes after it.
-        if timeout != self.announced_timeout && timeout.is_some() {
+        if timeout != self.announced_timeout && !matches!(self.state, State::Closed) {
             self.announced_timeout = timeout;
             self.outputs.push_back(Output::Timer);
         }

@@ -12,6 +12,9 @@ use crate::proto::{
     send_ring::SendRing,
 };
 
+/// The peer's hello brings this side's keepalive interval no lower than this: it costs this side its timer.
+const LEAST_KEEPALIVE: Duration = Duration::from_millis(100);
+
 /// What two sides that know each other keep.
 #[derive(Debug)]
 pub(super) struct Transfer {
@@ -23,6 +26,9 @@ pub(super) struct Transfer {
     keepalive_timeout: Duration,
     /// Frames received, of any kind: the peer's signs of life.
     pub(super) heard: u64,
+    /// Whether nothing more that the peer sends counts: it aborted, or broke the protocol. What follows a frame that could not be
+    /// taken is a stream of messages with a hole in it.
+    deaf: bool,
     /// Whether a send was refused as blocked, and nobody was told since that it may work now.
     blocked: bool,
     /// Control frames that are to be sent.
@@ -64,7 +70,7 @@ impl Transfer {
         let theirs =
             (hello.keepalive_ms > 0).then(|| Duration::from_millis(hello.keepalive_ms.into()));
         let keepalive_interval = match (params.keepalive_interval, theirs) {
-            (Some(ours), Some(theirs)) => Some(ours.min(theirs)),
+            (Some(ours), Some(theirs)) => Some(ours.min(theirs.max(LEAST_KEEPALIVE))),
             (ours, _) => ours,
         };
         Self {
@@ -82,6 +88,7 @@ impl Transfer {
             keepalive: None,
             keepalive_timeout: params.keepalive_timeout,
             heard: 0,
+            deaf: false,
             blocked: false,
             pending: Pending::default(),
             close: CloseSend::NotSent,
@@ -107,8 +114,8 @@ impl Transfer {
         self.keepalive.as_ref().map(Keepalive::deadline)
     }
 
-    /// Whether everything that was sent is known to have arrived.
-    pub(super) fn delivered(&self) -> bool {
+    /// Whether everything that was sent is known to have arrived at the peer's device.
+    pub(super) fn arrived(&self) -> bool {
         self.close == CloseSend::Arrived { vouches: true }
     }
 
@@ -280,8 +287,13 @@ impl Connection {
         header: Result<Header, Violation>,
         now: Instant,
     ) {
+        if self.transfer.as_ref().is_some_and(|transfer| transfer.deaf) {
+            log::debug!("a frame after the peer's last word: ignored");
+            return;
+        }
         if let Err(violation) = header.and_then(|header| self.take_frame(buffer, header, now)) {
             log::warn!("the peer violated the protocol: {violation}");
+            self.turn_deaf();
             self.fail(CloseReason::ProtocolViolation(violation), now);
         }
     }
@@ -304,6 +316,13 @@ impl Connection {
                 // The borrow ends with the question above.
                 if let Some(transfer) = &mut self.transfer {
                     transfer.recv_credit.receive()?;
+                }
+                if header.len > self.params.eager_size {
+                    return Err(Violation::new(
+                        "len",
+                        header.len.into(),
+                        "no more than the largest eager frame of the hello",
+                    ));
                 }
                 let event = Event::Message {
                     buffer,
@@ -346,9 +365,18 @@ impl Connection {
                 }
             }
             Kind::Close => self.on_close_frame(now)?,
-            Kind::Abort => self.fail(CloseReason::PeerAborted(header.arg), now),
+            Kind::Abort => {
+                self.turn_deaf();
+                self.fail(CloseReason::PeerAborted(header.arg), now);
+            }
         }
         Ok(())
+    }
+
+    fn turn_deaf(&mut self) {
+        if let Some(transfer) = &mut self.transfer {
+            transfer.deaf = true;
+        }
     }
 
     /// Posts the control frames that are pending, as far as there are slots, while the peer may be spoken to.
@@ -369,6 +397,15 @@ impl Connection {
         };
         while let Some(transmit) = transfer.next_control() {
             self.outputs.push_back(Output::Post(transmit));
+        }
+    }
+
+    /// A sender that waits for room learns from its next try why there will be none.
+    pub(super) fn tell_blocked(&mut self) {
+        if let Some(transfer) = &mut self.transfer
+            && std::mem::take(&mut transfer.blocked)
+        {
+            self.outputs.push_back(Output::Event(Event::Writable));
         }
     }
 

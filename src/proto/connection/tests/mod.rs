@@ -4,6 +4,7 @@
 mod pair;
 mod random;
 mod scripts;
+mod side;
 mod table;
 
 use std::time::Duration;

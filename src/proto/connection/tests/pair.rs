@@ -1,85 +1,29 @@
 //! Two connections, a wire that keeps the order of each direction, and queues in which completions and connection manager events
-//! wait until somebody looks. Who looks where next is the test's choice, so events and completions overtake each other.
+//! wait until somebody looks. Who looks where next is the test's choice, so events and completions overtake each other, and
+//! acknowledgements come as late as they like.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
+use super::side::{Cm, Completion, InFlight, Side};
 use crate::{
     proto::{
-        CONTROL_RECEIVES, CONTROL_SENDS, CloseReason, CmInput, CmOp, Connection, DrainSide, Event,
-        HEADER_LEN, Output, Params, SendRefused, Transmit, Work, connection::Transfer,
+        CONTROL_RECEIVES, CloseReason, CmCall, CmInput, CmOp, Connection, DrainSide, Event,
+        HEADER_LEN, Output, Params, SendRefused, Work, connection::Transfer,
     },
-    status::WcStatus,
+    status::{OsError, WcStatus},
 };
 
 /// Which side.
 pub(super) const A: usize = 0;
 pub(super) const B: usize = 1;
 
-/// Something the device reports.
-#[derive(Debug)]
-enum Completion {
-    Recv { buffer: u32, frame: Vec<u8> },
-    Sent { slot: u32 },
-    Flushed(Work),
-    Drained(DrainSide),
-}
-
-/// Something the connection manager reports.
-#[derive(Debug, Clone)]
-enum Cm {
-    AddrResolved,
-    RouteResolved,
-    Established(Vec<u8>),
-    Disconnected,
-}
-
-/// A frame on its way, with what its sender is to learn of it.
-#[derive(Debug)]
-struct InFlight {
-    slot: u32,
-    signalled: bool,
-    frame: Vec<u8>,
-}
-
-/// One side: its connection, its device and its application.
-#[derive(Debug)]
-pub(super) struct Side {
-    pub(super) conn: Connection,
-    params: Params,
-    /// Receives that the device has.
-    posted: VecDeque<u32>,
-    /// Sends that the device has: the front is next on the wire.
-    sending: VecDeque<InFlight>,
-    /// Slots whose sends are not known to have completed, oldest first.
-    slots: VecDeque<(u32, bool)>,
-    cq: VecDeque<Completion>,
-    cm: VecDeque<Cm>,
-    /// What the device wrote into the buffers.
-    buffers: HashMap<u32, Vec<u8>>,
-    /// Whether the queue pair is in its error state.
-    broken: bool,
-    disconnected: bool,
-    /// Whether the connection was handed to the application.
-    pub(super) established: bool,
-    /// Numbers of the messages sent.
-    pub(super) sent: u32,
-    /// Messages the application has not let go of: buffers.
-    pub(super) kept: VecDeque<u32>,
-    /// Numbers of the messages received.
-    pub(super) received: u32,
-    pub(super) ended: Option<(CloseReason, bool)>,
-    /// Whether a sender was told that it may go on, since it was refused.
-    pub(super) writable: bool,
-}
-
 /// The two sides and the clock.
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) sides: [Side; 2],
     pub(super) now: Instant,
+    /// Whether what a side's device acknowledged last is lost when its queue pair goes.
+    pub(super) acknowledgements_get_lost: bool,
 }
 
 /// A step that the simulation may take.
@@ -87,91 +31,12 @@ pub(super) struct Pair {
 pub(super) enum Step {
     /// The front frame of this side's send queue arrives.
     Wire(usize),
+    /// This side's device learns that its oldest frame has arrived.
+    Ack(usize),
     /// This side looks at its next completion.
     Cq(usize),
     /// This side looks at its next connection manager event.
     Cm(usize),
-}
-
-impl Side {
-    fn new(conn: Connection, params: Params) -> Self {
-        Self {
-            conn,
-            params,
-            posted: VecDeque::new(),
-            sending: VecDeque::new(),
-            slots: VecDeque::new(),
-            cq: VecDeque::new(),
-            cm: VecDeque::new(),
-            buffers: HashMap::new(),
-            broken: false,
-            disconnected: false,
-            established: false,
-            sent: 0,
-            kept: VecDeque::new(),
-            received: 0,
-            ended: None,
-            writable: true,
-        }
-    }
-
-    fn post(&mut self, transmit: Transmit, payload: &[u8]) {
-        let depth = self.params.send_slots + CONTROL_SENDS;
-        assert!(transmit.slot < depth, "the slot exists");
-        assert!(
-            self.slots.iter().all(|(slot, _)| *slot != transmit.slot),
-            "the slot is not the device's: {transmit:?}"
-        );
-        self.slots.push_back((transmit.slot, transmit.signalled));
-        let frame = [&transmit.header[..], payload].concat();
-        let InFlight {
-            slot,
-            signalled,
-            frame,
-        } = InFlight {
-            slot: transmit.slot,
-            signalled: transmit.signalled,
-            frame,
-        };
-        if self.broken {
-            self.cq.push_back(Completion::Flushed(Work::Send { slot }));
-        } else {
-            self.sending.push_back(InFlight {
-                slot,
-                signalled,
-                frame,
-            });
-        }
-    }
-
-    fn repost(&mut self, buffer: u32) {
-        let count = u32::from(self.params.window) + CONTROL_RECEIVES;
-        assert!(buffer < count, "the buffer exists");
-        assert!(
-            !self.posted.contains(&buffer) && !self.kept.contains(&buffer),
-            "the buffer is free"
-        );
-        if self.broken {
-            self.cq
-                .push_back(Completion::Flushed(Work::Recv { buffer }));
-        } else {
-            self.posted.push_back(buffer);
-        }
-    }
-
-    /// The queue pair goes to its error state: everything that it has comes back, in order.
-    fn break_down(&mut self) {
-        self.broken = true;
-        let recvs = self
-            .posted
-            .drain(..)
-            .map(|buffer| Completion::Flushed(Work::Recv { buffer }));
-        let sends = self
-            .sending
-            .drain(..)
-            .map(|frame| Completion::Flushed(Work::Send { slot: frame.slot }));
-        self.cq.extend(recvs.chain(sends));
-    }
 }
 
 impl Pair {
@@ -184,6 +49,7 @@ impl Pair {
         let mut pair = Self {
             sides: [Side::new(connecting, a), Side::new(listening, b)],
             now,
+            acknowledgements_get_lost: false,
         };
         pair.settle(A);
         pair
@@ -237,7 +103,7 @@ impl Pair {
                     side.cq.push_back(Completion::Drained(DrainSide::Recv));
                     side.cq.push_back(Completion::Drained(DrainSide::Send));
                 }
-                Output::Timer => {}
+                Output::Timer => side.timer = side.conn.next_timeout(),
                 Output::Event(Event::Established) => {
                     assert!(!std::mem::replace(&mut side.established, true), "once");
                 }
@@ -255,7 +121,10 @@ impl Pair {
                     side.received += 1;
                     side.kept.push_back(buffer);
                 }
-                Output::Event(Event::Writable) => side.writable = true,
+                Output::Event(Event::Writable) => {
+                    let writable = std::mem::replace(&mut side.writable, true);
+                    assert!(!writable, "nobody is told who was not refused");
+                }
                 Output::Event(Event::Disconnected { reason, delivered }) => {
                     side.ended = Some((reason, delivered));
                     // Its queue pair and id go, which its kernel tells the other side.
@@ -263,6 +132,14 @@ impl Pair {
                     self.tell_disconnected(1 - at);
                 }
             }
+        }
+        let side = &self.sides[at];
+        if side.ended.is_none() {
+            assert_eq!(
+                side.timer,
+                side.conn.next_timeout(),
+                "the driver knows the deadline"
+            );
         }
     }
 
@@ -292,9 +169,16 @@ impl Pair {
                 self.sides[at].cm.push_back(Cm::Established(Vec::new()));
             }
             CmOp::Disconnect => {
-                self.tell_disconnected(A);
-                self.tell_disconnected(B);
-                self.sides[at].break_down();
+                let side = &mut self.sides[at];
+                side.break_down();
+                if side.removed || (side.disconnected && side.cm.is_empty()) {
+                    let error = OsError::new("rdma_disconnect", libc::EINVAL);
+                    side.conn
+                        .handle_cm_failure(CmCall::Disconnect, error, self.now);
+                } else {
+                    self.tell_disconnected(A);
+                    self.tell_disconnected(B);
+                }
             }
             CmOp::SetMinRnrTimer => {}
             CmOp::Reject { .. } | CmOp::Recreate => panic!("not in these scenes: {op:?}"),
@@ -308,6 +192,10 @@ impl Pair {
             Step::Wire(from) => {
                 !self.sides[from].sending.is_empty() && !self.sides[1 - from].broken
             }
+            Step::Ack(from) => {
+                let lost = self.acknowledgements_get_lost && self.sides[1 - from].broken;
+                !self.sides[from].unacknowledged.is_empty() && !lost
+            }
             Step::Cq(at) => !self.sides[at].cq.is_empty() && self.sides[at].ended.is_none(),
             Step::Cm(at) => !self.sides[at].cm.is_empty() && self.sides[at].ended.is_none(),
         }
@@ -317,23 +205,29 @@ impl Pair {
         let now = self.now;
         match step {
             Step::Wire(from) => {
-                let InFlight {
-                    slot,
-                    signalled,
-                    frame,
-                } = self.sides[from].sending.pop_front().unwrap();
+                let sent = self.sides[from].sending.pop_front().unwrap();
                 let to = &mut self.sides[1 - from];
                 let buffer = to
                     .posted
                     .pop_front()
                     .expect("a receive is posted for every frame: no RNR NAK, ever");
                 assert!(
-                    frame.len() <= HEADER_LEN + to.params.eager_size as usize,
+                    sent.frame.len() <= HEADER_LEN + to.params.eager_size as usize,
                     "the frame fits the buffer"
                 );
-                to.cq.push_back(Completion::Recv { buffer, frame });
+                to.cq.push_back(Completion::Recv {
+                    buffer,
+                    frame: sent.frame.clone(),
+                });
+                self.sides[from].unacknowledged.push_back(sent);
+            }
+            Step::Ack(from) => {
+                let side = &mut self.sides[from];
+                let InFlight {
+                    slot, signalled, ..
+                } = side.unacknowledged.pop_front().unwrap();
                 if signalled {
-                    self.sides[from].cq.push_back(Completion::Sent { slot });
+                    side.cq.push_back(Completion::Sent { slot });
                 }
             }
             Step::Cq(at) => {
@@ -344,16 +238,15 @@ impl Pair {
                         side.buffers.insert(buffer, frame);
                     }
                     Completion::Sent { slot } => {
-                        while let Some((done, _)) = side.slots.pop_front() {
+                        while let Some(done) = side.slots.pop_front() {
                             if done == slot {
                                 break;
                             }
                         }
                         side.conn.handle_sent(slot, now);
                     }
-                    Completion::Flushed(work) => {
-                        side.conn
-                            .handle_work_error(work, WcStatus::WR_FLUSH_ERR, 0, now)
+                    Completion::Failed(work, status) => {
+                        side.conn.handle_work_error(work, status, 0x81, now);
                     }
                     Completion::Drained(drained) => side.conn.handle_drained(drained, now),
                 }
@@ -368,6 +261,7 @@ impl Pair {
                         Cm::RouteResolved => CmInput::RouteResolved,
                         Cm::Established(private_data) => CmInput::Established { private_data },
                         Cm::Disconnected => CmInput::Disconnected,
+                        Cm::DeviceRemoval => CmInput::DeviceRemoval,
                     },
                     now,
                 );
@@ -378,9 +272,11 @@ impl Pair {
 
     /// Takes steps until there is none left. The clock stands still.
     pub(super) fn run(&mut self) {
-        const STEPS: [Step; 6] = [
+        const STEPS: [Step; 8] = [
             Step::Wire(A),
             Step::Wire(B),
+            Step::Ack(A),
+            Step::Ack(B),
             Step::Cm(A),
             Step::Cm(B),
             Step::Cq(A),
@@ -405,10 +301,16 @@ impl Pair {
         true
     }
 
-    /// Lets this much time pass.
+    /// Lets this much time pass. Who has a deadline then looks at its completions first, as the contract has it.
     pub(super) fn wait(&mut self, time: Duration) {
         self.now += time;
         for at in [A, B] {
+            let due = self.sides[at]
+                .timer
+                .is_some_and(|deadline| deadline <= self.now);
+            while due && self.can(Step::Cq(at)) {
+                self.take(Step::Cq(at));
+            }
             if self.sides[at].ended.is_none() {
                 self.sides[at].conn.handle_timeout(self.now);
                 self.settle(at);
@@ -483,6 +385,7 @@ impl Pair {
 
     /// This side's process dies: its queue pair goes, and its kernel says so to the peer. It is not looked at any more.
     pub(super) fn kill(&mut self, at: usize) {
+        self.sides[at].killed = true;
         self.sides[at].ended = Some((CloseReason::LocallyAborted, false));
         self.sides[at].break_down();
         self.tell_disconnected(1 - at);
@@ -497,15 +400,26 @@ impl Pair {
 
     /// This side's host vanishes: nothing comes from it and nothing reaches it.
     pub(super) fn vanish(&mut self, at: usize) {
+        self.sides[at].killed = true;
         self.sides[at].ended = Some((CloseReason::LocallyAborted, false));
         self.sides[at].break_down();
         self.sides[1 - at].disconnected = true;
     }
 
+    /// This side's device is taken away.
+    pub(super) fn remove_device(&mut self, at: usize) {
+        let side = &mut self.sides[at];
+        if !std::mem::replace(&mut side.removed, true) {
+            side.disconnected = true;
+            side.break_down();
+            side.cm.push_back(Cm::DeviceRemoval);
+        }
+    }
+
     /// The device fails this side's oldest send.
     pub(super) fn fail_send(&mut self, at: usize, status: WcStatus) {
         let side = &mut self.sides[at];
-        let slot = side.slots.front().expect("something was sent").0;
+        let slot = *side.slots.front().expect("something was sent");
         side.conn
             .handle_work_error(Work::Send { slot }, status, 0x81, self.now);
         self.settle(at);

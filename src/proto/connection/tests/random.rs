@@ -8,7 +8,10 @@ use super::{
     pair::{A, B, Pair, Step},
     params,
 };
-use crate::proto::{CloseReason, Connection, Params};
+use crate::{
+    proto::{CloseReason, Connection, Params, testing::cases},
+    status::WcStatus,
+};
 
 /// One thing that happens.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +23,8 @@ enum Op {
     Close(usize),
     Abort(usize),
     Kill(usize),
+    RemoveDevice(usize),
+    GiveUp(usize),
 }
 
 fn side() -> impl Strategy<Value = usize> {
@@ -27,10 +32,11 @@ fn side() -> impl Strategy<Value = usize> {
 }
 
 fn step() -> impl Strategy<Value = Op> {
-    (side(), 0..3).prop_map(|(at, kind)| {
+    (side(), 0..4).prop_map(|(at, kind)| {
         Op::Step(match kind {
             0 => Step::Wire(at),
             1 => Step::Cq(at),
+            2 => Step::Ack(at),
             _ => Step::Cm(at),
         })
     })
@@ -52,6 +58,8 @@ fn death() -> impl Strategy<Value = Op> {
         4 => side().prop_map(Op::Close),
         2 => side().prop_map(Op::Abort),
         1 => side().prop_map(Op::Kill),
+        1 => side().prop_map(Op::RemoveDevice),
+        1 => side().prop_map(Op::GiveUp),
     ]
 }
 
@@ -81,12 +89,20 @@ fn apply(pair: &mut Pair, op: Op) {
         Op::Close(at) if alive(pair, at) => pair.close(at),
         Op::Abort(at) if alive(pair, at) => pair.abort(at, 3),
         Op::Kill(at) if alive(pair, at) => pair.kill(at),
-        Op::Step(_) | Op::Send(_) | Op::Close(_) | Op::Abort(_) | Op::Kill(_) => {}
+        Op::RemoveDevice(at) if alive(pair, at) => pair.remove_device(at),
+        Op::GiveUp(at) if alive(pair, at) => pair.sides[at].give_up(WcStatus::RETRY_EXC_ERR),
+        Op::Step(_)
+        | Op::Send(_)
+        | Op::Close(_)
+        | Op::Abort(_)
+        | Op::Kill(_)
+        | Op::RemoveDevice(_)
+        | Op::GiveUp(_) => {}
     }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(250))]
 
     /// However steps, sends and releases mix: no receiver is ever without a receive, no slot is used twice, the order is kept
     /// (all checked by the pair as it goes), no credit is lost, and a close delivers everything.
@@ -103,6 +119,7 @@ proptest! {
         pair.run();
         for at in [A, B] {
             prop_assert!(pair.sides[at].ended.is_none(), "{:?}", pair.sides[at].ended);
+            prop_assert!(pair.sides[at].writable, "the stalled sender is told");
             prop_assert!(pair.send(at), "the stalled sender goes on");
         }
         pair.close(A);
@@ -123,22 +140,27 @@ proptest! {
         before in prop::collection::vec(life(), 0..100),
         deaths in prop::collection::vec(death(), 1..4),
         after in prop::collection::vec(life(), 0..60),
+        acknowledgements_get_lost in any::<bool>(),
     ) {
         let mut pair = Pair::new(a, b);
+        pair.acknowledgements_get_lost = acknowledgements_get_lost;
         for op in before.into_iter().chain(deaths).chain(after) {
             apply(&mut pair, op);
         }
         if !pair.sides[A].established || !pair.sides[B].established {
             pair.run();
         }
-        if pair.sides[A].ended.is_none() {
-            pair.close(A);
+        // The other side ends by itself, unless its peer went without a word.
+        for at in [A, B] {
+            if pair.sides[at].ended.is_none() {
+                pair.close(at);
+            }
+            pair.finish();
         }
-        pair.finish();
         for at in [A, B] {
             prop_assert!(pair.sides[at].ended.is_some(), "side {at}: {pair:?}");
             prop_assert!(pair.sides[1 - at].received <= pair.sides[at].sent);
-            if pair.delivered(at) && !matches!(pair.reason(1 - at), CloseReason::LocallyAborted) {
+            if pair.delivered(at) && !pair.sides[1 - at].killed {
                 prop_assert_eq!(pair.sides[at].sent, pair.sides[1 - at].received);
             }
         }

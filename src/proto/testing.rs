@@ -1,0 +1,22 @@
+//! What the tests of all of `proto` have in common.
+
+use std::env;
+
+use proptest::test_runner::{Config, RngSeed};
+
+/// So many random cases, the same in every run. `PROPTEST_CASES` and `PROPTEST_RNG_SEED` in the environment look further.
+pub(super) fn cases(cases: u32) -> Config {
+    let of_environment = Config::default();
+    Config {
+        cases: match env::var_os("PROPTEST_CASES") {
+            Some(_) => of_environment.cases,
+            None => cases,
+        },
+        rng_seed: match of_environment.rng_seed {
+            RngSeed::Random => RngSeed::Fixed(0x7264_6d73),
+            fixed @ RngSeed::Fixed(_) => fixed,
+        },
+        failure_persistence: None,
+        ..of_environment
+    }
+}
