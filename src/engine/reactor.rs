@@ -123,6 +123,8 @@ impl Reactor {
                 if key == ROUNDS {
                     self.make_rounds();
                 } else if let Some(entry) = self.links.get(&key) {
+                    // A deadline judges the peer by what has come from it, and what has come is not to be lost.
+                    entry.link.progress();
                     entry.link.with_core(|core| core.conn.handle_timeout(now));
                     self.serve(key);
                 }
