@@ -118,3 +118,69 @@ impl Header {
         Ok(parsed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::proto::testing::cases;
+
+    fn kind() -> impl Strategy<Value = Kind> {
+        prop::sample::select(vec![
+            Kind::Data,
+            Kind::Grant,
+            Kind::Ping,
+            Kind::Pong,
+            Kind::Close,
+            Kind::Abort,
+        ])
+    }
+
+    #[test]
+    fn a_header_lies_on_the_wire_as_documented() {
+        let header = Header {
+            kind: Kind::Abort,
+            grant: 0x0102_0304,
+            len: 0,
+            arg: 0x0506_0708,
+        };
+        let bytes = [6, 0, 0, 0, 4, 3, 2, 1, 0, 0, 0, 0, 8, 7, 6, 5];
+        assert_eq!(header.emit(), bytes);
+    }
+
+    #[test]
+    fn the_numbers_of_large_messages_are_unknown_yet() {
+        for number in [0, 7, 16, 17] {
+            let mut frame = [0; HEADER_LEN];
+            frame[0] = number;
+            assert_eq!(Header::parse(&frame).unwrap_err().field(), "kind");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(cases(256))]
+
+        #[test]
+        fn a_frame_comes_back_as_it_went(
+            kind in kind(),
+            grant in any::<u32>(),
+            arg in any::<u32>(),
+            payload in prop::collection::vec(any::<u8>(), 0..40),
+        ) {
+            let payload = if kind == Kind::Data { payload } else { Vec::new() };
+            let arg = if kind == Kind::Abort { arg } else { 0 };
+            let header = Header { kind, grant, len: payload.len() as u32, arg };
+            let frame = [&header.emit()[..], &payload].concat();
+            prop_assert_eq!(Header::parse(&frame), Ok(header));
+            prop_assert!(Header::parse(&frame[..frame.len() - 1]).is_err(), "cut short");
+        }
+
+        #[test]
+        fn what_is_taken_is_what_would_be_sent(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            if let Ok(header) = Header::parse(&bytes) {
+                prop_assert_eq!(&header.emit()[..], &bytes[..HEADER_LEN]);
+            }
+        }
+    }
+}

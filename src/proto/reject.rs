@@ -89,7 +89,10 @@ impl Reject {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::proto::testing::cases;
 
     #[test]
     fn a_rejection_comes_back_as_it_went_through_padding() {
@@ -105,5 +108,20 @@ mod tests {
         assert_eq!(Reject::parse(b"GET / HTTP/1.1"), None);
         padded[7] = 99;
         assert_eq!(Reject::parse(&padded), None, "a code of the future");
+    }
+
+    proptest! {
+        #![proptest_config(cases(256))]
+
+        #[test]
+        fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
+            let _ = Reject::parse(&bytes);
+            let reject = Reject { code: RejectCode::Window, own: 1, theirs: 2 };
+            let mut framed = reject.emit(b"").to_vec();
+            for (at, byte) in bytes.iter().enumerate().take(framed.len() - 5) {
+                framed[at + 5] = *byte;
+            }
+            let _ = Reject::parse(&framed);
+        }
     }
 }

@@ -1,14 +1,19 @@
 //! A connection is tested against another one: [`pair`] puts two of them on a simulated wire and a simulated connection manager,
-//! [`scripts`] plays named scenes on it, [`random`] plays anything, and [`table`] looks at each event in each state.
+//! [`establishing`], [`transferring`], [`ending`] and [`hostile`] play named scenes on it, [`random`] plays anything, and [`table`] looks at
+//! each event in each state.
 
+mod ending;
+mod establishing;
+mod hostile;
 mod pair;
 mod random;
-mod scripts;
 mod side;
 mod table;
+mod transferring;
 
 use std::time::Duration;
 
+use self::pair::Pair;
 use crate::proto::Params;
 
 fn params() -> Params {
@@ -25,4 +30,9 @@ fn params() -> Params {
         keepalive_interval: None,
         keepalive_timeout: Duration::from_secs(3),
     }
+}
+
+/// Two sides between which messages flow.
+fn pair() -> Pair {
+    Pair::established(params(), params())
 }

@@ -170,7 +170,7 @@ impl Side {
 
     /// The device gives up on this side's oldest send, if it has one.
     pub(super) fn give_up(&mut self, status: WcStatus) {
-        let oldest = self.unacknowledged.front().or(self.sending.front());
+        let oldest = self.unacknowledged.front().or_else(|| self.sending.front());
         if let Some(&InFlight { slot, .. }) = oldest {
             self.cq
                 .push_back(Completion::Failed(Work::Send { slot }, status));

@@ -201,6 +201,15 @@ fn completions_and_failures() {
                                              [".",              ".",          ".",           ".",    ".",      "Established", ".",        ".",      ".",      "."]);
     expect("a bad frame", |conn, now| conn.handle_recv(0, &[9; 16], now),
                                              [".",              ".",          ".",           ".",    ".",      DRAINING,      DRAINING,   DRAINING, ".",      "."]);
+    expect("a message, kept and let go", |conn, now| {
+        let data = Header { kind: Kind::Data, grant: 4, len: 0, arg: 0 }.emit();
+        conn.handle_recv(0, &data, now);
+        let released = std::iter::from_fn(|| conn.poll_output()).any(|output| matches!(output, Output::Event(Event::Message { .. })));
+        if released {
+            conn.release(now);
+        }
+    },
+                                             [".",              ".",          ".",           ".",    ".",      "Established", ".",        ".",      ".",      "."]);
     expect("a send's completion", |conn, now| conn.handle_sent(0, now),
                                              [".",              ".",          ".",           ".",    ".",      ".",           ".",        ".",      ".",      "."]);
     expect("a flushed receive", |conn, now| conn.handle_work_error(Work::Recv { buffer: 0 }, WcStatus::WR_FLUSH_ERR, 0, now),
@@ -215,6 +224,14 @@ fn completions_and_failures() {
                                              [CLOSED,           CLOSED,       CLOSED,        CLOSED, CLOSED,   CLOSED,        DRAINING,   DRAINING, ".",      "."]);
     expect("a failed resolve_addr", |conn, now| conn.handle_cm_failure(CmCall::ResolveAddr, error, now),
                                              ["Backoff",        ".",          ".",           ".",    ".",      ".",           ".",        ".",      ".",      "."]);
+    for call in [CmCall::ResolveRoute, CmCall::Connect, CmCall::Accept, CmCall::Recreate] {
+        expect("a failed step", |conn, now| conn.handle_cm_failure(call, error, now),
+                                             [CLOSED,           CLOSED,       CLOSED,        CLOSED, CLOSED,   CLOSED,        DRAINING,   DRAINING, ".",      "."]);
+    }
+    for call in [CmCall::Reject, CmCall::SetMinRnrTimer] {
+        expect("a failed courtesy", |conn, now| conn.handle_cm_failure(call, error, now),
+                                             [".",              ".",          ".",           ".",    ".",      ".",           ".",        ".",      ".",      "."]);
+    }
     expect("a failed disconnect", |conn, now| conn.handle_cm_failure(CmCall::Disconnect, error, now),
                                              [".",              ".",          ".",           ".",    ".",      ".",           ".",        ".",      ".",      "."]);
 }
@@ -258,6 +275,27 @@ fn draining_ends_when_all_three_have_spoken_in_any_order() {
             vendor_err: 0,
         };
         assert_eq!(conn.close_reason(), Some(&expected));
+    }
+}
+
+#[test]
+fn draining_does_not_wait_for_the_last_word_of_who_is_gone() {
+    let now = Instant::now();
+    let gone: [fn(&mut Connection, Instant); 2] = [
+        |conn, now| conn.handle_cm_event(CmInput::DeviceRemoval, now),
+        |conn, now| {
+            conn.handle_work_error(Work::Send { slot: 0 }, WcStatus::RETRY_EXC_ERR, 0, now);
+        },
+    ];
+    for go in gone {
+        for state in ["Established", "Closing", "Draining"] {
+            let mut conn = in_state(state, now);
+            go(&mut conn, now);
+            conn.handle_drained(DrainSide::Send, now);
+            assert_eq!(conn.state.name(), "Draining", "from {state}");
+            conn.handle_drained(DrainSide::Recv, now);
+            assert_eq!(conn.state.name(), "Closed", "from {state}");
+        }
     }
 }
 

@@ -1,0 +1,429 @@
+//! Scenes from the first step to ESTABLISHED, and of what keeps it from coming.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    pair::{A, B, Pair, Step},
+    params,
+};
+use crate::{
+    proto::{
+        CloseReason, CmCall, CmInput, CmOp, Connection, Event, Mismatch, Output, Params, Phase,
+        frame::{Header, Kind},
+        hello::Hello,
+    },
+    status::{CmStatus, OsError, RejectReason},
+};
+
+#[test]
+fn hellos_and_private_data_reach_both_sides() {
+    let mut other = params();
+    other.window = 7;
+    other.eager_size = 32;
+    other.max_message = 32;
+    let pair = Pair::established(params(), other);
+    let [a, b] = [A, B].map(|at| pair.sides[at].conn.negotiated().unwrap());
+    assert_eq!(
+        (a.send_window, a.recv_window, a.send_limit, a.recv_limit),
+        (7, 4, 32, 64)
+    );
+    assert_eq!(
+        (b.send_window, b.recv_window, b.send_limit, b.recv_limit),
+        (4, 7, 64, 32)
+    );
+    assert_eq!(pair.sides[A].conn.peer_data(), b"from b");
+    assert_eq!(pair.sides[B].conn.peer_data(), b"from a");
+}
+
+#[test]
+fn a_frame_before_established_establishes_the_passive_side() {
+    let mut pair = Pair::new(params(), params());
+    for step in [Step::Cm(A), Step::Cm(A), Step::Cm(A)] {
+        pair.take(step);
+    }
+    assert!(pair.sides[A].established && !pair.sides[B].established);
+    assert!(pair.send(A));
+    pair.take(Step::Wire(A));
+    pair.take(Step::Cq(B));
+    assert!(pair.sides[B].established, "the frame came first");
+    assert_eq!(pair.sides[B].received, 1);
+    pair.take(Step::Cm(B));
+    pair.run();
+    assert!(pair.sides[B].ended.is_none());
+}
+
+#[test]
+fn frames_before_established_wait_for_the_hello_on_the_active_side() {
+    let now = Instant::now();
+    let frames: Vec<Vec<u8>> = [0_u32, 1]
+        .iter()
+        .map(|n| {
+            [
+                &Header {
+                    kind: Kind::Data,
+                    grant: 4,
+                    len: 4,
+                    arg: 0,
+                }
+                .emit()[..],
+                &n.to_le_bytes(),
+            ]
+            .concat()
+        })
+        .collect();
+    let mut conn = Connection::connect(params(), 1, b"", now);
+    conn.handle_cm_event(CmInput::AddrResolved, now);
+    conn.handle_cm_event(CmInput::RouteResolved, now);
+    conn.handle_recv(3, &frames[0], now);
+    conn.handle_recv(4, &frames[1], now);
+    conn.handle_cm_event(
+        CmInput::Established {
+            private_data: &hello(1, 4).emit(b""),
+        },
+        now,
+    );
+    let events: Vec<_> = std::iter::from_fn(|| conn.poll_output())
+        .filter_map(|output| {
+            if let Output::Event(event) = output {
+                Some(event)
+            } else {
+                None
+            }
+        })
+        .collect();
+    assert_eq!(
+        events,
+        [
+            Event::Established,
+            Event::Message {
+                buffer: 3,
+                offset: 16,
+                len: 4
+            },
+            Event::Message {
+                buffer: 4,
+                offset: 16,
+                len: 4
+            }
+        ]
+    );
+}
+
+#[test]
+fn address_errors_are_retried_within_the_deadline_and_reported_after_it() {
+    let start = Instant::now();
+    let mut conn = Connection::connect(params(), 1, b"", start);
+    let mut attempts = 0;
+    let mut now = start;
+    let timed_out = CmStatus::from_raw(-libc::ETIMEDOUT);
+    ops(&mut conn);
+    while !matches!(conn.state, super::super::State::Closed) {
+        conn.handle_cm_event(CmInput::AddrError(timed_out), now);
+        while let Some(next) = conn.next_timeout() {
+            now = next;
+            conn.handle_timeout(now);
+            if let [CmOp::Recreate, CmOp::ResolveAddr { .. }] = ops(&mut conn)[..] {
+                attempts += 1;
+                break;
+            }
+        }
+    }
+    assert_eq!(now - start, Duration::from_secs(5));
+    assert!((5..10).contains(&attempts), "{attempts} attempts");
+    assert_eq!(
+        conn.close_reason(),
+        Some(&CloseReason::AddrResolution(timed_out)),
+        "it says more than a timeout"
+    );
+}
+
+#[test]
+fn no_device_for_the_address_is_final_at_once() {
+    let now = Instant::now();
+    let mut conn = Connection::connect(params(), 1, b"", now);
+    conn.handle_cm_event(CmInput::AddrError(CmStatus::from_raw(-libc::ENODEV)), now);
+    let reason = end(&mut conn);
+    assert!(
+        reason
+            .to_string()
+            .starts_with("no RDMA device owns a route to that address"),
+        "{reason}"
+    );
+}
+
+#[test]
+fn a_refusal_is_final_unless_retries_are_asked_for() {
+    let now = Instant::now();
+    let refused = CmInput::Rejected {
+        reason: RejectReason::INVALID_SERVICE_ID,
+        private_data: &[],
+    };
+    for retry_refused in [false, true] {
+        let mut conn = Connection::connect(
+            Params {
+                retry_refused,
+                ..params()
+            },
+            1,
+            b"",
+            now,
+        );
+        conn.handle_cm_event(CmInput::AddrResolved, now);
+        conn.handle_cm_event(CmInput::RouteResolved, now);
+        conn.handle_cm_event(refused, now);
+        if retry_refused {
+            assert_eq!(last_event(&mut conn), None);
+            conn.handle_timeout(now + Duration::from_secs(1));
+            assert!(matches!(
+                ops(&mut conn)[..],
+                [CmOp::Recreate, CmOp::ResolveAddr { .. }]
+            ));
+            conn.handle_timeout(now + Duration::from_secs(5));
+        }
+        assert_eq!(end(&mut conn), CloseReason::Refused);
+    }
+}
+
+#[test]
+fn a_peer_that_never_answers_is_given_up_at_the_deadline() {
+    let now = Instant::now();
+    let mut conn = Connection::connect(params(), 1, b"", now);
+    conn.handle_cm_event(CmInput::AddrResolved, now);
+    conn.handle_cm_event(CmInput::RouteResolved, now);
+    conn.handle_timeout(now + Duration::from_millis(4999));
+    assert_eq!(last_event(&mut conn), None);
+    conn.handle_timeout(now + Duration::from_secs(5));
+    assert_eq!(end(&mut conn), CloseReason::TimedOut(Phase::Connecting));
+}
+
+#[test]
+fn rejections_are_told_apart() {
+    let now = Instant::now();
+    let reject = |reason: RejectReason, private_data: &[u8]| {
+        let mut conn = Connection::connect(params(), 1, b"", now);
+        conn.handle_cm_event(CmInput::AddrResolved, now);
+        conn.handle_cm_event(CmInput::RouteResolved, now);
+        conn.handle_cm_event(
+            CmInput::Rejected {
+                reason,
+                private_data,
+            },
+            now,
+        );
+        end(&mut conn)
+    };
+    let consumer = RejectReason::CONSUMER_DEFINED;
+
+    // The application's, through padding.
+    let mut passive = Connection::requested(params(), 2, &hello(1, 4).emit(b""), now).unwrap();
+    passive.reject(b"full", now);
+    let Some(CmOp::Reject { private_data }) = ops(&mut passive).pop() else {
+        panic!("no rejection")
+    };
+    let mut padded = private_data.to_vec();
+    padded.resize(148, 0);
+    assert_eq!(
+        reject(consumer, &padded),
+        CloseReason::Rejected {
+            reason: consumer,
+            data: b"full"[..].into()
+        }
+    );
+
+    // Another version, and a window of nothing: typed, with both sides' values.
+    for (version, window, text) in [
+        (
+            9,
+            4,
+            "the two sides do not go together: version is 9 here and 1 at the peer",
+        ),
+        (
+            1,
+            0,
+            "the two sides do not go together: receive_window is 0 here and 4 at the peer",
+        ),
+    ] {
+        let refusal =
+            Connection::requested(params(), 2, &hello(version, window).emit(b""), now).unwrap_err();
+        assert!(
+            matches!(refusal.reason, CloseReason::PeerIncompatible(_)),
+            "{:?}",
+            refusal.reason
+        );
+        assert_eq!(reject(consumer, &refusal.private_data).to_string(), text);
+    }
+
+    // Somebody else's.
+    assert_eq!(
+        reject(consumer, b"go away"),
+        CloseReason::Rejected {
+            reason: consumer,
+            data: Box::default()
+        }
+    );
+    assert_eq!(
+        reject(RejectReason::INVALID_SERVICE_ID, &[]),
+        CloseReason::Refused
+    );
+}
+
+#[test]
+fn a_reply_without_a_hello_is_not_rdmsg() {
+    let now = Instant::now();
+    for (private_data, expected) in [
+        (&b""[..], CloseReason::NotRdmsg),
+        (&[0; 196], CloseReason::NotRdmsg),
+        (
+            &hello(2, 4).emit(b""),
+            CloseReason::PeerIncompatible(Mismatch {
+                field: "version",
+                ours: 1,
+                theirs: 2,
+            }),
+        ),
+    ] {
+        let mut conn = Connection::connect(params(), 1, b"", now);
+        conn.handle_cm_event(CmInput::AddrResolved, now);
+        conn.handle_cm_event(CmInput::RouteResolved, now);
+        conn.handle_cm_event(CmInput::Established { private_data }, now);
+        assert_eq!(end(&mut conn), expected);
+    }
+}
+
+fn last_event(conn: &mut Connection) -> Option<Event> {
+    std::iter::from_fn(|| conn.poll_output())
+        .filter_map(|output| {
+            if let Output::Event(event) = output {
+                Some(event)
+            } else {
+                None
+            }
+        })
+        .last()
+}
+
+fn ops(conn: &mut Connection) -> Vec<CmOp> {
+    std::iter::from_fn(|| conn.poll_output())
+        .filter_map(|output| {
+            if let Output::Cm(op) = output {
+                Some(op)
+            } else {
+                None
+            }
+        })
+        .collect()
+}
+
+fn end(conn: &mut Connection) -> CloseReason {
+    match last_event(conn) {
+        Some(Event::Disconnected {
+            reason,
+            delivered: false,
+        }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn hello(version: u8, window: u16) -> Hello {
+    Hello {
+        version,
+        features: 0,
+        window,
+        eager_size: 64,
+        max_message: 64,
+        keepalive_ms: 0,
+        nonce: 1,
+    }
+}
+
+#[test]
+fn a_refusal_on_iwarp_is_tcps_and_a_programs_rejection_is_not() {
+    let refused = RejectReason::from_raw(-libc::ECONNREFUSED);
+    for (private_data, expected) in [
+        (&b""[..], CloseReason::Refused),
+        (&[0; 148], CloseReason::Refused),
+        (
+            b"go away",
+            CloseReason::Rejected {
+                reason: refused,
+                data: Box::default(),
+            },
+        ),
+    ] {
+        let mut conn = connecting(Instant::now());
+        let event = CmInput::Rejected {
+            reason: refused,
+            private_data,
+        };
+        conn.handle_cm_event(event, Instant::now());
+        assert_eq!(end(&mut conn), expected);
+    }
+}
+
+#[test]
+fn a_call_with_wrong_arguments_is_not_made_again() {
+    let now = Instant::now();
+    let fail = |errno| {
+        let mut conn = Connection::connect(params(), 1, b"", now);
+        let error = OsError::new("rdma_resolve_addr", errno);
+        conn.handle_cm_failure(CmCall::ResolveAddr, error, now);
+        conn
+    };
+    let error = OsError::new("rdma_resolve_addr", libc::EINVAL);
+    assert_eq!(end(&mut fail(libc::EINVAL)), CloseReason::Os(error));
+    let no_device = CloseReason::AddrResolution(CmStatus::from_raw(-libc::ENODEV));
+    assert_eq!(end(&mut fail(libc::ENODEV)), no_device);
+    // A network that is not up yet may come up.
+    assert_eq!(last_event(&mut fail(libc::ENETUNREACH)), None);
+}
+
+#[test]
+fn a_hello_of_nothing_is_refused_with_the_fields_name() {
+    let usable = hello(1, 4);
+    for (unusable, field, ours) in [
+        (
+            Hello {
+                window: 0,
+                ..usable
+            },
+            "receive_window",
+            4,
+        ),
+        (
+            Hello {
+                eager_size: 0,
+                ..usable
+            },
+            "eager_size",
+            64,
+        ),
+        (
+            Hello {
+                max_message: 0,
+                ..usable
+            },
+            "max_message",
+            64,
+        ),
+    ] {
+        let expected = CloseReason::PeerIncompatible(Mismatch {
+            field,
+            ours,
+            theirs: 0,
+        });
+        let now = Instant::now();
+        let refusal = Connection::requested(params(), 2, &unusable.emit(b""), now).unwrap_err();
+        assert_eq!(refusal.reason, expected);
+        let mut conn = connecting(now);
+        let private_data = &unusable.emit(b"");
+        conn.handle_cm_event(CmInput::Established { private_data }, now);
+        assert_eq!(end(&mut conn), expected);
+    }
+}
+
+fn connecting(now: Instant) -> Connection {
+    let mut conn = Connection::connect(params(), 1, b"", now);
+    conn.handle_cm_event(CmInput::AddrResolved, now);
+    conn.handle_cm_event(CmInput::RouteResolved, now);
+    conn
+}

@@ -1,0 +1,208 @@
+//! Scenes with a peer that does not keep to the protocol.
+
+use std::time::Instant;
+
+use super::{
+    pair,
+    pair::{A, B, Step},
+    params,
+};
+use crate::proto::{
+    CloseReason, CmInput, Connection, Event, Output,
+    frame::{Header, Kind},
+    hello::Hello,
+};
+
+#[test]
+fn hostile_frames_end_the_connection_and_name_the_field() {
+    let header = |kind, grant, len, arg| {
+        Header {
+            kind,
+            grant,
+            len,
+            arg,
+        }
+        .emit()
+    };
+    let data =
+        |grant, len, payload: &[u8]| [&header(Kind::Data, grant, len, 0)[..], payload].concat();
+    let edit = |at: usize, byte: u8| {
+        let mut frame = data(4, 1, b"x");
+        frame[at] = byte;
+        frame
+    };
+    let cases: [(&str, &str, Vec<u8>); 11] = [
+        ("short", "frame length", vec![1; 15]),
+        ("unknown kind", "kind", edit(0, 99)),
+        ("flags", "flags", edit(1, 1)),
+        ("reserved", "reserved", edit(3, 1)),
+        ("length too large", "len", data(4, 2, b"x")),
+        ("length too small", "len", data(4, 0, b"x")),
+        ("forged grant", "grant", data(9, 1, b"x")),
+        ("grant that goes back", "grant", data(3, 1, b"x")),
+        ("argument", "arg", edit(12, 1)),
+        (
+            "payload in a control frame",
+            "len",
+            [&header(Kind::Ping, 4, 1, 0)[..], b"x"].concat(),
+        ),
+        (
+            "pong without a ping",
+            "kind",
+            header(Kind::Pong, 4, 0, 0).to_vec(),
+        ),
+    ];
+    for (what, field, frame) in cases {
+        let mut pair = pair();
+        pair.forge(A, &frame);
+        pair.finish();
+        match pair.reason(B) {
+            CloseReason::ProtocolViolation(violation) => {
+                assert_eq!(violation.field(), field, "{what}")
+            }
+            other => panic!("{what}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn data_beyond_the_credit_is_a_violation() {
+    let mut pair = pair();
+    while pair.send(A) {}
+    pair.forge(
+        A,
+        &[
+            &Header {
+                kind: Kind::Data,
+                grant: 4,
+                len: 1,
+                arg: 0,
+            }
+            .emit()[..],
+            b"x",
+        ]
+        .concat(),
+    );
+    pair.finish();
+    assert!(
+        matches!(pair.reason(B), CloseReason::ProtocolViolation(_)),
+        "{:?}",
+        pair.reason(B)
+    );
+    assert_eq!(pair.sides[B].received, 4);
+}
+
+fn data(grant: u32, payload: &[u8]) -> Vec<u8> {
+    let header = Header {
+        kind: Kind::Data,
+        grant,
+        len: payload.len() as u32,
+        arg: 0,
+    };
+    [&header.emit()[..], payload].concat()
+}
+
+fn control(kind: Kind) -> Vec<u8> {
+    let header = Header {
+        kind,
+        grant: 4,
+        len: 0,
+        arg: 0,
+    };
+    header.emit().to_vec()
+}
+
+fn violated_field(reason: &CloseReason) -> &'static str {
+    match reason {
+        CloseReason::ProtocolViolation(violation) => violation.field(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_message_behind_a_bad_frame_is_not_delivered() {
+    let mut pair = pair();
+    assert!(pair.send(A));
+    pair.forge(A, &[9; 16]);
+    pair.forge(A, &data(4, &1_u32.to_le_bytes()));
+    pair.finish();
+    assert_eq!(violated_field(pair.reason(B)), "kind");
+    assert_eq!(pair.sides[B].received, 1, "a stream with a hole is none");
+}
+
+#[test]
+fn nothing_counts_behind_an_abort() {
+    let mut pair = pair();
+    pair.forge(A, &control(Kind::Abort));
+    pair.forge(A, &data(4, &0_u32.to_le_bytes()));
+    pair.forge(A, &[9; 16]);
+    pair.finish();
+    assert_eq!(pair.reason(B), &CloseReason::PeerAborted(0));
+    assert_eq!(pair.sides[B].received, 0);
+}
+
+#[test]
+fn a_close_is_the_last_word_but_for_control_frames() {
+    for draining in [false, true] {
+        for (behind, expected) in [
+            (data(4, &0_u32.to_le_bytes()), 0),
+            (control(Kind::Close), 0),
+        ] {
+            let mut pair = pair();
+            pair.forge(A, &control(Kind::Close));
+            pair.forge(A, &control(Kind::Grant));
+            pair.forge(A, &behind);
+            pair.forge(A, &data(4, &0_u32.to_le_bytes()));
+            while pair.can(Step::Wire(A)) {
+                pair.take(Step::Wire(A));
+            }
+            if draining {
+                pair.kill(A);
+                pair.take(Step::Cm(B));
+            }
+            pair.finish();
+            assert_eq!(pair.reason(B), &CloseReason::PeerClosed);
+            assert_eq!(pair.sides[B].received, expected);
+        }
+    }
+}
+
+#[test]
+fn a_message_that_the_hello_does_not_allow_is_a_violation() {
+    let now = Instant::now();
+    let hello = Hello {
+        version: 1,
+        features: 0,
+        window: 4,
+        eager_size: 64,
+        max_message: 64,
+        keepalive_ms: 0,
+        nonce: 1,
+    };
+    for (len, allowed) in [(64, true), (65, false)] {
+        let mut conn = Connection::requested(params(), 1, &hello.emit(b""), now).unwrap();
+        conn.accept(b"", now);
+        conn.handle_cm_event(CmInput::Established { private_data: &[] }, now);
+        conn.handle_recv(0, &data(4, &vec![0; len]), now);
+        let messages = std::iter::from_fn(|| conn.poll_output())
+            .filter(|output| matches!(output, Output::Event(Event::Message { .. })))
+            .count();
+        assert_eq!(messages, usize::from(allowed));
+        if !allowed {
+            assert_eq!(violated_field(conn.close_reason().unwrap()), "len");
+        }
+    }
+}
+
+#[test]
+fn a_second_close_takes_the_connection_down() {
+    let mut pair = pair();
+    for _ in 0..2 {
+        pair.forge(A, &control(Kind::Close));
+        pair.take(Step::Wire(A));
+    }
+    pair.take(Step::Cq(B));
+    assert_eq!(pair.sides[B].conn.state.name(), "Closing");
+    pair.take(Step::Cq(B));
+    assert_eq!(pair.sides[B].conn.state.name(), "Draining");
+}
