@@ -11,7 +11,7 @@ mod wait;
 mod waiting;
 
 use std::{
-    fmt,
+    fmt, ptr,
     sync::{Arc, Mutex, PoisonError, Weak},
     thread::{self, JoinHandle},
 };
@@ -99,6 +99,12 @@ impl Engine {
     /// [`close_timeout`](crate::Config::close_timeout). Later calls on any handle of this engine fail. Memory of messages that the
     /// application still holds stays until they are dropped.
     pub fn shutdown(self) {
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if ptr::eq(shared.as_ptr(), Arc::as_ptr(&self.inner)) {
+            // Whoever asks for the shared engine from now on gets one that works.
+            *shared = Weak::new();
+        }
+        drop(shared);
         self.inner.mailbox.send(Command::ShutDown);
         let thread = self
             .inner

@@ -274,6 +274,23 @@ fn a_bad_configuration_is_refused_before_anything_happens() {
 }
 
 #[test]
+fn an_engine_that_was_shut_down_says_so_and_the_next_shared_one_works() {
+    let _watchdog = Watchdog::new("an_engine_that_was_shut_down", 60);
+    let address = Lab::get().at(0);
+    let listener = Listener::bind(address).unwrap();
+    let engine = Engine::shared().unwrap();
+    engine.clone().shutdown();
+    let error = listener.accept_timeout(PATIENCE).unwrap_err();
+    assert!(matches!(error, Error::EngineShutDown), "{error:?}");
+    let error = Connector::new()
+        .engine(&engine)
+        .connect(address)
+        .unwrap_err();
+    assert!(matches!(error, Error::EngineShutDown), "{error:?}");
+    Listener::bind(address).unwrap();
+}
+
+#[test]
 fn private_data_travels_both_ways_and_with_a_rejection() {
     let _watchdog = Watchdog::new("private_data_travels_both_ways_and_with_a_rejection", 60);
     let lab = Lab::get();
