@@ -23,8 +23,10 @@ pub struct AddrInfoHints {
     pub passive: bool,
     /// The node is an address, not a name to look up: `RAI_NUMERICHOST`. Default `false`.
     pub numeric_host: bool,
-    /// The port space. Default: what follows from the type of the queue pair, TCP for reliable connections.
+    /// The port space. Default: TCP.
     pub port_space: Option<PortSpace>,
+    /// The local address to connect from. Default: what the route to the peer says.
+    pub src: Option<SocketAddr>,
 }
 
 /// Addresses for a name and a service, as librdmacm resolves them.
@@ -45,7 +47,8 @@ impl AddrInfo {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a zero byte in either; others of `rdma_getaddrinfo`.
+    /// `EINVAL` for a zero byte in either, and for a service that is not known; `EADDRNOTAVAIL` for a node that is not, `EAGAIN` when that
+    /// may change; others of [`rdma_getaddrinfo(3)`](https://man7.org/linux/man-pages/man3/rdma_getaddrinfo.3.html).
     #[doc(alias = "rdma_getaddrinfo")]
     pub fn new(node: Option<&str>, service: &str, hints: AddrInfoHints) -> Result<Self, OsError> {
         const CALL: &str = "rdma_getaddrinfo";
@@ -67,13 +70,17 @@ impl AddrInfo {
         }
         let mut list = ptr::null_mut();
         let node = node.as_ref().map_or(ptr::null(), |node| node.as_ptr());
-        // SAFETY: the strings end with zero, the hints are a local, and so is the out pointer.
+        let mut src = hints.src.map(sockaddr::from_std);
+        if let Some(src) = &mut src {
+            raw.ai_src_len = size_of_val(src) as libc::socklen_t;
+            raw.ai_src_addr = ptr::from_mut(src).cast();
+        }
+        // SAFETY: the strings end with zero; the hints, what they point to and the out pointer are locals.
         let ret = unsafe { ffi::rdma_getaddrinfo(node, service.as_ptr(), raw, &raw mut list) };
-        match ret {
-            // The system's resolver has numbers of its own, which are positive and not those of errno.
-            1.. => return Err(OsError::new(CALL, libc::EADDRNOTAVAIL)),
-            _ => cvt(CALL, ret)?,
-        };
+        if let Some(errno) = resolver_errno(ret) {
+            return Err(OsError::new(CALL, errno));
+        }
+        cvt(CALL, ret)?;
         Ok(Self {
             list: cvt_ptr(CALL, list)?,
         })
@@ -105,6 +112,20 @@ impl AddrInfo {
     }
 }
 
+/// The error number for an answer that is the system resolver's: librdmacm hands its numbers through, which are not those of `errno`.
+///
+/// `EAI_BADFLAGS` has the number with which librdmacm says that `errno` is set, and cannot come: the flags are always good.
+fn resolver_errno(ret: libc::c_int) -> Option<libc::c_int> {
+    match ret {
+        0 | -1 => None,
+        libc::EAI_AGAIN => Some(libc::EAGAIN),
+        libc::EAI_FAMILY => Some(libc::EAFNOSUPPORT),
+        libc::EAI_MEMORY => Some(libc::ENOMEM),
+        libc::EAI_SERVICE => Some(libc::EINVAL),
+        _ => Some(libc::EADDRNOTAVAIL),
+    }
+}
+
 impl fmt::Debug for AddrInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AddrInfo")
@@ -118,5 +139,24 @@ impl Drop for AddrInfo {
     fn drop(&mut self) {
         // SAFETY: `rdma_getaddrinfo` gave it, and it is freed once.
         unsafe { ffi::rdma_freeaddrinfo(self.as_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_resolvers_numbers_become_error_numbers() {
+        assert_eq!(resolver_errno(0), None);
+        assert_eq!(resolver_errno(-1), None);
+        assert_eq!(resolver_errno(libc::EAI_NONAME), Some(libc::EADDRNOTAVAIL));
+        assert_eq!(resolver_errno(libc::EAI_AGAIN), Some(libc::EAGAIN));
+    }
+
+    #[test]
+    fn a_zero_byte_is_refused() {
+        let error = AddrInfo::new(Some("a\0b"), "1", AddrInfoHints::default()).unwrap_err();
+        assert_eq!(error, OsError::new("rdma_getaddrinfo", libc::EINVAL));
     }
 }

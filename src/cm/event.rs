@@ -61,7 +61,9 @@ impl CmEvent {
         // SAFETY: as above.
         let listen_id = unsafe { raw.listen_id.as_ref() };
         let (mut conn, mut ud, mut private_data) = (None, None, PrivateData::default());
-        if multicast || id.is_some_and(|id| QpType::from_raw(id.qp_type) == QpType::UD) {
+        if matches!(event, CmEventType::USER | CmEventType::INTERNAL) {
+            // A number stands where others have a pointer.
+        } else if multicast || id.is_some_and(|id| QpType::from_raw(id.qp_type) == QpType::UD) {
             // SAFETY: librdmacm writes this member for ids of datagrams and for multicast; it is zeroed where it writes nothing.
             let param = unsafe { &raw.param.ud };
             ud = Some(UdEventParam {
@@ -131,7 +133,8 @@ impl CmEvent {
         self.listen_context
     }
 
-    /// What it says about the connection; zeros where the event carries nothing. `None` for ids of datagrams.
+    /// What it says about the connection; zeros where the event carries nothing. `None` for ids of datagrams, and for what no connection
+    /// manager says.
     #[must_use]
     pub fn conn(&self) -> Option<ConnEventParam> {
         self.conn

@@ -8,10 +8,16 @@ use std::{
     time::Duration,
 };
 
-use super::CmEvent;
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
+
+use super::{CmEvent, Devices};
 use crate::{
     status::OsError,
     sys::{self, cvt, cvt_ptr, ffi},
+    verbs::Context,
 };
 
 /// Where the events of ids come in. Reading never blocks; its file descriptor is readable when there is an event.
@@ -27,8 +33,10 @@ pub struct EventChannel {
 struct Inner {
     raw: NonNull<ffi::rdma_event_channel>,
     /// Taken by whoever reads an event and by whoever calls something on an id of this channel: librdmacm writes into the id
-    /// while it reads an event, under no lock of its own that an id's other users would take.
+    /// while it reads an event, under no lock of its own that an id's other users would take. No other lock is taken under it.
     lock: Mutex<()>,
+    /// The devices as they were when an id's was last looked for in vain: asking librdmacm for them anew takes a while.
+    devices: Mutex<Option<Devices>>,
 }
 
 // SAFETY: the structure behind the pointer is only read, and what librdmacm does through it happens under `lock`.
@@ -41,7 +49,8 @@ impl EventChannel {
     ///
     /// # Errors
     ///
-    /// Of `rdma_create_event_channel`: `ENODEV` or `ENOENT` where the kernel has no connection manager (module `rdma_ucm`).
+    /// Of `rdma_create_event_channel`: `ENODEV` where there is no RDMA device, `ENOENT` where the kernel has no connection manager (module
+    /// `rdma_ucm`), `EMFILE` where the process has too many files open.
     #[doc(alias = "rdma_create_event_channel")]
     pub fn new() -> Result<Self, OsError> {
         // SAFETY: it has no preconditions.
@@ -50,7 +59,8 @@ impl EventChannel {
         let this = Self {
             inner: Arc::new(Inner {
                 raw,
-                lock: Mutex::new(()),
+                lock: Mutex::default(),
+                devices: Mutex::default(),
             }),
         };
         sys::set_nonblocking(this.as_fd())?;
@@ -65,7 +75,7 @@ impl EventChannel {
     #[doc(alias = "rdma_get_cm_event")]
     #[doc(alias = "rdma_ack_cm_event")]
     pub fn poll_event(&self) -> Result<Option<CmEvent>, OsError> {
-        let _lock = self.lock();
+        let lock = self.lock();
         let mut raw = ptr::null_mut();
         // SAFETY: the channel exists, the out pointer is a local, and the lock keeps others from the ids that are written.
         let ret = unsafe { ffi::rdma_get_cm_event(self.as_ptr(), &raw mut raw) };
@@ -81,6 +91,8 @@ impl EventChannel {
         let event = unsafe { CmEvent::copy(raw, self) };
         // SAFETY: it is acknowledged once, and the copy does not point into it.
         let ret = unsafe { ffi::rdma_ack_cm_event(raw) };
+        // Before an error can drop the event, and the id in it: destroying that takes the lock.
+        drop(lock);
         cvt("rdma_ack_cm_event", ret)?;
         Ok(Some(event))
     }
@@ -103,19 +115,43 @@ impl EventChannel {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn as_ptr(&self) -> *mut ffi::rdma_event_channel {
-        self.inner.raw.as_ptr()
+    /// The device behind the pointer that an id of this channel has.
+    ///
+    /// The list that is kept for the next time holds its devices, so no other device can come to have the address of one of them.
+    pub(super) fn device(&self, raw: *mut ffi::ibv_context) -> Result<Option<Context>, OsError> {
+        let mut devices = self
+            .inner
+            .devices
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = devices.as_ref().and_then(|devices| devices.find(raw)) {
+            return Ok(Some(found));
+        }
+        let fresh = Devices::get()?;
+        let found = fresh.find(raw);
+        *devices = Some(fresh);
+        Ok(found)
     }
 
-    pub(super) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
+    /// Whether an event waits to be read.
+    pub(super) fn is_readable(&self) -> bool {
+        let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+        // Interrupted before it could say no: it might be.
+        matches!(
+            poll(&mut fds, PollTimeout::ZERO),
+            Ok(1..) | Err(Errno::EINTR)
+        )
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut ffi::rdma_event_channel {
+        self.inner.raw.as_ptr()
     }
 }
 
 impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel exists, and the field does not change.
-        let fd = unsafe { self.inner.raw.as_ref() }.fd;
+        let fd = unsafe { (*self.as_ptr()).fd };
         // SAFETY: it is open until the channel is destroyed, which `self` keeps from happening.
         unsafe { BorrowedFd::borrow_raw(fd) }
     }

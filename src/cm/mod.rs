@@ -16,6 +16,8 @@
 //! librdmacm writes into an id, its device and its route, while it reads an event of that id. So each channel has a lock; reading
 //! an event takes it, and so does every call on an id of that channel. Ids may therefore be used by any thread.
 //!
+//! A synchronous id has a channel of its own, and waits for its events with nothing locked.
+//!
 //! # Cleanup
 //!
 //! Handles may be dropped in any order. A queue pair holds its id, an id holds its channel, and the C objects go in the one order that

@@ -7,8 +7,8 @@ const CAPACITY: usize = u8::MAX as usize;
 
 /// Bytes that travel along with a connect request, an acceptance or a rejection.
 ///
-/// How many fit depends on the message and the port space; for [`PortSpace::TCP`](super::PortSpace::TCP) over InfiniBand and RoCE: 56 in a request,
-/// 196 in an acceptance, 148 in a rejection. What is received may be longer than what was sent, padded with zeros, so a protocol must
+/// How many fit depends on the message and on whether it is about a connection or about datagrams; see the constants. These are the limits
+/// of InfiniBand and RoCE with IP addresses, and are kept on iWARP, too. What is received may be longer than what was sent, padded with zeros, so a protocol must
 /// carry its own length.
 #[derive(Clone, Copy)]
 pub struct PrivateData {
@@ -17,14 +17,18 @@ pub struct PrivateData {
 }
 
 impl PrivateData {
-    /// The most that a connect request carries in port space TCP, in bytes.
+    /// The most that a connect request carries, in bytes.
     pub const CONNECT_MAX: usize = 56;
-    /// The most that an acceptance carries in port space TCP, in bytes.
+    /// The most that the acceptance of a connection carries, in bytes.
     pub const ACCEPT_MAX: usize = 196;
-    /// The most that a rejection carries, in bytes.
+    /// The most that the rejection of a connection carries, in bytes.
     pub const REJECT_MAX: usize = 148;
+    /// The most that a connect request for datagrams carries, in bytes.
+    pub const UD_CONNECT_MAX: usize = 180;
+    /// The most that an acceptance or a rejection for datagrams carries, in bytes.
+    pub const UD_ACCEPT_MAX: usize = 136;
 
-    /// Refuses data that the message `call` cannot carry. librdmacm itself would cut it off or fail without saying why.
+    /// Refuses data that the message `call` cannot carry, which the kernel would do without saying why.
     pub(super) fn check(&self, call: &'static str, limit: usize) -> Result<(), OsError> {
         if self.len() > limit {
             Err(OsError::new(call, libc::EMSGSIZE))

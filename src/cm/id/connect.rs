@@ -1,26 +1,32 @@
 //! Listening, connecting, accepting, rejecting, disconnecting.
 #![allow(unsafe_code)]
 
-use std::net::SocketAddr;
+use libc::c_int;
 
 use super::CmId;
 use crate::{
     cm::{ConnParam, PrivateData},
-    status::OsError,
-    sys::{ffi, sockaddr},
+    status::{CmEventType, OsError},
+    sys::{cvt, ffi},
+    verbs::QpType,
 };
 
+/// A call that rejects a request.
+type Reject = unsafe extern "C" fn(*mut ffi::rdma_cm_id, *const libc::c_void, u8) -> c_int;
+
 impl CmId {
-    /// Takes connect requests from now on, `backlog` at a time; each is a CONNECT_REQUEST.
+    /// Takes connect requests from now on; each is a CONNECT_REQUEST. As many as `backlog` wait to be read.
     ///
     /// # Errors
     ///
     /// Of [`rdma_listen(3)`](https://man7.org/linux/man-pages/man3/rdma_listen.3.html).
     #[doc(alias = "rdma_listen")]
     pub fn listen(&mut self, backlog: i32) -> Result<(), OsError> {
-        self.step("rdma_listen", |id| {
+        self.inner.with(|id, local| {
+            // Also if the call fails: what it does after the kernel's part can.
+            local.listens = true;
             // SAFETY: the id exists and is locked.
-            unsafe { ffi::rdma_listen(id, backlog) }
+            cvt("rdma_listen", unsafe { ffi::rdma_listen(id, backlog) }).map(drop)
         })
     }
 
@@ -29,118 +35,153 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` above [`PrivateData::CONNECT_MAX`] bytes of private data; others of
-    /// [`rdma_connect(3)`](https://man7.org/linux/man-pages/man3/rdma_connect.3.html).
+    /// `EMSGSIZE` above [`PrivateData::CONNECT_MAX`] bytes of private data, for datagrams [`PrivateData::UD_CONNECT_MAX`]; `EINVAL` before
+    /// the address is resolved; others of [`rdma_connect(3)`](https://man7.org/linux/man-pages/man3/rdma_connect.3.html).
     #[doc(alias = "rdma_connect")]
     pub fn connect(&mut self, param: &ConnParam) -> Result<(), OsError> {
-        param
-            .private_data
-            .check("rdma_connect", PrivateData::CONNECT_MAX)?;
+        const CALL: &str = "rdma_connect";
+        let limit = if self.is_datagram() {
+            PrivateData::UD_CONNECT_MAX
+        } else {
+            PrivateData::CONNECT_MAX
+        };
+        param.private_data.check(CALL, limit)?;
         let mut raw = param.to_raw();
-        self.step("rdma_connect", |id| {
-            // SAFETY: the id exists and is locked; the parameters are a local that points into `param`.
+        self.inner.call_bound(CALL, |id| {
+            // SAFETY: the id exists, is locked, and has a device; the parameters are a local that points into `param`.
             unsafe { ffi::rdma_connect(id, &raw mut raw) }
-        })
+        })?;
+        self.complete(
+            CALL,
+            &[CmEventType::ESTABLISHED, CmEventType::CONNECT_RESPONSE],
+        )
     }
 
-    /// Accepts a request: ESTABLISHED on both sides.
+    /// Accepts a request: ESTABLISHED on both sides, for datagrams on the peer's only.
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` above [`PrivateData::ACCEPT_MAX`] bytes of private data; others of
+    /// `EMSGSIZE` above [`PrivateData::ACCEPT_MAX`] bytes of private data, for datagrams [`PrivateData::UD_ACCEPT_MAX`]; others of
     /// [`rdma_accept(3)`](https://man7.org/linux/man-pages/man3/rdma_accept.3.html).
     #[doc(alias = "rdma_accept")]
     pub fn accept(&mut self, param: &ConnParam) -> Result<(), OsError> {
-        param
-            .private_data
-            .check("rdma_accept", PrivateData::ACCEPT_MAX)?;
+        const CALL: &str = "rdma_accept";
+        let datagram = self.is_datagram();
+        let limit = if datagram {
+            PrivateData::UD_ACCEPT_MAX
+        } else {
+            PrivateData::ACCEPT_MAX
+        };
+        param.private_data.check(CALL, limit)?;
         let mut raw = param.to_raw();
-        self.step("rdma_accept", |id| {
-            // SAFETY: the id exists and is locked; the parameters are a local that points into `param`.
+        self.inner.call_bound(CALL, |id| {
+            // SAFETY: the id exists, is locked, and has a device; the parameters are a local that points into `param`.
             unsafe { ffi::rdma_accept(id, &raw mut raw) }
-        })
+        })?;
+        if datagram {
+            return Ok(());
+        }
+        self.complete(CALL, &[CmEventType::ESTABLISHED])
     }
 
     /// Rejects a request, with bytes for the peer's program: its REJECTED has the reason CONSUMER_DEFINED.
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` above [`PrivateData::REJECT_MAX`] bytes; others of
+    /// `EMSGSIZE` above [`PrivateData::REJECT_MAX`] bytes, for datagrams [`PrivateData::UD_ACCEPT_MAX`]; others of
     /// [`rdma_reject(3)`](https://man7.org/linux/man-pages/man3/rdma_reject.3.html).
     #[doc(alias = "rdma_reject")]
     pub fn reject(&mut self, private_data: &[u8]) -> Result<(), OsError> {
-        let data = PrivateData::try_from(private_data)?;
-        data.check("rdma_reject", PrivateData::REJECT_MAX)?;
-        self.step("rdma_reject", |id| {
+        self.reject_by("rdma_reject", ffi::rdma_reject, private_data)
+    }
+
+    /// Rejects a request because of what it offers in [enhanced connection establishment](super::Ece): its REJECTED has the reason
+    /// VENDOR_OPTION_NOT_SUPPORTED.
+    ///
+    /// # Errors
+    ///
+    /// As [`reject`](Self::reject).
+    #[doc(alias = "rdma_reject_ece")]
+    pub fn reject_ece(&mut self, private_data: &[u8]) -> Result<(), OsError> {
+        self.reject_by("rdma_reject_ece", ffi::rdma_reject_ece, private_data)
+    }
+
+    fn reject_by(
+        &mut self,
+        name: &'static str,
+        reject: Reject,
+        private_data: &[u8],
+    ) -> Result<(), OsError> {
+        let limit = if self.is_datagram() {
+            PrivateData::UD_ACCEPT_MAX
+        } else {
+            PrivateData::REJECT_MAX
+        };
+        let data =
+            PrivateData::try_from(private_data).map_err(|error| OsError::new(name, error.errno))?;
+        data.check(name, limit)?;
+        self.inner.call(name, |id| {
             // SAFETY: the id exists and is locked; the bytes are a local's, fewer than 256.
-            unsafe { ffi::rdma_reject(id, data.as_ptr().cast(), data.len() as u8) }
+            unsafe { reject(id, data.as_ptr().cast(), data.len() as u8) }
         })
     }
 
     /// Disconnects: DISCONNECTED on both sides. The queue pair goes to its error state.
     ///
+    /// Where there is no connection, it may do nothing, and no event comes. A synchronous id waits for one only if there is a connection.
+    ///
     /// # Errors
     ///
-    /// Of [`rdma_disconnect(3)`](https://man7.org/linux/man-pages/man3/rdma_disconnect.3.html): `EINVAL` when there is no connection.
+    /// Of [`rdma_disconnect(3)`](https://man7.org/linux/man-pages/man3/rdma_disconnect.3.html): `EINVAL` when nothing was connected yet. For
+    /// a synchronous id `ETIMEDOUT` when it is disconnected and the peer did not confirm it.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&mut self) -> Result<(), OsError> {
-        self.step("rdma_disconnect", |id| {
+        const CALL: &str = "rdma_disconnect";
+        self.inner.call(CALL, |id| {
             // SAFETY: the id exists and is locked.
             unsafe { ffi::rdma_disconnect(id) }
-        })
+        })?;
+        if self.mode.is_connected() {
+            self.complete(CALL, &[CmEventType::DISCONNECTED])?;
+        }
+        Ok(())
     }
 
     /// After a CONNECT_RESPONSE, when the program has moved its own queue pair to its sending state: completes the connection.
     ///
     /// # Errors
     ///
-    /// Of [`rdma_establish(3)`](https://man7.org/linux/man-pages/man3/rdma_establish.3.html).
+    /// `EINVAL` when the queue pair is the id's: librdmacm did it already. Others of
+    /// [`rdma_establish(3)`](https://man7.org/linux/man-pages/man3/rdma_establish.3.html).
     #[doc(alias = "rdma_establish")]
     pub fn establish(&mut self) -> Result<(), OsError> {
-        self.step("rdma_establish", |id| {
+        self.inner.call("rdma_establish", |id| {
             // SAFETY: the id exists and is locked.
             unsafe { ffi::rdma_establish(id) }
-        })
+        })?;
+        self.mode.set_connected(true);
+        Ok(())
     }
 
-    /// Tells the connection manager that the device saw the peer's first message before ESTABLISHED (async event COMM_EST).
+    /// Tells the connection manager that the device saw the peer's first message before ESTABLISHED: the asynchronous event
+    /// [`COMM_EST`](crate::verbs::AsyncEventType::COMM_EST).
     ///
     /// # Errors
     ///
     /// Of [`rdma_notify(3)`](https://man7.org/linux/man-pages/man3/rdma_notify.3.html).
     #[doc(alias = "rdma_notify")]
     pub fn notify_comm_est(&mut self) -> Result<(), OsError> {
-        self.step("rdma_notify", |id| {
+        self.inner.call("rdma_notify", |id| {
             // SAFETY: the id exists and is locked.
             unsafe { ffi::rdma_notify(id, ffi::ibv_event_type::IBV_EVENT_COMM_EST) }
         })
     }
 
-    /// Joins a multicast group: MULTICAST_JOIN, with the way to the group, or MULTICAST_ERROR. For ids of datagrams.
-    ///
-    /// # Errors
-    ///
-    /// Of [`rdma_join_multicast(3)`](https://man7.org/linux/man-pages/man3/rdma_join_multicast.3.html).
-    #[doc(alias = "rdma_join_multicast")]
-    pub fn join_multicast(&mut self, group: SocketAddr) -> Result<(), OsError> {
-        let mut group = sockaddr::from_std(group);
-        self.step("rdma_join_multicast", |id| {
-            // SAFETY: the id exists and is locked; the address is a local of the size of any. The context is never followed.
-            unsafe { ffi::rdma_join_multicast(id, (&raw mut group).cast(), std::ptr::null_mut()) }
-        })
-    }
-
-    /// Leaves a multicast group.
-    ///
-    /// # Errors
-    ///
-    /// Of [`rdma_leave_multicast(3)`](https://man7.org/linux/man-pages/man3/rdma_leave_multicast.3.html).
-    #[doc(alias = "rdma_leave_multicast")]
-    pub fn leave_multicast(&mut self, group: SocketAddr) -> Result<(), OsError> {
-        let mut group = sockaddr::from_std(group);
-        self.step("rdma_leave_multicast", |id| {
-            // SAFETY: the id exists and is locked; the address is a local of the size of any.
-            unsafe { ffi::rdma_leave_multicast(id, (&raw mut group).cast()) }
+    /// Whether it is for datagrams, which are "connected" by other messages, with room for other amounts of private data.
+    fn is_datagram(&self) -> bool {
+        self.inner.with(|id, _| {
+            // SAFETY: the id exists and is locked.
+            QpType::from_raw(unsafe { (*id).qp_type }) == QpType::UD
         })
     }
 }

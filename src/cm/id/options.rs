@@ -28,11 +28,13 @@ pub struct Ece {
 }
 
 impl CmId {
-    /// The type of service of this id's packets: `RDMA_OPTION_ID_TOS`. Before the route is resolved.
+    /// The type of service of this id's packets, DSCP and ECN as in the IP header: `RDMA_OPTION_ID_TOS`. Before the route is resolved.
     ///
     /// # Errors
     ///
     /// Of [`rdma_set_option(3)`](https://man7.org/linux/man-pages/man3/rdma_set_option.3.html), like all options.
+    #[doc(alias = "RDMA_OPTION_ID_TOS")]
+    #[doc(alias = "rdma_set_option")]
     pub fn set_tos(&mut self, tos: u8) -> Result<(), OsError> {
         self.set_option(consts::RDMA_OPTION_ID_TOS, tos)
     }
@@ -43,6 +45,7 @@ impl CmId {
     /// # Errors
     ///
     /// As [`set_tos`](Self::set_tos).
+    #[doc(alias = "RDMA_OPTION_ID_REUSEADDR")]
     pub fn set_reuseaddr(&mut self, reuse: bool) -> Result<(), OsError> {
         self.set_option(consts::RDMA_OPTION_ID_REUSEADDR, c_int::from(reuse))
     }
@@ -52,6 +55,7 @@ impl CmId {
     /// # Errors
     ///
     /// As [`set_tos`](Self::set_tos).
+    #[doc(alias = "RDMA_OPTION_ID_AFONLY")]
     pub fn set_afonly(&mut self, only: bool) -> Result<(), OsError> {
         self.set_option(consts::RDMA_OPTION_ID_AFONLY, c_int::from(only))
     }
@@ -62,23 +66,24 @@ impl CmId {
     /// # Errors
     ///
     /// As [`set_tos`](Self::set_tos).
+    #[doc(alias = "RDMA_OPTION_ID_ACK_TIMEOUT")]
     pub fn set_ack_timeout(&mut self, exponent: u8) -> Result<(), OsError> {
         self.set_option(consts::RDMA_OPTION_ID_ACK_TIMEOUT, exponent)
     }
 
     fn set_option<T>(&mut self, name: c_int, mut value: T) -> Result<(), OsError> {
-        self.step("rdma_set_option", |id| {
+        self.inner.call("rdma_set_option", |id| {
             let value = ptr::from_mut(&mut value).cast();
             // SAFETY: the id exists and is locked; the value is a local of this size.
             unsafe { ffi::rdma_set_option(id, consts::RDMA_OPTION_ID, name, value, size_of::<T>()) }
         })
     }
 
-    /// What to offer the peer. Before connecting or accepting.
+    /// What to offer the peer, for a queue pair that the program made itself. Before connecting or accepting.
     ///
     /// # Errors
     ///
-    /// Of `rdma_set_local_ece`.
+    /// `EINVAL` when the id has a queue pair, for which librdmacm does it, and for vendor 0, which stands for nothing at all.
     #[doc(alias = "rdma_set_local_ece")]
     pub fn set_local_ece(&mut self, ece: Ece) -> Result<(), OsError> {
         let mut raw = ffi::ibv_ece {
@@ -86,17 +91,18 @@ impl CmId {
             options: ece.options,
             comp_mask: 0,
         };
-        self.step("rdma_set_local_ece", |id| {
+        self.inner.call("rdma_set_local_ece", |id| {
             // SAFETY: the id exists and is locked; the structure is a local.
             unsafe { ffi::rdma_set_local_ece(id, &raw mut raw) }
         })
     }
 
-    /// What the peer offered. After CONNECT_REQUEST, CONNECT_RESPONSE or ESTABLISHED.
+    /// What the peer offered, for a queue pair that the program made itself: after CONNECT_REQUEST or CONNECT_RESPONSE. Zeros: nothing.
     ///
     /// # Errors
     ///
-    /// Of [`rdma_get_remote_ece(3)`](https://man7.org/linux/man-pages/man3/rdma_get_remote_ece.3.html).
+    /// `EINVAL` when the id has a queue pair, for which librdmacm does it: see
+    /// [`rdma_get_remote_ece(3)`](https://man7.org/linux/man-pages/man3/rdma_get_remote_ece.3.html).
     #[doc(alias = "rdma_get_remote_ece")]
     pub fn get_remote_ece(&mut self) -> Result<Ece, OsError> {
         let mut raw = ffi::ibv_ece {
@@ -104,7 +110,7 @@ impl CmId {
             options: 0,
             comp_mask: 0,
         };
-        self.step("rdma_get_remote_ece", |id| {
+        self.inner.call("rdma_get_remote_ece", |id| {
             // SAFETY: the id exists and is locked; the structure is a local.
             unsafe { ffi::rdma_get_remote_ece(id, &raw mut raw) }
         })?;

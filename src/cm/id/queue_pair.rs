@@ -16,7 +16,8 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `EINVAL` when the id has a queue pair already, is not bound to a device, or something named here belongs to another device;
+    /// `EINVAL` when the id has a queue pair already, is not bound to a device, or something named here belongs to another device (one of
+    /// [`verbs`](Self::verbs) is right, one that the program opened itself is another);
     /// others of [`rdma_create_qp(3)`](https://man7.org/linux/man-pages/man3/rdma_create_qp.3.html).
     #[doc(alias = "rdma_create_qp")]
     pub fn create_qp(
@@ -27,7 +28,7 @@ impl CmId {
         const CALL: &str = "rdma_create_qp";
         attr.check(CALL, pd)?;
         let mut raw = attr.to_raw();
-        let qp = self.inner.with(|id| {
+        let qp = self.inner.with(|id, _| {
             // SAFETY: the id exists and is locked.
             let verbs = unsafe { (*id).verbs };
             // SAFETY: the id exists and is locked.
@@ -59,7 +60,7 @@ impl CmId {
         let raw = unsafe { raw.assume_init_mut() };
         raw.qp_state = state.raw();
         let mut mask = 0;
-        self.step("rdma_init_qp_attr", |id| {
+        self.inner.call("rdma_init_qp_attr", |id| {
             // SAFETY: the id exists and is locked; the structure and the mask are locals.
             unsafe { ffi::rdma_init_qp_attr(id, raw, &raw mut mask) }
         })?;
@@ -72,7 +73,9 @@ impl CmId {
 
 impl QpOwner for Inner {
     fn destroy_qp(&self, _raw: NonNull<ffi::ibv_qp>) {
-        self.with(|id| {
+        self.with(|id, local| {
+            // SAFETY: the id exists, for the queue pair holds it, and is locked.
+            unsafe { local.leave_groups(id) };
             // SAFETY: the id exists, for the queue pair holds it, and is locked; it has this queue pair and no other.
             unsafe { ffi::rdma_destroy_qp(id) };
         });

@@ -1,0 +1,161 @@
+//! From addresses to a device and a route.
+#![allow(unsafe_code)]
+
+use std::{net::SocketAddr, ptr, time::Duration};
+
+use libc::c_int;
+
+use super::CmId;
+use crate::{
+    status::{CmEventType, OsError, open_enum},
+    sys::{ffi, sockaddr},
+    verbs::Context,
+};
+
+open_enum! {
+    /// Which kind of service a port number means: `enum rdma_port_space`.
+    #[doc(alias = "rdma_port_space")]
+    pub struct PortSpace(u32);
+    /// Datagrams over IP over InfiniBand, whose queue pairs can talk to its.
+    IPOIB = 0x0002;
+    /// Reliable connections, addressed by IP address and port.
+    TCP = 0x0106;
+    /// Datagrams, addressed by IP address and port.
+    UDP = 0x0111;
+    /// Any service, addressed as InfiniBand does.
+    IB = 0x013f;
+}
+
+impl CmId {
+    /// Binds to a local address. Port 0 takes a free one. An address that says which interface binds to its device, too.
+    ///
+    /// # Errors
+    ///
+    /// Of [`rdma_bind_addr(3)`](https://man7.org/linux/man-pages/man3/rdma_bind_addr.3.html): `EADDRINUSE`, `EADDRNOTAVAIL`, `ENODEV`.
+    #[doc(alias = "rdma_bind_addr")]
+    pub fn bind_addr(&mut self, addr: SocketAddr) -> Result<(), OsError> {
+        let mut addr = sockaddr::from_std(addr);
+        self.inner.call("rdma_bind_addr", |id| {
+            // SAFETY: the id exists and is locked; the address is a local of the size of any.
+            unsafe { ffi::rdma_bind_addr(id, (&raw mut addr).cast()) }
+        })
+    }
+
+    /// Finds the device and the neighbour for `dst`: ADDR_RESOLVED or ADDR_ERROR, after `timeout` at the latest.
+    ///
+    /// With `src`, binds to that address first.
+    ///
+    /// # Errors
+    ///
+    /// Of [`rdma_resolve_addr(3)`](https://man7.org/linux/man-pages/man3/rdma_resolve_addr.3.html).
+    #[doc(alias = "rdma_resolve_addr")]
+    pub fn resolve_addr(
+        &mut self,
+        src: Option<SocketAddr>,
+        dst: SocketAddr,
+        timeout: Duration,
+    ) -> Result<(), OsError> {
+        let mut src = src.map(sockaddr::from_std);
+        let mut dst = sockaddr::from_std(dst);
+        let src = src
+            .as_mut()
+            .map_or(ptr::null_mut(), |src| ptr::from_mut(src).cast());
+        self.inner.call("rdma_resolve_addr", |id| {
+            // SAFETY: the id exists and is locked; the addresses are locals of the size of any, or null.
+            unsafe { ffi::rdma_resolve_addr(id, src, (&raw mut dst).cast(), millis(timeout)) }
+        })?;
+        self.complete("rdma_resolve_addr", &[CmEventType::ADDR_RESOLVED])
+    }
+
+    /// Finds the route to the resolved address: ROUTE_RESOLVED or ROUTE_ERROR, after `timeout` at the latest.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` before the address is resolved; others of
+    /// [`rdma_resolve_route(3)`](https://man7.org/linux/man-pages/man3/rdma_resolve_route.3.html).
+    #[doc(alias = "rdma_resolve_route")]
+    pub fn resolve_route(&mut self, timeout: Duration) -> Result<(), OsError> {
+        self.inner.call_bound("rdma_resolve_route", |id| {
+            // SAFETY: the id exists, is locked, and has a device.
+            unsafe { ffi::rdma_resolve_route(id, millis(timeout)) }
+        })?;
+        self.complete("rdma_resolve_route", &[CmEventType::ROUTE_RESOLVED])
+    }
+
+    /// The local address, once there is one.
+    #[must_use]
+    #[doc(alias = "rdma_get_local_addr")]
+    #[doc(alias = "rdma_get_src_port")]
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.inner.with(|id, _| {
+            // SAFETY: the id exists and is locked.
+            let addr = unsafe { &raw const (*id).route.addr.src_addr_union };
+            // SAFETY: as above; this union has room for any address.
+            unsafe { sockaddr::from_ptr(addr.cast(), size_of::<libc::sockaddr_storage>()) }
+        })
+    }
+
+    /// The peer's address, once it is known.
+    #[must_use]
+    #[doc(alias = "rdma_get_peer_addr")]
+    #[doc(alias = "rdma_get_dst_port")]
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.inner.with(|id, _| {
+            // SAFETY: the id exists and is locked.
+            let addr = unsafe { &raw const (*id).route.addr.dst_addr_union };
+            // SAFETY: as above; this union has room for any address.
+            unsafe { sockaddr::from_ptr(addr.cast(), size_of::<libc::sockaddr_storage>()) }
+        })
+    }
+
+    /// The device, once the id is bound to one. `None`, too, for one that was removed.
+    ///
+    /// It is the same for all ids on it, so protection domains and memory made on it serve all of them.
+    #[must_use]
+    pub fn verbs(&self) -> Option<Context> {
+        let raw = self.inner.with(|id, _| {
+            // SAFETY: the id exists and is locked.
+            unsafe { (*id).verbs }
+        });
+        // The id, which `self` keeps, keeps its device open.
+        self.inner
+            .channel()
+            .device(raw)
+            .inspect_err(|error| log::error!("{error}"))
+            .ok()?
+    }
+
+    /// The device's port, counted from 1, once the id is bound to one; 0 before.
+    #[must_use]
+    pub fn port_num(&self) -> u8 {
+        self.inner.with(|id, _| {
+            // SAFETY: the id exists and is locked.
+            unsafe { (*id).port_num }
+        })
+    }
+}
+
+/// A time as librdmacm takes it, rounded up: milliseconds.
+fn millis(time: Duration) -> c_int {
+    c_int::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rounded_up_and_bounded() {
+        assert_eq!(millis(Duration::from_micros(1)), 1);
+        assert_eq!(millis(Duration::from_secs(2)), 2000);
+        assert_eq!(millis(Duration::MAX), c_int::MAX);
+    }
+
+    #[test]
+    fn port_spaces_are_those_of_the_header() {
+        assert_eq!(PortSpace::TCP.raw(), ffi::rdma_port_space::RDMA_PS_TCP);
+        assert_eq!(PortSpace::UDP.raw(), ffi::rdma_port_space::RDMA_PS_UDP);
+        assert_eq!(PortSpace::IB.raw(), ffi::rdma_port_space::RDMA_PS_IB);
+        assert_eq!(PortSpace::IPOIB.raw(), ffi::rdma_port_space::RDMA_PS_IPOIB);
+    }
+}

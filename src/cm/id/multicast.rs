@@ -1,0 +1,80 @@
+//! Multicast groups.
+#![allow(unsafe_code)]
+
+use std::{net::SocketAddr, ptr};
+
+use libc::c_int;
+
+use super::{CmId, Local};
+use crate::{
+    status::{CmEventType, OsError},
+    sys::{cvt, ffi, sockaddr},
+};
+
+impl CmId {
+    /// Joins a multicast group: MULTICAST_JOIN, with the way to the group, or MULTICAST_ERROR. For ids of datagrams.
+    ///
+    /// The id's queue pair, if there is one when that event is read, receives what is sent to the group. The group is left with
+    /// [`leave_multicast`](Self::leave_multicast), also where joining failed, or when the queue pair or the id is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Of [`rdma_join_multicast(3)`](https://man7.org/linux/man-pages/man3/rdma_join_multicast.3.html).
+    #[doc(alias = "rdma_join_multicast")]
+    pub fn join_multicast(&mut self, group: SocketAddr) -> Result<(), OsError> {
+        const CALL: &str = "rdma_join_multicast";
+        let mut addr = sockaddr::from_std(group);
+        self.inner.with(|id, local| {
+            // SAFETY: the id exists and is locked; the address is a local of the size of any. The context is never followed.
+            let ret =
+                unsafe { ffi::rdma_join_multicast(id, (&raw mut addr).cast(), ptr::null_mut()) };
+            cvt(CALL, ret)?;
+            local.groups.push(group);
+            Ok::<_, OsError>(())
+        })?;
+        self.complete(CALL, &[CmEventType::MULTICAST_JOIN])
+    }
+
+    /// Leaves a multicast group.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRNOTAVAIL` for one that was not joined; others of
+    /// [`rdma_leave_multicast(3)`](https://man7.org/linux/man-pages/man3/rdma_leave_multicast.3.html).
+    #[doc(alias = "rdma_leave_multicast")]
+    pub fn leave_multicast(&mut self, group: SocketAddr) -> Result<(), OsError> {
+        self.inner.with(|id, local| {
+            if let Some(place) = local.groups.iter().position(|joined| *joined == group) {
+                local.groups.swap_remove(place);
+            }
+            // SAFETY: the id exists and is locked.
+            cvt("rdma_leave_multicast", unsafe { leave(id, group) }).map(drop)
+        })
+    }
+}
+
+impl Local {
+    /// Leaves all groups. As long as a queue pair is in one, the kernel refuses to destroy it, which librdmacm does not tell; and what
+    /// librdmacm keeps of a group is not freed with the id.
+    ///
+    /// # Safety
+    ///
+    /// `id` is the id that this is about, exists, and nobody else uses it meanwhile.
+    pub(super) unsafe fn leave_groups(&mut self, id: *mut ffi::rdma_cm_id) {
+        for group in self.groups.drain(..) {
+            // SAFETY: the caller vouches for the id.
+            if let Err(error) = cvt("rdma_leave_multicast", unsafe { leave(id, group) }) {
+                log::warn!("{group}: {error}");
+            }
+        }
+    }
+}
+
+/// # Safety
+///
+/// `id` exists, and nobody else uses it meanwhile. All events that were read of it are acknowledged, so the call waits for nobody.
+unsafe fn leave(id: *mut ffi::rdma_cm_id, group: SocketAddr) -> c_int {
+    let mut addr = sockaddr::from_std(group);
+    // SAFETY: the caller vouches for the id; the address is a local of the size of any.
+    unsafe { ffi::rdma_leave_multicast(id, (&raw mut addr).cast()) }
+}
