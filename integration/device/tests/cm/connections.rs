@@ -1,0 +1,181 @@
+//! Connections from the first step to the last.
+
+use std::net::IpAddr;
+
+use device::{Lab, Watchdog};
+use rdmsg::{
+    cm::{CmId, ConnParam, EventChannel, PortSpace},
+    status::CmEventType,
+    verbs::QpState,
+};
+
+use crate::common::{
+    CLIENT, PATIENCE, Queues, SERVER, Server, Side, assert_none, connected, connecting, good,
+    resolved,
+};
+
+fn whole_life(ip: IpAddr) {
+    let (mut client, mut accepted, server) = connected(ip);
+    assert_eq!(client.id.peer_addr(), Some(server.addr));
+    assert_eq!(accepted.id.local_addr(), Some(server.addr));
+    assert_eq!(client.id.local_addr().unwrap().ip(), ip);
+    assert_eq!(client.id.local_addr(), accepted.id.peer_addr());
+    assert_eq!((client.id.port_num(), accepted.id.port_num()), (1, 1));
+    assert_eq!(client.id.context(), CLIENT);
+    assert_eq!(accepted.id.context(), SERVER);
+    client.queues.talk(&accepted.queues);
+
+    client.id.disconnect().unwrap();
+    assert_eq!(client.queues.qp.state(), Ok(QpState::ERR));
+    good(&accepted.channel, CmEventType::DISCONNECTED, SERVER);
+    accepted.id.disconnect().unwrap();
+    assert_eq!(accepted.queues.qp.state(), Ok(QpState::ERR));
+    good(&client.channel, CmEventType::DISCONNECTED, CLIENT);
+    for (Side { channel, .. }, context) in [(&client, CLIENT), (&accepted, SERVER)] {
+        good(channel, CmEventType::TIMEWAIT_EXIT, context);
+        assert_none(channel);
+    }
+}
+
+#[test]
+fn a_connection_lives_and_ends() {
+    let _watchdog = Watchdog::new("a_connection_lives_and_ends", 120);
+    whole_life(Lab::get().addr);
+}
+
+#[test]
+fn a_connection_over_ipv6_lives_and_ends() {
+    let _watchdog = Watchdog::new("a_connection_over_ipv6_lives_and_ends", 120);
+    whole_life(Lab::get().addr6);
+}
+
+/// What the events of a connection tell about it.
+#[test]
+fn events_carry_what_the_peer_asked_for() {
+    let _watchdog = Watchdog::new("events_carry_what_the_peer_asked_for", 60);
+    let server = Server::new(Lab::get().addr);
+    let channel = EventChannel::new().unwrap();
+    let mut client = resolved(&channel, server.addr, CLIENT);
+    let queues = Queues::of(&mut client);
+    let asked = ConnParam {
+        responder_resources: 3,
+        initiator_depth: 2,
+        retry_count: 5,
+        rnr_retry_count: 4,
+        ..ConnParam::default()
+    };
+    client.connect(&asked).unwrap();
+    let mut event = server.request();
+    let conn = event.conn().unwrap();
+    // Its depth is what this side is to serve, and the other way round.
+    assert_eq!((conn.responder_resources, conn.initiator_depth), (2, 3));
+    assert_eq!((conn.retry_count, conn.rnr_retry_count), (5, 4));
+    assert_eq!(conn.qp_num, queues.qp.qp_num());
+    assert!(!conn.srq);
+    assert_eq!(event.ud(), None);
+
+    let mut id = event.take_request().unwrap();
+    assert!(event.take_request().is_none(), "it was taken");
+    assert_eq!(id.context(), 0, "not its listener's");
+    let accepting = Queues::of(&mut id);
+    let granted = ConnParam {
+        responder_resources: 2,
+        initiator_depth: 1,
+        ..ConnParam::default()
+    };
+    id.accept(&granted).unwrap();
+    let event = good(&channel, CmEventType::ESTABLISHED, CLIENT);
+    let conn = event.conn().unwrap();
+    assert_eq!((conn.responder_resources, conn.initiator_depth), (1, 2));
+    assert_eq!(conn.qp_num, accepting.qp.qp_num());
+    assert_eq!(event.listen_context(), None);
+    good(&server.channel, CmEventType::ESTABLISHED, 0);
+    let (attr, peer) = (queues.qp.query().unwrap(), accepting.qp.query().unwrap());
+    assert_eq!((attr.retry_cnt, peer.rnr_retry), (Some(5), Some(4)));
+    assert_eq!((attr.max_rd_atomic, peer.max_rd_atomic), (Some(2), Some(1)));
+}
+
+/// A number set later marks the events that come later.
+#[test]
+fn an_id_can_be_renumbered() {
+    let _watchdog = Watchdog::new("an_id_can_be_renumbered", 60);
+    let server = Server::new(Lab::get().addr);
+    let channel = EventChannel::new().unwrap();
+    let mut id = CmId::new(&channel, PortSpace::TCP, u64::MAX).unwrap();
+    assert_eq!(id.context(), u64::MAX);
+    id.resolve_addr(None, server.addr, PATIENCE).unwrap();
+    good(&channel, CmEventType::ADDR_RESOLVED, u64::MAX);
+    id.set_context(0x1_2345_6789);
+    id.resolve_route(PATIENCE).unwrap();
+    good(&channel, CmEventType::ROUTE_RESOLVED, 0x1_2345_6789);
+}
+
+/// A source address is kept, and a connection may come from a chosen port.
+#[test]
+fn the_source_address_can_be_chosen() {
+    let _watchdog = Watchdog::new("the_source_address_can_be_chosen", 60);
+    let lab = Lab::get();
+    let server = Server::new(lab.addr);
+    let channel = EventChannel::new().unwrap();
+    let mut id = CmId::new(&channel, PortSpace::TCP, CLIENT).unwrap();
+    assert_eq!(id.local_addr(), None);
+    assert_eq!(id.peer_addr(), None);
+    assert!(id.verbs().is_none());
+    assert_eq!(id.port_num(), 0);
+    id.resolve_addr(Some(lab.at(7811)), server.addr, PATIENCE)
+        .unwrap();
+    good(&channel, CmEventType::ADDR_RESOLVED, CLIENT);
+    assert_eq!(id.local_addr(), Some(lab.at(7811)));
+    assert_eq!(id.verbs().unwrap().device_name(), lab.device);
+    id.resolve_route(PATIENCE).unwrap();
+    good(&channel, CmEventType::ROUTE_RESOLVED, CLIENT);
+    let _queues = Queues::of(&mut id);
+    id.connect(&ConnParam::default()).unwrap();
+    let request = server.request().take_request().unwrap();
+    assert_eq!(request.peer_addr(), Some(lab.at(7811)));
+}
+
+/// Events that wait on the old channel come in on the new one, and so do those of later steps.
+#[test]
+fn an_id_migrates_with_its_events() {
+    let _watchdog = Watchdog::new("an_id_migrates_with_its_events", 60);
+    let server = Server::new(Lab::get().addr);
+    let [old, new, other] = [(); 3].map(|()| EventChannel::new().unwrap());
+    let mut id = CmId::new(&old, PortSpace::TCP, CLIENT).unwrap();
+    id.migrate(&old).unwrap();
+    id.resolve_addr(None, server.addr, PATIENCE).unwrap();
+    // When a later one has come, so has this one.
+    drop(resolved(&other, server.addr, 9));
+    id.migrate(&new).unwrap();
+    assert_none(&old);
+    good(&new, CmEventType::ADDR_RESOLVED, CLIENT);
+    drop(old);
+    id.resolve_route(PATIENCE).unwrap();
+    good(&new, CmEventType::ROUTE_RESOLVED, CLIENT);
+    let queues = Queues::of(&mut id);
+    id.connect(&ConnParam::default()).unwrap();
+
+    let mut accepted = server.request().take_request().unwrap();
+    accepted.migrate(&other).unwrap();
+    accepted.set_context(SERVER);
+    let accepting = Queues::of(&mut accepted);
+    accepted.accept(&ConnParam::default()).unwrap();
+    good(&new, CmEventType::ESTABLISHED, CLIENT);
+    good(&other, CmEventType::ESTABLISHED, SERVER);
+    assert_none(&server.channel);
+    queues.talk(&accepting);
+}
+
+/// A connection that never was, and one whose request has not been answered, do not disconnect the others.
+#[test]
+fn connections_of_one_listener_are_apart() {
+    let _watchdog = Watchdog::new("connections_of_one_listener_are_apart", 60);
+    let (client, accepted, server) = connected(Lab::get().addr);
+    let (second, _queues) = connecting(&client.channel, server.addr, 3, b"");
+    let request = server.request().take_request().unwrap();
+    drop(second);
+    drop(request);
+    client.queues.talk(&accepted.queues);
+    drop(server);
+    accepted.queues.talk(&client.queues);
+}

@@ -1,0 +1,122 @@
+//! Handles in any order.
+
+use std::{any::Any, thread};
+
+use device::{Lab, Watchdog};
+use rdmsg::{cm::EventChannel, status::CmEventType};
+
+use crate::common::{
+    CLIENT, Queues, SERVER, Server, Side, assert_none, connected, connecting, good, what_exists,
+};
+
+const COUNT: usize = 13;
+
+/// A connection in use, and one half-way: its request waits unread, and so does an acceptance.
+fn everything() -> [Box<dyn Any + Send>; COUNT] {
+    let (client, accepted, server) = connected(Lab::get().addr);
+    client.queues.talk(&accepted.queues);
+    let (third, third_queues) = connecting(&client.channel, server.addr, 3, b"");
+    let mut request = server.request().take_request().unwrap();
+    let request_queues = Queues::of(&mut request);
+    request.accept(&crate::common::param(b"unread")).unwrap();
+    let (fourth, fourth_queues) =
+        connecting(&EventChannel::new().unwrap(), server.addr, 4, b"unread");
+    let Queues {
+        qp, cq, region, pd, ..
+    } = client.queues;
+    [
+        Box::new(client.id),
+        Box::new(client.channel),
+        Box::new(qp),
+        Box::new(cq),
+        Box::new(region),
+        Box::new(pd),
+        Box::new((accepted.id, accepted.channel)),
+        Box::new(accepted.queues),
+        Box::new(server.listener),
+        Box::new(server.channel),
+        Box::new((third, third_queues)),
+        Box::new((request, request_queues)),
+        Box::new((fourth_queues, fourth)),
+    ]
+}
+
+/// All orders are too many; these bring every handle to every place, and each pair into both orders.
+#[test]
+fn handles_go_in_any_order() {
+    let _watchdog = Watchdog::new("handles dropped in any order", 300);
+    let lab = Lab::get();
+    let before = what_exists(&lab);
+    for step in [1, 5, 12] {
+        for start in 0..COUNT {
+            let mut handles = everything().map(Some);
+            for place in 0..COUNT {
+                drop(handles[(start + place * step) % COUNT].take());
+            }
+            assert!(handles.iter().all(Option::is_none));
+            assert_eq!(
+                what_exists(&lab),
+                before,
+                "left after start {start}, step {step}"
+            );
+        }
+    }
+}
+
+/// Each handle on a thread of its own.
+#[test]
+fn handles_go_on_any_thread() {
+    let _watchdog = Watchdog::new("handles dropped by threads", 120);
+    let lab = Lab::get();
+    let before = what_exists(&lab);
+    for _ in 0..10 {
+        thread::scope(|scope| {
+            for handle in everything() {
+                scope.spawn(move || drop(handle));
+            }
+        });
+        assert_eq!(what_exists(&lab), before);
+    }
+}
+
+/// A queue pair keeps its connection when the ids' handles, the channels' and the listener's are gone.
+#[test]
+fn a_queue_pair_outlives_its_handles() {
+    let _watchdog = Watchdog::new("a_queue_pair_outlives_its_handles", 60);
+    let lab = Lab::get();
+    let before = what_exists(&lab);
+    {
+        let (client, accepted, server) = connected(lab.addr);
+        let Side {
+            id,
+            queues,
+            channel,
+        } = client;
+        drop((id, channel));
+        queues.talk(&accepted.queues);
+        drop(server);
+        accepted.queues.talk(&queues);
+        assert_none(&accepted.channel);
+        // The id goes with its queue pair, which disconnects.
+        drop(queues);
+        good(&accepted.channel, CmEventType::DISCONNECTED, SERVER);
+    }
+    assert_eq!(what_exists(&lab), before);
+}
+
+/// An id's events go with it: a channel never speaks of an id that is gone.
+#[test]
+fn unread_events_go_with_their_id() {
+    let _watchdog = Watchdog::new("unread_events_go_with_their_id", 60);
+    let lab = Lab::get();
+    let (client, accepted, server) = connected(lab.addr);
+    let mut peer = client.id;
+    peer.disconnect().unwrap();
+    // When a later one has come, so has its DISCONNECTED.
+    let fence = Server::new(lab.addr);
+    let channel = EventChannel::new().unwrap();
+    let _third = connecting(&channel, fence.addr, CLIENT, b"");
+    drop(fence.request());
+    drop((accepted.queues, accepted.id));
+    assert_none(&server.channel);
+}

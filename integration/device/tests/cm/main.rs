@@ -1,0 +1,12 @@
+//! `rdmsg::cm` against a real RDMA stack: ids of one process, connected to each other.
+
+mod common;
+mod connections;
+mod failures;
+mod lifetimes;
+mod options;
+mod own_queue_pair;
+mod private_data;
+mod requests;
+mod synchronous;
+mod threads;

@@ -1,0 +1,134 @@
+//! Options of ids.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use device::{Lab, Watchdog};
+use rdmsg::{
+    cm::{CmId, ConnParam, EventChannel, PortSpace},
+    status::CmEventType,
+};
+
+use crate::common::{CLIENT, EINVAL, PATIENCE, Queues, Server, connecting, good, resolved};
+
+/// `EADDRINUSE` and `EADDRNOTAVAIL` of `errno.h`.
+const EADDRINUSE: i32 = 98;
+const EADDRNOTAVAIL: i32 = 99;
+
+fn id(channel: &EventChannel) -> CmId {
+    CmId::new(channel, PortSpace::TCP, CLIENT).unwrap()
+}
+
+/// The type of service is the traffic class of the packets.
+#[test]
+fn the_type_of_service_reaches_the_queue_pair() {
+    let _watchdog = Watchdog::new("the_type_of_service_reaches_the_queue_pair", 60);
+    let server = Server::new(Lab::get().addr);
+    let channel = EventChannel::new().unwrap();
+    let mut client = id(&channel);
+    client.set_tos(0x68).unwrap();
+    client.resolve_addr(None, server.addr, PATIENCE).unwrap();
+    good(&channel, CmEventType::ADDR_RESOLVED, CLIENT);
+    client.resolve_route(PATIENCE).unwrap();
+    good(&channel, CmEventType::ROUTE_RESOLVED, CLIENT);
+    let queues = Queues::of(&mut client);
+    client.connect(&ConnParam::default()).unwrap();
+    let mut accepted = server.request().take_request().unwrap();
+    let accepting = Queues::of(&mut accepted);
+    accepted.accept(&ConnParam::default()).unwrap();
+    good(&channel, CmEventType::ESTABLISHED, CLIENT);
+    let grh = queues.qp.query().unwrap().ah_attr.unwrap().grh.unwrap();
+    assert_eq!(grh.traffic_class, 0x68);
+    queues.talk(&accepting);
+}
+
+#[test]
+fn the_acknowledgement_timeout_reaches_the_queue_pair() {
+    let _watchdog = Watchdog::new("the_acknowledgement_timeout", 60);
+    let server = Server::new(Lab::get().addr);
+    let channel = EventChannel::new().unwrap();
+    let mut client = resolved(&channel, server.addr, CLIENT);
+    client.set_ack_timeout(11).unwrap();
+    let queues = Queues::of(&mut client);
+    client.connect(&ConnParam::default()).unwrap();
+    let mut accepted = server.request().take_request().unwrap();
+    let _accepting = Queues::of(&mut accepted);
+    accepted.accept(&ConnParam::default()).unwrap();
+    good(&channel, CmEventType::ESTABLISHED, CLIENT);
+    assert_eq!(queues.qp.query().unwrap().timeout, Some(11));
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    let _watchdog = Watchdog::new("options_that_make_no_sense_are_refused", 60);
+    let lab = Lab::get();
+    let channel = EventChannel::new().unwrap();
+    let mut client = id(&channel);
+    client.set_ack_timeout(0).unwrap();
+    client.set_ack_timeout(31).unwrap();
+    let mut bound = id(&channel);
+    bound.bind_addr(lab.at(0)).unwrap();
+    let mut datagrams = CmId::new(&channel, PortSpace::UDP, CLIENT).unwrap();
+    let mut server = Server::new(lab.addr);
+    for result in [
+        datagrams.set_ack_timeout(11),
+        bound.set_reuseaddr(false),
+        server.listener.set_afonly(true),
+    ] {
+        let error = result.unwrap_err();
+        assert_eq!((error.call, error.errno), ("rdma_set_option", EINVAL));
+    }
+}
+
+/// An address is bound twice only if both agree, and heard on once.
+#[test]
+fn an_address_is_reused_where_both_agree() {
+    let _watchdog = Watchdog::new("an_address_is_reused_where_both_agree", 60);
+    let channel = EventChannel::new().unwrap();
+    let mut first = id(&channel);
+    first.set_reuseaddr(true).unwrap();
+    first.bind_addr(Lab::get().at(0)).unwrap();
+    let addr = first.local_addr().unwrap();
+    let mut second = id(&channel);
+    let error = second.bind_addr(addr).unwrap_err();
+    assert_eq!((error.call, error.errno), ("rdma_bind_addr", EADDRINUSE));
+    second.set_reuseaddr(true).unwrap();
+    second.bind_addr(addr).unwrap();
+    let error = first.listen(1).unwrap_err();
+    assert_eq!((error.call, error.errno), ("rdma_listen", EADDRINUSE));
+    drop(second);
+    first.listen(1).unwrap();
+    let mut third = id(&channel);
+    third.set_reuseaddr(true).unwrap();
+    let error = third.bind_addr(addr).unwrap_err();
+    assert_eq!((error.call, error.errno), ("rdma_bind_addr", EADDRINUSE));
+}
+
+/// A listener on any IPv6 address hears IPv4, too, unless it is told not to.
+#[test]
+fn a_listener_keeps_to_its_family_when_told_to() {
+    let _watchdog = Watchdog::new("a_listener_keeps_to_its_family_when_told_to", 60);
+    let lab = Lab::get();
+    let any6 = |port| SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
+    let any4 = |port| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
+    let channel = EventChannel::new().unwrap();
+    for only in [true, false] {
+        let mut six = id(&channel);
+        six.set_afonly(only).unwrap();
+        six.bind_addr(any6(0)).unwrap();
+        six.listen(1).unwrap();
+        let port = six.local_addr().unwrap().port();
+        let mut four = id(&channel);
+        let bound = four.bind_addr(any4(port)).and_then(|()| four.listen(1));
+        if only {
+            bound.unwrap();
+            continue;
+        }
+        assert_eq!(bound.unwrap_err().errno, EADDRNOTAVAIL);
+        drop(four);
+        let clients = EventChannel::new().unwrap();
+        let _client = connecting(&clients, lab.at(port), CLIENT, b"");
+        let mut event = good(&channel, CmEventType::CONNECT_REQUEST, CLIENT);
+        let request = event.take_request().unwrap();
+        assert_eq!(request.local_addr().unwrap().port(), port);
+    }
+}

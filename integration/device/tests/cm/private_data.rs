@@ -1,0 +1,104 @@
+//! Private data of requests, acceptances and rejections.
+
+use device::{Lab, Watchdog};
+use rdmsg::{
+    cm::{EventChannel, PrivateData},
+    status::{CmEventType, RejectReason},
+};
+
+use crate::common::{CLIENT, Queues, Server, connecting, expect, good, param, resolved};
+
+/// `EMSGSIZE` of `errno.h`.
+const EMSGSIZE: i32 = 90;
+
+/// What was sent, followed by zeros up to the most that the message carries.
+fn assert_padded(received: &[u8], sent: &[u8], len: usize) {
+    assert_eq!(received.len(), len);
+    assert_eq!(received[..sent.len()], *sent);
+    assert!(
+        received[sent.len()..].iter().all(|byte| *byte == 0),
+        "{received:?}"
+    );
+}
+
+fn both_ways(request: &[u8], answer: &[u8]) {
+    let server = Server::new(Lab::get().addr);
+    let channel = EventChannel::new().unwrap();
+    let (_client, queues) = connecting(&channel, server.addr, CLIENT, request);
+    let mut event = server.request();
+    assert_padded(event.private_data(), request, PrivateData::CONNECT_MAX);
+    let mut id = event.take_request().unwrap();
+    let accepting = Queues::of(&mut id);
+    id.accept(&param(answer)).unwrap();
+    let event = good(&channel, CmEventType::ESTABLISHED, CLIENT);
+    assert_padded(event.private_data(), answer, PrivateData::ACCEPT_MAX);
+    let event = good(&server.channel, CmEventType::ESTABLISHED, 0);
+    assert!(event.private_data().is_empty(), "{event:?}");
+    queues.talk(&accepting);
+}
+
+#[test]
+fn private_data_arrives_padded() {
+    let _watchdog = Watchdog::new("private_data_arrives_padded", 60);
+    both_ways(b"a request", b"an answer");
+}
+
+#[test]
+fn as_much_private_data_arrives_as_fits() {
+    let _watchdog = Watchdog::new("as_much_private_data_arrives_as_fits", 60);
+    both_ways(
+        &[0xa5; PrivateData::CONNECT_MAX],
+        &[0x5a; PrivateData::ACCEPT_MAX],
+    );
+}
+
+#[test]
+fn no_private_data_arrives_as_zeros() {
+    let _watchdog = Watchdog::new("no_private_data_arrives_as_zeros", 60);
+    both_ways(b"", b"");
+}
+
+#[test]
+fn a_rejection_says_why() {
+    let _watchdog = Watchdog::new("a_rejection_says_why", 60);
+    let server = Server::new(Lab::get().addr);
+    let channel = EventChannel::new().unwrap();
+    for reason in [&b"not today"[..], &[7; PrivateData::REJECT_MAX], b""] {
+        let (_client, _queues) = connecting(&channel, server.addr, CLIENT, b"");
+        let mut id = server.request().take_request().unwrap();
+        id.reject(reason).unwrap();
+        let event = expect(&channel, CmEventType::REJECTED, CLIENT);
+        assert_eq!(event.reject_reason(), RejectReason::CONSUMER_DEFINED);
+        assert_padded(event.private_data(), reason, PrivateData::REJECT_MAX);
+    }
+}
+
+/// What does not fit is refused before anything is sent, and leaves the id as it was.
+#[test]
+fn too_much_private_data_is_refused() {
+    let _watchdog = Watchdog::new("too_much_private_data_is_refused", 60);
+    let server = Server::new(Lab::get().addr);
+    let channel = EventChannel::new().unwrap();
+    let mut client = resolved(&channel, server.addr, CLIENT);
+    let _queues = Queues::of(&mut client);
+    let error = client
+        .connect(&param(&[1; PrivateData::CONNECT_MAX + 1]))
+        .unwrap_err();
+    assert_eq!((error.call, error.errno), ("rdma_connect", EMSGSIZE));
+    client.connect(&param(b"fits")).unwrap();
+    let mut id = server.request().take_request().unwrap();
+    let error = id
+        .accept(&param(&[1; PrivateData::ACCEPT_MAX + 1]))
+        .unwrap_err();
+    assert_eq!((error.call, error.errno), ("rdma_accept", EMSGSIZE));
+    for len in [PrivateData::REJECT_MAX + 1, 255] {
+        let error = id.reject(&vec![1; len]).unwrap_err();
+        assert_eq!((error.call, error.errno), ("rdma_reject", EMSGSIZE));
+    }
+    for len in [256, 256 + PrivateData::REJECT_MAX, 70_000] {
+        assert_eq!(id.reject(&vec![1; len]).unwrap_err().errno, EMSGSIZE);
+    }
+    id.reject(b"fits").unwrap();
+    let event = expect(&channel, CmEventType::REJECTED, CLIENT);
+    assert_padded(event.private_data(), b"fits", PrivateData::REJECT_MAX);
+}

@@ -1,0 +1,104 @@
+//! Requests that are never read, never taken, never answered.
+
+use device::{Lab, Watchdog};
+use rdmsg::{
+    cm::{ConnParam, EventChannel},
+    status::{CmEventType, RejectReason},
+};
+
+use crate::common::{
+    CLIENT, Queues, SERVER, Server, assert_none, connecting, expect, good, what_exists,
+};
+
+/// The connection manager of the peer answers for an id that is gone.
+fn assert_rejected(channel: &EventChannel, context: u64) {
+    let event = expect(channel, CmEventType::REJECTED, context);
+    assert_eq!(event.reject_reason(), RejectReason::CONSUMER_DEFINED);
+    assert!(event.private_data().iter().all(|byte| *byte == 0));
+}
+
+/// Requests that wait on the channel are gone with their listener.
+#[test]
+fn unread_requests_go_with_their_listener() {
+    let _watchdog = Watchdog::new("unread_requests_go_with_their_listener", 120);
+    let lab = Lab::get();
+    let before = what_exists(&lab);
+    let mut unread = 0;
+    for _ in 0..5 {
+        let server = Server::new(lab.addr);
+        let channel = EventChannel::new().unwrap();
+        let _first = connecting(&channel, server.addr, 1, b"");
+        let _second = connecting(&EventChannel::new().unwrap(), server.addr, 2, b"");
+        // When a later one has come, so have these; as a rule.
+        let fence = Server::new(lab.addr);
+        let _third = connecting(&EventChannel::new().unwrap(), fence.addr, 3, b"");
+        let _request = fence.request();
+        drop(server.listener);
+        let event = expect(&channel, CmEventType::REJECTED, 1);
+        match event.reject_reason() {
+            RejectReason::CONSUMER_DEFINED => unread += 1,
+            // It came when the listener was gone.
+            reason => assert_eq!(reason, RejectReason::INVALID_SERVICE_ID),
+        }
+        assert_none(&server.channel);
+    }
+    assert!(unread > 0, "no request ever waited");
+    assert_eq!(what_exists(&lab), before);
+}
+
+/// A request that was taken does not need its listener any more.
+#[test]
+fn a_taken_request_outlives_its_listener() {
+    let _watchdog = Watchdog::new("a_taken_request_outlives_its_listener", 60);
+    let server = Server::new(Lab::get().addr);
+    let channel = EventChannel::new().unwrap();
+    let (_first, queues) = connecting(&channel, server.addr, 1, b"");
+    let mut accepted = server.request().take_request().unwrap();
+    let _second = connecting(&channel, server.addr, 2, b"");
+    let unanswered = server.request().take_request().unwrap();
+    let _third = connecting(&channel, server.addr, 3, b"");
+    let untaken = server.request();
+    drop(server.listener);
+
+    accepted.set_context(SERVER);
+    let accepting = Queues::of(&mut accepted);
+    accepted.accept(&ConnParam::default()).unwrap();
+    good(&channel, CmEventType::ESTABLISHED, 1);
+    good(&server.channel, CmEventType::ESTABLISHED, SERVER);
+    queues.talk(&accepting);
+    drop(unanswered);
+    assert_rejected(&channel, 2);
+    drop(untaken);
+    assert_rejected(&channel, 3);
+    accepting.talk(&queues);
+}
+
+#[test]
+fn a_request_dropped_with_its_event_is_rejected() {
+    let _watchdog = Watchdog::new("a_request_dropped_with_its_event_is_rejected", 60);
+    let server = Server::new(Lab::get().addr);
+    let channel = EventChannel::new().unwrap();
+    let _client = connecting(&channel, server.addr, CLIENT, b"");
+    drop(server.request());
+    assert_rejected(&channel, CLIENT);
+    // The listener is as before.
+    let _client = connecting(&channel, server.addr, CLIENT, b"");
+    drop(server.request().take_request());
+    assert_rejected(&channel, CLIENT);
+}
+
+/// With a queue pair, and after its channel's and listener's handles are gone.
+#[test]
+fn an_unanswered_request_with_a_queue_pair_is_rejected_once_both_are_gone() {
+    let _watchdog = Watchdog::new("an_unanswered_request_with_a_queue_pair", 60);
+    let server = Server::new(Lab::get().addr);
+    let channel = EventChannel::new().unwrap();
+    let _client = connecting(&channel, server.addr, CLIENT, b"");
+    let mut request = server.request().take_request().unwrap();
+    let Queues { qp, .. } = Queues::of(&mut request);
+    drop(server);
+    drop(request);
+    assert_none(&channel);
+    drop(qp);
+    assert_rejected(&channel, CLIENT);
+}

@@ -1,0 +1,167 @@
+//! Ids without a channel of the program's.
+
+use std::thread;
+
+use device::{Lab, Watchdog};
+use rdmsg::{
+    cm::{AddrInfo, AddrInfoHints, CmId, ConnParam, EventChannel, PortSpace, PrivateData},
+    status::{CmEventType, RejectReason},
+};
+
+use crate::common::{PATIENCE, Queues, param};
+
+/// `ECONNREFUSED` of `errno.h`.
+const ECONNREFUSED: i32 = 111;
+
+fn last(id: &CmId) -> CmEventType {
+    id.last_event().unwrap().event()
+}
+
+fn listen(host: &str) -> CmId {
+    let mut hints = AddrInfoHints::default();
+    hints.passive = true;
+    hints.numeric_host = true;
+    hints.port_space = Some(PortSpace::TCP);
+    let info = AddrInfo::new(Some(host), "0", hints).unwrap();
+    assert_eq!(info.src_addr().unwrap().ip().to_string(), host);
+    assert_eq!(info.dst_addr(), None);
+    let mut listener = CmId::create_ep(&info).unwrap();
+    listener.listen(4).unwrap();
+    assert!(listener.last_event().is_none());
+    listener
+}
+
+fn find(listener: &CmId) -> CmId {
+    let addr = listener.local_addr().unwrap();
+    let mut hints = AddrInfoHints::default();
+    hints.port_space = Some(PortSpace::TCP);
+    let (host, port) = (addr.ip().to_string(), addr.port().to_string());
+    let info = AddrInfo::new(Some(&host), &port, hints).unwrap();
+    assert_eq!(info.dst_addr(), Some(addr));
+    let id = CmId::create_ep(&info).unwrap();
+    assert_eq!(id.peer_addr(), Some(addr));
+    id
+}
+
+fn whole_life(host: &str) {
+    let mut listener = listen(host);
+    let mut client = find(&listener);
+    let queues = Queues::of(&mut client);
+    thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            let mut id = listener.get_request().unwrap();
+            assert_eq!(id.context(), 0);
+            assert_eq!(last(&id), CmEventType::CONNECT_REQUEST);
+            let data = id.last_event().unwrap().private_data();
+            assert_eq!((&data[..5], data.len()), (&b"hello"[..], 56));
+            let queues = Queues::of(&mut id);
+            id.accept(&param(b"welcome")).unwrap();
+            assert_eq!(last(&id), CmEventType::ESTABLISHED);
+            (id, queues)
+        });
+        client.connect(&param(b"hello")).unwrap();
+        assert_eq!(last(&client), CmEventType::ESTABLISHED);
+        let data = client.last_event().unwrap().private_data();
+        assert_eq!(
+            (&data[..7], data.len()),
+            (&b"welcome"[..], PrivateData::ACCEPT_MAX)
+        );
+        let (mut accepted, accepting) = server.join().unwrap();
+        assert_eq!(client.local_addr(), accepted.peer_addr());
+        queues.talk(&accepting);
+
+        let server = scope.spawn(move || {
+            accepted.disconnect().unwrap();
+            assert_eq!(last(&accepted), CmEventType::DISCONNECTED);
+        });
+        client.disconnect().unwrap();
+        assert_eq!(last(&client), CmEventType::DISCONNECTED);
+        server.join().unwrap();
+    });
+}
+
+#[test]
+fn a_synchronous_connection_lives_and_ends() {
+    let _watchdog = Watchdog::new("a_synchronous_connection_lives_and_ends", 120);
+    whole_life(&Lab::get().addr.to_string());
+}
+
+#[test]
+fn a_synchronous_connection_over_ipv6_lives_and_ends() {
+    let _watchdog = Watchdog::new("a_synchronous_connection_over_ipv6", 120);
+    whole_life(&Lab::get().addr6.to_string());
+}
+
+/// Step by step, without looking anything up.
+#[test]
+fn synchronous_steps_leave_their_events() {
+    let _watchdog = Watchdog::new("synchronous_steps_leave_their_events", 60);
+    let mut listener = CmId::new_sync(PortSpace::TCP).unwrap();
+    listener.bind_addr(Lab::get().at(0)).unwrap();
+    listener.listen(1).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let mut client = CmId::new_sync(PortSpace::TCP).unwrap();
+    assert!(client.last_event().is_none());
+    client.resolve_addr(None, addr, PATIENCE).unwrap();
+    assert_eq!(last(&client), CmEventType::ADDR_RESOLVED);
+    client.resolve_route(PATIENCE).unwrap();
+    assert_eq!(last(&client), CmEventType::ROUTE_RESOLVED);
+    let _queues = Queues::of(&mut client);
+    thread::scope(|scope| {
+        scope.spawn(|| listener.get_request().unwrap().reject(b"no").unwrap());
+        let error = client.connect(&ConnParam::default()).unwrap_err();
+        assert_eq!((error.call, error.errno), ("rdma_connect", ECONNREFUSED));
+    });
+    let event = client.last_event().unwrap();
+    assert_eq!(event.event(), CmEventType::REJECTED);
+    assert_eq!(event.reject_reason(), RejectReason::CONSUMER_DEFINED);
+    assert_eq!(event.private_data()[..3], *b"no\0");
+}
+
+#[test]
+fn synchronous_failures_say_why() {
+    let _watchdog = Watchdog::new("synchronous_failures_say_why", 60);
+    let mut client = CmId::new_sync(PortSpace::TCP).unwrap();
+    client
+        .resolve_addr(None, Lab::get().at(7815), PATIENCE)
+        .unwrap();
+    client.resolve_route(PATIENCE).unwrap();
+    let _queues = Queues::of(&mut client);
+    let error = client.connect(&ConnParam::default()).unwrap_err();
+    assert_eq!((error.call, error.errno), ("rdma_connect", ECONNREFUSED));
+    let event = client.last_event().unwrap();
+    assert_eq!(event.reject_reason(), RejectReason::INVALID_SERVICE_ID);
+}
+
+/// A synchronous id that moves to a channel is an ordinary one from there on.
+#[test]
+fn a_synchronous_id_moves_to_a_channel() {
+    let _watchdog = Watchdog::new("a_synchronous_id_moves_to_a_channel", 60);
+    let mut listener = listen(&Lab::get().addr.to_string());
+    let mut client = find(&listener);
+    let channel = EventChannel::new().unwrap();
+    client.migrate(&channel).unwrap();
+    client.set_context(5);
+    let queues = Queues::of(&mut client);
+    client.connect(&ConnParam::default()).unwrap();
+    let mut accepted = listener.get_request().unwrap();
+    accepted.migrate(&channel).unwrap();
+    accepted.set_context(6);
+    let accepting = Queues::of(&mut accepted);
+    accepted.accept(&ConnParam::default()).unwrap();
+    crate::common::good(&channel, CmEventType::ESTABLISHED, 5);
+    crate::common::good(&channel, CmEventType::ESTABLISHED, 6);
+    queues.talk(&accepting);
+}
+
+#[test]
+fn what_cannot_be_looked_up_is_an_error() {
+    let _watchdog = Watchdog::new("what_cannot_be_looked_up_is_an_error", 60);
+    let mut hints = AddrInfoHints::default();
+    hints.numeric_host = true;
+    for (node, service) in [(Some("a.name"), "1"), (Some("\0"), "1"), (None, "\0")] {
+        let error = AddrInfo::new(node, service, hints).unwrap_err();
+        assert_eq!(error.call, "rdma_getaddrinfo");
+        assert!(error.errno > 0);
+    }
+}

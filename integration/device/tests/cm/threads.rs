@@ -1,0 +1,202 @@
+//! Ids used by some threads while others read their channels.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc::{Receiver, channel},
+    },
+    thread,
+    time::Duration,
+};
+
+use device::{Lab, Watchdog};
+use rdmsg::{
+    cm::{CmId, ConnParam, Devices, EventChannel, PortSpace},
+    status::CmEventType,
+    verbs::{CompletionQueue, ProtectionDomain},
+};
+
+use crate::common::{PATIENCE, Queues, Server, attr, what_exists};
+
+const WORKERS: u64 = 3;
+const ROUNDS: u64 = 30;
+const TICK: Duration = Duration::from_millis(5);
+
+/// The next event of a worker's id, an earlier one's aside: its number is the round's.
+fn next(events: &Receiver<(u64, CmEventType)>, context: u64) -> CmEventType {
+    loop {
+        let (whose, event) = events.recv_timeout(PATIENCE).unwrap();
+        if whose == context {
+            return event;
+        }
+        assert!(whose < context, "{event} of {whose:#x}");
+    }
+}
+
+/// Connects, one id after another, and leaves each at another point.
+fn work(
+    worker: u64,
+    server: &Server,
+    channel: &EventChannel,
+    events: &Receiver<(u64, CmEventType)>,
+) {
+    for round in 0..ROUNDS {
+        let context = worker << 32 | round;
+        let mut id = CmId::new(channel, PortSpace::TCP, context).unwrap();
+        id.resolve_addr(None, server.addr, PATIENCE).unwrap();
+        if round % 6 == 0 {
+            continue;
+        }
+        assert_eq!(next(events, context), CmEventType::ADDR_RESOLVED);
+        id.resolve_route(PATIENCE).unwrap();
+        if round % 6 == 1 {
+            continue;
+        }
+        assert_eq!(next(events, context), CmEventType::ROUTE_RESOLVED);
+        let queues = Queues::of(&mut id);
+        id.connect(&ConnParam::default()).unwrap();
+        if round % 6 == 2 {
+            drop(id);
+            continue;
+        }
+        assert_eq!(next(events, context), CmEventType::ESTABLISHED);
+        assert_eq!(id.peer_addr(), Some(server.addr));
+        match round % 6 {
+            3 => drop(queues),
+            4 => drop(id),
+            _ => {
+                id.disconnect().unwrap();
+                assert_eq!(next(events, context), CmEventType::DISCONNECTED);
+            }
+        }
+    }
+}
+
+/// Accepts everybody until it is told to stop.
+fn serve(server: &Server, done: &AtomicBool) -> u64 {
+    let context = Devices::get().unwrap().contexts().remove(0);
+    let pd = ProtectionDomain::new(&context).unwrap();
+    let cq = CompletionQueue::new(&context, 16, None).unwrap();
+    let mut ids = HashMap::new();
+    let mut accepted = 0;
+    while !done.load(Relaxed) {
+        let Some(mut event) = server.channel.wait_event(TICK).unwrap() else {
+            continue;
+        };
+        match event.event() {
+            CmEventType::CONNECT_REQUEST => {
+                let mut id = event.take_request().unwrap();
+                accepted += 1;
+                id.set_context(accepted);
+                // Whoever asked may be gone already: then these fail.
+                if let Ok(qp) = id.create_qp(&pd, &attr(&cq))
+                    && id.accept(&ConnParam::default()).is_ok()
+                {
+                    ids.insert(accepted, (id, qp));
+                }
+            }
+            CmEventType::DISCONNECTED => {
+                // Disconnecting answers the peer; it may have given up.
+                if let Some((mut id, _qp)) = ids.remove(&event.context()) {
+                    let _ = id.disconnect();
+                }
+            }
+            _ => {}
+        }
+    }
+    accepted
+}
+
+#[test]
+fn ids_are_used_while_their_channel_is_read() {
+    let _watchdog = Watchdog::new("ids_are_used_while_their_channel_is_read", 240);
+    let lab = Lab::get();
+    let before = what_exists(&lab);
+    {
+        let server = Server::new(lab.addr);
+        let clients = EventChannel::new().unwrap();
+        let done = AtomicBool::new(false);
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..WORKERS).map(|_| channel()).unzip();
+        thread::scope(|scope| {
+            let serving = scope.spawn(|| serve(&server, &done));
+            let reading = scope.spawn(|| {
+                while !done.load(Relaxed) {
+                    let Some(event) = clients.wait_event(TICK).unwrap() else {
+                        continue;
+                    };
+                    let worker = (event.context() >> 32) as usize;
+                    // A worker that is done does not listen any more.
+                    let _ = senders[worker].send((event.context(), event.event()));
+                }
+            });
+            let workers: Vec<_> = (0..)
+                .zip(receivers)
+                .map(|(worker, events)| {
+                    let (server, clients) = (&server, &clients);
+                    scope.spawn(move || work(worker, server, clients, &events))
+                })
+                .collect();
+            let results: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+            done.store(true, Relaxed);
+            let accepted = serving.join().unwrap();
+            reading.join().unwrap();
+            for result in results {
+                result.unwrap();
+            }
+            // Three of six rounds wait until they are accepted.
+            assert!(accepted >= WORKERS * ROUNDS / 2, "{accepted}");
+        });
+    }
+    assert_eq!(what_exists(&lab), before);
+}
+
+/// Two ids move to and fro between two channels that others read.
+#[test]
+fn ids_migrate_while_their_channels_are_read() {
+    let _watchdog = Watchdog::new("ids_migrate_while_their_channels_are_read", 120);
+    let server = Server::new(Lab::get().addr);
+    let channels = [(); 2].map(|()| EventChannel::new().unwrap());
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (done, server, channels) = (&done, &server, &channels);
+        let readers: Vec<_> = channels
+            .iter()
+            .map(|channel| {
+                scope.spawn(move || {
+                    let mut count = 0;
+                    while !done.load(Relaxed) {
+                        if let Some(event) = channel.wait_event(TICK).unwrap() {
+                            assert_eq!(event.event(), CmEventType::ADDR_RESOLVED);
+                            count += 1;
+                        }
+                    }
+                    count
+                })
+            })
+            .collect();
+        let movers: Vec<_> = (0..2)
+            .map(|first| {
+                scope.spawn(move || {
+                    for _ in 0..20 {
+                        let mut id = CmId::new(&channels[first], PortSpace::TCP, 7).unwrap();
+                        id.resolve_addr(None, server.addr, PATIENCE).unwrap();
+                        for place in 1..20 {
+                            id.migrate(&channels[(first + place) % 2]).unwrap();
+                        }
+                    }
+                })
+            })
+            .collect();
+        let results: Vec<_> = movers.into_iter().map(|mover| mover.join()).collect();
+        done.store(true, Relaxed);
+        let read: u64 = readers
+            .into_iter()
+            .map(|reader| reader.join().unwrap())
+            .sum();
+        for result in results {
+            result.unwrap();
+        }
+        assert!(read <= 40, "{read} events of 40 steps");
+    });
+}
