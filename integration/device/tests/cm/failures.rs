@@ -152,7 +152,6 @@ fn queue_pairs_are_made_once_and_where_the_id_is() {
 
 /// Steps that need a device, on ids that have none: some of them librdmacm would follow a null pointer for.
 #[test]
-#[ignore = "some of them are not refused yet, but follow a null pointer"]
 fn steps_without_a_device_are_refused() {
     let _watchdog = Watchdog::new("steps_without_a_device_are_refused", 60);
     let addr = Lab::get().at(7814);
