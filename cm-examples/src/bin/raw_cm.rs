@@ -1,0 +1,299 @@
+//! The same job as `cm_server` and `cm_client` by hand, with `rdmsg::cm` and `rdmsg::verbs` alone: what a connection is made of.
+//!
+//! Run `raw_cm --server ADDR:PORT` on one host and `raw_cm ADDR:PORT` on another; both show the connection manager's steps as they happen.
+//! In order of appearance:
+//!
+//! 1. A *communication id* is what a socket is elsewhere. A server binds one and listens. A client's finds the device that leads to an
+//!    address (ADDR_RESOLVED) and the way there (ROUTE_RESOLVED). What comes of a call is an event on the id's *event channel*.
+//! 2. Each side makes what it sends and receives with: a *protection domain*; registered *memory* in it, which the device reads and writes
+//!    by itself; a *completion queue*, where the device says what is done; and a *queue pair*, one queue for sends and one for receives.
+//! 3. The client connects, the server gets a CONNECT_REQUEST with a new id and accepts, and both hear ESTABLISHED.
+//! 4. A message goes from a posted send into a posted receive: whoever receives says beforehand where to. One that finds no receive fails,
+//!    here with the connection, so **receives are posted before connect and accept**, and each again before anything is answered.
+//! 5. The client disconnects, and both hear DISCONNECTED.
+//!
+//! Two receives are enough because of the game that is played: the client sends and waits for the echo, so never more than one message is
+//! on its way to either side. In general a sender has to know how many receives its peer has left. The credits with which the message layer
+//! counts them are what this program leaves out, and with them acknowledged endings and signs of life from a silent peer.
+
+use std::{
+    error::Error,
+    net::SocketAddr,
+    os::fd::AsFd,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use clap::Parser;
+use cm_examples::{Latencies, check, fill, init_trace};
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
+use rdmsg::{
+    cm::{CmEvent, CmId, ConnParam, EventChannel, PortSpace},
+    status::{CmEventType, RejectReason},
+    verbs::{
+        AccessFlags, CompletionChannel, CompletionQueue, MemoryRegion, ProtectionDomain, QpCap,
+        QpInitAttr, QpType, QueuePair, RecvWr, SendWr, Sge, WorkCompletion,
+    },
+};
+
+/// How long to wait for anything.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest message: each receive has room for one.
+const LARGEST: usize = 64 * 1024;
+/// How many receives are posted: one for the message that may come while the last one is looked at, and that one's.
+const RECEIVES: usize = 2;
+/// The send's place in memory, behind the receives'. A work request is marked with its place.
+const SEND: usize = RECEIVES;
+
+/// Messages and their echo over RDMA, with the connection manager and verbs alone.
+#[derive(Parser)]
+#[command(version)]
+struct Options {
+    /// Wait at the address for one client and echo its messages
+    #[arg(long)]
+    server: bool,
+    /// The server's address and port
+    address: SocketAddr,
+    /// Message sizes in bytes, one after the other (client)
+    #[arg(short, long, value_delimiter = ',', default_value = "64,4096,16384")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=LARGEST as i64))]
+    size: Vec<u32>,
+    /// How many messages of each size (client)
+    #[arg(short = 'c', long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    count: u64,
+}
+
+type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    init_trace(if options.server { "server" } else { "client" });
+    let run = if options.server { serve } else { request };
+    if let Err(error) = run(&options) {
+        eprintln!("raw_cm: {error}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+/// The server: accepts one client and sends back what comes until that disconnects.
+fn serve(options: &Options) -> Result<()> {
+    let events = EventChannel::new()?;
+    let mut listener = CmId::new(&events, PortSpace::TCP, 0)?;
+    listener.bind_addr(options.address)?;
+    listener.listen(1)?;
+    let address = listener.local_addr().unwrap_or(options.address);
+    println!("listening on {address}");
+
+    let mut asked = step(&events, CmEventType::CONNECT_REQUEST)?;
+    let id = asked.take_request().ok_or("a request without an id")?;
+    drop(listener); // Whoever comes later is told that nobody listens.
+    let mut connection = Connection::prepare(id, events)?;
+    connection.id.accept(&connection_wanted())?;
+    step(&connection.events, CmEventType::ESTABLISHED)?;
+
+    let mut number = 0;
+    while let Some(message) = connection.receive()? {
+        check(number, &message)?;
+        connection.send(&message)?;
+        number += 1;
+    }
+    connection.id.disconnect()?; // The client has disconnected; this confirms it.
+    println!("echoed {number} messages, every byte as expected");
+    Ok(())
+}
+
+/// The client: connects, sends, checks what comes back, and disconnects.
+fn request(options: &Options) -> Result<()> {
+    let events = EventChannel::new()?;
+    let mut id = CmId::new(&events, PortSpace::TCP, 0)?;
+    id.resolve_addr(None, options.address, PATIENCE)?;
+    step(&events, CmEventType::ADDR_RESOLVED)?;
+    id.resolve_route(PATIENCE)?;
+    step(&events, CmEventType::ROUTE_RESOLVED)?;
+    let mut connection = Connection::prepare(id, events)?;
+    connection.id.connect(&connection_wanted())?;
+    step(&connection.events, CmEventType::ESTABLISHED)?;
+
+    let mut number = 0;
+    for &size in &options.size {
+        let mut latencies = Latencies::new();
+        let mut message = vec![0; size as usize];
+        for _ in 0..options.count {
+            fill(number, &mut message);
+            let start = Instant::now();
+            connection.send(&message)?;
+            let answer = connection.receive()?.ok_or("the server disconnected")?;
+            latencies.record(start.elapsed());
+            check(number, &answer)?;
+            if answer.len() != message.len() {
+                return Err(format!("sent {size} bytes, got {} back", answer.len()).into());
+            }
+            number += 1;
+        }
+        let count = options.count;
+        println!(
+            "{size} bytes: {count} messages each way, every byte as expected; round trip {latencies}"
+        );
+    }
+    connection.id.disconnect()?;
+    step(&connection.events, CmEventType::DISCONNECTED)?;
+    Ok(())
+}
+
+/// What both sides ask of the connection. A message that finds no receive is not tried again: the program claims that there is none.
+fn connection_wanted() -> ConnParam {
+    ConnParam {
+        rnr_retry_count: 0,
+        ..ConnParam::default()
+    }
+}
+
+/// Waits for the connection manager's next event, which must be this one, and shows it; the trace puts the time in front.
+fn step(events: &EventChannel, wanted: CmEventType) -> Result<CmEvent> {
+    let Some(event) = events.wait_event(PATIENCE)? else {
+        return Err(format!("no {wanted} within {PATIENCE:?}").into());
+    };
+    log::info!("{}", event.event());
+    match event.event() {
+        came if came == wanted && event.status() == 0 => Ok(event),
+        CmEventType::REJECTED => Err(match event.reject_reason() {
+            RejectReason::INVALID_SERVICE_ID => "refused: nobody listens on this port".into(),
+            reason => format!("the peer rejected the connection: {reason}").into(),
+        }),
+        came => Err(format!("{came} instead of {wanted}: {}", event.cm_status()).into()),
+    }
+}
+
+/// A connection, and what this side sends and receives with. All of it is released when it is dropped, in the right order.
+struct Connection {
+    id: CmId,
+    events: EventChannel,
+    qp: QueuePair,
+    cq: CompletionQueue,
+    /// Readable when something is in the completion queue.
+    done: CompletionChannel,
+    /// A place for each receive, and one for the send.
+    memory: MemoryRegion,
+    /// Whether the device may still need the send's place.
+    sending: bool,
+    /// A message that came: its receive and its length. There is no second one before it is answered.
+    received: Option<(usize, usize)>,
+}
+
+impl Connection {
+    /// Makes everything that the id needs before it connects or accepts.
+    fn prepare(mut id: CmId, events: EventChannel) -> Result<Self> {
+        let device = id.verbs().ok_or("the device is gone")?;
+        let pd = ProtectionDomain::new(&device)?;
+        let memory = MemoryRegion::new(&pd, (RECEIVES + 1) * LARGEST, AccessFlags::LOCAL_WRITE)?;
+        let done = CompletionChannel::new(&device)?;
+        let cq = CompletionQueue::new(&device, RECEIVES as u32 + 1, Some((&done, 0)))?;
+        // By default a queue holds one request.
+        let cap = QpCap {
+            max_recv_wr: RECEIVES as u32,
+            ..QpCap::default()
+        };
+        let attr = QpInitAttr {
+            qp_type: QpType::RC,
+            send_cq: &cq,
+            recv_cq: &cq,
+            srq: None,
+            cap,
+            sq_sig_all: true,
+        };
+        // The id moves its queue pair from state to state: one that can take receives now, one that can send when connected.
+        let qp = id.create_qp(&pd, &attr)?;
+        let connection = Self {
+            id,
+            events,
+            qp,
+            cq,
+            done,
+            memory,
+            sending: false,
+            received: None,
+        };
+        for place in 0..RECEIVES {
+            connection.post_receive(place)?;
+        }
+        Ok(connection)
+    }
+
+    fn post_receive(&self, place: usize) -> Result<()> {
+        let room = Sge::new(&self.memory, place * LARGEST..(place + 1) * LARGEST);
+        Ok(self.qp.post_recv(&[RecvWr::new(place as u64, room)])?)
+    }
+
+    /// Sends a message. It is on its way then, and the device reads it from memory when it likes, until the send completes.
+    fn send(&mut self, message: &[u8]) -> Result<()> {
+        while self.sending {
+            if !self.progress()? {
+                return Err("the peer disconnected before it had everything".into());
+            }
+        }
+        let start = SEND * LARGEST;
+        self.memory.copy_in(start, message);
+        let bytes = Sge::new(&self.memory, start..start + message.len());
+        self.qp.post_send(&[SendWr::send(SEND as u64, bytes)])?;
+        self.sending = true;
+        Ok(())
+    }
+
+    /// Waits for a message and posts its receive again. `None`: the peer has disconnected.
+    fn receive(&mut self) -> Result<Option<Vec<u8>>> {
+        loop {
+            if let Some((place, len)) = self.received.take() {
+                let mut message = vec![0; len];
+                self.memory.copy_out(place * LARGEST, &mut message);
+                self.post_receive(place)?;
+                return Ok(Some(message));
+            }
+            if !self.progress()? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Sleeps until something happens, unless it has already. To miss nothing: first ask for a sign, then look, then sleep.
+    /// Returns whether the connection goes on.
+    fn progress(&mut self) -> Result<bool> {
+        self.cq.req_notify(false)?;
+        if self.take_completions()? {
+            return Ok(true);
+        }
+        let mut files = [self.done.as_fd(), self.events.as_fd()]
+            .map(|file| PollFd::new(file, PollFlags::POLLIN));
+        match poll(&mut files, PollTimeout::try_from(PATIENCE)?) {
+            Ok(0) => return Err(format!("no message within {PATIENCE:?}").into()),
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        while self.done.get_event()?.is_some() {}
+        let Some(event) = self.events.poll_event()? else {
+            return Ok(true);
+        };
+        log::info!("{}", event.event());
+        match event.event() {
+            CmEventType::DISCONNECTED => Ok(false),
+            other => Err(format!("{other}: {}", event.cm_status()).into()),
+        }
+    }
+
+    /// Takes note of what the device has done; whether there was something.
+    fn take_completions(&mut self) -> Result<bool> {
+        let mut completions = [WorkCompletion::default(); RECEIVES + 1];
+        let count = self.cq.poll(&mut completions)?;
+        for completion in &completions[..count] {
+            let success = completion.result()?;
+            match success.wr_id as usize {
+                SEND => self.sending = false,
+                place => self.received = Some((place, success.byte_len as usize)),
+            }
+        }
+        Ok(count > 0)
+    }
+}
