@@ -40,3 +40,13 @@ pub use self::{
     id::{CmId, Ece, PortSpace},
     private_data::PrivateData,
 };
+
+/// The handles may be used by any thread.
+const _: () = {
+    const fn send_and_sync<T: Send + Sync>() {}
+    send_and_sync::<AddrInfo>();
+    send_and_sync::<CmEvent>();
+    send_and_sync::<CmId>();
+    send_and_sync::<Devices>();
+    send_and_sync::<EventChannel>();
+};

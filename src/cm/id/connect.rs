@@ -126,9 +126,11 @@ impl CmId {
         })
     }
 
-    /// Disconnects: DISCONNECTED on both sides. The queue pair goes to its error state.
+    /// Disconnects: DISCONNECTED on both sides, on this one when the peer disconnects as well. The queue pair goes to its error state at
+    /// once.
     ///
-    /// Where there is no connection, it may do nothing, and no event comes. A synchronous id waits for one only if there is a connection.
+    /// Where there is no connection, it may do nothing, and no event comes. A synchronous id waits for one only if there is a connection;
+    /// when the peer does not answer, for about a minute.
     ///
     /// # Errors
     ///

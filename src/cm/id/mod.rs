@@ -197,8 +197,3 @@ impl Drop for Inner {
         log_destroy_error(result.map(drop));
     }
 }
-
-const _: () = {
-    const fn send_and_sync<T: Send + Sync>() {}
-    send_and_sync::<CmId>();
-};
