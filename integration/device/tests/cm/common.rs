@@ -153,7 +153,8 @@ impl Queues {
         Self::new(&context, |pd, attr| id.create_qp(pd, attr).unwrap())
     }
 
-    fn success(&self) -> Success {
+    /// The next completion, of a request that succeeded.
+    pub(crate) fn success(&self) -> Success {
         let deadline = Instant::now() + PATIENCE;
         let mut one = [WorkCompletion::default()];
         while self.cq.poll(&mut one).unwrap() == 0 {

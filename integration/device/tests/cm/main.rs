@@ -2,6 +2,7 @@
 
 mod common;
 mod connections;
+mod datagrams;
 mod failures;
 mod lifetimes;
 mod options;
@@ -10,3 +11,4 @@ mod private_data;
 mod requests;
 mod synchronous;
 mod threads;
+mod waiting;

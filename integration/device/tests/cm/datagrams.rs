@@ -1,0 +1,214 @@
+//! Ids of datagrams, and multicast groups.
+
+use std::net::SocketAddr;
+
+use device::{Lab, Watchdog};
+use rdmsg::{
+    cm::{CmId, ConnParam, EventChannel, PortSpace, PrivateData},
+    status::{CmEventType, RejectReason},
+    verbs::{AddressHandle, Inline, QpInitAttr, QpState, QpType, RecvWr, SendWr, Sge},
+};
+
+use crate::common::{CLIENT, PATIENCE, Queues, SERVER, Server, assert_none, good, param};
+
+/// `EMSGSIZE` and `EADDRNOTAVAIL` of `errno.h`.
+const EMSGSIZE: i32 = 90;
+const EADDRNOTAVAIL: i32 = 99;
+
+fn queues(id: &mut CmId) -> Queues {
+    let context = id.verbs().unwrap();
+    Queues::new(&context, |pd, attr| {
+        let attr = QpInitAttr {
+            qp_type: QpType::UD,
+            ..*attr
+        };
+        id.create_qp(pd, &attr).unwrap()
+    })
+}
+
+fn listen() -> Server {
+    let channel = EventChannel::new().unwrap();
+    let mut listener = CmId::new(&channel, PortSpace::UDP, Server::CONTEXT).unwrap();
+    listener.bind_addr(Lab::get().at(0)).unwrap();
+    listener.listen(4).unwrap();
+    let addr = listener.local_addr().unwrap();
+    Server {
+        listener,
+        channel,
+        addr,
+    }
+}
+
+fn resolved(channel: &EventChannel, addr: SocketAddr) -> CmId {
+    let mut id = CmId::new(channel, PortSpace::UDP, CLIENT).unwrap();
+    id.resolve_addr(None, addr, PATIENCE).unwrap();
+    good(channel, CmEventType::ADDR_RESOLVED, CLIENT);
+    id.resolve_route(PATIENCE).unwrap();
+    good(channel, CmEventType::ROUTE_RESOLVED, CLIENT);
+    id
+}
+
+/// The one that asks learns how to reach the other, which answers from what it received.
+#[test]
+fn a_datagram_peer_is_found() {
+    let _watchdog = Watchdog::new("a_datagram_peer_is_found", 60);
+    let request = [0xa5; PrivateData::UD_CONNECT_MAX];
+    let answer = [0x5a; PrivateData::UD_ACCEPT_MAX];
+    let server = listen();
+    let channel = EventChannel::new().unwrap();
+    let mut client = resolved(&channel, server.addr);
+    let asking = queues(&mut client);
+    client.connect(&param(&request)).unwrap();
+
+    let mut event = server.request();
+    assert_eq!(event.private_data(), request);
+    assert!(event.conn().is_none() && event.ud().is_some());
+    let mut accepted = event.take_request().unwrap();
+    let answering = queues(&mut accepted);
+    assert_eq!(answering.qp.state(), Ok(QpState::RTS));
+    let recv = RecvWr::new(1, Sge::new(&answering.region, ..));
+    answering.qp.post_recv(&[recv]).unwrap();
+    accepted.accept(&param(&answer)).unwrap();
+
+    let event = good(&channel, CmEventType::ESTABLISHED, CLIENT);
+    assert_eq!(event.private_data(), answer);
+    assert!(event.conn().is_none());
+    let peer = event.ud().unwrap();
+    assert_eq!(peer.qp_num, answering.qp.qp_num());
+    let handle = AddressHandle::new(&asking.pd, &peer.ah_attr).unwrap();
+    let send = SendWr::send(2, Inline(b"found")).to(&handle, peer.qp_num, peer.qkey);
+    asking.qp.post_send(&[send]).unwrap();
+    let received = answering.success();
+    assert_eq!(received.src_qp, asking.qp.qp_num());
+    let mut bytes = [0; 5];
+    answering
+        .region
+        .copy_out(AddressHandle::GRH_LEN, &mut bytes);
+    assert_eq!(&bytes, b"found");
+    assert_none(&server.channel);
+}
+
+#[test]
+fn a_datagram_peer_can_refuse() {
+    let _watchdog = Watchdog::new("a_datagram_peer_can_refuse", 60);
+    let server = listen();
+    let channel = EventChannel::new().unwrap();
+    let mut client = resolved(&channel, server.addr);
+    let _queues = queues(&mut client);
+    client.connect(&ConnParam::default()).unwrap();
+    let mut request = server.request().take_request().unwrap();
+    let too_much = [0; PrivateData::UD_ACCEPT_MAX + 1];
+    let error = request.reject(&too_much).unwrap_err();
+    assert_eq!((error.call, error.errno), ("rdma_reject", EMSGSIZE));
+    let error = request.accept(&param(&too_much)).unwrap_err();
+    assert_eq!((error.call, error.errno), ("rdma_accept", EMSGSIZE));
+    request.reject(b"no").unwrap();
+    // Datagrams have reasons of their own, and this one is not told apart from others.
+    let event = channel.wait_event(PATIENCE).unwrap().unwrap();
+    assert_eq!(event.context(), CLIENT);
+    assert_ne!(event.event(), CmEventType::ESTABLISHED);
+    assert_ne!(event.reject_reason(), RejectReason::CONSUMER_DEFINED);
+    assert_eq!(event.private_data()[..3], *b"no\0");
+
+    let mut other = resolved(&channel, server.addr);
+    let too_much = param(&[0; PrivateData::UD_CONNECT_MAX + 1]);
+    let error = other.connect(&too_much).unwrap_err();
+    assert_eq!((error.call, error.errno), ("rdma_connect", EMSGSIZE));
+}
+
+/// In which order a member of a group and its group part.
+#[derive(Debug, Clone, Copy)]
+enum Leaves {
+    First,
+    WithTheQueuePair,
+    WithTheId,
+    Unread,
+    Never,
+}
+
+/// A queue pair in a group is one that the kernel does not destroy.
+#[test]
+fn groups_are_left_by_whoever_goes() {
+    let _watchdog = Watchdog::new("groups_are_left_by_whoever_goes", 120);
+    let lab = Lab::get();
+    let groups = ["239.1.2.3:0", "239.1.2.4:0"].map(|group| group.parse().unwrap());
+    let run = |leaves: Leaves| {
+        let channel = EventChannel::new().unwrap();
+        let mut id = CmId::new(&channel, PortSpace::UDP, SERVER).unwrap();
+        id.bind_addr(lab.at(0)).unwrap();
+        let error = id.leave_multicast(groups[0]).unwrap_err();
+        let expected = ("rdma_leave_multicast", EADDRNOTAVAIL);
+        assert_eq!((error.call, error.errno), expected);
+        let queues = queues(&mut id);
+        for group in groups {
+            id.join_multicast(group).unwrap();
+            if matches!(leaves, Leaves::Unread) {
+                continue;
+            }
+            let event = good(&channel, CmEventType::MULTICAST_JOIN, SERVER);
+            let ud = event.ud().unwrap();
+            assert_eq!(ud.qp_num, 0xff_ffff);
+            assert!(event.private_data().is_empty() && event.conn().is_none());
+            AddressHandle::new(&queues.pd, &ud.ah_attr).unwrap();
+        }
+        match leaves {
+            Leaves::First => {
+                for group in groups {
+                    id.leave_multicast(group).unwrap();
+                }
+                let error = id.leave_multicast(groups[1]).unwrap_err();
+                assert_eq!((error.call, error.errno), expected);
+                drop((id, queues));
+            }
+            Leaves::WithTheQueuePair => {
+                drop(queues);
+                let error = id.leave_multicast(groups[0]).unwrap_err();
+                assert_eq!((error.call, error.errno), expected);
+                drop(id);
+            }
+            Leaves::WithTheId | Leaves::Unread => drop((id, queues)),
+            Leaves::Never => drop((queues, channel, id)),
+        }
+    };
+    run(Leaves::First);
+    let before = lab.resources();
+    for leaves in [
+        Leaves::First,
+        Leaves::WithTheQueuePair,
+        Leaves::WithTheId,
+        Leaves::Unread,
+        Leaves::Never,
+    ] {
+        run(leaves);
+        assert_eq!(lab.resources(), before, "{leaves:?}");
+    }
+}
+
+/// A group joined before there is a queue pair has none, and is left all the same.
+#[test]
+fn a_synchronous_id_joins_a_group() {
+    let _watchdog = Watchdog::new("a_synchronous_id_joins_a_group", 60);
+    let group = "239.1.2.5:0".parse().unwrap();
+    let mut id = CmId::new_sync(PortSpace::UDP).unwrap();
+    id.bind_addr(Lab::get().at(0)).unwrap();
+    id.join_multicast(group).unwrap();
+    let event = id.last_event().unwrap();
+    assert_eq!(event.event(), CmEventType::MULTICAST_JOIN);
+    assert!(event.ud().is_some());
+    let _queues = queues(&mut id);
+    id.leave_multicast(group).unwrap();
+    let error = id.leave_multicast(group).unwrap_err();
+    assert_eq!(error.errno, EADDRNOTAVAIL);
+}
+
+/// Connections have no groups.
+#[test]
+fn a_connections_id_joins_nothing() {
+    let _watchdog = Watchdog::new("a_connections_id_joins_nothing", 60);
+    let channel = EventChannel::new().unwrap();
+    let mut id = CmId::new(&channel, PortSpace::TCP, CLIENT).unwrap();
+    id.bind_addr(Lab::get().at(0)).unwrap();
+    let error = id.join_multicast("239.1.2.6:0".parse().unwrap());
+    assert_eq!(error.unwrap_err().call, "rdma_join_multicast");
+    assert_none(&channel);
+}

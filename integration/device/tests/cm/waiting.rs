@@ -1,0 +1,173 @@
+//! Steps that wait, and what goes on meanwhile.
+
+use std::{net::SocketAddr, thread, time::Duration};
+
+use device::{Lab, Watchdog};
+use rdmsg::{
+    cm::{CmId, ConnParam, EventChannel, PortSpace},
+    status::CmEventType,
+};
+
+use crate::common::{
+    CLIENT, EINVAL, PATIENCE, Queues, SERVER, Server, assert_none, connecting, good, resolved,
+};
+
+/// `EBUSY`, `ECONNREFUSED` of `errno.h`.
+const EBUSY: i32 = 16;
+const ECONNREFUSED: i32 = 111;
+
+/// A synchronous listener.
+fn listen() -> (CmId, SocketAddr) {
+    let mut listener = CmId::new_sync(PortSpace::TCP).unwrap();
+    listener.bind_addr(Lab::get().at(0)).unwrap();
+    listener.listen(4).unwrap();
+    let addr = listener.local_addr().unwrap();
+    (listener, addr)
+}
+
+/// A synchronous id with a route.
+fn routed(addr: SocketAddr) -> CmId {
+    let mut id = CmId::new_sync(PortSpace::TCP).unwrap();
+    id.resolve_addr(None, addr, PATIENCE).unwrap();
+    id.resolve_route(PATIENCE).unwrap();
+    id
+}
+
+/// The peer answers only when the queue pair is gone, so one that waited for the answer would wait for ever.
+#[test]
+fn a_queue_pair_goes_while_its_id_waits() {
+    let _watchdog = Watchdog::new("a_queue_pair_goes_while_its_id_waits", 60);
+    let server = Server::new(Lab::get().addr);
+    let mut client = routed(server.addr);
+    let queues = Queues::of(&mut client);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| client.connect(&ConnParam::default()));
+        let mut request = server.request().take_request().unwrap();
+        drop(queues);
+        request.reject(b"").unwrap();
+        let error = waiting.join().unwrap().unwrap_err();
+        assert_eq!((error.call, error.errno), ("rdma_connect", ECONNREFUSED));
+    });
+    assert_eq!(client.last_event().unwrap().event(), CmEventType::REJECTED);
+}
+
+#[test]
+fn a_listener_waits_as_long_as_it_is_told_to() {
+    let _watchdog = Watchdog::new("a_listener_waits_as_long_as_it_is_told_to", 60);
+    let (mut listener, addr) = listen();
+    for timeout in [Duration::ZERO, Duration::from_millis(20)] {
+        assert!(listener.get_request_timeout(timeout).unwrap().is_none());
+    }
+    let channel = EventChannel::new().unwrap();
+    let (client, _queues) = connecting(&channel, addr, CLIENT, b"hello");
+    let request = listener.get_request_timeout(PATIENCE).unwrap().unwrap();
+    let event = request.last_event().unwrap();
+    assert_eq!(event.event(), CmEventType::CONNECT_REQUEST);
+    assert_eq!(event.private_data()[..6], *b"hello\0");
+    assert_eq!(request.peer_addr(), client.local_addr());
+    assert!(listener.last_event().is_none());
+}
+
+/// Nobody would come, or somebody else would be told.
+#[test]
+fn only_synchronous_listeners_wait_for_requests() {
+    let _watchdog = Watchdog::new("only_synchronous_listeners_wait_for_requests", 60);
+    let server = Server::new(Lab::get().addr);
+    let mut bound = CmId::new_sync(PortSpace::TCP).unwrap();
+    bound.bind_addr(Lab::get().at(0)).unwrap();
+    let (mut moved, _) = listen();
+    moved.migrate(&EventChannel::new().unwrap()).unwrap();
+    for mut id in [server.listener, bound, moved] {
+        let error = id.get_request().unwrap_err();
+        assert_eq!((error.call, error.errno), ("rdma_get_request", EINVAL));
+    }
+}
+
+/// The end of a connection that is not there is no event to wait for.
+#[test]
+fn disconnecting_waits_only_for_a_connection() {
+    let _watchdog = Watchdog::new("disconnecting_waits_only_for_a_connection", 60);
+    let (mut listener, addr) = listen();
+    let mut client = routed(addr);
+    assert!(client.disconnect().is_err());
+    let queues = Queues::of(&mut client);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| client.connect(&ConnParam::default()));
+        let mut request = listener.get_request().unwrap();
+        // It has not accepted.
+        let _ = request.disconnect();
+        drop(request);
+        assert_eq!(waiting.join().unwrap().unwrap_err().errno, ECONNREFUSED);
+    });
+    let _ = client.disconnect();
+    drop((client, queues));
+
+    let mut client = routed(addr);
+    let queues = Queues::of(&mut client);
+    thread::scope(|scope| {
+        let accepting = scope.spawn(|| {
+            let mut accepted = listener.get_request().unwrap();
+            let queues = Queues::of(&mut accepted);
+            accepted.accept(&ConnParam::default()).unwrap();
+            (accepted, queues)
+        });
+        client.connect(&ConnParam::default()).unwrap();
+        let (mut accepted, accepting) = accepting.join().unwrap();
+        queues.talk(&accepting);
+        // Each waits for the other, and the second time for nothing.
+        thread::scope(|scope| {
+            for id in [&mut client, &mut accepted] {
+                scope.spawn(|| (id.disconnect().unwrap(), id.disconnect().unwrap()));
+            }
+        });
+        for id in [&client, &accepted] {
+            let event = id.last_event().unwrap();
+            assert_eq!(event.event(), CmEventType::DISCONNECTED);
+        }
+    });
+}
+
+/// A request that waits would be lost on the way, so the listener stays until it is read.
+#[test]
+fn a_listener_with_unread_requests_does_not_migrate() {
+    let _watchdog = Watchdog::new("a_listener_with_unread_requests_does_not_migrate", 60);
+    let mut server = Server::new(Lab::get().addr);
+    let channel = EventChannel::new().unwrap();
+    let first = connecting(&channel, server.addr, 1, b"");
+    // When a later one has come, so has this.
+    let fence = Server::new(Lab::get().addr);
+    let _later = connecting(&channel, fence.addr, 2, b"");
+    let _request = fence.request();
+
+    let elsewhere = EventChannel::new().unwrap();
+    let error = server.listener.migrate(&elsewhere).unwrap_err();
+    assert_eq!((error.call, error.errno), ("rdma_migrate_id", EBUSY));
+    let mut request = server.request().take_request().unwrap();
+    server.listener.migrate(&elsewhere).unwrap();
+
+    // The request stays where it came in; the next one comes in elsewhere.
+    request.set_context(SERVER);
+    let accepting = Queues::of(&mut request);
+    request.accept(&ConnParam::default()).unwrap();
+    good(&channel, CmEventType::ESTABLISHED, 1);
+    good(&server.channel, CmEventType::ESTABLISHED, SERVER);
+    first.1.talk(&accepting);
+    let _second = connecting(&channel, server.addr, 3, b"");
+    good(&elsewhere, CmEventType::CONNECT_REQUEST, Server::CONTEXT);
+    assert_none(&server.channel);
+}
+
+/// What is made on the device of one id serves all others, whatever their channels.
+#[test]
+fn ids_of_different_channels_have_the_same_device() {
+    let _watchdog = Watchdog::new("ids_of_different_channels_have_the_same_device", 60);
+    let server = Server::new(Lab::get().addr);
+    let ids = [1, 2].map(|context| {
+        let channel = EventChannel::new().unwrap();
+        resolved(&channel, server.addr, context).verbs().unwrap()
+    });
+    assert_eq!(ids[0].id(), ids[1].id());
+    // The ids and channels are gone, the device is still open.
+    assert_eq!(ids[0].device_name(), Lab::get().device);
+    assert!(ids[1].query_device().is_ok());
+}
