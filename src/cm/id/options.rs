@@ -65,9 +65,12 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// As [`set_tos`](Self::set_tos).
+    /// `EINVAL` above 31, which the device would cut to five bits; otherwise as [`set_tos`](Self::set_tos).
     #[doc(alias = "RDMA_OPTION_ID_ACK_TIMEOUT")]
     pub fn set_ack_timeout(&mut self, exponent: u8) -> Result<(), OsError> {
+        if exponent > 31 {
+            return Err(OsError::new("rdma_set_option", libc::EINVAL));
+        }
         self.set_option(consts::RDMA_OPTION_ID_ACK_TIMEOUT, exponent)
     }
 

@@ -70,6 +70,7 @@ fn options_that_make_no_sense_are_refused() {
     let mut datagrams = CmId::new(&channel, PortSpace::UDP, CLIENT).unwrap();
     let mut server = Server::new(lab.addr);
     for result in [
+        client.set_ack_timeout(32),
         datagrams.set_ack_timeout(11),
         bound.set_reuseaddr(false),
         server.listener.set_afonly(true),
