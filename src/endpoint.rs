@@ -102,7 +102,7 @@ impl Endpoint {
     ///
     /// As [`send`](Self::send), and [`Error::TimedOut`] when the window stayed full: then nothing was sent.
     pub fn send_timeout(&self, message: &[u8], timeout: Duration) -> Result<(), Error> {
-        self.send_until(message, Some(Instant::now() + timeout))
+        self.send_until(message, deadline(timeout))
     }
 
     /// As [`send`](Self::send), without waiting.
@@ -113,8 +113,8 @@ impl Endpoint {
     pub fn try_send(&self, message: &[u8]) -> Result<(), TrySendError> {
         match self.inner.link.try_send(message) {
             Err(TrySendError::Full) => {
-                // What makes room may have arrived already, and nobody may be polling for it.
-                self.inner.link.poll();
+                // What makes room may have arrived already, and nobody may have looked.
+                self.inner.link.look();
                 self.inner.link.try_send(message)
             }
             result => result,
@@ -150,7 +150,7 @@ impl Endpoint {
     ///
     /// As [`recv`](Self::recv), and [`Error::TimedOut`] when no message came.
     pub fn recv_timeout(&self, timeout: Duration) -> Result<Message, Error> {
-        self.recv_until(Some(Instant::now() + timeout))
+        self.recv_until(deadline(timeout))
     }
 
     /// As [`recv`](Self::recv), without waiting: `None` when there is no message.
@@ -258,6 +258,11 @@ impl Endpoint {
     pub fn engine(&self) -> &Engine {
         &self.inner.engine
     }
+}
+
+/// The end of a wait that begins now. A time beyond what the clock can say is for ever.
+fn deadline(timeout: Duration) -> Option<Instant> {
+    Instant::now().checked_add(timeout)
 }
 
 impl fmt::Debug for Endpoint {

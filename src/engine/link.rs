@@ -228,7 +228,12 @@ impl Link {
         self.with_core(|core| core.release(buffer));
     }
 
-    /// Looks into the completion queue once, for callers that do not wait.
+    /// Looks into the completion queue once, and leaves it to whoever watches it otherwise.
+    pub(crate) fn look(self: &Arc<Self>) {
+        self.progress();
+    }
+
+    /// Looks into the completion queue once, for callers that are likely to look again soon.
     pub(crate) fn poll(self: &Arc<Self>) {
         self.keep_engine_away();
         self.progress();

@@ -106,13 +106,13 @@ impl Engine {
         }
         drop(shared);
         self.inner.mailbox.send(Command::ShutDown);
-        let thread = self
+        // Held while waiting: whoever else shuts it down at the same time waits as well.
+        let mut thread = self
             .inner
             .thread
             .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        if let Some(thread) = thread
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = thread.take()
             && thread.join().is_err()
         {
             log::error!("the engine's thread panicked");

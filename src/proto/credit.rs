@@ -14,6 +14,8 @@
 //!   of frames consumed plus the window, so when g3 is sent frame number g1 has been consumed. The peer may send that frame only
 //!   after it has seen a limit of at least g1, and the first frame that carried one was the first of the three. So the first is seen
 //!   before the third is sent.
+//!   A grant frame is also sent, however small, when the peer has used up what it was told of. Then it has sent the frame whose number was
+//!   last announced, so it has seen every grant before: such a frame finds none unseen, and may stand for any of the three.
 //! * **Ping: 1**, because there is no second before the first one's pong.
 //! * **Pong: 1**, because the peer sends its next ping after it has seen the pong to the one before.
 //! * **Close: 1** and **Abort: 1**, because each is sent once.
@@ -125,9 +127,11 @@ impl RecvCredit {
         self.announced
     }
 
-    /// Whether a grant should travel by itself, because no other frame carried it and half the window is at stake.
+    /// Whether a grant should travel by itself, because no other frame carried it: half the window is at stake, or the peer has used up
+    /// all it was told of. Without the latter a receiver that keeps more than half the window would stop its peer for good.
     pub(super) fn grant_due(&self) -> bool {
-        self.limit().wrapping_sub(self.announced) >= self.window.div_ceil(2)
+        let more = self.limit().wrapping_sub(self.announced);
+        more >= self.window.div_ceil(2) || (more > 0 && self.announced == self.received)
     }
 
     fn limit(&self) -> u32 {
@@ -173,6 +177,23 @@ mod tests {
             credit.announce();
             assert!(!credit.grant_due());
         }
+    }
+
+    #[test]
+    fn a_peer_without_credit_gets_the_smallest_grant() {
+        let mut credit = RecvCredit::new(8, u32::MAX - 3);
+        for _ in 0..8 {
+            credit.receive().unwrap();
+            assert!(!credit.grant_due(), "nothing to grant");
+        }
+        credit.release();
+        assert!(credit.grant_due());
+        credit.announce();
+        assert!(!credit.grant_due());
+        credit.release();
+        assert!(!credit.grant_due(), "the peer has one left");
+        credit.receive().unwrap();
+        assert!(credit.grant_due(), "and now none");
     }
 
     #[test]

@@ -164,6 +164,33 @@ fn a_receiver_that_keeps_its_messages_stalls_the_sender_and_lets_it_go_on() {
 }
 
 #[test]
+fn a_receiver_may_keep_all_but_one_place_of_its_window_for_good() {
+    let _watchdog = Watchdog::new("a_receiver_may_keep_all_but_one_place", 120);
+    let lab = Lab::get();
+    let rnr = lab.rnr_naks();
+    let mut config = Config::default();
+    config.receive_window = 8;
+    config.keepalive_interval = None;
+    let (client, server) = pair_with(&config);
+    let sender = thread::spawn({
+        let client = client.clone();
+        move || (0..200_u32).for_each(|i| client.send(&i.to_le_bytes()).unwrap())
+    });
+    let mut kept = Vec::new();
+    for i in 0..200_u32 {
+        let message = server.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(*message, i.to_le_bytes());
+        if kept.len() < 7 {
+            kept.push(message);
+        }
+    }
+    sender.join().unwrap();
+    drop(kept);
+    client.close().unwrap();
+    assert_eq!(lab.rnr_naks(), rnr);
+}
+
+#[test]
 fn both_sides_stall_and_resume_when_neither_reads() {
     let _watchdog = Watchdog::new("both_sides_stall_and_resume_when_neither_reads", 120);
     let lab = Lab::get();

@@ -240,12 +240,18 @@ impl Connection {
         let _ = now;
         if let Some(transfer) = &mut self.transfer {
             transfer.recv_credit.release();
-            if transfer.recv_credit.grant_due() {
-                transfer.pending.grant = true;
-                self.send_control();
-            }
         }
+        self.grant_if_due();
         self.finish();
+    }
+
+    fn grant_if_due(&mut self) {
+        if let Some(transfer) = &mut self.transfer
+            && transfer.recv_credit.grant_due()
+        {
+            transfer.pending.grant = true;
+            self.send_control();
+        }
     }
 
     /// A receive completed with these bytes.
@@ -330,6 +336,8 @@ impl Connection {
                     len: header.len,
                 };
                 self.outputs.push_back(Output::Event(event));
+                // It may have been the last that the peer could send, with room here that it does not know of.
+                self.grant_if_due();
             }
             Kind::Grant | Kind::Ping | Kind::Pong | Kind::Close | Kind::Abort => {
                 // Before anything is sent that the frame allows: see `credit`.
