@@ -59,8 +59,8 @@ pub struct Config {
     /// 0 to 10 min, default 5 s.
     pub close_timeout: Duration,
 
-    /// Probe a peer from which nothing was heard for this long. Both sides' values are exchanged and the smaller one holds
-    /// for both. `None` sends no probes, and a peer that vanished is noticed only by a send.
+    /// Probe a peer from which nothing was heard for this long. The sides exchange their values and each probes at the smaller
+    /// one, though not more often than every 100 ms at the peer's wish. `None` sends no probes, and a peer that vanished is noticed only by a send.
     ///
     /// 10 ms to 1 h, default 2 s.
     pub keepalive_interval: Option<Duration>,

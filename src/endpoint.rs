@@ -202,6 +202,9 @@ impl Endpoint {
     /// Sends of other threads fail from now on. What was sent before is delivered, the peer is told, and its answer awaited. The
     /// peer receives all messages, then [`CloseReason::PeerClosed`](crate::CloseReason::PeerClosed). Messages that arrived here can still be received.
     ///
+    /// `Ok` says that everything is with the peer's library and that the peer has answered. Whether its application reads it is the
+    /// application's to say: one that drops its endpoint with messages unread drops those.
+    ///
     /// # Errors
     ///
     /// [`Error::Undelivered`] when it is not known that everything that was sent arrived, with the reason for which the

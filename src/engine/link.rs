@@ -336,8 +336,8 @@ impl Core {
             (WorkId::Send(slot), status) => {
                 conn.handle_work_error(Work::Send { slot }, status, wc.vendor_err(), now)
             }
-            (WorkId::DrainRecv, _) => conn.handle_drained(DrainSide::Recv, now),
-            (WorkId::DrainSend, _) => conn.handle_drained(DrainSide::Send, now),
+            (WorkId::DrainRecv, _) => conn.handle_drained(DrainSide::Recv),
+            (WorkId::DrainSend, _) => conn.handle_drained(DrainSide::Send),
         }
     }
 
@@ -427,10 +427,9 @@ impl Core {
         if !self.conn.takes_receives() {
             return;
         }
-        let now = Instant::now();
         match rings.post_recv(buffer) {
-            Ok(()) => self.conn.release(now),
-            Err(error) => self.conn.handle_post_failure(error, now),
+            Ok(()) => self.conn.release(),
+            Err(error) => self.conn.handle_post_failure(error, Instant::now()),
         }
     }
 }

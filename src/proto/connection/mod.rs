@@ -230,8 +230,7 @@ impl Connection {
     }
 
     /// A marker came back: so has everything posted before it on that queue.
-    pub(crate) fn handle_drained(&mut self, side: DrainSide, now: Instant) {
-        let _ = now;
+    pub(crate) fn handle_drained(&mut self, side: DrainSide) {
         if let State::Draining(draining) = &mut self.state {
             draining.marker(side);
         }

@@ -236,8 +236,7 @@ impl Transfer {
 
 impl Connection {
     /// One delivered message's buffer has been posted again.
-    pub(crate) fn release(&mut self, now: Instant) {
-        let _ = now;
+    pub(crate) fn release(&mut self) {
         if let Some(transfer) = &mut self.transfer {
             transfer.recv_credit.release();
         }

@@ -248,7 +248,7 @@ impl Pair {
                     Completion::Failed(work, status) => {
                         side.conn.handle_work_error(work, status, 0x81, now);
                     }
-                    Completion::Drained(drained) => side.conn.handle_drained(drained, now),
+                    Completion::Drained(drained) => side.conn.handle_drained(drained),
                 }
                 self.settle(at);
             }
@@ -362,7 +362,7 @@ impl Pair {
             && side.conn.takes_receives()
         {
             side.repost(buffer);
-            side.conn.release(self.now);
+            side.conn.release();
         }
         self.settle(at);
     }

@@ -206,7 +206,7 @@ fn completions_and_failures() {
         conn.handle_recv(0, &data, now);
         let released = std::iter::from_fn(|| conn.poll_output()).any(|output| matches!(output, Output::Event(Event::Message { .. })));
         if released {
-            conn.release(now);
+            conn.release();
         }
     },
                                              [".",              ".",          ".",           ".",    ".",      "Established", ".",        ".",      ".",      "."]);
@@ -216,7 +216,7 @@ fn completions_and_failures() {
                                              [".",              ".",          ".",           ".",    ".",      ".",           DRAINING,   DRAINING, ".",      "."]);
     expect("a failed send", |conn, now| conn.handle_work_error(Work::Send { slot: 0 }, WcStatus::RETRY_EXC_ERR, 0, now),
                                              [".",              ".",          ".",           ".",    ".",      ".",           DRAINING,   DRAINING, ".",      "."]);
-    expect("one marker", |conn, now| conn.handle_drained(DrainSide::Send, now),
+    expect("one marker", |conn, _| conn.handle_drained(DrainSide::Send),
                                              [".",              ".",          ".",           ".",    ".",      ".",           ".",        ".",      ".",      "."]);
     expect("a failed post", |conn, now| conn.handle_post_failure(error, now),
                                              [CLOSED,           CLOSED,       CLOSED,        CLOSED, CLOSED,   CLOSED,        DRAINING,   DRAINING, ".",      "."]);
@@ -252,8 +252,8 @@ fn deadlines() {
 fn draining_ends_when_all_three_have_spoken_in_any_order() {
     let now = Instant::now();
     let parts: [fn(&mut Connection, Instant); 3] = [
-        |conn, now| conn.handle_drained(DrainSide::Send, now),
-        |conn, now| conn.handle_drained(DrainSide::Recv, now),
+        |conn, _| conn.handle_drained(DrainSide::Send),
+        |conn, _| conn.handle_drained(DrainSide::Recv),
         |conn, now| conn.handle_cm_event(CmInput::Disconnected, now),
     ];
     for order in [
@@ -291,9 +291,9 @@ fn draining_does_not_wait_for_the_last_word_of_who_is_gone() {
         for state in ["Established", "Closing", "Draining"] {
             let mut conn = in_state(state, now);
             go(&mut conn, now);
-            conn.handle_drained(DrainSide::Send, now);
+            conn.handle_drained(DrainSide::Send);
             assert_eq!(conn.state.name(), "Draining", "from {state}");
-            conn.handle_drained(DrainSide::Recv, now);
+            conn.handle_drained(DrainSide::Recv);
             assert_eq!(conn.state.name(), "Closed", "from {state}");
         }
     }
