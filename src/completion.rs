@@ -1,11 +1,70 @@
 use crate::{CloseReason, Message};
 
 /// Something that happened on a connection, as [`Endpoint::completions`](crate::Endpoint::completions) gives it.
+///
+/// Each message that arrives is told of once. Each operation that was given an id, and was accepted, ends in exactly one completion with that
+/// id: the one for its success or [`Failed`](Self::Failed). Ids are the application's; nothing requires them to differ.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Completion {
     /// A message arrived.
     Received(Message),
-    /// The connection has ended. It comes once, after all messages, and nothing comes after it.
+    /// A message sent with this id has arrived: the peer's device acknowledged it, or, if it was above the eager size, the
+    /// peer's library has read it. Whether the peer's application looks at it is another matter.
+    Sent(u64),
+    /// A one-sided [`read`](crate::Endpoint::read) is done: the bytes are in the region.
+    Read(u64),
+    /// A one-sided [`write`](crate::Endpoint::write) is done: the peer's device acknowledged the bytes.
+    Written(u64),
+    /// A [`fetch_add`](crate::Endpoint::fetch_add) or [`compare_swap`](crate::Endpoint::compare_swap) is done.
+    Fetched {
+        /// The operation's id.
+        id: u64,
+        /// What the peer's memory held before.
+        value: u64,
+    },
+    /// The peer wrote to this side's memory and says so: [`write_with_imm`](crate::Endpoint::write_with_imm).
+    Immediate(Immediate),
+    /// An operation with an id failed, or its end is not known because the connection ended before it.
+    Failed {
+        /// The operation's id.
+        id: u64,
+        /// Why. An operation that the device failed names its status; the connection ends with it.
+        reason: CloseReason,
+    },
+    /// The connection has ended. It comes once, after everything else, and nothing comes after it.
     Disconnected(CloseReason),
+}
+
+/// The word that came with a [`write_with_imm`](crate::Endpoint::write_with_imm) of the peer's. The bytes that it wrote are in the region.
+///
+/// As a [`Message`] does, it occupies one place of the window until it is dropped.
+#[derive(Debug)]
+pub struct Immediate {
+    word: u32,
+    len: u32,
+    place: Message,
+}
+
+impl Immediate {
+    pub(crate) fn new(word: u32, len: u32, place: Message) -> Self {
+        Self { word, len, place }
+    }
+
+    /// The peer's word.
+    #[must_use]
+    pub fn word(&self) -> u32 {
+        self.word
+    }
+
+    /// How many bytes the peer wrote.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "it is not a collection")]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    pub(crate) fn into_place(self) -> Message {
+        self.place
+    }
 }

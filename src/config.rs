@@ -22,14 +22,32 @@ pub struct Config {
     /// 1 to 8192, default 64. Costs `receive_window` × [`eager_size`](Self::eager_size) of locked memory a connection.
     pub receive_window: u16,
 
-    /// The largest message in bytes that the peer may send to this side.
+    /// The largest message in bytes that the peer sends right into a buffer that is posted for it. Longer ones are read by this side
+    /// from the peer's memory: one exchange more, but no buffer waits for them.
     ///
     /// 64 B to 1 MiB, default 16 KiB. See [`receive_window`](Self::receive_window) for what it costs.
     pub eager_size: u32,
 
-    /// How many messages may be on their way from this side: the depth of the send ring.
+    /// The largest message in bytes that the peer may send to this side.
     ///
-    /// 1 to 8192, default 64. Costs `send_depth` × the eager size of locked memory a connection.
+    /// 64 B to 1 TiB, default 1 GiB. Costs nothing while there is none.
+    pub max_message: u64,
+
+    /// How many bytes of messages above the eager size may be on their way to the peer, and as many again may have been received and not
+    /// let go of. The peer's `send` waits when either is reached. A single message may be longer than this; then it is the only one.
+    ///
+    /// 64 KiB to 1 TiB, default 64 MiB. The memory is locked while it is in use.
+    pub large_memory: u64,
+
+    /// How many bytes of registered memory are kept, each way, for the next messages above the eager size: registering memory costs
+    /// time. Only memory that this crate allocated itself is kept, so what is kept can never stand for memory that was unmapped since.
+    ///
+    /// 0 to 1 TiB, default 16 MiB. The memory is locked, from the first such message on until the connection ends.
+    pub registration_cache: u64,
+
+    /// How many messages and one-sided operations may be on their way from this side: the depth of the send ring.
+    ///
+    /// 1 to 8192, default 64. Costs `send_depth` × [`eager_size`](Self::eager_size) of locked memory a connection.
     pub send_depth: u16,
 
     /// Messages up to this many bytes, 16 bytes of header included, travel inside the work request itself.
@@ -121,6 +139,9 @@ impl Default for Config {
         Self {
             receive_window: 64,
             eager_size: 16 * 1024,
+            max_message: 1 << 30,
+            large_memory: 64 << 20,
+            registration_cache: 16 << 20,
             send_depth: 64,
             max_inline: 256,
             connect_timeout: Duration::from_secs(5),
@@ -150,6 +171,9 @@ impl Config {
 
         within("receive_window", self.receive_window, 1, 8192)?;
         within("eager_size", self.eager_size, 64, 1 << 20)?;
+        within("max_message", self.max_message, 64, 1 << 40)?;
+        within("large_memory", self.large_memory, 64 << 10, 1 << 40)?;
+        within("registration_cache", self.registration_cache, 0, 1 << 40)?;
         within("send_depth", self.send_depth, 1, 8192)?;
         within("max_inline", self.max_inline, 0, 1024)?;
         within("connect_timeout", self.connect_timeout, MS10, MIN10)?;
@@ -174,7 +198,8 @@ impl Config {
         proto::Params {
             window: self.receive_window,
             eager_size: self.eager_size,
-            max_message: u64::from(self.eager_size),
+            max_message: self.max_message,
+            large_memory: self.large_memory,
             send_slots: u32::from(self.send_depth),
             connect_timeout: self.connect_timeout,
             resolve_timeout: self.resolve_timeout,

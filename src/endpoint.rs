@@ -1,15 +1,22 @@
+mod one_sided;
+mod owned;
+
 use std::{
+    collections::VecDeque,
     fmt,
+    io::IoSlice,
     net::{SocketAddr, ToSocketAddrs},
-    sync::Arc,
+    slice,
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use crossbeam_channel::{Receiver, TryRecvError};
 
+pub use self::owned::NotSent;
 use crate::{
     Completion, Connector, Error, Message, TrySendError,
-    engine::{Engine, Link},
+    engine::{Engine, Link, Outgoing},
 };
 
 /// An established connection that carries whole messages in both directions, in order.
@@ -36,6 +43,8 @@ struct Inner {
     link: Arc<Link>,
     /// Here and not in the link: unread messages hold the link, so it must not hold them.
     completions: Receiver<Completion>,
+    /// Completions that a `recv` came across. They are for `next`.
+    aside: Mutex<VecDeque<Completion>>,
     /// Keeps the engine's thread alive.
     engine: Engine,
     local: Option<SocketAddr>,
@@ -52,6 +61,7 @@ impl Endpoint {
             inner: Arc::new(Inner {
                 link,
                 completions,
+                aside: Mutex::new(VecDeque::new()),
                 engine,
                 local,
             }),
@@ -87,13 +97,40 @@ impl Endpoint {
     /// Sends one message, waiting while the peer's window is full.
     ///
     /// The bytes are copied, so `message` is free again on return. An empty message is a message. The order of messages is kept.
-    /// `Ok` says that the message is on its way; that it arrived is known from a successful [`close`](Self::close), or from an answer.
+    /// `Ok` says that the message is on its way; that it arrived is known from [`flush`](Self::flush), from a successful
+    /// [`close`](Self::close), from [`send_with_id`](Self::send_with_id), or from an answer.
+    ///
+    /// Up to the eager size ([`Negotiated::send_eager`](crate::Negotiated::send_eager)) a message goes right into a buffer that waits for it.
+    /// A longer one is read by the peer's library from this side's memory, while its program may be doing something else; of
+    /// those at most 4, and [`Config::large_memory`](crate::Config::large_memory) bytes, are on their way at a time, and `send` waits for the
+    /// rest. To save the copy of a long message use [`send_owned`](Self::send_owned).
     ///
     /// # Errors
     ///
-    /// [`Error::MessageTooLong`] above [`send_limit`](Self::send_limit), [`Error::Disconnected`] when the connection has ended.
+    /// [`Error::MessageTooLong`] above [`send_limit`](Self::send_limit), [`Error::Disconnected`] when the connection has ended,
+    /// [`Error::LockedMemory`] when there is no memory for a long message's copy.
     pub fn send(&self, message: &[u8]) -> Result<(), Error> {
-        self.send_until(message, None)
+        self.send_vectored(slice::from_ref(&IoSlice::new(message)))
+    }
+
+    /// As [`send`](Self::send), of one message made of several parts, one after the other.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn send_vectored(&self, parts: &[IoSlice<'_>]) -> Result<(), Error> {
+        self.send_until(&mut Outgoing::new(parts, None), None)
+    }
+
+    /// As [`send`](Self::send), and [`Completion::Sent`] with this `id` tells when the message has arrived, or
+    /// [`Completion::Failed`] that this is not known.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send), and [`Error::CompletionsNotTaken`]. After an error no completion comes.
+    pub fn send_with_id(&self, message: &[u8], id: u64) -> Result<(), Error> {
+        let parts = [IoSlice::new(message)];
+        self.send_until(&mut Outgoing::new(&parts, Some(id)), None)
     }
 
     /// As [`send`](Self::send), waiting no longer than `timeout`.
@@ -102,7 +139,8 @@ impl Endpoint {
     ///
     /// As [`send`](Self::send), and [`Error::TimedOut`] when the window stayed full: then nothing was sent.
     pub fn send_timeout(&self, message: &[u8], timeout: Duration) -> Result<(), Error> {
-        self.send_until(message, deadline(timeout))
+        let parts = [IoSlice::new(message)];
+        self.send_until(&mut Outgoing::new(&parts, None), deadline(timeout))
     }
 
     /// As [`send`](Self::send), without waiting.
@@ -111,26 +149,67 @@ impl Endpoint {
     ///
     /// [`TrySendError::Full`] when the peer's window is full, [`TrySendError::Failed`] with what [`send`](Self::send) would return.
     pub fn try_send(&self, message: &[u8]) -> Result<(), TrySendError> {
-        match self.inner.link.try_send(message) {
+        let parts = [IoSlice::new(message)];
+        let mut outgoing = Outgoing::new(&parts, None);
+        match self.inner.link.try_send(&mut outgoing) {
             Err(TrySendError::Full) => {
                 // What makes room may have arrived already, and nobody may have looked.
                 self.inner.link.look();
-                self.inner.link.try_send(message)
+                self.inner.link.try_send(&mut outgoing)
             }
             result => result,
         }
     }
 
-    fn send_until(&self, message: &[u8], deadline: Option<Instant>) -> Result<(), Error> {
-        let sent =
-            self.inner
-                .link
-                .wait_until(deadline, || match self.inner.link.try_send(message) {
-                    Ok(()) => Some(Ok(())),
-                    Err(TrySendError::Full) => None,
-                    Err(TrySendError::Failed(error)) => Some(Err(error)),
-                });
-        sent.unwrap_or(Err(Error::TimedOut))
+    fn send_until(
+        &self,
+        message: &mut Outgoing<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<(), Error> {
+        let link = &self.inner.link;
+        self.wait_for_room(deadline, || link.try_send(message))
+    }
+
+    /// Tries again and again, until it works, cannot work, or the time is over.
+    fn wait_for_room(
+        &self,
+        deadline: Option<Instant>,
+        mut attempt: impl FnMut() -> Result<(), TrySendError>,
+    ) -> Result<(), Error> {
+        let done = self.inner.link.wait_until(deadline, || match attempt() {
+            Ok(()) => Some(Ok(())),
+            Err(TrySendError::Full) => None,
+            Err(TrySendError::Failed(error)) => Some(Err(error)),
+        });
+        done.unwrap_or(Err(Error::TimedOut))
+    }
+
+    /// Waits until everything that was sent so far on this connection has arrived at the peer's library, and one-sided operations are
+    /// done. Whether the peer's program has looked at it is another matter.
+    ///
+    /// It takes one exchange with the peer, and as long as the peer takes to read messages above the eager size.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Disconnected`] when the connection has ended: then it is not known what arrived.
+    pub fn flush(&self) -> Result<(), Error> {
+        self.flush_until(None)
+    }
+
+    /// As [`flush`](Self::flush), waiting no longer than `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As [`flush`](Self::flush), and [`Error::TimedOut`].
+    pub fn flush_timeout(&self, timeout: Duration) -> Result<(), Error> {
+        self.flush_until(deadline(timeout))
+    }
+
+    fn flush_until(&self, deadline: Option<Instant>) -> Result<(), Error> {
+        let link = &self.inner.link;
+        let flush = link.flush()?;
+        link.wait_until(deadline, || link.is_flushed(&flush))
+            .unwrap_or(Err(Error::TimedOut))
     }
 
     /// Receives the next message, waiting for as long as it takes.
@@ -173,24 +252,95 @@ impl Endpoint {
             .unwrap_or(Err(Error::TimedOut))
     }
 
-    /// Takes the next message from the channel.
+    /// Takes the next message from the channel, and puts aside what comes before it.
     fn take(&self) -> Option<Result<Message, Error>> {
+        loop {
+            match self.inner.completions.try_recv() {
+                Ok(Completion::Received(message)) => return Some(Ok(message)),
+                Ok(Completion::Disconnected(reason)) => {
+                    return Some(Err(Error::Disconnected(reason)));
+                }
+                Ok(other) => {
+                    self.inner.link.aside.fetch_add(1, Ordering::Relaxed);
+                    self.aside().push_back(other);
+                }
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return self.take_end(),
+            }
+        }
+    }
+
+    /// The end, which this or another handle may have taken from the channel already.
+    fn take_end<T>(&self) -> Option<Result<T, Error>> {
+        self.inner
+            .link
+            .ended()
+            .filter(|_| self.inner.completions.is_empty())
+            .map(|(reason, _)| Err(Error::Disconnected(reason)))
+    }
+
+    fn aside(&self) -> std::sync::MutexGuard<'_, VecDeque<Completion>> {
+        self.inner
+            .aside
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes whatever happened next on this connection, messages and all else, waiting for as long as it takes. The waiting thread
+    /// polls the completion queue itself, as in [`recv`](Self::recv).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Disconnected`] when [`Completion::Disconnected`] was taken before.
+    pub fn next(&self) -> Result<Completion, Error> {
+        self.next_until(None)
+    }
+
+    /// As [`next`](Self::next), waiting no longer than `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As [`next`](Self::next), and [`Error::TimedOut`] when nothing happened.
+    pub fn next_timeout(&self, timeout: Duration) -> Result<Completion, Error> {
+        self.next_until(deadline(timeout))
+    }
+
+    /// As [`next`](Self::next), without waiting: `None` when nothing happened.
+    ///
+    /// # Errors
+    ///
+    /// As [`next`](Self::next).
+    pub fn try_next(&self) -> Result<Option<Completion>, Error> {
+        if let Some(completion) = self.take_any() {
+            return completion.map(Some);
+        }
+        self.inner.link.poll();
+        self.take_any().transpose()
+    }
+
+    fn next_until(&self, deadline: Option<Instant>) -> Result<Completion, Error> {
+        self.inner
+            .link
+            .wait_until(deadline, || self.take_any())
+            .unwrap_or(Err(Error::TimedOut))
+    }
+
+    fn take_any(&self) -> Option<Result<Completion, Error>> {
+        if self.inner.link.aside.load(Ordering::Relaxed) > 0
+            && let Some(completion) = self.aside().pop_front()
+        {
+            self.inner.link.aside.fetch_sub(1, Ordering::Relaxed);
+            return Some(Ok(completion));
+        }
         match self.inner.completions.try_recv() {
-            Ok(Completion::Received(message)) => Some(Ok(message)),
-            Ok(Completion::Disconnected(reason)) => Some(Err(Error::Disconnected(reason))),
-            // The end itself may have been taken already, by this or another handle.
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => self
-                .inner
-                .link
-                .ended()
-                .filter(|_| self.inner.completions.is_empty())
-                .map(|(reason, _)| Err(Error::Disconnected(reason))),
+            Ok(completion) => Some(Ok(completion)),
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => self.take_end(),
         }
     }
 
     /// Everything that happens on this connection, as a channel: for [`crossbeam_channel::select!`] over several connections.
     ///
-    /// Messages taken here are not returned by [`recv`](Self::recv), and the other way round. While no thread waits in `recv` the
+    /// What is taken here is not returned by [`recv`](Self::recv) or [`next`](Self::next), and the other way round: completions that a `recv` comes
+    /// across while it looks for a message are kept for `next`. While no thread waits in `recv` the
     /// engine's thread feeds the channel; a thread that has just been in `recv` may delay that by some milliseconds.
     #[must_use]
     pub fn completions(&self) -> &Receiver<Completion> {
@@ -225,8 +375,8 @@ impl Endpoint {
         self.inner.link.abort(code);
     }
 
-    /// The largest message in bytes that can be sent: the smaller of the peer's and this side's
-    /// [`eager_size`](crate::Config::eager_size). 0 when the connection has ended.
+    /// The largest message in bytes that can be sent: the peer's [`max_message`](crate::Config::max_message). 0 when the connection has
+    /// ended.
     #[must_use]
     pub fn send_limit(&self) -> u64 {
         self.inner.link.send_limit()

@@ -2,7 +2,7 @@ use std::{io, net::SocketAddr};
 
 use nix::sys::resource::{Resource, getrlimit};
 
-use crate::{CloseReason, status::OsError};
+use crate::{CloseReason, remote_access::RemoteAccess, status::OsError};
 
 /// Why an operation of this crate failed. The text says what to do where that is known.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -66,7 +66,7 @@ pub enum Error {
 
     /// The message is longer than the peer takes. Nothing was sent; the connection goes on.
     #[error(
-        "a message of {len} bytes is too long: the peer takes at most {limit}; raise eager_size in its Config"
+        "a message of {len} bytes is too long: the peer takes at most {limit}; raise max_message in its Config"
     )]
     MessageTooLong {
         /// The message's length in bytes.
@@ -85,6 +85,51 @@ pub enum Error {
         /// Which message it was to travel in.
         place: &'static str,
     },
+
+    /// The completions of so many operations wait to be taken that there is no place for another one's. Nothing was sent; the connection
+    /// goes on.
+    #[error(
+        "too many completions wait to be taken: take some from Endpoint::completions or with Endpoint::next before giving out \
+         further ids"
+    )]
+    CompletionsNotTaken,
+
+    /// A one-sided operation would reach outside of memory. Nothing was done; the connection goes on.
+    #[error("{what}: {len} bytes from {start} are not within {limit}")]
+    OutOfBounds {
+        /// Which memory.
+        what: &'static str,
+        /// Where the operation would begin, in bytes.
+        start: u64,
+        /// How long it would be, in bytes.
+        len: u64,
+        /// The most that is possible, in bytes.
+        limit: u64,
+    },
+
+    /// The peer's token does not allow the operation. Nothing was done; the connection goes on.
+    #[error(
+        "the peer did not give the right for it: its token allows {allowed}, the operation needs {needed}"
+    )]
+    NotAllowed {
+        /// What the token allows.
+        allowed: RemoteAccess,
+        /// What the operation needs.
+        needed: RemoteAccess,
+    },
+
+    /// An atomic operation takes a place that is a multiple of 8 bytes from an address that is. Nothing was done; the connection goes on.
+    #[error(
+        "an atomic operation needs a place whose address is a multiple of 8, which offset {offset} is not"
+    )]
+    Misaligned {
+        /// The offset in the peer's region, in bytes.
+        offset: u64,
+    },
+
+    /// The buffer or region was made by another connection. Nothing was done; the connection goes on.
+    #[error("this memory was made by another connection, and can be used only there")]
+    ForeignMemory,
 
     /// The time given for the operation is over. The connection goes on.
     #[error("timed out")]
@@ -142,6 +187,9 @@ impl From<Error> for io::Error {
         let kind = match &error {
             Error::InvalidConfig { .. }
             | Error::MessageTooLong { .. }
+            | Error::OutOfBounds { .. }
+            | Error::Misaligned { .. }
+            | Error::ForeignMemory
             | Error::PrivateDataTooLong { .. } => io::ErrorKind::InvalidInput,
             Error::AddressLookup { .. } => io::ErrorKind::AddrNotAvailable,
             Error::NoRdma(_) => io::ErrorKind::Unsupported,
@@ -149,6 +197,8 @@ impl From<Error> for io::Error {
             | Error::Disconnected(reason)
             | Error::Undelivered(reason) => kind_of(reason),
             Error::TimedOut => io::ErrorKind::TimedOut,
+            Error::CompletionsNotTaken => io::ErrorKind::WouldBlock,
+            Error::NotAllowed { .. } => io::ErrorKind::PermissionDenied,
             Error::LockedMemory { .. } => io::ErrorKind::OutOfMemory,
             Error::Os(error) | Error::Bind { error, .. } => {
                 Self::from_raw_os_error(error.errno).kind()

@@ -91,6 +91,9 @@ mod error;
 mod listener;
 mod message;
 mod proto;
+mod region;
+mod remote_access;
+mod send_buffer;
 pub mod status;
 mod sys;
 pub mod verbs;
@@ -98,15 +101,18 @@ pub mod verbs;
 pub use crossbeam_channel;
 
 pub use crate::{
-    completion::Completion,
+    completion::{Completion, Immediate},
     config::{Config, Polling},
     connector::Connector,
-    endpoint::Endpoint,
+    endpoint::{Endpoint, NotSent},
     engine::Engine,
     error::{Error, TrySendError},
     listener::{Listener, Request},
     message::Message,
     proto::{CloseReason, Mismatch, Negotiated, Phase, Violation},
+    region::{Region, Token},
+    remote_access::RemoteAccess,
+    send_buffer::SendBuffer,
 };
 
 /// The README's examples are compiled with the documentation's.

@@ -1,31 +1,43 @@
 use std::{fmt, ops::Deref, sync::Arc};
 
-use crate::engine::{Link, RecvSlice};
+use crate::engine::{Buffer, Link, RecvSlice};
 
 /// A received message: a view of the registered buffer into which the device wrote it, without a copy.
 ///
 /// It dereferences to its bytes. While it is held it occupies its buffer, and with it one place of the window that the
-/// peer may fill; dropping it gives both back, from any thread. Holding messages is how a receiver slows its peer down.
+/// peer may fill, or, if it is above the eager size, its part of [`Config::large_memory`](crate::Config::large_memory); dropping it gives both
+/// back, from any thread. Holding messages is how a receiver slows its peer down.
 /// To keep the bytes and free the place use [`Message::into_vec`]. A message stays readable after its connection ended.
 pub struct Message {
     /// `None` only while being taken apart.
     inner: Option<Inner>,
 }
 
-struct Inner {
-    bytes: RecvSlice,
-    link: Arc<Link>,
-    buffer: u32,
+enum Inner {
+    /// In a receive buffer of the connection's.
+    Eager {
+        bytes: RecvSlice,
+        link: Arc<Link>,
+        buffer: u32,
+    },
+    /// In a buffer of its own.
+    Large { buffer: Buffer, link: Arc<Link> },
 }
 
 impl Message {
-    pub(crate) fn new(link: Arc<Link>, buffer: u32, bytes: RecvSlice) -> Self {
+    pub(crate) fn eager(link: Arc<Link>, buffer: u32, bytes: RecvSlice) -> Self {
         Self {
-            inner: Some(Inner {
+            inner: Some(Inner::Eager {
                 bytes,
                 link,
                 buffer,
             }),
+        }
+    }
+
+    pub(crate) fn large(link: Arc<Link>, buffer: Buffer) -> Self {
+        Self {
+            inner: Some(Inner::Large { buffer, link }),
         }
     }
 
@@ -45,7 +57,11 @@ impl Deref for Message {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.inner.as_ref().map_or(&[], |inner| &inner.bytes)
+        match &self.inner {
+            Some(Inner::Eager { bytes, .. }) => bytes,
+            Some(Inner::Large { buffer, .. }) => buffer.bytes(),
+            None => &[],
+        }
     }
 }
 
@@ -63,15 +79,23 @@ impl From<Message> for Vec<u8> {
 
 impl Drop for Message {
     fn drop(&mut self) {
-        if let Some(Inner {
-            bytes,
-            link,
-            buffer,
-        }) = self.inner.take()
-        {
-            // The view first: from the release on the buffer is the device's.
-            drop(bytes);
-            link.release(buffer);
+        match self.inner.take() {
+            Some(Inner::Eager {
+                bytes,
+                link,
+                buffer,
+            }) => {
+                // The view first: from the release on the buffer is the device's.
+                drop(bytes);
+                link.release(buffer);
+            }
+            Some(Inner::Large { buffer, link }) => {
+                let len = buffer.len() as u64;
+                // First, so that the next one finds it.
+                drop(buffer);
+                link.release_large(len);
+            }
+            None => {}
         }
     }
 }

@@ -51,7 +51,7 @@ fn errors_say_what_to_do() {
         ),
         (
             Error::MessageTooLong { len: 5, limit: 4 },
-            "a message of 5 bytes is too long: the peer takes at most 4; raise eager_size in its Config",
+            "a message of 5 bytes is too long: the peer takes at most 4; raise max_message in its Config",
         ),
     ];
     for (error, text) in cases {

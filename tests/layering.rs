@@ -28,6 +28,8 @@ const LAYERS: &[(&str, &[&str])] = &[
             "error",
             "listener",
             "message",
+            "region",
+            "remote_access",
         ],
     ),
 ];

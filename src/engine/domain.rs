@@ -4,6 +4,7 @@ use std::{
 };
 
 use super::{
+    buffer::Pool,
     link::PollSide,
     rings::{self, Layout, Rings},
 };
@@ -11,7 +12,10 @@ use crate::{
     cm::CmId,
     config::Config,
     status::OsError,
-    verbs::{CompletionChannel, CompletionQueue, Context, ProtectionDomain, QpInitAttr, QpType},
+    verbs::{
+        AccessFlags, CompletionChannel, CompletionQueue, Context, ProtectionDomain, QpInitAttr,
+        QpType,
+    },
 };
 
 /// What the connections on one device share: its protection domain. It lives as long as one of them does.
@@ -21,6 +25,8 @@ pub(super) struct Domain {
     pd: ProtectionDomain,
     max_qp_wr: u32,
     max_cqe: u32,
+    /// The longest one-sided operation in bytes.
+    max_msg_sz: u32,
 }
 
 /// The domains of all devices in use.
@@ -38,11 +44,14 @@ impl Domains {
         }
         let pd = ProtectionDomain::new(&context)?;
         let attr = context.query_device()?;
+        // All ports of a device move as much.
+        let max_msg_sz = context.query_port(1)?.max_msg_sz;
         let domain = Arc::new(Domain {
             context,
             pd,
             max_qp_wr: attr.max_qp_wr(),
             max_cqe: attr.max_cqe(),
+            max_msg_sz,
         });
         self.by_device.retain(|_, domain| domain.strong_count() > 0);
         self.by_device.insert(device, Arc::downgrade(&domain));
@@ -53,6 +62,9 @@ impl Domains {
 /// What a connection needs of its device, made before anything is sent, with all receives posted.
 pub(super) struct Transport {
     pub(super) rings: Rings,
+    /// Where large messages are read to, and where those are put that the peer is to read.
+    pub(super) landing: Arc<Pool>,
+    pub(super) lending: Arc<Pool>,
     pub(super) poll_side: PollSide,
     pub(super) channel: Arc<CompletionChannel>,
 }
@@ -75,6 +87,14 @@ impl From<OsError> for TransportError {
 }
 
 impl Domain {
+    pub(super) fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
+    pub(super) fn max_msg_sz(&self) -> u32 {
+        self.max_msg_sz
+    }
+
     /// Makes buffers, completion queue and queue pair for the connection of `id`.
     pub(super) fn transport(
         &self,
@@ -122,8 +142,11 @@ impl Domain {
         };
         cq.req_notify(false)?;
         let rings = Rings::new(qp, memory, layout)?;
+        let pool = |access| Pool::new(&self.pd, access, config.registration_cache);
         Ok(Transport {
             rings,
+            landing: pool(AccessFlags::LOCAL_WRITE),
+            lending: pool(AccessFlags::REMOTE_READ),
             poll_side: PollSide::new(cq, Arc::clone(&channel)),
             channel,
         })

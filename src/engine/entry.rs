@@ -8,7 +8,7 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use super::{
     Engine,
     domain::{Domain, Domains, TransportError},
-    link::{Link, lock},
+    link::{Link, Memory, lock},
     mailbox::Reply,
 };
 use crate::{
@@ -139,10 +139,16 @@ impl Entry {
                 EpollEvent::new(EpollFlags::EPOLLIN, self.link.key),
             )
             .map_err(|errno| OsError::new("epoll_ctl", errno as i32))?;
-        self.domain = Some(domain);
         self.watched = Some(transport.channel);
         *lock(&self.link.poll) = Some(transport.poll_side);
-        self.link.core().rings = Some(transport.rings);
+        self.domain = Some(Arc::clone(&domain));
+        *lock(&self.link.memory) = Some(Memory {
+            domain,
+            lending: transport.lending,
+        });
+        let mut core = self.link.core();
+        core.rings = Some(transport.rings);
+        core.landing = Some(transport.landing);
         Ok(())
     }
 

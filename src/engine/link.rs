@@ -16,7 +16,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Instant,
 };
@@ -24,18 +24,24 @@ use std::{
 use crossbeam_channel::Sender;
 
 use super::{
+    buffer::Pool,
+    domain::Domain,
+    in_flight::Posted,
     mailbox::{Command, Mailbox},
     rings::{Rings, WorkId},
     waiting::Waiting,
 };
 use crate::{
-    completion::Completion,
+    completion::{Completion, Immediate},
     config::Polling,
-    error::{Error, TrySendError},
+    error::Error,
     message::Message,
-    proto::{CloseReason, CmOp, Connection, DrainSide, Event, Output, SendRefused, Work},
+    proto::{
+        Arrival, CloseReason, CmOp, Connection, DrainSide, Event, Flush, Output, Read, SendRefused,
+        Work,
+    },
     status::{OsError, WcStatus},
-    verbs::{CompletionChannel, CompletionQueue, WorkCompletion},
+    verbs::{CompletionChannel, CompletionQueue, WcOpcode, WorkCompletion},
 };
 
 /// How many completions are taken from the queue at a time.
@@ -57,6 +63,12 @@ pub(crate) struct Link {
     pub(super) poll: Mutex<Option<PollSide>>,
     core: Mutex<Core>,
     pub(super) waiting: Waiting,
+    /// What memory is made of, while there is a transport.
+    pub(super) memory: Mutex<Option<Memory>>,
+    /// How many completions were taken from the channel and put aside, because they were not what was looked for.
+    pub(crate) aside: AtomicUsize,
+    /// How many operations may be under way or be told of and not taken yet: the channel has places for so many.
+    pub(super) most_ids: usize,
     /// Counts polls by threads other than the engine's, which takes the queue over when they stop: see `reactor`.
     pub(super) polls: AtomicU64,
     /// Whether threads of the application poll, so that the engine's thread keeps away.
@@ -82,17 +94,26 @@ impl PollSide {
     }
 }
 
+/// Where a connection's memory comes from that the application uses.
+pub(super) struct Memory {
+    pub(super) domain: Arc<Domain>,
+    /// Buffers that the peer may read.
+    pub(super) lending: Arc<Pool>,
+}
+
 /// The state machine with the rings that it rules.
 pub(super) struct Core {
     pub(super) conn: Connection,
     pub(super) rings: Option<Rings>,
+    /// Where large messages are read to.
+    pub(super) landing: Option<Arc<Pool>>,
     /// What the state machine wants of the connection manager: the engine's thread does it.
     pub(super) cm_ops: VecDeque<CmOp>,
     pub(super) established: bool,
     /// How the connection ended and whether all that was sent arrived. Set once, together with the completion that says so.
     pub(super) ended: Option<(CloseReason, bool)>,
     /// Until the end. Unread messages hold the link, so a link that held on to their channel would live for ever.
-    completions: Option<Sender<Completion>>,
+    pub(super) completions: Option<Sender<Completion>>,
     aftermath: Aftermath,
 }
 
@@ -115,6 +136,7 @@ impl Link {
         mailbox: Arc<Mailbox>,
         conn: Connection,
         completions: Sender<Completion>,
+        most_ids: usize,
     ) -> Arc<Self> {
         Arc::new(Self {
             key,
@@ -125,6 +147,7 @@ impl Link {
             core: Mutex::new(Core {
                 conn,
                 rings: None,
+                landing: None,
                 cm_ops: VecDeque::new(),
                 established: false,
                 ended: None,
@@ -132,6 +155,9 @@ impl Link {
                 aftermath: Aftermath::default(),
             }),
             waiting: Waiting::new(),
+            memory: Mutex::new(None),
+            aside: AtomicUsize::new(0),
+            most_ids,
             polls: AtomicU64::new(0),
             hot: AtomicBool::new(false),
             service_wanted: AtomicBool::new(false),
@@ -154,8 +180,10 @@ impl Link {
     /// The largest message in bytes that can be sent; 0 before the connection is established and after it ended.
     pub(crate) fn send_limit(&self) -> u64 {
         let core = lock(&self.core);
-        let room = core.rings.as_ref().map_or(0, Rings::max_payload) as u64;
-        core.conn.negotiated().map_or(0, |n| n.send_limit.min(room))
+        match (&core.ended, core.conn.negotiated()) {
+            (None, Some(negotiated)) => negotiated.send_limit,
+            (_, _) => 0,
+        }
     }
 
     /// What both hellos came to.
@@ -168,43 +196,27 @@ impl Link {
         lock(&self.core).ended.clone()
     }
 
-    /// Sends one message, or says why not.
-    pub(crate) fn try_send(self: &Arc<Self>, message: &[u8]) -> Result<(), TrySendError> {
-        self.with_core(|core| {
-            let Some(rings) = &core.rings else {
-                return Err(TrySendError::Failed(Error::Disconnected(core.reason())));
-            };
-            let room = rings.max_payload();
-            if message.len() > room {
-                let limit = core
-                    .conn
-                    .negotiated()
-                    .map_or(room as u64, |n| n.send_limit.min(room as u64));
-                return Err(TrySendError::Failed(Error::MessageTooLong {
-                    len: message.len(),
-                    limit,
-                }));
-            }
-            match core.conn.send(message.len()) {
-                Ok(transmit) => {
-                    if let Err(error) = rings.post_send(&transmit, message) {
-                        core.conn.handle_post_failure(error, Instant::now());
-                        return Err(TrySendError::Failed(Error::Disconnected(core.reason())));
-                    }
-                    Ok(())
+    /// Has the peer asked how far it has come.
+    pub(crate) fn flush(self: &Arc<Self>) -> Result<Flush, Error> {
+        self.with_core(|core| core.conn.flush())
+            .map_err(|refused| match refused {
+                SendRefused::Closed(reason) => Error::Disconnected(reason),
+                // A handle exists only once the connection is established.
+                SendRefused::Blocked | SendRefused::TooLong { .. } => {
+                    Error::Disconnected(CloseReason::LocallyClosed)
                 }
-                Err(SendRefused::Blocked) => Err(TrySendError::Full),
-                Err(SendRefused::TooLong { limit }) => {
-                    Err(TrySendError::Failed(Error::MessageTooLong {
-                        len: message.len(),
-                        limit,
-                    }))
-                }
-                Err(SendRefused::Closed(reason)) => {
-                    Err(TrySendError::Failed(Error::Disconnected(reason)))
-                }
-            }
-        })
+            })
+    }
+
+    /// Whether the peer has everything from before `flush`, or never will.
+    pub(crate) fn is_flushed(&self, flush: &Flush) -> Option<Result<(), Error>> {
+        let core = lock(&self.core);
+        if core.conn.is_flushed(flush) {
+            return Some(Ok(()));
+        }
+        core.ended
+            .as_ref()
+            .map(|(reason, _)| Err(Error::Disconnected(reason.clone())))
     }
 
     /// Stops sending and starts the exchange that closes the connection.
@@ -226,6 +238,11 @@ impl Link {
     /// A message was dropped: its buffer goes back to the device, and its credit to the peer.
     pub(crate) fn release(self: &Arc<Self>, buffer: u32) {
         self.with_core(|core| core.release(buffer));
+    }
+
+    /// A message of `len` bytes that had a buffer of its own was dropped.
+    pub(crate) fn release_large(self: &Arc<Self>, len: u64) {
+        self.with_core(|core| core.conn.release_large(len));
     }
 
     /// Looks into the completion queue once, and leaves it to whoever watches it otherwise.
@@ -307,15 +324,24 @@ impl Link {
 
     /// Gives everything that belongs to the device back: the queue pair first, then the completion queue.
     pub(super) fn free(&self) {
-        let rings = lock(&self.core).rings.take();
+        let (rings, landing) = {
+            let mut core = lock(&self.core);
+            (core.rings.take(), core.landing.take())
+        };
         drop(rings);
+        if let Some(landing) = landing {
+            landing.close();
+        }
+        if let Some(memory) = lock(&self.memory).take() {
+            memory.lending.close();
+        }
         let side = lock(&self.poll).take();
         drop(side);
     }
 }
 
 impl Core {
-    fn reason(&self) -> CloseReason {
+    pub(super) fn reason(&self) -> CloseReason {
         self.conn
             .close_reason()
             .cloned()
@@ -326,19 +352,63 @@ impl Core {
         let Some(rings) = &self.rings else { return };
         let conn = &mut self.conn;
         match (WorkId::decode(wc.wr_id()), wc.status()) {
+            (WorkId::Recv(buffer), WcStatus::SUCCESS)
+                if wc.opcode() == WcOpcode::RECV_RDMA_WITH_IMM =>
+            {
+                let word = wc.imm_data().unwrap_or_default();
+                conn.handle_immediate(buffer, word, wc.byte_len(), now);
+            }
             (WorkId::Recv(buffer), WcStatus::SUCCESS) => {
                 conn.handle_recv(buffer, rings.frame(buffer, wc.byte_len()), now);
             }
-            (WorkId::Send(slot), WcStatus::SUCCESS) => conn.handle_sent(slot, now),
+            (WorkId::Send(slot), WcStatus::SUCCESS) => self.sent(slot, now),
             (WorkId::Recv(buffer), status) => {
                 conn.handle_work_error(Work::Recv { buffer }, status, wc.vendor_err(), now);
             }
-            (WorkId::Send(slot), status) => {
-                conn.handle_work_error(Work::Send { slot }, status, wc.vendor_err(), now)
-            }
+            (WorkId::Send(slot), status) => self.send_failed(slot, status, wc.vendor_err(), now),
             (WorkId::DrainRecv, _) => conn.handle_drained(DrainSide::Recv),
             (WorkId::DrainSend, _) => conn.handle_drained(DrainSide::Send),
         }
+    }
+
+    /// The device is done with this slot, and with all that were posted before it.
+    fn sent(&mut self, slot: u32, now: Instant) {
+        let Some(rings) = &mut self.rings else { return };
+        let mut piece = false;
+        let mut wake = false;
+        rings.books.in_flight.done(slot, |posted| {
+            piece = matches!(posted, Posted::Piece);
+            wake |= tell(&self.completions, posted.success());
+        });
+        self.aftermath.wake |= wake;
+        if piece {
+            self.conn.handle_read(slot, now);
+        } else {
+            self.conn.handle_sent(slot, now);
+        }
+    }
+
+    /// The device failed what is in this slot. What was posted before it is done; what was posted behind it comes back flushed.
+    fn send_failed(&mut self, slot: u32, status: WcStatus, vendor_err: u32, now: Instant) {
+        let Some(rings) = &mut self.rings else { return };
+        let mut work = Work::Send { slot };
+        // Flushed requests say nothing of their end: they may even have been carried out.
+        if status != WcStatus::WR_FLUSH_ERR {
+            let reason = CloseReason::WorkRequest { status, vendor_err };
+            rings.books.in_flight.failed(slot, |posted, failed| {
+                let completion = if failed {
+                    if matches!(posted, Posted::Piece) {
+                        work = Work::Read { slot };
+                    }
+                    posted.failure(&reason)
+                } else {
+                    posted.success()
+                };
+                tell(&self.completions, completion);
+            });
+            self.aftermath.wake = true;
+        }
+        self.conn.handle_work_error(work, status, vendor_err, now);
     }
 
     /// Does what the state machine wants done, until it wants nothing more. Called after every input, before the lock is released.
@@ -349,20 +419,18 @@ impl Core {
                     self.cm_ops.push_back(op);
                     self.aftermath.service = true;
                 }
-                Output::Post(transmit) => self.post(|rings| rings.post_send(&transmit, &[])),
+                Output::Post(transmit) => self.post(|rings| rings.post_send(&transmit, &[], None)),
+                Output::Read(read) => self.read(&read),
                 Output::Repost(buffer) => self.post(|rings| rings.post_recv(buffer)),
-                Output::PostDrainMarkers => self.post(Rings::post_drain_markers),
+                Output::PostDrainMarkers => self.post(|rings| rings.post_drain_markers()),
                 Output::Timer => self.aftermath.service = true,
                 Output::Event(Event::Established) => {
                     self.established = true;
                     self.aftermath.service = true;
                 }
-                Output::Event(Event::Message {
-                    buffer,
-                    offset,
-                    len,
-                }) => self.deliver(link, buffer, offset, len),
-                Output::Event(Event::Writable) => self.aftermath.wake = true,
+                Output::Event(Event::Arrived(arrival)) => self.deliver(link, arrival),
+                Output::Event(Event::Taken(count)) => self.taken(count),
+                Output::Event(Event::Writable | Event::Answered) => self.aftermath.wake = true,
                 Output::Event(Event::Disconnected { reason, delivered }) => {
                     log::debug!("{link}: ended: {reason}");
                     self.end(reason, delivered);
@@ -373,6 +441,17 @@ impl Core {
 
     /// Tells the application of the end.
     fn end(&mut self, reason: CloseReason, delivered: bool) {
+        if let Some(rings) = &mut self.rings {
+            let completions = &self.completions;
+            rings.books.in_flight.abandon(|posted| {
+                tell(completions, posted.failure(&reason));
+            });
+            for lent in &mut rings.books.lent {
+                let reason = reason.clone();
+                let failed = lent.id.take().map(|id| Completion::Failed { id, reason });
+                tell(completions, failed);
+            }
+        }
         // The channel has a place for it beside the messages'; if nobody is left to read it, nobody misses it.
         if let Some(completions) = self.completions.take() {
             let _ = completions.try_send(Completion::Disconnected(reason.clone()));
@@ -391,21 +470,67 @@ impl Core {
     }
 
     /// Posts something; a failure ends the connection.
-    fn post(&mut self, post: impl FnOnce(&Rings) -> Result<(), OsError>) {
-        let Some(rings) = &self.rings else { return };
+    fn post(&mut self, post: impl FnOnce(&mut Rings) -> Result<(), OsError>) {
+        let Some(rings) = &mut self.rings else { return };
         if let Err(error) = post(rings) {
             self.conn.handle_post_failure(error, Instant::now());
         }
     }
 
-    /// Hands a message to the application. The channel has a place for every message that the peer has credit for.
-    fn deliver(&mut self, link: &Arc<Link>, buffer: u32, offset: u32, len: u32) {
-        let (Some(rings), Some(completions)) = (&self.rings, &self.completions) else {
+    /// Reads a piece of a large message, with memory for all of it before the first.
+    fn read(&mut self, read: &Read) {
+        let (Some(rings), Some(landing)) = (&mut self.rings, &self.landing) else {
             return;
         };
-        let bytes = rings.received(buffer, offset + len).part(offset, len);
-        let message = Message::new(Arc::clone(link), buffer, bytes);
-        match completions.try_send(Completion::Received(message)) {
+        if let Some(len) = read.begins {
+            // No address space is so large that the length would not fit.
+            match landing.get(usize::try_from(len).unwrap_or(usize::MAX)) {
+                Ok(buffer) => rings.books.pulls.push_back((read.name, buffer)),
+                Err(error) => return self.conn.handle_post_failure(error, Instant::now()),
+            }
+        }
+        self.post(|rings| rings.post_read(read));
+    }
+
+    /// The peer has read so many more large messages.
+    fn taken(&mut self, count: u32) {
+        let Some(rings) = &mut self.rings else { return };
+        for lent in rings.books.lent.drain(..count as usize) {
+            tell(&self.completions, lent.id.map(Completion::Sent));
+        }
+        self.aftermath.wake = true;
+    }
+
+    /// Hands what arrived to the application. The channel has a place for every message that the peer has credit for.
+    fn deliver(&mut self, link: &Arc<Link>, arrival: Arrival) {
+        let (Some(rings), Some(completions)) = (&mut self.rings, &self.completions) else {
+            return;
+        };
+        let completion = match arrival {
+            Arrival::Message {
+                buffer,
+                offset,
+                len,
+            } => {
+                let bytes = rings.received(buffer, offset + len).part(offset, len);
+                Completion::Received(Message::eager(Arc::clone(link), buffer, bytes))
+            }
+            Arrival::Large { name, .. } => {
+                let Some((pull, buffer)) = rings.books.pulls.pop_front() else {
+                    return;
+                };
+                debug_assert_eq!(
+                    pull, name,
+                    "they are done in the order in which they are begun"
+                );
+                Completion::Received(Message::large(Arc::clone(link), buffer))
+            }
+            Arrival::Immediate { buffer, word, len } => {
+                let place = Message::eager(Arc::clone(link), buffer, rings.received(buffer, 0));
+                Completion::Immediate(Immediate::new(word, len, place))
+            }
+        };
+        match completions.try_send(completion) {
             Ok(()) => self.aftermath.wake = true,
             Err(refused) => {
                 // Nobody is left to read it. Dropping the message as usual would take the lock that is held here.
@@ -413,10 +538,17 @@ impl Core {
                     refused.is_disconnected(),
                     "the channel holds a whole window"
                 );
-                if let Completion::Received(message) = refused.into_inner() {
-                    message.defuse();
+                match refused.into_inner() {
+                    Completion::Received(message) => message.defuse(),
+                    Completion::Immediate(immediate) => immediate.into_place().defuse(),
+                    _ => {}
                 }
-                self.release(buffer);
+                match arrival {
+                    Arrival::Message { buffer, .. } | Arrival::Immediate { buffer, .. } => {
+                        self.release(buffer);
+                    }
+                    Arrival::Large { len, .. } => self.conn.release_large(len),
+                }
             }
         }
     }
@@ -432,6 +564,16 @@ impl Core {
             Err(error) => self.conn.handle_post_failure(error, Instant::now()),
         }
     }
+}
+
+/// Tells the application of the end of an operation, if it wants to know. Says whether it does.
+fn tell(completions: &Option<Sender<Completion>>, completion: Option<Completion>) -> bool {
+    let (Some(completions), Some(completion)) = (completions, completion) else {
+        return false;
+    };
+    // The channel has a place for each: see `most_ids`. If nobody is left to read it, nobody misses it.
+    let _ = completions.try_send(completion);
+    true
 }
 
 impl fmt::Display for Link {

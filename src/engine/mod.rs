@@ -1,11 +1,15 @@
 //! The engine: one thread that serves connection manager events, timers and the queues that nobody else polls.
 
+mod buffer;
 mod domain;
 mod entry;
+mod in_flight;
 mod link;
 mod mailbox;
+mod operations;
 mod reactor;
 mod rings;
+mod sending;
 mod timers;
 mod wait;
 mod waiting;
@@ -19,10 +23,15 @@ use std::{
 use crossbeam_channel::unbounded;
 
 pub(crate) use self::{
+    buffer::Buffer,
     link::Link,
     mailbox::{Command, Mailbox},
+    operations::OneSided,
     rings::RecvSlice,
+    sending::Outgoing,
 };
+/// Memory that is registered, for the handles that stand for it.
+pub(crate) use crate::verbs::MemoryRegion as Registered;
 use crate::{cm, error::Error};
 
 /// The thread that serves connections. Every [`Endpoint`](crate::Endpoint) and [`Listener`](crate::Listener) belongs to one.

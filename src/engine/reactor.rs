@@ -271,8 +271,11 @@ impl Reactor {
         id: Option<CmId>,
         waiter: Option<Waiter>,
     ) -> Arc<Link> {
-        // A place for each message that the peer has credit for, and one for the end.
-        let (sender, receiver) = bounded(usize::from(config.receive_window) + 1);
+        // A place for each message that the peer has credit for, for as many large ones, and for the end; and for the operations
+        // that are accepted while there are no more completions than this.
+        let messages = 2 * usize::from(config.receive_window) + 1;
+        let most_ids = messages + usize::from(config.send_depth);
+        let (sender, receiver) = bounded(messages + most_ids);
         let link = Link::new(
             key,
             peer,
@@ -280,6 +283,7 @@ impl Reactor {
             Arc::clone(&self.mailbox),
             conn,
             sender,
+            most_ids,
         );
         let entry = Entry {
             link: Arc::clone(&link),

@@ -8,16 +8,30 @@
 //!   [`RecvSlice`] or to nobody otherwise; the state machine names each buffer once for each completion and asks for it to be
 //!   posted again once for each, which its simulator checks;
 //! * a send buffer belongs to the device from [`Rings::post_send`] until a completion covers its slot; the state machine
-//!   reuses a slot only after that.
+//!   reuses a slot only after that;
+//! * memory of the application's and of large messages that a work request names is kept in `books` until the request is done, or the
+//!   queue pair is destroyed.
 #![allow(unsafe_code)]
 
-use std::{mem::MaybeUninit, ops::Deref, ptr, slice};
+use std::{
+    collections::VecDeque,
+    io::IoSlice,
+    mem::MaybeUninit,
+    ops::{Deref, Range},
+    ptr, slice,
+};
 
+use super::{
+    buffer::Buffer,
+    in_flight::{InFlight, Operation, Posted},
+};
 use crate::{
-    proto::{CONTROL_RECEIVES, CONTROL_SENDS, HEADER_LEN, Params, Transmit},
+    proto::{
+        CONTROL_RECEIVES, CONTROL_SENDS, Descriptor, HEADER_LEN, Params, READS, Read, Transmit,
+    },
     status::OsError,
     sys::ffi,
-    verbs::{AccessFlags, MemoryRegion, ProtectionDomain, QpCap, QueuePair},
+    verbs::{AccessFlags, MemoryRegion, ProtectionDomain, QpCap, QueuePair, RemoteAddr, SendOp},
 };
 
 /// Buffers start on cache lines of their own, so that the device and two threads never share one.
@@ -76,7 +90,7 @@ impl Layout {
             recv_size: size,
             recv_count: u32::from(params.window) + CONTROL_RECEIVES,
             send_size: size,
-            send_count: params.send_slots + CONTROL_SENDS,
+            send_count: params.send_slots + READS + CONTROL_SENDS,
         }
     }
 
@@ -115,8 +129,29 @@ pub(super) struct Rings {
     /// Before `memory`: once it is destroyed the device touches none of the buffers.
     qp: QueuePair,
     memory: MemoryRegion,
+    /// After `qp`, as `memory`.
+    pub(super) books: Books,
     layout: Layout,
     max_inline: usize,
+}
+
+/// What work requests use beside the rings' own memory.
+#[derive(Debug)]
+pub(super) struct Books {
+    /// By slot of the send ring.
+    pub(super) in_flight: InFlight,
+    /// The peer's large messages that are being read: their names, and where they are read to. Oldest first.
+    pub(super) pulls: VecDeque<(u32, Buffer)>,
+    /// Large messages that the peer has not taken yet, oldest first.
+    pub(super) lent: VecDeque<Lent>,
+}
+
+/// A large message on its way.
+#[derive(Debug)]
+pub(super) struct Lent {
+    pub(super) id: Option<u64>,
+    /// What the peer may read.
+    _buffer: Buffer,
 }
 
 /// Allocates and registers the buffers of one connection.
@@ -136,6 +171,11 @@ impl Rings {
         let rings = Self {
             qp,
             memory,
+            books: Books {
+                in_flight: InFlight::new(layout.send_count),
+                pulls: VecDeque::new(),
+                lent: VecDeque::new(),
+            },
             layout,
             max_inline,
         };
@@ -147,11 +187,6 @@ impl Rings {
 
     pub(super) fn qp(&self) -> &QueuePair {
         &self.qp
-    }
-
-    /// The longest message that fits a send buffer.
-    pub(super) fn max_payload(&self) -> usize {
-        self.layout.send_size - HEADER_LEN
     }
 
     /// Gives a receive buffer to the device.
@@ -166,47 +201,154 @@ impl Rings {
         )
     }
 
-    /// Writes a frame into its slot, or into the work request where it is short, and posts it.
-    pub(super) fn post_send(&self, transmit: &Transmit, payload: &[u8]) -> Result<(), OsError> {
+    /// Writes a frame into its slot, or into the work request where it is short, and posts it. With an `id` its end is told of.
+    pub(super) fn post_send(
+        &mut self,
+        transmit: &Transmit,
+        payload: &[IoSlice<'_>],
+        id: Option<u64>,
+    ) -> Result<(), OsError> {
         let Transmit {
-            slot,
-            ref header,
-            signalled,
-            ..
+            slot, ref header, ..
         } = *transmit;
+        let len = HEADER_LEN + payload.iter().map(|part| part.len()).sum::<usize>();
         assert!(
             slot < self.layout.send_count,
             "the state machine names slots that exist"
         );
         assert!(
-            HEADER_LEN + payload.len() <= self.layout.send_size,
-            "the caller checked the length"
+            len <= self.layout.send_size,
+            "the state machine checked the length"
         );
-        let flags = if signalled {
-            ffi::ibv_send_flags::IBV_SEND_SIGNALED.0
-        } else {
-            0
-        };
+        let flags = send_flags(transmit.signalled || id.is_some());
 
-        if HEADER_LEN + payload.len() <= self.max_inline {
+        if len <= self.max_inline && payload.len() <= 1 {
             // The driver copies inline data before the call returns, so it may lie anywhere; the lkey is not looked at.
-            let mut sges = [inline_sge(header), inline_sge(payload)];
-            let count = if payload.is_empty() { 1 } else { 2 };
-            return self.send(
-                WorkId::Send(slot),
-                &mut sges[..count],
-                flags | ffi::ibv_send_flags::IBV_SEND_INLINE.0,
-            );
+            let mut sges = [
+                inline_sge(header),
+                inline_sge(payload.first().map_or(&[], |part| part)),
+            ];
+            let count = if len == HEADER_LEN { 1 } else { 2 };
+            let flags = flags | ffi::ibv_send_flags::IBV_SEND_INLINE.0;
+            self.send(WorkId::Send(slot), &mut sges[..count], flags)?;
+        } else {
+            let mut offset = self.layout.send_offset(slot);
+            let sge = self.sge(offset, len);
+            self.fill(offset, header);
+            offset += HEADER_LEN;
+            for part in payload {
+                self.fill(offset, part);
+                offset += part.len();
+            }
+            self.send(WorkId::Send(slot), &mut [sge], flags)?;
         }
+        if id.is_some() {
+            let posted = Posted::Message { id, _buffer: None };
+            self.books.in_flight.put(slot, posted);
+        }
+        Ok(())
+    }
 
+    /// Posts a frame whose payload lies in a buffer of its own, which is kept until the frame has arrived.
+    pub(super) fn post_send_from(
+        &mut self,
+        transmit: &Transmit,
+        buffer: Buffer,
+        id: Option<u64>,
+    ) -> Result<(), OsError> {
+        let slot = transmit.slot;
+        assert!(
+            slot < self.layout.send_count,
+            "the state machine names slots that exist"
+        );
         let offset = self.layout.send_offset(slot);
-        self.fill(offset, header);
-        self.fill(offset + HEADER_LEN, payload);
-        self.send(
-            WorkId::Send(slot),
-            &mut [self.sge(offset, HEADER_LEN + payload.len())],
-            flags,
-        )
+        self.fill(offset, &transmit.header);
+        // The state machine checked the length, which is at most a `u32`.
+        let payload = ffi::ibv_sge {
+            addr: buffer.addr(),
+            length: buffer.len() as u32,
+            lkey: buffer.lkey(),
+        };
+        let mut sges = [self.sge(offset, HEADER_LEN), payload];
+        let flags = send_flags(transmit.signalled || id.is_some());
+        self.send(WorkId::Send(slot), &mut sges, flags)?;
+        let posted = Posted::Message {
+            id,
+            _buffer: Some(buffer),
+        };
+        self.books.in_flight.put(slot, posted);
+        Ok(())
+    }
+
+    /// Lends a large message to the peer: posts its descriptor, and keeps it until the peer has taken it.
+    pub(super) fn post_large(
+        &mut self,
+        transmit: &Transmit,
+        descriptor: &Descriptor,
+        buffer: Buffer,
+        id: Option<u64>,
+    ) -> Result<(), OsError> {
+        self.post_send(transmit, &[IoSlice::new(&descriptor.emit())], None)?;
+        self.books.lent.push_back(Lent {
+            id,
+            _buffer: buffer,
+        });
+        Ok(())
+    }
+
+    /// Reads a piece of a large message of the peer's into the buffer that is kept for it.
+    pub(super) fn post_read(&mut self, read: &Read) -> Result<(), OsError> {
+        let pull = self
+            .books
+            .pulls
+            .iter()
+            .find(|(name, _)| *name == read.name)
+            .map(|(_, buffer)| buffer);
+        let Some(buffer) = pull else {
+            // There was no memory for it, so the connection is ending.
+            return Ok(());
+        };
+        assert!(
+            read.offset + read.len <= buffer.len() as u64,
+            "the state machine reads what was announced"
+        );
+        // A piece is far shorter than 4 GiB.
+        let mut sge = ffi::ibv_sge {
+            addr: buffer.addr() + read.offset,
+            length: read.len as u32,
+            lkey: buffer.lkey(),
+        };
+        let remote = RemoteAddr {
+            addr: read.remote_addr,
+            rkey: read.rkey,
+        };
+        self.one_sided(read.slot, SendOp::Read(remote), &mut sge)?;
+        self.books.in_flight.put(read.slot, Posted::Piece);
+        Ok(())
+    }
+
+    /// Posts a one-sided operation on a part of memory of the application's, which is kept until it is done.
+    pub(super) fn post_operation(
+        &mut self,
+        slot: u32,
+        op: SendOp,
+        operation: Operation,
+        range: Range<usize>,
+    ) -> Result<(), OsError> {
+        let memory = &operation.memory;
+        assert!(
+            range.start <= range.end && range.end <= memory.len(),
+            "the caller checked the bounds"
+        );
+        // The caller checked that the length fits what the device moves at once, which is less than 4 GiB.
+        let mut sge = ffi::ibv_sge {
+            addr: memory.addr() + range.start as u64,
+            length: range.len() as u32,
+            lkey: memory.lkey(),
+        };
+        self.one_sided(slot, op, &mut sge)?;
+        self.books.in_flight.put(slot, Posted::Operation(operation));
+        Ok(())
     }
 
     /// Moves the queue pair to its error state and posts one marker behind the last work request of each queue: work requests
@@ -285,17 +427,44 @@ impl Rings {
     }
 
     fn send(&self, id: WorkId, sges: &mut [ffi::ibv_sge], flags: u32) -> Result<(), OsError> {
+        self.post(id, SendOp::Send, sges, flags)
+    }
+
+    fn one_sided(&self, slot: u32, op: SendOp, sge: &mut ffi::ibv_sge) -> Result<(), OsError> {
+        assert!(
+            slot < self.layout.send_count,
+            "the state machine names slots that exist"
+        );
+        let sges = slice::from_mut(sge);
+        self.post(WorkId::Send(slot), op, sges, send_flags(true))
+    }
+
+    fn post(
+        &self,
+        id: WorkId,
+        op: SendOp,
+        sges: &mut [ffi::ibv_sge],
+        flags: u32,
+    ) -> Result<(), OsError> {
         let mut wr = MaybeUninit::<ffi::ibv_send_wr>::zeroed();
         // SAFETY: the C structure holds integers, raw pointers and unions of them: all zero is a valid value.
         let wr = unsafe { wr.assume_init_mut() };
         wr.wr_id = id.encode();
         wr.sg_list = sges.as_mut_ptr();
         wr.num_sge = sges.len() as i32;
-        wr.opcode = ffi::ibv_wr_opcode::IBV_WR_SEND;
         wr.send_flags = flags;
-        // SAFETY: the request and its elements live on the callers' stacks for the call; a buffer that is not inline belongs to
-        // `memory`, which outlives the queue pair, and to nobody else until a completion covers its slot (top of this file).
+        op.encode(wr);
+        // SAFETY: the request and its elements live on the callers' stacks for the call; memory that is not inline belongs to
+        // `memory` or `books`, which outlive the queue pair, and to nobody else until a completion covers its slot (top of this file).
         unsafe { self.qp.post_send_raw(wr) }
+    }
+}
+
+fn send_flags(signalled: bool) -> u32 {
+    if signalled {
+        ffi::ibv_send_flags::IBV_SEND_SIGNALED.0
+    } else {
+        0
     }
 }
 

@@ -16,14 +16,16 @@
 //!   before the third is sent.
 //!   A grant frame is also sent, however small, when the peer has used up what it was told of. Then it has sent the frame whose number was
 //!   last announced, so it has seen every grant before: such a frame finds none unseen, and may stand for any of the three.
+//! * **Grants that tell of large messages taken: [`LARGE_IN_FLIGHT`]**, because each tells of at least one more, and the peer has no more
+//!   than that on their way of which it was not told.
 //! * **Ping: 1**, because there is no second before the first one's pong.
 //! * **Pong: 1**, because the peer sends its next ping after it has seen the pong to the one before.
 //! * **Close: 1** and **Abort: 1**, because each is sent once.
 
-use super::reason::Violation;
+use super::{lending::LARGE_IN_FLIGHT, reason::Violation};
 
 /// Receives that are posted for control frames beside the window's. See the top of this file.
-pub(crate) const CONTROL_RECEIVES: u32 = 6;
+pub(crate) const CONTROL_RECEIVES: u32 = 6 + LARGE_IN_FLIGHT;
 
 /// What this side may send.
 #[derive(Debug)]

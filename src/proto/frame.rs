@@ -4,15 +4,12 @@ use super::reason::Violation;
 pub(crate) const HEADER_LEN: usize = 16;
 
 /// What a frame is for. The number is its first byte on the wire.
-///
-/// Set aside for large messages: 16 for a rendezvous, which takes a credit as data does and has the descriptor for its payload, and 17
-/// for its acknowledgement, which takes none and so needs receives of its own in [`CONTROL_RECEIVES`](super::CONTROL_RECEIVES).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// One message of the application. Takes a credit; all others don't.
+    /// One message of the application. Takes a credit.
     Data = 1,
-    /// Carries a grant and nothing else.
+    /// Carries a grant, and how many large messages were taken, and nothing else. Takes no credit, as all that follow.
     Grant = 2,
     /// Asks for a sign of life.
     Ping = 3,
@@ -22,6 +19,8 @@ pub(crate) enum Kind {
     Close = 5,
     /// The sender ends the connection at once; `arg` is the application's code.
     Abort = 6,
+    /// One large message of the application, which the receiver reads from where the payload, a [`Descriptor`], says. Takes a credit.
+    Rendezvous = 16,
 }
 
 impl Kind {
@@ -33,6 +32,7 @@ impl Kind {
             Self::Pong,
             Self::Close,
             Self::Abort,
+            Self::Rendezvous,
         ]
         .into_iter()
         .find(|k| *k as u8 == byte)
@@ -47,8 +47,65 @@ pub(crate) struct Header {
     pub(crate) grant: u32,
     /// Bytes of payload behind the header.
     pub(crate) len: u32,
-    /// What it means depends on the kind.
+    /// In an abort the application's code; in all others how many large messages of the receiver of this frame have been read, in
+    /// all, modulo 2³².
     pub(crate) arg: u32,
+}
+
+/// Bytes of a [`Descriptor`] on the wire.
+pub(crate) const DESCRIPTOR_LEN: usize = 24;
+
+/// Where a large message lies in its sender's memory. On the wire, little-endian: address `u64`, length `u64`, rkey `u32`, reserved
+/// `u32` = 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Descriptor {
+    pub(crate) addr: u64,
+    pub(crate) len: u64,
+    pub(crate) rkey: u32,
+}
+
+impl Descriptor {
+    pub(crate) fn emit(&self) -> [u8; DESCRIPTOR_LEN] {
+        let mut bytes = [0; DESCRIPTOR_LEN];
+        bytes[..8].copy_from_slice(&self.addr.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.len.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.rkey.to_le_bytes());
+        bytes
+    }
+
+    /// Reads the descriptor of a frame whose header [`Header::parse`] has taken as a rendezvous.
+    pub(crate) fn parse(frame: &[u8]) -> Result<Self, Violation> {
+        let Some((bytes, [])) = frame
+            .get(HEADER_LEN..)
+            .and_then(|payload| payload.split_first_chunk::<DESCRIPTOR_LEN>())
+        else {
+            return Err(Violation::new(
+                "len",
+                frame.len().saturating_sub(HEADER_LEN) as u64,
+                "the length of a descriptor in a rendezvous",
+            ));
+        };
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        if word(20) != 0 {
+            return Err(Violation::new("descriptor reserved", word(20).into(), "0"));
+        }
+        let descriptor = Self {
+            addr: long(0),
+            len: long(8),
+            rkey: word(16),
+        };
+        if descriptor.len == 0 || descriptor.addr.checked_add(descriptor.len).is_none() {
+            return Err(Violation::new(
+                "descriptor len",
+                descriptor.len,
+                "at least 1, and an end that is an address",
+            ));
+        }
+        Ok(descriptor)
+    }
 }
 
 impl Header {
@@ -95,25 +152,18 @@ impl Header {
                 "the length of what was received",
             ));
         }
-        match kind {
-            Kind::Data => {}
-            Kind::Grant | Kind::Ping | Kind::Pong | Kind::Close | Kind::Abort
-                if parsed.len != 0 =>
-            {
-                return Err(Violation::new(
-                    "len",
-                    parsed.len.into(),
-                    "0 in a control frame",
-                ));
+        let (fits, expected) = match kind {
+            Kind::Data => (true, ""),
+            Kind::Rendezvous => (
+                payload.len() == DESCRIPTOR_LEN,
+                "the length of a descriptor in a rendezvous",
+            ),
+            Kind::Grant | Kind::Ping | Kind::Pong | Kind::Close | Kind::Abort => {
+                (payload.is_empty(), "0 in a control frame")
             }
-            Kind::Grant | Kind::Ping | Kind::Pong | Kind::Close | Kind::Abort => {}
-        }
-        if kind != Kind::Abort && parsed.arg != 0 {
-            return Err(Violation::new(
-                "arg",
-                parsed.arg.into(),
-                "0 in this kind of frame",
-            ));
+        };
+        if !fits {
+            return Err(Violation::new("len", parsed.len.into(), expected));
         }
         Ok(parsed)
     }
@@ -134,6 +184,7 @@ mod tests {
             Kind::Pong,
             Kind::Close,
             Kind::Abort,
+            Kind::Rendezvous,
         ])
     }
 
@@ -150,8 +201,8 @@ mod tests {
     }
 
     #[test]
-    fn the_numbers_of_large_messages_are_unknown_yet() {
-        for number in [0, 7, 16, 17] {
+    fn other_numbers_are_unknown() {
+        for number in [0, 7, 15, 17, 255] {
             let mut frame = [0; HEADER_LEN];
             frame[0] = number;
             assert_eq!(Header::parse(&frame).unwrap_err().field(), "kind");
@@ -166,20 +217,32 @@ mod tests {
             kind in kind(),
             grant in any::<u32>(),
             arg in any::<u32>(),
-            payload in prop::collection::vec(any::<u8>(), 0..40),
+            data in prop::collection::vec(any::<u8>(), 0..40),
+            addr in any::<u32>(),
+            len in 1..u64::from(u32::MAX),
         ) {
-            let payload = if kind == Kind::Data { payload } else { Vec::new() };
-            let arg = if kind == Kind::Abort { arg } else { 0 };
+            let descriptor = Descriptor { addr: addr.into(), len, rkey: arg };
+            let payload = match kind {
+                Kind::Data => data,
+                Kind::Rendezvous => descriptor.emit().to_vec(),
+                Kind::Grant | Kind::Ping | Kind::Pong | Kind::Close | Kind::Abort => Vec::new(),
+            };
             let header = Header { kind, grant, len: payload.len() as u32, arg };
             let frame = [&header.emit()[..], &payload].concat();
             prop_assert_eq!(Header::parse(&frame), Ok(header));
             prop_assert!(Header::parse(&frame[..frame.len() - 1]).is_err(), "cut short");
+            if kind == Kind::Rendezvous {
+                prop_assert_eq!(Descriptor::parse(&frame), Ok(descriptor));
+            }
         }
 
         #[test]
         fn what_is_taken_is_what_would_be_sent(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             if let Ok(header) = Header::parse(&bytes) {
                 prop_assert_eq!(&header.emit()[..], &bytes[..HEADER_LEN]);
+            }
+            if let Ok(descriptor) = Descriptor::parse(&bytes) {
+                prop_assert_eq!(&descriptor.emit()[..], &bytes[HEADER_LEN..]);
             }
         }
     }

@@ -5,6 +5,8 @@ mod connection;
 mod credit;
 mod frame;
 mod hello;
+mod inbound;
+mod lending;
 mod output;
 mod params;
 mod private;
@@ -15,16 +17,17 @@ mod send_ring;
 mod testing;
 
 pub(crate) use self::{
-    connection::Connection,
+    connection::{Connection, Flush},
     credit::CONTROL_RECEIVES,
-    frame::HEADER_LEN,
+    frame::{Descriptor, HEADER_LEN},
     hello::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
     output::{
-        CmCall, CmInput, CmOp, DrainSide, Event, Output, Refusal, SendRefused, Transmit, Work,
+        Arrival, CmCall, CmInput, CmOp, DrainSide, Event, Output, Read, Refusal, SendRefused,
+        Transmit, Work,
     },
     params::Params,
     reject::REJECT_DATA_MAX,
-    send_ring::CONTROL_SENDS,
+    send_ring::{CONTROL_SENDS, READS},
 };
 pub use self::{
     params::Negotiated,

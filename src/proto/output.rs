@@ -33,8 +33,16 @@ pub(crate) enum CmInput<'a> {
 /// Which work request a failed completion belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    Send { slot: u32 },
-    Recv { buffer: u32 },
+    Send {
+        slot: u32,
+    },
+    Recv {
+        buffer: u32,
+    },
+    /// A piece of the peer's large message, asked for by [`Output::Read`].
+    Read {
+        slot: u32,
+    },
 }
 
 /// Which queue's marker came back.
@@ -51,8 +59,10 @@ pub(crate) enum Output {
     Cm(CmOp),
     /// Post a control frame: a header without payload.
     Post(Transmit),
-    /// Post this receive buffer again: its control frame has been handled.
+    /// Post this receive buffer again: its frame has been handled.
     Repost(u32),
+    /// Post a read of a piece of a large message of the peer's. Its completion is to be reported with `handle_read`.
+    Read(Read),
     /// Move the queue pair to its error state and post a marker behind the last send and one behind the last receive.
     PostDrainMarkers,
     /// `next_timeout` has changed, perhaps to none. The end takes it away without a word.
@@ -122,12 +132,12 @@ impl CmOp {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Established,
-    /// A message lies in a receive buffer, which stays out until `release`.
-    Message {
-        buffer: u32,
-        offset: u32,
-        len: u32,
-    },
+    /// Something is to be delivered. These come in the order in which the peer sent.
+    Arrived(Arrival),
+    /// The peer has read so many more of the large messages that were sent, oldest first: their memory is free.
+    Taken(u32),
+    /// The peer has answered a ping: see `is_flushed`.
+    Answered,
     /// A send that was refused as blocked may work now, or be told why it never will. [`Event::Established`] says so, too.
     Writable,
     /// The end. Comes once, and nothing comes after it: the transport may go. `delivered` says whether all that was sent is known
@@ -136,6 +146,34 @@ pub(crate) enum Event {
         reason: CloseReason,
         delivered: bool,
     },
+}
+
+/// Something that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// A message lies in a receive buffer, which stays out until `release`.
+    Message { buffer: u32, offset: u32, len: u32 },
+    /// A large message was read whole. Its memory counts as held until `release_large`.
+    Large { name: u32, len: u64 },
+    /// The peer wrote `len` bytes to this side's memory, and says so with this word. It took a receive buffer, which stays out until
+    /// `release`.
+    Immediate { buffer: u32, word: u32, len: u32 },
+}
+
+/// A read to be posted, always signalled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Read {
+    /// The slot of the send ring.
+    pub(crate) slot: u32,
+    /// Which large message it is a piece of. They are numbered in the order in which they are begun, delivered and taken.
+    pub(crate) name: u32,
+    /// In the first piece of a message: the length in bytes for which memory is to be found.
+    pub(crate) begins: Option<u64>,
+    /// Where in the message the piece lies.
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) remote_addr: u64,
+    pub(crate) rkey: u32,
 }
 
 /// A frame to be posted.

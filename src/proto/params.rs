@@ -9,7 +9,9 @@ pub(crate) struct Params {
     pub(crate) eager_size: u32,
     /// The largest message in bytes that this side takes.
     pub(crate) max_message: u64,
-    /// Slots of the send ring for data; `CONTROL_SENDS` come on top.
+    /// How many bytes of large messages may be on their way to the peer, and how many may be held here. One alone may be longer.
+    pub(crate) large_memory: u64,
+    /// Slots of the send ring for data; `READS` and `CONTROL_SENDS` come on top.
     pub(crate) send_slots: u32,
     /// The bound on establishing the connection, retries included.
     pub(crate) connect_timeout: Duration,
@@ -37,6 +39,9 @@ pub struct Negotiated {
     pub send_window: u16,
     /// How many messages may be on their way from the peer.
     pub recv_window: u16,
+    /// The largest message in bytes that goes to the peer in a frame of its own: the smaller of both sides' eager sizes. The peer reads
+    /// longer ones from this side's memory.
+    pub send_eager: u32,
     /// The largest message in bytes that the peer takes.
     pub send_limit: u64,
     /// The largest message in bytes that this side takes.
@@ -52,13 +57,14 @@ impl fmt::Display for Negotiated {
             version,
             send_window,
             recv_window,
+            send_eager,
             send_limit,
             recv_limit,
             keepalive_interval,
         } = self;
         write!(
             f,
-            "version {version}; window {send_window} out, {recv_window} in; messages up to {send_limit} B out, {recv_limit} B in; keepalive "
+            "version {version}; window {send_window} out, {recv_window} in; messages up to {send_limit} B out (above {send_eager} B read by the peer), {recv_limit} B in; keepalive "
         )?;
         match keepalive_interval {
             Some(interval) => write!(f, "{interval:?}"),

@@ -10,6 +10,9 @@
 /// waits for the next completion.
 pub(crate) const CONTROL_SENDS: u32 = 8;
 
+/// Slots that are kept for reading the peer's large messages, so that neither data nor reading waits for the other.
+pub(crate) const READS: u32 = 4;
+
 /// The ring's books.
 #[derive(Debug)]
 pub(super) struct SendRing {
@@ -25,9 +28,9 @@ pub(super) struct SendRing {
 }
 
 impl SendRing {
-    /// A ring with `data_slots` slots for data, and [`CONTROL_SENDS`] more.
+    /// A ring with `data_slots` slots for data, and [`READS`] and [`CONTROL_SENDS`] more.
     pub(super) fn new(data_slots: u32) -> Self {
-        let slots = data_slots + CONTROL_SENDS;
+        let slots = data_slots + READS + CONTROL_SENDS;
         Self {
             slots,
             next: 0,
@@ -39,7 +42,17 @@ impl SendRing {
 
     /// Whether there is a slot for data.
     pub(super) fn has_room_for_data(&self) -> bool {
+        self.slots - self.used > READS + CONTROL_SENDS
+    }
+
+    /// Whether there is a slot for a read.
+    pub(super) fn has_room_for_reads(&self) -> bool {
         self.slots - self.used > CONTROL_SENDS
+    }
+
+    /// Whether everything that was posted is known to be done.
+    pub(super) fn is_empty(&self) -> bool {
+        self.used == 0
     }
 
     /// Whether there is a slot at all.

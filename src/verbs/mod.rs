@@ -82,6 +82,7 @@ pub use qp_state::QpState;
 pub(crate) use queue_pair::QpOwner;
 pub use queue_pair::QueuePair;
 pub use recv_wr::RecvWr;
+pub(crate) use send_wr::Op as SendOp;
 pub use send_wr::{Inline, Payload, RemoteAddr, SendWr};
 pub use sge::{Sge, SgeList};
 pub use shared_receive_queue::{SharedReceiveQueue, SrqAttr};

@@ -52,6 +52,11 @@ impl ProtectionDomain {
         &self.inner.context
     }
 
+    /// Whether both are handles of the same domain.
+    pub(crate) fn is_same_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// The C object. It exists for as long as this handle or a clone lives.
     pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_pd {
         self.inner.raw.as_ptr()

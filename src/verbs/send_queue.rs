@@ -113,50 +113,61 @@ fn translate(
     let mut wr: ffi::ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
     wr.wr_id = request.wr_id;
     wr.num_sge = num_sge;
-    wr.opcode = request.op.opcode();
     wr.send_flags = request.flags;
-    let extra = &mut wr.imm_data_invalidated_rkey_union;
-    match request.op {
-        Op::SendWithImm(imm_data) | Op::WriteWithImm(_, imm_data) => {
-            extra.imm_data = imm_data.to_be()
-        }
-        Op::SendWithInv(rkey) => extra.invalidated_rkey = rkey,
-        Op::Send | Op::Write(_) | Op::Read(_) | Op::FetchAdd { .. } | Op::CompareSwap { .. } => {}
-    }
-    match request.op {
-        Op::Send | Op::SendWithImm(_) | Op::SendWithInv(_) => {}
-        Op::Write(remote) | Op::WriteWithImm(remote, _) | Op::Read(remote) => {
-            let RemoteAddr { addr, rkey } = remote;
-            wr.wr.rdma = ffi::rdma_t {
-                remote_addr: addr,
-                rkey,
-            };
-        }
-        Op::FetchAdd {
-            remote: RemoteAddr { addr, rkey },
-            add,
-        } => {
-            wr.wr.atomic = ffi::atomic_t {
-                remote_addr: addr,
-                compare_add: add,
-                swap: 0,
-                rkey,
-            };
-        }
-        Op::CompareSwap {
-            remote: RemoteAddr { addr, rkey },
-            compare,
-            swap,
-        } => {
-            wr.wr.atomic = ffi::atomic_t {
-                remote_addr: addr,
-                compare_add: compare,
-                swap,
-                rkey,
-            };
-        }
-    }
+    request.op.encode(&mut wr);
     Ok(wr)
+}
+
+impl Op {
+    /// Writes the opcode and what goes with it into a request.
+    pub(crate) fn encode(self, wr: &mut ffi::ibv_send_wr) {
+        wr.opcode = self.opcode();
+        let extra = &mut wr.imm_data_invalidated_rkey_union;
+        match self {
+            Self::SendWithImm(imm_data) | Self::WriteWithImm(_, imm_data) => {
+                extra.imm_data = imm_data.to_be()
+            }
+            Self::SendWithInv(rkey) => extra.invalidated_rkey = rkey,
+            Self::Send
+            | Self::Write(_)
+            | Self::Read(_)
+            | Self::FetchAdd { .. }
+            | Self::CompareSwap { .. } => {}
+        }
+        match self {
+            Self::Send | Self::SendWithImm(_) | Self::SendWithInv(_) => {}
+            Self::Write(remote) | Self::WriteWithImm(remote, _) | Self::Read(remote) => {
+                let RemoteAddr { addr, rkey } = remote;
+                wr.wr.rdma = ffi::rdma_t {
+                    remote_addr: addr,
+                    rkey,
+                };
+            }
+            Self::FetchAdd {
+                remote: RemoteAddr { addr, rkey },
+                add,
+            } => {
+                wr.wr.atomic = ffi::atomic_t {
+                    remote_addr: addr,
+                    compare_add: add,
+                    swap: 0,
+                    rkey,
+                };
+            }
+            Self::CompareSwap {
+                remote: RemoteAddr { addr, rkey },
+                compare,
+                swap,
+            } => {
+                wr.wr.atomic = ffi::atomic_t {
+                    remote_addr: addr,
+                    compare_add: compare,
+                    swap,
+                    rkey,
+                };
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -59,8 +59,9 @@ pub struct RemoteAddr {
     pub rkey: u32,
 }
 
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Op {
+/// What a request does, and to what of the peer's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Op {
     Send,
     SendWithImm(u32),
     SendWithInv(u32),

@@ -23,7 +23,7 @@ struct Options {
     #[arg(default_value = "127.0.0.1:7471")]
     address: String,
     /// Message sizes in bytes, one after the other
-    #[arg(short, long, value_delimiter = ',', default_value = "64,4096,16384")]
+    #[arg(short, long, value_delimiter = ',', default_value = "64,4096,65536")]
     size: Vec<usize>,
     /// How many messages of each size
     #[arg(short = 'c', long, default_value_t = 1000)]
@@ -34,7 +34,7 @@ struct Options {
     /// Seconds within which the connection must come about; while the server is not up yet the client keeps trying
     #[arg(long, default_value_t = 10)]
     timeout: u64,
-    /// The largest message in bytes that we take and send
+    /// The largest message in bytes that goes right into a buffer that waits for it
     #[arg(long, default_value_t = Config::default().eager_size)]
     eager_size: u32,
 }

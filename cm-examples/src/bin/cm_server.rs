@@ -24,9 +24,12 @@ struct Options {
     /// How many messages a client may have on their way to us
     #[arg(long, default_value_t = Config::default().receive_window)]
     window: u16,
-    /// The largest message in bytes that we take
+    /// The largest message in bytes for which buffers wait; longer ones are read from the client's memory
     #[arg(long, default_value_t = Config::default().eager_size)]
     eager_size: u32,
+    /// The largest message in bytes that we take
+    #[arg(long, default_value_t = Config::default().max_message)]
+    max_message: u64,
 }
 
 fn main() -> ExitCode {
@@ -45,6 +48,7 @@ fn serve(options: &Options) -> Result<(), Box<dyn Error>> {
     let mut config = Config::default();
     config.receive_window = options.window;
     config.eager_size = options.eager_size;
+    config.max_message = options.max_message;
     let engine = Engine::new()?;
     let listener = Listener::bind_with(options.address, &config, &engine)?;
     println!("listening on {}", listener.local_addr());

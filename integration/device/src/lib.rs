@@ -13,6 +13,11 @@ use std::{
     time::Duration,
 };
 
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener};
+
+/// Longer than anything should take that a test waits for, even where each instruction is emulated.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
 /// Where the test runs.
 #[derive(Debug, Clone)]
 pub struct Lab {
@@ -118,6 +123,57 @@ impl Lab {
         );
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
+}
+
+/// Two ends of a connection from this host to itself, on the shared engine: the one that connected and the one that accepted.
+///
+/// # Panics
+///
+/// When there is no connection.
+#[must_use]
+pub fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
+    let engine = Engine::shared().expect("there is an engine");
+    let listener = Listener::bind_with(Lab::get().at(0), config, &engine).expect("it listens");
+    let address = listener.local_addr();
+    let connector = Connector::new().config(config.clone());
+    let client = thread::spawn(move || connector.connect(address).expect("it connects"));
+    let server = listener.accept_timeout(PATIENCE).expect("it accepts");
+    (client.join().expect("it does not panic"), server)
+}
+
+/// As [`pair_with`], with the default configuration.
+#[must_use]
+pub fn pair() -> (Endpoint, Endpoint) {
+    pair_with(&Config::default())
+}
+
+/// Why a connection has ended, as a call on it says.
+///
+/// # Panics
+///
+/// When the call did not fail, or for another reason.
+pub fn reason(result: Result<impl std::fmt::Debug, Error>) -> CloseReason {
+    match result.expect_err("the connection has ended") {
+        Error::Disconnected(reason)
+        | Error::Connect { reason, .. }
+        | Error::Undelivered(reason) => reason,
+        other => panic!("not the end of a connection: {other:?}"),
+    }
+}
+
+/// Bytes to recognise a message by: number, length and place all matter.
+#[must_use]
+pub fn pattern(number: u64, len: usize) -> Vec<u8> {
+    let mut state = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ len as u64;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        bytes.extend_from_slice(&(state ^ state >> 29).to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
 }
 
 /// How many file descriptors this process has open.

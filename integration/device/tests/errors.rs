@@ -228,7 +228,7 @@ fn a_message_that_is_too_long_is_refused_and_the_connection_goes_on() {
     let lab = Lab::get();
     let engine = Engine::shared().unwrap();
     let mut config = Config::default();
-    config.eager_size = 1000;
+    config.max_message = 1000;
     let listener = Listener::bind_with(lab.at(0), &config, &engine).unwrap();
     let address = listener.local_addr();
     let client = thread::spawn(move || Endpoint::connect(address).unwrap());
@@ -244,7 +244,7 @@ fn a_message_that_is_too_long_is_refused_and_the_connection_goes_on() {
         assert_eq!(
             error.to_string(),
             format!(
-                "a message of {len} bytes is too long: the peer takes at most 1000; raise eager_size in its Config"
+                "a message of {len} bytes is too long: the peer takes at most 1000; raise max_message in its Config"
             )
         );
     }

@@ -13,7 +13,7 @@ use device::{Lab, Watchdog};
 
 /// Longer than any wait of the programs: they are to end by themselves.
 const PATIENCE: Duration = Duration::from_secs(60);
-const SIZES: [&str; 3] = ["64", "4096", "16384"];
+const SIZES: [&str; 3] = ["64", "4096", "65536"];
 
 /// A program of the examples that runs. Killed when it is dropped before it ended.
 struct Program {
@@ -286,7 +286,10 @@ fn raw_cm_sees_its_client_die() {
 fn a_size_that_the_server_does_not_take_is_explained() {
     let _watchdog = Watchdog::new("a_size_that_the_server_does_not_take_is_explained", 240);
     let address = Lab::get().at(0).to_string();
-    let (server, address) = Program::serve("cm_server", &["-n", "1", &address]);
+    let (server, address) = Program::serve(
+        "cm_server",
+        &["-n", "1", "--max-message", "16384", &address],
+    );
     let client = Program::start("cm_client", &["-c", "50", "-s", "20000", &address]).end();
     client.failed(
         1,

@@ -2,39 +2,11 @@
 
 use std::{collections::VecDeque, thread, time::Duration};
 
-use device::{Lab, Watchdog};
+use device::{Lab, PATIENCE, Watchdog, pair, pair_with, reason};
 use rdmsg::{
-    CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Polling,
-    TrySendError,
+    CloseReason, Completion, Config, Endpoint, Error, Listener, Polling, TrySendError,
     crossbeam_channel::{self, select},
 };
-
-/// Longer than anything here should take, even where each instruction is emulated.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
-    let lab = Lab::get();
-    let engine = Engine::shared().unwrap();
-    let listener = Listener::bind_with(lab.at(0), config, &engine).unwrap();
-    let address = listener.local_addr();
-    let connector = Connector::new().config(config.clone());
-    let client = thread::spawn(move || connector.connect(address).unwrap());
-    let server = listener.accept_timeout(PATIENCE).unwrap();
-    (client.join().unwrap(), server)
-}
-
-fn pair() -> (Endpoint, Endpoint) {
-    pair_with(&Config::default())
-}
-
-fn reason(result: Result<impl std::fmt::Debug, Error>) -> CloseReason {
-    match result.unwrap_err() {
-        Error::Disconnected(reason)
-        | Error::Connect { reason, .. }
-        | Error::Undelivered(reason) => reason,
-        other => panic!("not the end of a connection: {other:?}"),
-    }
-}
 
 #[test]
 fn messages_arrive_whole_and_in_order() {

@@ -157,10 +157,7 @@ impl Connection {
                 if let State::Closing(closing) = &mut self.state {
                     closing.peer_closed = true;
                 }
-                if let Some(transfer) = &mut self.transfer {
-                    transfer.want_close();
-                }
-                self.send_control();
+                self.answer_close();
             }
             State::Closing(closing) => {
                 closing.peer_closed = true;
@@ -181,17 +178,31 @@ impl Connection {
         Ok(())
     }
 
-    /// Disconnects when everything has been said on both sides.
+    /// Answers the peer's close, once its large messages have been read: it keeps their memory for no longer than it waits for the answer.
+    pub(super) fn answer_close(&mut self) {
+        if let (
+            State::Closing(Closing {
+                role: Role::Responder,
+                ..
+            }),
+            Some(transfer),
+        ) = (&self.state, &mut self.transfer)
+            && transfer.has_read_all()
+            && !transfer.has_closed()
+        {
+            transfer.want_close();
+            self.send_control();
+        }
+    }
+
+    /// Disconnects when everything has been said on both sides, and everything was read.
     pub(super) fn on_goodbye(&mut self, now: Instant) {
-        let State::Closing(closing) = &self.state else {
+        let (State::Closing(closing), Some(transfer)) = (&self.state, &self.transfer) else {
             return;
         };
-        let said = self
-            .transfer
-            .as_ref()
-            .is_some_and(super::Transfer::said_goodbye);
+        let said = transfer.said_goodbye();
         let done = match closing.role {
-            Role::Initiator => said && closing.peer_closed,
+            Role::Initiator => said && closing.peer_closed && transfer.is_settled(),
             Role::Aborter => said,
             // The peer disconnects when it has heard our close.
             Role::Responder => false,

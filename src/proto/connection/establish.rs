@@ -2,11 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Connection, State, transfer::Transfer};
+use super::{
+    Connection, State,
+    transfer::{Incoming, Transfer},
+};
 use crate::{
     proto::{
         CloseReason, CmOp, Event, Mismatch, Output, Params, Phase, Refusal,
-        frame::Header,
         hello::{Hello, HelloError, VERSION},
         reason::Violation,
         reject::{Reject, RejectCode},
@@ -33,7 +35,7 @@ pub(super) struct Attempts {
 }
 
 /// A frame that came before the peer's hello.
-pub(super) type Early = (u32, Result<Header, Violation>);
+pub(super) type Early = (u32, Result<Incoming, Violation>);
 
 impl Connection {
     /// The active side. `data` are at most [`REQUEST_DATA_MAX`](crate::proto::REQUEST_DATA_MAX) bytes of the application's.
@@ -252,8 +254,8 @@ impl Connection {
                     self.peer_data = data.to_vec();
                     self.transfer = Some(Transfer::new(&self.params, &hello));
                     self.establish(now);
-                    for (buffer, header) in early {
-                        self.on_frame(buffer, header, now);
+                    for (buffer, incoming) in early {
+                        self.on_incoming(buffer, incoming, now);
                     }
                 }
                 Err(error) => {

@@ -1,4 +1,4 @@
-//! Noticing a peer that vanished without a word.
+//! Noticing a peer that vanished without a word, and asking one how far it has come.
 
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,6 @@ pub(super) struct Keepalive {
     deadline: Instant,
     /// What had been heard at the last look.
     heard: u64,
-    /// Whether a ping waits for its pong. There is never a second one.
-    pinged: bool,
     /// Whether the peer was silent at the last look.
     silent: bool,
 }
@@ -35,18 +33,12 @@ impl Keepalive {
             timeout,
             deadline: now + interval,
             heard,
-            pinged: false,
             silent: false,
         }
     }
 
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
-    }
-
-    /// A pong came; says whether there was a ping.
-    pub(super) fn answered(&mut self) -> bool {
-        std::mem::take(&mut self.pinged)
     }
 
     fn look(&mut self, heard: u64, now: Instant) -> Look {
@@ -61,11 +53,71 @@ impl Keepalive {
         }
         self.silent = true;
         self.deadline = now + self.timeout;
-        if std::mem::replace(&mut self.pinged, true) {
-            Look::Alive
-        } else {
-            Look::Probe
+        Look::Probe
+    }
+}
+
+/// Pings, of which there is never a second one before the first one's pong. A pong says that the peer's library has seen all that was
+/// sent before its ping.
+#[derive(Debug, Default)]
+pub(super) struct Probe {
+    state: ProbeState,
+    /// Pongs that came, in all.
+    pub(super) answered: u64,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum ProbeState {
+    #[default]
+    Idle,
+    /// To be sent as soon as there is a slot.
+    Wanted,
+    /// On its way.
+    Sent,
+    /// On its way, and another one is to follow.
+    SentAndWanted,
+}
+
+impl Probe {
+    /// A sign of life will do: one that is on its way is enough.
+    fn wanted(&mut self) {
+        if self.state == ProbeState::Idle {
+            self.state = ProbeState::Wanted;
         }
+    }
+
+    /// An answer is wanted to a ping that is sent after this. Says which one, by its number in all.
+    pub(super) fn wanted_from_now(&mut self) -> u64 {
+        match self.state {
+            ProbeState::Idle | ProbeState::Wanted => {
+                self.state = ProbeState::Wanted;
+                self.answered + 1
+            }
+            ProbeState::Sent | ProbeState::SentAndWanted => {
+                self.state = ProbeState::SentAndWanted;
+                self.answered + 2
+            }
+        }
+    }
+
+    /// Whether a ping is to be sent now. Calling this says that it is.
+    pub(super) fn take(&mut self) -> bool {
+        let wanted = self.state == ProbeState::Wanted;
+        if wanted {
+            self.state = ProbeState::Sent;
+        }
+        wanted
+    }
+
+    /// A pong came; says whether there was a ping.
+    pub(super) fn answer(&mut self) -> bool {
+        self.state = match self.state {
+            ProbeState::Idle | ProbeState::Wanted => return false,
+            ProbeState::Sent => ProbeState::Idle,
+            ProbeState::SentAndWanted => ProbeState::Wanted,
+        };
+        self.answered += 1;
+        true
     }
 }
 
@@ -81,7 +133,7 @@ impl Connection {
         {
             None | Some(Look::Alive) => {}
             Some(Look::Probe) => {
-                transfer.want_ping();
+                transfer.probe.wanted();
                 self.send_control();
             }
             Some(Look::Dead) => self.fail(CloseReason::KeepaliveTimeout, now),

@@ -3,6 +3,8 @@ mod establish;
 mod keepalive;
 mod transfer;
 
+pub(crate) use self::transfer::Flush;
+
 #[cfg(test)]
 mod tests;
 
@@ -14,8 +16,8 @@ use self::{
     transfer::Transfer,
 };
 use super::{
-    CloseReason, CmCall, CmInput, CmOp, DrainSide, Event, Negotiated, Output, Params, Phase,
-    SendRefused, Transmit, Work,
+    CloseReason, CmCall, CmInput, CmOp, Descriptor, DrainSide, Event, Negotiated, Output, Params,
+    Phase, SendRefused, Transmit, Work,
 };
 use crate::status::{OsError, WcStatus};
 
@@ -223,7 +225,10 @@ impl Connection {
             | State::Accepting { .. }
             | State::Closed => {}
             State::Established | State::Closing(_) | State::Draining(_) => {
-                self.fail(CloseReason::WorkRequest { status, vendor_err }, now);
+                let reason = self
+                    .forgery(work, status)
+                    .unwrap_or(CloseReason::WorkRequest { status, vendor_err });
+                self.fail(reason, now);
             }
         }
         self.finish();
@@ -337,10 +342,31 @@ impl Connection {
         }
     }
 
-    /// Gives out a slot and a header for a message of `len` bytes. The frame is to be posted at once.
+    /// Gives out a slot and a header for a message of `len` bytes, which go into the same frame. It is to be posted at once.
     pub(crate) fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
+        self.sending()?.send(len)
+    }
+
+    /// Gives out a slot and a header for the descriptor of a large message, which is to be posted at once. The memory that it names is
+    /// the peer's to read until [`Event::Taken`].
+    pub(crate) fn send_large(&mut self, descriptor: &Descriptor) -> Result<Transmit, SendRefused> {
+        self.sending()?.send_large(descriptor.len)
+    }
+
+    /// Whether a message of `len` bytes could be sent now. One that is refused as blocked is told when it may work.
+    pub(crate) fn may_send(&mut self, len: usize) -> Result<(), SendRefused> {
+        self.sending()?.may_send(len)
+    }
+
+    /// Gives out a slot for a one-sided operation, which is to be posted at once, and signalled. One that makes the peer's device take a
+    /// receive takes a credit as well.
+    pub(crate) fn operate(&mut self, takes_receive: bool) -> Result<u32, SendRefused> {
+        self.sending()?.operate(takes_receive)
+    }
+
+    fn sending(&mut self) -> Result<&mut Transfer, SendRefused> {
         match (&self.state, self.transfer.as_mut()) {
-            (State::Established, Some(transfer)) => transfer.send(len),
+            (State::Established, Some(transfer)) => Ok(transfer),
             (State::Closing(_) | State::Draining(_) | State::Closed, _) => Err(
                 SendRefused::Closed(self.reason.clone().unwrap_or(CloseReason::LocallyClosed)),
             ),

@@ -2,14 +2,23 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Connection, State, keepalive::Keepalive};
-use crate::proto::{
-    CloseReason, Event, Negotiated, Output, Params, SendRefused, Transmit,
-    credit::{RecvCredit, SendCredit},
-    frame::{HEADER_LEN, Header, Kind},
-    hello::Hello,
-    reason::Violation,
-    send_ring::SendRing,
+use super::{
+    Connection, State,
+    keepalive::{Keepalive, Probe},
+};
+use crate::{
+    proto::{
+        Arrival, CloseReason, Descriptor, Event, HEADER_LEN, Negotiated, Output, Params, Read,
+        SendRefused, Transmit, Work,
+        credit::{RecvCredit, SendCredit},
+        frame::{DESCRIPTOR_LEN, Header, Kind},
+        hello::Hello,
+        inbound::Inbound,
+        lending::Lending,
+        reason::Violation,
+        send_ring::SendRing,
+    },
+    status::WcStatus,
 };
 
 /// The peer's hello brings this side's keepalive interval no lower than this: it costs this side its timer.
@@ -22,6 +31,9 @@ pub(super) struct Transfer {
     send_credit: SendCredit,
     recv_credit: RecvCredit,
     ring: SendRing,
+    lending: Lending,
+    inbound: Inbound,
+    pub(super) probe: Probe,
     keepalive: Option<Keepalive>,
     keepalive_timeout: Duration,
     /// Frames received, of any kind: the peer's signs of life.
@@ -29,8 +41,9 @@ pub(super) struct Transfer {
     /// Whether nothing more that the peer sends counts: it aborted, or broke the protocol. What follows a frame that could not be
     /// taken is a stream of messages with a hole in it.
     deaf: bool,
-    /// Whether a send was refused as blocked, and nobody was told since that it may work now.
-    blocked: bool,
+    /// Whether a send was refused as blocked, and nobody was told since that it may work now: with the length of the large message that
+    /// it was, or 0.
+    blocked: Option<u64>,
     /// Control frames that are to be sent.
     pending: Pending,
     close: CloseSend,
@@ -43,13 +56,34 @@ struct Pending {
     pong: bool,
     close: bool,
     grant: bool,
-    ping: bool,
+}
+
+/// What a receive brought, as far as it can be checked by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Incoming {
+    Frame(Header),
+    Rendezvous(Header, Descriptor),
+    Immediate { word: u32, len: u32 },
+}
+
+impl Incoming {
+    fn parse(frame: &[u8]) -> Result<Self, Violation> {
+        let header = Header::parse(frame)?;
+        Ok(match header.kind {
+            Kind::Rendezvous => Self::Rendezvous(header, Descriptor::parse(frame)?),
+            Kind::Data | Kind::Grant | Kind::Ping | Kind::Pong | Kind::Close | Kind::Abort => {
+                Self::Frame(header)
+            }
+        })
+    }
 }
 
 /// How far our last word, Close or Abort, has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CloseSend {
     NotSent,
+    /// To be sent as soon as there is a slot.
+    Wanted,
     /// In this slot, on its way. Whether it is a close, which vouches for everything before it.
     Sent {
         slot: u32,
@@ -78,18 +112,23 @@ impl Transfer {
                 version: hello.version,
                 send_window: hello.window,
                 recv_window: params.window,
-                send_limit: u64::from(hello.eager_size).min(hello.max_message),
+                send_eager: u64::from(hello.eager_size.min(params.eager_size))
+                    .min(hello.max_message) as u32,
+                send_limit: hello.max_message,
                 recv_limit: params.max_message,
                 keepalive_interval,
             },
             send_credit: SendCredit::new(hello.window, start),
             recv_credit: RecvCredit::new(params.window, start),
             ring: SendRing::new(params.send_slots),
+            lending: Lending::new(params.large_memory),
+            inbound: Inbound::new(params.window, params.large_memory),
+            probe: Probe::default(),
             keepalive: None,
             keepalive_timeout: params.keepalive_timeout,
             heard: 0,
             deaf: false,
-            blocked: false,
+            blocked: None,
             pending: Pending::default(),
             close: CloseSend::NotSent,
         }
@@ -116,7 +155,25 @@ impl Transfer {
 
     /// Whether everything that was sent is known to have arrived at the peer's device.
     pub(super) fn arrived(&self) -> bool {
-        self.close == CloseSend::Arrived { vouches: true }
+        self.close == CloseSend::Arrived { vouches: true } && self.lending.is_empty()
+    }
+
+    /// Whether all large messages that the peer announced have been read.
+    pub(super) fn has_read_all(&self) -> bool {
+        self.inbound.is_idle()
+    }
+
+    /// Whether this side has said its last word, or is about to.
+    pub(super) fn has_closed(&self) -> bool {
+        self.close != CloseSend::NotSent
+    }
+
+    /// Whether the large messages of both sides have been read, and everything that was posted, telling it so included, has arrived.
+    pub(super) fn is_settled(&self) -> bool {
+        self.inbound.is_idle()
+            && !self.inbound.telling_due()
+            && self.lending.is_empty()
+            && self.ring.is_empty()
     }
 
     /// Whether our last word is known to have arrived.
@@ -126,42 +183,78 @@ impl Transfer {
 
     pub(super) fn want_close(&mut self) {
         self.pending.close = true;
+        self.close = CloseSend::Wanted;
     }
 
     /// Nothing but this is said from now on.
     pub(super) fn want_abort(&mut self, code: u32) {
-        self.pending = Pending {
-            abort: Some(code),
-            ..Pending::default()
-        };
-    }
-
-    pub(super) fn want_ping(&mut self) {
-        self.pending.ping = true;
+        self.silence();
+        self.pending.abort = Some(code);
     }
 
     /// Nothing more will be posted.
     pub(super) fn silence(&mut self) {
         self.pending = Pending::default();
+        self.probe = Probe::default();
         self.keepalive = None;
     }
 
-    pub(super) fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
-        if len as u64 > self.negotiated.send_limit {
+    pub(super) fn may_send(&mut self, len: usize) -> Result<(), SendRefused> {
+        let len = len as u64;
+        if len > self.negotiated.send_limit {
             return Err(SendRefused::TooLong {
                 limit: self.negotiated.send_limit,
             });
         }
-        if self.send_credit.available() == 0 || !self.ring.has_room_for_data() {
-            self.blocked = true;
+        let large = len > self.negotiated.send_eager.into();
+        if self.send_credit.available() == 0
+            || !self.ring.has_room_for_data()
+            || (large && !self.lending.has_room_for(len))
+        {
+            self.block(if large { len } else { 0 });
             return Err(SendRefused::Blocked);
         }
-        self.send_credit.take();
-        // The limit is a `u32`, so the length fits.
-        Ok(self.frame(Kind::Data, len as u32, 0, false))
+        Ok(())
     }
 
-    fn frame(&mut self, kind: Kind, len: u32, arg: u32, signalled: bool) -> Transmit {
+    /// The caller is to be told when there is room, for a large message of `large` bytes if that is what it has.
+    fn block(&mut self, large: u64) {
+        self.blocked = Some(self.blocked.map_or(large, |other| other.min(large)));
+    }
+
+    pub(super) fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
+        self.may_send(len)?;
+        debug_assert!(len as u64 <= self.negotiated.send_eager.into());
+        self.send_credit.take();
+        // The limit is a `u32`, so the length fits.
+        Ok(self.frame(Kind::Data, len as u32, false))
+    }
+
+    pub(super) fn send_large(&mut self, len: u64) -> Result<Transmit, SendRefused> {
+        // No address space is so large that the length would not fit.
+        self.may_send(usize::try_from(len).unwrap_or(usize::MAX))?;
+        self.send_credit.take();
+        self.lending.lend(len);
+        Ok(self.frame(Kind::Rendezvous, DESCRIPTOR_LEN as u32, false))
+    }
+
+    pub(super) fn operate(&mut self, takes_receive: bool) -> Result<u32, SendRefused> {
+        if !self.ring.has_room_for_data() || (takes_receive && self.send_credit.available() == 0) {
+            self.block(0);
+            return Err(SendRefused::Blocked);
+        }
+        if takes_receive {
+            self.send_credit.take();
+        }
+        Ok(self.ring.take(true).0)
+    }
+
+    fn frame(&mut self, kind: Kind, len: u32, signalled: bool) -> Transmit {
+        let arg = self.inbound.tell();
+        self.frame_with(kind, len, arg, signalled)
+    }
+
+    fn frame_with(&mut self, kind: Kind, len: u32, arg: u32, signalled: bool) -> Transmit {
         let (slot, signalled) = self.ring.take(signalled);
         let header = Header {
             kind,
@@ -183,7 +276,7 @@ impl Transfer {
             return None;
         }
         if let Some(code) = self.pending.abort.take() {
-            let transmit = self.frame(Kind::Abort, 0, code, true);
+            let transmit = self.frame_with(Kind::Abort, 0, code, true);
             self.close = CloseSend::Sent {
                 slot: transmit.slot,
                 vouches: false,
@@ -191,10 +284,10 @@ impl Transfer {
             return Some(transmit);
         }
         if std::mem::take(&mut self.pending.pong) {
-            return Some(self.frame(Kind::Pong, 0, 0, true));
+            return Some(self.frame(Kind::Pong, 0, true));
         }
         if std::mem::take(&mut self.pending.close) {
-            let transmit = self.frame(Kind::Close, 0, 0, true);
+            let transmit = self.frame(Kind::Close, 0, true);
             self.close = CloseSend::Sent {
                 slot: transmit.slot,
                 vouches: true,
@@ -202,11 +295,13 @@ impl Transfer {
             return Some(transmit);
         }
         // Another frame may have carried the grant meanwhile.
-        if std::mem::take(&mut self.pending.grant) && self.recv_credit.grant_due() {
-            return Some(self.frame(Kind::Grant, 0, 0, true));
+        if std::mem::take(&mut self.pending.grant)
+            && (self.recv_credit.grant_due() || self.inbound.telling_due())
+        {
+            return Some(self.frame(Kind::Grant, 0, true));
         }
-        if std::mem::take(&mut self.pending.ping) {
-            return Some(self.frame(Kind::Ping, 0, 0, true));
+        if self.probe.take() {
+            return Some(self.frame(Kind::Ping, 0, true));
         }
         None
     }
@@ -225,16 +320,48 @@ impl Transfer {
 
     /// Whether a sender that was refused is to be told that it may try again.
     fn take_writable(&mut self) -> bool {
-        let writable =
-            self.blocked && self.send_credit.available() > 0 && self.ring.has_room_for_data();
+        let writable = self.blocked.is_some_and(|large| {
+            self.send_credit.available() > 0
+                && self.ring.has_room_for_data()
+                && (large == 0 || self.lending.has_room_for(large))
+        });
         if writable {
-            self.blocked = false;
+            self.blocked = None;
         }
         writable
     }
 }
 
+/// A point in what was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flush {
+    /// The peer has seen what was sent before when so many pongs have come,
+    answered: u64,
+    /// and so many large messages were taken.
+    taken: u32,
+}
+
 impl Connection {
+    /// Has the peer asked how far it has come. When it has come so far [`is_flushed`](Self::is_flushed) says so, and
+    /// [`Event::Answered`] or [`Event::Taken`] tells when to look.
+    pub(crate) fn flush(&mut self) -> Result<Flush, SendRefused> {
+        let transfer = self.sending()?;
+        let flush = Flush {
+            answered: transfer.probe.wanted_from_now(),
+            taken: transfer.lending.lent(),
+        };
+        self.send_control();
+        self.finish();
+        Ok(flush)
+    }
+
+    /// Whether the peer's library has everything that was sent before `flush` was made.
+    pub(crate) fn is_flushed(&self, flush: &Flush) -> bool {
+        self.transfer.as_ref().is_some_and(|transfer| {
+            transfer.probe.answered >= flush.answered && transfer.lending.has_taken(flush.taken)
+        })
+    }
+
     /// One delivered message's buffer has been posted again.
     pub(crate) fn release(&mut self) {
         if let Some(transfer) = &mut self.transfer {
@@ -244,9 +371,18 @@ impl Connection {
         self.finish();
     }
 
+    /// The application has let go of a large message of `len` bytes.
+    pub(crate) fn release_large(&mut self, len: u64) {
+        if let Some(transfer) = &mut self.transfer {
+            transfer.inbound.release(len);
+        }
+        self.read_on();
+        self.finish();
+    }
+
     fn grant_if_due(&mut self) {
         if let Some(transfer) = &mut self.transfer
-            && transfer.recv_credit.grant_due()
+            && (transfer.recv_credit.grant_due() || transfer.inbound.telling_due())
         {
             transfer.pending.grant = true;
             self.send_control();
@@ -255,16 +391,24 @@ impl Connection {
 
     /// A receive completed with these bytes.
     pub(crate) fn handle_recv(&mut self, buffer: u32, frame: &[u8], now: Instant) {
-        let header = Header::parse(frame);
+        self.on_recv(buffer, Incoming::parse(frame), now);
+    }
+
+    /// The peer wrote `len` bytes to this side's memory with an immediate `word`, which took a receive.
+    pub(crate) fn handle_immediate(&mut self, buffer: u32, word: u32, len: u32, now: Instant) {
+        self.on_recv(buffer, Ok(Incoming::Immediate { word, len }), now);
+    }
+
+    fn on_recv(&mut self, buffer: u32, incoming: Result<Incoming, Violation>, now: Instant) {
         match &mut self.state {
-            State::Connecting(_, early) => early.push_back((buffer, header)),
+            State::Connecting(_, early) => early.push_back((buffer, incoming)),
             State::Accepting { .. } => {
                 // The peer speaks, so it knows that the connection is established.
                 self.establish(now);
-                self.on_frame(buffer, header, now);
+                self.on_incoming(buffer, incoming, now);
             }
             State::Established | State::Closing(_) | State::Draining(_) => {
-                self.on_frame(buffer, header, now)
+                self.on_incoming(buffer, incoming, now);
             }
             State::ResolvingAddr(_)
             | State::ResolvingRoute(_)
@@ -281,64 +425,164 @@ impl Connection {
             transfer.sent(slot);
             self.send_control();
             self.tell_writable();
+            self.read_on();
             self.on_goodbye(now);
         }
         self.finish();
     }
 
-    pub(super) fn on_frame(
+    /// A read of a piece of a large message completed, and with it everything that was posted before it.
+    pub(crate) fn handle_read(&mut self, slot: u32, now: Instant) {
+        if let Some(transfer) = &mut self.transfer {
+            // What the peer's device answers is a sign of life of its host.
+            transfer.heard += 1;
+            transfer.inbound.piece_came();
+            transfer.sent(slot);
+            if !transfer.deaf {
+                self.deliver();
+            }
+            self.read_on();
+            self.grant_if_due();
+            self.answer_close();
+            self.tell_writable();
+            self.on_goodbye(now);
+        }
+        self.finish();
+    }
+
+    /// Reads more of the peer's large messages, as far as there are slots and memory, while the queue pair works.
+    fn read_on(&mut self) {
+        let (State::Established | State::Closing(_), Some(transfer)) =
+            (&self.state, &mut self.transfer)
+        else {
+            return;
+        };
+        while transfer.ring.has_room_for_reads()
+            && let Some(piece) = transfer.inbound.next_piece()
+        {
+            let (slot, _) = transfer.ring.take(true);
+            self.outputs.push_back(Output::Read(Read { slot, ..piece }));
+        }
+    }
+
+    /// Delivers what is next, as far as it is complete.
+    fn deliver(&mut self) {
+        if let Some(transfer) = &mut self.transfer {
+            while let Some(arrival) = transfer.inbound.pop() {
+                self.outputs
+                    .push_back(Output::Event(Event::Arrived(arrival)));
+            }
+        }
+    }
+
+    /// Whether a failed read is the peer's doing: its descriptor named memory that is not there to be read.
+    pub(super) fn forgery(&self, work: Work, status: WcStatus) -> Option<CloseReason> {
+        let (Work::Read { .. }, WcStatus::REM_ACCESS_ERR | WcStatus::REM_INV_REQ_ERR) =
+            (work, status)
+        else {
+            return None;
+        };
+        let rkey = self.transfer.as_ref()?.inbound.rkey_being_read()?;
+        Some(CloseReason::ProtocolViolation(Violation::new(
+            "rkey",
+            rkey.into(),
+            "the key of memory that holds the large message",
+        )))
+    }
+
+    pub(super) fn on_incoming(
         &mut self,
         buffer: u32,
-        header: Result<Header, Violation>,
+        incoming: Result<Incoming, Violation>,
         now: Instant,
     ) {
         if self.transfer.as_ref().is_some_and(|transfer| transfer.deaf) {
             log::debug!("a frame after the peer's last word: ignored");
             return;
         }
-        if let Err(violation) = header.and_then(|header| self.take_frame(buffer, header, now)) {
+        if let Err(violation) = incoming.and_then(|incoming| self.take(buffer, incoming, now)) {
             log::warn!("the peer violated the protocol: {violation}");
             self.turn_deaf();
             self.fail(CloseReason::ProtocolViolation(violation), now);
         }
     }
 
-    fn take_frame(&mut self, buffer: u32, header: Header, now: Instant) -> Result<(), Violation> {
+    fn take(&mut self, buffer: u32, incoming: Incoming, now: Instant) -> Result<(), Violation> {
+        let said_goodbye = self.peer_said_goodbye();
         let Some(transfer) = &mut self.transfer else {
             return Ok(());
         };
         transfer.heard += 1;
-        transfer.send_credit.granted(header.grant)?;
-        match header.kind {
-            Kind::Data => {
-                if self.peer_said_goodbye() {
+        let (kind, header) = match incoming {
+            Incoming::Frame(header) | Incoming::Rendezvous(header, _) => {
+                (header.kind, Some(header))
+            }
+            Incoming::Immediate { .. } => (Kind::Data, None),
+        };
+        if let Some(header) = header {
+            transfer.send_credit.granted(header.grant)?;
+            if kind != Kind::Abort {
+                let taken = transfer.lending.taken(header.arg)?;
+                if taken > 0 {
+                    self.outputs.push_back(Output::Event(Event::Taken(taken)));
+                }
+            }
+        }
+        if matches!(kind, Kind::Data | Kind::Rendezvous) {
+            if said_goodbye {
+                return Err(Violation::new("kind", kind as u64, "no data after a close"));
+            }
+            transfer.recv_credit.receive()?;
+        }
+        match incoming {
+            Incoming::Rendezvous(_, descriptor) => {
+                if descriptor.len > self.params.max_message {
                     return Err(Violation::new(
-                        "kind",
-                        Kind::Data as u64,
-                        "no data after a close",
+                        "descriptor len",
+                        descriptor.len,
+                        "no more than the largest message of the hello",
                     ));
                 }
-                // The borrow ends with the question above.
-                if let Some(transfer) = &mut self.transfer {
-                    transfer.recv_credit.receive()?;
+                transfer.inbound.announce(descriptor)?;
+                // Nothing of the frame is kept.
+                if self.takes_receives() {
+                    self.outputs.push_back(Output::Repost(buffer));
+                    if let Some(transfer) = &mut self.transfer {
+                        transfer.recv_credit.release();
+                    }
+                    self.grant_if_due();
                 }
-                if header.len > self.params.eager_size {
+                self.read_on();
+            }
+            Incoming::Immediate { word, len } => {
+                let arrival = transfer
+                    .inbound
+                    .arrive(Arrival::Immediate { buffer, word, len });
+                self.outputs
+                    .extend(arrival.map(|arrival| Output::Event(Event::Arrived(arrival))));
+                self.grant_if_due();
+            }
+            Incoming::Frame(header) if kind == Kind::Data => {
+                if header.len > self.params.eager_size
+                    || u64::from(header.len) > self.params.max_message
+                {
                     return Err(Violation::new(
                         "len",
                         header.len.into(),
                         "no more than the largest eager frame of the hello",
                     ));
                 }
-                let event = Event::Message {
+                let arrival = transfer.inbound.arrive(Arrival::Message {
                     buffer,
                     offset: HEADER_LEN as u32,
                     len: header.len,
-                };
-                self.outputs.push_back(Output::Event(event));
+                });
+                self.outputs
+                    .extend(arrival.map(|arrival| Output::Event(Event::Arrived(arrival))));
                 // It may have been the last that the peer could send, with room here that it does not know of.
                 self.grant_if_due();
             }
-            Kind::Grant | Kind::Ping | Kind::Pong | Kind::Close | Kind::Abort => {
+            Incoming::Frame(header) => {
                 // Before anything is sent that the frame allows: see `credit`.
                 if self.takes_receives() {
                     self.outputs.push_back(Output::Repost(buffer));
@@ -355,13 +599,13 @@ impl Connection {
             return Ok(());
         };
         match header.kind {
-            Kind::Data | Kind::Grant => {}
+            Kind::Data | Kind::Rendezvous | Kind::Grant => {}
             Kind::Ping => {
                 transfer.pending.pong = true;
                 self.send_control();
             }
             Kind::Pong => {
-                let answered = transfer.keepalive.as_mut().is_some_and(Keepalive::answered);
+                let answered = transfer.probe.answer();
                 // While closing nobody waits for it any more.
                 if !answered && matches!(self.state, State::Established) {
                     return Err(Violation::new(
@@ -370,6 +614,9 @@ impl Connection {
                         "no pong without a ping",
                     ));
                 }
+                self.outputs.push_back(Output::Event(Event::Answered));
+                // Another ping may have waited for this.
+                self.send_control();
             }
             Kind::Close => self.on_close_frame(now)?,
             Kind::Abort => {
@@ -410,7 +657,7 @@ impl Connection {
     /// A sender that waits for room learns from its next try why there will be none.
     pub(super) fn tell_blocked(&mut self) {
         if let Some(transfer) = &mut self.transfer
-            && std::mem::take(&mut transfer.blocked)
+            && transfer.blocked.take().is_some()
         {
             self.outputs.push_back(Output::Event(Event::Writable));
         }

@@ -8,7 +8,8 @@ use super::{
 };
 use crate::{
     proto::{
-        CloseReason, CmCall, CmInput, CmOp, Connection, Event, Mismatch, Output, Params, Phase,
+        Arrival, CloseReason, CmCall, CmInput, CmOp, Connection, Event, Mismatch, Output, Params,
+        Phase,
         frame::{Header, Kind},
         hello::Hello,
     },
@@ -25,12 +26,13 @@ fn hellos_and_private_data_reach_both_sides() {
     let [a, b] = [A, B].map(|at| pair.sides[at].conn.negotiated().unwrap());
     assert_eq!(
         (a.send_window, a.recv_window, a.send_limit, a.recv_limit),
-        (7, 4, 32, 64)
+        (7, 4, 32, 8 << 20)
     );
     assert_eq!(
         (b.send_window, b.recv_window, b.send_limit, b.recv_limit),
-        (4, 7, 64, 32)
+        (4, 7, 8 << 20, 32)
     );
+    assert_eq!((a.send_eager, b.send_eager), (32, 32), "the smaller one");
     assert_eq!(pair.sides[A].conn.peer_data(), b"from b");
     assert_eq!(pair.sides[B].conn.peer_data(), b"from a");
 }
@@ -95,16 +97,16 @@ fn frames_before_established_wait_for_the_hello_on_the_active_side() {
         events,
         [
             Event::Established,
-            Event::Message {
+            Event::Arrived(Arrival::Message {
                 buffer: 3,
                 offset: 16,
                 len: 4
-            },
-            Event::Message {
+            }),
+            Event::Arrived(Arrival::Message {
                 buffer: 4,
                 offset: 16,
                 len: 4
-            }
+            })
         ]
     );
 }
@@ -403,7 +405,7 @@ fn a_hello_of_nothing_is_refused_with_the_fields_name() {
                 ..usable
             },
             "max_message",
-            64,
+            8 << 20,
         ),
     ] {
         let expected = CloseReason::PeerIncompatible(Mismatch {

@@ -20,7 +20,8 @@ fn params() -> Params {
     Params {
         window: 4,
         eager_size: 64,
-        max_message: 64,
+        max_message: 8 << 20,
+        large_memory: 4 << 20,
         send_slots: 4,
         connect_timeout: Duration::from_secs(5),
         resolve_timeout: Duration::from_secs(2),

@@ -4,11 +4,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::side::{Cm, Completion, InFlight, Side};
+use super::side::{Cm, Completion, InFlight, Kept, Side, What, lent};
 use crate::{
     proto::{
-        CONTROL_RECEIVES, CloseReason, CmCall, CmInput, CmOp, Connection, DrainSide, Event,
-        HEADER_LEN, Output, Params, SendRefused, Work, connection::Transfer,
+        Arrival, CONTROL_RECEIVES, CloseReason, CmCall, CmInput, CmOp, Connection, DrainSide,
+        Event, HEADER_LEN, Output, Params, SendRefused, Work, connection::Transfer,
     },
     status::{OsError, WcStatus},
 };
@@ -107,19 +107,33 @@ impl Pair {
                 Output::Event(Event::Established) => {
                     assert!(!std::mem::replace(&mut side.established, true), "once");
                 }
-                Output::Event(Event::Message {
-                    buffer,
-                    offset,
-                    len,
-                }) => {
-                    let message = &side.buffers[&buffer][offset as usize..][..len as usize];
-                    assert_eq!(
-                        message,
-                        side.received.to_le_bytes(),
-                        "in order, none twice, none lost"
-                    );
+                Output::Read(read) => side.read(read),
+                Output::Event(Event::Arrived(arrival)) => {
+                    let number = match arrival {
+                        Arrival::Message {
+                            buffer,
+                            offset,
+                            len,
+                        } => {
+                            side.kept.push_back(Kept::Buffer(buffer));
+                            let bytes = &side.buffers[&buffer][offset as usize..][..len as usize];
+                            u32::from_le_bytes(bytes.try_into().unwrap())
+                        }
+                        Arrival::Large { name, len } => {
+                            let pull = side.pulls.pop_front().expect("it was begun");
+                            assert_eq!((pull.name, pull.len, pull.come), (name, len, len));
+                            side.kept.push_back(Kept::Large(len));
+                            pull.number
+                        }
+                        Arrival::Immediate { .. } => panic!("nobody sends it here"),
+                    };
+                    assert_eq!(number, side.received, "in order, none twice, none lost");
                     side.received += 1;
-                    side.kept.push_back(buffer);
+                }
+                Output::Event(Event::Answered) => side.answered += 1,
+                Output::Event(Event::Taken(count)) => {
+                    assert!(count > 0);
+                    side.lent.drain(..count as usize);
                 }
                 Output::Event(Event::Writable) => {
                     let writable = std::mem::replace(&mut side.writable, true);
@@ -207,27 +221,43 @@ impl Pair {
             Step::Wire(from) => {
                 let sent = self.sides[from].sending.pop_front().unwrap();
                 let to = &mut self.sides[1 - from];
-                let buffer = to
-                    .posted
-                    .pop_front()
-                    .expect("a receive is posted for every frame: no RNR NAK, ever");
-                assert!(
-                    sent.frame.len() <= HEADER_LEN + to.params.eager_size as usize,
-                    "the frame fits the buffer"
-                );
-                to.cq.push_back(Completion::Recv {
-                    buffer,
-                    frame: sent.frame.clone(),
-                });
+                match &sent.what {
+                    What::Frame(frame) => {
+                        let buffer = to
+                            .posted
+                            .pop_front()
+                            .expect("a receive is posted for every frame: no RNR NAK, ever");
+                        assert!(
+                            frame.len() <= HEADER_LEN + to.params.eager_size as usize,
+                            "the frame fits the buffer"
+                        );
+                        to.cq.push_back(Completion::Recv {
+                            buffer,
+                            frame: frame.clone(),
+                        });
+                    }
+                    What::Read(read) => assert!(
+                        to.lent.iter().any(|lent| lent.rkey == read.rkey
+                            && lent.addr <= read.remote_addr
+                            && read.remote_addr + read.len <= lent.addr + lent.len),
+                        "memory is read only while it is lent: {read:?}"
+                    ),
+                }
                 self.sides[from].unacknowledged.push_back(sent);
             }
             Step::Ack(from) => {
                 let side = &mut self.sides[from];
-                let InFlight {
-                    slot, signalled, ..
-                } = side.unacknowledged.pop_front().unwrap();
-                if signalled {
-                    side.cq.push_back(Completion::Sent { slot });
+                let sent = side.unacknowledged.pop_front().unwrap();
+                let slot = sent.slot;
+                match sent.what {
+                    What::Read(read) => {
+                        side.read_came(&read);
+                        side.cq.push_back(Completion::Read { slot });
+                    }
+                    What::Frame(_) if sent.signalled => {
+                        side.cq.push_back(Completion::Sent { slot });
+                    }
+                    What::Frame(_) => {}
                 }
             }
             Step::Cq(at) => {
@@ -238,12 +268,12 @@ impl Pair {
                         side.buffers.insert(buffer, frame);
                     }
                     Completion::Sent { slot } => {
-                        while let Some(done) = side.slots.pop_front() {
-                            if done == slot {
-                                break;
-                            }
-                        }
+                        side.slots_are_free_up_to(slot);
                         side.conn.handle_sent(slot, now);
+                    }
+                    Completion::Read { slot } => {
+                        side.slots_are_free_up_to(slot);
+                        side.conn.handle_read(slot, now);
                     }
                     Completion::Failed(work, status) => {
                         side.conn.handle_work_error(work, status, 0x81, now);
@@ -284,6 +314,16 @@ impl Pair {
         ];
         while let Some(step) = STEPS.into_iter().find(|step| self.can(*step)) {
             self.take(step);
+        }
+    }
+
+    /// Takes steps and lets go of what was received until nothing more comes.
+    pub(super) fn run_dry(&mut self) {
+        self.run();
+        while self.sides.iter().any(|side| !side.kept.is_empty()) {
+            self.release_all(A);
+            self.release_all(B);
+            self.run();
         }
     }
 
@@ -331,38 +371,53 @@ impl Pair {
     /// Sends the next message; says whether it went out.
     pub(super) fn send(&mut self, at: usize) -> bool {
         let side = &mut self.sides[at];
-        let sent = match side.conn.send(4) {
-            Ok(transmit) => {
-                let number = side.sent.to_le_bytes();
-                side.post(transmit, &number);
-                side.sent += 1;
-                true
-            }
-            Err(SendRefused::Blocked) => {
-                side.writable = false;
-                false
-            }
-            Err(SendRefused::Closed(_)) => false,
-            Err(SendRefused::TooLong { limit }) => panic!("4 bytes are not more than {limit}"),
-        };
+        let sent = side.conn.send(4).map(|transmit| {
+            let number = side.sent.to_le_bytes();
+            side.post(transmit, &number);
+        });
+        self.sent(at, sent)
+    }
+
+    /// Sends the next message as a large one of `len` bytes; says whether it went out.
+    pub(super) fn send_large(&mut self, at: usize, len: u64) -> bool {
+        let side = &mut self.sides[at];
+        let descriptor = lent(side.sent, len);
+        let sent = side.conn.send_large(&descriptor).map(|transmit| {
+            side.lent.push_back(descriptor);
+            side.post(transmit, &descriptor.emit());
+        });
+        self.sent(at, sent)
+    }
+
+    fn sent(&mut self, at: usize, sent: Result<(), SendRefused>) -> bool {
+        let side = &mut self.sides[at];
+        match sent {
+            Ok(()) => side.sent += 1,
+            Err(SendRefused::Blocked) => side.writable = false,
+            Err(SendRefused::Closed(_)) => {}
+            Err(SendRefused::TooLong { limit }) => panic!("nothing is longer than {limit}"),
+        }
         self.settle(at);
-        sent
+        sent.is_ok()
     }
 
     /// The application lets go of a message it kept: the oldest, or the newest.
     pub(super) fn release(&mut self, at: usize, oldest: bool) {
         let side = &mut self.sides[at];
-        let buffer = if oldest {
+        let kept = if oldest {
             side.kept.pop_front()
         } else {
             side.kept.pop_back()
         };
-        if let Some(buffer) = buffer
-            && side.ended.is_none()
-            && side.conn.takes_receives()
-        {
-            side.repost(buffer);
-            side.conn.release();
+        if side.ended.is_none() {
+            match kept {
+                Some(Kept::Buffer(buffer)) if side.conn.takes_receives() => {
+                    side.repost(buffer);
+                    side.conn.release();
+                }
+                Some(Kept::Large(len)) => side.conn.release_large(len),
+                Some(Kept::Buffer(_)) | None => {}
+            }
         }
         self.settle(at);
     }
@@ -438,7 +493,7 @@ impl Pair {
         self.sides[from].sending.push_back(InFlight {
             slot: u32::MAX,
             signalled: false,
-            frame: frame.to_vec(),
+            what: What::Frame(frame.to_vec()),
         });
     }
 }

@@ -7,8 +7,9 @@ use std::{
 
 use crate::{
     proto::{
-        CONTROL_RECEIVES, CONTROL_SENDS, CloseReason, Connection, DrainSide, Params, Transmit,
-        Work, frame::Kind,
+        CONTROL_RECEIVES, CONTROL_SENDS, CloseReason, Connection, DrainSide, Params, READS, Read,
+        Transmit, Work,
+        frame::{Descriptor, Kind},
     },
     status::WcStatus,
 };
@@ -18,6 +19,7 @@ use crate::{
 pub(super) enum Completion {
     Recv { buffer: u32, frame: Vec<u8> },
     Sent { slot: u32 },
+    Read { slot: u32 },
     Failed(Work, WcStatus),
     Drained(DrainSide),
 }
@@ -32,12 +34,56 @@ pub(super) enum Cm {
     DeviceRemoval,
 }
 
-/// A frame on its way, with what its sender is to learn of it.
+/// A work request on its way, with what its sender is to learn of it.
 #[derive(Debug)]
 pub(super) struct InFlight {
     pub(super) slot: u32,
     pub(super) signalled: bool,
-    pub(super) frame: Vec<u8>,
+    pub(super) what: What,
+}
+
+/// What a work request does.
+#[derive(Debug)]
+pub(super) enum What {
+    Frame(Vec<u8>),
+    Read(Read),
+}
+
+impl InFlight {
+    pub(super) fn work(&self) -> Work {
+        match (&self.what, self.slot) {
+            (What::Frame(_), slot) => Work::Send { slot },
+            (What::Read(_), slot) => Work::Read { slot },
+        }
+    }
+}
+
+/// A large message that is being read.
+#[derive(Debug)]
+pub(super) struct Pull {
+    pub(super) name: u32,
+    pub(super) number: u32,
+    pub(super) len: u64,
+    /// Bytes for which reads were posted.
+    pub(super) asked: u64,
+    /// Bytes that have come.
+    pub(super) come: u64,
+}
+
+/// Something that the application has not let go of.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kept {
+    Buffer(u32),
+    Large(u64),
+}
+
+/// Where the large message of this number lies in its sender's memory.
+pub(super) fn lent(number: u32, len: u64) -> Descriptor {
+    Descriptor {
+        addr: u64::from(number) << 32,
+        len,
+        rkey: number,
+    }
 }
 
 /// One side: its connection, its device and its application.
@@ -71,13 +117,19 @@ pub(super) struct Side {
     pub(super) established: bool,
     /// Numbers of the messages sent.
     pub(super) sent: u32,
-    /// Messages the application has not let go of: buffers.
-    pub(super) kept: VecDeque<u32>,
+    /// Messages the application has not let go of.
+    pub(super) kept: VecDeque<Kept>,
+    /// Large messages that the peer may be reading, oldest first.
+    pub(super) lent: VecDeque<Descriptor>,
+    /// The peer's large messages that are being read, oldest first.
+    pub(super) pulls: VecDeque<Pull>,
     /// Numbers of the messages received.
     pub(super) received: u32,
     pub(super) ended: Option<(CloseReason, bool)>,
     /// Whether a sender was told that it may go on, since it was refused.
     pub(super) writable: bool,
+    /// Pings that the peer has answered.
+    pub(super) answered: u64,
 }
 
 impl Side {
@@ -100,38 +152,97 @@ impl Side {
             established: false,
             sent: 0,
             kept: VecDeque::new(),
+            lent: VecDeque::new(),
+            pulls: VecDeque::new(),
             received: 0,
             ended: None,
             writable: true,
+            answered: 0,
         }
     }
 
     pub(super) fn post(&mut self, transmit: Transmit, payload: &[u8]) {
-        let depth = self.params.send_slots + CONTROL_SENDS;
-        assert!(transmit.slot < depth, "the slot exists");
-        assert!(
-            !self.slots.contains(&transmit.slot),
-            "the slot is not the device's: {transmit:?}"
-        );
-        self.slots.push_back(transmit.slot);
-        if transmit.header[0] == Kind::Data as u8 {
+        let kind = transmit.header[0];
+        if kind == Kind::Data as u8 || kind == Kind::Rendezvous as u8 {
             assert!(
-                self.slots.len() <= self.params.send_slots as usize,
-                "data leaves the slots for control frames alone"
+                self.slots.len() < self.params.send_slots as usize,
+                "data leaves the slots for reads and control frames alone"
             );
         }
-        let frame = [&transmit.header[..], payload].concat();
-        let Transmit {
-            slot, signalled, ..
-        } = transmit;
-        if self.broken {
-            self.flushed(Work::Send { slot });
-        } else {
-            self.sending.push_back(InFlight {
-                slot,
-                signalled,
-                frame,
+        let what = What::Frame([&transmit.header[..], payload].concat());
+        self.posted(InFlight {
+            slot: transmit.slot,
+            signalled: transmit.signalled,
+            what,
+        });
+    }
+
+    /// Posts a read of the peer's memory.
+    pub(super) fn read(&mut self, read: Read) {
+        if let Some(len) = read.begins {
+            self.pulls.push_back(Pull {
+                name: read.name,
+                number: read.rkey,
+                len,
+                asked: 0,
+                come: 0,
             });
+            let held = self.held() + self.pulls.iter().map(|pull| pull.len).sum::<u64>();
+            assert!(
+                held <= self.params.large_memory || held == len,
+                "no more is held than allowed"
+            );
+        }
+        let pull = self.pulls.back_mut().expect("it was begun");
+        assert_eq!((pull.name, pull.asked), (read.name, read.offset));
+        assert!(read.len > 0 && pull.asked + read.len <= pull.len);
+        pull.asked += read.len;
+        let slot = read.slot;
+        self.posted(InFlight {
+            slot,
+            signalled: true,
+            what: What::Read(read),
+        });
+    }
+
+    /// The oldest read is done.
+    pub(super) fn read_came(&mut self, read: &Read) {
+        let pull = self
+            .pulls
+            .iter_mut()
+            .find(|pull| pull.come < pull.len)
+            .expect("it was begun");
+        assert_eq!((pull.name, pull.come), (read.name, read.offset));
+        pull.come += read.len;
+    }
+
+    /// A completion covers everything that was posted before it.
+    pub(super) fn slots_are_free_up_to(&mut self, slot: u32) {
+        while self.slots.pop_front().is_some_and(|done| done != slot) {}
+    }
+
+    /// Bytes of large messages that the application holds.
+    fn held(&self) -> u64 {
+        let large = |kept: &Kept| match kept {
+            Kept::Buffer(_) => 0,
+            Kept::Large(len) => *len,
+        };
+        self.kept.iter().map(large).sum()
+    }
+
+    fn posted(&mut self, in_flight: InFlight) {
+        let slot = in_flight.slot;
+        let depth = self.params.send_slots + READS + CONTROL_SENDS;
+        assert!(slot < depth, "the slot exists");
+        assert!(
+            !self.slots.contains(&slot),
+            "the slot is not the device's: {in_flight:?}"
+        );
+        self.slots.push_back(slot);
+        if self.broken {
+            self.flushed(in_flight.work());
+        } else {
+            self.sending.push_back(in_flight);
         }
     }
 
@@ -139,7 +250,11 @@ impl Side {
         let count = u32::from(self.params.window) + CONTROL_RECEIVES;
         assert!(buffer < count, "the buffer exists");
         assert!(
-            !self.posted.contains(&buffer) && !self.kept.contains(&buffer),
+            !self.posted.contains(&buffer)
+                && !self
+                    .kept
+                    .iter()
+                    .any(|kept| matches!(kept, Kept::Buffer(kept) if *kept == buffer)),
             "the buffer is free"
         );
         if self.broken {
@@ -163,17 +278,17 @@ impl Side {
         let sends = std::mem::take(&mut self.unacknowledged)
             .into_iter()
             .chain(std::mem::take(&mut self.sending));
-        for InFlight { slot, .. } in sends {
-            self.flushed(Work::Send { slot });
+        for in_flight in sends {
+            self.flushed(in_flight.work());
         }
     }
 
     /// The device gives up on this side's oldest send, if it has one.
     pub(super) fn give_up(&mut self, status: WcStatus) {
         let oldest = self.unacknowledged.front().or_else(|| self.sending.front());
-        if let Some(&InFlight { slot, .. }) = oldest {
-            self.cq
-                .push_back(Completion::Failed(Work::Send { slot }, status));
+        if let Some(in_flight) = oldest {
+            let work = in_flight.work();
+            self.cq.push_back(Completion::Failed(work, status));
             self.break_down();
         }
     }

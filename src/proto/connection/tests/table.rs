@@ -204,7 +204,7 @@ fn completions_and_failures() {
     expect("a message, kept and let go", |conn, now| {
         let data = Header { kind: Kind::Data, grant: 4, len: 0, arg: 0 }.emit();
         conn.handle_recv(0, &data, now);
-        let released = std::iter::from_fn(|| conn.poll_output()).any(|output| matches!(output, Output::Event(Event::Message { .. })));
+        let released = std::iter::from_fn(|| conn.poll_output()).any(|output| matches!(output, Output::Event(Event::Arrived(_))));
         if released {
             conn.release();
         }

@@ -1,0 +1,281 @@
+//! One-sided operations: the peer's program takes no part.
+
+use device::{Lab, PATIENCE, Watchdog, pair, pattern, reason};
+use rdmsg::{
+    CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Region,
+    RemoteAccess, Token, status::WcStatus,
+};
+
+fn next(endpoint: &Endpoint) -> Completion {
+    endpoint.next_timeout(PATIENCE).unwrap()
+}
+
+fn copy(region: &Region, range: std::ops::Range<usize>) -> Vec<u8> {
+    let mut bytes = vec![0; range.len()];
+    region.copy_out(range.start, &mut bytes);
+    bytes
+}
+
+/// Hands a token over, as programs do.
+fn tell(from: &Endpoint, to: &Endpoint, token: &Token) -> Token {
+    from.send(&token.to_bytes()).unwrap();
+    let message = to.recv_timeout(PATIENCE).unwrap();
+    Token::from_bytes(message.as_ref().try_into().unwrap())
+}
+
+#[test]
+fn bytes_are_read_and_written_where_asked() {
+    let _watchdog = Watchdog::new("bytes_are_read_and_written_where_asked", 60);
+    let lab = Lab::get();
+    let rnr = lab.rnr_naks();
+    let (client, server) = pair();
+    let theirs = server.region(3 << 20, RemoteAccess::ALL).unwrap();
+    theirs.copy_in(0, &pattern(1, 3 << 20));
+    let token = tell(&server, &client, &theirs.token());
+    assert_eq!(token, theirs.token());
+    let ours = client.region(3 << 20, RemoteAccess::NONE).unwrap();
+
+    client
+        .read(&ours, 10..(2 << 20) + 10, &token, 1000, 5)
+        .unwrap();
+    assert!(matches!(next(&client), Completion::Read(5)));
+    let expected = &pattern(1, 3 << 20)[1000..(2 << 20) + 1000];
+    assert!(copy(&ours, 10..(2 << 20) + 10) == expected);
+    assert_eq!(copy(&ours, 0..10), [0; 10]);
+
+    ours.copy_in(0, &pattern(2, 5000));
+    client.write(&ours, 0..5000, &token, 77, 6).unwrap();
+    assert!(matches!(next(&client), Completion::Written(6)));
+    client.send(b"look").unwrap();
+    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"look");
+    assert!(copy(&theirs, 77..5077) == pattern(2, 5000));
+    assert_eq!(copy(&theirs, 0..77), pattern(1, 3 << 20)[..77]);
+
+    // Nothing at all, too.
+    client.write(&ours, 7..7, &token, 3 << 20, 8).unwrap();
+    assert!(matches!(next(&client), Completion::Written(8)));
+    client.close().unwrap();
+    assert_eq!(lab.rnr_naks(), rnr);
+}
+
+#[test]
+fn an_immediate_tells_the_peer_in_turn_and_takes_a_place() {
+    let _watchdog = Watchdog::new("an_immediate_tells_the_peer_in_turn_and_takes_a_place", 60);
+    let lab = Lab::get();
+    let rnr = lab.rnr_naks();
+    let (client, server) = pair();
+    let theirs = server.region(4096, RemoteAccess::WRITE).unwrap();
+    let ours = client.region(4096, RemoteAccess::NONE).unwrap();
+    ours.copy_in(0, &pattern(3, 4096));
+    client.send(b"before").unwrap();
+    client
+        .write_with_imm(&ours, 0..4096, &theirs.token(), 0, 0xfeed_0001, 1)
+        .unwrap();
+    client.send(b"after").unwrap();
+    assert!(matches!(next(&server), Completion::Received(message) if *message == *b"before"));
+    let Completion::Immediate(immediate) = next(&server) else {
+        panic!("in turn")
+    };
+    assert_eq!((immediate.word(), immediate.len()), (0xfeed_0001, 4096));
+    assert!(copy(&theirs, 0..4096) == pattern(3, 4096));
+    drop(immediate);
+    assert!(matches!(next(&server), Completion::Received(message) if *message == *b"after"));
+    assert!(matches!(next(&client), Completion::Written(1)));
+
+    // Nobody reads: the window fills, and the next one waits; then all go on.
+    let waiting = std::thread::spawn({
+        let client = client.clone();
+        let (ours, token) = (ours.clone(), theirs.token());
+        move || {
+            for word in 0..200 {
+                while let Err(error) = client.write_with_imm(&ours, 0..8, &token, 0, word, 2) {
+                    assert!(matches!(error, Error::CompletionsNotTaken), "{error}");
+                    assert!(matches!(next(&client), Completion::Written(2)));
+                }
+            }
+        }
+    });
+    let mut kept = Vec::new();
+    for word in 0..200 {
+        let Completion::Immediate(immediate) = next(&server) else {
+            panic!("in turn")
+        };
+        assert_eq!(immediate.word(), word);
+        kept.push(immediate);
+        if kept.len() == 63 {
+            kept.clear();
+        }
+    }
+    waiting.join().unwrap();
+    drop(kept);
+    client.close().unwrap();
+    assert_eq!(lab.rnr_naks(), rnr);
+}
+
+#[test]
+fn atomics_add_and_swap() {
+    let _watchdog = Watchdog::new("atomics_add_and_swap", 60);
+    let (client, server) = pair();
+    let theirs = server.region(64, RemoteAccess::ALL).unwrap();
+    theirs.copy_in(8, &40_u64.to_ne_bytes());
+    let ours = client.region(64, RemoteAccess::NONE).unwrap();
+    let token = theirs.token();
+    client.fetch_add(&ours, 0, &token, 8, 2, 1).unwrap();
+    assert!(matches!(
+        next(&client),
+        Completion::Fetched { id: 1, value: 40 }
+    ));
+    client.compare_swap(&ours, 16, &token, 8, 41, 0, 2).unwrap();
+    assert!(matches!(
+        next(&client),
+        Completion::Fetched { id: 2, value: 42 }
+    ));
+    client.compare_swap(&ours, 16, &token, 8, 42, 7, 3).unwrap();
+    assert!(matches!(
+        next(&client),
+        Completion::Fetched { id: 3, value: 42 }
+    ));
+    assert_eq!(copy(&theirs, 8..16), 7_u64.to_ne_bytes());
+    assert_eq!(copy(&ours, 16..24), 42_u64.to_ne_bytes());
+    let error = client.fetch_add(&ours, 0, &token, 12, 2, 1).unwrap_err();
+    assert!(matches!(error, Error::Misaligned { offset: 12 }), "{error}");
+
+    // Two sides add to one number, and nothing is lost.
+    let own = server.region(64, RemoteAccess::NONE).unwrap();
+    let number = client.region(8, RemoteAccess::ALL).unwrap().clone();
+    let token = number.token();
+    let adder = std::thread::spawn({
+        let (server, own) = (server.clone(), own);
+        move || {
+            for _ in 0..200 {
+                server.fetch_add(&own, 0, &token, 0, 1, 0).unwrap();
+                assert!(matches!(next(&server), Completion::Fetched { .. }));
+            }
+        }
+    });
+    adder.join().unwrap();
+    assert_eq!(copy(&number, 0..8), 200_u64.to_ne_bytes());
+    client.close().unwrap();
+}
+
+#[test]
+fn what_is_wrong_with_the_arguments_is_said_and_does_no_harm() {
+    let _watchdog = Watchdog::new(
+        "what_is_wrong_with_the_arguments_is_said_and_does_no_harm",
+        60,
+    );
+    let (client, server) = pair();
+    let theirs = server.region(100, RemoteAccess::READ).unwrap();
+    let token = theirs.token();
+    let ours = client.region(100, RemoteAccess::NONE).unwrap();
+    let out = |result: Result<(), Error>, what: &str| {
+        let error = result.unwrap_err().to_string();
+        assert_eq!(error, what);
+    };
+    out(
+        client.read(&ours, 50..101, &token, 0, 0),
+        "the region: 51 bytes from 50 are not within 100",
+    );
+    out(
+        client.read(&ours, 0..50, &token, 51, 0),
+        "the peer's region: 50 bytes from 51 are not within 100",
+    );
+    out(
+        client.read(&ours, 0..50, &token, u64::MAX, 0),
+        "the peer's region: 50 bytes from 18446744073709551615 are not within 100",
+    );
+    out(
+        client.write(&ours, 0..50, &token, 0, 0),
+        "the peer did not give the right for it: its token allows read, the operation needs write",
+    );
+    // A region of another engine is of another protection domain.
+    let engine = Engine::new().unwrap();
+    let listener = Listener::bind(Lab::get().at(0)).unwrap();
+    let connector = Connector::new().config(Config::default()).engine(&engine);
+    let address = listener.local_addr();
+    let connecting = std::thread::spawn(move || connector.connect(address).unwrap());
+    let _accepted = listener.accept_timeout(PATIENCE).unwrap();
+    let other = connecting.join().unwrap();
+    let foreign = other.region(100, RemoteAccess::NONE).unwrap();
+    let error = client.read(&foreign, 0..10, &token, 0, 0).unwrap_err();
+    assert!(matches!(error, Error::ForeignMemory), "{error}");
+    assert!(
+        client.try_next().unwrap().is_none(),
+        "no completion for what was refused"
+    );
+    client.read(&ours, 0..100, &token, 0, 1).unwrap();
+    assert!(matches!(next(&client), Completion::Read(1)));
+    client.close().unwrap();
+    drop(other);
+    engine.shutdown();
+}
+
+#[test]
+fn what_only_the_peers_device_finds_fails_that_operation_and_ends_the_connection() {
+    let _watchdog = Watchdog::new("what_only_the_peers_device_finds", 60);
+    let (client, server) = pair();
+    let (bystander, other_bystander) = pair();
+    let theirs = server.region(4096, RemoteAccess::ALL).unwrap();
+    let token = theirs.token();
+    let ours = client.region(4096, RemoteAccess::NONE).unwrap();
+    client.write(&ours, 0..8, &token, 0, 1).unwrap();
+    assert!(matches!(next(&client), Completion::Written(1)));
+    drop(theirs);
+    client.read(&ours, 0..4096, &token, 0, 2).unwrap();
+    client.read(&ours, 0..4096, &token, 0, 3).unwrap();
+    let told: Vec<Completion> = std::iter::from_fn(|| client.next_timeout(PATIENCE).ok()).collect();
+    match &told[..] {
+        [
+            Completion::Failed {
+                id: 2,
+                reason: first,
+            },
+            Completion::Failed { id: 3, .. },
+            Completion::Disconnected(end),
+        ] => {
+            assert!(
+                matches!(
+                    first,
+                    CloseReason::WorkRequest {
+                        status: WcStatus::REM_ACCESS_ERR,
+                        ..
+                    }
+                ),
+                "{first:?}"
+            );
+            assert_eq!(first, end);
+        }
+        told => panic!("{told:?}"),
+    }
+    let noticed = reason(server.recv_timeout(PATIENCE));
+    assert!(
+        matches!(
+            noticed,
+            CloseReason::PeerDisconnected | CloseReason::WorkRequest { .. }
+        ),
+        "{noticed:?}"
+    );
+    bystander.send(b"still here").unwrap();
+    assert_eq!(
+        *other_bystander.recv_timeout(PATIENCE).unwrap(),
+        *b"still here"
+    );
+    bystander.close().unwrap();
+}
+
+#[test]
+fn a_region_may_go_while_it_is_used() {
+    let _watchdog = Watchdog::new("a_region_may_go_while_it_is_used", 60);
+    let (client, server) = pair();
+    let theirs = server.region(2 << 20, RemoteAccess::ALL).unwrap();
+    theirs.copy_in(0, &pattern(4, 2 << 20));
+    for id in 0..20 {
+        let ours = client.region(2 << 20, RemoteAccess::NONE).unwrap();
+        client
+            .read(&ours, 0..2 << 20, &theirs.token(), 0, id)
+            .unwrap();
+        drop(ours);
+        assert!(matches!(next(&client), Completion::Read(done) if done == id));
+    }
+    client.close().unwrap();
+}

@@ -1,0 +1,195 @@
+//! One-sided operations: checked here, carried out by the two devices.
+
+use std::{ops::Range, sync::Arc, time::Instant};
+
+use super::{
+    in_flight::{Operation, OperationKind},
+    link::{Core, Link, lock},
+};
+use crate::{
+    error::{Error, TrySendError},
+    proto::SendRefused,
+    region::{Region, Token},
+    remote_access::RemoteAccess,
+    verbs::{AccessFlags, MemoryRegion, RemoteAddr, SendOp},
+};
+
+/// What a one-sided operation is to do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum OneSided {
+    Read,
+    Write,
+    WriteWithImm(u32),
+    FetchAdd(u64),
+    CompareSwap { compare: u64, swap: u64 },
+}
+
+impl OneSided {
+    fn kind(self, local: &Range<usize>) -> OperationKind {
+        match self {
+            Self::Read => OperationKind::Read,
+            Self::Write | Self::WriteWithImm(_) => OperationKind::Write,
+            Self::FetchAdd(_) | Self::CompareSwap { .. } => OperationKind::Atomic {
+                offset: local.start,
+            },
+        }
+    }
+
+    /// The right that the peer must have given.
+    fn needs(self) -> RemoteAccess {
+        match self {
+            Self::Read => RemoteAccess::READ,
+            Self::Write | Self::WriteWithImm(_) => RemoteAccess::WRITE,
+            Self::FetchAdd(_) | Self::CompareSwap { .. } => RemoteAccess::ATOMIC,
+        }
+    }
+
+    fn at(self, remote: RemoteAddr) -> SendOp {
+        match self {
+            Self::Read => SendOp::Read(remote),
+            Self::Write => SendOp::Write(remote),
+            Self::WriteWithImm(word) => SendOp::WriteWithImm(remote, word),
+            Self::FetchAdd(add) => SendOp::FetchAdd { remote, add },
+            Self::CompareSwap { compare, swap } => SendOp::CompareSwap {
+                remote,
+                compare,
+                swap,
+            },
+        }
+    }
+}
+
+/// A one-sided operation that passed all checks.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    op: SendOp,
+    kind: OperationKind,
+    memory: MemoryRegion,
+    range: Range<usize>,
+    id: u64,
+}
+
+impl Link {
+    /// Registers memory that peers may access as `access` says.
+    pub(crate) fn region(&self, len: usize, access: RemoteAccess) -> Result<Region, Error> {
+        let domain = lock(&self.memory)
+            .as_ref()
+            .map(|memory| Arc::clone(&memory.domain));
+        let domain = domain.ok_or_else(|| Error::Disconnected(self.core().reason()))?;
+        // Operations of this side write to it, too.
+        let mut flags = AccessFlags::LOCAL_WRITE;
+        for (given, flag) in [
+            (access.read, AccessFlags::REMOTE_READ),
+            (access.write, AccessFlags::REMOTE_WRITE),
+            (access.atomic, AccessFlags::REMOTE_ATOMIC),
+        ] {
+            if given {
+                flags |= flag;
+            }
+        }
+        let memory = MemoryRegion::new(domain.pd(), len, flags).map_err(Error::from_os)?;
+        Ok(Region::new(memory, access))
+    }
+
+    /// Checks what can be checked on this side.
+    pub(crate) fn check(
+        &self,
+        op: OneSided,
+        region: &Region,
+        range: Range<usize>,
+        token: &Token,
+        offset: u64,
+        id: u64,
+    ) -> Result<Checked, Error> {
+        let len = range.end.saturating_sub(range.start) as u64;
+        within("the region", range.start as u64, len, region.len() as u64)?;
+        within("the peer's region", offset, len, token.len)?;
+        let needed = op.needs();
+        if !token.access.contains(needed) {
+            return Err(Error::NotAllowed {
+                allowed: token.access,
+                needed,
+            });
+        }
+        let domain = lock(&self.memory)
+            .as_ref()
+            .map(|memory| Arc::clone(&memory.domain));
+        // Without a domain the connection has ended, which the operation itself will say.
+        if let Some(domain) = domain {
+            if !region.memory.pd().is_same_as(domain.pd()) {
+                return Err(Error::ForeignMemory);
+            }
+            let limit = domain.max_msg_sz().into();
+            within("what the device moves at once", 0, len, limit)?;
+        }
+        let addr = token.addr.wrapping_add(offset);
+        if matches!(op, OneSided::FetchAdd(_) | OneSided::CompareSwap { .. })
+            && !addr.is_multiple_of(8)
+        {
+            return Err(Error::Misaligned { offset });
+        }
+        let remote = RemoteAddr {
+            addr,
+            rkey: token.rkey,
+        };
+        Ok(Checked {
+            op: op.at(remote),
+            kind: op.kind(&range),
+            memory: region.memory.clone(),
+            range,
+            id,
+        })
+    }
+
+    /// Starts an operation, or says why not.
+    pub(crate) fn try_operate(self: &Arc<Self>, checked: &Checked) -> Result<(), TrySendError> {
+        self.with_core(|core| core.try_operate(checked, self))
+    }
+}
+
+impl Core {
+    fn try_operate(&mut self, checked: &Checked, link: &Link) -> Result<(), TrySendError> {
+        if !self.may_tell_of_one_more(link) {
+            return Err(TrySendError::Failed(Error::CompletionsNotTaken));
+        }
+        let takes_receive = matches!(checked.op, SendOp::WriteWithImm(..));
+        let slot = self
+            .conn
+            .operate(takes_receive)
+            .map_err(|refused| match refused {
+                SendRefused::Blocked => TrySendError::Full,
+                SendRefused::TooLong { limit } => TrySendError::Failed(Error::MessageTooLong {
+                    len: checked.range.len(),
+                    limit,
+                }),
+                SendRefused::Closed(reason) => TrySendError::Failed(Error::Disconnected(reason)),
+            })?;
+        let Some(rings) = &mut self.rings else {
+            return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
+        };
+        let operation = Operation {
+            id: checked.id,
+            kind: checked.kind,
+            memory: checked.memory.clone(),
+        };
+        if let Err(error) = rings.post_operation(slot, checked.op, operation, checked.range.clone())
+        {
+            self.conn.handle_post_failure(error, Instant::now());
+            return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a range that is not wholly inside of `limit`.
+fn within(what: &'static str, start: u64, len: u64, limit: u64) -> Result<(), Error> {
+    if start.checked_add(len).is_some_and(|end| end <= limit) {
+        return Ok(());
+    }
+    Err(Error::OutOfBounds {
+        what,
+        start,
+        len,
+        limit,
+    })
+}

@@ -1,0 +1,229 @@
+//! What has arrived, on its way to the application: in the order in which it was sent, large messages included.
+
+use std::collections::VecDeque;
+
+use super::{
+    frame::{Descriptor, Kind},
+    lending::LARGE_IN_FLIGHT,
+    output::{Arrival, Read},
+    reason::Violation,
+    send_ring::READS,
+};
+
+/// The longest piece in bytes in which a large message is read: long enough to make the work request's cost small, short enough
+/// that control frames, which queue behind it, are not held up for long.
+pub(super) const PIECE: u64 = 1 << 20;
+
+/// The books of what has arrived.
+///
+/// A large message is begun, which takes memory, then read in pieces, then delivered. Reads complete in the order in which they were
+/// posted, so large messages are done in the order in which they came.
+#[derive(Debug)]
+pub(super) struct Inbound {
+    /// What waits to be delivered, oldest first. Empty unless a large message is in front.
+    waiting: VecDeque<Waiting>,
+    /// How many large messages among `waiting` are not done.
+    undone: u32,
+    /// The pieces that are being read, oldest first.
+    reads: VecDeque<u64>,
+    /// Large messages begun, in all: the name of the next one.
+    begun: u32,
+    /// Large messages that were announced by the peer, in all.
+    received: u32,
+    /// Large messages that were read, in all.
+    taken: u32,
+    /// As many as the peer was told of.
+    told: u32,
+    /// Large messages begun that the application has not let go of.
+    held: u32,
+    /// Their bytes.
+    held_bytes: u64,
+    /// How many may be held.
+    most_held: u32,
+    /// How many bytes may be held. One message alone may be longer.
+    limit: u64,
+}
+
+#[derive(Debug)]
+enum Waiting {
+    /// Complete, but something before it is not.
+    Arrival(Arrival),
+    Large(Large),
+}
+
+#[derive(Debug)]
+struct Large {
+    descriptor: Descriptor,
+    /// Its name, once it is begun.
+    name: Option<u32>,
+    /// Bytes for which reads were posted.
+    asked: u64,
+    /// Bytes that have come.
+    come: u64,
+}
+
+impl Inbound {
+    /// At most `most_held` large messages, and at most `limit` bytes of them, are held at a time.
+    pub(super) fn new(most_held: u16, limit: u64) -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            undone: 0,
+            reads: VecDeque::with_capacity(READS as usize),
+            begun: 0,
+            received: 0,
+            taken: 0,
+            told: 0,
+            held: 0,
+            held_bytes: 0,
+            most_held: most_held.into(),
+            limit,
+        }
+    }
+
+    /// Something arrived whole. It is given back where it may be delivered at once.
+    pub(super) fn arrive(&mut self, arrival: Arrival) -> Option<Arrival> {
+        if self.waiting.is_empty() {
+            return Some(arrival);
+        }
+        self.waiting.push_back(Waiting::Arrival(arrival));
+        None
+    }
+
+    /// The peer announces a large message.
+    pub(super) fn announce(&mut self, descriptor: Descriptor) -> Result<(), Violation> {
+        if self.received.wrapping_sub(self.told) >= LARGE_IN_FLIGHT {
+            return Err(Violation::new(
+                "kind",
+                Kind::Rendezvous as u64,
+                "no more large messages on their way than agreed",
+            ));
+        }
+        self.received = self.received.wrapping_add(1);
+        self.undone += 1;
+        self.waiting.push_back(Waiting::Large(Large {
+            descriptor,
+            name: None,
+            asked: 0,
+            come: 0,
+        }));
+        Ok(())
+    }
+
+    /// The next piece to read, if another read may be posted now. It is to be posted: in which slot is the caller's to fill in.
+    pub(super) fn next_piece(&mut self) -> Option<Read> {
+        if self.reads.len() >= READS as usize || self.undone == 0 {
+            return None;
+        }
+        let alone = self.held == 0;
+        let (may_hold_more, room) = (
+            self.held < self.most_held,
+            self.limit.saturating_sub(self.held_bytes),
+        );
+        let large = self.waiting.iter_mut().find_map(|waiting| match waiting {
+            Waiting::Large(large) if large.asked < large.descriptor.len => Some(large),
+            Waiting::Large(_) | Waiting::Arrival(_) => None,
+        })?;
+        let Descriptor { addr, len, rkey } = large.descriptor;
+        let (name, begins) = match large.name {
+            Some(name) => (name, None),
+            None if alone || (may_hold_more && len <= room) => {
+                let name = self.begun;
+                large.name = Some(name);
+                self.begun = name.wrapping_add(1);
+                self.held += 1;
+                self.held_bytes = self.held_bytes.saturating_add(len);
+                (name, Some(len))
+            }
+            None => return None,
+        };
+        let offset = large.asked;
+        let piece = (len - offset).min(PIECE);
+        large.asked += piece;
+        self.reads.push_back(piece);
+        Some(Read {
+            slot: u32::MAX,
+            name,
+            begins,
+            offset,
+            len: piece,
+            remote_addr: addr + offset,
+            rkey,
+        })
+    }
+
+    /// The oldest read is done.
+    pub(super) fn piece_came(&mut self) {
+        let Some(piece) = self.reads.pop_front() else {
+            debug_assert!(false, "a read completes that was posted");
+            return;
+        };
+        let large = self.waiting.iter_mut().find_map(|waiting| match waiting {
+            Waiting::Large(large) if large.come < large.descriptor.len => Some(large),
+            Waiting::Large(_) | Waiting::Arrival(_) => None,
+        });
+        if let Some(large) = large {
+            large.come += piece;
+            if large.come == large.descriptor.len {
+                self.undone -= 1;
+                self.taken = self.taken.wrapping_add(1);
+            }
+        }
+    }
+
+    /// The rkey of the large message of which a piece is being read.
+    pub(super) fn rkey_being_read(&self) -> Option<u32> {
+        self.waiting.iter().find_map(|waiting| match waiting {
+            Waiting::Large(large) if large.come < large.asked => Some(large.descriptor.rkey),
+            Waiting::Large(_) | Waiting::Arrival(_) => None,
+        })
+    }
+
+    /// What is to be delivered next, if it is complete.
+    pub(super) fn pop(&mut self) -> Option<Arrival> {
+        match self.waiting.front()? {
+            Waiting::Large(Large {
+                descriptor,
+                name: Some(name),
+                come,
+                ..
+            }) if *come == descriptor.len => {
+                let arrival = Arrival::Large {
+                    name: *name,
+                    len: descriptor.len,
+                };
+                self.waiting.pop_front();
+                Some(arrival)
+            }
+            Waiting::Large(_) => None,
+            Waiting::Arrival(_) => match self.waiting.pop_front() {
+                Some(Waiting::Arrival(arrival)) => Some(arrival),
+                Some(Waiting::Large(_)) | None => None,
+            },
+        }
+    }
+
+    /// The application let go of a large message of `len` bytes.
+    pub(super) fn release(&mut self, len: u64) {
+        debug_assert!(self.held > 0, "no more is released than was begun");
+        self.held = self.held.saturating_sub(1);
+        self.held_bytes = self.held_bytes.saturating_sub(len);
+    }
+
+    /// Whether every large message that was announced has been read.
+    pub(super) fn is_idle(&self) -> bool {
+        self.undone == 0
+    }
+
+    /// Whether the peer should be told by a frame of its own what was taken: when half of what may be on its way was, or nothing
+    /// is being read any more whose end would be told of as well.
+    pub(super) fn telling_due(&self) -> bool {
+        let untold = self.taken.wrapping_sub(self.told);
+        untold >= LARGE_IN_FLIGHT / 2 || (untold > 0 && self.reads.is_empty())
+    }
+
+    /// The count to put into a frame that is being sent.
+    pub(super) fn tell(&mut self) -> u32 {
+        self.told = self.taken;
+        self.told
+    }
+}

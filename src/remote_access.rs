@@ -1,0 +1,91 @@
+use std::fmt;
+
+/// What peers may do with a [`Region`](crate::Region).
+///
+/// ```
+/// use rdmsg::RemoteAccess;
+///
+/// let access = RemoteAccess { read: true, atomic: true, ..RemoteAccess::NONE };
+/// assert!(access.contains(RemoteAccess::READ) && !access.contains(RemoteAccess::WRITE));
+/// assert_eq!(access.to_string(), "read, atomic");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_structs, reason = "RDMA has these three rights")]
+pub struct RemoteAccess {
+    /// Peers may read: [`Endpoint::read`](crate::Endpoint::read).
+    pub read: bool,
+    /// Peers may write: [`Endpoint::write`](crate::Endpoint::write).
+    pub write: bool,
+    /// Peers may do atomic operations: [`Endpoint::fetch_add`](crate::Endpoint::fetch_add).
+    pub atomic: bool,
+}
+
+impl RemoteAccess {
+    /// Nothing: for memory that only operations of this side use.
+    pub const NONE: Self = Self {
+        read: false,
+        write: false,
+        atomic: false,
+    };
+    /// Reading alone.
+    pub const READ: Self = Self {
+        read: true,
+        ..Self::NONE
+    };
+    /// Writing alone.
+    pub const WRITE: Self = Self {
+        write: true,
+        ..Self::NONE
+    };
+    /// Atomic operations alone.
+    pub const ATOMIC: Self = Self {
+        atomic: true,
+        ..Self::NONE
+    };
+    /// Everything.
+    pub const ALL: Self = Self {
+        read: true,
+        write: true,
+        atomic: true,
+    };
+
+    /// Whether this allows all that `other` does.
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        (self.read || !other.read) && (self.write || !other.write) && (self.atomic || !other.atomic)
+    }
+
+    /// As it stands in a token: 1 for read, 2 for write, 4 for atomic.
+    pub(crate) fn to_bits(self) -> u32 {
+        u32::from(self.read) | u32::from(self.write) << 1 | u32::from(self.atomic) << 2
+    }
+
+    /// The inverse of `to_bits`. Other bits mean nothing.
+    pub(crate) fn from_bits(bits: u32) -> Self {
+        Self {
+            read: bits & 1 != 0,
+            write: bits & 2 != 0,
+            atomic: bits & 4 != 0,
+        }
+    }
+}
+
+impl fmt::Display for RemoteAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::NONE {
+            return f.write_str("nothing");
+        }
+        let mut before = "";
+        for (is, name) in [
+            (self.read, "read"),
+            (self.write, "write"),
+            (self.atomic, "atomic"),
+        ] {
+            if is {
+                write!(f, "{before}{name}")?;
+                before = ", ";
+            }
+        }
+        Ok(())
+    }
+}
