@@ -15,7 +15,7 @@ use crossbeam_channel::{Receiver, TryRecvError};
 
 pub use self::owned::NotSent;
 use crate::{
-    Completion, Connector, Error, Message, TrySendError,
+    Completion, Connector, DeviceCounters, Error, Message, Statistics, TrySendError,
     engine::{Engine, Link, Outgoing},
 };
 
@@ -380,6 +380,19 @@ impl Endpoint {
     #[must_use]
     pub fn send_limit(&self) -> u64 {
         self.inner.link.send_limit()
+    }
+
+    /// What has gone through this connection, and what it holds now.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.inner.link.statistics()
+    }
+
+    /// What the device of this connection counts of all its connections: for telling a network that loses packets. It reads the kernel's
+    /// files, so it is not for every message.
+    #[must_use]
+    pub fn device_counters(&self) -> DeviceCounters {
+        self.inner.link.device_counters()
     }
 
     /// What the two sides told each other when the connection was established.

@@ -38,7 +38,7 @@ use crate::{
     message::Message,
     proto::{
         Arrival, CloseReason, CmOp, Connection, DrainSide, Event, Flush, Output, Read, SendRefused,
-        Work,
+        Statistics, Work,
     },
     status::{OsError, WcStatus},
     verbs::{CompletionChannel, CompletionQueue, WcOpcode, WorkCompletion},
@@ -189,6 +189,10 @@ impl Link {
     /// What both hellos came to.
     pub(crate) fn negotiated(&self) -> Option<crate::proto::Negotiated> {
         lock(&self.core).conn.negotiated()
+    }
+
+    pub(crate) fn statistics(&self) -> Statistics {
+        lock(&self.core).conn.statistics()
     }
 
     /// How the connection ended, once it has.

@@ -3,7 +3,7 @@ use std::{net::SocketAddr, sync::Arc};
 use crossbeam_channel::Sender;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::Engine;
+use super::{Engine, EngineStatistics};
 use crate::{
     config::Config,
     endpoint::Endpoint,
@@ -45,6 +45,8 @@ pub(crate) enum Command {
     },
     /// Reject a request.
     Reject { key: u64, data: Vec<u8> },
+    /// Say what went through all connections.
+    Statistics { reply: Sender<EngineStatistics> },
     /// Do what a connection's state machine has queued, and look at its timer.
     Service(u64),
     /// Threads of the application poll this connection's queue: keep away until they stop.

@@ -1,6 +1,7 @@
 //! The engine: one thread that serves connection manager events, timers and the queues that nobody else polls.
 
 mod buffer;
+mod device_counters;
 mod domain;
 mod entry;
 mod in_flight;
@@ -20,8 +21,9 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use crossbeam_channel::unbounded;
+use crossbeam_channel::{bounded, unbounded};
 
+pub use self::device_counters::DeviceCounters;
 pub(crate) use self::{
     buffer::Buffer,
     link::Link,
@@ -32,7 +34,7 @@ pub(crate) use self::{
 };
 /// Memory that is registered, for the handles that stand for it.
 pub(crate) use crate::verbs::MemoryRegion as Registered;
-use crate::{cm, error::Error};
+use crate::{cm, error::Error, proto::Statistics};
 
 /// The thread that serves connections. Every [`Endpoint`](crate::Endpoint) and [`Listener`](crate::Listener) belongs to one.
 ///
@@ -46,6 +48,18 @@ use crate::{cm, error::Error};
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<EngineInner>,
+}
+
+/// What went through an [`Engine`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EngineStatistics {
+    /// Connections that there are now: being established, established, or being closed.
+    pub connections: u64,
+    /// Connections that have ended, those that were never established included.
+    pub ended: u64,
+    /// The sum of all connections' statistics; what is held is that of those that there are now.
+    pub all: Statistics,
 }
 
 struct EngineInner {
@@ -126,6 +140,17 @@ impl Engine {
         {
             log::error!("the engine's thread panicked");
         }
+    }
+
+    /// What went through this engine's connections, those that have ended included. The engine's thread adds it up.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::EngineShutDown`].
+    pub fn statistics(&self) -> Result<EngineStatistics, Error> {
+        let (reply, statistics) = bounded(1);
+        self.send(Command::Statistics { reply })?;
+        statistics.recv().map_err(|_| Error::EngineShutDown)
     }
 
     pub(crate) fn send(&self, command: Command) -> Result<(), Error> {

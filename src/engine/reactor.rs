@@ -13,7 +13,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::{
-    Engine,
+    Engine, EngineStatistics,
     domain::Domains,
     entry::{Entry, Waiter, set_ack_timeout},
     link::{Core, Link},
@@ -25,7 +25,7 @@ use crate::{
     config::Config,
     error::Error,
     listener::{Bound, Request},
-    proto::{CloseReason, CmCall, CmInput, Connection},
+    proto::{CloseReason, CmCall, CmInput, Connection, Statistics},
     status::{CmEventType, OsError},
 };
 
@@ -57,6 +57,8 @@ pub(super) struct Reactor {
     ending: bool,
     /// Set by `ShutDown`: take on nothing new.
     refusing: bool,
+    /// What went through connections that have ended, and how many there were.
+    past: EngineStatistics,
 }
 
 struct ListenerEntry {
@@ -88,6 +90,7 @@ impl Reactor {
             next_key: FIRST_KEY,
             ending: false,
             refusing: false,
+            past: EngineStatistics::default(),
         };
         reactor.watch(reactor.mailbox.bell(), BELL)?;
         reactor.watch(&reactor.channel, CM)?;
@@ -195,6 +198,14 @@ impl Reactor {
                         .with_core(|core| core.conn.reject(&data, Instant::now()));
                     self.serve(key);
                 }
+            }
+            Command::Statistics { reply } => {
+                let mut statistics = self.past;
+                for entry in self.links.values() {
+                    statistics.connections += 1;
+                    statistics.all += entry.link.statistics();
+                }
+                let _ = reply.send(statistics);
             }
             Command::Service(key) => self.serve(key),
             Command::Hot(key) => self.keep_away(key),
@@ -477,6 +488,14 @@ impl Reactor {
         };
         entry.unwatch(&self.epoll);
         entry.link.free();
+        self.past.ended += 1;
+        // What messages still hold after the end is the process's, not the engine's.
+        self.past.all += Statistics {
+            buffers_held: 0,
+            large_bytes_held: 0,
+            large_bytes_lent: 0,
+            ..entry.link.statistics()
+        };
         if let Some(waiter) = entry.waiter.take() {
             let error = entry
                 .problem

@@ -114,6 +114,11 @@ impl RecvCredit {
         Ok(())
     }
 
+    /// Data frames whose receives have not been posted again.
+    pub(super) fn held(&self) -> u32 {
+        self.received.wrapping_sub(self.released)
+    }
+
     /// Counts a receive that was posted again.
     pub(super) fn release(&mut self) {
         debug_assert!(

@@ -209,6 +209,11 @@ impl Inbound {
         self.held_bytes = self.held_bytes.saturating_sub(len);
     }
 
+    /// Bytes of large messages that are being read, or that the application has not let go of.
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.held_bytes
+    }
+
     /// Whether every large message that was announced has been read.
     pub(super) fn is_idle(&self) -> bool {
         self.undone == 0

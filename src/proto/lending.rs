@@ -47,6 +47,11 @@ impl Lending {
         self.bytes = self.bytes.saturating_add(len);
     }
 
+    /// Bytes that are lent now.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// How many were lent in all.
     pub(super) fn lent(&self) -> u32 {
         self.taken.wrapping_add(self.lent.len() as u32)

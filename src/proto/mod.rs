@@ -13,6 +13,7 @@ mod private;
 mod reason;
 mod reject;
 mod send_ring;
+mod statistics;
 #[cfg(test)]
 mod testing;
 
@@ -32,4 +33,5 @@ pub(crate) use self::{
 pub use self::{
     params::Negotiated,
     reason::{CloseReason, Mismatch, Phase, Violation},
+    statistics::Statistics,
 };

@@ -206,6 +206,15 @@ impl Context {
         Ok(u16::from_be(pkey))
     }
 
+    /// A counter of a port's, as `/sys/class/infiniband/DEVICE/ports/PORT/hw_counters` has it. The names are each driver's own;
+    /// `rdma statistic` lists them. `None` where there is no such counter.
+    #[must_use]
+    pub fn hw_counter(&self, port: u8, name: &str) -> Option<u64> {
+        let device = self.device_name();
+        let path = format!("/sys/class/infiniband/{device}/ports/{port}/hw_counters/{name}");
+        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    }
+
     /// How many completion vectors the device has: interrupts that completion queues can be spread over.
     #[must_use]
     pub fn num_comp_vectors(&self) -> u32 {

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     proto::{
         Arrival, CloseReason, Descriptor, Event, HEADER_LEN, Negotiated, Output, Params, Read,
-        SendRefused, Transmit, Work,
+        SendRefused, Statistics, Transmit, Work,
         credit::{RecvCredit, SendCredit},
         frame::{DESCRIPTOR_LEN, Header, Kind},
         hello::Hello,
@@ -33,6 +33,8 @@ pub(super) struct Transfer {
     ring: SendRing,
     lending: Lending,
     inbound: Inbound,
+    /// What is counted as it happens; what is held now is looked up.
+    counted: Statistics,
     pub(super) probe: Probe,
     keepalive: Option<Keepalive>,
     keepalive_timeout: Duration,
@@ -123,6 +125,7 @@ impl Transfer {
             ring: SendRing::new(params.send_slots),
             lending: Lending::new(params.large_memory),
             inbound: Inbound::new(params.window, params.large_memory),
+            counted: Statistics::default(),
             probe: Probe::default(),
             keepalive: None,
             keepalive_timeout: params.keepalive_timeout,
@@ -217,8 +220,18 @@ impl Transfer {
         Ok(())
     }
 
+    pub(super) fn statistics(&self) -> Statistics {
+        Statistics {
+            buffers_held: self.recv_credit.held().into(),
+            large_bytes_held: self.inbound.held_bytes(),
+            large_bytes_lent: self.lending.bytes(),
+            ..self.counted
+        }
+    }
+
     /// The caller is to be told when there is room, for a large message of `large` bytes if that is what it has.
     fn block(&mut self, large: u64) {
+        self.counted.stalls += 1;
         self.blocked = Some(self.blocked.map_or(large, |other| other.min(large)));
     }
 
@@ -226,6 +239,8 @@ impl Transfer {
         self.may_send(len)?;
         debug_assert!(len as u64 <= self.negotiated.send_eager.into());
         self.send_credit.take();
+        self.counted.messages_sent += 1;
+        self.counted.bytes_sent += len as u64;
         // The limit is a `u32`, so the length fits.
         Ok(self.frame(Kind::Data, len as u32, false))
     }
@@ -235,6 +250,9 @@ impl Transfer {
         self.may_send(usize::try_from(len).unwrap_or(usize::MAX))?;
         self.send_credit.take();
         self.lending.lend(len);
+        self.counted.messages_sent += 1;
+        self.counted.bytes_sent += len;
+        self.counted.large_sent += 1;
         Ok(self.frame(Kind::Rendezvous, DESCRIPTOR_LEN as u32, false))
     }
 
@@ -246,6 +264,7 @@ impl Transfer {
         if takes_receive {
             self.send_credit.take();
         }
+        self.counted.operations += 1;
         Ok(self.ring.take(true).0)
     }
 
@@ -298,9 +317,11 @@ impl Transfer {
         if std::mem::take(&mut self.pending.grant)
             && (self.recv_credit.grant_due() || self.inbound.telling_due())
         {
+            self.counted.grants_sent += 1;
             return Some(self.frame(Kind::Grant, 0, true));
         }
         if self.probe.take() {
+            self.counted.pings_sent += 1;
             return Some(self.frame(Kind::Ping, 0, true));
         }
         None
@@ -342,6 +363,13 @@ pub(crate) struct Flush {
 }
 
 impl Connection {
+    pub(crate) fn statistics(&self) -> Statistics {
+        self.transfer
+            .as_ref()
+            .map(Transfer::statistics)
+            .unwrap_or_default()
+    }
+
     /// Has the peer asked how far it has come. When it has come so far [`is_flushed`](Self::is_flushed) says so, and
     /// [`Event::Answered`] or [`Event::Taken`] tells when to look.
     pub(crate) fn flush(&mut self) -> Result<Flush, SendRefused> {
@@ -544,6 +572,9 @@ impl Connection {
                     ));
                 }
                 transfer.inbound.announce(descriptor)?;
+                transfer.counted.messages_received += 1;
+                transfer.counted.bytes_received += descriptor.len;
+                transfer.counted.large_received += 1;
                 // Nothing of the frame is kept.
                 if self.takes_receives() {
                     self.outputs.push_back(Output::Repost(buffer));
@@ -572,6 +603,8 @@ impl Connection {
                         "no more than the largest eager frame of the hello",
                     ));
                 }
+                transfer.counted.messages_received += 1;
+                transfer.counted.bytes_received += u64::from(header.len);
                 let arrival = transfer.inbound.arrive(Arrival::Message {
                     buffer,
                     offset: HEADER_LEN as u32,
@@ -599,7 +632,8 @@ impl Connection {
             return Ok(());
         };
         match header.kind {
-            Kind::Data | Kind::Rendezvous | Kind::Grant => {}
+            Kind::Data | Kind::Rendezvous => {}
+            Kind::Grant => transfer.counted.grants_received += 1,
             Kind::Ping => {
                 transfer.pending.pong = true;
                 self.send_control();

@@ -1,0 +1,111 @@
+//! What a connection and an engine count.
+
+use device::{Lab, PATIENCE, Watchdog, pair};
+use rdmsg::{Connector, Engine, Listener, TrySendError};
+
+#[test]
+fn a_connection_counts_what_goes_through_it() {
+    let _watchdog = Watchdog::new("a_connection_counts_what_goes_through_it", 60);
+    let (client, server) = pair();
+    for _ in 0..10 {
+        client.send(&[1; 100]).unwrap();
+    }
+    client.send(&[2; 100_000]).unwrap();
+    client.flush_timeout(PATIENCE).unwrap();
+    let sent = client.statistics();
+    assert_eq!(
+        (sent.messages_sent, sent.bytes_sent, sent.large_sent),
+        (11, 101_000, 1)
+    );
+    assert_eq!(
+        (sent.large_bytes_lent, sent.stalls, sent.pings_sent),
+        (0, 0, 1)
+    );
+    let received = server.statistics();
+    assert_eq!(
+        (
+            received.messages_received,
+            received.bytes_received,
+            received.large_received
+        ),
+        (11, 101_000, 1)
+    );
+    assert_eq!(
+        (received.buffers_held, received.large_bytes_held),
+        (10, 100_000)
+    );
+    for _ in 0..11 {
+        drop(server.recv_timeout(PATIENCE).unwrap());
+    }
+    let received = server.statistics();
+    assert_eq!((received.buffers_held, received.large_bytes_held), (0, 0));
+
+    while client.try_send(b"x").is_ok() {}
+    assert!(matches!(client.try_send(b"x"), Err(TrySendError::Full)));
+    assert!(client.statistics().stalls > 0, "{}", client.statistics());
+    for _ in 0..64 {
+        drop(server.recv_timeout(PATIENCE).unwrap());
+    }
+    client.send(b"on").unwrap();
+    assert!(
+        client.statistics().grants_received > 0,
+        "{}",
+        client.statistics()
+    );
+    assert!(
+        server.statistics().grants_sent > 0,
+        "{}",
+        server.statistics()
+    );
+    let counters = client.device_counters();
+    assert_eq!(counters.rnr_naks, Some(Lab::get().rnr_naks()));
+    client.close().unwrap();
+    assert_eq!(
+        client.statistics().messages_sent,
+        11 + 64 + 1,
+        "it can still be read"
+    );
+}
+
+#[test]
+fn an_engine_adds_up_what_was_and_what_is() {
+    let _watchdog = Watchdog::new("an_engine_adds_up_what_was_and_what_is", 60);
+    let (engine, other) = (Engine::new().unwrap(), Engine::new().unwrap());
+    let listener =
+        Listener::bind_with(Lab::get().at(0), &rdmsg::Config::default(), &other).unwrap();
+    let address = listener.local_addr();
+    let connector = Connector::new().engine(&engine);
+    let connect = || {
+        let connector = connector.clone();
+        let connecting = std::thread::spawn(move || connector.connect(address).unwrap());
+        let accepted = listener.accept_timeout(PATIENCE).unwrap();
+        (connecting.join().unwrap(), accepted)
+    };
+    let (first, accepted) = connect();
+    first.send(b"one").unwrap();
+    drop(accepted.recv_timeout(PATIENCE).unwrap());
+    first.close().unwrap();
+    drop((first, accepted));
+    let (second, accepted) = connect();
+    second.send(b"four").unwrap();
+    drop(accepted.recv_timeout(PATIENCE).unwrap());
+    let statistics = engine.statistics().unwrap();
+    assert_eq!(
+        (statistics.connections, statistics.ended),
+        (1, 1),
+        "{statistics:?}"
+    );
+    assert_eq!(
+        (statistics.all.messages_sent, statistics.all.bytes_sent),
+        (2, 7)
+    );
+    let theirs = other.statistics().unwrap();
+    assert_eq!(
+        (theirs.all.messages_received, theirs.all.bytes_received),
+        (2, 7)
+    );
+    second.close().unwrap();
+    drop((second, accepted));
+    engine.clone().shutdown();
+    assert!(engine.statistics().is_err());
+}
