@@ -1,7 +1,7 @@
 //! What a connection and an engine count.
 
 use device::{Lab, PATIENCE, Watchdog, pair};
-use rdmsg::{Connector, Engine, Listener, TrySendError};
+use rdmsg::{Connector, Engine, Listener};
 
 #[test]
 fn a_connection_counts_what_goes_through_it() {
@@ -40,10 +40,12 @@ fn a_connection_counts_what_goes_through_it() {
     let received = server.statistics();
     assert_eq!((received.buffers_held, received.large_bytes_held), (0, 0));
 
-    while client.try_send(b"x").is_ok() {}
-    assert!(matches!(client.try_send(b"x"), Err(TrySendError::Full)));
+    let mut more = 0;
+    while client.try_send(b"x").is_ok() {
+        more += 1;
+    }
     assert!(client.statistics().stalls > 0, "{}", client.statistics());
-    for _ in 0..64 {
+    for _ in 0..more {
         drop(server.recv_timeout(PATIENCE).unwrap());
     }
     client.send(b"on").unwrap();
