@@ -3,7 +3,7 @@ use std::{
     io::Write,
     path::Path,
     process::ExitCode,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, anyhow};
@@ -86,7 +86,7 @@ impl Comparison {
         for round in 1..=self.rounds {
             eprintln!("bench: round {round} of {}", self.rounds);
             for (run, results) in runs.iter().zip(&mut results) {
-                if results.is_hopeless() {
+                if results.has_failed() {
                     continue;
                 }
                 let what = format!("round {round}, {run}");
@@ -119,7 +119,7 @@ impl Comparison {
         }
         println!("\n{summary}");
         let complete =
-            results.iter().all(Results::is_complete) && memory.iter().all(Option::is_some);
+            !results.iter().any(Results::has_failed) && memory.iter().all(Option::is_some);
         Ok(complete && (summary.missed == 0 || !self.strict))
     }
 
@@ -182,10 +182,16 @@ impl Comparison {
 
     /// Runs a client against its server, and returns what it printed.
     fn client_of(&mut self, what: &str, port: u16, lines: &CommandLines) -> Result<String> {
+        let start = Instant::now();
         let server = Server::start(&self.host, port, &lines.server)?;
         let client = Child::start(&lines.client)?.finish(CLIENT_LIMIT)?;
         let server = server.finish()?;
-        writeln!(self.log, "== {what}\n{}", client.output.trim_end())?;
+        writeln!(
+            self.log,
+            "== {what} ({:.1} s)\n{}",
+            start.elapsed().as_secs_f64(),
+            client.output.trim_end()
+        )?;
         if client.succeeded() {
             return Ok(client.output);
         }

@@ -5,6 +5,4 @@ pub(crate) enum Reading {
     Latency { median: Option<f64>, mean: f64 },
     /// Messages a second.
     Rate(f64),
-    /// The program does not take messages of that size.
-    TooLong,
 }

@@ -6,7 +6,6 @@ pub(crate) struct Results {
     medians: Samples,
     /// Of latencies; rates are as good as means.
     means: Samples,
-    too_long: bool,
     failed: bool,
 }
 
@@ -21,7 +20,6 @@ impl Results {
                 self.means.push(mean);
             }
             Some(Reading::Rate(rate)) => self.means.push(rate),
-            Some(Reading::TooLong) => self.too_long = true,
             None => self.failed = true,
         }
     }
@@ -35,18 +33,9 @@ impl Results {
         }
     }
 
-    pub(crate) fn is_too_long(&self) -> bool {
-        self.too_long
-    }
-
-    /// Whether another round would be of no use.
-    pub(crate) fn is_hopeless(&self) -> bool {
-        self.too_long || self.failed
-    }
-
-    /// Whether there is a figure of each round, as far as there can be.
-    pub(crate) fn is_complete(&self) -> bool {
-        !self.failed
+    /// Whether a round gave no figure.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed
     }
 }
 
@@ -71,11 +60,10 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_not_complete_and_too_long_is() {
+    fn one_failure_is_remembered() {
         let mut results = Results::default();
-        results.add(Some(Reading::TooLong));
-        assert!(results.is_hopeless() && results.is_complete());
         results.add(None);
-        assert!(!results.is_complete());
+        results.add(Some(Reading::Rate(1.0)));
+        assert!(results.has_failed());
     }
 }

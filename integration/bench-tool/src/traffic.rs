@@ -98,9 +98,6 @@ impl Traffic {
             .config(self.config())
             .engine(&engine)
             .connect(SocketAddr::new(self.address, self.port))?;
-        if (self.size as u64) > endpoint.send_limit() {
-            return Ok(Figures::TooLong);
-        }
         let message = vec![0x5a; self.size];
         let figures = match self.test {
             Test::Latency => {
@@ -186,8 +183,6 @@ pub(crate) enum Figures {
     Latency(Histogram<u64>),
     /// Messages a second.
     Rate(f64),
-    /// With this configuration messages cannot be that long.
-    TooLong,
 }
 
 impl fmt::Display for Figures {
@@ -213,7 +208,6 @@ impl fmt::Display for Figures {
                 write!(f, " max={:.3}", micros(halves.max()))
             }
             Self::Rate(rate) => write!(f, "rate={rate:.3}"),
-            Self::TooLong => f.write_str("too-long"),
         }
     }
 }
