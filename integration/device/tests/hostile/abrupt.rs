@@ -1,0 +1,123 @@
+//! Peers that go in the middle of something, without a word or without an answer.
+
+use rdmsg::CloseReason;
+
+use crate::{
+    scene::{PATIENCE, ROLES, Scene, config, end},
+    wire::{CLOSE, DATA, Frame, GRANT, HEADER_LEN, PING, WINDOW},
+};
+
+/// Goes as a process that is killed does: queue pair and id are destroyed by its kernel.
+#[test]
+fn a_peer_that_is_gone_after_some_frames_was_not_closing() {
+    let scene = Scene::new("a_peer_that_is_gone_after_some_frames_was_not_closing");
+    for role in ROLES {
+        for frames in 0..=WINDOW.into() {
+            let (mut peer, endpoint) = scene.connect(role);
+            for _ in 0..frames {
+                peer.send(&Frame::data(b"message").bytes());
+                peer.send(&Frame::control(GRANT).bytes());
+            }
+            assert!(peer.flush());
+            drop(peer);
+            let (reason, messages) = end(&endpoint);
+            assert_eq!(reason, CloseReason::PeerDisconnected);
+            assert_eq!(messages.len(), frames, "what had arrived is delivered");
+            scene.stage.bystander.assert_well();
+        }
+    }
+    scene.finish();
+}
+
+/// The library has messages out, and waits for credit, when the peer goes.
+#[test]
+fn a_peer_that_is_gone_while_it_is_sent_to_ends_the_waiting() {
+    let scene = Scene::new("a_peer_that_is_gone_while_it_is_sent_to_ends_the_waiting");
+    for role in ROLES {
+        let (mut peer, endpoint) = scene.connect(role);
+        let sender = endpoint.clone();
+        let sender = std::thread::spawn(move || {
+            let mut sent = 0;
+            while sender.send_timeout(b"message", PATIENCE).is_ok() {
+                sent += 1;
+            }
+            sent
+        });
+        for _ in 0..WINDOW {
+            assert_eq!(peer.receive()[0], DATA);
+        }
+        peer.disconnect();
+        assert_eq!(end(&endpoint).0, CloseReason::PeerDisconnected);
+        assert_eq!(sender.join().unwrap(), WINDOW);
+        scene.stage.bystander.assert_well();
+    }
+    scene.finish();
+}
+
+/// The library's own close is under way when the peer goes instead of answering.
+#[test]
+fn a_peer_that_is_gone_instead_of_closing_did_not_get_everything() {
+    let scene = Scene::new("a_peer_that_is_gone_instead_of_closing_did_not_get_everything");
+    for role in ROLES {
+        let (mut peer, endpoint) = scene.connect(role);
+        endpoint.send(b"last").unwrap();
+        let closer = endpoint.clone();
+        let closer = std::thread::spawn(move || closer.close());
+        assert_eq!(peer.receive()[HEADER_LEN..], *b"last");
+        assert_eq!(peer.receive()[0], CLOSE);
+        drop(peer);
+        let error = closer.join().unwrap().unwrap_err();
+        assert!(
+            matches!(error, rdmsg::Error::Undelivered(_)),
+            "the device took it, and nobody knows of the program: {error:?}"
+        );
+        scene.stage.bystander.assert_well();
+    }
+    scene.finish();
+}
+
+/// It breaks the protocol and then does nothing at all, not even agree to being disconnected: the library does not wait for that.
+#[test]
+fn a_peer_that_does_not_let_go_is_let_go_of() {
+    let scene = Scene::new("a_peer_that_does_not_let_go_is_let_go_of");
+    for role in ROLES {
+        let (mut peer, endpoint) = scene.connect(role);
+        peer.send(&[]);
+        let (reason, _) = end(&endpoint);
+        assert!(
+            matches!(reason, CloseReason::ProtocolViolation(_)),
+            "{reason:?}"
+        );
+        scene.stage.bystander.assert_well();
+        drop(peer);
+    }
+    scene.finish();
+}
+
+/// It closes and never disconnects, or hears a close and never answers: the bound on closing holds.
+#[test]
+fn a_peer_that_stops_in_the_middle_of_closing_is_given_up() {
+    let mut config = config();
+    config.close_timeout = std::time::Duration::from_millis(200);
+    let scene = Scene::with(
+        "a_peer_that_stops_in_the_middle_of_closing_is_given_up",
+        config,
+    );
+    for role in ROLES {
+        let (mut peer, endpoint) = scene.connect(role);
+        peer.send(&Frame::control(CLOSE).bytes());
+        assert_eq!(peer.receive()[0], CLOSE);
+        assert_eq!(end(&endpoint).0, CloseReason::PeerClosed);
+        drop(peer);
+
+        let (mut peer, endpoint) = scene.connect(role);
+        // Signs of life are no answer.
+        peer.send(&Frame::control(PING).bytes());
+        let error = endpoint.close().unwrap_err();
+        assert!(matches!(error, rdmsg::Error::Undelivered(_)), "{error:?}");
+        assert_eq!(end(&endpoint).0, CloseReason::LocallyClosed);
+        drop(peer);
+        scene.stage.bystander.assert_well();
+    }
+    scene.finish();
+}

@@ -1,0 +1,95 @@
+use std::{
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Polling};
+
+use crate::scene::PATIENCE;
+
+/// A healthy connection whose messages go round all the time, each of which is checked.
+pub(crate) struct Bystander {
+    client: JoinHandle<()>,
+    server: JoinHandle<()>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    enough: AtomicBool,
+    rounds: Mutex<u64>,
+    turned: Condvar,
+}
+
+impl Bystander {
+    pub(crate) fn new(engine: &Engine, addr: std::net::SocketAddr) -> Self {
+        let mut config = Config::default();
+        config.polling = Polling::Event;
+        let listener = Listener::bind_with(addr, &config, engine).unwrap();
+        let addr = listener.local_addr();
+        let connector = Connector::new().config(config).engine(engine);
+        let shared = Arc::new(Shared::default());
+        let turning = Arc::clone(&shared);
+        let client = thread::spawn(move || turn(&connector.connect(addr).unwrap(), &turning));
+        let endpoint = listener.accept_timeout(PATIENCE).unwrap();
+        let server = thread::spawn(move || {
+            let reason = loop {
+                match endpoint.recv_timeout(PATIENCE) {
+                    Ok(message) => endpoint.send(&message).unwrap(),
+                    Err(Error::Disconnected(reason)) => break reason,
+                    Err(error) => panic!("the bystander's server: {error}"),
+                }
+            };
+            assert_eq!(reason, CloseReason::PeerClosed);
+        });
+        Self {
+            client,
+            server,
+            shared,
+        }
+    }
+
+    /// Makes sure that messages which are sent from now on still go round.
+    pub(crate) fn assert_well(&self) {
+        let rounds = self.shared.rounds.lock().unwrap();
+        // One may be on its way already.
+        let goal = *rounds + 2;
+        let (rounds, timeout) = self
+            .shared
+            .turned
+            .wait_timeout_while(rounds, PATIENCE, |rounds| *rounds < goal)
+            .unwrap();
+        assert!(
+            !timeout.timed_out(),
+            "the bystander stands still after {rounds} rounds"
+        );
+    }
+
+    /// Closes it, and makes sure that all was right until the end.
+    pub(crate) fn finish(self) {
+        self.assert_well();
+        self.shared.enough.store(true, Ordering::Relaxed);
+        self.client.join().expect("the bystander's client is well");
+        self.server.join().expect("the bystander's server is well");
+    }
+}
+
+fn turn(endpoint: &Endpoint, shared: &Shared) {
+    for round in 0_u64.. {
+        if shared.enough.load(Ordering::Relaxed) {
+            break;
+        }
+        // Of all lengths that fit: inline and not.
+        let len = round as usize * 37 % 2000;
+        let message: Vec<u8> = (0..len).map(|at| (at as u64 ^ round) as u8).collect();
+        endpoint.send_timeout(&message, PATIENCE).unwrap();
+        let echo = endpoint.recv_timeout(PATIENCE).unwrap();
+        assert!(*echo == message, "round {round}: {} bytes came", echo.len());
+        *shared.rounds.lock().unwrap() += 1;
+        shared.turned.notify_all();
+    }
+    endpoint.close().unwrap();
+}

@@ -1,0 +1,243 @@
+//! Hellos that are none, or promise what cannot be.
+
+use std::thread;
+
+use rdmsg::{CloseReason, Error, status::CmEventType};
+
+use crate::{
+    peer::Peer,
+    scene::{PATIENCE, ROLES, Role, Scene, end},
+    wire::{DATA, EAGER_SIZE, Frame, HEADER_LEN, Hello, WINDOW},
+};
+
+/// What the library finds wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// It is no hello.
+    NotRdmsg,
+    /// This field does not go together: the code of the rejection, the name, the library's value, and the peer's.
+    Mismatch(u16, &'static str, u64, u64),
+}
+
+fn faulty() -> Vec<(Vec<u8>, Fault)> {
+    let good = Hello::GOOD;
+    let window = WINDOW.into();
+    let eager = EAGER_SIZE.into();
+    vec![
+        (Vec::new(), Fault::NotRdmsg),
+        (vec![0; 36], Fault::NotRdmsg),
+        (
+            Hello {
+                magic: *b"rdmR",
+                ..good
+            }
+            .bytes(),
+            Fault::NotRdmsg,
+        ),
+        (
+            Hello {
+                magic: *b"smdr",
+                ..good
+            }
+            .bytes(),
+            Fault::NotRdmsg,
+        ),
+        // Cut off, and what is left says so, or promises more than there can be.
+        (Hello { len: 35, ..good }.bytes(), Fault::NotRdmsg),
+        (Hello { len: 0, ..good }.bytes(), Fault::NotRdmsg),
+        (Hello { len: 255, ..good }.bytes(), Fault::NotRdmsg),
+        (good.bytes()[..5].to_vec(), Fault::NotRdmsg),
+        // Cut off, and the connection manager's padding takes the place of the rest.
+        (
+            good.bytes()[..8].to_vec(),
+            Fault::Mismatch(2, "receive_window", window, 0),
+        ),
+        (
+            Hello { version: 0, ..good }.bytes(),
+            Fault::Mismatch(1, "version", 1, 0),
+        ),
+        (
+            Hello { version: 2, ..good }.bytes(),
+            Fault::Mismatch(1, "version", 1, 2),
+        ),
+        (
+            Hello {
+                version: 255,
+                ..good
+            }
+            .bytes(),
+            Fault::Mismatch(1, "version", 1, 255),
+        ),
+        (
+            Hello { window: 0, ..good }.bytes(),
+            Fault::Mismatch(2, "receive_window", window, 0),
+        ),
+        (
+            Hello {
+                eager_size: 0,
+                ..good
+            }
+            .bytes(),
+            Fault::Mismatch(3, "eager_size", eager, 0),
+        ),
+        (
+            Hello {
+                max_message: 0,
+                ..good
+            }
+            .bytes(),
+            Fault::Mismatch(4, "max_message", eager, 0),
+        ),
+    ]
+}
+
+#[test]
+fn a_client_with_a_bad_hello_is_rejected_with_the_reason() {
+    let scene = Scene::new("a_client_with_a_bad_hello_is_rejected_with_the_reason");
+    for (hello, fault) in faulty() {
+        let peer = Peer::request(scene.stage.listener.local_addr(), &hello);
+        let event = peer.event(CmEventType::REJECTED);
+        let (code, ours, theirs) = match fault {
+            Fault::NotRdmsg => (1, 1, 0),
+            Fault::Mismatch(code, _, ours, theirs) => (code, ours, theirs),
+        };
+        let mut expected = b"rdmR\x01\x18".to_vec();
+        expected.extend(u16::to_be_bytes(code));
+        expected.extend(u64::to_be_bytes(ours));
+        expected.extend(u64::to_be_bytes(theirs));
+        assert_eq!(event.private_data()[..24], expected, "{hello:?}: {fault:?}");
+        scene.stage.bystander.assert_well();
+    }
+    assert!(
+        scene.stage.listener.requests().is_empty(),
+        "the application never hears of it"
+    );
+    scene.finish();
+}
+
+#[test]
+fn a_server_with_a_bad_hello_is_left_with_the_reason() {
+    let scene = Scene::new("a_server_with_a_bad_hello_is_left_with_the_reason");
+    for (hello, fault) in faulty() {
+        let server = scene.server();
+        let (connector, addr) = (scene.connector(), server.addr);
+        let client = thread::spawn(move || connector.connect(addr).unwrap_err());
+        let mut peer = server.answer(&hello);
+        let error = client.join().unwrap();
+        let Error::Connect { reason, .. } = error else {
+            panic!("{error:?}")
+        };
+        match (&reason, fault) {
+            (CloseReason::NotRdmsg, Fault::NotRdmsg) => {}
+            (CloseReason::PeerIncompatible(mismatch), Fault::Mismatch(_, field, ours, theirs)) => {
+                assert_eq!(
+                    (mismatch.field, mismatch.ours, mismatch.theirs),
+                    (field, ours, theirs)
+                );
+            }
+            _ => panic!("{hello:?}: {reason:?}, not {fault:?}"),
+        }
+        peer.wait_disconnected();
+        peer.disconnect();
+        scene.stage.bystander.assert_well();
+    }
+    scene.finish();
+}
+
+#[test]
+fn a_rejection_of_any_bytes_is_a_rejection() {
+    let scene = Scene::new("a_rejection_of_any_bytes_is_a_rejection");
+    let unknown_code = [&b"rdmR\x01\x18\x00\x63"[..], &[0; 16]].concat();
+    let cut_off = b"rdmR\x01\x08\x00\x01".to_vec();
+    let too_long = [&b"rdmR\x01\xff\x00\x00"[..], &[0; 16]].concat();
+    for answer in [Vec::new(), vec![0xff; 148], unknown_code, cut_off, too_long] {
+        let server = scene.server();
+        let (connector, addr) = (scene.connector(), server.addr);
+        let client = thread::spawn(move || connector.connect(addr).unwrap_err());
+        server.request().reject(&answer).unwrap();
+        let error = client.join().unwrap();
+        println!("{answer:?}: {error}");
+        assert!(
+            matches!(
+                &error,
+                Error::Connect {
+                    reason: CloseReason::Rejected { data, .. },
+                    ..
+                } if data.is_empty()
+            ),
+            "{answer:?}: {error:?}"
+        );
+        scene.stage.bystander.assert_well();
+    }
+    scene.finish();
+}
+
+/// A peer may promise what it likes: it costs the library nothing until it is used.
+#[test]
+fn promises_without_bounds_are_bounded_here() {
+    let scene = Scene::new("promises_without_bounds_are_bounded_here");
+    let hello = Hello {
+        features: u16::MAX,
+        window: u16::MAX,
+        reserved: u16::MAX,
+        eager_size: u32::MAX,
+        max_message: u64::MAX,
+        keepalive_ms: 1,
+        nonce: u64::MAX,
+        ..Hello::GOOD
+    };
+    for role in ROLES {
+        let (mut peer, endpoint) = scene.connect_with(role, &hello);
+        let negotiated = endpoint.negotiated().unwrap();
+        assert_eq!(negotiated.send_window, u16::MAX);
+        assert_eq!(negotiated.keepalive_interval, None, "this side has none");
+        let message = vec![5; endpoint.send_limit() as usize];
+        endpoint.send(&message).unwrap();
+        let frame = peer.receive();
+        assert_eq!(frame[0], DATA);
+        assert_eq!(frame[HEADER_LEN..], message);
+        // Its grants are as absolute as its window is wide.
+        let grant = u32::from(u16::MAX) + 1;
+        peer.send(
+            &Frame {
+                grant,
+                ..Frame::data(b"echo")
+            }
+            .bytes(),
+        );
+        assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"echo");
+        peer.send(
+            &Frame {
+                grant: grant + 1,
+                ..Frame::data(b"forged")
+            }
+            .bytes(),
+        );
+        peer.wait_disconnected();
+        peer.disconnect();
+        let (reason, _) = end(&endpoint);
+        assert!(
+            matches!(&reason, CloseReason::ProtocolViolation(violation) if violation.field() == "grant"),
+            "{reason:?}"
+        );
+        scene.stage.bystander.assert_well();
+    }
+    scene.finish();
+}
+
+/// A request that is withdrawn at once, again and again, takes no place for good.
+#[test]
+fn requests_that_are_withdrawn_leave_nothing() {
+    let scene = Scene::new("requests_that_are_withdrawn_leave_nothing");
+    for _ in 0..20 {
+        let peer = Peer::request(scene.stage.listener.local_addr(), &Hello::GOOD.bytes());
+        drop(peer);
+        scene.stage.bystander.assert_well();
+    }
+    // The listener still takes those who mean it, whatever it has heard of the others.
+    let (peer, endpoint) = scene.connect(Role::Client);
+    peer.disconnect();
+    assert_eq!(end(&endpoint).0, CloseReason::PeerDisconnected);
+    drop(endpoint);
+    scene.finish();
+}

@@ -1,0 +1,148 @@
+//! Frames of chance: whatever comes, a connection ends by what it heard, and delivers only what was a message.
+
+use std::{
+    collections::BTreeMap,
+    env, thread,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use rdmsg::{CloseReason, Endpoint};
+
+use crate::{
+    peer::Peer,
+    scene::{ROLES, Scene, end},
+    wire::{CONTROL_RECEIVES, EAGER_SIZE, Frame, HEADER_LEN, WINDOW},
+};
+
+/// Connections in all.
+const CONNECTIONS: usize = 320;
+/// Those that are there at once.
+const BATCH: usize = 8;
+
+/// Numbers that are the same for the same seed (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+
+    /// A frame that may be anything: noise, or a good one, or a good one with a byte or the length changed.
+    fn frame(&mut self) -> Vec<u8> {
+        let longest = HEADER_LEN + EAGER_SIZE as usize;
+        if self.below(4) == 0 {
+            let len = self.below(longest + 1);
+            return self.bytes(len);
+        }
+        let kind = 1 + self.below(7) as u8;
+        let len = if self.below(3) > 0 && kind > 1 {
+            0
+        } else {
+            self.below(40)
+        };
+        let payload = self.bytes(len);
+        let mut bytes = Frame {
+            payload: &payload,
+            ..Frame::control(kind)
+        }
+        .bytes();
+        match self.below(4) {
+            0 => {
+                let at = self.below(HEADER_LEN);
+                bytes[at] = self.next() as u8;
+            }
+            1 => bytes.truncate(self.below(longest)),
+            _ => {}
+        }
+        bytes
+    }
+}
+
+/// Sends all frames and goes when they are acknowledged, or when it is disconnected.
+fn shout(mut peer: Peer, frames: &[Vec<u8>]) {
+    for frame in frames {
+        peer.send(frame);
+    }
+    peer.flush();
+    peer.disconnect();
+}
+
+/// Makes sure that the library's side ended by what it heard, and that its messages are the first ones that were sent. Returns the kind
+/// of the end, or the field that was wrong.
+fn check(endpoint: &Endpoint, frames: &[Vec<u8>]) -> &'static str {
+    let (reason, messages) = end(endpoint);
+    let kind = match reason {
+        CloseReason::ProtocolViolation(violation) => violation.field(),
+        CloseReason::PeerAborted(_) => "aborted",
+        CloseReason::PeerClosed => "closed",
+        CloseReason::PeerDisconnected => "disconnected",
+        other => panic!("{other:?} after {frames:?}"),
+    };
+    let sent = frames
+        .iter()
+        .filter(|frame| frame.len() >= HEADER_LEN && frame[0] == 1)
+        .map(|frame| &frame[HEADER_LEN..]);
+    for (message, sent) in messages.iter().zip(sent.clone()) {
+        assert!(**message == *sent, "a message that nobody sent");
+    }
+    assert!(messages.len() <= sent.count().min(WINDOW.into()));
+    kind
+}
+
+fn seed() -> u64 {
+    let seed = env::var("HOSTILE_SEED").ok().map_or_else(
+        || {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+            now.as_nanos() as u64
+        },
+        |seed| seed.parse().expect("HOSTILE_SEED is a number"),
+    );
+    println!("to play the same again: HOSTILE_SEED={seed}");
+    seed
+}
+
+#[test]
+fn frames_of_chance_do_no_harm() {
+    let scene = Scene::new("frames_of_chance_do_no_harm");
+    let mut random = Random(seed());
+    let mut ends = BTreeMap::<&str, u32>::new();
+    for batch in 0..CONNECTIONS / BATCH {
+        let role = ROLES[batch % 2];
+        let connections: Vec<_> = (0..BATCH)
+            .map(|_| {
+                let (peer, endpoint) = scene.connect(role);
+                // As many as find a receive, whatever they are.
+                let count = 1 + random.below(usize::from(WINDOW) + CONTROL_RECEIVES);
+                let frames: Vec<_> = (0..count).map(|_| random.frame()).collect();
+                (peer, endpoint, frames)
+            })
+            .collect();
+        let shouters: Vec<_> = connections
+            .into_iter()
+            .map(|(peer, endpoint, frames)| {
+                thread::spawn(move || {
+                    shout(peer, &frames);
+                    check(&endpoint, &frames)
+                })
+            })
+            .collect();
+        for shouter in shouters {
+            *ends.entry(shouter.join().unwrap()).or_default() += 1;
+        }
+        scene.stage.bystander.assert_well();
+    }
+    println!("{ends:?}");
+    scene.finish();
+}

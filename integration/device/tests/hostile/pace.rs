@@ -1,0 +1,91 @@
+//! Peers that send more control frames than there is a reason for, or answer where nothing was asked.
+
+use std::time::Duration;
+
+use rdmsg::CloseReason;
+
+use crate::{
+    peer::DEPTH,
+    scene::{PATIENCE, ROLES, Scene, config, end, violated_field},
+    wire::{CLOSE, CONTROL_RECEIVES, Frame, GRANT, PING, PONG},
+};
+
+#[test]
+fn as_many_pings_as_there_are_receives_are_taken() {
+    let scene = Scene::new("as_many_pings_as_there_are_receives_are_taken");
+    for role in ROLES {
+        let (mut peer, endpoint) = scene.connect(role);
+        for _ in 0..CONTROL_RECEIVES {
+            peer.send(&Frame::control(PING).bytes());
+        }
+        for _ in 0..CONTROL_RECEIVES {
+            assert_eq!(peer.receive()[0], PONG);
+        }
+        for _ in 0..CONTROL_RECEIVES {
+            peer.send(&Frame::control(GRANT).bytes());
+        }
+        // The connection is as good as ever.
+        peer.send(&Frame::data(b"still here").bytes());
+        assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"still here");
+        peer.disconnect();
+        assert_eq!(end(&endpoint).0, CloseReason::PeerDisconnected);
+        scene.stage.bystander.assert_well();
+    }
+    scene.finish();
+}
+
+/// A ping that the peer answers twice.
+#[test]
+fn a_second_pong_is_named() {
+    let mut config = config();
+    config.keepalive_interval = Some(Duration::from_millis(50));
+    config.keepalive_timeout = PATIENCE;
+    let scene = Scene::with("a_second_pong_is_named", config);
+    for role in ROLES {
+        let (mut peer, endpoint) = scene.connect(role);
+        assert_eq!(peer.receive()[0], PING);
+        peer.send(&Frame::control(PONG).bytes());
+        peer.send(&Frame::control(PONG).bytes());
+        peer.wait_disconnected();
+        peer.disconnect();
+        assert_eq!(violated_field(&endpoint), "kind");
+        scene.stage.bystander.assert_well();
+    }
+    scene.finish();
+}
+
+/// It hears pings and says nothing: that its device acknowledges them is no sign of life.
+#[test]
+fn a_peer_that_answers_no_ping_is_dead() {
+    let mut config = config();
+    config.keepalive_interval = Some(Duration::from_millis(50));
+    config.keepalive_timeout = Duration::from_millis(200);
+    let scene = Scene::with("a_peer_that_answers_no_ping_is_dead", config);
+    for role in ROLES {
+        let (mut peer, endpoint) = scene.connect(role);
+        assert_eq!(peer.receive()[0], PING);
+        assert_eq!(end(&endpoint).0, CloseReason::KeepaliveTimeout);
+        peer.disconnect();
+        scene.stage.bystander.assert_well();
+    }
+    scene.finish();
+}
+
+/// Without credit for it a peer sends control frames faster than anybody looks. Its own device is told to wait, and the connection lives.
+#[test]
+fn a_flood_of_pings_harms_nobody_else() {
+    let scene = Scene::new("a_flood_of_pings_harms_nobody_else");
+    for role in ROLES {
+        let (mut peer, endpoint) = scene.connect(role);
+        for _ in 0..DEPTH - 1 {
+            peer.send(&Frame::control(PING).bytes());
+        }
+        assert!(peer.flush());
+        scene.stage.bystander.assert_well();
+        peer.send(&Frame::control(CLOSE).bytes());
+        while peer.receive()[0] != CLOSE {}
+        peer.disconnect();
+        assert_eq!(end(&endpoint).0, CloseReason::PeerClosed);
+    }
+    scene.finish_with_rnr_naks();
+}

@@ -1,0 +1,265 @@
+//! A peer made of the public lower layers, which sends what it is told to.
+
+use std::{net::SocketAddr, thread, time::Instant};
+
+use rdmsg::{
+    cm::{CmEvent, CmId, ConnParam, EventChannel, PortSpace, PrivateData},
+    status::CmEventType,
+    verbs::{
+        AccessFlags, CompletionQueue, MemoryRegion, ProtectionDomain, QpCap, QpInitAttr, QpType,
+        QueuePair, RecvWr, SendWr, Sge, WorkCompletion,
+    },
+};
+
+use crate::{scene::PATIENCE, wire::HEADER_LEN};
+
+/// How many frames it can have out, and how many receives it posts: more than the library may send it.
+pub(crate) const DEPTH: u32 = 16;
+/// Room for a frame that is longer than any that the library takes.
+const SLOT: usize = 2048;
+/// Told apart from receives by this.
+const SEND: u64 = 1 << 32;
+
+/// A peer with a queue pair of its own.
+pub(crate) struct Peer {
+    // Dropped first, then what it uses.
+    qp: QueuePair,
+    cq: CompletionQueue,
+    /// Slots for sending, then slots for receiving.
+    region: MemoryRegion,
+    id: CmId,
+    channel: EventChannel,
+    posted: u32,
+    acknowledged: u32,
+    received: Vec<Vec<u8>>,
+    disconnected: bool,
+}
+
+/// Where a peer waits to be connected to.
+pub(crate) struct Server {
+    listener: CmId,
+    channel: EventChannel,
+    pub(crate) addr: SocketAddr,
+}
+
+impl Server {
+    pub(crate) fn new(addr: SocketAddr) -> Self {
+        let channel = EventChannel::new().unwrap();
+        let mut listener = CmId::new(&channel, PortSpace::TCP, 1).unwrap();
+        listener.bind_addr(addr).unwrap();
+        listener.listen(1).unwrap();
+        let addr = listener.local_addr().unwrap();
+        Self {
+            listener,
+            channel,
+            addr,
+        }
+    }
+
+    /// Waits for a request.
+    pub(crate) fn request(&self) -> CmId {
+        expect(&self.channel, CmEventType::CONNECT_REQUEST)
+            .take_request()
+            .unwrap()
+    }
+
+    /// Accepts the next request with these bytes, whatever comes of it.
+    pub(crate) fn answer(self, private_data: &[u8]) -> Peer {
+        let id = self.request();
+        let mut peer = Peer::of(id, self.channel.clone());
+        peer.id.accept(&param(private_data)).unwrap();
+        drop(self.listener);
+        peer
+    }
+
+    /// Accepts the next request, which comes to a connection.
+    pub(crate) fn accept(self, private_data: &[u8]) -> Peer {
+        let peer = self.answer(private_data);
+        expect(&peer.channel, CmEventType::ESTABLISHED);
+        peer
+    }
+}
+
+impl Peer {
+    /// Connects, and is accepted.
+    pub(crate) fn connect(addr: SocketAddr, private_data: &[u8]) -> Self {
+        let peer = Self::request(addr, private_data);
+        expect(&peer.channel, CmEventType::ESTABLISHED);
+        peer
+    }
+
+    /// Asks for a connection.
+    pub(crate) fn request(addr: SocketAddr, private_data: &[u8]) -> Self {
+        let channel = EventChannel::new().unwrap();
+        let mut id = CmId::new(&channel, PortSpace::TCP, 1).unwrap();
+        id.resolve_addr(None, addr, PATIENCE).unwrap();
+        expect(&channel, CmEventType::ADDR_RESOLVED);
+        id.resolve_route(PATIENCE).unwrap();
+        expect(&channel, CmEventType::ROUTE_RESOLVED);
+        let mut peer = Self::of(id, channel);
+        peer.id.connect(&param(private_data)).unwrap();
+        peer
+    }
+
+    fn of(mut id: CmId, channel: EventChannel) -> Self {
+        let context = id.verbs().unwrap();
+        let pd = ProtectionDomain::new(&context).unwrap();
+        let cq = CompletionQueue::new(&context, 4 * DEPTH, None).unwrap();
+        let attr = QpInitAttr {
+            qp_type: QpType::RC,
+            send_cq: &cq,
+            recv_cq: &cq,
+            srq: None,
+            cap: QpCap {
+                max_send_wr: DEPTH,
+                max_recv_wr: DEPTH,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            },
+            sq_sig_all: true,
+        };
+        let qp = id.create_qp(&pd, &attr).unwrap();
+        let region =
+            MemoryRegion::new(&pd, 2 * DEPTH as usize * SLOT, AccessFlags::LOCAL_WRITE).unwrap();
+        let peer = Self {
+            qp,
+            cq,
+            region,
+            id,
+            channel,
+            posted: 0,
+            acknowledged: 0,
+            received: Vec::new(),
+            disconnected: false,
+        };
+        for slot in 0..DEPTH {
+            peer.post_recv(slot);
+        }
+        peer
+    }
+
+    /// Memory of its own, and the key to it.
+    pub(crate) fn region(&self) -> &MemoryRegion {
+        &self.region
+    }
+
+    /// The next event, which must be this one.
+    pub(crate) fn event(&self, event: CmEventType) -> CmEvent {
+        expect(&self.channel, event)
+    }
+
+    fn post_recv(&self, slot: u32) {
+        let at = (DEPTH + slot) as usize * SLOT;
+        let wr = RecvWr::new(slot.into(), Sge::new(&self.region, at..at + SLOT));
+        self.qp.post_recv(&[wr]).unwrap();
+    }
+
+    /// Posts these bytes as one frame.
+    pub(crate) fn send(&mut self, frame: &[u8]) {
+        self.send_as(frame, SendWr::send);
+    }
+
+    /// Posts these bytes as another kind of work request than a plain send.
+    pub(crate) fn send_as<'a>(
+        &'a mut self,
+        bytes: &[u8],
+        make: impl FnOnce(u64, Sge<'a>) -> SendWr<'a>,
+    ) {
+        assert!(self.posted < DEPTH, "no slot is used twice");
+        let at = self.posted as usize * SLOT;
+        self.posted += 1;
+        self.region.copy_in(at, bytes);
+        let this: &'a Self = self;
+        let sge = Sge::new(&this.region, at..at + bytes.len());
+        this.qp.post_send(&[make(SEND, sge)]).unwrap();
+    }
+
+    /// Waits until the library's device has acknowledged everything, or the connection is no more. Says which: whether it is still there.
+    pub(crate) fn flush(&mut self) -> bool {
+        let posted = self.posted;
+        self.wait(|this| this.acknowledged == posted);
+        !self.disconnected
+    }
+
+    /// Waits for the next frame of the library.
+    pub(crate) fn receive(&mut self) -> Vec<u8> {
+        self.wait(|this| !this.received.is_empty());
+        assert!(!self.received.is_empty(), "a frame comes before the end");
+        self.received.remove(0)
+    }
+
+    /// Waits until the library disconnects.
+    pub(crate) fn wait_disconnected(&mut self) {
+        self.wait(|_| false);
+    }
+
+    /// Agrees to being disconnected.
+    pub(crate) fn disconnect(mut self) {
+        // Where the library did so before, this is the answer.
+        let _ = self.id.disconnect();
+    }
+
+    fn wait(&mut self, done: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            self.poll();
+            if done(self) || self.disconnected {
+                return;
+            }
+            match self
+                .channel
+                .poll_event()
+                .unwrap()
+                .map(|event| event.event())
+            {
+                Some(CmEventType::DISCONNECTED) => self.disconnected = true,
+                // Of an answer that the library did not like.
+                Some(CmEventType::ESTABLISHED) | None => {}
+                Some(other) => panic!("{other}"),
+            }
+            assert!(
+                Instant::now() < deadline,
+                "{} of {} frames acknowledged, {} received, and nothing more happens",
+                self.acknowledged,
+                self.posted,
+                self.received.len()
+            );
+            thread::yield_now();
+        }
+    }
+
+    fn poll(&mut self) {
+        let mut some = [WorkCompletion::default(); 4];
+        let count = self.cq.poll(&mut some).unwrap();
+        for wc in &some[..count] {
+            // What failed fails because the library is gone, which DISCONNECTED tells.
+            let Ok(success) = wc.result() else { continue };
+            if success.wr_id == SEND {
+                self.acknowledged += 1;
+                continue;
+            }
+            let slot = success.wr_id as u32;
+            let mut frame = vec![0; success.byte_len as usize];
+            assert!(frame.len() >= HEADER_LEN, "the library sends whole frames");
+            self.region
+                .copy_out((DEPTH + slot) as usize * SLOT, &mut frame);
+            self.received.push(frame);
+            self.post_recv(slot);
+        }
+    }
+}
+
+pub(crate) fn param(private_data: &[u8]) -> ConnParam {
+    ConnParam {
+        private_data: PrivateData::try_from(private_data).unwrap(),
+        ..ConnParam::default()
+    }
+}
+
+fn expect(channel: &EventChannel, event: CmEventType) -> CmEvent {
+    let came = channel.wait_event(PATIENCE).unwrap();
+    let came = came.unwrap_or_else(|| panic!("no {event} came"));
+    assert_eq!(came.event(), event, "{came:?}");
+    came
+}

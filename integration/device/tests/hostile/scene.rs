@@ -1,0 +1,173 @@
+use std::{net::SocketAddr, thread, time::Duration};
+
+use device::{Lab, Watchdog, open_fds};
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Message, Polling};
+
+use crate::{
+    bystander::Bystander,
+    peer::{Peer, Server},
+    wire::{EAGER_SIZE, Hello, WINDOW},
+};
+
+/// How long to wait for what must come. The lab is slow.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Which side of the connection is hostile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It connects to a listener of the library.
+    Client,
+    /// A connector of the library connects to it.
+    Server,
+}
+
+pub(crate) const ROLES: [Role; 2] = [Role::Client, Role::Server];
+
+/// An engine with a listener for the hostile, and a connection that they are not to disturb.
+pub(crate) struct Scene {
+    pub(crate) stage: Stage,
+    lab: Lab,
+    before: (String, usize),
+    rnr_naks: u64,
+    _watchdog: Watchdog,
+}
+
+/// What belongs to the engine.
+pub(crate) struct Stage {
+    pub(crate) engine: Engine,
+    pub(crate) config: Config,
+    pub(crate) listener: Listener,
+    pub(crate) bystander: Bystander,
+}
+
+impl Stage {
+    fn new(addr: SocketAddr, config: Config) -> Self {
+        let engine = Engine::new().unwrap();
+        Self {
+            listener: Listener::bind_with(addr, &config, &engine).unwrap(),
+            bystander: Bystander::new(&engine, addr),
+            engine,
+            config,
+        }
+    }
+
+    fn clear(self) {
+        self.bystander.finish();
+        drop(self.listener);
+        self.engine.shutdown();
+    }
+}
+
+/// How the library's side is set up: nothing in these tests ends by one of these timeouts, but for the tests of the timeouts.
+pub(crate) fn config() -> Config {
+    let mut config = Config::default();
+    config.receive_window = WINDOW;
+    config.eager_size = EAGER_SIZE;
+    config.send_depth = 8;
+    config.keepalive_interval = None;
+    config.close_timeout = Duration::from_secs(600);
+    config.connect_timeout = PATIENCE;
+    config.polling = Polling::Event;
+    config
+}
+
+impl Scene {
+    pub(crate) fn new(what: &'static str) -> Self {
+        Self::with(what, config())
+    }
+
+    pub(crate) fn with(what: &'static str, config: Config) -> Self {
+        let watchdog = Watchdog::new(what, 300);
+        let lab = Lab::get();
+        // What librdmacm keeps on an opened device depends on what happened last: so count after the same last act.
+        Stage::new(lab.at(0), config.clone()).clear();
+        Self {
+            before: (lab.resources(), open_fds()),
+            rnr_naks: lab.rnr_naks(),
+            stage: Stage::new(lab.at(0), config),
+            lab,
+            _watchdog: watchdog,
+        }
+    }
+
+    /// A server for the library to connect to.
+    pub(crate) fn server(&self) -> Server {
+        Server::new(self.lab.at(0))
+    }
+
+    /// What connects to such a server.
+    pub(crate) fn connector(&self) -> Connector {
+        Connector::new()
+            .config(self.stage.config.clone())
+            .engine(&self.stage.engine)
+    }
+
+    /// A hostile peer that has behaved well so far, and the library's side.
+    pub(crate) fn connect(&self, role: Role) -> (Peer, Endpoint) {
+        self.connect_with(role, &Hello::GOOD)
+    }
+
+    pub(crate) fn connect_with(&self, role: Role, hello: &Hello) -> (Peer, Endpoint) {
+        let hello = &hello.bytes();
+        thread::scope(|scope| match role {
+            Role::Client => {
+                let addr = self.stage.listener.local_addr();
+                let peer = scope.spawn(move || Peer::connect(addr, hello));
+                let endpoint = self.stage.listener.accept_timeout(PATIENCE).unwrap();
+                (peer.join().unwrap(), endpoint)
+            }
+            Role::Server => {
+                let server = self.server();
+                let connector = self.connector();
+                let endpoint = scope.spawn(move || connector.connect(server.addr).unwrap());
+                let peer = server.accept(hello);
+                (peer, endpoint.join().unwrap())
+            }
+        })
+    }
+
+    /// Clears up, and makes sure that the hostile left nothing behind and that there was a receive for every frame.
+    pub(crate) fn finish(self) {
+        let rnr_naks = self.rnr_naks;
+        let lab = self.lab.clone();
+        self.finish_with_rnr_naks();
+        assert_eq!(lab.rnr_naks(), rnr_naks, "receiver not ready");
+    }
+
+    /// As `finish`, for a peer that sends without credit or takes nothing: that the device then says so is the peer's own affair.
+    pub(crate) fn finish_with_rnr_naks(self) {
+        self.stage.clear();
+        let after = (self.lab.resources(), open_fds());
+        assert_eq!(after, self.before, "nothing is left behind");
+    }
+}
+
+/// Waits for the end and returns its reason and the messages before it. Later calls give the same reason.
+pub(crate) fn end(endpoint: &Endpoint) -> (CloseReason, Vec<Message>) {
+    let mut messages = Vec::new();
+    let reason = loop {
+        match endpoint.recv_timeout(PATIENCE) {
+            Ok(message) => messages.push(message),
+            Err(Error::Disconnected(reason)) => break reason,
+            Err(error) => panic!("no end came: {error}"),
+        }
+    };
+    for error in [
+        endpoint.recv().unwrap_err(),
+        endpoint.send(b"more").unwrap_err(),
+    ] {
+        assert!(
+            matches!(&error, Error::Disconnected(same) if *same == reason),
+            "{error:?} after {reason:?}"
+        );
+    }
+    (reason, messages)
+}
+
+/// As `end`, where the peer broke the protocol: the name of the field that tells.
+pub(crate) fn violated_field(endpoint: &Endpoint) -> &'static str {
+    match end(endpoint).0 {
+        CloseReason::ProtocolViolation(violation) => violation.field(),
+        other => panic!("no violation: {other:?}"),
+    }
+}
