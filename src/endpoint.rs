@@ -1,6 +1,7 @@
 use std::{
     fmt,
     net::{SocketAddr, ToSocketAddrs},
+    os::fd::BorrowedFd,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -111,14 +112,23 @@ impl Endpoint {
     ///
     /// [`TrySendError::Full`] when the peer's window is full, [`TrySendError::Failed`] with what [`send`](Self::send) would return.
     pub fn try_send(&self, message: &[u8]) -> Result<(), TrySendError> {
-        match self.inner.link.try_send(message) {
-            Err(TrySendError::Full) => {
-                // What makes room may have arrived already, and nobody may have looked.
-                self.inner.link.look();
-                self.inner.link.try_send(message)
+        let link = &self.inner.link;
+        let mut told = link.take_room();
+        let mut result = link.try_send(message);
+        if let Err(TrySendError::Full) = result {
+            // What makes room may have arrived already, and nobody may have looked.
+            link.look();
+            link.want_room();
+            result = link.try_send(message);
+            if !matches!(result, Err(TrySendError::Full)) {
+                link.need_no_room();
+                told |= link.take_room();
             }
-            result => result,
         }
+        if told {
+            self.show();
+        }
+        result
     }
 
     fn send_until(&self, message: &[u8], deadline: Option<Instant>) -> Result<(), Error> {
@@ -175,7 +185,9 @@ impl Endpoint {
 
     /// Takes the next message from the channel.
     fn take(&self) -> Option<Result<Message, Error>> {
-        match self.inner.completions.try_recv() {
+        let taken = self.inner.completions.try_recv();
+        self.show();
+        match taken {
             Ok(Completion::Received(message)) => Some(Ok(message)),
             Ok(Completion::Disconnected(reason)) => Some(Err(Error::Disconnected(reason))),
             // The end itself may have been taken already, by this or another handle.
@@ -195,6 +207,30 @@ impl Endpoint {
     #[must_use]
     pub fn completions(&self) -> &Receiver<Completion> {
         &self.inner.completions
+    }
+
+    /// A file descriptor for event loops: `epoll`, `poll`, mio, polling, or tokio's `AsyncFd` over a
+    /// [`try_clone_to_owned`](BorrowedFd::try_clone_to_owned). It is made when it is first asked for.
+    ///
+    /// It is readable while [`try_recv`](Self::try_recv) has something to return: a message, or the connection's end, and that for
+    /// good. When [`try_send`](Self::try_send) was refused as [full](TrySendError::Full), it is readable as well from when there is room
+    /// until the next `try_send`, by whichever thread. It is level-triggered: register it for reading, never read or write it, and
+    /// after an event call `try_recv` until there is nothing. Handles that are clones have one fd between them, which is closed with
+    /// the connection's last handle and message.
+    ///
+    /// What is taken from [`completions`](Self::completions) is not seen here at once: the fd may stay readable until the next
+    /// `try_recv`. Once the fd was asked for, the engine's thread polls this connection at all times, so that the fd is never late.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Os`] when the process has no file descriptor left.
+    pub fn event_fd(&self) -> Result<BorrowedFd<'_>, Error> {
+        self.inner.link.event_fd().map_err(Error::from_os)
+    }
+
+    /// Has the fd show whether there is anything to take.
+    fn show(&self) {
+        self.inner.link.show(|| !self.inner.completions.is_empty());
     }
 
     /// Closes the connection and waits until that is done, at most [`close_timeout`](crate::Config::close_timeout) and some.

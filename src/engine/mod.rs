@@ -1,11 +1,13 @@
 //! The engine: one thread that serves connection manager events, timers and the queues that nobody else polls.
 
+mod backlog;
 mod domain;
 mod entry;
 mod link;
 mod mailbox;
 mod reactor;
 mod rings;
+mod signal;
 mod timers;
 mod wait;
 mod waiting;
@@ -19,8 +21,9 @@ use std::{
 use crossbeam_channel::unbounded;
 
 pub(crate) use self::{
+    backlog::Backlog,
     link::Link,
-    mailbox::{Command, Mailbox},
+    mailbox::{Command, Mailbox, Reply},
     rings::RecvSlice,
 };
 use crate::{cm, error::Error};
@@ -84,7 +87,8 @@ impl Engine {
     /// As [`Engine::new`].
     pub fn shared() -> Result<Self, Error> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(inner) = shared.upgrade() {
+        // One whose thread has ended, for whatever reason, serves nobody any more.
+        if let Some(inner) = shared.upgrade().filter(|inner| inner.mailbox.is_read()) {
             return Ok(Self { inner });
         }
         let engine = Self::new()?;
