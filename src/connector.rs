@@ -7,7 +7,7 @@ use crossbeam_channel::bounded;
 
 use crate::{
     Config, Endpoint, Engine, Error,
-    engine::Command,
+    engine::{Command, Reply},
     proto::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
 };
 
@@ -94,7 +94,7 @@ impl Connector {
             config: self.config.clone(),
             data: self.private_data.clone(),
             engine: engine.clone(),
-            reply,
+            reply: Reply::Caller(reply),
         })?;
         // The state machine bounds the wait; a sender that is gone without a word means that the engine has ended.
         result.recv().unwrap_or(Err(Error::EngineShutDown))

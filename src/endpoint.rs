@@ -6,6 +6,7 @@ use std::{
     fmt,
     io::IoSlice,
     net::{SocketAddr, ToSocketAddrs},
+    os::fd::BorrowedFd,
     slice,
     sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     time::{Duration, Instant},
@@ -151,14 +152,23 @@ impl Endpoint {
     pub fn try_send(&self, message: &[u8]) -> Result<(), TrySendError> {
         let parts = [IoSlice::new(message)];
         let mut outgoing = Outgoing::new(&parts, None);
-        match self.inner.link.try_send(&mut outgoing) {
-            Err(TrySendError::Full) => {
-                // What makes room may have arrived already, and nobody may have looked.
-                self.inner.link.look();
-                self.inner.link.try_send(&mut outgoing)
+        let link = &self.inner.link;
+        let mut told = link.take_room();
+        let mut result = link.try_send(&mut outgoing);
+        if let Err(TrySendError::Full) = result {
+            // What makes room may have arrived already, and nobody may have looked.
+            link.look();
+            link.want_room();
+            result = link.try_send(&mut outgoing);
+            if !matches!(result, Err(TrySendError::Full)) {
+                link.need_no_room();
+                told |= link.take_room();
             }
-            result => result,
         }
+        if told {
+            self.show();
+        }
+        result
     }
 
     fn send_until(
@@ -254,6 +264,12 @@ impl Endpoint {
 
     /// Takes the next message from the channel, and puts aside what comes before it.
     fn take(&self) -> Option<Result<Message, Error>> {
+        let taken = self.take_message();
+        self.show();
+        taken
+    }
+
+    fn take_message(&self) -> Option<Result<Message, Error>> {
         loop {
             match self.inner.completions.try_recv() {
                 Ok(Completion::Received(message)) => return Some(Ok(message)),
@@ -325,6 +341,12 @@ impl Endpoint {
     }
 
     fn take_any(&self) -> Option<Result<Completion, Error>> {
+        let taken = self.take_next();
+        self.show();
+        taken
+    }
+
+    fn take_next(&self) -> Option<Result<Completion, Error>> {
         if self.inner.link.aside.load(Ordering::Relaxed) > 0
             && let Some(completion) = self.aside().pop_front()
         {
@@ -345,6 +367,31 @@ impl Endpoint {
     #[must_use]
     pub fn completions(&self) -> &Receiver<Completion> {
         &self.inner.completions
+    }
+
+    /// A file descriptor for event loops: `epoll`, `poll`, mio, polling, or tokio's `AsyncFd` over a
+    /// [`try_clone_to_owned`](BorrowedFd::try_clone_to_owned). It is made when it is first asked for.
+    ///
+    /// It is readable while [`try_recv`](Self::try_recv) has something to return: a message, or the connection's end, and that for
+    /// good. When [`try_send`](Self::try_send) was refused as [full](TrySendError::Full), it is readable as well from when there is room
+    /// until the next `try_send`, by whichever thread. It is level-triggered: register it for reading, never read or write it, and
+    /// after an event call `try_recv` until there is nothing. Handles that are clones have one fd between them, which is closed with
+    /// the connection's last handle and message.
+    ///
+    /// What is taken from [`completions`](Self::completions) is not seen here at once: the fd may stay readable until the next
+    /// `try_recv`. Once the fd was asked for, the engine's thread polls this connection at all times, so that the fd is never late.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Os`] when the process has no file descriptor left.
+    pub fn event_fd(&self) -> Result<BorrowedFd<'_>, Error> {
+        self.inner.link.event_fd().map_err(Error::from_os)
+    }
+
+    /// Has the fd show whether there is anything to take.
+    fn show(&self) {
+        let link = &self.inner.link;
+        link.show(|| !self.inner.completions.is_empty() || link.aside.load(Ordering::Relaxed) > 0);
     }
 
     /// Closes the connection and waits until that is done, at most [`close_timeout`](crate::Config::close_timeout) and some.

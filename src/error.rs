@@ -148,6 +148,15 @@ pub enum Error {
         limit: u64,
     },
 
+    /// A listener can go on no longer: its device is gone, or its address. It stays so; bind a new one.
+    #[error("the listener on {address} has ended: {reason}. Bind again when the device is back")]
+    ListenerEnded {
+        /// The address that was listened on.
+        address: SocketAddr,
+        /// Why it ended.
+        reason: CloseReason,
+    },
+
     /// A call into the system failed.
     #[error("{0}")]
     Os(#[from] OsError),
@@ -195,7 +204,8 @@ impl From<Error> for io::Error {
             Error::NoRdma(_) => io::ErrorKind::Unsupported,
             Error::Connect { reason, .. }
             | Error::Disconnected(reason)
-            | Error::Undelivered(reason) => kind_of(reason),
+            | Error::Undelivered(reason)
+            | Error::ListenerEnded { reason, .. } => kind_of(reason),
             Error::TimedOut => io::ErrorKind::TimedOut,
             Error::CompletionsNotTaken => io::ErrorKind::WouldBlock,
             Error::NotAllowed { .. } => io::ErrorKind::PermissionDenied,

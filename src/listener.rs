@@ -1,16 +1,17 @@
 use std::{
     fmt,
     net::{SocketAddr, ToSocketAddrs},
+    os::fd::BorrowedFd,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::{Receiver, Sender, after, bounded, never, select, unbounded};
+use crossbeam_channel::{Receiver, after, bounded, never, select};
 
 use crate::{
     Config, Endpoint, Engine, Error,
     connector::{check_private_data, resolve},
-    engine::{Command, Link},
+    engine::{Backlog, Command, Link, Reply},
     proto::{REJECT_DATA_MAX, REPLY_DATA_MAX},
 };
 
@@ -39,12 +40,8 @@ use crate::{
 pub struct Listener {
     bound: Bound,
     engine: Engine,
-    requests: Receiver<Request>,
-    accepted: (Sender<Accepted>, Receiver<Accepted>),
+    backlog: Arc<Backlog>,
 }
-
-/// A connection that was accepted, or why it was not established.
-type Accepted = Result<Endpoint, Error>;
 
 /// What the engine says of a listener that it made.
 #[derive(Clone, Copy, Debug)]
@@ -90,12 +87,13 @@ impl Listener {
     }
 
     fn bind_one(address: SocketAddr, config: &Config, engine: &Engine) -> Result<Self, Error> {
-        let (sender, requests) = bounded(usize::from(config.backlog));
+        let (backlog, requests) = Backlog::new(config.backlog.into());
         let (reply, result) = bounded(1);
         let command = Command::Listen {
             address,
             config: config.clone(),
-            requests: sender,
+            requests,
+            backlog: Arc::clone(&backlog),
             engine: engine.clone(),
             reply,
         };
@@ -104,8 +102,7 @@ impl Listener {
         Ok(Self {
             bound,
             engine: engine.clone(),
-            requests,
-            accepted: unbounded(),
+            backlog,
         })
     }
 
@@ -122,7 +119,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`Error::EngineShutDown`].
+    /// [`Error::EngineShutDown`], and [`Error::ListenerEnded`] when the device that it listens on is gone.
     pub fn accept(&self) -> Result<Endpoint, Error> {
         self.accept_until(&never())
     }
@@ -137,21 +134,68 @@ impl Listener {
     }
 
     fn accept_until(&self, deadline: &Receiver<Instant>) -> Result<Endpoint, Error> {
-        loop {
+        let accepted = loop {
             select! {
-                recv(deadline) -> _ => return Err(Error::TimedOut),
-                recv(self.requests) -> request => {
-                    let request = request.map_err(|_| Error::EngineShutDown)?;
-                    request.start_accepting(&[], self.accepted.0.clone())?;
-                }
-                recv(self.accepted.1) -> accepted => match accepted {
-                    Ok(Ok(endpoint)) => return Ok(endpoint),
-                    Ok(Err(error)) => log::warn!("listener on {}: a connection was not established: {error}", self.bound.local),
-                    // `self` holds a sender.
-                    Err(_) => return Err(Error::EngineShutDown),
+                recv(deadline) -> _ => break Err(Error::TimedOut),
+                recv(self.backlog.requests()) -> request => match request {
+                    Ok(request) => self.start(request)?,
+                    // What was established before the end is not lost.
+                    Err(_) => break self.try_accept().and_then(|last| last.ok_or_else(|| self.end())),
                 },
+                recv(self.backlog.accepted()) -> accepted => {
+                    // It does not end: the backlog holds a sender.
+                    if let Some(endpoint) = accepted.ok().and_then(|accepted| self.established(accepted)) {
+                        break Ok(endpoint);
+                    }
+                }
+            }
+        };
+        self.backlog.show();
+        accepted
+    }
+
+    /// As [`accept`](Self::accept), without waiting: `None` when no connection is established yet. Requests that have come in are
+    /// accepted meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As [`accept`](Self::accept).
+    pub fn try_accept(&self) -> Result<Option<Endpoint>, Error> {
+        while let Ok(request) = self.backlog.requests().try_recv() {
+            self.start(request)?;
+        }
+        let mut endpoint = None;
+        while let Ok(accepted) = self.backlog.accepted().try_recv() {
+            endpoint = self.established(accepted);
+            if endpoint.is_some() {
+                break;
             }
         }
+        self.backlog.show();
+        match (endpoint, self.backlog.end()) {
+            (None, Some(error)) => Err(error.clone()),
+            (endpoint, _) => Ok(endpoint),
+        }
+    }
+
+    /// Starts accepting a request; what comes of it comes back through the backlog.
+    fn start(&self, request: Request) -> Result<(), Error> {
+        request.start_accepting(&[], Reply::Backlog(Arc::clone(&self.backlog)))
+    }
+
+    /// A connection that was established; one that was not is skipped.
+    fn established(&self, accepted: Result<Endpoint, Error>) -> Option<Endpoint> {
+        accepted
+            .inspect_err(|error| {
+                let local = self.bound.local;
+                log::warn!("listener on {local}: a connection was not established: {error}");
+            })
+            .ok()
+    }
+
+    /// Why nothing more comes.
+    fn end(&self) -> Error {
+        self.backlog.end().cloned().unwrap_or(Error::EngineShutDown)
     }
 
     /// The connections as they are accepted, without end.
@@ -163,7 +207,29 @@ impl Listener {
     /// private data before accepting. Requests taken here are not accepted by [`accept`](Self::accept).
     #[must_use]
     pub fn requests(&self) -> &Receiver<Request> {
-        &self.requests
+        self.backlog.requests()
+    }
+
+    /// The next request, without waiting: as from [`requests`](Self::requests), for event loops.
+    #[must_use]
+    pub fn try_request(&self) -> Option<Request> {
+        let request = self.backlog.requests().try_recv().ok();
+        self.backlog.show();
+        request
+    }
+
+    /// A file descriptor for event loops, as [`Endpoint::event_fd`]: readable while [`try_accept`](Self::try_accept) has something to
+    /// do or to return: a request, an established connection, or the listener's end, and that for good. It is level-triggered: register
+    /// it for reading, never read it, and after an event call `try_accept` until it returns `None`.
+    ///
+    /// Programs that look at requests before they accept them call [`try_request`](Self::try_request) instead. What is taken from
+    /// [`requests`](Self::requests) is not seen here at once: the fd may stay readable until the next `try_accept` or `try_request`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Os`] when the process has no file descriptor left.
+    pub fn event_fd(&self) -> Result<BorrowedFd<'_>, Error> {
+        self.backlog.event_fd().map_err(Error::from_os)
     }
 }
 
@@ -247,7 +313,7 @@ impl Request {
     pub fn accept_with(self, private_data: &[u8]) -> Result<Endpoint, Error> {
         check_private_data(private_data, REPLY_DATA_MAX, "an acceptance")?;
         let (reply, result) = bounded(1);
-        self.start_accepting(private_data, reply)?;
+        self.start_accepting(private_data, Reply::Caller(reply))?;
         result.recv().unwrap_or(Err(Error::EngineShutDown))
     }
 
@@ -268,12 +334,12 @@ impl Request {
         }
     }
 
-    fn start_accepting(mut self, data: &[u8], reply: Sender<Accepted>) -> Result<(), Error> {
+    fn start_accepting(mut self, data: &[u8], reply: Reply) -> Result<(), Error> {
         let Some(Open { link, engine }) = self.open.take() else {
             return Ok(());
         };
         let command = Command::Accept {
-            key: link.key(),
+            link,
             data: data.to_vec(),
             engine: engine.clone(),
             reply,

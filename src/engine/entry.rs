@@ -115,6 +115,7 @@ impl Entry {
         let context = id
             .verbs()
             .ok_or(OsError::new("rdma_create_qp", libc::ENODEV))?;
+        self.link.waiting.prepare()?;
         let domain = domains.get(context)?;
         let transport = domain
             .transport(id, &self.config)
@@ -177,8 +178,7 @@ impl Entry {
         let local = self.id.as_ref().and_then(CmId::local_addr);
         log::info!("{}: established", self.link);
         let endpoint = Endpoint::new(Arc::clone(&self.link), receiver, waiter.engine, local);
-        // An endpoint that nobody takes closes itself when dropped.
-        let _ = waiter.reply.send(Ok(endpoint));
+        waiter.reply.send(Ok(endpoint));
     }
 }
 

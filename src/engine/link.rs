@@ -14,6 +14,7 @@ use std::{
     collections::VecDeque,
     fmt,
     net::SocketAddr,
+    os::fd::BorrowedFd,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -29,6 +30,7 @@ use super::{
     in_flight::Posted,
     mailbox::{Command, Mailbox},
     rings::{Rings, WorkId},
+    signal::Signal,
     waiting::Waiting,
 };
 use crate::{
@@ -46,6 +48,9 @@ use crate::{
 
 /// How many completions are taken from the queue at a time.
 const BATCH: usize = 16;
+
+/// How many batches are taken in a row, so that a connection on which much comes holds up no other.
+const BATCHES: usize = 4;
 
 /// Takes a lock. A thread that panicked while holding one left no half-done state behind that matters more than going on:
 /// the state machine's inputs are applied whole.
@@ -75,6 +80,20 @@ pub(crate) struct Link {
     pub(super) hot: AtomicBool,
     /// Whether the engine was told to look at this connection and has not yet.
     service_wanted: AtomicBool,
+    /// Whether `Core::ended` is set: for those who ask often.
+    over: AtomicBool,
+    /// The fd for event loops: see [`Endpoint::event_fd`](crate::Endpoint::event_fd).
+    pub(super) signal: Signal,
+    room: Room,
+}
+
+/// What a `try_send` that was refused is to learn through the fd.
+#[derive(Default)]
+struct Room {
+    /// One was refused, and nothing was heard since.
+    wanted: AtomicBool,
+    /// It may go on now, and has not tried since.
+    there: AtomicBool,
 }
 
 /// The receiving end of the device: what polling needs.
@@ -117,6 +136,17 @@ pub(super) struct Core {
     aftermath: Aftermath,
 }
 
+/// What a look into the completion queue came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// It was empty.
+    Nothing,
+    /// It is empty now.
+    Some,
+    /// There may be more, for which no event will be raised: look again.
+    More,
+}
+
 /// What is to be done after the locks are released.
 #[derive(Default)]
 struct Aftermath {
@@ -124,6 +154,8 @@ struct Aftermath {
     service: bool,
     /// What a waiting thread waits for may be there.
     wake: bool,
+    /// A send that was refused may go on.
+    room: bool,
     /// Nothing more will be sent here. Dropping it may drop messages, whose release takes the lock.
     hang_up: Option<Sender<Completion>>,
 }
@@ -161,6 +193,9 @@ impl Link {
             polls: AtomicU64::new(0),
             hot: AtomicBool::new(false),
             service_wanted: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            signal: Signal::default(),
+            room: Room::default(),
         })
     }
 
@@ -197,6 +232,9 @@ impl Link {
 
     /// How the connection ended, once it has.
     pub(crate) fn ended(&self) -> Option<(CloseReason, bool)> {
+        if !self.over.load(Ordering::Acquire) {
+            return None;
+        }
         lock(&self.core).ended.clone()
     }
 
@@ -260,14 +298,14 @@ impl Link {
         self.progress();
     }
 
-    /// Takes what is in the completion queue and acts on it. Says whether there was anything.
-    pub(super) fn progress(self: &Arc<Self>) -> bool {
-        let mut any = false;
+    /// Takes some of what is in the completion queue and acts on it.
+    pub(super) fn progress(self: &Arc<Self>) -> Progress {
+        let mut progress = Progress::Nothing;
         let mut side = lock(&self.poll);
         let Some(PollSide { cq, batch, .. }) = side.as_mut() else {
-            return false;
+            return Progress::Nothing;
         };
-        loop {
+        for _ in 0..BATCHES {
             let count = match cq.poll(batch) {
                 Ok(count) => count,
                 Err(error) => {
@@ -277,7 +315,7 @@ impl Link {
                 }
             };
             if count > 0 {
-                any = true;
+                progress = Progress::Some;
                 let now = Instant::now();
                 self.with_core(|core| {
                     for wc in &batch[..count] {
@@ -287,7 +325,19 @@ impl Link {
                 });
             }
             if count < BATCH {
-                return any;
+                return progress;
+            }
+        }
+        Progress::More
+    }
+
+    /// Takes all that is in the completion queue now, and not what keeps coming meanwhile.
+    pub(super) fn catch_up(self: &Arc<Self>) {
+        let places = lock(&self.poll).as_ref().map_or(0, |side| side.cq.cqe());
+        let looks = (places as usize).div_ceil(BATCH * BATCHES);
+        for _ in 0..looks {
+            if self.progress() != Progress::More {
+                break;
             }
         }
     }
@@ -298,6 +348,9 @@ impl Link {
         let result = f(&mut core);
         core.settle(self);
         let aftermath = std::mem::take(&mut core.aftermath);
+        if aftermath.wake {
+            self.publish(&core, aftermath.room);
+        }
         drop(core);
         if aftermath.service {
             self.want_service();
@@ -307,6 +360,56 @@ impl Link {
         }
         drop(aftermath.hang_up);
         result
+    }
+
+    /// Shows what has come to those who look without the lock, and through the fd.
+    fn publish(&self, core: &Core, room: bool) {
+        if core.ended.is_some() {
+            self.over.store(true, Ordering::Release);
+        }
+        if room && self.room.wanted.swap(false, Ordering::SeqCst) {
+            self.room.there.store(true, Ordering::SeqCst);
+        }
+        self.signal.update(|| {
+            let unread = core.completions.as_ref().is_none_or(|c| !c.is_empty());
+            unread || self.is_ready()
+        });
+    }
+
+    /// The fd for event loops. While there is one, the engine's thread watches the queue at all times.
+    pub(crate) fn event_fd(&self) -> Result<BorrowedFd<'_>, OsError> {
+        let wanted_before = self.signal.is_wanted();
+        let fd = self.signal.fd()?;
+        if !wanted_before {
+            self.mailbox.send(Command::Watch(self.key));
+        }
+        // Under the lock: whoever put something there before this did not know of the fd.
+        self.publish(&self.core(), false);
+        Ok(fd)
+    }
+
+    /// Makes the fd show whether there is anything to take: something `unread`, the end, or room for a send.
+    pub(crate) fn show(&self, unread: impl FnOnce() -> bool) {
+        self.signal.update(|| unread() || self.is_ready());
+    }
+
+    fn is_ready(&self) -> bool {
+        self.over.load(Ordering::Acquire) || self.room.there.load(Ordering::SeqCst)
+    }
+
+    /// Whether room was there for a send that was refused before; it is about to try, and nobody need tell it any more.
+    pub(crate) fn take_room(&self) -> bool {
+        self.room.there.load(Ordering::SeqCst) && self.room.there.swap(false, Ordering::SeqCst)
+    }
+
+    /// A send that does not wait was refused. If the next try is as well, the fd will tell when there is room.
+    pub(crate) fn want_room(&self) {
+        self.room.wanted.store(true, Ordering::SeqCst);
+    }
+
+    /// The next try was not refused.
+    pub(crate) fn need_no_room(&self) {
+        self.room.wanted.store(false, Ordering::SeqCst);
     }
 
     /// Looks at the state machine without changing it.
@@ -346,10 +449,11 @@ impl Link {
 
 impl Core {
     pub(super) fn reason(&self) -> CloseReason {
-        self.conn
-            .close_reason()
-            .cloned()
-            .unwrap_or(CloseReason::LocallyClosed)
+        // A connection that was cut off has ended for a reason that its state machine does not know.
+        match (&self.ended, self.conn.close_reason()) {
+            (Some((reason, _)), _) | (None, Some(reason)) => reason.clone(),
+            (None, None) => CloseReason::LocallyClosed,
+        }
     }
 
     fn handle_completion(&mut self, wc: &WorkCompletion, now: Instant) {
@@ -434,7 +538,11 @@ impl Core {
                 }
                 Output::Event(Event::Arrived(arrival)) => self.deliver(link, arrival),
                 Output::Event(Event::Taken(count)) => self.taken(count),
-                Output::Event(Event::Writable | Event::Answered) => self.aftermath.wake = true,
+                Output::Event(Event::Answered) => self.aftermath.wake = true,
+                Output::Event(Event::Writable) => {
+                    self.aftermath.wake = true;
+                    self.aftermath.room = true;
+                }
                 Output::Event(Event::Disconnected { reason, delivered }) => {
                     log::debug!("{link}: ended: {reason}");
                     self.end(reason, delivered);
@@ -592,5 +700,42 @@ impl fmt::Debug for Link {
             .field("key", &self.key)
             .field("peer", &self.peer)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crossbeam_channel::bounded;
+
+    use super::*;
+    use crate::{TrySendError, config::Config, engine::Outgoing};
+
+    #[test]
+    fn a_connection_that_was_cut_off_says_so_in_every_call() {
+        let (sender, _commands) = bounded(8);
+        let (completions, ends) = bounded(1);
+        let params = Config::default().params();
+        let link = Link::new(
+            16,
+            SocketAddr::from(([10, 8, 0, 1], 7471)),
+            Polling::default(),
+            Mailbox::new(sender).unwrap(),
+            Connection::connect(params, 1, b"", Instant::now()),
+            completions,
+            1,
+        );
+        assert_eq!(link.ended(), None);
+        link.with_core(Core::cut_off);
+        assert_eq!(link.ended(), Some((CloseReason::LocallyAborted, false)));
+        assert!(matches!(
+            link.try_send(&mut Outgoing::new(&[], None)),
+            Err(TrySendError::Failed(Error::Disconnected(
+                CloseReason::LocallyAborted
+            )))
+        ));
+        assert!(matches!(
+            ends.recv(),
+            Ok(Completion::Disconnected(CloseReason::LocallyAborted))
+        ));
     }
 }

@@ -1,9 +1,15 @@
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use crossbeam_channel::Sender;
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::eventfd::EventFd;
 
-use super::{Engine, EngineStatistics};
+use super::{Engine, EngineStatistics, Link, backlog::Backlog, signal::eventfd};
 use crate::{
     config::Config,
     endpoint::Endpoint,
@@ -13,7 +19,26 @@ use crate::{
 };
 
 /// Where an established connection, or the reason that there is none, is to be sent.
-pub(crate) type Reply = Sender<Result<Endpoint, Error>>;
+#[derive(Debug)]
+pub(crate) enum Reply {
+    /// To a thread that waits for it.
+    Caller(Sender<Result<Endpoint, Error>>),
+    /// To the others of its listener.
+    Backlog(Arc<Backlog>),
+}
+
+impl Reply {
+    /// An endpoint that nobody takes closes itself when dropped.
+    pub(super) fn send(self, result: Result<Endpoint, Error>) {
+        match self {
+            Self::Caller(sender) => {
+                // It fails when nobody waits any more.
+                let _ = sender.send(result);
+            }
+            Self::Backlog(backlog) => backlog.bring_accepted(result),
+        }
+    }
+}
 
 /// What the handles ask of the engine's thread.
 #[derive(Debug)]
@@ -23,6 +48,7 @@ pub(crate) enum Command {
         address: SocketAddr,
         config: Config,
         requests: Sender<Request>,
+        backlog: Arc<Backlog>,
         engine: Engine,
         reply: Sender<Result<Bound, Error>>,
     },
@@ -38,7 +64,7 @@ pub(crate) enum Command {
     },
     /// Accept a request, and reply once.
     Accept {
-        key: u64,
+        link: Arc<Link>,
         data: Vec<u8>,
         engine: Engine,
         reply: Reply,
@@ -64,13 +90,18 @@ pub(crate) enum Command {
 pub(crate) struct Mailbox {
     commands: Sender<Command>,
     bell: EventFd,
+    /// Set when the engine's thread ends.
+    abandoned: AtomicBool,
 }
 
 impl Mailbox {
     pub(super) fn new(commands: Sender<Command>) -> Result<Arc<Self>, OsError> {
-        let bell = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
-            .map_err(|errno| OsError::new("eventfd", errno as i32))?;
-        Ok(Arc::new(Self { commands, bell }))
+        let bell = eventfd()?;
+        Ok(Arc::new(Self {
+            commands,
+            bell,
+            abandoned: AtomicBool::new(false),
+        }))
     }
 
     /// Queues a command and wakes the thread. Says `false` where the engine has ended.
@@ -81,6 +112,16 @@ impl Mailbox {
         // It fails only when the counter is full, and then the thread is awake anyway.
         let _ = self.bell.write(1);
         true
+    }
+
+    /// Whether there is still somebody who reads it.
+    pub(super) fn is_read(&self) -> bool {
+        !self.abandoned.load(Ordering::Acquire)
+    }
+
+    /// Nobody reads it any more.
+    pub(super) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Release);
     }
 
     pub(super) fn bell(&self) -> &EventFd {

@@ -1,5 +1,6 @@
 //! The engine: one thread that serves connection manager events, timers and the queues that nobody else polls.
 
+mod backlog;
 mod buffer;
 mod device_counters;
 mod domain;
@@ -11,6 +12,7 @@ mod operations;
 mod reactor;
 mod rings;
 mod sending;
+mod signal;
 mod timers;
 mod wait;
 mod waiting;
@@ -25,9 +27,10 @@ use crossbeam_channel::{bounded, unbounded};
 
 pub use self::device_counters::DeviceCounters;
 pub(crate) use self::{
+    backlog::Backlog,
     buffer::Buffer,
     link::Link,
-    mailbox::{Command, Mailbox},
+    mailbox::{Command, Mailbox, Reply},
     operations::OneSided,
     rings::RecvSlice,
     sending::Outgoing,
@@ -107,7 +110,8 @@ impl Engine {
     /// As [`Engine::new`].
     pub fn shared() -> Result<Self, Error> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(inner) = shared.upgrade() {
+        // One whose thread has ended, for whatever reason, serves nobody any more.
+        if let Some(inner) = shared.upgrade().filter(|inner| inner.mailbox.is_read()) {
             return Ok(Self { inner });
         }
         let engine = Self::new()?;

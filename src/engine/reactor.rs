@@ -2,7 +2,7 @@
 //! connections that no thread of the application polls.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     net::SocketAddr,
     os::fd::AsFd,
     sync::{Arc, atomic::Ordering},
@@ -14,9 +14,10 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 
 use super::{
     Engine, EngineStatistics,
+    backlog::Backlog,
     domain::Domains,
     entry::{Entry, Waiter, set_ack_timeout},
-    link::{Core, Link},
+    link::{Core, Link, Progress},
     mailbox::{Command, Mailbox},
     timers::Timers,
 };
@@ -52,6 +53,8 @@ pub(super) struct Reactor {
     timers: Timers,
     /// Connections that threads of the application poll, each with its count of polls at the last round.
     hot: HashMap<u64, u64>,
+    /// Connections whose queues were left with something in them, so that the others get their turn.
+    unfinished: BTreeSet<u64>,
     next_key: u64,
     /// Set by `Retire` and `ShutDown`: end when nothing is left.
     ending: bool,
@@ -64,9 +67,18 @@ pub(super) struct Reactor {
 struct ListenerEntry {
     /// Listens for as long as it is there.
     _id: CmId,
+    local: SocketAddr,
     config: Config,
     requests: Sender<Request>,
+    backlog: Arc<Backlog>,
     engine: Engine,
+}
+
+impl Drop for ListenerEntry {
+    /// However it ends, whoever waits for its connections learns of it.
+    fn drop(&mut self) {
+        self.backlog.finish(Error::EngineShutDown);
+    }
 }
 
 impl Reactor {
@@ -87,6 +99,7 @@ impl Reactor {
             domains: Domains::default(),
             timers: Timers::default(),
             hot: HashMap::new(),
+            unfinished: BTreeSet::new(),
             next_key: FIRST_KEY,
             ending: false,
             refusing: false,
@@ -127,15 +140,21 @@ impl Reactor {
                     self.make_rounds();
                 } else if let Some(entry) = self.links.get(&key) {
                     // A deadline judges the peer by what has come from it, and what has come is not to be lost.
-                    entry.link.progress();
+                    entry.link.catch_up();
                     entry.link.with_core(|core| core.conn.handle_timeout(now));
                     self.serve(key);
                 }
+            }
+            for key in std::mem::take(&mut self.unfinished) {
+                self.progress(key);
             }
         }
     }
 
     fn timeout(&self) -> EpollTimeout {
+        if !self.unfinished.is_empty() {
+            return EpollTimeout::ZERO;
+        }
         let Some(at) = self.timers.next() else {
             return EpollTimeout::NONE;
         };
@@ -161,13 +180,14 @@ impl Reactor {
                 address,
                 config,
                 requests,
+                backlog,
                 engine,
                 reply,
             } => {
                 let result = if self.refusing {
                     Err(Error::EngineShutDown)
                 } else {
-                    self.listen(address, config, requests, engine)
+                    self.listen(address, config, requests, backlog, engine)
                 };
                 let _ = reply.send(result);
             }
@@ -180,17 +200,17 @@ impl Reactor {
                 reply,
             } => {
                 if self.refusing {
-                    let _ = reply.send(Err(Error::EngineShutDown));
+                    reply.send(Err(Error::EngineShutDown));
                 } else {
                     self.connect(address, config, &data, Waiter { engine, reply });
                 }
             }
             Command::Accept {
-                key,
+                link,
                 data,
                 engine,
                 reply,
-            } => self.accept(key, &data, Waiter { engine, reply }),
+            } => self.accept(&link, &data, Waiter { engine, reply }),
             Command::Reject { key, data } => {
                 if let Some(entry) = self.links.get(&key) {
                     entry
@@ -223,6 +243,7 @@ impl Reactor {
         address: SocketAddr,
         config: Config,
         requests: Sender<Request>,
+        backlog: Arc<Backlog>,
         engine: Engine,
     ) -> Result<Bound, Error> {
         let key = self.new_key();
@@ -243,8 +264,10 @@ impl Reactor {
             key,
             ListenerEntry {
                 _id: id,
+                local,
                 config,
                 requests,
+                backlog,
                 engine,
             },
         );
@@ -261,7 +284,7 @@ impl Reactor {
                 self.serve(key);
             }
             Err(error) => {
-                let _ = waiter.reply.send(Err(Error::from_os(error)));
+                waiter.reply.send(Err(Error::from_os(error)));
             }
         }
     }
@@ -313,12 +336,16 @@ impl Reactor {
         link
     }
 
-    fn accept(&mut self, key: u64, data: &[u8], waiter: Waiter) {
+    fn accept(&mut self, link: &Arc<Link>, data: &[u8], waiter: Waiter) {
+        let key = link.key;
         let Some(entry) = self.links.get_mut(&key) else {
-            let _ = waiter
+            // Too late: it ended before anybody accepted it.
+            let reason = link
+                .ended()
+                .map_or(CloseReason::PeerDisconnected, |(reason, _)| reason);
+            return waiter
                 .reply
-                .send(Err(Error::Disconnected(CloseReason::PeerDisconnected)));
-            return;
+                .send(Err(Error::from_connect(link.peer_addr(), reason)));
         };
         entry.waiter = Some(waiter);
         entry
@@ -366,9 +393,13 @@ impl Reactor {
             return;
         }
         let key = event.context();
+        if self.listeners.contains_key(&key) {
+            self.take_listener_event(key, &event);
+            return;
+        }
         let Some(entry) = self.links.get(&key) else {
             log::debug!(
-                "engine: {} for a connection or listener {key} of which nothing is left to do",
+                "engine: {} for a connection {key} of which nothing is left to do",
                 event.event()
             );
             return;
@@ -377,12 +408,29 @@ impl Reactor {
         let now = Instant::now();
         if event.event() == CmEventType::DISCONNECTED {
             // What the peer sent before it disconnected is in the queue already, and comes first.
-            entry.link.progress();
+            entry.link.catch_up();
         }
         entry
             .link
             .with_core(|core| core.conn.handle_cm_event(cm_input(&event), now));
         self.serve(key);
+    }
+
+    /// What befalls a listener's device befalls the listener.
+    fn take_listener_event(&mut self, key: u64, event: &CmEvent) {
+        let reason = match event.event() {
+            CmEventType::DEVICE_REMOVAL => CloseReason::DeviceRemoved,
+            CmEventType::ADDR_CHANGE => CloseReason::AddressChanged,
+            other => return log::warn!("listener {key}: {other}: ignored"),
+        };
+        // With its id, which the device waits for.
+        if let Some(listener) = self.listeners.remove(&key) {
+            let address = listener.local;
+            log::error!("listener {key} on {address} has ended: {reason}");
+            listener
+                .backlog
+                .finish(Error::ListenerEnded { address, reason });
+        }
     }
 
     fn take_request(&mut self, mut id: CmId, event: &CmEvent) {
@@ -393,9 +441,10 @@ impl Reactor {
             log::debug!("engine: connect request for a listener that is gone");
             return;
         };
-        let (config, requests, engine) = (
+        let (config, requests, backlog, engine) = (
             listener.config.clone(),
             listener.requests.clone(),
+            Arc::clone(&listener.backlog),
             listener.engine.clone(),
         );
         let Some(peer) = id.peer_addr() else {
@@ -417,10 +466,8 @@ impl Reactor {
                 self.serve(key);
                 log::debug!(target: "rdmsg::cm", "{link}: {}", event.event());
                 // A request that does not fit the backlog is dropped, which rejects it.
-                if requests
-                    .try_send(Request::new(link, engine, local))
-                    .is_err()
-                {
+                let request = Request::new(link, engine, local);
+                if backlog.bring_request(&requests, request).is_err() {
                     log::warn!("engine: rejected a connect request of {peer}: the backlog is full");
                 }
             }
@@ -501,7 +548,7 @@ impl Reactor {
                 .problem
                 .take()
                 .unwrap_or_else(|| Error::from_connect(entry.peer, reason));
-            let _ = waiter.reply.send(Err(error));
+            waiter.reply.send(Err(error));
         }
         // The id goes with the entry, after its queue pair.
     }
@@ -517,7 +564,16 @@ impl Reactor {
             while let Ok(Some(_)) = channel.get_event() {}
         }
         entry.link.arm();
-        entry.link.progress();
+        self.progress(key);
+    }
+
+    /// Takes some of what has come on a connection; the rest is its next turn's.
+    fn progress(&mut self, key: u64) {
+        if let Some(entry) = self.links.get(&key)
+            && entry.link.progress() == Progress::More
+        {
+            self.unfinished.insert(key);
+        }
     }
 
     /// Threads of the application poll: stop watching, and look now and then whether they still do.
@@ -525,6 +581,10 @@ impl Reactor {
         let Some(entry) = self.links.get(&key) else {
             return;
         };
+        if entry.link.signal.is_wanted() {
+            // It did not know yet that the connection's fd was asked for.
+            return self.take_over(key);
+        }
         entry.set_interest(&self.epoll, EpollFlags::empty());
         let polls = entry.link.polls.load(Ordering::Relaxed);
         if self.hot.is_empty() {
@@ -542,7 +602,7 @@ impl Reactor {
         entry.link.hot.store(false, Ordering::SeqCst);
         entry.set_interest(&self.epoll, EpollFlags::EPOLLIN);
         entry.link.arm();
-        entry.link.progress();
+        self.progress(key);
     }
 
     /// Looks which of the hot connections are still polled by others.
@@ -589,6 +649,7 @@ impl std::fmt::Display for Status {
 impl Drop for Reactor {
     /// Connections are left only when the thread ends for a reason that is none: a panic, or an epoll that fails.
     fn drop(&mut self) {
+        self.mailbox.abandon();
         for (_, mut entry) in self.links.drain() {
             log::error!("{}: cut off: the engine's thread has ended", entry.link);
             entry.unwatch(&self.epoll);

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    link::{Link, lock},
+    link::{Link, Progress, lock},
     mailbox::Command,
     waiting::TurnGuard,
 };
@@ -35,7 +35,11 @@ impl Link {
         }
         loop {
             if let Some(turn) = self.waiting.try_turn() {
-                match self.poll_until(&turn, deadline, &mut ready) {
+                let polled = self.poll_until(&turn, deadline, &mut ready);
+                if self.signal.is_wanted() {
+                    self.leave_to_engine();
+                }
+                match polled {
                     Polled::Ready(value) => return Ok(value),
                     Polled::Slept => {}
                 }
@@ -71,7 +75,7 @@ impl Link {
         let mut started = None;
         let mut polls: u32 = 0;
         loop {
-            if self.progress()
+            if self.progress() != Progress::Nothing
                 && let Some(value) = ready()
             {
                 return Polled::Ready(value);
@@ -102,20 +106,20 @@ impl Link {
         deadline: Option<Instant>,
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Polled<T> {
-        let Some(channel) = lock(&self.poll)
+        let channel = lock(&self.poll)
             .as_ref()
-            .map(|side| Arc::clone(&side.channel))
-        else {
+            .map(|side| Arc::clone(&side.channel));
+        let (Some(channel), Some(bell)) = (channel, self.waiting.bell()) else {
             // The connection is being torn down; its end is what there is to wait for, and the engine brings that.
             hint::spin_loop();
             return Polled::Slept;
         };
         let mut value = None;
-        let slept = turn.sleep(channel.as_fd(), deadline, || {
+        let slept = turn.sleep(channel.as_fd(), bell, deadline, || {
             self.arm();
-            self.progress();
+            let progress = self.progress();
             value = ready();
-            value.is_none()
+            value.is_none() && progress != Progress::More
         });
         if let Err(error) = slept {
             log::error!("{self}: cannot sleep: {error}");
@@ -135,11 +139,25 @@ impl Link {
     }
 
     /// Tells the engine's thread once that this connection's queue is polled by others, and shows it that they still do.
+    ///
+    /// Where an event loop watches the connection's fd, the engine stays: it is the one that is there at all times.
     pub(super) fn keep_engine_away(&self) {
+        if self.signal.is_wanted() {
+            return;
+        }
         self.polls.fetch_add(1, Ordering::Relaxed);
         // Pairs with `engine_may_leave`: a thread that wakes up sees `hot` unset, or the engine sees it awake.
         if !self.hot.load(Ordering::SeqCst) && !self.hot.swap(true, Ordering::SeqCst) {
             self.mailbox.send(Command::Hot(self.key));
+        }
+    }
+
+    /// Has the device tell the engine's thread, which is watching, of what comes from now on. This thread may have taken the event
+    /// that was to.
+    fn leave_to_engine(self: &Arc<Self>) {
+        self.arm();
+        if self.progress() == Progress::More {
+            self.mailbox.send(Command::Watch(self.key));
         }
     }
 

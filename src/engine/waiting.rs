@@ -15,10 +15,10 @@ use std::{
 
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::eventfd::{EfdFlags, EventFd},
+    sys::eventfd::EventFd,
 };
 
-use super::link::lock;
+use super::{link::lock, signal::eventfd};
 use crate::status::OsError;
 
 /// The longest single sleep: a bound on the harm of a bug, not something that anything relies on.
@@ -31,8 +31,10 @@ pub(super) struct Waiting {
     parked: AtomicU32,
     /// Whether the thread that has the turn sleeps, or is about to.
     asleep: AtomicBool,
-    /// Ends that sleep. Made when a thread first sleeps.
+    /// Ends that sleep. Made before anybody can wait, so that no thread finds out in the middle of it that there is no fd left.
     bell: OnceLock<EventFd>,
+    /// Whether the bell may be readable. Set after it was rung, and so at the latest by the next sleep, which the bell ends.
+    rung: AtomicBool,
 }
 
 struct State {
@@ -62,7 +64,22 @@ impl Waiting {
             parked: AtomicU32::new(0),
             asleep: AtomicBool::new(false),
             bell: OnceLock::new(),
+            rung: AtomicBool::new(false),
         }
+    }
+
+    /// Makes what a sleep takes, once.
+    pub(super) fn prepare(&self) -> Result<(), OsError> {
+        if self.bell.get().is_none() {
+            let bell = eventfd()?;
+            self.bell.get_or_init(|| bell);
+        }
+        Ok(())
+    }
+
+    /// What ends a sleep; there from [`prepare`](Self::prepare) on.
+    pub(super) fn bell(&self) -> Option<&EventFd> {
+        self.bell.get()
     }
 
     /// Takes the turn, unless another thread has it.
@@ -94,6 +111,7 @@ impl Waiting {
         {
             // It fails only when the counter is full, and then it is readable anyway.
             let _ = bell.write(1);
+            self.rung.store(true, Ordering::Release);
         }
         self.wake_parked();
     }
@@ -136,21 +154,11 @@ impl TurnGuard<'_> {
     pub(super) fn sleep(
         &self,
         fd: BorrowedFd<'_>,
+        bell: &EventFd,
         deadline: Option<Instant>,
         look: impl FnOnce() -> bool,
     ) -> Result<(), OsError> {
         let waiting = self.0;
-        let bell = match waiting.bell.get() {
-            Some(bell) => bell,
-            None => {
-                let bell = EventFd::from_value_and_flags(
-                    0,
-                    EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK,
-                )
-                .map_err(|errno| OsError::new("eventfd", errno as i32))?;
-                waiting.bell.get_or_init(|| bell)
-            }
-        };
         waiting.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let result = if look() {
@@ -160,8 +168,10 @@ impl TurnGuard<'_> {
         };
         // Before the caller looks at who watches the queue: see `Link::keep_engine_away`.
         waiting.asleep.store(false, Ordering::SeqCst);
-        // Only the thread that has the turn reads the bell, so this takes no wake from another.
-        let _ = bell.read();
+        if waiting.rung.load(Ordering::Relaxed) && waiting.rung.swap(false, Ordering::Acquire) {
+            // Only the thread that has the turn reads the bell, so this takes no wake from another.
+            let _ = bell.read();
+        }
         result
     }
 }

@@ -291,6 +291,37 @@ fn an_engine_that_was_shut_down_says_so_and_the_next_shared_one_works() {
 }
 
 #[test]
+fn a_request_that_is_accepted_too_late_says_so() {
+    let _watchdog = Watchdog::new("a_request_that_is_accepted_too_late_says_so", 60);
+    let mut config = Config::default();
+    config.connect_timeout = Duration::from_millis(500);
+    let engine = Engine::shared().unwrap();
+    let listener = Listener::bind_with(Lab::get().at(0), &config, &engine).unwrap();
+    let address = listener.local_addr();
+    let client = thread::spawn(move || Endpoint::connect_timeout(address, PATIENCE).unwrap_err());
+    let request = listener.requests().recv_timeout(PATIENCE).unwrap();
+    // The listener's side gives up, and says so by a rejection.
+    let error = client.join().unwrap();
+    assert!(
+        matches!(
+            error,
+            Error::Connect {
+                reason: CloseReason::Rejected { .. },
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+    let error = request.accept().unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .ends_with(": timed out while the request had not been accepted"),
+        "{error}"
+    );
+}
+
+#[test]
 fn private_data_travels_both_ways_and_with_a_rejection() {
     let _watchdog = Watchdog::new("private_data_travels_both_ways_and_with_a_rejection", 60);
     let lab = Lab::get();

@@ -1,10 +1,17 @@
 //! The message layer between two hosts, with a wire between them. Both run this program: host `a` takes the listener's part in each
 //! test, host `b` the connector's. Each test has a port of its own, and the connector waits until the listener is up.
 
-use std::{thread, time::Duration};
+use std::{
+    fs,
+    process::Command,
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
 
 use device::{Lab, Watchdog};
-use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Polling};
+use rdmsg::{
+    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Polling, status::WcStatus,
+};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -151,4 +158,160 @@ fn an_aborting_listener_is_noticed() {
             );
         },
     );
+}
+
+/// What ends a connection whose peer is not to be heard any more: the probes of keepalive, or the device that gets no acknowledgement.
+fn nobody_there(end: &Error) -> bool {
+    matches!(
+        end,
+        Error::Disconnected(
+            CloseReason::KeepaliveTimeout
+                | CloseReason::WorkRequest {
+                    status: WcStatus::RETRY_EXC_ERR,
+                    ..
+                }
+        )
+    )
+}
+
+/// Much longer than the configurations below allow a peer to be silent, and much shorter than the default of any timeout that might
+/// step in for them.
+const NOTICED: Duration = Duration::from_secs(20);
+
+/// Keepalive notices first: the device would be patient.
+fn probing() -> Config {
+    let mut config = Config::default();
+    config.keepalive_interval = Some(Duration::from_millis(200));
+    config.keepalive_timeout = Duration::from_millis(500);
+    config.ack_timeout = Some(20);
+    config
+}
+
+/// Whoever is first.
+fn impatient() -> Config {
+    let mut config = probing();
+    config.ack_timeout = Some(14);
+    config.retry_count = 2;
+    config
+}
+
+/// An idle connection and one with traffic, on ports from `port` on, on either host.
+fn idle_and_busy(lab: &Lab, port: u16) -> [Endpoint; 2] {
+    let configs = [(port, probing()), (port + 1, impatient())];
+    if lab.host == "a" {
+        let engine = Engine::shared().unwrap();
+        let listeners = configs
+            .map(|(port, config)| Listener::bind_with(lab.at(port), &config, &engine).unwrap());
+        listeners.map(|listener| listener.accept_timeout(PATIENCE).unwrap())
+    } else {
+        configs.map(|(port, mut config)| {
+            config.retry_refused = true;
+            config.connect_timeout = PATIENCE;
+            let connector = Connector::new().config(config);
+            connector.connect(lab.peer_at(port)).unwrap()
+        })
+    }
+}
+
+/// Sends for as long as that is possible.
+fn send_on(endpoint: &Endpoint) -> Error {
+    loop {
+        if let Err(error) = endpoint.send(&[7; 1000]) {
+            return error;
+        }
+    }
+}
+
+/// Has the other host do what it is to do on a word over the idle connection, and makes sure that this side notices in time.
+fn notices_in_time(idle: Endpoint, busy: Endpoint) {
+    let sender = thread::spawn(move || send_on(&busy));
+    idle.send(b"now").unwrap();
+    let start = Instant::now();
+    let end = idle.recv_timeout(PATIENCE).unwrap_err();
+    assert!(
+        matches!(end, Error::Disconnected(CloseReason::KeepaliveTimeout)),
+        "{end:?}"
+    );
+    let end = sender.join().unwrap();
+    assert!(nobody_there(&end), "{end:?}");
+    assert!(start.elapsed() < NOTICED, "{:?}", start.elapsed());
+}
+
+/// Takes what comes on the busy connection until it ends, and waits for the word on the idle one.
+fn waits_for_the_word(idle: &Endpoint, busy: Endpoint) -> JoinHandle<Error> {
+    let receiver = thread::spawn(move || {
+        loop {
+            if let Err(error) = busy.recv() {
+                return error;
+            }
+        }
+    });
+    assert_eq!(*idle.recv_timeout(PATIENCE).unwrap(), *b"now");
+    receiver
+}
+
+/// Takes the network device below the RDMA device down.
+fn cut_link(lab: &Lab) {
+    let path = format!(
+        "/sys/class/infiniband/{}/ports/1/gid_attrs/ndevs/0",
+        lab.device
+    );
+    let netdev = fs::read_to_string(path).unwrap();
+    let output = Command::new("ip")
+        .args(["link", "set", netdev.trim(), "down"])
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[test]
+#[ignore = "it takes host b's network down; integration/test runs it in a boot of its own"]
+fn a_cut_link_is_noticed_on_both_sides() {
+    let _watchdog = Watchdog::new("a_cut_link_is_noticed_on_both_sides", 240);
+    let lab = Lab::get();
+    let [idle, busy] = idle_and_busy(&lab, 7510);
+    if lab.host == "a" {
+        notices_in_time(idle, busy);
+    } else {
+        let receiver = waits_for_the_word(&idle, busy);
+        let start = Instant::now();
+        cut_link(&lab);
+        let ends = [
+            idle.recv_timeout(PATIENCE).unwrap_err(),
+            receiver.join().unwrap(),
+        ];
+        for end in ends {
+            // A device that finds no way out fails the work request by itself.
+            assert!(
+                matches!(
+                    end,
+                    Error::Disconnected(
+                        CloseReason::KeepaliveTimeout | CloseReason::WorkRequest { .. }
+                    )
+                ),
+                "{end:?}"
+            );
+        }
+        assert!(start.elapsed() < NOTICED, "{:?}", start.elapsed());
+    }
+}
+
+#[test]
+#[ignore = "host b does not survive it; integration/test runs it in a boot of its own"]
+fn a_killed_host_is_noticed() {
+    let _watchdog = Watchdog::new("a_killed_host_is_noticed", 240);
+    let lab = Lab::get();
+    let [idle, busy] = idle_and_busy(&lab, 7512);
+    if lab.host == "a" {
+        notices_in_time(idle, busy);
+    } else {
+        let receiver = waits_for_the_word(&idle, busy);
+        // At once, and without a word to anybody.
+        fs::write("/proc/sysrq-trigger", "b").unwrap();
+        panic!("this host lives, and learned: {}", receiver.join().unwrap());
+    }
 }

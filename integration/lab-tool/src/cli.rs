@@ -77,7 +77,10 @@ Examples:
   integration/lab exec --hosts 2 -- 'ping -c1 $LAB_PEER'
   integration/lab exec --hosts 2 --timeout 60 -- \\
       'if [ $LAB_HOST = a ]; then rping -s -C10 -a $LAB_ADDR; else
-       until rping -c -C10 -a $LAB_PEER; do :; done; fi'"
+       until rping -c -C10 -a $LAB_PEER; do :; done; fi'
+  integration/lab exec --hosts 2 --may-die b -- \
+      'if [ $LAB_HOST = b ]; then echo b >/proc/sysrq-trigger; fi;
+       while ping -q -c1 -w1 $LAB_PEER; do :; done'"
 )]
 pub(crate) struct Exec {
     #[command(flatten)]
@@ -90,6 +93,11 @@ pub(crate) struct Exec {
     /// Run it on this machine itself, without a guest; see `probe` for whether that is possible.
     #[arg(long)]
     pub(crate) native: bool,
+
+    /// This host may stop or restart by itself, which then counts as the end of its command, with
+    /// status 0; may be repeated.
+    #[arg(long, value_name = "HOST", value_parser = ["a", "b"], conflicts_with = "native")]
+    pub(crate) may_die: Vec<String>,
 
     /// Set a variable for the command; may be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
@@ -209,6 +217,8 @@ mod tests {
             &["--env", "=1"],
             &["--env", "A"],
             &["--mtu", "100"],
+            &["--may-die", "c"],
+            &["--may-die", "a", "--native"],
         ] {
             let line = ["lab", "exec"].iter().chain(args).chain(&["--", "true"]);
             assert!(Cli::try_parse_from(line).is_err(), "{args:?}");

@@ -58,7 +58,10 @@ pub(crate) fn exec(machines: &Machines<'_>, args: &Exec, watch: &Watch) -> Resul
         job.env.extend(args.env.iter().cloned());
         Frame::Run(job).write_to(&mut guest.port)?;
     }
-    with_last_words(&guests, watch.ended(guests.len(), args.timeout()))
+    with_last_words(
+        &guests,
+        watch.ended(guests.len(), args.timeout(), &args.may_die),
+    )
 }
 
 /// The job that runs `argv` on `guest` number `host`, in the checkout.

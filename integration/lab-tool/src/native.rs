@@ -119,7 +119,7 @@ pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
         })
         .collect::<Result<_>>()?;
     watch
-        .ended(hosts, args.timeout())
+        .ended(hosts, args.timeout(), &[])
         .inspect_err(|_| groups.into_iter().for_each(kill_group))
 }
 

@@ -67,7 +67,7 @@ pub(crate) fn shell(args: &Shell) -> Result<u8> {
     let terminal = UnixStream::connect(sockets.0.join(HOSTS[0]))?;
     let raw = RawTerminal::enter();
     let relay = connect_terminals(terminal)?;
-    let outcome = guest::with_last_words(&guests, watch.ended(1, NO_LIMIT));
+    let outcome = guest::with_last_words(&guests, watch.ended(1, NO_LIMIT, &[]));
     drop(guests);
     let _ = relay.join();
     drop(raw);

@@ -70,6 +70,7 @@ impl Watch {
         while let Some(&host) = missing.first() {
             match self.next(deadline)? {
                 Some(News::Ready { host }) => missing.retain(|&other| other != host),
+                Some(News::Lost { host, why }) => return Err(Lost { host, why }.into()),
                 Some(_) => {}
                 None => {
                     let why = format!(
@@ -84,8 +85,8 @@ impl Watch {
     }
 
     /// Waits until the commands of all hosts have ended, and returns the first status that is a
-    /// failure, or zero.
-    pub(crate) fn ended(&self, hosts: usize, limit: Duration) -> Result<u8> {
+    /// failure, or zero. A host that may die takes its command with it, and that is no failure.
+    pub(crate) fn ended(&self, hosts: usize, limit: Duration, may_die: &[String]) -> Result<u8> {
         let deadline = Instant::now() + limit;
         let mut running = HOSTS[..hosts].to_vec();
         let mut result = 0;
@@ -98,14 +99,22 @@ impl Watch {
                 );
                 return Err(Stop { status: 124, why }.into());
             };
-            if let News::Ended { host, status } = news {
-                running.retain(|name| *name != HOSTS[host]);
-                if status != 0 && hosts > 1 {
-                    eprintln!("lab: {}: exit status {status}", HOSTS[host]);
+            let (host, status) = match news {
+                News::Ended { host, status } => (host, status),
+                News::Lost { host, why } if may_die.iter().any(|name| *name == HOSTS[host]) => {
+                    eprintln!("lab: {}: {why}, as it may", HOSTS[host]);
+                    (host, 0)
                 }
-                if result == 0 {
-                    result = status;
-                }
+                News::Lost { host, why } => return Err(Lost { host, why }.into()),
+                // It was ready long ago, and the others do not get here.
+                News::Ready { .. } | News::Signal(_) | News::Unheard => continue,
+            };
+            running.retain(|name| *name != HOSTS[host]);
+            if status != 0 && hosts > 1 {
+                eprintln!("lab: {}: exit status {status}", HOSTS[host]);
+            }
+            if result == 0 {
+                result = status;
             }
         }
         Ok(result)
@@ -127,8 +136,9 @@ impl Watch {
                 why: "nobody reads the output".into(),
             }
             .into()),
-            Ok(News::Lost { host, why }) => Err(Lost { host, why }.into()),
-            Ok(news @ (News::Ready { .. } | News::Ended { .. })) => Ok(Some(news)),
+            Ok(news @ (News::Ready { .. } | News::Ended { .. } | News::Lost { .. })) => {
+                Ok(Some(news))
+            }
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => unreachable!("we hold a sender ourselves"),
         }
@@ -150,3 +160,46 @@ impl fmt::Display for Lost {
 }
 
 impl error::Error for Lost {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A watch over two hosts to which this happened.
+    fn watch(news: impl IntoIterator<Item = News>) -> Watch {
+        let (sender, inbox) = channel();
+        for news in news {
+            sender.send(news).unwrap();
+        }
+        Watch {
+            news: sender,
+            inbox,
+        }
+    }
+
+    fn lost(host: usize) -> News {
+        let why = "the machine stopped".into();
+        News::Lost { host, why }
+    }
+
+    #[test]
+    fn a_host_that_may_die_fails_nothing_and_hides_nothing() {
+        const LIMIT: Duration = Duration::from_secs(60);
+        let may_die = ["b".to_owned()];
+        for status in [0, 3] {
+            let ended = News::Ended { host: 0, status };
+            let watch = watch([lost(1), ended]);
+            assert_eq!(watch.ended(2, LIMIT, &may_die).unwrap(), status);
+        }
+        let error = watch([lost(0)]).ended(2, LIMIT, &may_die).unwrap_err();
+        assert_eq!(error.to_string(), "host a: the machine stopped");
+        let error = watch([lost(1)]).ended(2, LIMIT, &[]).unwrap_err();
+        assert_eq!(error.to_string(), "host b: the machine stopped");
+    }
+
+    #[test]
+    fn no_host_may_die_before_it_is_ready() {
+        let watch = watch([News::Ready { host: 0 }, lost(1)]);
+        assert!(watch.ready(2, Duration::from_secs(60)).is_err());
+    }
+}

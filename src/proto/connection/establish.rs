@@ -16,7 +16,7 @@ use crate::{
     status::{CmStatus, OsError, RejectReason},
 };
 
-/// The wait before the second attempt; it doubles from attempt to attempt.
+/// The longest wait before the second attempt; it doubles from attempt to attempt.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 /// The longest wait between two attempts.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
@@ -26,12 +26,33 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 pub(super) struct Attempts {
     /// The bound on all of them.
     pub(super) deadline: Instant,
-    /// The wait before the next one.
+    /// The longest wait before the next one.
     backoff: Duration,
+    /// Draws the waits: clients that lost the same server do not all come back at the same moment.
+    jitter: Jitter,
     /// How the last one failed: says more than "timed out".
     last: Option<CloseReason>,
     /// The application's bytes for the request.
     data: Vec<u8>,
+}
+
+/// Numbers that look random, and are the same for the same nonce (SplitMix64).
+#[derive(Debug)]
+struct Jitter(u64);
+
+impl Jitter {
+    /// A wait between half of `longest` and all of it.
+    fn draw(&mut self, longest: Duration) -> Duration {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+        // The upper half of the bits, as a fraction of 2³².
+        let fraction = (mixed >> 32) as u32;
+        let half = longest / 2;
+        half + Duration::from_nanos(((half.as_nanos() * u128::from(fraction)) >> 32) as u64)
+    }
 }
 
 /// A frame that came before the peer's hello.
@@ -43,6 +64,7 @@ impl Connection {
         let attempts = Attempts {
             deadline: now + params.connect_timeout,
             backoff: FIRST_BACKOFF,
+            jitter: Jitter(nonce),
             last: None,
             data: data.to_vec(),
         };
@@ -296,7 +318,7 @@ impl Connection {
 
     /// Starts the next attempt a while later, if the deadline leaves time for it.
     fn try_again(&mut self, mut attempts: Attempts, cause: CloseReason, now: Instant) {
-        let until = now + attempts.backoff;
+        let until = now + attempts.jitter.draw(attempts.backoff);
         attempts.backoff = (attempts.backoff * 2).min(LONGEST_BACKOFF);
         attempts.last = Some(cause);
         self.state = State::Backoff { attempts, until };

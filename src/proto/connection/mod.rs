@@ -217,13 +217,18 @@ impl Connection {
         log::trace!("{work:?}: {status}");
         match &self.state {
             // A connection that does not come about flushes its receives; the connection manager's event says why.
+            State::Connecting(..) | State::Accepting { .. } if status == WcStatus::WR_FLUSH_ERR => {
+            }
+            // There is no queue pair, or nobody cares any more.
             State::ResolvingAddr(_)
             | State::ResolvingRoute(_)
-            | State::Connecting(..)
             | State::Backoff { .. }
             | State::Requested { .. }
-            | State::Accepting { .. }
             | State::Closed => {}
+            // The queue pair has failed, and ESTABLISHED would not mend it.
+            State::Connecting(..) | State::Accepting { .. } => {
+                self.fail(CloseReason::WorkRequest { status, vendor_err }, now);
+            }
             State::Established | State::Closing(_) | State::Draining(_) => {
                 let reason = self
                     .forgery(work, status)

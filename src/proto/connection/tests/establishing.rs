@@ -9,11 +9,11 @@ use super::{
 use crate::{
     proto::{
         Arrival, CloseReason, CmCall, CmInput, CmOp, Connection, Event, Mismatch, Output, Params,
-        Phase,
+        Phase, Work,
         frame::{Header, Kind},
         hello::Hello,
     },
-    status::{CmStatus, OsError, RejectReason},
+    status::{CmStatus, OsError, RejectReason, WcStatus},
 };
 
 #[test]
@@ -131,12 +131,57 @@ fn address_errors_are_retried_within_the_deadline_and_reported_after_it() {
         }
     }
     assert_eq!(now - start, Duration::from_secs(5));
-    assert!((5..10).contains(&attempts), "{attempts} attempts");
+    assert!((7..15).contains(&attempts), "{attempts} attempts");
     assert_eq!(
         conn.close_reason(),
         Some(&CloseReason::AddrResolution(timed_out)),
         "it says more than a timeout"
     );
+}
+
+#[test]
+fn clients_that_lost_the_same_server_come_back_at_different_times() {
+    let start = Instant::now();
+    let waits = |nonce| {
+        let mut conn = Connection::connect(params(), nonce, b"", start);
+        let mut now = start;
+        std::array::from_fn::<Duration, 4, _>(|_| {
+            let failed = CmStatus::from_raw(-libc::ETIMEDOUT);
+            conn.handle_cm_event(CmInput::AddrError(failed), now);
+            let until = conn.next_timeout().unwrap();
+            conn.handle_timeout(until);
+            until - std::mem::replace(&mut now, until)
+        })
+    };
+    assert_eq!(waits(1), waits(1), "a nonce has its waits");
+    assert_ne!(waits(1)[0], waits(2)[0]);
+    for nonce in 0..100 {
+        for (wait, longest) in waits(nonce).into_iter().zip([50, 100, 200, 400]) {
+            let longest = Duration::from_millis(longest);
+            assert!((longest / 2..=longest).contains(&wait), "{nonce}: {wait:?}");
+        }
+    }
+}
+
+#[test]
+fn a_work_request_that_fails_before_established_is_the_reason() {
+    let now = Instant::now();
+    let status = WcStatus::LOC_LEN_ERR;
+    let mut connecting = Connection::connect(params(), 1, b"", now);
+    connecting.handle_cm_event(CmInput::AddrResolved, now);
+    connecting.handle_cm_event(CmInput::RouteResolved, now);
+    let mut accepting = Connection::requested(params(), 1, &hello(1, 4).emit(b""), now).unwrap();
+    accepting.accept(b"", now);
+    for mut conn in [connecting, accepting] {
+        conn.handle_work_error(Work::Recv { buffer: 1 }, WcStatus::WR_FLUSH_ERR, 0, now);
+        assert_eq!(conn.close_reason(), None, "the event will say why");
+        conn.handle_work_error(Work::Recv { buffer: 0 }, status, 7, now);
+        let vendor_err = 7;
+        assert_eq!(
+            end(&mut conn),
+            CloseReason::WorkRequest { status, vendor_err }
+        );
+    }
 }
 
 #[test]

@@ -215,7 +215,7 @@ fn completions_and_failures() {
     expect("a flushed receive", |conn, now| conn.handle_work_error(Work::Recv { buffer: 0 }, WcStatus::WR_FLUSH_ERR, 0, now),
                                              [".",              ".",          ".",           ".",    ".",      ".",           DRAINING,   DRAINING, ".",      "."]);
     expect("a failed send", |conn, now| conn.handle_work_error(Work::Send { slot: 0 }, WcStatus::RETRY_EXC_ERR, 0, now),
-                                             [".",              ".",          ".",           ".",    ".",      ".",           DRAINING,   DRAINING, ".",      "."]);
+                                             [".",              ".",          CLOSED,        ".",    ".",      CLOSED,        DRAINING,   DRAINING, ".",      "."]);
     expect("one marker", |conn, _| conn.handle_drained(DrainSide::Send),
                                              [".",              ".",          ".",           ".",    ".",      ".",           ".",        ".",      ".",      "."]);
     expect("a failed post", |conn, now| conn.handle_post_failure(error, now),

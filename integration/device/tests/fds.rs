@@ -1,0 +1,518 @@
+//! The file descriptors for event loops: of endpoints and of listeners, on one host.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    os::fd::{AsRawFd, BorrowedFd},
+    thread,
+    time::Duration,
+};
+
+use device::{Lab, Watchdog, open_fds};
+use mio::unix::SourceFd;
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
+        resource::{Resource, getrlimit, setrlimit},
+    },
+};
+use rdmsg::{
+    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Message, Polling,
+    TrySendError, crossbeam_channel::Select,
+};
+
+/// Longer than anything here should take, even where each instruction is emulated.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
+    let engine = Engine::shared().unwrap();
+    let listener = Listener::bind_with(Lab::get().at(0), config, &engine).unwrap();
+    let address = listener.local_addr();
+    let connector = Connector::new().config(config.clone());
+    let client = thread::spawn(move || connector.connect(address).unwrap());
+    let server = listener.accept_timeout(PATIENCE).unwrap();
+    (client.join().unwrap(), server)
+}
+
+fn pair() -> (Endpoint, Endpoint) {
+    pair_with(&Config::default())
+}
+
+fn poll_for(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
+    let timeout = PollTimeout::try_from(timeout).unwrap();
+    poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout).unwrap() == 1
+}
+
+/// Whether an fd is readable now.
+fn readable(fd: BorrowedFd<'_>) -> bool {
+    poll_for(fd, Duration::ZERO)
+}
+
+/// Waits until an fd is readable, which stays so until something is taken.
+fn wait_readable(fd: BorrowedFd<'_>) {
+    assert!(poll_for(fd, PATIENCE), "the fd never became readable");
+    assert!(readable(fd), "it is level-triggered");
+}
+
+/// What an event loop does with an fd: waits for it, and takes until there is nothing.
+fn take_all(endpoint: &Endpoint, count: usize) -> Vec<Message> {
+    let fd = endpoint.event_fd().unwrap();
+    let mut taken = Vec::new();
+    while taken.len() < count {
+        wait_readable(fd);
+        taken.extend(std::iter::from_fn(|| endpoint.try_recv().unwrap()));
+    }
+    taken
+}
+
+/// Waits until something lies in the endpoint's channel, and leaves it there.
+fn wait_unread(endpoint: &Endpoint) {
+    let mut select = Select::new();
+    select.recv(endpoint.completions());
+    select.ready_timeout(PATIENCE).unwrap();
+}
+
+/// Sends without waiting until the window is full.
+fn fill(endpoint: &Endpoint) -> usize {
+    let mut sent = 0;
+    loop {
+        match endpoint.try_send(b"x") {
+            Ok(()) => sent += 1,
+            Err(TrySendError::Full) => return sent,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn epoll() -> Epoll {
+    Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap()
+}
+
+fn watch(epoll: &Epoll, fd: BorrowedFd<'_>, token: u64) {
+    let event = EpollEvent::new(EpollFlags::EPOLLIN, token);
+    epoll.add(fd, event).unwrap();
+}
+
+/// The tokens of the fds that are readable: at least one.
+fn events(epoll: &Epoll) -> Vec<u64> {
+    let mut events = [EpollEvent::empty(); 16];
+    let timeout = PollTimeout::try_from(PATIENCE).unwrap();
+    let count = epoll.wait(&mut events, timeout).unwrap();
+    assert!(count > 0, "no fd became readable");
+    events[..count].iter().map(EpollEvent::data).collect()
+}
+
+#[test]
+fn an_endpoints_fd_is_readable_exactly_while_there_is_something_to_take() {
+    let _watchdog = Watchdog::new(
+        "an_endpoints_fd_is_readable_exactly_while_there_is_something_to_take",
+        120,
+    );
+    let (client, server) = pair();
+    let fd = server.event_fd().unwrap();
+    assert!(!readable(fd), "nothing was sent");
+    for round in 0..20_u8 {
+        for part in 0..3 {
+            client.send(&[round, part]).unwrap();
+        }
+        let messages = take_all(&server, 3);
+        for (part, message) in (0..3).zip(&messages) {
+            assert_eq!(**message, [round, part]);
+        }
+        assert!(!readable(fd), "all was taken");
+        drop(messages);
+        assert!(!readable(fd), "what is given back is not there to take");
+    }
+    client.send(b"first").unwrap();
+    client.send(b"second").unwrap();
+    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"first");
+    wait_readable(fd);
+    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"second");
+    assert!(!readable(fd), "recv took the last");
+}
+
+#[test]
+fn the_end_is_readable_for_good() {
+    let _watchdog = Watchdog::new("the_end_is_readable_for_good", 120);
+    let (client, server) = pair();
+    let fd = server.event_fd().unwrap();
+    client.send(b"last words").unwrap();
+    client.close().unwrap();
+    let mut messages = 0;
+    let end = loop {
+        wait_readable(fd);
+        match server.try_recv() {
+            Ok(message) => messages += usize::from(message.is_some()),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(messages, 1);
+    assert!(matches!(end, Error::Disconnected(CloseReason::PeerClosed)));
+    for _ in 0..3 {
+        assert!(readable(fd));
+        assert!(server.try_recv().is_err());
+    }
+    // An fd that is asked for when all is over.
+    assert!(readable(client.event_fd().unwrap()));
+    assert!(matches!(
+        client.try_recv(),
+        Err(Error::Disconnected(CloseReason::LocallyClosed))
+    ));
+    assert!(readable(client.event_fd().unwrap()));
+}
+
+#[test]
+fn what_was_there_before_the_fd_makes_it_readable() {
+    let _watchdog = Watchdog::new("what_was_there_before_the_fd_makes_it_readable", 120);
+    let (client, server) = pair();
+    client.send(b"early").unwrap();
+    wait_unread(&server);
+    let fd = server.event_fd().unwrap();
+    assert!(readable(fd));
+    let epoll = epoll();
+    watch(&epoll, fd, 7);
+    assert_eq!(
+        events(&epoll),
+        [7],
+        "readable before it was registered, with nothing new since"
+    );
+    assert_eq!(*server.try_recv().unwrap().unwrap(), *b"early");
+    assert!(!readable(fd));
+}
+
+#[test]
+fn what_is_taken_from_the_channel_shows_with_the_next_try() {
+    let _watchdog = Watchdog::new(
+        "what_is_taken_from_the_channel_shows_with_the_next_try",
+        120,
+    );
+    let (client, server) = pair();
+    let fd = server.event_fd().unwrap();
+    client.send(b"around").unwrap();
+    wait_readable(fd);
+    server.completions().recv_timeout(PATIENCE).unwrap();
+    assert!(server.try_recv().unwrap().is_none());
+    assert!(!readable(fd));
+}
+
+#[test]
+fn waiting_threads_and_event_loops_take_turns() {
+    let _watchdog = Watchdog::new("waiting_threads_and_event_loops_take_turns", 240);
+    for polling in [Polling::Event, Polling::default(), Polling::Busy] {
+        let mut config = Config::default();
+        config.polling = polling;
+        let (client, server) = pair_with(&config);
+        // Threads poll before the fd is first asked for: the engine keeps away.
+        for _ in 0..20 {
+            client.send(b"a").unwrap();
+            server.recv_timeout(PATIENCE).unwrap();
+        }
+        let fd = server.event_fd().unwrap();
+        for i in 0..200_u32 {
+            client.send(&i.to_le_bytes()).unwrap();
+            let message = if i % 3 == 0 {
+                server.recv_timeout(PATIENCE).unwrap()
+            } else {
+                wait_readable(fd);
+                server.try_recv().unwrap().unwrap()
+            };
+            assert_eq!(*message, i.to_le_bytes());
+            assert!(!readable(fd));
+        }
+        // A thread that sleeps in recv while the fd is asked for.
+        let sleeper = thread::spawn({
+            let client = client.clone();
+            move || client.recv_timeout(PATIENCE).unwrap().into_vec()
+        });
+        let fd = client.event_fd().unwrap();
+        server.send(b"for the sleeper").unwrap();
+        assert_eq!(sleeper.join().unwrap(), b"for the sleeper");
+        server.send(b"for the loop").unwrap();
+        wait_readable(fd);
+        assert_eq!(*client.try_recv().unwrap().unwrap(), *b"for the loop");
+    }
+}
+
+#[test]
+fn a_refused_send_learns_from_the_fd_that_there_is_room() {
+    let _watchdog = Watchdog::new("a_refused_send_learns_from_the_fd_that_there_is_room", 120);
+    let mut config = Config::default();
+    config.receive_window = 8;
+    let (client, server) = pair_with(&config);
+    // The first refusal comes before the fd is asked for.
+    let mut sent = fill(&client);
+    let fd = client.event_fd().unwrap();
+    for _ in 0..20 {
+        // Grants may still be on their way.
+        while poll_for(fd, Duration::from_millis(50)) {
+            sent += fill(&client);
+        }
+        for _ in 0..sent {
+            server.recv_timeout(PATIENCE).unwrap();
+        }
+        wait_readable(fd);
+        assert!(
+            client.try_recv().unwrap().is_none(),
+            "it is not a message that makes it readable"
+        );
+        assert!(readable(fd), "until the next try_send");
+        client.try_send(b"y").unwrap();
+        assert!(!readable(fd), "it was told once");
+        sent = 1 + fill(&client);
+    }
+    server.abort(3);
+    wait_readable(fd);
+    assert!(matches!(
+        client.recv_timeout(PATIENCE),
+        Err(Error::Disconnected(CloseReason::PeerAborted(3)))
+    ));
+    assert!(matches!(
+        client.try_send(b"z"),
+        Err(TrySendError::Failed(_))
+    ));
+    assert!(readable(fd), "the end, for good");
+}
+
+/// Answers everything on an endpoint without waiting: what cannot be answered yet is kept.
+struct Echo {
+    endpoint: Endpoint,
+    unanswered: VecDeque<Message>,
+}
+
+impl Echo {
+    /// Does what can be done now. Says whether the connection goes on.
+    fn turn(&mut self) -> bool {
+        let goes_on = loop {
+            match self.endpoint.try_recv() {
+                Ok(Some(message)) => self.unanswered.push_back(message),
+                Ok(None) => break true,
+                Err(Error::Disconnected(CloseReason::PeerClosed)) => break false,
+                Err(error) => panic!("{error}"),
+            }
+        };
+        while let Some(message) = self.unanswered.front() {
+            match self.endpoint.try_send(message) {
+                Ok(()) => drop(self.unanswered.pop_front()),
+                Err(TrySendError::Full) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        goes_on
+    }
+}
+
+const CONNECTIONS: usize = 24;
+const MESSAGES: u32 = 150;
+
+/// Accepts and answers on all connections in one loop, until each was closed.
+fn echo_loop(listener: &Listener) {
+    const LISTENER: u64 = 0;
+    let epoll = epoll();
+    watch(&epoll, listener.event_fd().unwrap(), LISTENER);
+    let mut echoes = HashMap::new();
+    let (mut accepted, mut ended) = (0, 0);
+    while ended < CONNECTIONS {
+        for token in events(&epoll) {
+            if token == LISTENER {
+                while let Some(endpoint) = listener.try_accept().unwrap() {
+                    accepted += 1;
+                    watch(&epoll, endpoint.event_fd().unwrap(), accepted);
+                    let unanswered = VecDeque::new();
+                    let echo = Echo {
+                        endpoint,
+                        unanswered,
+                    };
+                    echoes.insert(accepted, echo);
+                }
+            } else if !echoes.get_mut(&token).unwrap().turn() {
+                let echo = echoes.remove(&token).unwrap();
+                assert!(echo.unanswered.is_empty());
+                epoll.delete(echo.endpoint.event_fd().unwrap()).unwrap();
+                ended += 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn many_endpoints_and_their_listener_live_in_one_epoll_loop() {
+    let _watchdog = Watchdog::new(
+        "many_endpoints_and_their_listener_live_in_one_epoll_loop",
+        300,
+    );
+    let lab = Lab::get();
+    let rnr = lab.rnr_naks();
+    let mut config = Config::default();
+    config.receive_window = 8;
+    let listener = Listener::bind_with(lab.at(0), &config, &Engine::shared().unwrap()).unwrap();
+    let address = listener.local_addr();
+    let server = thread::spawn(move || echo_loop(&listener));
+    let connector = Connector::new().config(config);
+    let clients: Vec<_> = (0..CONNECTIONS)
+        .map(|_| connector.connect(address).unwrap())
+        .collect();
+
+    let epoll = epoll();
+    for (client, token) in clients.iter().zip(0..) {
+        watch(&epoll, client.event_fd().unwrap(), token);
+    }
+    let mut progress = [(0_u32, 0_u32); CONNECTIONS];
+    let send = |at: usize, sent: &mut u32| {
+        while *sent < MESSAGES {
+            match clients[at].try_send(&[&sent.to_le_bytes()[..], &[at as u8; 100]].concat()) {
+                Ok(()) => *sent += 1,
+                Err(TrySendError::Full) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    for (at, (sent, _)) in progress.iter_mut().enumerate() {
+        send(at, sent);
+    }
+    while progress.iter().any(|(_, received)| *received < MESSAGES) {
+        for token in events(&epoll) {
+            let at = token as usize;
+            let (sent, received) = &mut progress[at];
+            while let Some(message) = clients[at].try_recv().unwrap() {
+                assert_eq!(message[..4], received.to_le_bytes(), "connection {at}");
+                assert_eq!(message[4..], [at as u8; 100]);
+                *received += 1;
+            }
+            send(at, sent);
+        }
+    }
+    for client in clients {
+        client.close().unwrap();
+    }
+    server.join().unwrap();
+    assert_eq!(lab.rnr_naks(), rnr);
+}
+
+#[test]
+fn a_listeners_fd_tells_of_requests_connections_and_the_end() {
+    let _watchdog = Watchdog::new(
+        "a_listeners_fd_tells_of_requests_connections_and_the_end",
+        120,
+    );
+    let engine = Engine::new().unwrap();
+    let listener = Listener::bind_with(Lab::get().at(0), &Config::default(), &engine).unwrap();
+    let address = listener.local_addr();
+    let fd = listener.event_fd().unwrap();
+    assert!(!readable(fd));
+    assert!(listener.try_accept().unwrap().is_none());
+
+    let client = thread::spawn(move || Endpoint::connect(address).unwrap());
+    let server = loop {
+        wait_readable(fd);
+        if let Some(endpoint) = listener.try_accept().unwrap() {
+            break endpoint;
+        }
+        // The request was taken, and nobody else wants to connect: readable again when it is established.
+    };
+    assert!(!readable(fd), "all was taken");
+    client.join().unwrap().send(b"hello").unwrap();
+    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"hello");
+
+    let client = thread::spawn(move || Endpoint::connect(address).unwrap_err());
+    wait_readable(fd);
+    let request = listener.try_request().unwrap();
+    assert!(!readable(fd));
+    assert!(listener.try_request().is_none());
+    request.reject(b"no").unwrap();
+    assert!(matches!(
+        client.join().unwrap(),
+        Error::Connect {
+            reason: CloseReason::Rejected { .. },
+            ..
+        }
+    ));
+
+    drop(server);
+    engine.shutdown();
+    for _ in 0..3 {
+        assert!(readable(fd), "the end, for good");
+        assert!(matches!(listener.try_accept(), Err(Error::EngineShutDown)));
+    }
+}
+
+#[test]
+fn an_fd_works_with_mio() {
+    let _watchdog = Watchdog::new("an_fd_works_with_mio", 120);
+    let (client, server) = pair();
+    let mut poll = mio::Poll::new().unwrap();
+    let fd = server.event_fd().unwrap().as_raw_fd();
+    poll.registry()
+        .register(&mut SourceFd(&fd), mio::Token(3), mio::Interest::READABLE)
+        .unwrap();
+    let sender = thread::spawn(move || {
+        (0..500_u32).for_each(|i| client.send(&i.to_le_bytes()).unwrap());
+        client.close().unwrap();
+    });
+    let mut events = mio::Events::with_capacity(4);
+    let mut received = 0_u32;
+    'connection: loop {
+        poll.poll(&mut events, Some(PATIENCE)).unwrap();
+        let event = events.iter().next().expect("an event in time");
+        assert!(event.token() == mio::Token(3) && event.is_readable());
+        // mio is edge-triggered: take until there is nothing.
+        loop {
+            match server.try_recv() {
+                Ok(Some(message)) => {
+                    assert_eq!(*message, received.to_le_bytes());
+                    received += 1;
+                }
+                Ok(None) => break,
+                Err(Error::Disconnected(CloseReason::PeerClosed)) => break 'connection,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    assert_eq!(received, 500);
+    sender.join().unwrap();
+}
+
+#[test]
+fn an_fd_that_cannot_be_made_is_reported_and_may_be_asked_for_again() {
+    let _watchdog = Watchdog::new(
+        "an_fd_that_cannot_be_made_is_reported_and_may_be_asked_for_again",
+        120,
+    );
+    let mut config = Config::default();
+    config.polling = Polling::Event;
+    let (client, server) = pair_with(&config);
+    let listener = Listener::bind(Lab::get().at(0)).unwrap();
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    // Fewer than there are: no fd is left, and those that exist go on.
+    setrlimit(Resource::RLIMIT_NOFILE, 3, hard).unwrap();
+    let errors = [server.event_fd().map(drop), listener.event_fd().map(drop)];
+    // What a thread sleeps with was there before.
+    let sleeper =
+        thread::spawn(move || (server.recv_timeout(PATIENCE).unwrap().into_vec(), server));
+    let sent = client.send(b"while there is no fd");
+    let (message, server) = sleeper.join().unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
+
+    for error in errors {
+        let error = error.unwrap_err();
+        assert!(
+            matches!(&error, Error::Os(os) if os.errno == nix::libc::EMFILE),
+            "{error:?}"
+        );
+        assert_eq!(
+            error.to_string(),
+            "eventfd: Too many open files (os error 24)"
+        );
+    }
+    sent.unwrap();
+    assert_eq!(message, b"while there is no fd");
+    let before = open_fds();
+    assert!(!readable(server.event_fd().unwrap()));
+    server.event_fd().unwrap();
+    assert_eq!(
+        open_fds(),
+        before + 1,
+        "one fd, however often it is asked for"
+    );
+    client.send(b"again").unwrap();
+    assert_eq!(*take_all(&server, 1)[0], *b"again");
+}

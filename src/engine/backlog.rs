@@ -1,0 +1,92 @@
+use std::{
+    os::fd::BorrowedFd,
+    sync::{Arc, OnceLock},
+};
+
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, unbounded};
+
+use super::signal::Signal;
+use crate::{endpoint::Endpoint, error::Error, listener::Request, status::OsError};
+
+/// A connection that was accepted, or why it was not established.
+pub(crate) type Accepted = Result<Endpoint, Error>;
+
+/// What a listener's program may take: requests, connections that were accepted, and at last the listener's end.
+#[derive(Debug)]
+pub(crate) struct Backlog {
+    requests: Receiver<Request>,
+    /// The sender is for the replies; it is here so that the channel never ends.
+    accepted: (Sender<Accepted>, Receiver<Accepted>),
+    /// Why nothing more will come.
+    end: OnceLock<Error>,
+    signal: Signal,
+}
+
+impl Backlog {
+    /// With room for this many requests. The sender is the engine's.
+    pub(crate) fn new(requests: usize) -> (Arc<Self>, Sender<Request>) {
+        let (sender, requests) = bounded(requests);
+        let backlog = Self {
+            requests,
+            accepted: unbounded(),
+            end: OnceLock::new(),
+            signal: Signal::default(),
+        };
+        (Arc::new(backlog), sender)
+    }
+
+    /// The requests as they come; the channel ends with the listener.
+    pub(crate) fn requests(&self) -> &Receiver<Request> {
+        &self.requests
+    }
+
+    /// What came of requests that were accepted.
+    pub(crate) fn accepted(&self) -> &Receiver<Accepted> {
+        &self.accepted.1
+    }
+
+    /// Why nothing more will come, once that is so. The engine may have gone without a word.
+    pub(crate) fn end(&self) -> Option<&Error> {
+        self.end.get()
+    }
+
+    /// The fd for event loops.
+    pub(crate) fn event_fd(&self) -> Result<BorrowedFd<'_>, OsError> {
+        let fd = self.signal.fd()?;
+        self.show();
+        Ok(fd)
+    }
+
+    /// Has the fd show whether there is anything to take. To be called by whoever took something.
+    pub(crate) fn show(&self) {
+        self.signal.update(|| {
+            let nothing = self.requests.is_empty() && self.accepted.1.is_empty();
+            !nothing || self.end.get().is_some()
+        });
+    }
+
+    /// Brings a request. One for which there is no room comes back.
+    pub(super) fn bring_request(
+        &self,
+        requests: &Sender<Request>,
+        request: Request,
+    ) -> Result<(), TrySendError<Request>> {
+        requests.try_send(request)?;
+        self.show();
+        Ok(())
+    }
+
+    /// Brings what came of a request that was accepted.
+    pub(super) fn bring_accepted(&self, accepted: Accepted) {
+        // It cannot fail: the receiver is here.
+        let _ = self.accepted.0.send(accepted);
+        self.show();
+    }
+
+    /// Nothing more will come, for this reason unless another was given before.
+    pub(super) fn finish(&self, why: Error) {
+        // A second reason changes nothing.
+        let _ = self.end.set(why);
+        self.show();
+    }
+}

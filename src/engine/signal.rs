@@ -1,0 +1,122 @@
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    sync::{Mutex, OnceLock},
+};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use super::link::lock;
+use crate::status::OsError;
+
+/// A file descriptor that is readable exactly while there is something to take, for those who ask for one. The others pay one look
+/// at an atomic.
+///
+/// Whoever puts something there, and whoever takes something away, calls [`update`](Self::update) afterwards. Updates follow one
+/// another, so the last one saw everything, and what it says holds.
+#[derive(Debug, Default)]
+pub(crate) struct Signal {
+    fd: OnceLock<EventFd>,
+    /// Whether the fd is readable: many things that come at once cost one write.
+    raised: Mutex<bool>,
+}
+
+impl Signal {
+    /// The fd, made when it is first asked for. Call [`update`](Self::update) afterwards.
+    pub(crate) fn fd(&self) -> Result<BorrowedFd<'_>, OsError> {
+        let fd = match self.fd.get() {
+            Some(fd) => fd,
+            None => {
+                let fd = eventfd()?;
+                self.fd.get_or_init(|| fd)
+            }
+        };
+        Ok(fd.as_fd())
+    }
+
+    /// Whether the fd was asked for.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.fd.get().is_some()
+    }
+
+    /// Makes the fd readable, or not, as `ready` says, which is called only if there is an fd.
+    pub(crate) fn update(&self, ready: impl FnOnce() -> bool) {
+        let Some(fd) = self.fd.get() else { return };
+        let mut raised = lock(&self.raised);
+        let ready = ready();
+        if ready != *raised {
+            // Neither can fail: the counter goes from 0 to 1 and back.
+            let _ = if ready {
+                fd.write(1).map(drop)
+            } else {
+                fd.read().map(drop)
+            };
+            *raised = ready;
+        }
+    }
+}
+
+/// An eventfd that is not inherited, and on which nobody blocks.
+pub(super) fn eventfd() -> Result<EventFd, OsError> {
+    EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+        .map_err(|errno| OsError::new("eventfd", errno as i32))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicU32, Ordering},
+        thread,
+    };
+
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+    use super::*;
+
+    fn readable(fd: BorrowedFd<'_>, timeout: PollTimeout) -> bool {
+        poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout).unwrap() == 1
+    }
+
+    #[test]
+    fn nobody_is_asked_before_the_fd_is_wanted() {
+        let signal = Signal::default();
+        signal.update(|| panic!("there is no fd"));
+        assert!(!signal.is_wanted());
+    }
+
+    #[test]
+    fn the_fd_is_readable_while_there_is_something() {
+        let signal = Signal::default();
+        let fd = signal.fd().unwrap();
+        for ready in [false, true, true, false, false, true] {
+            signal.update(|| ready);
+            assert_eq!(readable(fd, PollTimeout::ZERO), ready);
+        }
+    }
+
+    #[test]
+    fn no_wake_is_lost_between_a_giver_and_a_taker() {
+        const THINGS: u32 = 20_000;
+        let signal = Signal::default();
+        let fd = signal.fd().unwrap();
+        let there = AtomicU32::new(0);
+        let ready = || there.load(Ordering::SeqCst) > 0;
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..THINGS {
+                    there.fetch_add(1, Ordering::SeqCst);
+                    signal.update(ready);
+                }
+            });
+            let mut taken = 0;
+            while taken < THINGS {
+                assert!(
+                    readable(fd, PollTimeout::from(10_000_u16)),
+                    "{taken} taken, {there:?} there"
+                );
+                taken += there.swap(0, Ordering::SeqCst);
+                signal.update(ready);
+            }
+        });
+        assert!(!readable(fd, PollTimeout::ZERO));
+    }
+}
