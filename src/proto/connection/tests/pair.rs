@@ -8,7 +8,9 @@ use super::side::{Cm, Completion, InFlight, Kept, Side, What, lent};
 use crate::{
     proto::{
         Arrival, CONTROL_RECEIVES, CloseReason, CmCall, CmInput, CmOp, Connection, DrainSide,
-        Event, HEADER_LEN, Output, Params, SendRefused, Work, connection::Transfer,
+        Event, HEADER_LEN, Output, Params, SendRefused, Work,
+        connection::{Flush, Transfer},
+        frame::{Descriptor, Header, Kind},
     },
     status::{OsError, WcStatus},
 };
@@ -486,6 +488,24 @@ impl Pair {
 
     pub(super) fn delivered(&self, at: usize) -> bool {
         self.sides[at].ended.as_ref().expect("it has ended").1
+    }
+
+    /// Announces a large message that no connection made.
+    pub(super) fn forge_large(&mut self, from: usize, descriptor: &Descriptor) {
+        let header = Header {
+            kind: Kind::Rendezvous,
+            grant: self.sides[from].params.window.into(),
+            len: 24,
+            arg: 0,
+        };
+        self.forge(from, &[&header.emit()[..], &descriptor.emit()].concat());
+    }
+
+    /// Asks the peer how far it has come.
+    pub(super) fn flush(&mut self, at: usize) -> Flush {
+        let flush = self.sides[at].conn.flush().expect("it is established");
+        self.settle(at);
+        flush
     }
 
     /// Puts bytes on the wire that no connection made.

@@ -19,6 +19,7 @@ enum Op {
     Step(Step),
     Send(usize),
     SendLarge { at: usize, len: u64 },
+    Flush(usize),
     Release { at: usize, oldest: bool },
     Wait(u16),
     Close(usize),
@@ -50,6 +51,7 @@ fn life() -> impl Strategy<Value = Op> {
         5 => side().prop_map(Op::Send),
         3 => (side(), 1_u64..8 << 20).prop_map(|(at, len)| Op::SendLarge { at, len }),
         4 => (side(), any::<bool>()).prop_map(|(at, oldest)| Op::Release { at, oldest }),
+        1 => side().prop_map(Op::Flush),
         1 => (0_u16..1500).prop_map(Op::Wait),
     ]
 }
@@ -90,6 +92,9 @@ fn apply(pair: &mut Pair, op: Op) {
             // What fits an eager frame goes in one.
             pair.send_large(at, len.max(65));
         }
+        Op::Flush(at) if alive(pair, at) && pair.sides[at].conn.close_reason().is_none() => {
+            pair.flush(at);
+        }
         Op::Release { at, oldest } => pair.release(at, oldest),
         Op::Wait(millis) => pair.wait(Duration::from_millis(millis.into())),
         Op::Close(at) if alive(pair, at) => pair.close(at),
@@ -100,6 +105,7 @@ fn apply(pair: &mut Pair, op: Op) {
         Op::Step(_)
         | Op::Send(_)
         | Op::SendLarge { .. }
+        | Op::Flush(_)
         | Op::Close(_)
         | Op::Abort(_)
         | Op::Kill(_)

@@ -1,0 +1,117 @@
+//! Messages up to the eager size cost no allocation, on either side.
+#![allow(unsafe_code)]
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+    thread,
+};
+
+use device::{PATIENCE, Watchdog, pair_with};
+use rdmsg::{Config, Endpoint, Polling};
+
+/// The system's allocator, counting for each thread.
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: everything is passed on to the system's allocator; counting touches a thread-local without a destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.set(COUNT.get() + 1);
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.dealloc(start, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// How many allocations this thread makes in `work`.
+fn allocations(work: impl FnOnce()) -> u64 {
+    let before = COUNT.get();
+    work();
+    COUNT.get() - before
+}
+
+const ROUNDS: usize = 500;
+
+fn echo(endpoint: &Endpoint, rounds: usize) {
+    for _ in 0..rounds {
+        let message = endpoint.recv_timeout(PATIENCE).unwrap();
+        endpoint.send(&message).unwrap();
+    }
+}
+
+fn ask(endpoint: &Endpoint, message: &[u8], rounds: usize) {
+    for _ in 0..rounds {
+        endpoint.send(message).unwrap();
+        let answer = endpoint.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(answer.len(), message.len());
+    }
+}
+
+#[test]
+fn the_counter_counts() {
+    assert_eq!(allocations(|| drop(Box::new(7))), 1);
+    assert_eq!(allocations(|| ()), 0);
+}
+
+#[test]
+fn eager_messages_allocate_nothing() {
+    let _watchdog = Watchdog::new("eager_messages_allocate_nothing", 120);
+    for polling in [Polling::default(), Polling::Busy, Polling::Event] {
+        for len in [0, 64, 16 * 1024] {
+            let mut config = Config::default();
+            config.polling = polling;
+            let (client, server) = pair_with(&config);
+            let answering = thread::spawn(move || {
+                // The first messages find rings and queues of their last size.
+                echo(&server, 100);
+                let count = allocations(|| echo(&server, ROUNDS));
+                (count, server)
+            });
+            let message = vec![7; len];
+            ask(&client, &message, 100);
+            let asking = allocations(|| ask(&client, &message, ROUNDS));
+            let (answering, server) = answering.join().unwrap();
+            assert_eq!((asking, answering), (0, 0), "{polling:?}, {len} bytes");
+            client.close().unwrap();
+            drop(server);
+        }
+    }
+}
+
+#[test]
+fn a_full_window_and_its_grants_allocate_nothing() {
+    let _watchdog = Watchdog::new("a_full_window_and_its_grants_allocate_nothing", 120);
+    let (client, server) = pair_with(&Config::default());
+    let reading = thread::spawn(move || {
+        let read = |count| {
+            for _ in 0..count {
+                drop(server.recv_timeout(PATIENCE).unwrap());
+            }
+        };
+        read(1000);
+        let count = allocations(|| read(5000));
+        (count, server)
+    });
+    let write = |count| {
+        for _ in 0..count {
+            client.send(&[7; 500]).unwrap();
+        }
+    };
+    write(1000);
+    let writing = allocations(|| write(5000));
+    let (reading, server) = reading.join().unwrap();
+    assert_eq!((writing, reading), (0, 0));
+    client.close().unwrap();
+    drop(server);
+}
