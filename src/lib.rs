@@ -36,6 +36,7 @@
 //! * A **message** is a run of bytes that arrives whole, or not at all, and in order.
 //! * A **credit** is the right to send one message: the receiver has a receive posted for it. The **window** is how many there are.
 //! * A **grant** renews credits. It travels with messages of the other direction, or alone.
+//! * An **eager** message goes into a buffer that is posted for it; a **large** one is read by its receiver from memory that its sender **lends**.
 //! * The **hello** is what the two sides tell each other while they connect: [`Negotiated`] is what comes of it.
 //! * A connection is **drained** when all its work requests have come back from the device.
 //!
@@ -69,10 +70,77 @@
 //! # }
 //! ```
 //!
+//! Programs built around an event loop take a connection's or listener's [fd](Endpoint::event_fd), which epoll, mio or polling can watch, and then use
+//! the methods that do not wait: [`try_recv`](Endpoint::try_recv), [`try_send`](Endpoint::try_send), [`try_accept`](Listener::try_accept).
+//!
+//! # Large messages
+//!
+//! Messages up to the [eager size](Config::eager_size) go right into a buffer that waits for them. A longer one stays in registered memory of its
+//! sender until the receiver's library has read it, which costs one exchange more, but no buffer has to wait for it: the limit is
+//! [`Config::max_message`], 1 GiB by default. The order of messages is kept across both kinds, and how much memory they take on either side is
+//! bounded by [`Config::large_memory`].
+//!
+//! Whoever fills a buffer anyway can fill registered memory and save the copy:
+//!
+//! ```no_run
+//! # fn main() -> Result<(), rdmsg::Error> {
+//! # let endpoint = rdmsg::Endpoint::connect("10.8.0.1:7471")?;
+//! let mut buffer = endpoint.buffer(8 << 20)?;
+//! buffer.fill(7);
+//! endpoint.send_owned(buffer)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Knowing what arrived
+//!
+//! `send` returns when a message is on its way. Three things tell that it has arrived: [`Endpoint::flush`] waits for all that was sent so far;
+//! [`Endpoint::send_with_id`] gives it an id that comes back as [`Completion::Sent`]; and a [`close`](Endpoint::close) that succeeds vouches
+//! for everything. All of them speak of the peer's library. What its application makes of a message only an answer can tell.
+//!
+//! Each id comes back exactly once, as a success or as [`Completion::Failed`]. Completions of all kinds are taken with [`Endpoint::next`] or from
+//! [`Endpoint::completions`].
+//!
+//! # Memory of the peer
+//!
+//! One-sided operations read and write a peer's memory without its program: the peer makes a [`Region`], says what others may do with it, and
+//! sends its [`Token`].
+//!
+//! ```no_run
+//! use rdmsg::{Completion, Endpoint, RemoteAccess, Token};
+//!
+//! # fn main() -> Result<(), rdmsg::Error> {
+//! // The one who has the memory:
+//! # let endpoint = Endpoint::connect("10.8.0.1:7471")?;
+//! let table = endpoint.region(1 << 20, RemoteAccess::READ)?;
+//! table.copy_in(0, b"what others may know");
+//! endpoint.send(&table.token().to_bytes())?;
+//!
+//! // The one who reads it:
+//! let message = endpoint.recv()?;
+//! if let Ok(bytes) = message.as_ref().try_into() {
+//!     let token = Token::from_bytes(bytes);
+//!     let here = endpoint.region(20, RemoteAccess::NONE)?;
+//!     endpoint.read(&here, 0..20, &token, 0, 1)?;
+//!     while !matches!(endpoint.next()?, Completion::Read(1)) {}
+//!     let mut known = [0; 20];
+//!     here.copy_out(0, &mut known);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Watching
+//!
+//! [`Endpoint::statistics`] and [`Engine::statistics`] count messages, bytes, stalls and grants and say what is held; [`Endpoint::device_counters`]
+//! has what the device counts, lost packets for instance. With the `log` crate's `debug` level each connection tells its steps, under one name:
+//! `conn 17 to 10.8.0.1:7471`. Single messages are logged at no level above `trace`.
+//!
 //! # The end
 //!
 //! [`Endpoint::close`] delivers what was sent, tells the peer, and says whether everything arrived. Dropping the last handle does the same
-//! in the background. However a connection ends, each side learns it once, after all messages, with the first cause:
+//! in the background, within [`Config::close_timeout`]. A connection closes as a whole: when one side has closed, the other can send no more, and what
+//! it sent before still arrives. Programs that say "I am done" and go on receiving say so in a message. However a connection ends, each side learns it once, after all messages, with the first cause:
 //! [`CloseReason`]. A peer that vanishes is noticed by a failing send, or by [keepalive](Config::keepalive_interval) where nothing is sent.
 //!
 //! # Below
