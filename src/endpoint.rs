@@ -372,14 +372,14 @@ impl Endpoint {
     /// A file descriptor for event loops: `epoll`, `poll`, mio, polling, or tokio's `AsyncFd` over a
     /// [`try_clone_to_owned`](BorrowedFd::try_clone_to_owned). It is made when it is first asked for.
     ///
-    /// It is readable while [`try_recv`](Self::try_recv) has something to return: a message, or the connection's end, and that for
-    /// good. When [`try_send`](Self::try_send) was refused as [full](TrySendError::Full), it is readable as well from when there is room
+    /// It is readable while [`try_next`](Self::try_next) has something to return: a message, another completion, or the connection's end,
+    /// and that for good. Programs that ask for no other completions may call [`try_recv`](Self::try_recv) instead. When [`try_send`](Self::try_send) was refused as [full](TrySendError::Full), it is readable as well from when there is room
     /// until the next `try_send`, by whichever thread. It is level-triggered: register it for reading, never read or write it, and
-    /// after an event call `try_recv` until there is nothing. Handles that are clones have one fd between them, which is closed with
+    /// after an event call `try_next` or `try_recv` until there is nothing. Handles that are clones have one fd between them, which is closed with
     /// the connection's last handle and message.
     ///
     /// What is taken from [`completions`](Self::completions) is not seen here at once: the fd may stay readable until the next
-    /// `try_recv`. Once the fd was asked for, the engine's thread polls this connection at all times, so that the fd is never late.
+    /// `try_next` or `try_recv`. Once the fd was asked for, the engine's thread polls this connection at all times, so that the fd is never late.
     ///
     /// # Errors
     ///

@@ -70,8 +70,29 @@
 //! # }
 //! ```
 //!
-//! Programs built around an event loop take a connection's or listener's [fd](Endpoint::event_fd), which epoll, mio or polling can watch, and then use
-//! the methods that do not wait: [`try_recv`](Endpoint::try_recv), [`try_send`](Endpoint::try_send), [`try_accept`](Listener::try_accept).
+//! Programs with an event loop of their own register the [`event_fd`](Endpoint::event_fd) of each endpoint and
+//! [listener](Listener::event_fd), and call [`try_recv`](Endpoint::try_recv) and [`try_accept`](Listener::try_accept) when it is readable:
+//!
+//! ```no_run
+//! use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+//! # use rdmsg::Endpoint;
+//!
+//! # fn serve(endpoints: &[Endpoint]) -> Result<(), Box<dyn std::error::Error>> {
+//! let epoll = Epoll::new(EpollCreateFlags::empty())?;
+//! for (endpoint, token) in endpoints.iter().zip(0..) {
+//!     epoll.add(endpoint.event_fd()?, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
+//! }
+//! let mut events = [EpollEvent::empty(); 64];
+//! loop {
+//!     let count = epoll.wait(&mut events, EpollTimeout::NONE)?;
+//!     for event in &events[..count] {
+//!         while let Some(message) = endpoints[event.data() as usize].try_recv()? {
+//!             println!("{} bytes", message.len());
+//!         }
+//!     }
+//! }
+//! # }
+//! ```
 //!
 //! # Large messages
 //!

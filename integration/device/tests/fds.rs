@@ -17,8 +17,8 @@ use nix::{
     },
 };
 use rdmsg::{
-    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Message, Polling,
-    TrySendError, crossbeam_channel::Select,
+    CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Message,
+    Polling, TrySendError, crossbeam_channel::Select,
 };
 
 /// Longer than anything here should take, even where each instruction is emulated.
@@ -192,6 +192,29 @@ fn what_is_taken_from_the_channel_shows_with_the_next_try() {
     wait_readable(fd);
     server.completions().recv_timeout(PATIENCE).unwrap();
     assert!(server.try_recv().unwrap().is_none());
+    assert!(!readable(fd));
+}
+
+#[test]
+fn completions_of_operations_are_there_to_take_as_well() {
+    let _watchdog = Watchdog::new("completions_of_operations_are_there_to_take_as_well", 120);
+    let (client, server) = pair();
+    let fd = client.event_fd().unwrap();
+    client.send_with_id(b"question", 7).unwrap();
+    wait_readable(fd);
+    assert!(client.try_recv().unwrap().is_none(), "it is no message");
+    assert!(readable(fd), "it is put aside, for try_next");
+    assert!(matches!(client.try_next(), Ok(Some(Completion::Sent(7)))));
+    assert!(!readable(fd));
+    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"question");
+    // Above the eager size, by way of the fd.
+    let large = vec![5; 1 << 20];
+    let sender = thread::spawn({
+        let (server, large) = (server.clone(), large.clone());
+        move || server.send(&large).unwrap()
+    });
+    assert_eq!(*take_all(&client, 1)[0], *large);
+    sender.join().unwrap();
     assert!(!readable(fd));
 }
 

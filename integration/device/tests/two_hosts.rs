@@ -8,9 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use device::{Lab, Watchdog};
+use device::{Lab, Watchdog, pattern};
 use rdmsg::{
-    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Polling, status::WcStatus,
+    CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Polling,
+    RemoteAccess, Token, status::WcStatus,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -95,6 +96,107 @@ fn messages_come_back_as_they_went() {
             |e| ask(&e),
         );
     }
+}
+
+#[test]
+fn large_messages_cross_the_wire_both_ways_and_in_order() {
+    let sizes = [1, 20_000, 3 << 20, 100, 1 << 20, 0, 70_000];
+    let talk = |endpoint: Endpoint, closes: bool| {
+        let sender = thread::spawn({
+            let endpoint = endpoint.clone();
+            move || {
+                for number in 0..21 {
+                    let message = pattern(number, sizes[number as usize % sizes.len()]);
+                    if number % 2 == 0 {
+                        endpoint.send(&message).unwrap();
+                    } else {
+                        let mut buffer = endpoint.buffer(message.len()).unwrap();
+                        buffer.copy_from_slice(&message);
+                        endpoint.send_owned(buffer).unwrap();
+                    }
+                }
+                endpoint.flush_timeout(PATIENCE).unwrap();
+            }
+        });
+        for number in 0..21 {
+            let expected = pattern(number, sizes[number as usize % sizes.len()]);
+            let message = endpoint.recv_timeout(PATIENCE).unwrap();
+            assert!(*message == *expected, "message {number}");
+        }
+        sender.join().unwrap();
+        if closes {
+            endpoint.close().unwrap();
+        } else {
+            let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+            assert!(
+                matches!(end, Error::Disconnected(CloseReason::PeerClosed)),
+                "{end:?}"
+            );
+        }
+    };
+    on_two_hosts(
+        "large_messages_cross_the_wire_both_ways_and_in_order",
+        7520,
+        &Config::default(),
+        |e| talk(e, false),
+        |e| talk(e, true),
+    );
+}
+
+#[test]
+fn one_sided_operations_reach_the_other_hosts_memory() {
+    let owner = |endpoint: Endpoint| {
+        let region = endpoint.region(1 << 20, RemoteAccess::ALL).unwrap();
+        region.copy_in(0, &pattern(1, 1 << 20));
+        endpoint.send(&region.token().to_bytes()).unwrap();
+        let word = match endpoint.next_timeout(PATIENCE).unwrap() {
+            Completion::Immediate(immediate) => immediate.word(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(word, 7);
+        let mut written = vec![0; 5000];
+        region.copy_out(100, &mut written);
+        assert!(written == pattern(2, 5000));
+        let mut number = [0; 8];
+        region.copy_out(8192, &mut number);
+        assert_eq!(u64::from_ne_bytes(number), 42);
+        let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+        assert!(
+            matches!(end, Error::Disconnected(CloseReason::PeerClosed)),
+            "{end:?}"
+        );
+    };
+    let user = |endpoint: Endpoint| {
+        let message = endpoint.recv_timeout(PATIENCE).unwrap();
+        let token = Token::from_bytes(message.as_ref().try_into().unwrap());
+        let next = || endpoint.next_timeout(PATIENCE).unwrap();
+        let here = endpoint.region(1 << 20, RemoteAccess::NONE).unwrap();
+        endpoint.read(&here, 0..1 << 20, &token, 0, 1).unwrap();
+        assert!(matches!(next(), Completion::Read(1)));
+        let mut read = vec![0; 1 << 20];
+        here.copy_out(0, &mut read);
+        assert!(read == pattern(1, 1 << 20));
+        let before = u64::from_ne_bytes(read[8192..8200].try_into().unwrap());
+        endpoint
+            .compare_swap(&here, 0, &token, 8192, before, 40, 2)
+            .unwrap();
+        assert!(matches!(next(), Completion::Fetched { id: 2, value } if value == before));
+        endpoint.fetch_add(&here, 0, &token, 8192, 2, 3).unwrap();
+        assert!(matches!(next(), Completion::Fetched { id: 3, value: 40 }));
+        here.copy_in(0, &pattern(2, 5000));
+        endpoint
+            .write_with_imm(&here, 0..5000, &token, 100, 7, 4)
+            .unwrap();
+        assert!(matches!(next(), Completion::Written(4)));
+        endpoint.close().unwrap();
+    };
+    on_two_hosts(
+        "one_sided_operations_reach_the_other_hosts_memory",
+        7521,
+        &Config::default(),
+        owner,
+        user,
+    );
 }
 
 #[test]
