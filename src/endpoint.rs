@@ -264,25 +264,21 @@ impl Endpoint {
 
     /// Takes the next message from the channel, and puts aside what comes before it.
     fn take(&self) -> Option<Result<Message, Error>> {
-        let taken = self.take_message();
-        self.show();
-        taken
-    }
-
-    fn take_message(&self) -> Option<Result<Message, Error>> {
-        loop {
+        let taken = loop {
             match self.inner.completions.try_recv() {
-                Ok(Completion::Received(message)) => return Some(Ok(message)),
+                Ok(Completion::Received(message)) => break Some(Ok(message)),
                 Ok(Completion::Disconnected(reason)) => {
-                    return Some(Err(Error::Disconnected(reason)));
+                    break Some(Err(Error::Disconnected(reason)));
                 }
                 Ok(other) => {
                     self.inner.link.aside.fetch_add(1, Ordering::Relaxed);
                     self.aside().push_back(other);
                 }
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return self.take_end(),
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break self.take_end(),
             }
-        }
+        };
+        self.show();
+        taken
     }
 
     /// The end, which this or another handle may have taken from the channel already.
@@ -341,22 +337,24 @@ impl Endpoint {
     }
 
     fn take_any(&self) -> Option<Result<Completion, Error>> {
-        let taken = self.take_next();
+        let taken = match self.take_aside() {
+            Some(completion) => Some(Ok(completion)),
+            None => match self.inner.completions.try_recv() {
+                Ok(completion) => Some(Ok(completion)),
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => self.take_end(),
+            },
+        };
         self.show();
         taken
     }
 
-    fn take_next(&self) -> Option<Result<Completion, Error>> {
-        if self.inner.link.aside.load(Ordering::Relaxed) > 0
-            && let Some(completion) = self.aside().pop_front()
-        {
-            self.inner.link.aside.fetch_sub(1, Ordering::Relaxed);
-            return Some(Ok(completion));
+    fn take_aside(&self) -> Option<Completion> {
+        if self.inner.link.aside.load(Ordering::Relaxed) == 0 {
+            return None;
         }
-        match self.inner.completions.try_recv() {
-            Ok(completion) => Some(Ok(completion)),
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => self.take_end(),
-        }
+        let completion = self.aside().pop_front()?;
+        self.inner.link.aside.fetch_sub(1, Ordering::Relaxed);
+        Some(completion)
     }
 
     /// Everything that happens on this connection, as a channel: for [`crossbeam_channel::select!`] over several connections.
@@ -390,8 +388,7 @@ impl Endpoint {
 
     /// Has the fd show whether there is anything to take.
     fn show(&self) {
-        let link = &self.inner.link;
-        link.show(|| !self.inner.completions.is_empty() || link.aside.load(Ordering::Relaxed) > 0);
+        self.inner.link.show(|| !self.inner.completions.is_empty());
     }
 
     /// Closes the connection and waits until that is done, at most [`close_timeout`](crate::Config::close_timeout) and some.

@@ -394,7 +394,9 @@ impl Link {
     }
 
     fn is_ready(&self) -> bool {
-        self.over.load(Ordering::Acquire) || self.room.there.load(Ordering::SeqCst)
+        self.over.load(Ordering::Acquire)
+            || self.room.there.load(Ordering::SeqCst)
+            || self.aside.load(Ordering::Relaxed) > 0
     }
 
     /// Whether room was there for a send that was refused before; it is about to try, and nobody need tell it any more.
@@ -453,6 +455,14 @@ impl Core {
         match (&self.ended, self.conn.close_reason()) {
             (Some((reason, _)), _) | (None, Some(reason)) => reason.clone(),
             (None, None) => CloseReason::LocallyClosed,
+        }
+    }
+
+    /// Refuses what makes no sense after the end, of which the state machine need not know: see `cut_off`.
+    pub(super) fn check_not_ended(&self) -> Result<(), Error> {
+        match &self.ended {
+            None => Ok(()),
+            Some((reason, _)) => Err(Error::Disconnected(reason.clone())),
         }
     }
 
@@ -538,11 +548,11 @@ impl Core {
                 }
                 Output::Event(Event::Arrived(arrival)) => self.deliver(link, arrival),
                 Output::Event(Event::Taken(count)) => self.taken(count),
-                Output::Event(Event::Answered) => self.aftermath.wake = true,
                 Output::Event(Event::Writable) => {
                     self.aftermath.wake = true;
                     self.aftermath.room = true;
                 }
+                Output::Event(Event::Answered) => self.aftermath.wake = true,
                 Output::Event(Event::Disconnected { reason, delivered }) => {
                     log::debug!("{link}: ended: {reason}");
                     self.end(reason, delivered);
@@ -705,10 +715,12 @@ impl fmt::Debug for Link {
 
 #[cfg(test)]
 mod tests {
+    use std::io::IoSlice;
+
     use crossbeam_channel::bounded;
 
     use super::*;
-    use crate::{TrySendError, config::Config, engine::Outgoing};
+    use crate::{config::Config, engine::Outgoing, error::TrySendError};
 
     #[test]
     fn a_connection_that_was_cut_off_says_so_in_every_call() {
@@ -727,8 +739,9 @@ mod tests {
         assert_eq!(link.ended(), None);
         link.with_core(Core::cut_off);
         assert_eq!(link.ended(), Some((CloseReason::LocallyAborted, false)));
+        let parts = [IoSlice::new(b"late")];
         assert!(matches!(
-            link.try_send(&mut Outgoing::new(&[], None)),
+            link.try_send(&mut Outgoing::new(&parts, None)),
             Err(TrySendError::Failed(Error::Disconnected(
                 CloseReason::LocallyAborted
             )))

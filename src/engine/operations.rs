@@ -149,6 +149,7 @@ impl Link {
 
 impl Core {
     fn try_operate(&mut self, checked: &Checked, link: &Link) -> Result<(), TrySendError> {
+        self.check_not_ended()?;
         if !self.may_tell_of_one_more(link) {
             return Err(TrySendError::Failed(Error::CompletionsNotTaken));
         }

@@ -107,6 +107,7 @@ impl Core {
         message: &mut Outgoing<'_>,
         link: &Link,
     ) -> Result<Option<()>, TrySendError> {
+        self.check_not_ended()?;
         let refused = |refused| match refused {
             SendRefused::Blocked => TrySendError::Full,
             SendRefused::TooLong { limit } => TrySendError::Failed(Error::MessageTooLong {
@@ -115,9 +116,6 @@ impl Core {
             }),
             SendRefused::Closed(reason) => TrySendError::Failed(Error::Disconnected(reason)),
         };
-        if let Some((reason, _)) = &self.ended {
-            return Err(TrySendError::Failed(Error::Disconnected(reason.clone())));
-        }
         self.conn.may_send(message.len).map_err(refused)?;
         if message.id.is_some() && !self.may_tell_of_one_more(link) {
             return Err(TrySendError::Failed(Error::CompletionsNotTaken));
