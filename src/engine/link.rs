@@ -724,14 +724,13 @@ mod tests {
 
     #[test]
     fn a_connection_that_was_cut_off_says_so_in_every_call() {
-        let (sender, _commands) = bounded(8);
         let (completions, ends) = bounded(1);
         let params = Config::default().params();
         let link = Link::new(
             16,
             SocketAddr::from(([10, 8, 0, 1], 7471)),
             Polling::default(),
-            Mailbox::new(sender).unwrap(),
+            Mailbox::new().unwrap(),
             Connection::connect(params, 1, b"", Instant::now()),
             completions,
             1,

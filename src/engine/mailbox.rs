@@ -1,15 +1,13 @@
 use std::{
+    collections::VecDeque,
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex},
 };
 
 use crossbeam_channel::Sender;
 use nix::sys::eventfd::EventFd;
 
-use super::{Engine, EngineStatistics, Link, backlog::Backlog, signal::eventfd};
+use super::{Engine, EngineStatistics, Link, backlog::Backlog, link::lock, signal::eventfd};
 use crate::{
     config::Config,
     endpoint::Endpoint,
@@ -85,43 +83,48 @@ pub(crate) enum Command {
     ShutDown,
 }
 
-/// The engine's command queue and the fd that wakes its thread.
+/// The engine's command queue and the fd that wakes its thread. The queue keeps the memory that it once needed, so that waking the thread
+/// allocates nothing.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    commands: Sender<Command>,
+    /// `None` when the engine's thread has ended.
+    queue: Mutex<Option<VecDeque<Command>>>,
     bell: EventFd,
-    /// Set when the engine's thread ends.
-    abandoned: AtomicBool,
 }
 
 impl Mailbox {
-    pub(super) fn new(commands: Sender<Command>) -> Result<Arc<Self>, OsError> {
-        let bell = eventfd()?;
+    pub(super) fn new() -> Result<Arc<Self>, OsError> {
         Ok(Arc::new(Self {
-            commands,
-            bell,
-            abandoned: AtomicBool::new(false),
+            queue: Mutex::new(Some(VecDeque::with_capacity(64))),
+            bell: eventfd()?,
         }))
     }
 
     /// Queues a command and wakes the thread. Says `false` where the engine has ended.
     pub(crate) fn send(&self, command: Command) -> bool {
-        if self.commands.send(command).is_err() {
-            return false;
+        match &mut *lock(&self.queue) {
+            Some(queue) => queue.push_back(command),
+            None => return false,
         }
         // It fails only when the counter is full, and then the thread is awake anyway.
         let _ = self.bell.write(1);
         true
     }
 
-    /// Whether there is still somebody who reads it.
-    pub(super) fn is_read(&self) -> bool {
-        !self.abandoned.load(Ordering::Acquire)
+    /// Takes the next command.
+    pub(super) fn take(&self) -> Option<Command> {
+        lock(&self.queue).as_mut()?.pop_front()
     }
 
-    /// Nobody reads it any more.
+    /// Whether there is still somebody who reads it.
+    pub(super) fn is_read(&self) -> bool {
+        lock(&self.queue).is_some()
+    }
+
+    /// Nobody reads it any more. Whoever waits for a reply learns it from that.
     pub(super) fn abandon(&self) {
-        self.abandoned.store(true, Ordering::Release);
+        let left = lock(&self.queue).take();
+        drop(left);
     }
 
     pub(super) fn bell(&self) -> &EventFd {

@@ -23,7 +23,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use crossbeam_channel::{bounded, unbounded};
+use crossbeam_channel::bounded;
 
 pub use self::device_counters::DeviceCounters;
 pub(crate) use self::{
@@ -82,10 +82,9 @@ impl Engine {
     /// thread or its file descriptors cannot be made.
     pub fn new() -> Result<Self, Error> {
         let channel = cm::EventChannel::new().map_err(Error::from_os)?;
-        let (sender, commands) = unbounded();
-        let mailbox = Mailbox::new(sender).map_err(Error::from_os)?;
-        let reactor = reactor::Reactor::new(channel, Arc::clone(&mailbox), commands)
-            .map_err(Error::from_os)?;
+        let mailbox = Mailbox::new().map_err(Error::from_os)?;
+        let reactor =
+            reactor::Reactor::new(channel, Arc::clone(&mailbox)).map_err(Error::from_os)?;
         let thread = thread::Builder::new()
             .name("rdmsg-engine".into())
             .spawn(move || reactor.run())

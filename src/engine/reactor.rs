@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Sender, bounded};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::{
@@ -46,7 +46,6 @@ pub(super) struct Reactor {
     epoll: Epoll,
     channel: EventChannel,
     mailbox: Arc<Mailbox>,
-    commands: Receiver<Command>,
     links: HashMap<u64, Entry>,
     listeners: HashMap<u64, ListenerEntry>,
     domains: Domains,
@@ -82,18 +81,13 @@ impl Drop for ListenerEntry {
 }
 
 impl Reactor {
-    pub(super) fn new(
-        channel: EventChannel,
-        mailbox: Arc<Mailbox>,
-        commands: Receiver<Command>,
-    ) -> Result<Self, OsError> {
+    pub(super) fn new(channel: EventChannel, mailbox: Arc<Mailbox>) -> Result<Self, OsError> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .map_err(|e| OsError::new("epoll_create1", e as i32))?;
         let reactor = Self {
             epoll,
             channel,
             mailbox,
-            commands,
             links: HashMap::new(),
             listeners: HashMap::new(),
             domains: Domains::default(),
@@ -131,7 +125,7 @@ impl Reactor {
                     key => self.take_completions(key),
                 }
             }
-            while let Ok(command) = self.commands.try_recv() {
+            while let Some(command) = self.mailbox.take() {
                 self.obey(command);
             }
             let now = Instant::now();
