@@ -2,7 +2,7 @@
 //!
 //! One TCP connection a server. The request is the server's port and its arguments, a line each, and an empty line. The answer is
 //! `ready` once it listens, or `failed` and why. When the other host then ends its side of the connection the server has some seconds to
-//! end by itself; the answer ends with what it printed. A request without arguments ends the agent.
+//! end by itself; before that, `kill` says that it will not. The answer ends with how it ended. A request without arguments ends the agent.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -79,8 +79,11 @@ fn serve_one(mut stream: TcpStream) -> Result<bool> {
     match start(port, argv) {
         Ok(child) => {
             let _ = writeln!(stream, "ready");
-            let _ = lines.next();
-            let ended = child.finish(END_LIMIT)?;
+            let limit = match lines.next() {
+                Some(_) => Duration::ZERO,
+                None => END_LIMIT,
+            };
+            let ended = child.finish(limit)?;
             let _ = write!(stream, "{ended}");
         }
         Err(error) => {
@@ -136,6 +139,12 @@ impl Server {
             bail!("the server did not start: {}", line.trim());
         }
         Ok(Self(answer))
+    }
+
+    /// Has the server killed, as its client failed. Returns what it printed last.
+    pub(crate) fn kill(mut self) -> Result<String> {
+        self.0.get_mut().write_all(b"kill\n")?;
+        self.finish()
     }
 
     /// Waits until the server has ended. Returns how, and what it printed last.

@@ -19,7 +19,7 @@ pub(crate) struct Child {
 /// How a program ended, and what it printed.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// `None` when it was killed because its time was over.
+    /// `None` when it was killed, because its time was over.
     pub(crate) status: Option<ExitStatus>,
     pub(crate) output: String,
 }
@@ -88,7 +88,7 @@ impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.status {
             Some(status) => write!(f, "{status}")?,
-            None => f.write_str("did not end in time")?,
+            None => f.write_str("killed")?,
         }
         match self.output.lines().rfind(|line| !line.trim().is_empty()) {
             Some(line) => write!(f, ": {}", line.trim()),
@@ -133,6 +133,6 @@ mod tests {
         let ended = shell("echo begun; exec sleep 1000")
             .finish(Duration::from_millis(300))
             .unwrap();
-        assert_eq!(ended.to_string(), "did not end in time: begun");
+        assert_eq!(ended.to_string(), "killed: begun");
     }
 }

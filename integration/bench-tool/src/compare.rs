@@ -92,7 +92,7 @@ impl Comparison {
                 let what = format!("round {round}, {run}");
                 let tries = match run.program {
                     Program::Perftest | Program::Rstream => ATTEMPTS,
-                    Program::Rdmsg { .. } => 1,
+                    Program::Rdmsg(_) => 1,
                 };
                 let reading = self.attempt(&what, tries, |this| {
                     let port = this.port();
@@ -185,7 +185,6 @@ impl Comparison {
         let start = Instant::now();
         let server = Server::start(&self.host, port, &lines.server)?;
         let client = Child::start(&lines.client)?.finish(CLIENT_LIMIT)?;
-        let server = server.finish()?;
         writeln!(
             self.log,
             "== {what} ({:.1} s)\n{}",
@@ -193,11 +192,11 @@ impl Comparison {
             client.output.trim_end()
         )?;
         if client.succeeded() {
+            server.finish()?;
             return Ok(client.output);
         }
-        Err(anyhow!(
-            "the client ended with {client}; the server with {server}"
-        ))
+        let server = server.kill()?;
+        Err(anyhow!("the client ended: {client}; its server: {server}"))
     }
 
     fn port(&mut self) -> u16 {

@@ -6,6 +6,7 @@
 mod agent;
 mod child;
 mod compare;
+mod manner;
 mod memory;
 mod plan;
 mod program;

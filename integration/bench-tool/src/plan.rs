@@ -1,7 +1,8 @@
 use crate::{
+    manner::{Manner, Wait},
     program::{Program, Run},
     target::Target,
-    traffic::{Test, Wait},
+    traffic::Test,
 };
 
 /// What to run in a round, and what to compare in the end.
@@ -30,62 +31,43 @@ const MORE_SIZES: [usize; 8] = [64, 256, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 *
 /// What the default configuration takes as one frame.
 const DEFAULT_EAGER: usize = 16 * KIB;
 
-const ADAPTIVE: Program = Program::Rdmsg {
-    wait: Wait::Adaptive,
-    eager_size: None,
-};
-const BUSY: Program = Program::Rdmsg {
-    wait: Wait::Busy,
-    eager_size: None,
-};
-
 impl Plan {
     pub(crate) fn new(quick: bool) -> Self {
         let mut plan = Self::default();
         let sizes: &[usize] = if quick { &SIZES } else { &MORE_SIZES };
-        let stretch = if quick { 1 } else { 3 };
-        for &size in sizes {
-            let count = latency_count(size) * stretch;
-            let add = |plan: &mut Self, program| plan.add(program, Test::Latency, size, count);
-            if size == 64 || !quick {
-                let theirs = add(&mut plan, Program::Perftest);
-                let target = match size {
-                    64 => Target::AtMost(1.15),
-                    _ => Target::None,
-                };
-                for program in perftest_rivals(size) {
-                    let ours = add(&mut plan, program);
-                    plan.compare(theirs, ours, target);
-                }
-            }
-            let theirs = add(&mut plan, Program::Rstream);
-            for program in rstream_rivals(size) {
-                let ours = add(&mut plan, program);
-                plan.compare(theirs, ours, Target::Below(1.0));
-            }
-        }
-        for &size in sizes {
-            let count = bandwidth_count(size) * stretch;
-            let add = |plan: &mut Self, program| plan.add(program, Test::Bandwidth, size, count);
-            let target = match size {
-                64 => Target::AtLeast(0.8),
-                size if size == 64 * KIB || size == MIB => Target::AtLeast(0.95),
-                _ => Target::None,
-            };
-            if target != Target::None || !quick {
-                let theirs = add(&mut plan, Program::Perftest);
-                for program in rstream_rivals(size) {
-                    let ours = add(&mut plan, program);
-                    plan.compare(theirs, ours, target);
-                }
-            }
-            let theirs = add(&mut plan, Program::Rstream);
-            for program in rstream_rivals(size) {
-                let ours = add(&mut plan, program);
-                plan.compare(theirs, ours, Target::Above(1.0));
+        for test in [Test::Latency, Test::Bandwidth] {
+            for &size in sizes {
+                plan.add_all(test, size, quick);
             }
         }
         plan
+    }
+
+    /// Ours against each of theirs, at one size.
+    fn add_all(&mut self, test: Test, size: usize, quick: bool) {
+        let count = count(test, size) * if quick { 1 } else { 3 };
+        let target = perftest_target(test, size);
+        // Where there is no target, perftest takes time and tells nothing that is asked.
+        if target != Target::None || !quick {
+            self.add_group(Program::Perftest, test, size, count, target);
+        }
+        let ahead = match test {
+            Test::Latency => Target::Below(1.0),
+            Test::Bandwidth => Target::Above(1.0),
+        };
+        self.add_group(Program::Rstream, test, size, count, ahead);
+    }
+
+    fn add_group(&mut self, theirs: Program, test: Test, size: usize, count: u64, target: Target) {
+        let theirs = self.add(theirs, test, size, count);
+        for manner in manners(test, size) {
+            let ours = self.add(Program::Rdmsg(manner), test, size, count);
+            self.pairs.push(Pair {
+                theirs,
+                ours,
+                target,
+            });
+        }
     }
 
     /// The place of this run, which is one however often it is compared.
@@ -102,55 +84,51 @@ impl Plan {
             self.runs.len() - 1
         })
     }
+}
 
-    fn compare(&mut self, theirs: usize, ours: usize, target: Target) {
-        self.pairs.push(Pair {
-            theirs,
-            ours,
-            target,
-        });
+fn perftest_target(test: Test, size: usize) -> Target {
+    match (test, size) {
+        (Test::Latency, 64) => Target::AtMost(1.15),
+        (Test::Bandwidth, 64) => Target::AtLeast(0.8),
+        (Test::Bandwidth, 0x1_0000 | MIB) => Target::AtLeast(0.95),
+        _ => Target::None,
     }
 }
 
-/// The stock programs of perftest poll all the time. Ours is compared as it is by default, too.
-fn perftest_rivals(size: usize) -> Vec<Program> {
-    if size > DEFAULT_EAGER {
-        rstream_rivals(size)
-    } else {
-        vec![BUSY, ADAPTIVE]
+/// As it is by default, and polling all the time as the stock programs do; long messages also without a copy, and with buffers that
+/// take them whole.
+fn manners(test: Test, size: usize) -> Vec<Manner> {
+    let default = Manner::default();
+    let busy = Manner {
+        wait: Wait::Busy,
+        ..default
+    };
+    let owned = Manner {
+        owned: true,
+        ..default
+    };
+    let eager = Manner {
+        eager_size: Some(size as u32),
+        ..default
+    };
+    match (test, size) {
+        (_, 0..=DEFAULT_EAGER) => vec![busy, default],
+        (Test::Latency, _) => vec![busy, default, eager],
+        (Test::Bandwidth, _) => vec![busy, default, owned, eager],
     }
 }
 
-/// Ours as it is by default; for long messages with buffers that take them whole, too.
-fn rstream_rivals(size: usize) -> Vec<Program> {
-    if size > DEFAULT_EAGER {
-        let raised = Program::Rdmsg {
-            wait: Wait::Adaptive,
-            eager_size: Some(size as u32),
-        };
-        vec![raised, ADAPTIVE]
-    } else {
-        vec![ADAPTIVE]
-    }
-}
-
-/// About a second on a device in software between two virtual machines.
-fn latency_count(size: usize) -> u64 {
-    match size {
-        0..KIB => 2000,
-        KIB..=DEFAULT_EAGER => 1000,
-        0x4001..=0x1_0000 => 200,
-        _ => 20,
-    }
-}
-
-/// As [`latency_count`].
-fn bandwidth_count(size: usize) -> u64 {
-    match size {
-        0..KIB => 20_000,
-        KIB..=DEFAULT_EAGER => 5000,
-        0x4001..=0x1_0000 => 500,
-        _ => 40,
+/// So many that a run takes some tenths of a second on a device in software.
+fn count(test: Test, size: usize) -> u64 {
+    match (test, size) {
+        (Test::Latency, 0..KIB) => 2000,
+        (Test::Latency, KIB..=DEFAULT_EAGER) => 1000,
+        (Test::Latency, 0x4001..=0x1_0000) => 200,
+        (Test::Latency, _) => 20,
+        (Test::Bandwidth, 0..KIB) => 20_000,
+        (Test::Bandwidth, KIB..=DEFAULT_EAGER) => 5000,
+        (Test::Bandwidth, 0x4001..=0x1_0000) => 500,
+        (Test::Bandwidth, _) => 40,
     }
 }
 
@@ -173,22 +151,18 @@ mod tests {
 
     #[test]
     fn a_quick_plan_has_every_target() {
-        let latency = Target::AtMost(1.15);
         assert_eq!(
             targets(Program::Perftest, Test::Latency, 64),
-            [latency, latency],
-            "busy and adaptive"
+            [Target::AtMost(1.15); 2]
         );
         assert_eq!(
             targets(Program::Perftest, Test::Bandwidth, 64),
-            [Target::AtLeast(0.8)]
+            [Target::AtLeast(0.8); 2]
         );
         for size in [64 * KIB, MIB] {
-            let bandwidth = Target::AtLeast(0.95);
             assert_eq!(
                 targets(Program::Perftest, Test::Bandwidth, size),
-                [bandwidth, bandwidth],
-                "eager and as by default"
+                [Target::AtLeast(0.95); 4]
             );
         }
         for size in SIZES {

@@ -3,8 +3,9 @@ use std::{env, fmt};
 use anyhow::{Context, Result};
 
 use crate::{
+    manner::Manner,
     reading::Reading,
-    traffic::{Test, Traffic, Wait},
+    traffic::{Test, Traffic},
 };
 
 /// A program that measures something, as a server and a client.
@@ -15,7 +16,7 @@ pub(crate) enum Program {
     /// `rstream`, of rdmacm-utils: rsocket.
     Rstream,
     /// This one.
-    Rdmsg { wait: Wait, eager_size: Option<u32> },
+    Rdmsg(Manner),
 }
 
 /// One way to call a program.
@@ -36,31 +37,12 @@ pub(crate) struct CommandLines {
 
 impl Run {
     /// What to call the program in a table.
-    pub(crate) fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> String {
         match (self.program, self.test) {
-            (Program::Perftest, Test::Latency) => "ib_send_lat -R",
-            (Program::Perftest, Test::Bandwidth) => "ib_send_bw -R",
-            (Program::Rstream, _) => "rstream",
-            (
-                Program::Rdmsg {
-                    eager_size: Some(_),
-                    ..
-                },
-                _,
-            ) => "rdmsg, eager_size raised",
-            (
-                Program::Rdmsg {
-                    wait: Wait::Busy, ..
-                },
-                _,
-            ) => "rdmsg, Polling::Busy",
-            (
-                Program::Rdmsg {
-                    wait: Wait::Adaptive,
-                    ..
-                },
-                _,
-            ) => "rdmsg",
+            (Program::Perftest, Test::Latency) => "ib_send_lat -R".to_owned(),
+            (Program::Perftest, Test::Bandwidth) => "ib_send_bw -R".to_owned(),
+            (Program::Rstream, _) => "rstream".to_owned(),
+            (Program::Rdmsg(manner), _) => manner.to_string(),
         }
     }
 
@@ -102,15 +84,14 @@ impl Run {
                 client.extend(["-s".into(), address.into()]);
                 CommandLines { server, client }
             }
-            Program::Rdmsg { wait, eager_size } => {
+            Program::Rdmsg(manner) => {
                 let traffic = Traffic {
                     address: address.parse()?,
                     port,
                     test: self.test,
                     size: self.size,
                     count: self.count,
-                    wait,
-                    eager_size,
+                    manner,
                 };
                 CommandLines {
                     server: ourselves("server", traffic.arguments())?,
@@ -125,7 +106,7 @@ impl Run {
         let reading = match self.program {
             Program::Perftest => self.read_perftest(output),
             Program::Rstream => self.read_rstream(output),
-            Program::Rdmsg { .. } => self.read_ours(output),
+            Program::Rdmsg(_) => self.read_ours(output),
         };
         reading.with_context(|| format!("{} printed no figures that are understood", self.name()))
     }
@@ -271,10 +252,7 @@ mod tests {
 
     #[test]
     fn figures_of_ours() {
-        let ours = Program::Rdmsg {
-            wait: Wait::Busy,
-            eager_size: None,
-        };
+        let ours = Program::Rdmsg(Manner::default());
         let latency = run(ours, Test::Latency, 64);
         assert_eq!(
             latency

@@ -7,7 +7,9 @@ use std::{
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
-use rdmsg::{Config, Connector, Endpoint, Engine, Listener, Polling};
+use rdmsg::{Connector, Endpoint, Engine, Error, Listener};
+
+use crate::manner::Manner;
 
 /// What an rdmsg server and client send each other to measure.
 #[derive(Args, Clone, Debug)]
@@ -25,12 +27,8 @@ pub(crate) struct Traffic {
     /// How many messages are measured
     #[arg(long)]
     pub(crate) count: u64,
-    /// How threads wait
-    #[arg(long, value_enum)]
-    pub(crate) wait: Wait,
-    /// Config::eager_size [default: the library's]
-    #[arg(long)]
-    pub(crate) eager_size: Option<u32>,
+    #[command(flatten)]
+    pub(crate) manner: Manner,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -41,20 +39,6 @@ pub(crate) enum Test {
     Bandwidth,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Wait {
-    /// As the library does by default
-    Adaptive,
-    /// Poll all the time
-    Busy,
-}
-
-/// With a raised eager size each ring of buffers stays within this, so that two processes with rings of large messages fit a guest.
-const RING_BYTES: u32 = 8 << 20;
-
-/// The least depth of such a ring, so that messages still overlap.
-const LEAST_DEPTH: u16 = 8;
-
 /// How long a peer may be silent before a run counts as failed.
 const SILENCE: Duration = Duration::from_secs(60);
 
@@ -63,7 +47,7 @@ impl Traffic {
     pub(crate) fn serve(&self) -> Result<()> {
         let engine = Engine::new()?;
         let address = SocketAddr::new(self.address, self.port);
-        let listener = Listener::bind_with(address, &self.config(), &engine)?;
+        let listener = Listener::bind_with(address, &self.manner.config(), &engine)?;
         let endpoint = listener.accept_timeout(SILENCE)?;
         match self.test {
             Test::Latency => self.send_back(&endpoint)?,
@@ -95,7 +79,7 @@ impl Traffic {
     pub(crate) fn measure(&self) -> Result<Figures> {
         let engine = Engine::new()?;
         let endpoint = Connector::new()
-            .config(self.config())
+            .config(self.manner.config())
             .engine(&engine)
             .connect(SocketAddr::new(self.address, self.port))?;
         let message = vec![0x5a; self.size];
@@ -117,12 +101,14 @@ impl Traffic {
 
     fn round_trips(&self, endpoint: &Endpoint, message: &[u8], count: u64) -> Result<Figures> {
         let mut halves = Histogram::new_with_bounds(1, 60_000_000_000, 3)?;
+        let mut start = Instant::now();
         for _ in 0..count {
-            let start = Instant::now();
-            endpoint.send(message)?;
+            self.send(endpoint, message)?;
             let answer = endpoint.recv_timeout(SILENCE)?;
-            let half = start.elapsed() / 2;
+            let now = Instant::now();
+            let half = now.duration_since(start) / 2;
             halves.saturating_record(u64::try_from(half.as_nanos()).unwrap_or(u64::MAX));
+            start = now;
             if answer.len() != message.len() {
                 bail!("sent {} bytes, got {} back", message.len(), answer.len());
             }
@@ -133,10 +119,20 @@ impl Traffic {
     fn stream(&self, endpoint: &Endpoint, message: &[u8], count: u64) -> Result<Figures> {
         let start = Instant::now();
         for _ in 0..count {
-            endpoint.send(message)?;
+            self.send(endpoint, message)?;
         }
         endpoint.recv_timeout(SILENCE)?;
         Ok(Figures::Rate(count as f64 / start.elapsed().as_secs_f64()))
+    }
+
+    fn send(&self, endpoint: &Endpoint, message: &[u8]) -> Result<(), Error> {
+        if self.manner.owned {
+            // Filling it is the application's work, not the library's.
+            endpoint.send_owned(endpoint.buffer(message.len())?)?;
+            Ok(())
+        } else {
+            endpoint.send(message)
+        }
     }
 
     /// How many messages go ahead of those that are measured.
@@ -144,35 +140,27 @@ impl Traffic {
         (self.count / 10).max(1)
     }
 
-    fn config(&self) -> Config {
-        let mut config = Config::default();
-        if self.wait == Wait::Busy {
-            config.polling = Polling::Busy;
-        }
-        if let Some(size) = self.eager_size {
-            let depth = u16::try_from(RING_BYTES / size).unwrap_or(u16::MAX);
-            config.eager_size = size;
-            config.receive_window = depth.clamp(LEAST_DEPTH, config.receive_window);
-            config.send_depth = depth.clamp(LEAST_DEPTH, config.send_depth);
-        }
-        config
-    }
-
     /// The arguments that say the same on a command line.
     pub(crate) fn arguments(&self) -> Vec<String> {
-        let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
-            value().map_or_else(String::new, |value| value.get_name().to_owned())
-        };
         let mut arguments = vec![
             format!("--address={}", self.address),
             format!("--port={}", self.port),
-            format!("--test={}", name(&|| self.test.to_possible_value())),
+            format!("--test={}", self.test.name()),
             format!("--size={}", self.size),
             format!("--count={}", self.count),
-            format!("--wait={}", name(&|| self.wait.to_possible_value())),
         ];
-        arguments.extend(self.eager_size.map(|size| format!("--eager-size={size}")));
+        arguments.extend(self.manner.arguments());
         arguments
+    }
+}
+
+impl Test {
+    /// As on a command line.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Latency => "latency",
+            Self::Bandwidth => "bandwidth",
+        }
     }
 }
 

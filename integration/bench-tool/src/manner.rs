@@ -1,0 +1,103 @@
+use std::fmt;
+
+use clap::{Args, ValueEnum};
+use rdmsg::{Config, Polling};
+
+/// How our programs use the library. The default is the library's own.
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Manner {
+    /// How threads wait
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) wait: Wait,
+    /// Config::eager_size, if not the library's
+    #[arg(long)]
+    pub(crate) eager_size: Option<u32>,
+    /// Send registered memory as it is, without a copy
+    #[arg(long)]
+    pub(crate) owned: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Wait {
+    /// Poll for a moment, then sleep
+    #[default]
+    Adaptive,
+    /// Poll all the time
+    Busy,
+}
+
+/// With a raised eager size each ring of buffers stays within this, so that two processes with rings of large messages fit a guest.
+const RING_BYTES: u32 = 8 << 20;
+
+/// The least depth of such a ring, so that messages still overlap.
+const LEAST_DEPTH: u16 = 8;
+
+impl Manner {
+    pub(crate) fn config(&self) -> Config {
+        let mut config = Config::default();
+        if self.wait == Wait::Busy {
+            config.polling = Polling::Busy;
+        }
+        if let Some(size) = self.eager_size {
+            let depth = u16::try_from(RING_BYTES / size).unwrap_or(u16::MAX);
+            config.eager_size = size;
+            config.receive_window = depth.clamp(LEAST_DEPTH, config.receive_window);
+            config.send_depth = depth.clamp(LEAST_DEPTH, config.send_depth);
+        }
+        config
+    }
+
+    /// The arguments that say the same on a command line.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let words = [
+            (self.wait == Wait::Busy).then(|| "--wait=busy".to_owned()),
+            self.eager_size.map(|size| format!("--eager-size={size}")),
+            self.owned.then(|| "--owned".to_owned()),
+        ];
+        words.into_iter().flatten().collect()
+    }
+}
+
+/// A name for a table.
+impl fmt::Display for Manner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("rdmsg")?;
+        if self.wait == Wait::Busy {
+            f.write_str(" busy")?;
+        }
+        if self.eager_size.is_some() {
+            f.write_str(" eager")?;
+        }
+        if self.owned {
+            f.write_str(" owned")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        manner: Manner,
+    }
+
+    #[test]
+    fn arguments_say_the_same() {
+        let all = Manner {
+            wait: Wait::Busy,
+            eager_size: Some(4096),
+            owned: true,
+        };
+        for manner in [Manner::default(), all] {
+            let words = std::iter::once("bench".to_owned()).chain(manner.arguments());
+            assert_eq!(CommandLine::parse_from(words).manner, manner);
+        }
+        assert_eq!(all.to_string(), "rdmsg busy eager owned");
+    }
+}
