@@ -7,7 +7,7 @@ use rdmsg::{CloseReason, Error, status::CmEventType};
 use crate::{
     peer::Peer,
     scene::{PATIENCE, ROLES, Role, Scene, end},
-    wire::{DATA, EAGER_SIZE, Frame, HEADER_LEN, Hello, WINDOW},
+    wire::{DATA, EAGER_SIZE, Frame, HEADER_LEN, Hello, MAX_MESSAGE, WINDOW},
 };
 
 /// What the library finds wrong.
@@ -86,7 +86,7 @@ fn faulty() -> Vec<(Vec<u8>, Fault)> {
                 ..good
             }
             .bytes(),
-            Fault::Mismatch(4, "max_message", eager, 0),
+            Fault::Mismatch(4, "max_message", MAX_MESSAGE, 0),
         ),
     ]
 }
@@ -191,7 +191,8 @@ fn promises_without_bounds_are_bounded_here() {
         let negotiated = endpoint.negotiated().unwrap();
         assert_eq!(negotiated.send_window, u16::MAX);
         assert_eq!(negotiated.keepalive_interval, None, "this side has none");
-        let message = vec![5; endpoint.send_limit() as usize];
+        assert_eq!(negotiated.send_eager, EAGER_SIZE, "this side's own");
+        let message = vec![5; EAGER_SIZE as usize];
         endpoint.send(&message).unwrap();
         let frame = peer.receive();
         assert_eq!(frame[0], DATA);

@@ -5,6 +5,7 @@ mod abrupt;
 mod bystander;
 mod frames;
 mod hellos;
+mod large;
 mod noise;
 mod pace;
 mod peer;

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Connections in all.
-const CONNECTIONS: usize = 320;
+const CONNECTIONS: usize = 240;
 /// Those that are there at once.
 const BATCH: usize = 8;
 

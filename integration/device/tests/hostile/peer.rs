@@ -14,7 +14,7 @@ use rdmsg::{
 use crate::{scene::PATIENCE, wire::HEADER_LEN};
 
 /// How many frames it can have out, and how many receives it posts: more than the library may send it.
-pub(crate) const DEPTH: u32 = 16;
+pub(crate) const DEPTH: u32 = 24;
 /// Room for a frame that is longer than any that the library takes.
 const SLOT: usize = 2048;
 /// Told apart from receives by this.
@@ -142,6 +142,12 @@ impl Peer {
     /// Memory of its own, and the key to it.
     pub(crate) fn region(&self) -> &MemoryRegion {
         &self.region
+    }
+
+    /// Memory that the library may read.
+    pub(crate) fn lend(&self, len: usize) -> MemoryRegion {
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
+        MemoryRegion::new(self.qp.pd(), len, access).unwrap()
     }
 
     /// The next event, which must be this one.

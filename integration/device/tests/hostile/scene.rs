@@ -6,7 +6,7 @@ use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, M
 use crate::{
     bystander::Bystander,
     peer::{Peer, Server},
-    wire::{EAGER_SIZE, Hello, WINDOW},
+    wire::{EAGER_SIZE, Hello, MAX_MESSAGE, WINDOW},
 };
 
 /// How long to wait for what must come. The lab is slow.
@@ -63,6 +63,8 @@ pub(crate) fn config() -> Config {
     let mut config = Config::default();
     config.receive_window = WINDOW;
     config.eager_size = EAGER_SIZE;
+    config.max_message = MAX_MESSAGE;
+    config.large_memory = MAX_MESSAGE;
     config.send_depth = 8;
     config.keepalive_interval = None;
     config.close_timeout = Duration::from_secs(600);

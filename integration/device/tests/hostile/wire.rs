@@ -6,8 +6,10 @@ pub(crate) const WINDOW: u16 = 4;
 pub(crate) const EAGER_SIZE: u32 = 1000;
 /// Bytes of header before each payload.
 pub(crate) const HEADER_LEN: usize = 16;
+/// The largest message that either side takes.
+pub(crate) const MAX_MESSAGE: u64 = 1 << 20;
 /// Receives that the library has for control frames, beside those for data.
-pub(crate) const CONTROL_RECEIVES: usize = 6;
+pub(crate) const CONTROL_RECEIVES: usize = 10;
 
 pub(crate) const DATA: u8 = 1;
 pub(crate) const GRANT: u8 = 2;
@@ -15,6 +17,7 @@ pub(crate) const PING: u8 = 3;
 pub(crate) const PONG: u8 = 4;
 pub(crate) const CLOSE: u8 = 5;
 pub(crate) const ABORT: u8 = 6;
+pub(crate) const RENDEZVOUS: u8 = 16;
 
 /// A frame as a peer that keeps to the protocol would send it first: change single fields.
 #[derive(Debug, Clone)]
@@ -63,6 +66,40 @@ impl<'a> Frame<'a> {
     }
 }
 
+/// Where a large message lies, as a peer that keeps to the protocol would say it: change single fields.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Descriptor {
+    pub(crate) addr: u64,
+    pub(crate) len: u64,
+    pub(crate) rkey: u32,
+    pub(crate) reserved: u32,
+}
+
+impl Descriptor {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut bytes = self.addr.to_le_bytes().to_vec();
+        bytes.extend(self.len.to_le_bytes());
+        bytes.extend(self.rkey.to_le_bytes());
+        bytes.extend(self.reserved.to_le_bytes());
+        assert_eq!(bytes.len(), 24);
+        bytes
+    }
+
+    /// Of a rendezvous of the library.
+    pub(crate) fn of(frame: &[u8]) -> Self {
+        assert_eq!((frame[0], frame.len()), (RENDEZVOUS, HEADER_LEN + 24));
+        let payload = &frame[HEADER_LEN..];
+        let word = |at: usize| u32::from_le_bytes(payload[at..at + 4].try_into().unwrap());
+        let long = |at: usize| u64::from_le_bytes(payload[at..at + 8].try_into().unwrap());
+        Self {
+            addr: long(0),
+            len: long(8),
+            rkey: word(16),
+            reserved: word(20),
+        }
+    }
+}
+
 /// What a peer says of itself while connecting: change single fields.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Hello {
@@ -91,7 +128,7 @@ impl Hello {
         window: WINDOW,
         reserved: 0,
         eager_size: EAGER_SIZE,
-        max_message: EAGER_SIZE as u64,
+        max_message: MAX_MESSAGE,
         keepalive_ms: 0,
         nonce: 0x0102_0304_0506_0708,
     };

@@ -1,0 +1,329 @@
+//! Large messages: what a peer may claim of memory, and of what it has read.
+
+use rdmsg::{CloseReason, Endpoint, status::WcStatus, verbs::MemoryRegion};
+
+use crate::{
+    peer::Peer,
+    scene::{ROLES, Scene, config, end, violated_field},
+    wire::{CLOSE, Descriptor, Frame, GRANT, MAX_MESSAGE, RENDEZVOUS, WINDOW},
+};
+
+/// A large message that is there to be read.
+fn descriptor(lent: &MemoryRegion) -> Descriptor {
+    Descriptor {
+        addr: lent.addr(),
+        len: lent.len() as u64,
+        rkey: lent.rkey(),
+        reserved: 0,
+    }
+}
+
+fn rendezvous(payload: &[u8]) -> Vec<u8> {
+    Frame {
+        payload,
+        ..Frame::control(RENDEZVOUS)
+    }
+    .bytes()
+}
+
+/// Announces a message that is there, and then what `forge` makes of it: the library names `field`, and delivers the first alone.
+fn forged(scene: &Scene, what: &str, field: &'static str, forge: impl Fn(Descriptor) -> Vec<u8>) {
+    for role in ROLES {
+        let (mut peer, endpoint) = scene.connect(role);
+        let lent = peer.lend(5000);
+        lent.copy_in(0, &[7; 5000]);
+        peer.send(&rendezvous(&descriptor(&lent).bytes()));
+        // The library says that it has read the first before it hears of the second.
+        hear(&mut peer, |_, taken| taken == 1);
+        peer.send(&forge(descriptor(&lent)));
+        peer.wait_disconnected();
+        peer.disconnect();
+        let (reason, messages) = end(&endpoint);
+        match reason {
+            CloseReason::ProtocolViolation(violation) => {
+                assert_eq!(violation.field(), field, "{what}, {role:?}: {violation}");
+            }
+            other => panic!("{what}, {role:?}: {other:?}"),
+        }
+        assert_eq!(messages.len(), 1, "{what}, {role:?}");
+        assert_eq!(*messages[0], [7; 5000], "{what}, {role:?}");
+        scene.stage.bystander.assert_well();
+    }
+}
+
+/// Listens to the library until grant and count of large messages taken are as wanted.
+fn hear(peer: &mut Peer, enough: impl Fn(u32, u32) -> bool) {
+    loop {
+        let frame = peer.receive();
+        let word = |at: usize| u32::from_le_bytes(frame[at..at + 4].try_into().unwrap());
+        if enough(word(4), word(12)) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_malformed_descriptor_is_named_by_its_field() {
+    let scene = Scene::new("a_malformed_descriptor_is_named_by_its_field");
+    let cut = |descriptor: Descriptor, len: usize| {
+        let mut payload = descriptor.bytes();
+        payload.resize(len, 0);
+        rendezvous(&payload)
+    };
+    forged(&scene, "no descriptor", "len", |good| cut(good, 0));
+    forged(&scene, "cut short", "len", |good| cut(good, 23));
+    forged(&scene, "too long", "len", |good| cut(good, 25));
+    forged(&scene, "reserved", "descriptor reserved", |good| {
+        rendezvous(
+            &Descriptor {
+                reserved: 1 << 31,
+                ..good
+            }
+            .bytes(),
+        )
+    });
+    for len in [0, MAX_MESSAGE + 1, 1 << 40, u64::MAX] {
+        forged(&scene, "length", "descriptor len", |good| {
+            rendezvous(&Descriptor { len, ..good }.bytes())
+        });
+    }
+    forged(
+        &scene,
+        "an end beyond all addresses",
+        "descriptor len",
+        |good| {
+            rendezvous(
+                &Descriptor {
+                    addr: u64::MAX - 10,
+                    ..good
+                }
+                .bytes(),
+            )
+        },
+    );
+    scene.finish();
+}
+
+/// Nobody but the peer's device knows: the read fails there.
+#[test]
+fn memory_that_cannot_be_read_is_named_by_its_key() {
+    let scene = Scene::new("memory_that_cannot_be_read_is_named_by_its_key");
+    let rendezvous = |descriptor: Descriptor| rendezvous(&descriptor.bytes());
+    forged(&scene, "another key", "rkey", |good| {
+        rendezvous(Descriptor {
+            rkey: good.rkey ^ 1,
+            ..good
+        })
+    });
+    forged(&scene, "no key", "rkey", |good| {
+        rendezvous(Descriptor { rkey: 0, ..good })
+    });
+    forged(&scene, "one byte too many", "rkey", |good| {
+        rendezvous(Descriptor {
+            len: good.len + 1,
+            ..good
+        })
+    });
+    forged(&scene, "memory before what is lent", "rkey", |good| {
+        rendezvous(Descriptor {
+            addr: good.addr - 1,
+            ..good
+        })
+    });
+    forged(&scene, "memory that is nowhere", "rkey", |good| {
+        rendezvous(Descriptor { addr: 0, ..good })
+    });
+    scene.finish();
+}
+
+/// The application keeps the first message, and there is no memory for a second: so none of the others is taken, and they pile up.
+#[test]
+fn more_large_messages_than_agreed_are_named() {
+    const TOGETHER: u32 = 4;
+    let scene = Scene::new("more_large_messages_than_agreed_are_named");
+    for role in ROLES {
+        let (mut peer, endpoint) = scene.connect(role);
+        let lent = peer.lend(MAX_MESSAGE as usize);
+        let frame = rendezvous(&descriptor(&lent).bytes());
+        peer.send(&frame);
+        hear(&mut peer, |_, taken| taken == 1);
+        peer.send(&frame);
+        peer.send(&frame);
+        // One more than may be on their way would have credit.
+        hear(&mut peer, |grant, _| grant >= TOGETHER + 2);
+        for _ in 2..=TOGETHER {
+            peer.send(&frame);
+        }
+        peer.wait_disconnected();
+        peer.disconnect();
+        let (reason, messages) = end(&endpoint);
+        match reason {
+            CloseReason::ProtocolViolation(violation) => assert_eq!(
+                (violation.field(), violation.value()),
+                ("kind", RENDEZVOUS.into()),
+                "{violation}"
+            ),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(messages.len(), 1);
+        scene.stage.bystander.assert_well();
+        // A message outlives its connection, and its memory with it.
+        assert!(*messages[0] == vec![0; MAX_MESSAGE as usize]);
+    }
+    scene.finish();
+}
+
+/// A large message of the library's, as the peer learns of it.
+fn offered(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
+    endpoint.send(&[3; 5000]).unwrap();
+    let offer = Descriptor::of(&peer.receive());
+    assert_eq!((offer.len, offer.reserved), (5000, 0));
+    offer
+}
+
+#[test]
+fn a_forged_count_of_messages_taken_is_named() {
+    let scene = Scene::new("a_forged_count_of_messages_taken_is_named");
+    let taken = |arg: u32| {
+        // Each offer has taken a credit that comes back.
+        Frame {
+            arg,
+            ..Frame::control(GRANT)
+        }
+        .bytes()
+    };
+    for role in ROLES {
+        // More than there are, and fewer than before.
+        for claims in [
+            &[3][..],
+            &[u32::MAX],
+            &[1 << 31],
+            &[1, 0],
+            &[2, 1],
+            &[1, 3],
+            &[2, 3],
+        ] {
+            let (mut peer, endpoint) = scene.connect(role);
+            offered(&mut peer, &endpoint);
+            offered(&mut peer, &endpoint);
+            for claim in claims {
+                peer.send(&taken(*claim));
+            }
+            peer.wait_disconnected();
+            peer.disconnect();
+            assert_eq!(violated_field(&endpoint), "arg", "{claims:?}");
+            scene.stage.bystander.assert_well();
+        }
+    }
+    scene.finish();
+}
+
+/// What was taken, by the peer's own word, may be lent anew: that it never read it is its own loss.
+#[test]
+fn a_peer_that_claims_what_it_did_not_read_harms_itself_alone() {
+    let scene = Scene::new("a_peer_that_claims_what_it_did_not_read_harms_itself_alone");
+    for role in ROLES {
+        let (mut peer, endpoint) = scene.connect(role);
+        for count in 1..=u32::from(WINDOW) {
+            offered(&mut peer, &endpoint);
+            peer.send(
+                &Frame {
+                    arg: count,
+                    ..Frame::control(GRANT)
+                }
+                .bytes(),
+            );
+        }
+        peer.send(
+            &Frame {
+                arg: WINDOW.into(),
+                ..Frame::control(CLOSE)
+            }
+            .bytes(),
+        );
+        while peer.receive()[0] != CLOSE {}
+        peer.disconnect();
+        assert_eq!(end(&endpoint).0, CloseReason::PeerClosed);
+        scene.stage.bystander.assert_well();
+    }
+    scene.finish();
+}
+
+#[test]
+fn a_peer_that_is_gone_while_it_is_read_from_ends_the_connection() {
+    const LONG: usize = 16 << 20;
+    let mut config = config();
+    config.max_message = LONG as u64;
+    let scene = Scene::with(
+        "a_peer_that_is_gone_while_it_is_read_from_ends_the_connection",
+        config,
+    );
+    for role in ROLES {
+        for orderly in [true, false] {
+            let (mut peer, endpoint) = scene.connect(role);
+            let lent = peer.lend(LONG);
+            peer.send(&rendezvous(&descriptor(&lent).bytes()));
+            peer.send(&Frame::data(b"behind").bytes());
+            assert!(peer.flush());
+            if orderly {
+                peer.disconnect();
+            } else {
+                drop(peer);
+            }
+            drop(lent);
+            let (reason, messages) = end(&endpoint);
+            assert!(
+                matches!(
+                    reason,
+                    CloseReason::PeerDisconnected
+                        | CloseReason::WorkRequest {
+                            status: WcStatus::RETRY_EXC_ERR,
+                            ..
+                        }
+                ),
+                "{role:?}, orderly: {orderly}: {reason:?}"
+            );
+            // Sixteen reads are not done so soon; and no message overtakes another.
+            assert!(messages.is_empty(), "{role:?}, orderly: {orderly}");
+            scene.stage.bystander.assert_well();
+        }
+    }
+    scene.finish();
+}
+
+/// The memory goes while it is being read, and the queue pair stays.
+#[test]
+fn memory_that_is_taken_back_while_it_is_read_is_named_by_its_key() {
+    let scene = Scene::new("memory_that_is_taken_back_while_it_is_read_is_named_by_its_key");
+    for role in ROLES {
+        let (mut peer, endpoint) = scene.connect(role);
+        let lent = peer.lend(MAX_MESSAGE as usize);
+        let gone = descriptor(&lent);
+        drop(lent);
+        peer.send(&rendezvous(&gone.bytes()));
+        peer.wait_disconnected();
+        peer.disconnect();
+        assert_eq!(violated_field(&endpoint), "rkey");
+        scene.stage.bystander.assert_well();
+    }
+    scene.finish();
+}
+
+/// Large messages of the library's that the peer never reads: closing is bounded, and says that they did not arrive.
+#[test]
+fn a_peer_that_reads_nothing_is_given_up() {
+    let mut config = config();
+    config.close_timeout = std::time::Duration::from_millis(200);
+    let scene = Scene::with("a_peer_that_reads_nothing_is_given_up", config);
+    for role in ROLES {
+        let (mut peer, endpoint) = scene.connect(role);
+        offered(&mut peer, &endpoint);
+        let error = endpoint.close().unwrap_err();
+        assert!(matches!(error, rdmsg::Error::Undelivered(_)), "{error:?}");
+        peer.wait_disconnected();
+        peer.disconnect();
+        assert_eq!(end(&endpoint).0, CloseReason::LocallyClosed);
+        scene.stage.bystander.assert_well();
+    }
+    scene.finish();
+}
