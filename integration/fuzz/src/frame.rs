@@ -1,0 +1,142 @@
+//! One frame on a fresh connection, against a second reading of the protocol.
+
+use std::time::Instant;
+
+use crate::{
+    proto::{Arrival, CloseReason, CmInput, Connection, Event, Output},
+    sizes::{hello, params},
+};
+
+/// What a frame is worth to a connection on which nothing was said.
+#[derive(Debug, PartialEq)]
+enum Verdict {
+    Violation(&'static str),
+    Message(u32),
+    Large { addr: u64, len: u64, rkey: u32 },
+    Nothing,
+    Pong,
+    Close,
+    Abort(u32),
+}
+
+fn read(frame: &[u8]) -> Verdict {
+    let ours = params();
+    let word = |at: usize| u32::from_le_bytes(frame[at..at + 4].try_into().unwrap());
+    let long = |at: usize| u64::from_le_bytes(frame[at..at + 8].try_into().unwrap());
+    if frame.len() < 16 {
+        return Verdict::Violation("frame length");
+    }
+    let (kind, payload) = (frame[0], frame.len() - 16);
+    if !matches!(kind, 1..=6 | 16) {
+        return Verdict::Violation("kind");
+    }
+    if frame[1] != 0 {
+        return Verdict::Violation("flags");
+    }
+    if frame[2..4] != [0, 0] {
+        return Verdict::Violation("reserved");
+    }
+    let expected = match kind {
+        1 => payload,
+        16 => 24,
+        _ => 0,
+    };
+    if word(8) as usize != payload || payload != expected {
+        return Verdict::Violation("len");
+    }
+    if kind == 16 {
+        if word(36) != 0 {
+            return Verdict::Violation("descriptor reserved");
+        }
+        if long(24) == 0 || long(16).checked_add(long(24)).is_none() {
+            return Verdict::Violation("descriptor len");
+        }
+    }
+    if word(4) != ours.window.into() {
+        return Verdict::Violation("grant");
+    }
+    if kind != 6 && word(12) != 0 {
+        return Verdict::Violation("arg");
+    }
+    match kind {
+        1 if payload > ours.eager_size as usize => Verdict::Violation("len"),
+        1 => Verdict::Message(payload as u32),
+        2 => Verdict::Nothing,
+        3 => Verdict::Pong,
+        4 => Verdict::Violation("kind"),
+        5 => Verdict::Close,
+        6 => Verdict::Abort(word(12)),
+        _ if long(24) > ours.max_message => Verdict::Violation("descriptor len"),
+        _ => Verdict::Large {
+            addr: long(16),
+            len: long(24),
+            rkey: word(32),
+        },
+    }
+}
+
+/// Has a connection receive the bytes.
+pub fn one_frame(frame: &[u8]) {
+    let now = Instant::now();
+    let mut conn = Connection::requested(params(), 7, &hello(&params()), now).unwrap();
+    conn.accept(b"", now);
+    conn.handle_cm_event(CmInput::Established { private_data: &[] }, now);
+    while conn.poll_output().is_some() {}
+
+    conn.handle_recv(3, frame, now);
+    let mut seen = Vec::new();
+    let (mut reposted, mut said) = (0, Vec::new());
+    while let Some(output) = conn.poll_output() {
+        match output {
+            Output::Event(Event::Arrived(Arrival::Message {
+                buffer,
+                offset,
+                len,
+            })) => {
+                assert_eq!((buffer, offset), (3, 16));
+                seen.push(Verdict::Message(len));
+            }
+            Output::Read(read) => {
+                assert_eq!((read.offset, read.begins), (0, Some(read.len)));
+                seen.push(Verdict::Large {
+                    addr: read.remote_addr,
+                    len: read.len,
+                    rkey: read.rkey,
+                });
+            }
+            Output::Repost(buffer) => {
+                assert_eq!(buffer, 3);
+                reposted += 1;
+            }
+            Output::Post(transmit) => said.push(transmit.header[0]),
+            Output::Cm(_) | Output::PostDrainMarkers | Output::Timer => {}
+            Output::Event(event) => panic!("{event:?}"),
+        }
+    }
+    seen.extend(match conn.close_reason() {
+        Some(CloseReason::ProtocolViolation(violation)) => {
+            Some(Verdict::Violation(violation.field()))
+        }
+        Some(CloseReason::PeerAborted(code)) => Some(Verdict::Abort(*code)),
+        Some(CloseReason::PeerClosed) => Some(Verdict::Close),
+        Some(other) => panic!("{other:?}"),
+        None if said == [4] => Some(Verdict::Pong),
+        None if seen.is_empty() => Some(Verdict::Nothing),
+        None => None,
+    });
+    let expected = read(frame);
+    match &expected {
+        Verdict::Close => assert_eq!(said, [5], "a close is answered"),
+        Verdict::Pong => assert_eq!(said, [4], "a ping is answered"),
+        _ => assert_eq!(said, []),
+    }
+    // A buffer is out as long as a message lies in it, and comes back at once otherwise, where the connection goes on.
+    match &expected {
+        Verdict::Message(_) => assert_eq!(reposted, 0),
+        Verdict::Large { .. } | Verdict::Nothing | Verdict::Pong | Verdict::Close => {
+            assert_eq!(reposted, 1);
+        }
+        Verdict::Violation(_) | Verdict::Abort(_) => assert!(reposted <= 1),
+    }
+    assert_eq!(seen, [expected]);
+}

@@ -1,0 +1,170 @@
+//! Private data of a peer, in each of the places where it is read, against a second reading of the protocol.
+
+use std::time::Instant;
+
+use crate::{
+    proto::{CloseReason, CmInput, CmOp, Connection, Event, Mismatch, Output},
+    sizes::params,
+    status::RejectReason,
+};
+
+/// What a hello is worth.
+#[derive(Debug, PartialEq)]
+enum Verdict<'a> {
+    NotRdmsg,
+    Version(u8),
+    /// This field, whose value at this side is so, is zero.
+    Zero(&'static str, u64),
+    Good {
+        window: u16,
+        max_message: u64,
+        data: &'a [u8],
+    },
+}
+
+fn read(bytes: &[u8]) -> Verdict<'_> {
+    if bytes.len() < 6 || bytes[..4] != *b"rdms" {
+        return Verdict::NotRdmsg;
+    }
+    if bytes[4] != 1 {
+        return Verdict::Version(bytes[4]);
+    }
+    let len = usize::from(bytes[5]);
+    if len < 36 || len > bytes.len() {
+        return Verdict::NotRdmsg;
+    }
+    let number = |at: usize, len: usize| {
+        bytes[at..at + len]
+            .iter()
+            .fold(0, |number: u64, byte| number << 8 | u64::from(*byte))
+    };
+    let (window, eager_size, max_message) = (number(8, 2), number(12, 4), number(16, 8));
+    let ours = params();
+    if window == 0 {
+        Verdict::Zero("receive_window", ours.window.into())
+    } else if eager_size == 0 {
+        Verdict::Zero("eager_size", ours.eager_size.into())
+    } else if max_message == 0 {
+        Verdict::Zero("max_message", ours.max_message)
+    } else {
+        Verdict::Good {
+            window: window as u16,
+            max_message,
+            data: &bytes[36..len],
+        }
+    }
+}
+
+fn mismatch(field: &'static str, ours: u64, theirs: u64) -> CloseReason {
+    CloseReason::PeerIncompatible(Mismatch {
+        field,
+        ours,
+        theirs,
+    })
+}
+
+/// Reads the bytes as a request, as an acceptance and as a rejection.
+pub fn one_hello(bytes: &[u8]) {
+    let now = Instant::now();
+    let verdict = read(bytes);
+    let bad = match verdict {
+        Verdict::NotRdmsg => Some(CloseReason::NotRdmsg),
+        Verdict::Version(theirs) => Some(mismatch("version", 1, theirs.into())),
+        Verdict::Zero(field, ours) => Some(mismatch(field, ours, 0)),
+        Verdict::Good { .. } => None,
+    };
+
+    match Connection::requested(params(), 7, bytes, now) {
+        Ok(mut conn) => {
+            assert_eq!(bad, None);
+            check(&conn, &verdict);
+            assert!(conn.next_timeout().is_some());
+            conn.accept(b"data", now);
+            let accepts = std::iter::from_fn(|| conn.poll_output())
+                .filter(|output| matches!(output, Output::Cm(CmOp::Accept { private_data }) if matches!(read(private_data), Verdict::Good { data: b"data", .. })));
+            assert_eq!(accepts.count(), 1);
+        }
+        Err(refusal) => {
+            assert_eq!(Some(refusal.reason), bad);
+            assert_eq!(refusal.private_data.len(), 24);
+            assert_eq!(refusal.private_data[..6], *b"rdmR\x01\x18");
+        }
+    }
+
+    let mut conn = connecting(now);
+    let private_data = bytes;
+    conn.handle_cm_event(CmInput::Established { private_data }, now);
+    match &bad {
+        None => {
+            assert_eq!(conn.close_reason(), None);
+            check(&conn, &verdict);
+        }
+        Some(reason) => assert_eq!(&ended(&mut conn), reason),
+    }
+
+    for reason in [
+        RejectReason::CONSUMER_DEFINED,
+        RejectReason::INVALID_SERVICE_ID,
+    ] {
+        let mut conn = connecting(now);
+        conn.handle_cm_event(
+            CmInput::Rejected {
+                reason,
+                private_data,
+            },
+            now,
+        );
+        match ended(&mut conn) {
+            CloseReason::Rejected { data, .. } if data.is_empty() => {}
+            CloseReason::Rejected { data, .. } => {
+                assert_eq!(*data, bytes[24..usize::from(bytes[5])]);
+            }
+            CloseReason::PeerIncompatible(_) => assert_eq!(bytes[..4], *b"rdmR"),
+            CloseReason::Refused => assert_eq!(reason, RejectReason::INVALID_SERVICE_ID),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn check(conn: &Connection, verdict: &Verdict<'_>) {
+    let Verdict::Good {
+        window,
+        max_message,
+        data,
+    } = verdict
+    else {
+        panic!("{verdict:?}")
+    };
+    let negotiated = conn.negotiated().expect("the peer's hello is there");
+    assert_eq!(
+        (negotiated.send_window, negotiated.send_limit),
+        (*window, *max_message)
+    );
+    assert_eq!(conn.peer_data(), *data);
+}
+
+/// A connection that waits for its peer's answer.
+fn connecting(now: Instant) -> Connection {
+    let mut conn = Connection::connect(params(), 7, b"", now);
+    conn.handle_cm_event(CmInput::AddrResolved, now);
+    conn.handle_cm_event(CmInput::RouteResolved, now);
+    conn
+}
+
+/// How it ended, which is the last that it says.
+fn ended(conn: &mut Connection) -> CloseReason {
+    let mut reason = None;
+    while let Some(output) = conn.poll_output() {
+        assert_eq!(reason, None, "nothing comes after the end");
+        if let Output::Event(Event::Disconnected {
+            reason: end,
+            delivered,
+        }) = output
+        {
+            assert!(!delivered);
+            reason = Some(end);
+        }
+    }
+    assert_eq!(reason.as_ref(), conn.close_reason());
+    reason.expect("it has ended")
+}

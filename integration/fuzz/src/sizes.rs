@@ -1,0 +1,33 @@
+use std::time::Duration;
+
+use crate::proto::Params;
+
+/// Small sizes, so that every bound is near.
+pub(crate) fn params() -> Params {
+    Params {
+        window: 4,
+        eager_size: 64,
+        max_message: 1 << 20,
+        large_memory: 1 << 20,
+        send_slots: 4,
+        connect_timeout: Duration::from_secs(5),
+        resolve_timeout: Duration::from_secs(2),
+        retry_refused: false,
+        close_timeout: Duration::from_secs(5),
+        drain_timeout: Duration::from_secs(2),
+        keepalive_interval: None,
+        keepalive_timeout: Duration::from_secs(3),
+    }
+}
+
+/// The hello of a peer with such sizes.
+pub(crate) fn hello(params: &Params) -> Vec<u8> {
+    let mut bytes = b"rdms\x01\x24\0\0".to_vec();
+    bytes.extend(params.window.to_be_bytes());
+    bytes.extend([0; 2]);
+    bytes.extend(params.eager_size.to_be_bytes());
+    bytes.extend(params.max_message.to_be_bytes());
+    bytes.extend([0; 12]);
+    assert_eq!(bytes.len(), 36);
+    bytes
+}
