@@ -1,0 +1,67 @@
+use std::fs;
+
+use device::{Lab, open_fds};
+
+/// How much more memory may be resident at the end than at the start. It is far less than what a leak adds up to, and more than what
+/// the allocator keeps or the threads' arenas are worth.
+const RESIDENT_SLACK: u64 = 48 << 10;
+
+/// What this process has, and what has happened on the device, at a moment when no connection but the control connection exists.
+#[derive(Debug)]
+pub(crate) struct Health {
+    resources: String,
+    fds: usize,
+    rnr_naks: u64,
+    /// In KiB.
+    pinned: u64,
+    /// In KiB.
+    resident: u64,
+}
+
+impl Health {
+    /// # Panics
+    ///
+    /// Without /proc.
+    pub(crate) fn now(lab: &Lab) -> Self {
+        let status = fs::read_to_string("/proc/self/status").expect("/proc is mounted");
+        let kib = |name| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let number = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse().ok());
+            number.unwrap_or_else(|| panic!("/proc/self/status has no line {name} in kB"))
+        };
+        Self {
+            resources: lab.resources(),
+            fds: open_fds(),
+            rnr_naks: lab.rnr_naks(),
+            pinned: kib("VmPin:"),
+            resident: kib("VmRSS:"),
+        }
+    }
+
+    /// Compares with what was at the start: one line that says what is, or what is not as it was.
+    pub(crate) fn compare(&self, start: &Self) -> Result<String, String> {
+        let Self {
+            resources,
+            fds,
+            rnr_naks,
+            pinned,
+            resident,
+        } = self;
+        let fine = *resources == start.resources
+            && *fds == start.fds
+            && *rnr_naks == start.rnr_naks
+            && *pinned == start.pinned
+            && *resident <= start.resident + RESIDENT_SLACK;
+        if fine {
+            Ok(format!(
+                "RNR NAKs 0; as at the start: {resources}; {fds} file descriptors, {pinned} KiB pinned; resident {} KiB at the \
+                 start, {resident} KiB now",
+                start.resident
+            ))
+        } else {
+            Err(format!(
+                "not as at the start: {self:?} instead of {start:?}"
+            ))
+        }
+    }
+}
