@@ -64,7 +64,8 @@ fn a_connection_counts_what_goes_through_it() {
     client.close().unwrap();
     assert_eq!(
         client.statistics().messages_sent,
-        11 + 64 + 1,
+        // Part of the window may not have been granted again yet.
+        11 + more + 1,
         "it can still be read"
     );
 }
