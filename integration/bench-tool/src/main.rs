@@ -1,6 +1,6 @@
 //! Compares rdmsg with the stock C programs on one RDMA device.
 //!
-//! One host has an [`agent`] that starts servers. On the other [`compare`] runs clients against them, ours and theirs in turn, as its
+//! One host has an [`agent`] that starts servers. On the other [`mod@compare`] runs clients against them, ours and theirs in turn, as its
 //! [`plan`] says, and prints a [`table`]. Our programs are [`traffic`] and [`memory`]; how the stock ones are called is in [`program`].
 
 mod agent;
