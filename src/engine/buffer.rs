@@ -123,7 +123,8 @@ fn class(len: usize) -> usize {
     if len <= LARGEST_CLASS {
         len.max(SMALLEST).next_power_of_two()
     } else {
-        len.next_multiple_of(4096)
+        // What cannot be rounded up cannot be allocated either, which the system will say.
+        len.checked_next_multiple_of(4096).unwrap_or(len)
     }
 }
 
@@ -202,6 +203,7 @@ mod tests {
 
     #[test]
     fn buffers_fit_and_waste_little() {
+        assert_eq!(class(usize::MAX), usize::MAX);
         for len in [1, 100, 65536, 65537, 1 << 20, (16 << 20) + 1, 1 << 30] {
             let class = class(len);
             assert!(class >= len, "{len}");

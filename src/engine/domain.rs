@@ -14,7 +14,7 @@ use crate::{
     status::OsError,
     verbs::{
         AccessFlags, CompletionChannel, CompletionQueue, Context, ProtectionDomain, QpInitAttr,
-        QpType,
+        QpType, TransportType,
     },
 };
 
@@ -91,6 +91,16 @@ impl Domain {
         &self.pd
     }
 
+    /// What memory must allow into which this side reads from a peer.
+    pub(super) fn reading(&self) -> AccessFlags {
+        // On iWARP the peer's answer to a read is a write like any other, so the peer's device must be allowed to write there.
+        if self.context.transport_type() == TransportType::IWARP {
+            AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE
+        } else {
+            AccessFlags::LOCAL_WRITE
+        }
+    }
+
     pub(super) fn max_msg_sz(&self) -> u32 {
         self.max_msg_sz
     }
@@ -145,7 +155,7 @@ impl Domain {
         let pool = |access| Pool::new(&self.pd, access, config.registration_cache);
         Ok(Transport {
             rings,
-            landing: pool(AccessFlags::LOCAL_WRITE),
+            landing: pool(self.reading()),
             lending: pool(AccessFlags::REMOTE_READ),
             poll_side: PollSide::new(cq, Arc::clone(&channel)),
             channel,

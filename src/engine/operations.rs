@@ -77,7 +77,7 @@ impl Link {
             .map(|memory| Arc::clone(&memory.domain));
         let domain = domain.ok_or_else(|| Error::Disconnected(self.core().reason()))?;
         // Operations of this side write to it, too.
-        let mut flags = AccessFlags::LOCAL_WRITE;
+        let mut flags = domain.reading();
         for (given, flag) in [
             (access.read, AccessFlags::REMOTE_READ),
             (access.write, AccessFlags::REMOTE_WRITE),
