@@ -13,6 +13,8 @@ use crate::{
 
 /// The longest piece in which a large message is read.
 const PIECE: u64 = 1 << 20;
+/// How many large messages of the peer's may have been announced of which it was not told that they were read.
+const LARGE_IN_FLIGHT: u32 = 4;
 
 /// A work request of the send queue.
 #[derive(Debug)]
@@ -61,6 +63,10 @@ pub(crate) struct Device {
     large: VecDeque<u64>,
     /// Large messages that are begun or announced and not delivered, oldest first.
     inbound: VecDeque<Large>,
+    /// How many large messages the peer announced.
+    announced: u32,
+    /// Whether the peer has broken the protocol, or aborted: nothing of it is delivered from then on.
+    disowned: bool,
     /// How many large messages of the peer's were read whole.
     read_whole: u32,
     /// How many receives for data were posted again.
@@ -92,6 +98,8 @@ impl Device {
             kept: VecDeque::new(),
             large: VecDeque::new(),
             inbound: VecDeque::new(),
+            announced: 0,
+            disowned: false,
             read_whole: 0,
             released: 0,
             told: (params.window.into(), 0),
@@ -138,6 +146,13 @@ impl Device {
             assert_eq!(self.conn.next_timeout(), None);
             assert_eq!(self.ended.as_ref(), self.conn.close_reason());
         }
+        self.disowned = matches!(
+            self.conn.close_reason(),
+            Some(CloseReason::ProtocolViolation(_) | CloseReason::PeerAborted(_))
+        );
+        if self.established && self.conn.close_reason().is_none() {
+            assert!(self.announced - self.told.1 <= LARGE_IN_FLIGHT);
+        }
         let statistics = self.conn.statistics();
         assert_eq!(
             statistics.large_bytes_lent,
@@ -162,6 +177,10 @@ impl Device {
         ) {
             assert!(self.established, "{event:?}");
         }
+        assert!(
+            !self.disowned || !matches!(event, Event::Arrived(_)),
+            "{event:?}"
+        );
         match event {
             Event::Established => assert!(!std::mem::replace(&mut self.established, true)),
             Event::Arrived(Arrival::Message {
@@ -323,13 +342,22 @@ impl Device {
         Some(buffer)
     }
 
-    /// The peer sends this, if there is a receive for it.
-    pub(crate) fn frame(&mut self, frame: &[u8]) {
-        let Some(buffer) = self.receive(frame) else {
-            return;
-        };
+    /// The peer sends these, as far as there are receives, before anybody looks at one of them.
+    pub(crate) fn frames(&mut self, frames: &[Vec<u8>]) {
+        let arrived: Vec<_> = frames
+            .iter()
+            .map_while(|frame| self.receive(frame).map(|buffer| (buffer, frame)))
+            .collect();
+        for (buffer, frame) in arrived {
+            self.frame(buffer, frame);
+            self.settle();
+        }
+    }
+
+    fn frame(&mut self, buffer: u32, frame: &[u8]) {
         // The connection may take it only later, or never: its books of that are compared with what comes of it.
         if let Some(descriptor) = large(frame) {
+            self.announced += 1;
             self.inbound.push_back(Large {
                 descriptor,
                 name: None,

@@ -41,6 +41,8 @@ enum Operation {
     Accept,
     Reject,
     Frame(Frame),
+    /// Frames that have all arrived when the first is looked at.
+    Frames(Vec<Frame>),
     Bytes(Vec<u8>),
     Immediate(u32, u32),
     Complete,
@@ -112,8 +114,21 @@ enum Count {
     Same,
     /// As far ahead as it may be.
     Most,
+    /// One further ahead.
+    TooMany,
     /// Any.
     Some(u32),
+}
+
+impl Count {
+    fn pick(&self, same: u32, most: u32) -> u32 {
+        match self {
+            Self::Same => same,
+            Self::Most => most,
+            Self::TooMany => most + 1,
+            Self::Some(count) => *count,
+        }
+    }
 }
 
 impl Sizes {
@@ -145,16 +160,9 @@ impl Frame {
                 (16, payload)
             }
         };
-        let grant = match self.grant {
-            Count::Same => device.credit.1,
-            Count::Most => device.credit.1.max(device.credit.0 + device.window()),
-            Count::Some(count) => count,
-        };
-        let taken = match self.taken {
-            Count::Same => device.lent.1,
-            Count::Most => device.lent.0,
-            Count::Some(count) => count,
-        };
+        let most = device.credit.1.max(device.credit.0 + device.window());
+        let grant = self.grant.pick(device.credit.1, most);
+        let taken = self.taken.pick(device.lent.1, device.lent.0);
         let mut bytes = vec![kind, 0, 0, 0];
         bytes.extend(grant.to_le_bytes());
         bytes.extend((payload.len() as u32).to_le_bytes());
@@ -207,11 +215,12 @@ impl Operation {
             Self::Event(event) => device.conn.handle_cm_event(event.input(), now),
             Self::Accept => device.conn.accept(b"", now),
             Self::Reject => device.conn.reject(b"", now),
-            Self::Frame(frame) => {
-                let bytes = frame.bytes(device);
-                device.frame(&bytes);
+            Self::Frame(frame) => device.frames(&[frame.bytes(device)]),
+            Self::Frames(frames) => {
+                let frames: Vec<_> = frames.iter().map(|frame| frame.bytes(device)).collect();
+                device.frames(&frames);
             }
-            Self::Bytes(bytes) => device.frame(bytes),
+            Self::Bytes(bytes) => device.frames(std::slice::from_ref(bytes)),
             Self::Immediate(word, len) => device.immediate(*word, *len),
             Self::Complete => device.complete(),
             Self::Fail { recv, status } => {
