@@ -1,9 +1,10 @@
 //! Peers that go in the middle of something, without a word or without an answer.
 
+use device::PATIENCE;
 use rdmsg::CloseReason;
 
 use crate::{
-    scene::{PATIENCE, ROLES, Scene, config, end},
+    scene::{ROLES, Scene, config, end},
     wire::{CLOSE, DATA, Frame, GRANT, HEADER_LEN, PING, WINDOW},
 };
 

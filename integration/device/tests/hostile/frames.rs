@@ -1,5 +1,6 @@
 //! Frames that the protocol forbids, each on a fresh connection that was well until then.
 
+use device::PATIENCE;
 use rdmsg::{
     CloseReason, Completion,
     status::WcStatus,
@@ -7,7 +8,7 @@ use rdmsg::{
 };
 
 use crate::{
-    scene::{PATIENCE, ROLES, Scene, end, violated_field},
+    scene::{ROLES, Scene, end, violated_field},
     wire::{
         ABORT, CLOSE, CONTROL_RECEIVES, DATA, EAGER_SIZE, Frame, GRANT, HEADER_LEN, PING, PONG,
         WINDOW,

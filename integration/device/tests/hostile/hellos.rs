@@ -2,11 +2,12 @@
 
 use std::thread;
 
+use device::PATIENCE;
 use rdmsg::{CloseReason, Error, status::CmEventType};
 
 use crate::{
     peer::Peer,
-    scene::{PATIENCE, ROLES, Role, Scene, end},
+    scene::{ROLES, Role, Scene, end},
     wire::{DATA, EAGER_SIZE, Frame, HEADER_LEN, Hello, MAX_MESSAGE, WINDOW},
 };
 

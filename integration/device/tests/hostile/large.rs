@@ -309,6 +309,30 @@ fn memory_that_is_taken_back_while_it_is_read_is_named_by_its_key() {
     scene.finish();
 }
 
+/// Memory for all of a message is found before its first byte is asked for. It goes when there is none to be read.
+#[test]
+fn a_long_message_that_is_not_there_leaves_nothing() {
+    const LONG: u64 = 64 << 20;
+    let mut config = config();
+    config.max_message = LONG;
+    let scene = Scene::with("a_long_message_that_is_not_there_leaves_nothing", config);
+    for role in ROLES {
+        let (mut peer, endpoint) = scene.connect(role);
+        let nowhere = Descriptor {
+            addr: 1 << 40,
+            len: LONG,
+            rkey: peer.region().rkey(),
+            reserved: 0,
+        };
+        peer.send(&rendezvous(&nowhere.bytes()));
+        peer.wait_disconnected();
+        peer.disconnect();
+        assert_eq!(violated_field(&endpoint), "rkey");
+        scene.stage.bystander.assert_well();
+    }
+    scene.finish();
+}
+
 /// Large messages of the library's that the peer never reads: closing is bounded, and says that they did not arrive.
 #[test]
 fn a_peer_that_reads_nothing_is_given_up() {

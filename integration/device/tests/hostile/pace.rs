@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use device::PATIENCE;
 use rdmsg::CloseReason;
 
 use crate::{
     peer::DEPTH,
-    scene::{PATIENCE, ROLES, Scene, config, end, violated_field},
+    scene::{ROLES, Scene, config, end, violated_field},
     wire::{CLOSE, CONTROL_RECEIVES, Frame, GRANT, PING, PONG},
 };
 

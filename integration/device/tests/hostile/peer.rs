@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, thread, time::Instant};
 
+use device::PATIENCE;
 use rdmsg::{
     cm::{CmEvent, CmId, ConnParam, EventChannel, PortSpace, PrivateData},
     status::CmEventType,
@@ -11,7 +12,7 @@ use rdmsg::{
     },
 };
 
-use crate::{scene::PATIENCE, wire::HEADER_LEN};
+use crate::wire::HEADER_LEN;
 
 /// How many frames it can have out, and how many receives it posts: more than the library may send it.
 pub(crate) const DEPTH: u32 = 24;

@@ -1,6 +1,6 @@
 use std::{net::SocketAddr, thread, time::Duration};
 
-use device::{Lab, Watchdog, open_fds};
+use device::{Lab, PATIENCE, Watchdog, open_fds};
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Message, Polling};
 
 use crate::{
@@ -8,9 +8,6 @@ use crate::{
     peer::{Peer, Server},
     wire::{EAGER_SIZE, Hello, MAX_MESSAGE, WINDOW},
 };
-
-/// How long to wait for what must come. The lab is slow.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Which side of the connection is hostile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
