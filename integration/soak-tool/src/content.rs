@@ -13,7 +13,7 @@ pub(crate) struct Content {
     lengths: Rng,
     /// The longest message that the receiver takes in bytes.
     limit: u64,
-    /// The receiver's eager size: what happens around it is different on each side of it.
+    /// The eager size: what happens around it is different on each side of it.
     eager: u64,
     /// How many messages there were so far.
     count: u64,
@@ -43,7 +43,7 @@ impl Content {
             seed: rng.u64(..),
             lengths: rng,
             limit: receiver.max_message.min(LONGEST),
-            eager: receiver.eager_size.into(),
+            eager: plan.eager_size().into(),
             count: 0,
         }
     }

@@ -78,7 +78,7 @@ impl Inbox {
             rng: random(&[run.seed, plan.id, side as u64, u64::from(b'k')]),
             kept: VecDeque::new(),
             room: usize::from(half.config.receive_window) - 1,
-            eager: half.config.eager_size as usize,
+            eager: plan.eager_size() as usize,
             received: Received::default(),
             all: plan.half(side.other()).messages,
             enough: match plan.end {

@@ -102,6 +102,12 @@ impl Plan {
     pub(crate) fn half(&self, side: Side) -> &Half {
         &self.halves[side as usize]
     }
+
+    /// Up to how many bytes a message goes right into a buffer that waits for it: what both sides have buffers for.
+    pub(crate) fn eager_size(&self) -> u32 {
+        let [client, server] = &self.halves;
+        client.config.eager_size.min(server.config.eager_size)
+    }
 }
 
 impl Half {
