@@ -101,7 +101,7 @@ pub struct Config {
     /// in about half a second to some seconds, depending on the device's own backing off.
     pub ack_timeout: Option<u8>,
 
-    /// How a thread waits in `recv`, and in `send` when the peer's window is full. Default [`Polling::Adaptive`] with 50 µs.
+    /// How a thread waits in `recv`, and in `send` when the peer's window is full. Default [`Polling::Adaptive`] with 200 µs.
     pub polling: Polling,
 
     /// How many connect requests may wait for [`Listener::accept`](crate::Listener::accept); further ones are rejected.
@@ -129,7 +129,7 @@ pub enum Polling {
 impl Default for Polling {
     fn default() -> Self {
         Self::Adaptive {
-            spin: Duration::from_micros(50),
+            spin: Duration::from_micros(200),
         }
     }
 }

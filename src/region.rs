@@ -4,9 +4,8 @@ use crate::{engine::Registered, remote_access::RemoteAccess};
 
 /// Memory that peers may read or write by one-sided operations, without this side's program taking part.
 ///
-/// Made by [`Endpoint::region`](crate::Endpoint::region) with the rights that peers are to have. It can be used on all connections of the same
-/// [`Engine`](crate::Engine) on the same device. What a peer needs for access is the region's [`token`](Self::token); rights that it does not
-/// give cannot be used, but a key is no secret that could not be guessed, so give rights only where peers may be trusted with them.
+/// Made by [`Endpoint::region`](crate::Endpoint::region) with the rights that the peer is to have, and used on that connection alone: no other peer
+/// can reach it. What the peer needs for access is the region's [`token`](Self::token); rights that it does not give cannot be used.
 ///
 /// A peer that has the right may change bytes at any time, so no reference into the memory is given out: bytes are copied in and out.
 /// Which are whose when is for the two programs to say, for instance by a message or by

@@ -27,7 +27,7 @@ impl Link {
             .as_ref()
             .map(|memory| memory.domain.clone());
         domain.map_or_else(DeviceCounters::default, |domain| {
-            let context = domain.pd().context();
+            let context = domain.context();
             DeviceCounters {
                 rnr_naks: sum(context, &RNR_NAKS),
                 retransmissions: sum(context, &RETRANSMISSIONS),

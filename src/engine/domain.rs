@@ -18,11 +18,12 @@ use crate::{
     },
 };
 
-/// What the connections on one device share: its protection domain. It lives as long as one of them does.
+/// What the connections on one device share: the device itself. It lives as long as one of them does.
+///
+/// Each connection has a protection domain of its own, so that a peer which guesses or remembers a key reaches no other peer's memory.
 #[derive(Debug)]
 pub(super) struct Domain {
     context: Context,
-    pd: ProtectionDomain,
     max_qp_wr: u32,
     max_cqe: u32,
     /// The longest one-sided operation in bytes.
@@ -42,13 +43,11 @@ impl Domains {
         if let Some(domain) = self.by_device.get(&device).and_then(Weak::upgrade) {
             return Ok(domain);
         }
-        let pd = ProtectionDomain::new(&context)?;
         let attr = context.query_device()?;
         // All ports of a device move as much.
         let max_msg_sz = context.query_port(1)?.max_msg_sz;
         let domain = Arc::new(Domain {
             context,
-            pd,
             max_qp_wr: attr.max_qp_wr(),
             max_cqe: attr.max_cqe(),
             max_msg_sz,
@@ -62,6 +61,7 @@ impl Domains {
 /// What a connection needs of its device, made before anything is sent, with all receives posted.
 pub(super) struct Transport {
     pub(super) rings: Rings,
+    pub(super) pd: ProtectionDomain,
     /// Where large messages are read to, and where those are put that the peer is to read.
     pub(super) landing: Arc<Pool>,
     pub(super) lending: Arc<Pool>,
@@ -87,8 +87,8 @@ impl From<OsError> for TransportError {
 }
 
 impl Domain {
-    pub(super) fn pd(&self) -> &ProtectionDomain {
-        &self.pd
+    pub(super) fn context(&self) -> &Context {
+        &self.context
     }
 
     /// What memory must allow into which this side reads from a peer.
@@ -131,7 +131,8 @@ impl Domain {
             }
         }
 
-        let memory = rings::allocate(&self.pd, &layout)?;
+        let pd = ProtectionDomain::new(&self.context)?;
+        let memory = rings::allocate(&pd, &layout)?;
         let channel = Arc::new(CompletionChannel::new(&self.context)?);
         let cq = CompletionQueue::new(&self.context, layout.completions(), Some((&channel, 0)))?;
         let mut attr = QpInitAttr {
@@ -142,21 +143,22 @@ impl Domain {
             cap,
             sq_sig_all: false,
         };
-        let qp = match id.create_qp(&self.pd, &attr) {
+        let qp = match id.create_qp(&pd, &attr) {
             // Inline data is an optimisation, and some devices refuse the queue pair instead of granting less.
             Err(error) if error.errno == libc::EINVAL && cap.max_inline_data > 0 => {
                 attr.cap.max_inline_data = 0;
-                id.create_qp(&self.pd, &attr)?
+                id.create_qp(&pd, &attr)?
             }
             result => result?,
         };
         cq.req_notify(false)?;
         let rings = Rings::new(qp, memory, layout)?;
-        let pool = |access| Pool::new(&self.pd, access, config.registration_cache);
+        let pool = |access| Pool::new(&pd, access, config.registration_cache);
         Ok(Transport {
             rings,
             landing: pool(self.reading()),
             lending: pool(AccessFlags::REMOTE_READ),
+            pd,
             poll_side: PollSide::new(cq, Arc::clone(&channel)),
             channel,
         })

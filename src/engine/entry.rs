@@ -145,6 +145,7 @@ impl Entry {
         self.domain = Some(Arc::clone(&domain));
         *lock(&self.link.memory) = Some(Memory {
             domain,
+            pd: transport.pd,
             lending: transport.lending,
         });
         let mut core = self.link.core();

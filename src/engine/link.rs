@@ -12,7 +12,7 @@
 
 use std::{
     collections::VecDeque,
-    fmt,
+    fmt, hint,
     net::SocketAddr,
     os::fd::BorrowedFd,
     sync::{
@@ -43,7 +43,7 @@ use crate::{
         Statistics, Work,
     },
     status::{OsError, WcStatus},
-    verbs::{CompletionChannel, CompletionQueue, WcOpcode, WorkCompletion},
+    verbs::{CompletionChannel, CompletionQueue, ProtectionDomain, WcOpcode, WorkCompletion},
 };
 
 /// How many completions are taken from the queue at a time.
@@ -116,6 +116,7 @@ impl PollSide {
 /// Where a connection's memory comes from that the application uses.
 pub(super) struct Memory {
     pub(super) domain: Arc<Domain>,
+    pub(super) pd: ProtectionDomain,
     /// Buffers that the peer may read.
     pub(super) lending: Arc<Pool>,
 }
@@ -158,6 +159,13 @@ struct Aftermath {
     room: bool,
     /// Nothing more will be sent here. Dropping it may drop messages, whose release takes the lock.
     hang_up: Option<Sender<Completion>>,
+}
+
+impl Aftermath {
+    fn is_nothing(&self) -> bool {
+        // `room` comes with a wake.
+        !self.service && !self.wake && self.hang_up.is_none()
+    }
 }
 
 impl Link {
@@ -300,35 +308,51 @@ impl Link {
 
     /// Takes some of what is in the completion queue and acts on it.
     pub(super) fn progress(self: &Arc<Self>) -> Progress {
+        self.progress_within(1)
+    }
+
+    /// As [`progress`](Self::progress), looking up to so many times while there is nothing.
+    pub(super) fn progress_within(self: &Arc<Self>, mut looks: u32) -> Progress {
         let mut progress = Progress::Nothing;
         let mut side = lock(&self.poll);
         let Some(PollSide { cq, batch, .. }) = side.as_mut() else {
             return Progress::Nothing;
         };
         for _ in 0..BATCHES {
-            let count = match cq.poll(batch) {
-                Ok(count) => count,
-                Err(error) => {
-                    log::error!("{self}: {error}");
-                    self.with_core(|core| core.conn.handle_post_failure(error, Instant::now()));
-                    0
+            let count = loop {
+                match cq.poll(batch) {
+                    Ok(0) if looks > 1 => {
+                        looks -= 1;
+                        hint::spin_loop();
+                    }
+                    Ok(count) => break count,
+                    Err(error) => {
+                        log::error!("{self}: {error}");
+                        self.with_core(|core| core.conn.handle_post_failure(error, Instant::now()));
+                        break 0;
+                    }
                 }
             };
+            looks = 1;
             if count > 0 {
                 progress = Progress::Some;
-                let now = Instant::now();
-                self.with_core(|core| {
-                    for wc in &batch[..count] {
-                        core.handle_completion(wc, now);
-                        core.settle(self);
-                    }
-                });
+                self.act(&batch[..count]);
             }
             if count < BATCH {
                 return progress;
             }
         }
         Progress::More
+    }
+
+    fn act(self: &Arc<Self>, completions: &[WorkCompletion]) {
+        let now = Instant::now();
+        self.with_core(|core| {
+            for wc in completions {
+                core.handle_completion(wc, now);
+                core.settle(self);
+            }
+        });
     }
 
     /// Takes all that is in the completion queue now, and not what keeps coming meanwhile.
@@ -347,6 +371,9 @@ impl Link {
         let mut core = lock(&self.core);
         let result = f(&mut core);
         core.settle(self);
+        if core.aftermath.is_nothing() {
+            return result;
+        }
         let aftermath = std::mem::take(&mut core.aftermath);
         if aftermath.wake {
             self.publish(&core, aftermath.room);

@@ -1,6 +1,6 @@
 //! One-sided operations: checked here, carried out by the two devices.
 
-use std::{ops::Range, sync::Arc, time::Instant};
+use std::{ops::Range, sync::Arc};
 
 use super::{
     in_flight::{Operation, OperationKind},
@@ -72,10 +72,10 @@ pub(crate) struct Checked {
 impl Link {
     /// Registers memory that peers may access as `access` says.
     pub(crate) fn region(&self, len: usize, access: RemoteAccess) -> Result<Region, Error> {
-        let domain = lock(&self.memory)
+        let made_of = lock(&self.memory)
             .as_ref()
-            .map(|memory| Arc::clone(&memory.domain));
-        let domain = domain.ok_or_else(|| Error::Disconnected(self.core().reason()))?;
+            .map(|memory| (Arc::clone(&memory.domain), memory.pd.clone()));
+        let (domain, pd) = made_of.ok_or_else(|| Error::Disconnected(self.core().reason()))?;
         // Operations of this side write to it, too.
         let mut flags = domain.reading();
         for (given, flag) in [
@@ -87,7 +87,7 @@ impl Link {
                 flags |= flag;
             }
         }
-        let memory = MemoryRegion::new(domain.pd(), len, flags).map_err(Error::from_os)?;
+        let memory = MemoryRegion::new(&pd, len, flags).map_err(Error::from_os)?;
         Ok(Region::new(memory, access))
     }
 
@@ -111,15 +111,12 @@ impl Link {
                 needed,
             });
         }
-        let domain = lock(&self.memory)
-            .as_ref()
-            .map(|memory| Arc::clone(&memory.domain));
-        // Without a domain the connection has ended, which the operation itself will say.
-        if let Some(domain) = domain {
-            if !region.memory.pd().is_same_as(domain.pd()) {
+        // Without memory the connection has ended, which the operation itself will say.
+        if let Some(memory) = &*lock(&self.memory) {
+            if !region.memory.pd().is_same_as(&memory.pd) {
                 return Err(Error::ForeignMemory);
             }
-            let limit = domain.max_msg_sz().into();
+            let limit = memory.domain.max_msg_sz().into();
             within("what the device moves at once", 0, len, limit)?;
         }
         let addr = token.addr.wrapping_add(offset);
@@ -175,8 +172,7 @@ impl Core {
         };
         if let Err(error) = rings.post_operation(slot, checked.op, operation, checked.range.clone())
         {
-            self.conn.handle_post_failure(error, Instant::now());
-            return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
+            return Err(self.post_failed(error));
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     error::{Error, TrySendError},
     proto::{Descriptor, SendRefused},
+    status::OsError,
 };
 
 /// A message that is to be sent. What was prepared for it is kept from one try to the next.
@@ -116,22 +117,30 @@ impl Core {
             }),
             SendRefused::Closed(reason) => TrySendError::Failed(Error::Disconnected(reason)),
         };
+        if message.buffer.is_none() && message.id.is_none() && self.conn.is_eager(message.len) {
+            // What most messages are: nothing to find out first.
+            let Some(rings) = &mut self.rings else {
+                return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
+            };
+            let transmit = self.conn.send(message.len).map_err(refused)?;
+            return match rings.post_send(&transmit, message.parts, None) {
+                Ok(()) => Ok(Some(())),
+                Err(error) => Err(self.post_failed(error)),
+            };
+        }
         self.conn.may_send(message.len).map_err(refused)?;
         if message.id.is_some() && !self.may_tell_of_one_more(link) {
             return Err(TrySendError::Failed(Error::CompletionsNotTaken));
         }
-        let eager = self
-            .conn
-            .negotiated()
-            .map_or(0, |negotiated| negotiated.send_eager);
-        if message.len > eager as usize && message.buffer.is_none() {
+        let eager = self.conn.is_eager(message.len);
+        if !eager && message.buffer.is_none() {
             return Ok(None);
         }
         let Some(rings) = &mut self.rings else {
             return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
         };
         let posted = match message.buffer.take() {
-            Some(buffer) if message.len > eager as usize => {
+            Some(buffer) if !eager => {
                 let descriptor = Descriptor {
                     addr: buffer.addr(),
                     len: buffer.len() as u64,
@@ -151,11 +160,14 @@ impl Core {
         };
         match posted {
             Ok(()) => Ok(Some(())),
-            Err(error) => {
-                self.conn.handle_post_failure(error, Instant::now());
-                Err(TrySendError::Failed(Error::Disconnected(self.reason())))
-            }
+            Err(error) => Err(self.post_failed(error)),
         }
+    }
+
+    /// A work request could not be posted: the connection ends.
+    pub(super) fn post_failed(&mut self, error: OsError) -> TrySendError {
+        self.conn.handle_post_failure(error, Instant::now());
+        TrySendError::Failed(Error::Disconnected(self.reason()))
     }
 
     /// Whether the channel has a place for the completion of one more operation.

@@ -72,30 +72,25 @@ impl Link {
             Polling::Event => Duration::ZERO,
         };
         self.keep_engine_away();
+        let looks = if spin.is_zero() { 1 } else { POLLS_PER_LOOK };
         let mut started = None;
-        let mut polls: u32 = 0;
         loop {
-            if self.progress() != Progress::Nothing
-                && let Some(value) = ready()
-            {
+            let progress = self.progress_within(looks);
+            // Another thread may have brought what is waited for, or the connection's end.
+            if let Some(value) = ready() {
                 return Polled::Ready(value);
             }
-            polls = polls.wrapping_add(1);
-            if polls.is_multiple_of(POLLS_PER_LOOK) || spin.is_zero() {
-                // Another thread may have brought what is waited for, or the connection's end.
-                if let Some(value) = ready() {
-                    return Polled::Ready(value);
-                }
-                let now = Instant::now();
-                if deadline.is_some_and(|at| now >= at) {
-                    return Polled::Slept;
-                }
-                if now.duration_since(*started.get_or_insert(now)) >= spin {
-                    break;
-                }
-                self.keep_engine_away();
+            if progress != Progress::Nothing && !spin.is_zero() {
+                continue;
             }
-            hint::spin_loop();
+            let now = Instant::now();
+            if deadline.is_some_and(|at| now >= at) {
+                return Polled::Slept;
+            }
+            if now.duration_since(*started.get_or_insert(now)) >= spin {
+                break;
+            }
+            self.keep_engine_away();
         }
         self.sleep(turn, deadline, ready)
     }

@@ -358,6 +358,13 @@ impl Connection {
         self.sending()?.send_large(descriptor.len)
     }
 
+    /// Whether a message of `len` bytes goes into a frame of its own.
+    pub(crate) fn is_eager(&self, len: usize) -> bool {
+        self.transfer
+            .as_ref()
+            .is_some_and(|transfer| transfer.is_eager(len))
+    }
+
     /// Whether a message of `len` bytes could be sent now. One that is refused as blocked is told when it may work.
     pub(crate) fn may_send(&mut self, len: usize) -> Result<(), SendRefused> {
         self.sending()?.may_send(len)

@@ -202,6 +202,10 @@ impl Transfer {
         self.keepalive = None;
     }
 
+    pub(super) fn is_eager(&self, len: usize) -> bool {
+        len as u64 <= self.negotiated.send_eager.into()
+    }
+
     pub(super) fn may_send(&mut self, len: usize) -> Result<(), SendRefused> {
         let len = len as u64;
         if len > self.negotiated.send_limit {

@@ -1,10 +1,14 @@
 //! Large messages: what a peer may claim of memory, and of what it has read.
 
-use rdmsg::{CloseReason, Endpoint, status::WcStatus, verbs::MemoryRegion};
+use rdmsg::{
+    CloseReason, Endpoint,
+    status::WcStatus,
+    verbs::{MemoryRegion, RemoteAddr, SendWr},
+};
 
 use crate::{
     peer::Peer,
-    scene::{ROLES, Scene, config, end, violated_field},
+    scene::{ROLES, Role, Scene, config, end, violated_field},
     wire::{CLOSE, Descriptor, Frame, GRANT, MAX_MESSAGE, RENDEZVOUS, WINDOW},
 };
 
@@ -347,6 +351,32 @@ fn a_peer_that_reads_nothing_is_given_up() {
         peer.wait_disconnected();
         peer.disconnect();
         assert_eq!(end(&endpoint).0, CloseReason::LocallyClosed);
+        scene.stage.bystander.assert_well();
+    }
+    scene.finish();
+}
+
+/// What is lent to one peer is not another's to read, even if that one learns of its address and key.
+#[test]
+fn what_is_lent_to_one_peer_cannot_be_read_by_another() {
+    let scene = Scene::new("what_is_lent_to_one_peer_cannot_be_read_by_another");
+    for role in ROLES {
+        let (mut honest, lender) = scene.connect(Role::Client);
+        let offer = offered(&mut honest, &lender);
+        let (mut thief, endpoint) = scene.connect(role);
+        let target = RemoteAddr {
+            addr: offer.addr,
+            rkey: offer.rkey,
+        };
+        thief.send_as(&[0; 64], |id, sge| SendWr::read(id, sge, target));
+        assert!(!thief.flush(), "{role:?}: the read is refused");
+        let mut bytes = [0; 64];
+        thief.region().copy_out(0, &mut bytes);
+        assert_eq!(bytes, [0; 64]);
+        thief.disconnect();
+        end(&endpoint);
+        honest.disconnect();
+        end(&lender);
         scene.stage.bystander.assert_well();
     }
     scene.finish();
