@@ -132,7 +132,8 @@ pub(super) struct Core {
     pub(super) established: bool,
     /// How the connection ended and whether all that was sent arrived. Set once, together with the completion that says so.
     pub(super) ended: Option<(CloseReason, bool)>,
-    /// Until the end. Unread messages hold the link, so a link that held on to their channel would live for ever.
+    /// Until the end, or until nobody can read any more. Unread messages hold the link, so a link that held on to their channel would
+    /// live for ever.
     pub(super) completions: Option<Sender<Completion>>,
     aftermath: Aftermath,
 }
@@ -281,7 +282,12 @@ impl Link {
 
     /// The last handle is gone: closes in the background, and has the engine watch the queue from now on.
     pub(crate) fn abandon(self: &Arc<Self>) {
-        self.close();
+        self.with_core(|core| {
+            core.conn.close(Instant::now());
+            // What nobody reads goes with the channel. As long as there was a sender the channel would keep it, and with it the
+            // memory that large messages behind it need to be read.
+            core.aftermath.hang_up = core.completions.take();
+        });
         self.mailbox.send(Command::Watch(self.key));
     }
 
@@ -652,9 +658,7 @@ impl Core {
 
     /// Hands what arrived to the application. The channel has a place for every message that the peer has credit for.
     fn deliver(&mut self, link: &Arc<Link>, arrival: Arrival) {
-        let (Some(rings), Some(completions)) = (&mut self.rings, &self.completions) else {
-            return;
-        };
+        let Some(rings) = &mut self.rings else { return };
         let completion = match arrival {
             Arrival::Message {
                 buffer,
@@ -679,26 +683,31 @@ impl Core {
                 Completion::Immediate(Immediate::new(word, len, place))
             }
         };
-        match completions.try_send(completion) {
-            Ok(()) => self.aftermath.wake = true,
-            Err(refused) => {
-                // Nobody is left to read it. Dropping the message as usual would take the lock that is held here.
+        let unread = match &self.completions {
+            Some(completions) => completions.try_send(completion).err().map(|refused| {
                 debug_assert!(
                     refused.is_disconnected(),
                     "the channel holds a whole window"
                 );
-                match refused.into_inner() {
-                    Completion::Received(message) => message.defuse(),
-                    Completion::Immediate(immediate) => immediate.into_place().defuse(),
-                    _ => {}
-                }
-                match arrival {
-                    Arrival::Message { buffer, .. } | Arrival::Immediate { buffer, .. } => {
-                        self.release(buffer);
-                    }
-                    Arrival::Large { len, .. } => self.conn.release_large(len),
-                }
+                refused.into_inner()
+            }),
+            None => Some(completion),
+        };
+        let Some(unread) = unread else {
+            self.aftermath.wake = true;
+            return;
+        };
+        // Nobody is left to read it. Dropping the message as usual would take the lock that is held here.
+        match unread {
+            Completion::Received(message) => message.defuse(),
+            Completion::Immediate(immediate) => immediate.into_place().defuse(),
+            _ => {}
+        }
+        match arrival {
+            Arrival::Message { buffer, .. } | Arrival::Immediate { buffer, .. } => {
+                self.release(buffer);
             }
+            Arrival::Large { len, .. } => self.conn.release_large(len),
         }
     }
 

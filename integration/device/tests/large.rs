@@ -308,6 +308,27 @@ fn a_close_waits_for_large_messages_on_both_sides() {
     }
 }
 
+#[test]
+fn a_dropped_endpoint_does_not_hold_up_the_close_with_what_it_never_read() {
+    let _watchdog = Watchdog::new(
+        "a_dropped_endpoint_does_not_hold_up_the_close_with_what_it_never_read",
+        60,
+    );
+    let mut config = Config::default();
+    config.large_memory = 64 << 10;
+    config.close_timeout = PATIENCE;
+    let (client, server) = pair_with(&config);
+    // The second is on its way when the first is with the client's library, where it takes all the memory there is for such.
+    server.send(&pattern(0, 64 << 10)).unwrap();
+    server.send(&pattern(1, 64 << 10)).unwrap();
+    drop(client);
+    assert_eq!(
+        reason(server.recv_timeout(PATIENCE)),
+        CloseReason::PeerClosed
+    );
+    server.close().unwrap();
+}
+
 /// The sender of a large message, in a process of its own that is killed in the middle: see
 /// `a_sender_that_dies_in_the_middle_leaves_an_error_and_no_leak`.
 #[test]
