@@ -2,9 +2,9 @@ use std::fs;
 
 use device::{Lab, open_fds};
 
-/// How much more memory may be resident at the end than at the start. It is far less than what a leak adds up to, and more than what
-/// the allocator keeps or the threads' arenas are worth.
-const RESIDENT_SLACK: u64 = 48 << 10;
+/// How much more memory in KiB may be resident at the end than at the start. It is more than what threads come and go with, and far less
+/// than what the messages of a minute come to.
+const RESIDENT_SLACK: u64 = 16 << 10;
 
 /// What this process has, and what has happened on the device, at a moment when no connection but the control connection exists.
 #[derive(Debug)]

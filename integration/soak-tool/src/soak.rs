@@ -35,7 +35,7 @@ const PROGRESS: Duration = Duration::from_secs(10);
 /// Said by the client when its last connection has ended, and answered by the server when its own have.
 const OVER: &str = "over";
 
-/// The last word.
+/// The last word of a side on which everything was found right.
 const BYE: &str = "bye";
 
 /// What both programs have to agree on: the client tells the server.
@@ -113,7 +113,7 @@ impl Soak {
         println!("soak: {}: {}", self.side, self.totals);
         println!("soak: {}: {}", self.side, self.ledger);
         println!("soak: {}: {health}", self.side);
-        self.say(BYE);
+        self.meet(BYE);
         self.control.close()?;
         println!("soak: {}: everything is accounted for", self.side);
         Ok(())
@@ -241,7 +241,6 @@ fn listen_to_the_other(
     thread::spawn(move || {
         loop {
             let line = match control.receive() {
-                Ok(line) if line == BYE => return,
                 Ok(line) => line,
                 Err(error) => board.fail(&format!("the control connection: {error}")),
             };
@@ -251,8 +250,14 @@ fn listen_to_the_other(
                         board.fail(&format!("connection {}: {problem}", book.connection));
                     }
                 }
-                // Only while the program ends does nobody wait for it.
-                Err(NoBook) => drop(heard.send(line)),
+                Err(NoBook) => {
+                    let last = line == BYE;
+                    // Nobody waits for it when this program is about to end as well.
+                    let _ = heard.send(line);
+                    if last {
+                        return;
+                    }
+                }
             }
         }
     });
