@@ -2,10 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{
-    Connection, State,
-    transfer::{Incoming, Transfer},
-};
+use super::{Connection, State, receiving::Incoming, transfer::Transfer};
 use crate::{
     proto::{
         CloseReason, CmOp, Event, Mismatch, Output, Params, Phase, Refusal,

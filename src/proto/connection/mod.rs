@@ -1,6 +1,7 @@
 mod closing;
 mod establish;
 mod keepalive;
+mod receiving;
 mod transfer;
 
 pub(crate) use self::transfer::Flush;

@@ -1,0 +1,273 @@
+//! What comes from the peer: frames, and the pieces of its large messages.
+
+use std::time::Instant;
+
+use super::{Connection, State};
+use crate::{
+    proto::{
+        Arrival, CloseReason, Descriptor, Event, HEADER_LEN, Output, Read, Work,
+        frame::{Header, Kind},
+        reason::Violation,
+    },
+    status::WcStatus,
+};
+
+/// What a receive brought, as far as it can be checked by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Incoming {
+    Frame(Header),
+    Rendezvous(Header, Descriptor),
+    Immediate { word: u32, len: u32 },
+}
+
+impl Incoming {
+    fn parse(frame: &[u8]) -> Result<Self, Violation> {
+        let header = Header::parse(frame)?;
+        Ok(match header.kind {
+            Kind::Rendezvous => Self::Rendezvous(header, Descriptor::parse(frame)?),
+            Kind::Data | Kind::Grant | Kind::Ping | Kind::Pong | Kind::Close | Kind::Abort => {
+                Self::Frame(header)
+            }
+        })
+    }
+}
+
+impl Connection {
+    /// A receive completed with these bytes.
+    pub(crate) fn handle_recv(&mut self, buffer: u32, frame: &[u8], now: Instant) {
+        self.on_recv(buffer, Incoming::parse(frame), now);
+    }
+
+    /// The peer wrote `len` bytes to this side's memory with an immediate `word`, which took a receive.
+    pub(crate) fn handle_immediate(&mut self, buffer: u32, word: u32, len: u32, now: Instant) {
+        self.on_recv(buffer, Ok(Incoming::Immediate { word, len }), now);
+    }
+
+    fn on_recv(&mut self, buffer: u32, incoming: Result<Incoming, Violation>, now: Instant) {
+        match &mut self.state {
+            State::Connecting(_, early) => early.push_back((buffer, incoming)),
+            State::Accepting { .. } => {
+                // The peer speaks, so it knows that the connection is established.
+                self.establish(now);
+                self.on_incoming(buffer, incoming, now);
+            }
+            State::Established | State::Closing(_) | State::Draining(_) => {
+                self.on_incoming(buffer, incoming, now);
+            }
+            State::ResolvingAddr(_)
+            | State::ResolvingRoute(_)
+            | State::Backoff { .. }
+            | State::Requested { .. }
+            | State::Closed => self.unexpected("a frame"),
+        }
+        self.finish();
+    }
+
+    pub(super) fn on_incoming(
+        &mut self,
+        buffer: u32,
+        incoming: Result<Incoming, Violation>,
+        now: Instant,
+    ) {
+        if self.transfer.as_ref().is_some_and(|transfer| transfer.deaf) {
+            log::debug!("a frame after the peer's last word: ignored");
+            return;
+        }
+        if let Err(violation) = incoming.and_then(|incoming| self.take(buffer, incoming, now)) {
+            log::warn!("the peer violated the protocol: {violation}");
+            self.turn_deaf();
+            self.fail(CloseReason::ProtocolViolation(violation), now);
+        }
+    }
+
+    fn take(&mut self, buffer: u32, incoming: Incoming, now: Instant) -> Result<(), Violation> {
+        let said_goodbye = self.peer_said_goodbye();
+        let Some(transfer) = &mut self.transfer else {
+            return Ok(());
+        };
+        transfer.heard += 1;
+        let (kind, header) = match incoming {
+            Incoming::Frame(header) | Incoming::Rendezvous(header, _) => {
+                (header.kind, Some(header))
+            }
+            Incoming::Immediate { .. } => (Kind::Data, None),
+        };
+        if let Some(header) = header {
+            transfer.send_credit.granted(header.grant)?;
+            if kind != Kind::Abort {
+                let taken = transfer.lending.taken(header.arg)?;
+                if taken > 0 {
+                    self.outputs.push_back(Output::Event(Event::Taken(taken)));
+                }
+            }
+        }
+        if matches!(kind, Kind::Data | Kind::Rendezvous) {
+            if said_goodbye {
+                return Err(Violation::new("kind", kind as u64, "no data after a close"));
+            }
+            transfer.recv_credit.receive()?;
+        }
+        match incoming {
+            Incoming::Rendezvous(_, descriptor) => {
+                if descriptor.len > self.params.max_message {
+                    return Err(Violation::new(
+                        "descriptor len",
+                        descriptor.len,
+                        "no more than the largest message of the hello",
+                    ));
+                }
+                transfer.inbound.announce(descriptor)?;
+                transfer.counted.messages_received += 1;
+                transfer.counted.bytes_received += descriptor.len;
+                transfer.counted.large_received += 1;
+                // Nothing of the frame is kept.
+                if self.takes_receives() {
+                    self.outputs.push_back(Output::Repost(buffer));
+                    if let Some(transfer) = &mut self.transfer {
+                        transfer.recv_credit.release();
+                    }
+                    self.grant_if_due();
+                }
+                self.read_on();
+            }
+            Incoming::Immediate { word, len } => {
+                let arrival = transfer
+                    .inbound
+                    .arrive(Arrival::Immediate { buffer, word, len });
+                self.outputs
+                    .extend(arrival.map(|arrival| Output::Event(Event::Arrived(arrival))));
+                self.grant_if_due();
+            }
+            Incoming::Frame(header) if kind == Kind::Data => {
+                if header.len > self.params.eager_size
+                    || u64::from(header.len) > self.params.max_message
+                {
+                    return Err(Violation::new(
+                        "len",
+                        header.len.into(),
+                        "no more than the largest eager frame of the hello",
+                    ));
+                }
+                transfer.counted.messages_received += 1;
+                transfer.counted.bytes_received += u64::from(header.len);
+                let arrival = transfer.inbound.arrive(Arrival::Message {
+                    buffer,
+                    offset: HEADER_LEN as u32,
+                    len: header.len,
+                });
+                self.outputs
+                    .extend(arrival.map(|arrival| Output::Event(Event::Arrived(arrival))));
+                // It may have been the last that the peer could send, with room here that it does not know of.
+                self.grant_if_due();
+            }
+            Incoming::Frame(header) => {
+                // Before anything is sent that the frame allows: see `credit`.
+                if self.takes_receives() {
+                    self.outputs.push_back(Output::Repost(buffer));
+                }
+                self.take_control(header, now)?;
+            }
+        }
+        self.tell_writable();
+        Ok(())
+    }
+
+    fn take_control(&mut self, header: Header, now: Instant) -> Result<(), Violation> {
+        let Some(transfer) = &mut self.transfer else {
+            return Ok(());
+        };
+        match header.kind {
+            Kind::Data | Kind::Rendezvous => {}
+            Kind::Grant => transfer.counted.grants_received += 1,
+            Kind::Ping => {
+                transfer.pending.pong = true;
+                self.send_control();
+            }
+            Kind::Pong => {
+                let answered = transfer.probe.answer();
+                // While closing nobody waits for it any more.
+                if !answered && matches!(self.state, State::Established) {
+                    return Err(Violation::new(
+                        "kind",
+                        Kind::Pong as u64,
+                        "no pong without a ping",
+                    ));
+                }
+                self.outputs.push_back(Output::Event(Event::Answered));
+                // Another ping may have waited for this.
+                self.send_control();
+            }
+            Kind::Close => self.on_close_frame(now)?,
+            Kind::Abort => {
+                self.turn_deaf();
+                self.fail(CloseReason::PeerAborted(header.arg), now);
+            }
+        }
+        Ok(())
+    }
+
+    fn turn_deaf(&mut self) {
+        if let Some(transfer) = &mut self.transfer {
+            transfer.deaf = true;
+        }
+    }
+
+    /// A read of a piece of a large message completed, and with it everything that was posted before it.
+    pub(crate) fn handle_read(&mut self, slot: u32, now: Instant) {
+        if let Some(transfer) = &mut self.transfer {
+            // What the peer's device answers is a sign of life of its host.
+            transfer.heard += 1;
+            transfer.inbound.piece_came();
+            transfer.sent(slot);
+            if !transfer.deaf {
+                self.deliver();
+            }
+            self.read_on();
+            self.grant_if_due();
+            self.answer_close();
+            self.tell_writable();
+            self.on_goodbye(now);
+        }
+        self.finish();
+    }
+
+    /// Reads more of the peer's large messages, as far as there are slots and memory, while the queue pair works.
+    pub(super) fn read_on(&mut self) {
+        let (State::Established | State::Closing(_), Some(transfer)) =
+            (&self.state, &mut self.transfer)
+        else {
+            return;
+        };
+        while transfer.ring.has_room_for_reads()
+            && let Some(piece) = transfer.inbound.next_piece()
+        {
+            let (slot, _) = transfer.ring.take(true);
+            self.outputs.push_back(Output::Read(Read { slot, ..piece }));
+        }
+    }
+
+    /// Delivers what is next, as far as it is complete.
+    fn deliver(&mut self) {
+        if let Some(transfer) = &mut self.transfer {
+            while let Some(arrival) = transfer.inbound.pop() {
+                self.outputs
+                    .push_back(Output::Event(Event::Arrived(arrival)));
+            }
+        }
+    }
+
+    /// Whether a failed read is the peer's doing: its descriptor named memory that is not there to be read.
+    pub(super) fn forgery(&self, work: Work, status: WcStatus) -> Option<CloseReason> {
+        let (Work::Read { .. }, WcStatus::REM_ACCESS_ERR | WcStatus::REM_INV_REQ_ERR) =
+            (work, status)
+        else {
+            return None;
+        };
+        let rkey = self.transfer.as_ref()?.inbound.rkey_being_read()?;
+        Some(CloseReason::ProtocolViolation(Violation::new(
+            "rkey",
+            rkey.into(),
+            "the key of memory that holds the large message",
+        )))
+    }
+}
