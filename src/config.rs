@@ -22,6 +22,23 @@ pub struct Config {
     /// 1 to 8192, default 64. Costs `receive_window` × [`eager_size`](Self::eager_size) of locked memory a connection.
     pub receive_window: u16,
 
+    /// Share receive buffers with other connections: how many buffers there are for all of them. For servers with many connections of which
+    /// few are busy at a time.
+    ///
+    /// Connections of one [`Engine`](crate::Engine) on one device whose configurations have the same `shared_receive` and `eager_size` draw on
+    /// one pool. Each keeps 12 buffers of it for itself (as many as guarantee that its control frames and its next message find one), and may use more, up to its
+    /// [`receive_window`](Self::receive_window), while half of the pool is free. So a pool of *n* has room for *n*/24 connections
+    /// whatever they do, and for up to *n*/12 as long as they do little. One more is refused with [`Error::SharedReceivesExhausted`], and its peer told
+    /// ([`PeerOutOfResources`](crate::CloseReason::PeerOutOfResources)). A message that is kept occupies its buffer; it never stops other connections
+    /// from receiving.
+    ///
+    /// Connections that share have one protection domain, so a peer that guesses keys of 32 bits could reach memory that was opened for another
+    /// of these peers. Buffers for sending are made when they are first needed.
+    ///
+    /// `None`, the default, gives each connection receive buffers of its own. Otherwise 24 to 1048576, and no more than the device's
+    /// shared receive queues hold. Costs `shared_receive` × [`eager_size`](Self::eager_size) of locked memory for all of the connections together.
+    pub shared_receive: Option<u32>,
+
     /// The largest message in bytes that the peer sends right into a buffer that is posted for it. Longer ones are read by this side
     /// from the peer's memory: one exchange more, but no buffer waits for them.
     ///
@@ -138,6 +155,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             receive_window: 64,
+            shared_receive: None,
             eager_size: 16 * 1024,
             max_message: 1 << 30,
             large_memory: 64 << 20,
@@ -170,6 +188,9 @@ impl Config {
         const HOUR: Duration = Duration::from_secs(3600);
 
         within("receive_window", self.receive_window, 1, 8192)?;
+        if let Some(count) = self.shared_receive {
+            within("shared_receive", count, 24, 1 << 20)?;
+        }
         within("eager_size", self.eager_size, 64, 1 << 20)?;
         within("max_message", self.max_message, 64, 1 << 40)?;
         within("large_memory", self.large_memory, 64 << 10, 1 << 40)?;
@@ -197,6 +218,7 @@ impl Config {
     pub(crate) fn params(&self) -> proto::Params {
         proto::Params {
             window: self.receive_window,
+            shared: self.shared_receive.is_some(),
             eager_size: self.eager_size,
             max_message: self.max_message,
             large_memory: self.large_memory,

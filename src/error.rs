@@ -135,6 +135,21 @@ pub enum Error {
     #[error("timed out")]
     TimedOut,
 
+    /// The connections that share receive buffers have so many in use that another one cannot be served. The others go on, and it may work
+    /// when one of them has ended.
+    #[error(
+        "the {total} shared receive buffers are in use: {free} are free, and a connection needs {needed}; raise shared_receive in the \
+         Config, close connections, or let go of messages that are kept"
+    )]
+    SharedReceivesExhausted {
+        /// How many there are.
+        total: u32,
+        /// How many of them no peer may use.
+        free: u32,
+        /// How many a connection needs at least.
+        needed: u32,
+    },
+
     /// Registering memory failed because the process may not lock as much.
     #[error(
         "cannot register memory: {error}. The process may lock {limit} bytes (`ulimit -l`); raise memlock in \
@@ -209,7 +224,9 @@ impl From<Error> for io::Error {
             Error::TimedOut => io::ErrorKind::TimedOut,
             Error::CompletionsNotTaken => io::ErrorKind::WouldBlock,
             Error::NotAllowed { .. } => io::ErrorKind::PermissionDenied,
-            Error::LockedMemory { .. } => io::ErrorKind::OutOfMemory,
+            Error::LockedMemory { .. } | Error::SharedReceivesExhausted { .. } => {
+                io::ErrorKind::OutOfMemory
+            }
             Error::Os(error) | Error::Bind { error, .. } => {
                 Self::from_raw_os_error(error.errno).kind()
             }
@@ -225,9 +242,10 @@ fn kind_of(reason: &CloseReason) -> io::ErrorKind {
         CloseReason::AddrResolution(_)
         | CloseReason::RouteResolution(_)
         | CloseReason::Unreachable(_) => io::ErrorKind::HostUnreachable,
-        CloseReason::Refused | CloseReason::Rejected { .. } | CloseReason::ConnectFailed(_) => {
-            io::ErrorKind::ConnectionRefused
-        }
+        CloseReason::Refused
+        | CloseReason::Rejected { .. }
+        | CloseReason::PeerOutOfResources
+        | CloseReason::ConnectFailed(_) => io::ErrorKind::ConnectionRefused,
         CloseReason::NotRdmsg
         | CloseReason::PeerIncompatible(_)
         | CloseReason::ProtocolViolation(_) => io::ErrorKind::InvalidData,

@@ -1,16 +1,18 @@
 use std::{
     collections::HashMap,
-    sync::{Arc, Weak},
+    sync::{Arc, Mutex, Weak},
 };
 
 use super::{
     buffer::Pool,
-    link::PollSide,
-    rings::{self, Layout, Rings},
+    link::{PollSide, lock},
+    rings::{Layout, Rings},
+    shared_receives::SharedReceives,
 };
 use crate::{
     cm::CmId,
     config::Config,
+    proto::Account,
     status::OsError,
     verbs::{
         AccessFlags, CompletionChannel, CompletionQueue, Context, ProtectionDomain, QpInitAttr,
@@ -20,7 +22,8 @@ use crate::{
 
 /// What the connections on one device share: the device itself. It lives as long as one of them does.
 ///
-/// Each connection has a protection domain of its own, so that a peer which guesses or remembers a key reaches no other peer's memory.
+/// Each connection has a protection domain of its own, so that a peer which guesses or remembers a key reaches no other peer's memory. Those
+/// that share receives share the domain as well: devices write a receive only to memory of its queue pair's domain.
 #[derive(Debug)]
 pub(super) struct Domain {
     context: Context,
@@ -28,6 +31,9 @@ pub(super) struct Domain {
     max_cqe: u32,
     /// The longest one-sided operation in bytes.
     max_msg_sz: u32,
+    max_srq_wr: u32,
+    /// What connections receive into that share receives: one for each kind that is in use.
+    shared: Mutex<Vec<Weak<SharedReceives>>>,
 }
 
 /// The domains of all devices in use.
@@ -51,6 +57,8 @@ impl Domains {
             max_qp_wr: attr.max_qp_wr(),
             max_cqe: attr.max_cqe(),
             max_msg_sz,
+            max_srq_wr: attr.max_srq_wr(),
+            shared: Mutex::default(),
         });
         self.by_device.retain(|_, domain| domain.strong_count() > 0);
         self.by_device.insert(device, Arc::downgrade(&domain));
@@ -62,6 +70,8 @@ impl Domains {
 pub(super) struct Transport {
     pub(super) rings: Rings,
     pub(super) pd: ProtectionDomain,
+    /// What it receives into, where that is shared. The least that the connection needs is reserved.
+    pub(super) shared: Option<Arc<SharedReceives>>,
     /// Where large messages are read to, and where those are put that the peer is to read.
     pub(super) landing: Arc<Pool>,
     pub(super) lending: Arc<Pool>,
@@ -77,6 +87,12 @@ pub(super) enum TransportError {
         field: &'static str,
         value: u64,
         limit: u64,
+    },
+    /// The shared receives do not suffice for another connection.
+    SharedReceivesExhausted {
+        total: u32,
+        free: u32,
+        needed: u32,
     },
 }
 
@@ -115,6 +131,11 @@ impl Domain {
         let cap = layout.cap(config.max_inline);
         for (field, value, limit) in [
             ("receive_window", cap.max_recv_wr, self.max_qp_wr),
+            (
+                "shared_receive",
+                config.shared_receive.unwrap_or(0),
+                self.max_srq_wr,
+            ),
             ("send_depth", cap.max_send_wr, self.max_qp_wr),
             (
                 "receive_window + send_depth",
@@ -131,15 +152,21 @@ impl Domain {
             }
         }
 
-        let pd = ProtectionDomain::new(&self.context)?;
-        let memory = rings::allocate(&pd, &layout)?;
+        let shared = match config.shared_receive {
+            Some(count) => Some(self.shared(count, layout.recv_size())?),
+            None => None,
+        };
+        let pd = match &shared {
+            Some(shared) => shared.pd.clone(),
+            None => ProtectionDomain::new(&self.context)?,
+        };
         let channel = Arc::new(CompletionChannel::new(&self.context)?);
         let cq = CompletionQueue::new(&self.context, layout.completions(), Some((&channel, 0)))?;
         let mut attr = QpInitAttr {
             qp_type: QpType::RC,
             send_cq: &cq,
             recv_cq: &cq,
-            srq: None,
+            srq: shared.as_deref().map(SharedReceives::queue),
             cap,
             sq_sig_all: false,
         };
@@ -152,15 +179,43 @@ impl Domain {
             result => result?,
         };
         cq.req_notify(false)?;
-        let rings = Rings::new(qp, memory, layout)?;
+        let rings = Rings::new(qp, &pd, layout, shared.clone())?;
+        // Last, so that nothing has to be given back when something fails.
+        if let Some(shared) = &shared
+            && !shared.account.open(config.receive_window)
+        {
+            return Err(TransportError::SharedReceivesExhausted {
+                total: shared.count(),
+                free: shared.account.free(),
+                needed: Account::least(config.receive_window),
+            });
+        }
         let pool = |access| Pool::new(&pd, access, config.registration_cache);
         Ok(Transport {
             rings,
+            shared,
             landing: pool(self.reading()),
             lending: pool(AccessFlags::REMOTE_READ),
             pd,
             poll_side: PollSide::new(cq, Arc::clone(&channel)),
             channel,
         })
+    }
+
+    /// The receives of this kind, made when there are none.
+    fn shared(&self, count: u32, size: usize) -> Result<Arc<SharedReceives>, OsError> {
+        let mut all = lock(&self.shared);
+        let of_this_kind = all
+            .iter()
+            .filter_map(Weak::upgrade)
+            .find(|shared| shared.is(count, size));
+        if let Some(shared) = of_this_kind {
+            return Ok(shared);
+        }
+        let pd = ProtectionDomain::new(&self.context)?;
+        let shared = Arc::new(SharedReceives::new(pd, count, size)?);
+        all.retain(|shared| shared.strong_count() > 0);
+        all.push(Arc::downgrade(&shared));
+        Ok(shared)
     }
 }

@@ -10,6 +10,7 @@ use super::{
     domain::{Domain, Domains, TransportError},
     link::{Link, Memory, lock},
     mailbox::Reply,
+    share::Share,
 };
 use crate::{
     cm::{CmId, ConnParam, EventChannel, PortSpace},
@@ -133,7 +134,24 @@ impl Entry {
                     });
                     OsError::new("rdma_create_qp", libc::EINVAL)
                 }
+                TransportError::SharedReceivesExhausted {
+                    total,
+                    free,
+                    needed,
+                } => {
+                    self.problem = Some(Error::SharedReceivesExhausted {
+                        total,
+                        free,
+                        needed,
+                    });
+                    OsError::new("rdma_create_qp", libc::ENOMEM)
+                }
             })?;
+        if let Some(shared) = transport.shared {
+            let mut core = self.link.core();
+            core.conn.draw_on(Arc::clone(&shared.account));
+            core.share = Some(Share::new(shared, self.link.key));
+        }
         epoll
             .add(
                 &*transport.channel,

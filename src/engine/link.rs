@@ -30,6 +30,7 @@ use super::{
     in_flight::Posted,
     mailbox::{Command, Mailbox},
     rings::{Rings, WorkId},
+    share::Share,
     signal::Signal,
     waiting::Waiting,
 };
@@ -80,6 +81,8 @@ pub(crate) struct Link {
     pub(super) hot: AtomicBool,
     /// Whether the engine was told to look at this connection and has not yet.
     service_wanted: AtomicBool,
+    /// Whether the receives are back once the queue is empty: where they are shared, nothing else says so.
+    drains_when_empty: AtomicBool,
     /// Whether `Core::ended` is set: for those who ask often.
     over: AtomicBool,
     /// The fd for event loops: see [`Endpoint::event_fd`](crate::Endpoint::event_fd).
@@ -125,6 +128,8 @@ pub(super) struct Memory {
 pub(super) struct Core {
     pub(super) conn: Connection,
     pub(super) rings: Option<Rings>,
+    /// Where receives are shared: what this connection has of them.
+    pub(super) share: Option<Share>,
     /// Where large messages are read to.
     pub(super) landing: Option<Arc<Pool>>,
     /// What the state machine wants of the connection manager: the engine's thread does it.
@@ -188,6 +193,7 @@ impl Link {
             core: Mutex::new(Core {
                 conn,
                 rings: None,
+                share: None,
                 landing: None,
                 cm_ops: VecDeque::new(),
                 established: false,
@@ -202,6 +208,7 @@ impl Link {
             polls: AtomicU64::new(0),
             hot: AtomicBool::new(false),
             service_wanted: AtomicBool::new(false),
+            drains_when_empty: AtomicBool::new(false),
             over: AtomicBool::new(false),
             signal: Signal::default(),
             room: Room::default(),
@@ -345,6 +352,10 @@ impl Link {
                 self.act(&batch[..count]);
             }
             if count < BATCH {
+                if self.drains_when_empty.load(Ordering::Relaxed) {
+                    self.drains_when_empty.store(false, Ordering::Relaxed);
+                    self.with_core(|core| core.conn.handle_drained(DrainSide::Recv));
+                }
                 return progress;
             }
         }
@@ -355,7 +366,7 @@ impl Link {
         let now = Instant::now();
         self.with_core(|core| {
             for wc in completions {
-                core.handle_completion(wc, now);
+                core.handle_completion(self, wc, now);
                 core.settle(self);
             }
         });
@@ -478,7 +489,27 @@ impl Link {
             memory.lending.close();
         }
         let side = lock(&self.poll).take();
-        drop(side);
+        if let Some(side) = side {
+            self.settle_share(side);
+        }
+    }
+
+    /// The queue pair is gone: what it took of shared receives goes back.
+    fn settle_share(&self, mut side: PollSide) {
+        let mut core = lock(&self.core);
+        let Core { share, conn, .. } = &mut *core;
+        let Some(share) = share else { return };
+        // What nobody has looked at yet. As much as the queue holds; a queue that fails is not looked at again.
+        while let Ok(count @ 1..) = side.cq.poll(&mut side.batch) {
+            for wc in &side.batch[..count] {
+                if let WorkId::Recv(buffer) = WorkId::decode(wc.wr_id()) {
+                    share.take(buffer);
+                }
+            }
+        }
+        if let Err(error) = share.settle(conn) {
+            log::error!("{self}: {error}");
+        }
     }
 }
 
@@ -499,10 +530,14 @@ impl Core {
         }
     }
 
-    fn handle_completion(&mut self, wc: &WorkCompletion, now: Instant) {
+    fn handle_completion(&mut self, link: &Link, wc: &WorkCompletion, now: Instant) {
         let Some(rings) = &self.rings else { return };
         let conn = &mut self.conn;
-        match (WorkId::decode(wc.wr_id()), wc.status()) {
+        let work = WorkId::decode(wc.wr_id());
+        if let (WorkId::Recv(buffer), Some(share)) = (work, &self.share) {
+            share.take(buffer);
+        }
+        match (work, wc.status()) {
             (WorkId::Recv(buffer), WcStatus::SUCCESS)
                 if wc.opcode() == WcOpcode::RECV_RDMA_WITH_IMM =>
             {
@@ -518,7 +553,12 @@ impl Core {
             }
             (WorkId::Send(slot), status) => self.send_failed(slot, status, wc.vendor_err(), now),
             (WorkId::DrainRecv, _) => conn.handle_drained(DrainSide::Recv),
-            (WorkId::DrainSend, _) => conn.handle_drained(DrainSide::Send),
+            (WorkId::DrainSend, _) => {
+                conn.handle_drained(DrainSide::Send);
+                if self.share.is_some() {
+                    link.drains_when_empty.store(true, Ordering::Relaxed);
+                }
+            }
         }
     }
 
@@ -573,6 +613,13 @@ impl Core {
                 Output::Post(transmit) => self.post(|rings| rings.post_send(&transmit, &[], None)),
                 Output::Read(read) => self.read(&read),
                 Output::Repost(buffer) => self.post(|rings| rings.post_recv(buffer)),
+                Output::Release(buffer) => {
+                    // As if the application had had it for a moment.
+                    if let Some(share) = &mut self.share {
+                        share.lend(buffer);
+                    }
+                    self.release(buffer);
+                }
                 Output::PostDrainMarkers => self.post(|rings| rings.post_drain_markers()),
                 Output::Timer => self.aftermath.service = true,
                 Output::Event(Event::Established) => {
@@ -659,6 +706,11 @@ impl Core {
     /// Hands what arrived to the application. The channel has a place for every message that the peer has credit for.
     fn deliver(&mut self, link: &Arc<Link>, arrival: Arrival) {
         let Some(rings) = &mut self.rings else { return };
+        if let (Arrival::Message { buffer, .. } | Arrival::Immediate { buffer, .. }, Some(share)) =
+            (&arrival, &mut self.share)
+        {
+            share.lend(*buffer);
+        }
         let completion = match arrival {
             Arrival::Message {
                 buffer,
@@ -713,12 +765,15 @@ impl Core {
 
     /// Posts a buffer that the application is done with, then tells the state machine, so that a grant never runs ahead.
     fn release(&mut self, buffer: u32) {
-        let Some(rings) = &self.rings else { return };
-        if !self.conn.takes_receives() {
-            return;
-        }
-        match rings.post_recv(buffer) {
-            Ok(()) => self.conn.release(),
+        let posted = match (&mut self.share, &self.rings) {
+            // Others can use it whatever has become of this connection.
+            (Some(share), _) => share.give_back(buffer),
+            (None, Some(rings)) if self.conn.takes_receives() => rings.post_recv(buffer),
+            (None, _) => return,
+        };
+        match posted {
+            Ok(()) if self.conn.takes_receives() => self.conn.release(),
+            Ok(()) => {}
             Err(error) => self.conn.handle_post_failure(error, Instant::now()),
         }
     }

@@ -12,6 +12,8 @@ mod operations;
 mod reactor;
 mod rings;
 mod sending;
+mod share;
+mod shared_receives;
 mod signal;
 mod timers;
 mod wait;

@@ -1,7 +1,7 @@
 //! The registered buffers of one connection and the queue pair that they are posted on.
 //!
-//! One memory region holds all of it: the receive buffers first, then the send buffers. This is the one file above the
-//! `verbs` layer that hands memory to the device, so it is the one that argues why that is sound:
+//! One memory region holds all of it: the receive buffers first, unless they are [shared](super::shared_receives), then the send buffers. This
+//! file hands memory to the device, so it argues why that is sound:
 //!
 //! * the region outlives every work request, because [`Rings`] destroys its queue pair (field order) before it lets go of the region;
 //! * a receive buffer belongs to the device from [`Rings::post_recv`] until its completion is polled, and to a
@@ -19,11 +19,13 @@ use std::{
     mem::MaybeUninit,
     ops::{Deref, Range},
     ptr, slice,
+    sync::Arc,
 };
 
 use super::{
     buffer::Buffer,
     in_flight::{InFlight, Operation, Posted},
+    shared_receives::SharedReceives,
 };
 use crate::{
     proto::{
@@ -51,7 +53,7 @@ pub(super) enum WorkId {
 }
 
 impl WorkId {
-    const fn encode(self) -> u64 {
+    pub(super) const fn encode(self) -> u64 {
         match self {
             Self::Recv(buffer) => buffer as u64,
             Self::Send(slot) => 1 << 32 | slot as u64,
@@ -76,7 +78,10 @@ impl WorkId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     recv_size: usize,
+    /// As many receives may complete before any is posted again.
     recv_count: u32,
+    /// Whether the receive buffers are not in the region.
+    shared: bool,
     send_size: usize,
     send_count: u32,
 }
@@ -89,6 +94,7 @@ impl Layout {
         Self {
             recv_size: size,
             recv_count: u32::from(params.window) + CONTROL_RECEIVES,
+            shared: params.shared,
             send_size: size,
             send_count: params.send_slots + READS + CONTROL_SENDS,
         }
@@ -102,9 +108,9 @@ impl Layout {
     pub(super) fn cap(&self, max_inline: u32) -> QpCap {
         QpCap {
             max_send_wr: self.send_count + 1,
-            max_recv_wr: self.recv_count + 1,
+            max_recv_wr: if self.shared { 0 } else { self.recv_count + 1 },
             max_send_sge: 2,
-            max_recv_sge: 1,
+            max_recv_sge: if self.shared { 0 } else { 1 },
             max_inline_data: max_inline,
         }
     }
@@ -119,7 +125,12 @@ impl Layout {
     }
 
     const fn send_offset(&self, slot: u32) -> usize {
-        self.recv_size * self.recv_count as usize + self.send_size * slot as usize
+        let receives = if self.shared { 0 } else { self.recv_count };
+        self.recv_size * receives as usize + self.send_size * slot as usize
+    }
+
+    pub(super) const fn recv_size(&self) -> usize {
+        self.recv_size
     }
 }
 
@@ -128,11 +139,22 @@ impl Layout {
 pub(super) struct Rings {
     /// Before `memory`: once it is destroyed the device touches none of the buffers.
     qp: QueuePair,
-    memory: MemoryRegion,
+    receives: Receives,
+    /// Where the send buffers are. Where there is nothing else, it is made when it is first needed.
+    memory: Option<MemoryRegion>,
+    pd: ProtectionDomain,
     /// After `qp`, as `memory`.
     pub(super) books: Books,
     layout: Layout,
     max_inline: usize,
+}
+
+/// Where the receive buffers are.
+#[derive(Debug)]
+enum Receives {
+    /// At the start of the connection's own region.
+    Own(MemoryRegion),
+    Shared(Arc<SharedReceives>),
 }
 
 /// What work requests use beside the rings' own memory.
@@ -155,22 +177,37 @@ pub(super) struct Lent {
 }
 
 /// Allocates and registers the buffers of one connection.
-pub(super) fn allocate(pd: &ProtectionDomain, layout: &Layout) -> Result<MemoryRegion, OsError> {
+fn allocate(pd: &ProtectionDomain, layout: &Layout) -> Result<MemoryRegion, OsError> {
     MemoryRegion::new(pd, layout.bytes(), AccessFlags::LOCAL_WRITE)
 }
 
 impl Rings {
-    /// Takes a queue pair made with `layout.cap(..)` and memory made by [`allocate`] with the same layout, and posts all receives.
+    /// Takes a queue pair made with `layout.cap(..)`, of the same domain, and on the queue of the `shared` receives if the layout has none of
+    /// its own. Otherwise posts all receives.
     pub(super) fn new(
         qp: QueuePair,
-        memory: MemoryRegion,
+        pd: &ProtectionDomain,
         layout: Layout,
+        shared: Option<Arc<SharedReceives>>,
     ) -> Result<Self, OsError> {
-        assert_eq!(memory.len(), layout.bytes(), "the region is the layout's");
+        assert_eq!(
+            layout.shared,
+            shared.is_some(),
+            "the layout says where the receives are"
+        );
         let max_inline = qp.cap().max_inline_data as usize;
+        let (receives, memory) = match shared {
+            Some(shared) => (Receives::Shared(shared), None),
+            None => {
+                let memory = allocate(pd, &layout)?;
+                (Receives::Own(memory.clone()), Some(memory))
+            }
+        };
         let rings = Self {
             qp,
+            receives,
             memory,
+            pd: pd.clone(),
             books: Books {
                 in_flight: InFlight::new(layout.send_count),
                 pulls: VecDeque::new(),
@@ -179,8 +216,10 @@ impl Rings {
             layout,
             max_inline,
         };
-        for buffer in 0..layout.recv_count {
-            rings.post_recv(buffer)?;
+        if let Receives::Own(_) = rings.receives {
+            for buffer in 0..layout.recv_count {
+                rings.post_recv(buffer)?;
+            }
         }
         Ok(rings)
     }
@@ -191,14 +230,11 @@ impl Rings {
 
     /// Gives a receive buffer to the device.
     pub(super) fn post_recv(&self, buffer: u32) -> Result<(), OsError> {
-        assert!(
-            buffer < self.layout.recv_count,
-            "the state machine names buffers that exist"
-        );
-        self.recv(
-            WorkId::Recv(buffer),
-            Some(self.sge(self.layout.recv_offset(buffer), self.layout.recv_size)),
-        )
+        if let Receives::Shared(shared) = &self.receives {
+            return shared.post(buffer);
+        }
+        let (memory, offset, size) = self.receive(buffer);
+        self.recv(WorkId::Recv(buffer), Some(sge(memory, offset, size)))
     }
 
     /// Writes a frame into its slot, or into the work request where it is short, and posts it. With an `id` its end is told of.
@@ -233,11 +269,12 @@ impl Rings {
             self.send(WorkId::Send(slot), &mut sges[..count], flags)?;
         } else {
             let mut offset = self.layout.send_offset(slot);
-            let sge = self.sge(offset, len);
-            self.fill(offset, header);
+            let memory = self.staging()?;
+            let sge = sge(memory, offset, len);
+            fill(memory, offset, header);
             offset += HEADER_LEN;
             for part in payload {
-                self.fill(offset, part);
+                fill(memory, offset, part);
                 offset += part.len();
             }
             self.send(WorkId::Send(slot), &mut [sge], flags)?;
@@ -262,14 +299,16 @@ impl Rings {
             "the state machine names slots that exist"
         );
         let offset = self.layout.send_offset(slot);
-        self.fill(offset, &transmit.header);
+        let memory = self.staging()?;
+        let header = sge(memory, offset, HEADER_LEN);
+        fill(memory, offset, &transmit.header);
         // The state machine checked the length, which is at most a `u32`.
         let payload = ffi::ibv_sge {
             addr: buffer.addr(),
             length: buffer.len() as u32,
             lkey: buffer.lkey(),
         };
-        let mut sges = [self.sge(offset, HEADER_LEN), payload];
+        let mut sges = [header, payload];
         let flags = send_flags(transmit.signalled || id.is_some());
         self.send(WorkId::Send(slot), &mut sges, flags)?;
         let posted = Posted::Message {
@@ -352,10 +391,13 @@ impl Rings {
     }
 
     /// Moves the queue pair to its error state and posts one marker behind the last work request of each queue: work requests
-    /// come back in order, so when the markers have come back everything has.
+    /// come back in order, so when the markers have come back everything has. There is none for receives that are shared: those that
+    /// the queue pair did not take stay where they are.
     pub(super) fn post_drain_markers(&self) -> Result<(), OsError> {
         self.qp.to_err()?;
-        self.recv(WorkId::DrainRecv, None)?;
+        if let Receives::Own(_) = self.receives {
+            self.recv(WorkId::DrainRecv, None)?;
+        }
         self.send(
             WorkId::DrainSend,
             &mut [],
@@ -365,49 +407,56 @@ impl Rings {
 
     /// Looks at the bytes of a completed receive.
     pub(super) fn frame(&self, buffer: u32, len: u32) -> &[u8] {
-        let (offset, len) = self.extent(buffer, len);
-        bytes(&self.memory, offset, len)
+        let (memory, offset, len) = self.extent(buffer, len);
+        bytes(memory, offset, len)
     }
 
     /// Takes the bytes of a completed receive along. The buffer must not be posted again before the slice is gone.
     pub(super) fn received(&self, buffer: u32, len: u32) -> RecvSlice {
-        let (offset, len) = self.extent(buffer, len);
+        let (memory, offset, len) = self.extent(buffer, len);
         RecvSlice {
-            memory: self.memory.clone(),
+            memory: memory.clone(),
             offset,
             len,
         }
     }
 
-    fn extent(&self, buffer: u32, len: u32) -> (usize, usize) {
+    fn extent(&self, buffer: u32, len: u32) -> (&MemoryRegion, usize, usize) {
+        let (memory, offset, size) = self.receive(buffer);
         assert!(
-            buffer < self.layout.recv_count,
-            "the device completes receives that were posted"
-        );
-        assert!(
-            len as usize <= self.layout.recv_size,
+            len as usize <= size,
             "the device writes no more than was posted"
         );
-        (self.layout.recv_offset(buffer), len as usize)
+        (memory, offset, len as usize)
     }
 
-    /// Copies bytes into a send buffer. `MemoryRegion::copy_in` would do, at half the speed: it must allow for others that
-    /// touch the same bytes, and here there are none.
-    fn fill(&self, offset: usize, from: &[u8]) {
-        // SAFETY: the callers checked slot and length against the layout, so this lies inside the region's allocation.
-        let to = unsafe { self.memory.as_ptr().add(offset) };
-        // SAFETY: both sides are valid for this length and apart; the slot is not the device's (top of this file), and
-        // the connection's lock keeps other threads away.
-        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+    /// Where a receive buffer lies, and its length.
+    fn receive(&self, buffer: u32) -> (&MemoryRegion, usize, usize) {
+        let (memory, count, offset, size) = match &self.receives {
+            Receives::Own(memory) => (
+                memory,
+                self.layout.recv_count,
+                self.layout.recv_offset(buffer),
+                self.layout.recv_size,
+            ),
+            Receives::Shared(shared) => (
+                &shared.memory,
+                shared.count(),
+                shared.offset(buffer),
+                shared.size(),
+            ),
+        };
+        assert!(buffer < count, "only buffers that exist are named");
+        (memory, offset, size)
     }
 
-    fn sge(&self, offset: usize, len: usize) -> ffi::ibv_sge {
-        // A buffer is at most 1 MiB and a header: `Config::check`.
-        ffi::ibv_sge {
-            addr: self.memory.addr() + offset as u64,
-            length: len as u32,
-            lkey: self.memory.lkey(),
-        }
+    /// The memory of the send buffers.
+    fn staging(&mut self) -> Result<&MemoryRegion, OsError> {
+        let memory = match self.memory.take() {
+            Some(memory) => memory,
+            None => allocate(&self.pd, &self.layout)?,
+        };
+        Ok(self.memory.insert(memory))
     }
 
     fn recv(&self, id: WorkId, sge: Option<ffi::ibv_sge>) -> Result<(), OsError> {
@@ -458,6 +507,25 @@ impl Rings {
         // `memory` or `books`, which outlive the queue pair, and to nobody else until a completion covers its slot (top of this file).
         unsafe { self.qp.post_send_raw(wr) }
     }
+}
+
+/// A part of a region for the device. A buffer is at most 1 MiB and a header: `Config::check`.
+fn sge(memory: &MemoryRegion, offset: usize, len: usize) -> ffi::ibv_sge {
+    ffi::ibv_sge {
+        addr: memory.addr() + offset as u64,
+        length: len as u32,
+        lkey: memory.lkey(),
+    }
+}
+
+/// Copies bytes into a send buffer. `MemoryRegion::copy_in` would do, at half the speed: it must allow for others that
+/// touch the same bytes, and here there are none.
+fn fill(memory: &MemoryRegion, offset: usize, from: &[u8]) {
+    // SAFETY: the callers checked slot and length against the layout, so this lies inside the region's allocation.
+    let to = unsafe { memory.as_ptr().add(offset) };
+    // SAFETY: both sides are valid for this length and apart; the slot is not the device's (top of this file), and
+    // the connection's lock keeps other threads away.
+    unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
 }
 
 fn send_flags(signalled: bool) -> u32 {
@@ -550,10 +618,16 @@ mod tests {
         let layout = Layout {
             recv_size: 128,
             recv_count: 3,
+            shared: false,
             send_size: 192,
             send_count: 2,
         };
         assert_eq!(layout.recv_offset(2) + 128, layout.send_offset(0));
         assert_eq!(layout.send_offset(1) + 192, layout.bytes());
+        let layout = Layout {
+            shared: true,
+            ..layout
+        };
+        assert_eq!(layout.send_offset(0), 0, "receives are elsewhere");
     }
 }

@@ -10,7 +10,7 @@
 //! receiver at once:
 //!
 //! * **Grants: 2.** A grant frame of its own is sent when the limit has grown by at least half the window, rounded up, since it was
-//!   last announced. Let g1 < g2 < g3 be the limits of three such frames in a row: g3 ≥ g1 + window. The limit is the number
+//!   last announced. Let g1 < g2 < g3 be the limits of three such frames in a row: g3 ≥ g1 + window. The limit is at most the number
 //!   of frames consumed plus the window, so when g3 is sent frame number g1 has been consumed. The peer may send that frame only
 //!   after it has seen a limit of at least g1, and the first frame that carried one was the first of the three. So the first is seen
 //!   before the third is sent.
@@ -22,7 +22,7 @@
 //! * **Pong: 1**, because the peer sends its next ping after it has seen the pong to the one before.
 //! * **Close: 1** and **Abort: 1**, because each is sent once.
 
-use super::{lending::LARGE_IN_FLIGHT, reason::Violation};
+use super::{account::Account, lending::LARGE_IN_FLIGHT, reason::Violation};
 
 /// Receives that are posted for control frames beside the window's. See the top of this file.
 pub(crate) const CONTROL_RECEIVES: u32 = 6 + LARGE_IN_FLIGHT;
@@ -39,11 +39,11 @@ pub(super) struct SendCredit {
 }
 
 impl SendCredit {
-    /// The hello grants the first window. `start` is 0 but in tests.
-    pub(super) fn new(window: u16, start: u32) -> Self {
+    /// The hello grants the first `credits`. `start` is 0 but in tests.
+    pub(super) fn new(window: u16, credits: u16, start: u32) -> Self {
         Self {
             sent: start,
-            limit: start.wrapping_add(window.into()),
+            limit: start.wrapping_add(credits.min(window).into()),
             window: window.into(),
         }
     }
@@ -81,23 +81,30 @@ impl SendCredit {
 #[derive(Debug)]
 pub(super) struct RecvCredit {
     window: u32,
+    /// As many are promised at least.
+    floor: u32,
     /// Data frames received in all.
     received: u32,
     /// Data frames whose receives have been posted again, in all.
     released: u32,
+    /// Data frames for which there are receives, in all. That many ahead of `released` are promised to the peer; the window, where they are
+    /// this connection's own.
+    limit: u32,
     /// The limit that the peer was last told.
     announced: u32,
 }
 
 impl RecvCredit {
-    /// The hello grants the first window. `start` is 0 but in tests.
-    pub(super) fn new(window: u16, start: u32) -> Self {
-        let window = window.into();
+    /// The hello grants the first `credits`. `start` is 0 but in tests.
+    pub(super) fn new(window: u16, credits: u16, start: u32) -> Self {
+        let limit = start.wrapping_add(credits.into());
         Self {
-            window,
+            window: window.into(),
+            floor: credits.into(),
             received: start,
             released: start,
-            announced: start.wrapping_add(window),
+            limit,
+            announced: limit,
         }
     }
 
@@ -119,30 +126,43 @@ impl RecvCredit {
         self.received.wrapping_sub(self.released)
     }
 
-    /// Counts a receive that was posted again.
-    pub(super) fn release(&mut self) {
+    /// Counts a receive that was posted again: for this connection, or for all that have the `account`.
+    pub(super) fn release(&mut self, account: Option<&Account>) {
         debug_assert!(
             self.released != self.received,
             "no more is released than was received"
         );
         self.released = self.released.wrapping_add(1);
+        let more = match account {
+            None => 1,
+            Some(account) => {
+                let wanted = self.window - self.promised();
+                if self.promised() < self.floor {
+                    1 + account.trade(0, wanted - 1)
+                } else {
+                    account.trade(1, wanted)
+                }
+            }
+        };
+        self.limit = self.limit.wrapping_add(more);
+    }
+
+    /// Receives that are the peer's to use, or hold what it sent.
+    pub(super) fn promised(&self) -> u32 {
+        self.limit.wrapping_sub(self.released)
     }
 
     /// The limit to put into a frame that is being sent.
     pub(super) fn announce(&mut self) -> u32 {
-        self.announced = self.limit();
+        self.announced = self.limit;
         self.announced
     }
 
     /// Whether a grant should travel by itself, because no other frame carried it: half the window is at stake, or the peer has used up
     /// all it was told of. Without the latter a receiver that keeps more than half the window would stop its peer for good.
     pub(super) fn grant_due(&self) -> bool {
-        let more = self.limit().wrapping_sub(self.announced);
+        let more = self.limit.wrapping_sub(self.announced);
         more >= self.window.div_ceil(2) || (more > 0 && self.announced == self.received)
-    }
-
-    fn limit(&self) -> u32 {
-        self.released.wrapping_add(self.window)
     }
 }
 
@@ -153,7 +173,7 @@ mod tests {
     #[test]
     fn grants_are_idempotent_and_bounded() {
         for start in [0, u32::MAX - 2] {
-            let mut credit = SendCredit::new(4, start);
+            let mut credit = SendCredit::new(4, 4, start);
             for left in (0..4).rev() {
                 credit.take();
                 assert_eq!(credit.available(), left);
@@ -174,11 +194,11 @@ mod tests {
     #[test]
     fn a_grant_of_its_own_is_due_at_half_the_window() {
         for (window, due_after) in [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (64, 32)] {
-            let mut credit = RecvCredit::new(window, u32::MAX - 1);
+            let mut credit = RecvCredit::new(window, window, u32::MAX - 1);
             for released in 1..=due_after {
                 assert!(!credit.grant_due(), "window {window} after {released}");
                 credit.receive().unwrap();
-                credit.release();
+                credit.release(None);
             }
             assert!(credit.grant_due(), "window {window}");
             credit.announce();
@@ -188,16 +208,16 @@ mod tests {
 
     #[test]
     fn a_peer_without_credit_gets_the_smallest_grant() {
-        let mut credit = RecvCredit::new(8, u32::MAX - 3);
+        let mut credit = RecvCredit::new(8, 8, u32::MAX - 3);
         for _ in 0..8 {
             credit.receive().unwrap();
             assert!(!credit.grant_due(), "nothing to grant");
         }
-        credit.release();
+        credit.release(None);
         assert!(credit.grant_due());
         credit.announce();
         assert!(!credit.grant_due());
-        credit.release();
+        credit.release(None);
         assert!(!credit.grant_due(), "the peer has one left");
         credit.receive().unwrap();
         assert!(credit.grant_due(), "and now none");
@@ -205,13 +225,39 @@ mod tests {
 
     #[test]
     fn data_without_credit_is_a_violation() {
-        let mut credit = RecvCredit::new(2, 0);
+        let mut credit = RecvCredit::new(2, 2, 0);
         credit.receive().unwrap();
         credit.receive().unwrap();
         assert_eq!(credit.receive().unwrap_err().field(), "kind");
-        credit.release();
+        credit.release(None);
         assert!(credit.receive().is_err(), "the peer was not told yet");
         credit.announce();
         credit.receive().unwrap();
+    }
+
+    #[test]
+    fn shared_receives_are_promised_as_far_as_there_are_any() {
+        let account = Account::new(48);
+        assert!(account.open(8));
+        let mut credit = RecvCredit::new(8, 2, u32::MAX - 1);
+        credit.receive().unwrap();
+        credit.receive().unwrap();
+        assert!(credit.receive().is_err(), "no more than the floor at first");
+        credit.release(Some(&account));
+        assert_eq!(credit.promised(), 2 + 3, "a quarter of what is to spare");
+        assert!(credit.grant_due(), "the peer has none left");
+        credit.announce();
+        credit.release(Some(&account));
+        assert!(credit.promised() <= 8);
+        // Others take what is to spare, and one more comes.
+        while account.trade(0, 8) > 0 {}
+        assert!(account.open(8));
+        for _ in 0..20 {
+            credit.announce();
+            credit.receive().unwrap();
+            credit.release(Some(&account));
+            assert!(credit.promised() >= 2, "never less than the floor");
+        }
+        assert_eq!(credit.promised(), 2, "the rest is for who may come next");
     }
 }

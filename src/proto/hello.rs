@@ -14,7 +14,7 @@ pub(crate) const REPLY_DATA_MAX: usize = 196 - LEN;
 
 /// What each side tells the other before anything else, in the private data of the request and of the acceptance.
 ///
-/// On the wire, in network order: magic `u32`, version `u8`, length of the whole `u8`, features `u16`, receive window `u16`, reserved `u16` = 0,
+/// On the wire, in network order: magic `u32`, version `u8`, length of the whole `u8`, features `u16`, receive window `u16`, first credits `u16`,
 /// eager size `u32`, largest message `u64`, keepalive interval `u32` (ms, 0 = none), nonce `u64`, the application's bytes. The
 /// length is inside because the connection manager pads private data with zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub(crate) struct Hello {
     /// What the sender can do beyond this version; unknown bits are ignored.
     pub(crate) features: u16,
     pub(crate) window: u16,
+    /// How much of the window may be used before the first grant; 0 stands for all of it.
+    pub(crate) credits: u16,
     pub(crate) eager_size: u32,
     pub(crate) max_message: u64,
     pub(crate) keepalive_ms: u32,
@@ -46,7 +48,7 @@ impl Hello {
         out.put(&[self.version, (LEN + data.len()) as u8]);
         out.put(&self.features.to_be_bytes());
         out.put(&self.window.to_be_bytes());
-        out.put(&[0; 2]);
+        out.put(&self.credits.to_be_bytes());
         out.put(&self.eager_size.to_be_bytes());
         out.put(&self.max_message.to_be_bytes());
         out.put(&self.keepalive_ms.to_be_bytes());
@@ -70,11 +72,12 @@ impl Hello {
             return Err(HelloError::NotRdmsg);
         }
         let mut fields = || {
-            let (features, window, _reserved) = (reader.u16()?, reader.u16()?, reader.u16()?);
+            let (features, window, credits) = (reader.u16()?, reader.u16()?, reader.u16()?);
             Some(Self {
                 version,
                 features,
                 window,
+                credits,
                 eager_size: reader.u32()?,
                 max_message: reader.u64()?,
                 keepalive_ms: reader.u32()?,
@@ -97,6 +100,7 @@ mod tests {
         version: VERSION,
         features: 0,
         window: 64,
+        credits: 2,
         eager_size: 16384,
         max_message: 1 << 30,
         keepalive_ms: 2000,

@@ -1,6 +1,7 @@
 //! What happens next on a connection: states, hello, frames, credits, close. No I/O, no clock, no FFI.
 #![forbid(unsafe_code)]
 
+mod account;
 mod connection;
 mod credit;
 mod frame;
@@ -18,6 +19,7 @@ mod statistics;
 mod testing;
 
 pub(crate) use self::{
+    account::Account,
     connection::{Connection, Flush},
     credit::CONTROL_RECEIVES,
     frame::{Descriptor, HEADER_LEN},

@@ -61,6 +61,8 @@ pub(crate) enum Output {
     Post(Transmit),
     /// Post this receive buffer again: its frame has been handled.
     Repost(u32),
+    /// Post this receive buffer again, and call `release`: its frame took credit, and nothing of it is kept.
+    Release(u32),
     /// Post a read of a piece of a large message of the peer's. Its completion is to be reported with `handle_read`.
     Read(Read),
     /// Move the queue pair to its error state and post a marker behind the last send and one behind the last receive.

@@ -1,10 +1,14 @@
 use std::{fmt, time::Duration};
 
+use super::account;
+
 /// The configuration as far as the state machine goes by it.
 #[derive(Clone, Debug)]
 pub(crate) struct Params {
-    /// Data receives that this side keeps posted for the peer.
+    /// Data frames that the peer may have sent and this side not let go of.
     pub(crate) window: u16,
+    /// Whether receives are shared with other connections, so that not the whole window is there from the beginning.
+    pub(crate) shared: bool,
     /// The largest payload in bytes of one data frame that this side takes.
     pub(crate) eager_size: u32,
     /// The largest message in bytes that this side takes.
@@ -27,6 +31,17 @@ pub(crate) struct Params {
     pub(crate) keepalive_interval: Option<Duration>,
     /// How long a probed peer has for a sign of life.
     pub(crate) keepalive_timeout: Duration,
+}
+
+impl Params {
+    /// How much of the window the peer may use before the first grant.
+    pub(crate) fn credits(&self) -> u16 {
+        if self.shared {
+            account::floor(self.window)
+        } else {
+            self.window
+        }
+    }
 }
 
 /// What the two sides' hellos came to.

@@ -111,6 +111,8 @@ pub enum CloseReason {
     },
     /// The peer answered, but is no program that uses this crate.
     NotRdmsg,
+    /// The peer accepted, but has not what another connection needs: memory that it may lock, or shared receives. It may later.
+    PeerOutOfResources,
     /// The peer uses this crate, and the two sides do not go together.
     PeerIncompatible(Mismatch),
     /// The peer sent something that the protocol forbids.
@@ -161,6 +163,9 @@ impl fmt::Display for CloseReason {
                 write!(f, "rejected by the peer: {reason}, with {} bytes: {:?}", data.len(), String::from_utf8_lossy(data))
             }
             Self::NotRdmsg => f.write_str("the program at the other end does not speak rdmsg's protocol"),
+            Self::PeerOutOfResources => f.write_str(
+                "the peer has not what another connection needs, such as memory that it may lock or shared receives; its own error tells more",
+            ),
             Self::PeerIncompatible(mismatch) => write!(f, "the two sides do not go together: {mismatch}"),
             Self::ProtocolViolation(violation) => write!(f, "the peer violated the protocol: {violation}"),
             Self::WorkRequest { status: WcStatus::RETRY_EXC_ERR, .. } => {

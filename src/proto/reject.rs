@@ -22,6 +22,8 @@ pub(crate) enum RejectCode {
     EagerSize = 3,
     /// The largest message.
     MaxMessage = 4,
+    /// The rejecting side has not the memory, or what else a connection needs.
+    Resources = 5,
 }
 
 impl RejectCode {
@@ -33,6 +35,7 @@ impl RejectCode {
             Self::Window => "receive_window",
             Self::EagerSize => "eager_size",
             Self::MaxMessage => "max_message",
+            Self::Resources => "resources",
         }
     }
 }
@@ -80,6 +83,7 @@ impl Reject {
             RejectCode::Window,
             RejectCode::EagerSize,
             RejectCode::MaxMessage,
+            RejectCode::Resources,
         ];
         let code = codes.into_iter().find(|known| *known as u16 == code)?;
         let (own, theirs) = (reader.u64()?, reader.u64()?);

@@ -115,6 +115,19 @@ impl SharedReceiveQueue {
         })
     }
 
+    /// Posts receives without keeping anything for them.
+    ///
+    /// # Safety
+    ///
+    /// The chain is complete, its elements name registered memory of the queue's domain, and the device may write there until each has
+    /// completed or the queue is destroyed.
+    pub(crate) unsafe fn post_recv_raw(&self, wr: &mut ffi::ibv_recv_wr) -> Result<(), OsError> {
+        let mut bad_wr = ptr::null_mut();
+        // SAFETY: the queue exists; the caller vouches for the rest.
+        let ret = unsafe { ffi::ibv_post_srq_recv(self.as_ptr(), wr, &raw mut bad_wr) };
+        cvt_errno("ibv_post_srq_recv", ret)
+    }
+
     /// Sets the limit: [`SrqAttr::srq_limit`].
     ///
     /// # Errors

@@ -150,6 +150,20 @@ impl Connection {
         self.finish();
     }
 
+    /// There is no transport. A peer that was accepted is told why it is not connected.
+    pub(super) fn on_create_transport_failure(&mut self, error: OsError, now: Instant) {
+        if let State::Accepting { .. } = self.state {
+            let private_data = Reject {
+                code: RejectCode::Resources,
+                own: 0,
+                theirs: 0,
+            }
+            .emit(&[]);
+            self.cm(CmOp::Reject { private_data });
+        }
+        self.fail(CloseReason::Os(error), now);
+    }
+
     fn hello(&self) -> Hello {
         let keepalive_ms = self
             .params
@@ -159,6 +173,7 @@ impl Connection {
             version: VERSION,
             features: 0,
             window: self.params.window,
+            credits: self.params.credits(),
             eager_size: self.params.eager_size,
             max_message: self.params.max_message,
             keepalive_ms,
@@ -430,6 +445,13 @@ fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReason {
             reason,
             data: data.into(),
         },
+        Some((
+            Reject {
+                code: RejectCode::Resources,
+                ..
+            },
+            _,
+        )) => CloseReason::PeerOutOfResources,
         // What is the rejecting side's own is the peer's here.
         Some((Reject { code, own, theirs }, _)) => CloseReason::PeerIncompatible(Mismatch {
             field: code.field(),

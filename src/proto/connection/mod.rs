@@ -9,7 +9,7 @@ pub(crate) use self::transfer::Flush;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::VecDeque, time::Instant};
+use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use self::{
     closing::{Closing, Draining, farewell_may_come},
@@ -17,8 +17,8 @@ use self::{
     transfer::Transfer,
 };
 use super::{
-    CloseReason, CmCall, CmInput, CmOp, Descriptor, DrainSide, Event, Negotiated, Output, Params,
-    Phase, SendRefused, Transmit, Work,
+    Account, CloseReason, CmCall, CmInput, CmOp, Descriptor, DrainSide, Event, Negotiated, Output,
+    Params, Phase, SendRefused, Transmit, Work, credit::CONTROL_RECEIVES,
 };
 use crate::status::{OsError, WcStatus};
 
@@ -50,6 +50,8 @@ pub(crate) struct Connection {
     peer_data: Vec<u8>,
     /// What is there from the peer's hello on.
     transfer: Option<Transfer>,
+    /// Where receives are shared with other connections: the account from which they are promised, while this connection's share is reserved.
+    account: Option<Arc<Account>>,
     /// The deadline that the driver was last told of.
     announced_timeout: Option<Instant>,
 }
@@ -89,7 +91,25 @@ impl Connection {
             reason: None,
             peer_data: Vec::new(),
             transfer: None,
+            account: None,
             announced_timeout: None,
+        }
+    }
+
+    /// Receives are promised from this account from now on, where [`Account::open`] reserved the least that is needed.
+    pub(crate) fn draw_on(&mut self, account: Arc<Account>) {
+        self.account = Some(account);
+    }
+
+    /// The queue pair is gone, and all receives that it took are posted again, except for the `held` that hold messages which the
+    /// application has. Gives what was promised back to the account; each of those is to be given when it is posted again.
+    pub(crate) fn settle_account(&mut self, held: u32) {
+        if let Some(account) = self.account.take() {
+            let promised = match &self.transfer {
+                Some(transfer) => CONTROL_RECEIVES + transfer.recv_credit.promised(),
+                None => Account::least(self.params.window),
+            };
+            account.give(promised - held);
         }
     }
 
@@ -184,11 +204,8 @@ impl Connection {
     pub(crate) fn handle_cm_failure(&mut self, call: CmCall, error: OsError, now: Instant) {
         match call {
             CmCall::ResolveAddr => self.on_resolve_addr_failure(error, now),
-            CmCall::CreateTransport
-            | CmCall::ResolveRoute
-            | CmCall::Connect
-            | CmCall::Accept
-            | CmCall::Recreate => {
+            CmCall::CreateTransport => self.on_create_transport_failure(error, now),
+            CmCall::ResolveRoute | CmCall::Connect | CmCall::Accept | CmCall::Recreate => {
                 self.fail(CloseReason::Os(error), now);
             }
             // Nothing is lost: the peer's deadline, the safety net's default, and the id's destruction do the same, later.

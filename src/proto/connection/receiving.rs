@@ -122,11 +122,7 @@ impl Connection {
                 transfer.counted.large_received += 1;
                 // Nothing of the frame is kept.
                 if self.takes_receives() {
-                    self.outputs.push_back(Output::Repost(buffer));
-                    if let Some(transfer) = &mut self.transfer {
-                        transfer.recv_credit.release();
-                    }
-                    self.grant_if_due();
+                    self.outputs.push_back(Output::Release(buffer));
                 }
                 self.read_on();
             }

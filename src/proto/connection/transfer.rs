@@ -84,6 +84,10 @@ impl Transfer {
             (Some(ours), Some(theirs)) => Some(ours.min(theirs.max(LEAST_KEEPALIVE))),
             (ours, _) => ours,
         };
+        let granted = match hello.credits {
+            0 => hello.window,
+            credits => credits,
+        };
         Self {
             negotiated: Negotiated {
                 version: hello.version,
@@ -95,8 +99,8 @@ impl Transfer {
                 recv_limit: params.max_message,
                 keepalive_interval,
             },
-            send_credit: SendCredit::new(hello.window, start),
-            recv_credit: RecvCredit::new(params.window, start),
+            send_credit: SendCredit::new(hello.window, granted, start),
+            recv_credit: RecvCredit::new(params.window, params.credits(), start),
             ring: SendRing::new(params.send_slots),
             lending: Lending::new(params.large_memory),
             inbound: Inbound::new(params.window, params.large_memory),
@@ -369,10 +373,10 @@ impl Connection {
         })
     }
 
-    /// One delivered message's buffer has been posted again.
+    /// One delivered message's buffer has been posted again: for this connection, or for all that share receives with it.
     pub(crate) fn release(&mut self) {
         if let Some(transfer) = &mut self.transfer {
-            transfer.recv_credit.release();
+            transfer.recv_credit.release(self.account.as_deref());
         }
         self.grant_if_due();
         self.finish();

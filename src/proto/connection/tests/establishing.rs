@@ -376,6 +376,7 @@ fn hello(version: u8, window: u16) -> Hello {
         version,
         features: 0,
         window,
+        credits: 0,
         eager_size: 64,
         max_message: 64,
         keepalive_ms: 0,
@@ -431,6 +432,7 @@ fn a_hello_of_nothing_is_refused_with_the_fields_name() {
         (
             Hello {
                 window: 0,
+                credits: 0,
                 ..usable
             },
             "receive_window",

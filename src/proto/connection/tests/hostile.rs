@@ -174,6 +174,7 @@ fn a_message_that_the_hello_does_not_allow_is_a_violation() {
         version: 1,
         features: 0,
         window: 4,
+        credits: 0,
         eager_size: 64,
         max_message: 64,
         keepalive_ms: 0,

@@ -20,6 +20,7 @@ use crate::proto::Params;
 fn params() -> Params {
     Params {
         window: 4,
+        shared: false,
         eager_size: 64,
         max_message: 8 << 20,
         large_memory: 4 << 20,

@@ -2,13 +2,17 @@
 //! wait until somebody looks. Who looks where next is the test's choice, so events and completions overtake each other, and
 //! acknowledgements come as late as they like.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use super::side::{Cm, Completion, InFlight, Kept, Side, What, lent};
+use super::side::{Cm, Completion, InFlight, Kept, Shared, Side, What, lent};
 use crate::{
     proto::{
-        Arrival, CONTROL_RECEIVES, CloseReason, CmCall, CmInput, CmOp, Connection, DrainSide,
-        Event, HEADER_LEN, Output, Params, SendRefused, Work,
+        Account, Arrival, CONTROL_RECEIVES, CloseReason, CmCall, CmInput, CmOp, Connection,
+        DrainSide, Event, HEADER_LEN, Output, Params, SendRefused, Work,
         connection::{Flush, Transfer},
         frame::{Descriptor, Header, Kind},
     },
@@ -18,6 +22,9 @@ use crate::{
 /// Which side.
 pub(super) const A: usize = 0;
 pub(super) const B: usize = 1;
+
+/// How many receives a side shares with others where it does.
+const SHARED: u32 = 30;
 
 /// The two sides and the clock.
 #[derive(Debug)]
@@ -77,6 +84,7 @@ impl Pair {
                 version: 1,
                 features: 0,
                 window: theirs.window,
+                credits: 0,
                 eager_size: theirs.eager_size,
                 max_message: theirs.max_message,
                 keepalive_ms: 0,
@@ -100,6 +108,10 @@ impl Pair {
                 Output::Cm(op) => self.cm(at, op),
                 Output::Post(transmit) => side.post(transmit, &[]),
                 Output::Repost(buffer) => side.repost(buffer),
+                Output::Release(buffer) => {
+                    side.repost(buffer);
+                    side.conn.release();
+                }
                 Output::PostDrainMarkers => {
                     side.break_down();
                     side.cq.push_back(Completion::Drained(DrainSide::Recv));
@@ -165,8 +177,21 @@ impl Pair {
             CmOp::ResolveAddr { .. } => self.sides[at].cm.push_back(Cm::AddrResolved),
             CmOp::ResolveRoute { .. } => self.sides[at].cm.push_back(Cm::RouteResolved),
             CmOp::CreateTransport => {
-                let count = u32::from(self.sides[at].params.window) + CONTROL_RECEIVES;
-                self.sides[at].posted = (0..count).collect();
+                let side = &mut self.sides[at];
+                let window = side.params.window;
+                let mut count = u32::from(window) + CONTROL_RECEIVES;
+                if side.params.shared {
+                    count = SHARED;
+                    let account = Arc::new(Account::new(count));
+                    assert!(account.open(window));
+                    side.conn.draw_on(Arc::clone(&account));
+                    side.shared = Some(Shared {
+                        account,
+                        promised: 0,
+                        taken: VecDeque::new(),
+                    });
+                }
+                side.posted = (0..count).collect();
             }
             CmOp::Connect { private_data } => {
                 let params = self.sides[other].params.clone();

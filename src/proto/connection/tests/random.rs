@@ -18,15 +18,26 @@ use crate::{
 enum Op {
     Step(Step),
     Send(usize),
-    SendLarge { at: usize, len: u64 },
+    SendLarge {
+        at: usize,
+        len: u64,
+    },
     Flush(usize),
-    Release { at: usize, oldest: bool },
+    Release {
+        at: usize,
+        oldest: bool,
+    },
     Wait(u16),
     Close(usize),
     Abort(usize),
     Kill(usize),
     RemoveDevice(usize),
     GiveUp(usize),
+    /// Others who share receives with this side want some, receive, or let go.
+    Stranger {
+        at: usize,
+        kind: u8,
+    },
 }
 
 fn side() -> impl Strategy<Value = usize> {
@@ -53,6 +64,7 @@ fn life() -> impl Strategy<Value = Op> {
         4 => (side(), any::<bool>()).prop_map(|(at, oldest)| Op::Release { at, oldest }),
         1 => side().prop_map(Op::Flush),
         1 => (0_u16..1500).prop_map(Op::Wait),
+        2 => (side(), 0_u8..3).prop_map(|(at, kind)| Op::Stranger { at, kind }),
     ]
 }
 
@@ -68,16 +80,21 @@ fn death() -> impl Strategy<Value = Op> {
 }
 
 fn sizes() -> impl Strategy<Value = Params> {
-    (1_u16..6, 1_u32..6, prop::option::of(300_u64..2000)).prop_map(
-        |(window, send_slots, keepalive)| Params {
+    (
+        1_u16..6,
+        any::<bool>(),
+        1_u32..6,
+        prop::option::of(300_u64..2000),
+    )
+        .prop_map(|(window, shared, send_slots, keepalive)| Params {
             window,
+            shared,
             send_slots,
             keepalive_interval: keepalive.map(Duration::from_millis),
             // The clock runs while nobody looks at anything: that alone must kill no peer.
             keepalive_timeout: Duration::from_secs(86_400),
             ..params()
-        },
-    )
+        })
 }
 
 fn apply(pair: &mut Pair, op: Op) {
@@ -102,6 +119,9 @@ fn apply(pair: &mut Pair, op: Op) {
         Op::Kill(at) if alive(pair, at) => pair.kill(at),
         Op::RemoveDevice(at) if alive(pair, at) => pair.remove_device(at),
         Op::GiveUp(at) if alive(pair, at) => pair.sides[at].give_up(WcStatus::RETRY_EXC_ERR),
+        Op::Stranger { at, kind: 0 } => pair.sides[at].stranger_wants(4),
+        Op::Stranger { at, kind: 1 } => pair.sides[at].stranger_receives(),
+        Op::Stranger { at, .. } => pair.sides[at].stranger_releases(),
         Op::Step(_)
         | Op::Send(_)
         | Op::SendLarge { .. }
@@ -139,6 +159,9 @@ proptest! {
         prop_assert!(pair.delivered(A) && pair.delivered(B));
         prop_assert_eq!(pair.reason(A), &CloseReason::LocallyClosed);
         prop_assert_eq!(pair.reason(B), &CloseReason::PeerClosed);
+        for side in &mut pair.sides {
+            side.settle_account();
+        }
     }
 
     /// However a connection is ended and by whom, on whatever is going on: each side ends, once, in bounded time, nothing comes out of
@@ -173,6 +196,7 @@ proptest! {
             if pair.delivered(at) && !pair.sides[1 - at].killed {
                 prop_assert_eq!(pair.sides[at].sent, pair.sides[1 - at].received);
             }
+            pair.sides[at].settle_account();
         }
     }
 

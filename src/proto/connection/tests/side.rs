@@ -2,13 +2,14 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    sync::Arc,
     time::Instant,
 };
 
 use crate::{
     proto::{
-        CONTROL_RECEIVES, CONTROL_SENDS, CloseReason, Connection, DrainSide, Params, READS, Read,
-        Transmit, Work,
+        Account, CONTROL_RECEIVES, CONTROL_SENDS, CloseReason, Connection, DrainSide, Params,
+        READS, Read, Transmit, Work,
         frame::{Descriptor, Kind},
     },
     status::WcStatus,
@@ -70,6 +71,16 @@ pub(super) struct Pull {
     pub(super) come: u64,
 }
 
+/// Receives that a side's connection shares with others, of which one stranger stands for all.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) account: Arc<Account>,
+    /// What the stranger's peers may still use.
+    pub(super) promised: u32,
+    /// What the stranger has.
+    pub(super) taken: VecDeque<u32>,
+}
+
 /// Something that the application has not let go of.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kept {
@@ -128,6 +139,8 @@ pub(super) struct Side {
     pub(super) ended: Option<(CloseReason, bool)>,
     /// Whether a sender was told that it may go on, since it was refused.
     pub(super) writable: bool,
+    /// Where receives are shared: the account, and who else draws on it.
+    pub(super) shared: Option<Shared>,
     /// Pings that the peer has answered.
     pub(super) answered: u64,
 }
@@ -157,6 +170,7 @@ impl Side {
             received: 0,
             ended: None,
             writable: true,
+            shared: None,
             answered: 0,
         }
     }
@@ -230,6 +244,55 @@ impl Side {
         self.kept.iter().map(large).sum()
     }
 
+    /// The connection has ended, and its queue pair is gone: whatever it was promised is free again, no more and no less.
+    pub(super) fn settle_account(&mut self) {
+        let kept = |kept: &&Kept| matches!(kept, Kept::Buffer(_));
+        let kept = self.kept.iter().filter(kept).count() as u32;
+        self.conn.settle_account(kept);
+        if let Some(shared) = &self.shared {
+            let strangers = shared.promised + shared.taken.len() as u32;
+            assert_eq!(
+                shared.account.free() + strangers + kept,
+                shared.account.total(),
+                "the account is whole"
+            );
+        }
+    }
+
+    /// The stranger is promised more, as far as there is some.
+    pub(super) fn stranger_wants(&mut self, count: u32) {
+        if let Some(shared) = &mut self.shared {
+            shared.promised += shared.account.trade(0, count);
+        }
+    }
+
+    /// A peer of the stranger's sends.
+    pub(super) fn stranger_receives(&mut self) {
+        if let Some(shared) = &mut self.shared
+            && shared.promised > 0
+        {
+            shared.promised -= 1;
+            let buffer = self.posted.pop_front();
+            shared
+                .taken
+                .push_back(buffer.expect("a receive is posted for every frame of the stranger's"));
+        }
+    }
+
+    /// The stranger lets go of a message.
+    pub(super) fn stranger_releases(&mut self) {
+        if let Some(buffer) = self
+            .shared
+            .as_mut()
+            .and_then(|shared| shared.taken.pop_front())
+        {
+            self.repost(buffer);
+            if let Some(shared) = &self.shared {
+                shared.account.give(1);
+            }
+        }
+    }
+
     fn posted(&mut self, in_flight: InFlight) {
         let slot = in_flight.slot;
         let depth = self.params.send_slots + READS + CONTROL_SENDS;
@@ -247,7 +310,10 @@ impl Side {
     }
 
     pub(super) fn repost(&mut self, buffer: u32) {
-        let count = u32::from(self.params.window) + CONTROL_RECEIVES;
+        let count = match &self.shared {
+            Some(shared) => shared.account.total(),
+            None => u32::from(self.params.window) + CONTROL_RECEIVES,
+        };
         assert!(buffer < count, "the buffer exists");
         assert!(
             !self.posted.contains(&buffer)
@@ -257,7 +323,7 @@ impl Side {
                     .any(|kept| matches!(kept, Kept::Buffer(kept) if *kept == buffer)),
             "the buffer is free"
         );
-        if self.broken {
+        if self.broken && self.shared.is_none() {
             self.flushed(Work::Recv { buffer });
         } else {
             self.posted.push_back(buffer);
@@ -272,8 +338,11 @@ impl Side {
     /// The queue pair goes to its error state: everything that it has comes back, in order.
     pub(super) fn break_down(&mut self) {
         self.broken = true;
-        for buffer in std::mem::take(&mut self.posted) {
-            self.flushed(Work::Recv { buffer });
+        // Shared receives are there for others.
+        if self.shared.is_none() {
+            for buffer in std::mem::take(&mut self.posted) {
+                self.flushed(Work::Recv { buffer });
+            }
         }
         let sends = std::mem::take(&mut self.unacknowledged)
             .into_iter()

@@ -30,6 +30,7 @@ fn hello() -> Hello {
         version: 1,
         features: 0,
         window: 4,
+        credits: 0,
         eager_size: 64,
         max_message: 64,
         keepalive_ms: 0,

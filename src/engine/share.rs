@@ -1,0 +1,60 @@
+use std::sync::Arc;
+
+use super::shared_receives::SharedReceives;
+use crate::{proto::Connection, status::OsError};
+
+/// One connection's share of the [`SharedReceives`]. It stays with the connection after the end, for messages that the application
+/// still has.
+pub(super) struct Share {
+    receives: Arc<SharedReceives>,
+    /// The connection's key.
+    key: u64,
+    /// Buffers with messages that the application has.
+    lent: u32,
+    /// Whether the connection's queue pair is gone, and its promises with it.
+    settled: bool,
+}
+
+impl Share {
+    /// The caller has reserved the least that a connection needs.
+    pub(super) fn new(receives: Arc<SharedReceives>, key: u64) -> Self {
+        Self {
+            receives,
+            key,
+            lent: 0,
+            settled: false,
+        }
+    }
+
+    /// The connection's completion queue says that its peer used this buffer.
+    pub(super) fn take(&self, buffer: u32) {
+        self.receives.take(buffer, self.key);
+    }
+
+    /// The application gets this buffer, in a message.
+    pub(super) fn lend(&mut self, buffer: u32) {
+        self.receives.lend(buffer);
+        self.lent += 1;
+    }
+
+    /// The application has let go of a buffer. It is posted for whoever needs it.
+    pub(super) fn give_back(&mut self, buffer: u32) -> Result<(), OsError> {
+        self.receives.post(buffer)?;
+        self.lent -= 1;
+        if self.settled {
+            self.receives.account.give(1);
+        }
+        Ok(())
+    }
+
+    /// The queue pair is gone: all that the connection took is posted again, except for what the application has, and all that it was
+    /// promised is free.
+    pub(super) fn settle(&mut self, conn: &mut Connection) -> Result<(), OsError> {
+        if !self.settled {
+            self.receives.post_all_of(self.key)?;
+            conn.settle_account(self.lent);
+            self.settled = true;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,138 @@
+//! Receive buffers that the connections of an engine on one device share, posted on a shared receive queue.
+//!
+//! The queue's own memory region holds them. Handing it to the device is sound because the region outlives the queue (field order), and
+//! because a buffer belongs to the device from [`SharedReceives::post`] until its completion is polled, and then to the connection that polled
+//! it, which is its [holder](SharedReceives::take) until it posts it again.
+#![allow(unsafe_code)]
+
+use std::{
+    fmt, ptr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use super::rings::WorkId;
+use crate::{
+    proto::Account,
+    status::OsError,
+    sys::ffi,
+    verbs::{AccessFlags, MemoryRegion, ProtectionDomain, SharedReceiveQueue, SrqAttr},
+};
+
+/// The holder of a buffer that the device has.
+const POSTED: u64 = 0;
+/// The holder of a buffer with a message that the application has. Connections' keys lie between.
+const MESSAGE: u64 = u64::MAX;
+
+/// See the top of this file.
+pub(super) struct SharedReceives {
+    /// Before `memory`: once it is destroyed the device touches none of the buffers.
+    queue: SharedReceiveQueue,
+    pub(super) memory: MemoryRegion,
+    pub(super) pd: ProtectionDomain,
+    /// The length of a buffer in bytes.
+    size: usize,
+    /// Who has each buffer.
+    holders: Box<[AtomicU64]>,
+    /// What is promised to peers, and what is free.
+    pub(super) account: Arc<Account>,
+}
+
+impl SharedReceives {
+    /// Makes `count` buffers of `size` bytes and posts them.
+    pub(super) fn new(pd: ProtectionDomain, count: u32, size: usize) -> Result<Self, OsError> {
+        let attr = SrqAttr {
+            max_wr: count,
+            ..SrqAttr::default()
+        };
+        let queue = SharedReceiveQueue::new(&pd, &attr, 0)?;
+        let memory = MemoryRegion::new(&pd, size * count as usize, AccessFlags::LOCAL_WRITE)?;
+        let shared = Self {
+            queue,
+            memory,
+            pd,
+            size,
+            holders: (0..count).map(|_| AtomicU64::new(POSTED)).collect(),
+            account: Arc::new(Account::new(count)),
+        };
+        for buffer in 0..count {
+            shared.post(buffer)?;
+        }
+        Ok(shared)
+    }
+
+    pub(super) fn queue(&self) -> &SharedReceiveQueue {
+        &self.queue
+    }
+
+    /// Whether it is what a configuration of so many buffers of this size asks for.
+    pub(super) fn is(&self, count: u32, size: usize) -> bool {
+        self.holders.len() == count as usize && self.size == size
+    }
+
+    /// Where a buffer lies in the region.
+    pub(super) fn offset(&self, buffer: u32) -> usize {
+        self.size * buffer as usize
+    }
+
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// How many buffers there are.
+    pub(super) fn count(&self) -> u32 {
+        self.account.total()
+    }
+
+    /// Gives a buffer to the device.
+    pub(super) fn post(&self, buffer: u32) -> Result<(), OsError> {
+        self.holders[buffer as usize].store(POSTED, Ordering::Relaxed);
+        // A buffer is at most 1 MiB and a header: `Config::check`.
+        let mut sge = ffi::ibv_sge {
+            addr: self.memory.addr() + self.offset(buffer) as u64,
+            length: self.size as u32,
+            lkey: self.memory.lkey(),
+        };
+        let mut wr = ffi::ibv_recv_wr {
+            wr_id: WorkId::Recv(buffer).encode(),
+            next: ptr::null_mut(),
+            sg_list: &raw mut sge,
+            num_sge: 1,
+        };
+        // SAFETY: the request and its element live on this stack for the call; the buffer lies in `memory`, which outlives the queue, and
+        // is nobody else's (top of this file).
+        unsafe { self.queue.post_recv_raw(&mut wr) }
+    }
+
+    /// The connection of this key polled the completion of a buffer, and has it now.
+    pub(super) fn take(&self, buffer: u32, key: u64) {
+        self.holders[buffer as usize].store(key, Ordering::Relaxed);
+    }
+
+    /// A buffer's holder hands it to the application in a message.
+    pub(super) fn lend(&self, buffer: u32) {
+        self.holders[buffer as usize].store(MESSAGE, Ordering::Relaxed);
+    }
+
+    /// Posts what the connection of this key still holds.
+    pub(super) fn post_all_of(&self, key: u64) -> Result<(), OsError> {
+        for (buffer, holder) in (0..).zip(&self.holders) {
+            // Only its holder changes it, which is the caller where it matters.
+            if holder.load(Ordering::Relaxed) == key {
+                self.post(buffer)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for SharedReceives {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedReceives")
+            .field("size", &self.size)
+            .field("account", &self.account)
+            .finish_non_exhaustive()
+    }
+}
