@@ -1,0 +1,81 @@
+//! What a connection on which nothing happens costs. A program of its own: memory that others have used before it would not show.
+
+use std::{
+    fs,
+    io::{self, Write},
+    thread,
+};
+
+use device::{Lab, PATIENCE, Watchdog};
+use rdmsg::{Config, Connector, Endpoint, Engine, Listener};
+
+const CONNECTIONS: u32 = 100;
+
+/// Each connection keeps so many receive buffers for itself.
+const SHARE: u32 = 12;
+
+/// As for a server with many connections and short messages.
+fn sharing() -> Config {
+    let mut config = Config::default();
+    config.shared_receive = Some((2 * CONNECTIONS + 10) * SHARE);
+    config.receive_window = 16;
+    config.send_depth = 16;
+    config.eager_size = 1024;
+    config
+}
+
+/// A line of /proc/self/status, in bytes.
+fn status(name: &str) -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line
+        .unwrap()
+        .trim_start_matches(':')
+        .trim()
+        .trim_end_matches(" kB");
+    kib.parse::<u64>().unwrap() * 1024
+}
+
+#[test]
+fn an_idle_connection_costs_little_memory() {
+    let _watchdog = Watchdog::new("an_idle_connection_costs_little_memory", 90);
+    let engine = Engine::new().unwrap();
+    let config = sharing();
+    let listener = Listener::bind_with(Lab::get().at(0), &config, &engine).unwrap();
+    let address = listener.local_addr();
+    let connect = |count: u32| -> Vec<(Endpoint, Endpoint)> {
+        let connector = Connector::new().config(config.clone()).engine(&engine);
+        let clients = thread::spawn(move || -> Vec<Endpoint> {
+            (0..count)
+                .map(|_| connector.connect(address).unwrap())
+                .collect()
+        });
+        let servers: Vec<_> = (0..count)
+            .map(|_| listener.accept_timeout(PATIENCE).unwrap())
+            .collect();
+        // Which end belongs to which does not matter here.
+        clients.join().unwrap().into_iter().zip(servers).collect()
+    };
+    // The pool and whatever else is made once.
+    let first = connect(4);
+    let before = (status("VmRSS"), status("VmPin"));
+    let idle = connect(CONNECTIONS);
+    let after = (status("VmRSS"), status("VmPin"));
+    let each = |before: u64, after: u64| after.saturating_sub(before) / u64::from(2 * CONNECTIONS);
+    let (resident, pinned) = (each(before.0, after.0), each(before.1, after.1));
+    let share = u64::from(SHARE) * (1024 + 64);
+    // Past the test harness, which would keep it to itself.
+    let _ = writeln!(
+        io::stderr(),
+        "an idle connection: {resident} bytes resident, {pinned} of them pinned, and its share of the receives, {share} bytes"
+    );
+    assert!(resident + share <= 64 << 10, "{resident} + {share}");
+    for (client, server) in first.iter().chain(&idle) {
+        client.send(b"still there").unwrap();
+        server.send(b"still there").unwrap();
+    }
+    for (client, server) in first.iter().chain(&idle) {
+        assert_eq!(&*client.recv_timeout(PATIENCE).unwrap(), b"still there");
+        assert_eq!(&*server.recv_timeout(PATIENCE).unwrap(), b"still there");
+    }
+}

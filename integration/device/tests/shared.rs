@@ -1,0 +1,330 @@
+//! Connections that share receive buffers.
+
+use std::{
+    net::SocketAddr,
+    sync::mpsc::{Receiver, channel},
+    thread,
+};
+
+use device::{Lab, PATIENCE, Watchdog, pattern};
+use rdmsg::{
+    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, RemoteAccess, TrySendError,
+};
+
+/// Each connection keeps so many buffers for itself.
+const SHARE: u32 = 12;
+
+/// `count` buffers, and windows that one connection alone could not fill.
+fn sharing(count: u32) -> Config {
+    let mut config = Config::default();
+    config.shared_receive = Some(count);
+    config.receive_window = 16;
+    config.send_depth = 16;
+    config.eager_size = 2048;
+    config
+}
+
+/// A listener, and what connects to it with buffers of its own, from an engine of its own.
+struct Server {
+    listener: Listener,
+    address: SocketAddr,
+    clients: Engine,
+}
+
+impl Server {
+    fn new(config: &Config) -> Self {
+        let listener =
+            Listener::bind_with(Lab::get().at(0), config, &Engine::new().unwrap()).unwrap();
+        Self {
+            address: listener.local_addr(),
+            listener,
+            clients: Engine::new().unwrap(),
+        }
+    }
+
+    fn connect(&self) -> Receiver<Result<Endpoint, Error>> {
+        let (result, connected) = channel();
+        let mut config = sharing(24);
+        config.shared_receive = None;
+        let connector = Connector::new().config(config).engine(&self.clients);
+        let address = self.address;
+        thread::spawn(move || result.send(connector.connect(address)));
+        connected
+    }
+
+    /// A new connection: the client's end and the server's.
+    fn pair(&self) -> (Endpoint, Endpoint) {
+        let client = self.connect();
+        let server = self.listener.accept_timeout(PATIENCE).unwrap();
+        (client.recv_timeout(PATIENCE).unwrap().unwrap(), server)
+    }
+
+    fn pairs(&self, count: u32) -> Vec<(Endpoint, Endpoint)> {
+        (0..count).map(|_| self.pair()).collect()
+    }
+
+    /// What a connection that finds no buffers ends in, at the server and at the client.
+    fn refused(&self) -> (Error, Error) {
+        let client = self.connect();
+        let request = self.listener.requests().recv_timeout(PATIENCE).unwrap();
+        let here = request.accept().unwrap_err();
+        (here, client.recv_timeout(PATIENCE).unwrap().unwrap_err())
+    }
+
+    /// Shows that nothing of the pool is lost: as many connections as it has room for come about, and no more.
+    fn whole(&self, count: u32) {
+        let pairs = self.pairs(count / SHARE);
+        let (here, _) = self.refused();
+        assert!(
+            matches!(here, Error::SharedReceivesExhausted { free, .. } if free == count % SHARE),
+            "{here}"
+        );
+        for (client, server) in pairs {
+            close(client, server);
+        }
+    }
+}
+
+/// Closes both ends, and returns when the server's has given back what it had.
+fn close(client: Endpoint, server: Endpoint) {
+    let closing = thread::spawn(move || client.close());
+    server.close().unwrap();
+    closing.join().unwrap().unwrap();
+}
+
+/// One message there and back.
+fn ping(from: &Endpoint, to: &Endpoint, number: u64, len: usize) {
+    let bytes = pattern(number, len);
+    from.send(&bytes).unwrap();
+    let message = to.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(&*message, &bytes);
+    to.send(&message).unwrap();
+    drop(message);
+    assert_eq!(&*from.recv_timeout(PATIENCE).unwrap(), &bytes);
+}
+
+#[test]
+fn many_connections_draw_on_one_pool() {
+    const CONNECTIONS: u32 = 32;
+    const MESSAGES: u64 = 60;
+    let _watchdog = Watchdog::new("many_connections_draw_on_one_pool", 120);
+    let server = Server::new(&sharing(CONNECTIONS * SHARE * 2));
+    let (clients, servers): (Vec<_>, Vec<_>) = server.pairs(CONNECTIONS).into_iter().unzip();
+    let sending: Vec<_> = clients
+        .into_iter()
+        .enumerate()
+        .map(|(at, client)| {
+            thread::spawn(move || {
+                for number in 0..MESSAGES {
+                    let number = (at as u64) << 32 | number;
+                    client
+                        .send(&pattern(number, (number % 3000) as usize))
+                        .unwrap();
+                }
+                assert_eq!(client.recv_timeout(PATIENCE).unwrap().len(), 1, "the end");
+                client.close().unwrap();
+            })
+        })
+        .collect();
+    for number in 0..MESSAGES {
+        for (at, server) in servers.iter().enumerate() {
+            let number = (at as u64) << 32 | number;
+            let message = server.recv_timeout(PATIENCE).unwrap();
+            assert_eq!(&*message, pattern(number, (number % 3000) as usize));
+        }
+    }
+    for server in &servers {
+        server.send(b"!").unwrap();
+    }
+    for sending in sending {
+        sending.join().unwrap();
+    }
+    for server in servers {
+        server.close().unwrap();
+    }
+    server.whole(CONNECTIONS * SHARE * 2);
+}
+
+#[test]
+fn who_keeps_messages_stops_nobody_else() {
+    let _watchdog = Watchdog::new("who_keeps_messages_stops_nobody_else", 60);
+    let server = Server::new(&sharing(2 * SHARE + 1));
+    let (slow, keeper) = server.pair();
+    let (client, other) = server.pair();
+    let mut sent = 0;
+    let mut kept = Vec::new();
+    // Until the slow one's peer has no credit left, whatever comes.
+    loop {
+        match slow.try_send(&pattern(sent, 100)) {
+            Ok(()) => sent += 1,
+            Err(TrySendError::Full) if kept.len() as u64 == sent => {
+                // The other one's messages come and go meanwhile.
+                ping(&client, &other, sent, 1000);
+                break;
+            }
+            Err(TrySendError::Full) => kept.push(keeper.recv_timeout(PATIENCE).unwrap()),
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert!(sent >= 2, "no connection has less than its floor");
+    for number in 0..100 {
+        ping(&client, &other, number, 1000);
+    }
+    for (number, message) in (0..).zip(&kept) {
+        assert_eq!(&**message, pattern(number, 100));
+    }
+    drop(kept);
+    ping(&slow, &keeper, sent, 100);
+    close(slow, keeper);
+    close(client, other);
+    server.whole(2 * SHARE + 1);
+}
+
+#[test]
+fn one_connection_too_many_is_told_why_and_costs_nothing() {
+    let _watchdog = Watchdog::new("one_connection_too_many_is_told_why_and_costs_nothing", 60);
+    let server = Server::new(&sharing(2 * SHARE + 5));
+    let mut pairs = server.pairs(2);
+    let (here, there) = server.refused();
+    assert!(
+        matches!(
+            here,
+            Error::SharedReceivesExhausted {
+                total: 29,
+                free: 5,
+                needed: SHARE
+            }
+        ),
+        "{here}"
+    );
+    assert!(
+        matches!(
+            there,
+            Error::Connect {
+                reason: CloseReason::PeerOutOfResources,
+                ..
+            }
+        ),
+        "{there}"
+    );
+    for (client, server) in &pairs {
+        ping(client, server, 1, 500);
+    }
+    let (client, end) = pairs.remove(0);
+    close(client, end);
+    let (client, end) = server.pair();
+    ping(&client, &end, 2, 500);
+}
+
+#[test]
+fn what_is_kept_outlives_its_connection_and_comes_back() {
+    const COUNT: u32 = 4 * SHARE;
+    let _watchdog = Watchdog::new("what_is_kept_outlives_its_connection_and_comes_back", 60);
+    let server = Server::new(&sharing(COUNT));
+    let mut kept = Vec::new();
+    for round in 0..3 {
+        let (client, end) = server.pair();
+        for number in 0..2 {
+            client.send(&pattern(round * 2 + number, 700)).unwrap();
+            kept.push(end.recv_timeout(PATIENCE).unwrap());
+        }
+        // Unread when the connection ends.
+        let (unread, end2) = server.pair();
+        unread.send(b"nobody reads it").unwrap();
+        unread.flush_timeout(PATIENCE).unwrap();
+        close(unread, end2);
+        // Without a word.
+        client.abort(1);
+        assert!(end.recv_timeout(PATIENCE).is_err());
+        drop(end);
+    }
+    for (number, message) in (0..).zip(&kept) {
+        assert_eq!(&**message, pattern(number, 700));
+    }
+    drop(kept);
+    server.whole(COUNT);
+}
+
+#[test]
+fn large_messages_and_operations_go_the_same_way() {
+    const COUNT: u32 = 3 * SHARE;
+    let _watchdog = Watchdog::new("large_messages_and_operations_go_the_same_way", 90);
+    let server = Server::new(&sharing(COUNT));
+    let (client, end) = server.pair();
+    for (number, len) in [(0, 100_000), (1, 10), (2, 3_000_000), (3, 2048), (4, 2049)] {
+        ping(&client, &end, number, len);
+        ping(&end, &client, number, len);
+    }
+    let region = end.region(4096, RemoteAccess::WRITE).unwrap();
+    let source = client.region(4096, RemoteAccess::NONE).unwrap();
+    for word in 0..40 {
+        client
+            .write_with_imm(&source, 0..64, &region.token(), 0, word, word.into())
+            .unwrap();
+        match end.next_timeout(PATIENCE).unwrap() {
+            rdmsg::Completion::Immediate(immediate) => assert_eq!(immediate.word(), word),
+            other => panic!("{other:?}"),
+        }
+        client.next_timeout(PATIENCE).unwrap();
+    }
+    ping(&client, &end, 5, 1000);
+    drop((region, source));
+    close(client, end);
+    server.whole(COUNT);
+}
+
+#[test]
+fn a_busy_connection_is_granted_more_than_its_floor() {
+    let _watchdog = Watchdog::new("a_busy_connection_is_granted_more_than_its_floor", 60);
+    let server = Server::new(&sharing(20 * SHARE));
+    let (client, end) = server.pair();
+    for number in 0..20 {
+        ping(&client, &end, number, 100);
+    }
+    let mut room = 0;
+    while client.try_send(b"x").is_ok() {
+        room += 1;
+    }
+    assert!(
+        room >= 15,
+        "the whole window but for what was just let go of, not {room}"
+    );
+    for _ in 0..room {
+        end.recv_timeout(PATIENCE).unwrap();
+    }
+}
+
+#[test]
+fn engines_and_kinds_of_connections_stand_side_by_side() {
+    let _watchdog = Watchdog::new("engines_and_kinds_of_connections_stand_side_by_side", 60);
+    let shared = Server::new(&sharing(2 * SHARE));
+    let another = Server::new(&sharing(2 * SHARE));
+    let mut own = sharing(24);
+    own.shared_receive = None;
+    let own = Listener::bind_with(Lab::get().at(0), &own, &Engine::new().unwrap()).unwrap();
+    let address = own.local_addr();
+    // An end that shares with one that does not, and pools of different sizes on one engine.
+    let engine = Engine::new().unwrap();
+    let connect = |config| {
+        let connector = Connector::new().config(config).engine(&engine);
+        let client = thread::spawn(move || connector.connect(address).unwrap());
+        let end = own.accept_timeout(PATIENCE).unwrap();
+        (client.join().unwrap(), end)
+    };
+    let mut pairs = shared.pairs(2);
+    pairs.extend(another.pairs(2));
+    pairs.push(connect(sharing(24)));
+    pairs.push(connect(sharing(30)));
+    pairs.push(connect(Config::default()));
+    for number in 0..10 {
+        for (client, end) in &pairs {
+            ping(client, end, number, 1500);
+            ping(end, client, number, 1500);
+        }
+    }
+    let (here, _) = shared.refused();
+    assert!(
+        matches!(here, Error::SharedReceivesExhausted { .. }),
+        "{here}"
+    );
+}
