@@ -11,7 +11,6 @@
 //! it is queued in `core`, and the engine is told.
 
 use std::{
-    collections::VecDeque,
     fmt, hint,
     net::SocketAddr,
     os::fd::BorrowedFd,
@@ -26,25 +25,20 @@ use crossbeam_channel::Sender;
 
 use super::{
     buffer::Pool,
+    core::Core,
     domain::Domain,
-    in_flight::Posted,
     mailbox::{Command, Mailbox},
-    rings::{Rings, WorkId},
-    share::Share,
+    rings::WorkId,
     signal::Signal,
     waiting::Waiting,
 };
 use crate::{
-    completion::{Completion, Immediate},
+    completion::Completion,
     config::Polling,
     error::Error,
-    message::Message,
-    proto::{
-        Arrival, CloseReason, CmOp, Connection, DrainSide, Event, Flush, Output, Read, SendRefused,
-        Statistics, Work,
-    },
-    status::{OsError, WcStatus},
-    verbs::{CompletionChannel, CompletionQueue, ProtectionDomain, WcOpcode, WorkCompletion},
+    proto::{CloseReason, Connection, DrainSide, Flush, SendRefused, Statistics},
+    status::OsError,
+    verbs::{CompletionChannel, CompletionQueue, ProtectionDomain, WorkCompletion},
 };
 
 /// How many completions are taken from the queue at a time.
@@ -82,7 +76,7 @@ pub(crate) struct Link {
     /// Whether the engine was told to look at this connection and has not yet.
     service_wanted: AtomicBool,
     /// Whether the receives are back once the queue is empty: where they are shared, nothing else says so.
-    drains_when_empty: AtomicBool,
+    pub(super) drains_when_empty: AtomicBool,
     /// Whether `Core::ended` is set: for those who ask often.
     over: AtomicBool,
     /// The fd for event loops: see [`Endpoint::event_fd`](crate::Endpoint::event_fd).
@@ -124,25 +118,6 @@ pub(super) struct Memory {
     pub(super) lending: Arc<Pool>,
 }
 
-/// The state machine with the rings that it rules.
-pub(super) struct Core {
-    pub(super) conn: Connection,
-    pub(super) rings: Option<Rings>,
-    /// Where receives are shared: what this connection has of them.
-    pub(super) share: Option<Share>,
-    /// Where large messages are read to.
-    pub(super) landing: Option<Arc<Pool>>,
-    /// What the state machine wants of the connection manager: the engine's thread does it.
-    pub(super) cm_ops: VecDeque<CmOp>,
-    pub(super) established: bool,
-    /// How the connection ended and whether all that was sent arrived. Set once, together with the completion that says so.
-    pub(super) ended: Option<(CloseReason, bool)>,
-    /// Until the end, or until nobody can read any more. Unread messages hold the link, so a link that held on to their channel would
-    /// live for ever.
-    pub(super) completions: Option<Sender<Completion>>,
-    aftermath: Aftermath,
-}
-
 /// What a look into the completion queue came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
@@ -152,26 +127,6 @@ pub(super) enum Progress {
     Some,
     /// There may be more, for which no event will be raised: look again.
     More,
-}
-
-/// What is to be done after the locks are released.
-#[derive(Default)]
-struct Aftermath {
-    /// The engine's thread has something to do.
-    service: bool,
-    /// What a waiting thread waits for may be there.
-    wake: bool,
-    /// A send that was refused may go on.
-    room: bool,
-    /// Nothing more will be sent here. Dropping it may drop messages, whose release takes the lock.
-    hang_up: Option<Sender<Completion>>,
-}
-
-impl Aftermath {
-    fn is_nothing(&self) -> bool {
-        // `room` comes with a wake.
-        !self.service && !self.wake && self.hang_up.is_none()
-    }
 }
 
 impl Link {
@@ -190,17 +145,7 @@ impl Link {
             polling,
             mailbox,
             poll: Mutex::new(None),
-            core: Mutex::new(Core {
-                conn,
-                rings: None,
-                share: None,
-                landing: None,
-                cm_ops: VecDeque::new(),
-                established: false,
-                ended: None,
-                completions: Some(completions),
-                aftermath: Aftermath::default(),
-            }),
+            core: Mutex::new(Core::new(conn, completions)),
             waiting: Waiting::new(),
             memory: Mutex::new(None),
             aside: AtomicUsize::new(0),
@@ -511,282 +456,6 @@ impl Link {
             log::error!("{self}: {error}");
         }
     }
-}
-
-impl Core {
-    pub(super) fn reason(&self) -> CloseReason {
-        // A connection that was cut off has ended for a reason that its state machine does not know.
-        match (&self.ended, self.conn.close_reason()) {
-            (Some((reason, _)), _) | (None, Some(reason)) => reason.clone(),
-            (None, None) => CloseReason::LocallyClosed,
-        }
-    }
-
-    /// Refuses what makes no sense after the end, of which the state machine need not know: see `cut_off`.
-    pub(super) fn check_not_ended(&self) -> Result<(), Error> {
-        match &self.ended {
-            None => Ok(()),
-            Some((reason, _)) => Err(Error::Disconnected(reason.clone())),
-        }
-    }
-
-    fn handle_completion(&mut self, link: &Link, wc: &WorkCompletion, now: Instant) {
-        let Some(rings) = &self.rings else { return };
-        let conn = &mut self.conn;
-        let work = WorkId::decode(wc.wr_id());
-        if let (WorkId::Recv(buffer), Some(share)) = (work, &self.share) {
-            share.take(buffer);
-        }
-        match (work, wc.status()) {
-            (WorkId::Recv(buffer), WcStatus::SUCCESS)
-                if wc.opcode() == WcOpcode::RECV_RDMA_WITH_IMM =>
-            {
-                let word = wc.imm_data().unwrap_or_default();
-                conn.handle_immediate(buffer, word, wc.byte_len(), now);
-            }
-            (WorkId::Recv(buffer), WcStatus::SUCCESS) => {
-                conn.handle_recv(buffer, rings.frame(buffer, wc.byte_len()), now);
-            }
-            (WorkId::Send(slot), WcStatus::SUCCESS) => self.sent(slot, now),
-            (WorkId::Recv(buffer), status) => {
-                conn.handle_work_error(Work::Recv { buffer }, status, wc.vendor_err(), now);
-            }
-            (WorkId::Send(slot), status) => self.send_failed(slot, status, wc.vendor_err(), now),
-            (WorkId::DrainRecv, _) => conn.handle_drained(DrainSide::Recv),
-            (WorkId::DrainSend, _) => {
-                conn.handle_drained(DrainSide::Send);
-                if self.share.is_some() {
-                    link.drains_when_empty.store(true, Ordering::Relaxed);
-                }
-            }
-        }
-    }
-
-    /// The device is done with this slot, and with all that were posted before it.
-    fn sent(&mut self, slot: u32, now: Instant) {
-        let Some(rings) = &mut self.rings else { return };
-        let mut piece = false;
-        let mut wake = false;
-        rings.books.in_flight.done(slot, |posted| {
-            piece = matches!(posted, Posted::Piece);
-            wake |= tell(&self.completions, posted.success());
-        });
-        self.aftermath.wake |= wake;
-        if piece {
-            self.conn.handle_read(slot, now);
-        } else {
-            self.conn.handle_sent(slot, now);
-        }
-    }
-
-    /// The device failed what is in this slot. What was posted before it is done; what was posted behind it comes back flushed.
-    fn send_failed(&mut self, slot: u32, status: WcStatus, vendor_err: u32, now: Instant) {
-        let Some(rings) = &mut self.rings else { return };
-        let mut work = Work::Send { slot };
-        // Flushed requests say nothing of their end: they may even have been carried out.
-        if status != WcStatus::WR_FLUSH_ERR {
-            let reason = CloseReason::WorkRequest { status, vendor_err };
-            rings.books.in_flight.failed(slot, |posted, failed| {
-                let completion = if failed {
-                    if matches!(posted, Posted::Piece) {
-                        work = Work::Read { slot };
-                    }
-                    posted.failure(&reason)
-                } else {
-                    posted.success()
-                };
-                tell(&self.completions, completion);
-            });
-            self.aftermath.wake = true;
-        }
-        self.conn.handle_work_error(work, status, vendor_err, now);
-    }
-
-    /// Does what the state machine wants done, until it wants nothing more. Called after every input, before the lock is released.
-    fn settle(&mut self, link: &Arc<Link>) {
-        while let Some(output) = self.conn.poll_output() {
-            match output {
-                Output::Cm(op) => {
-                    self.cm_ops.push_back(op);
-                    self.aftermath.service = true;
-                }
-                Output::Post(transmit) => self.post(|rings| rings.post_send(&transmit, &[], None)),
-                Output::Read(read) => self.read(&read),
-                Output::Repost(buffer) => self.post(|rings| rings.post_recv(buffer)),
-                Output::Release(buffer) => {
-                    // As if the application had had it for a moment.
-                    if let Some(share) = &mut self.share {
-                        share.lend(buffer);
-                    }
-                    self.release(buffer);
-                }
-                Output::PostDrainMarkers => self.post(|rings| rings.post_drain_markers()),
-                Output::Timer => self.aftermath.service = true,
-                Output::Event(Event::Established) => {
-                    self.established = true;
-                    self.aftermath.service = true;
-                }
-                Output::Event(Event::Arrived(arrival)) => self.deliver(link, arrival),
-                Output::Event(Event::Taken(count)) => self.taken(count),
-                Output::Event(Event::Writable) => {
-                    self.aftermath.wake = true;
-                    self.aftermath.room = true;
-                }
-                Output::Event(Event::Answered) => self.aftermath.wake = true,
-                Output::Event(Event::Disconnected { reason, delivered }) => {
-                    log::debug!("{link}: ended: {reason}");
-                    self.end(reason, delivered);
-                }
-            }
-        }
-    }
-
-    /// Tells the application of the end.
-    fn end(&mut self, reason: CloseReason, delivered: bool) {
-        if let Some(rings) = &mut self.rings {
-            let completions = &self.completions;
-            rings.books.in_flight.abandon(|posted| {
-                tell(completions, posted.failure(&reason));
-            });
-            for lent in &mut rings.books.lent {
-                let reason = reason.clone();
-                let failed = lent.id.take().map(|id| Completion::Failed { id, reason });
-                tell(completions, failed);
-            }
-        }
-        // The channel has a place for it beside the messages'; if nobody is left to read it, nobody misses it.
-        if let Some(completions) = self.completions.take() {
-            let _ = completions.try_send(Completion::Disconnected(reason.clone()));
-            self.aftermath.hang_up = Some(completions);
-        }
-        self.ended = Some((reason, delivered));
-        self.aftermath.service = true;
-        self.aftermath.wake = true;
-    }
-
-    /// The engine's thread is gone, and with it whoever would bring the end about: nobody may wait for that.
-    pub(super) fn cut_off(&mut self) {
-        if self.ended.is_none() {
-            self.end(CloseReason::LocallyAborted, false);
-        }
-    }
-
-    /// Posts something; a failure ends the connection.
-    fn post(&mut self, post: impl FnOnce(&mut Rings) -> Result<(), OsError>) {
-        let Some(rings) = &mut self.rings else { return };
-        if let Err(error) = post(rings) {
-            self.conn.handle_post_failure(error, Instant::now());
-        }
-    }
-
-    /// Reads a piece of a large message, with memory for all of it before the first.
-    fn read(&mut self, read: &Read) {
-        let (Some(rings), Some(landing)) = (&mut self.rings, &self.landing) else {
-            return;
-        };
-        if let Some(len) = read.begins {
-            // No address space is so large that the length would not fit.
-            match landing.get(usize::try_from(len).unwrap_or(usize::MAX)) {
-                Ok(buffer) => rings.books.pulls.push_back((read.name, buffer)),
-                Err(error) => return self.conn.handle_post_failure(error, Instant::now()),
-            }
-        }
-        self.post(|rings| rings.post_read(read));
-    }
-
-    /// The peer has read so many more large messages.
-    fn taken(&mut self, count: u32) {
-        let Some(rings) = &mut self.rings else { return };
-        for lent in rings.books.lent.drain(..count as usize) {
-            tell(&self.completions, lent.id.map(Completion::Sent));
-        }
-        self.aftermath.wake = true;
-    }
-
-    /// Hands what arrived to the application. The channel has a place for every message that the peer has credit for.
-    fn deliver(&mut self, link: &Arc<Link>, arrival: Arrival) {
-        let Some(rings) = &mut self.rings else { return };
-        if let (Arrival::Message { buffer, .. } | Arrival::Immediate { buffer, .. }, Some(share)) =
-            (&arrival, &mut self.share)
-        {
-            share.lend(*buffer);
-        }
-        let completion = match arrival {
-            Arrival::Message {
-                buffer,
-                offset,
-                len,
-            } => {
-                let bytes = rings.received(buffer, offset + len).part(offset, len);
-                Completion::Received(Message::eager(Arc::clone(link), buffer, bytes))
-            }
-            Arrival::Large { name, .. } => {
-                let Some((pull, buffer)) = rings.books.pulls.pop_front() else {
-                    return;
-                };
-                debug_assert_eq!(
-                    pull, name,
-                    "they are done in the order in which they are begun"
-                );
-                Completion::Received(Message::large(Arc::clone(link), buffer))
-            }
-            Arrival::Immediate { buffer, word, len } => {
-                let place = Message::eager(Arc::clone(link), buffer, rings.received(buffer, 0));
-                Completion::Immediate(Immediate::new(word, len, place))
-            }
-        };
-        let unread = match &self.completions {
-            Some(completions) => completions.try_send(completion).err().map(|refused| {
-                debug_assert!(
-                    refused.is_disconnected(),
-                    "the channel holds a whole window"
-                );
-                refused.into_inner()
-            }),
-            None => Some(completion),
-        };
-        let Some(unread) = unread else {
-            self.aftermath.wake = true;
-            return;
-        };
-        // Nobody is left to read it. Dropping the message as usual would take the lock that is held here.
-        match unread {
-            Completion::Received(message) => message.defuse(),
-            Completion::Immediate(immediate) => immediate.into_place().defuse(),
-            _ => {}
-        }
-        match arrival {
-            Arrival::Message { buffer, .. } | Arrival::Immediate { buffer, .. } => {
-                self.release(buffer);
-            }
-            Arrival::Large { len, .. } => self.conn.release_large(len),
-        }
-    }
-
-    /// Posts a buffer that the application is done with, then tells the state machine, so that a grant never runs ahead.
-    fn release(&mut self, buffer: u32) {
-        let posted = match (&mut self.share, &self.rings) {
-            // Others can use it whatever has become of this connection.
-            (Some(share), _) => share.give_back(buffer),
-            (None, Some(rings)) if self.conn.takes_receives() => rings.post_recv(buffer),
-            (None, _) => return,
-        };
-        match posted {
-            Ok(()) if self.conn.takes_receives() => self.conn.release(),
-            Ok(()) => {}
-            Err(error) => self.conn.handle_post_failure(error, Instant::now()),
-        }
-    }
-}
-
-/// Tells the application of the end of an operation, if it wants to know. Says whether it does.
-fn tell(completions: &Option<Sender<Completion>>, completion: Option<Completion>) -> bool {
-    let (Some(completions), Some(completion)) = (completions, completion) else {
-        return false;
-    };
-    // The channel has a place for each: see `most_ids`. If nobody is left to read it, nobody misses it.
-    let _ = completions.try_send(completion);
-    true
 }
 
 impl fmt::Display for Link {

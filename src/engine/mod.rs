@@ -2,6 +2,7 @@
 
 mod backlog;
 mod buffer;
+mod core;
 mod device_counters;
 mod domain;
 mod entry;

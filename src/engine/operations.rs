@@ -3,8 +3,9 @@
 use std::{ops::Range, sync::Arc};
 
 use super::{
+    core::Core,
     in_flight::{Operation, OperationKind},
-    link::{Core, Link, lock},
+    link::{Link, lock},
 };
 use crate::{
     error::{Error, TrySendError},

@@ -15,9 +15,10 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use super::{
     Engine, EngineStatistics,
     backlog::Backlog,
+    core::Core,
     domain::Domains,
     entry::{Entry, Waiter, set_ack_timeout},
-    link::{Core, Link, Progress},
+    link::{Link, Progress},
     mailbox::{Command, Mailbox},
     timers::Timers,
 };

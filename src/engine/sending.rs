@@ -8,7 +8,8 @@ use std::{
 
 use super::{
     buffer::Buffer,
-    link::{Core, Link, lock},
+    core::Core,
+    link::{Link, lock},
 };
 use crate::{
     error::{Error, TrySendError},
