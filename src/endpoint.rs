@@ -9,7 +9,7 @@ use std::{
     os::fd::BorrowedFd,
     slice,
     sync::{Arc, Mutex, PoisonError, atomic::Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crossbeam_channel::{Receiver, TryRecvError};
@@ -17,7 +17,7 @@ use crossbeam_channel::{Receiver, TryRecvError};
 pub use self::owned::NotSent;
 use crate::{
     Completion, Connector, DeviceCounters, Error, Message, Statistics, TrySendError,
-    engine::{Engine, Link, Outgoing},
+    engine::{Deadline, Engine, Hand, Link, Outgoing},
 };
 
 /// An established connection that carries whole messages in both directions, in order.
@@ -120,7 +120,7 @@ impl Endpoint {
     ///
     /// As [`send`](Self::send).
     pub fn send_vectored(&self, parts: &[IoSlice<'_>]) -> Result<(), Error> {
-        self.send_until(&mut Outgoing::new(parts, None), None)
+        self.send_until(&mut Outgoing::new(parts, None), &Deadline::never())
     }
 
     /// As [`send`](Self::send), and [`Completion::Sent`] with this `id` tells when the message has arrived, or
@@ -131,7 +131,7 @@ impl Endpoint {
     /// As [`send`](Self::send), and [`Error::CompletionsNotTaken`]. After an error no completion comes.
     pub fn send_with_id(&self, message: &[u8], id: u64) -> Result<(), Error> {
         let parts = [IoSlice::new(message)];
-        self.send_until(&mut Outgoing::new(&parts, Some(id)), None)
+        self.send_until(&mut Outgoing::new(&parts, Some(id)), &Deadline::never())
     }
 
     /// As [`send`](Self::send), waiting no longer than `timeout`.
@@ -141,7 +141,7 @@ impl Endpoint {
     /// As [`send`](Self::send), and [`Error::TimedOut`] when the window stayed full: then nothing was sent.
     pub fn send_timeout(&self, message: &[u8], timeout: Duration) -> Result<(), Error> {
         let parts = [IoSlice::new(message)];
-        self.send_until(&mut Outgoing::new(&parts, None), deadline(timeout))
+        self.send_until(&mut Outgoing::new(&parts, None), &Deadline::after(timeout))
     }
 
     /// As [`send`](Self::send), without waiting.
@@ -171,11 +171,7 @@ impl Endpoint {
         result
     }
 
-    fn send_until(
-        &self,
-        message: &mut Outgoing<'_>,
-        deadline: Option<Instant>,
-    ) -> Result<(), Error> {
+    fn send_until(&self, message: &mut Outgoing<'_>, deadline: &Deadline) -> Result<(), Error> {
         let link = &self.inner.link;
         self.wait_for_room(deadline, || link.try_send(message))
     }
@@ -183,14 +179,17 @@ impl Endpoint {
     /// Tries again and again, until it works, cannot work, or the time is over.
     fn wait_for_room(
         &self,
-        deadline: Option<Instant>,
+        deadline: &Deadline,
         mut attempt: impl FnMut() -> Result<(), TrySendError>,
     ) -> Result<(), Error> {
-        let done = self.inner.link.wait_until(deadline, || match attempt() {
-            Ok(()) => Some(Ok(())),
-            Err(TrySendError::Full) => None,
-            Err(TrySendError::Failed(error)) => Some(Err(error)),
-        });
+        let done = self
+            .inner
+            .link
+            .wait_until(deadline, None, || match attempt() {
+                Ok(()) => Some(Ok(())),
+                Err(TrySendError::Full) => None,
+                Err(TrySendError::Failed(error)) => Some(Err(error)),
+            });
         done.unwrap_or(Err(Error::TimedOut))
     }
 
@@ -203,7 +202,7 @@ impl Endpoint {
     ///
     /// [`Error::Disconnected`] when the connection has ended: then it is not known what arrived.
     pub fn flush(&self) -> Result<(), Error> {
-        self.flush_until(None)
+        self.flush_until(&Deadline::never())
     }
 
     /// As [`flush`](Self::flush), waiting no longer than `timeout`.
@@ -212,13 +211,13 @@ impl Endpoint {
     ///
     /// As [`flush`](Self::flush), and [`Error::TimedOut`].
     pub fn flush_timeout(&self, timeout: Duration) -> Result<(), Error> {
-        self.flush_until(deadline(timeout))
+        self.flush_until(&Deadline::after(timeout))
     }
 
-    fn flush_until(&self, deadline: Option<Instant>) -> Result<(), Error> {
+    fn flush_until(&self, deadline: &Deadline) -> Result<(), Error> {
         let link = &self.inner.link;
         let flush = link.flush()?;
-        link.wait_until(deadline, || link.is_flushed(&flush))
+        link.wait_until(deadline, None, || link.is_flushed(&flush))
             .unwrap_or(Err(Error::TimedOut))
     }
 
@@ -230,7 +229,7 @@ impl Endpoint {
     ///
     /// [`Error::Disconnected`] when the connection has ended and all messages were received.
     pub fn recv(&self) -> Result<Message, Error> {
-        self.recv_until(None)
+        self.recv_until(&Deadline::never())
     }
 
     /// As [`recv`](Self::recv), waiting no longer than `timeout`.
@@ -239,7 +238,7 @@ impl Endpoint {
     ///
     /// As [`recv`](Self::recv), and [`Error::TimedOut`] when no message came.
     pub fn recv_timeout(&self, timeout: Duration) -> Result<Message, Error> {
-        self.recv_until(deadline(timeout))
+        self.recv_until(&Deadline::after(timeout))
     }
 
     /// As [`recv`](Self::recv), without waiting: `None` when there is no message.
@@ -255,16 +254,23 @@ impl Endpoint {
         self.take().transpose()
     }
 
-    fn recv_until(&self, deadline: Option<Instant>) -> Result<Message, Error> {
+    fn recv_until(&self, deadline: &Deadline) -> Result<Message, Error> {
+        let hand = Hand::default();
         self.inner
             .link
-            .wait_until(deadline, || self.take())
+            .wait_until(deadline, Some(&hand), || {
+                hand.take().map(Ok).or_else(|| self.take())
+            })
             .unwrap_or(Err(Error::TimedOut))
     }
 
     /// Takes the next message from the channel, and puts aside what comes before it.
     fn take(&self) -> Option<Result<Message, Error>> {
         let taken = loop {
+            // What a waiting thread finds most of the time.
+            if self.inner.completions.is_empty() {
+                break self.take_end();
+            }
             match self.inner.completions.try_recv() {
                 Ok(Completion::Received(message)) => break Some(Ok(message)),
                 Ok(Completion::Disconnected(reason)) => {
@@ -304,7 +310,7 @@ impl Endpoint {
     ///
     /// [`Error::Disconnected`] when [`Completion::Disconnected`] was taken before.
     pub fn next(&self) -> Result<Completion, Error> {
-        self.next_until(None)
+        self.next_until(&Deadline::never())
     }
 
     /// As [`next`](Self::next), waiting no longer than `timeout`.
@@ -313,7 +319,7 @@ impl Endpoint {
     ///
     /// As [`next`](Self::next), and [`Error::TimedOut`] when nothing happened.
     pub fn next_timeout(&self, timeout: Duration) -> Result<Completion, Error> {
-        self.next_until(deadline(timeout))
+        self.next_until(&Deadline::after(timeout))
     }
 
     /// As [`next`](Self::next), without waiting: `None` when nothing happened.
@@ -329,10 +335,10 @@ impl Endpoint {
         self.take_any().transpose()
     }
 
-    fn next_until(&self, deadline: Option<Instant>) -> Result<Completion, Error> {
+    fn next_until(&self, deadline: &Deadline) -> Result<Completion, Error> {
         self.inner
             .link
-            .wait_until(deadline, || self.take_any())
+            .wait_until(deadline, None, || self.take_any())
             .unwrap_or(Err(Error::TimedOut))
     }
 
@@ -405,7 +411,11 @@ impl Endpoint {
     /// connection ended.
     pub fn close(&self) -> Result<(), Error> {
         self.inner.link.close();
-        match self.inner.link.wait_until(None, || self.inner.link.ended()) {
+        match self
+            .inner
+            .link
+            .wait_until(&Deadline::never(), None, || self.inner.link.ended())
+        {
             Ok((_, true)) => Ok(()),
             Ok((reason, false)) => Err(Error::Undelivered(reason)),
             // Without a deadline it cannot time out.
@@ -468,11 +478,6 @@ impl Endpoint {
     pub fn engine(&self) -> &Engine {
         &self.inner.engine
     }
-}
-
-/// The end of a wait that begins now. A time beyond what the clock can say is for ever.
-fn deadline(timeout: Duration) -> Option<Instant> {
-    Instant::now().checked_add(timeout)
 }
 
 impl fmt::Debug for Endpoint {

@@ -3,7 +3,7 @@ use std::ops::Range;
 use super::Endpoint;
 use crate::{
     Error,
-    engine::OneSided,
+    engine::{Deadline, OneSided},
     region::{Region, Token},
     remote_access::RemoteAccess,
 };
@@ -140,7 +140,7 @@ impl Endpoint {
     ) -> Result<(), Error> {
         let link = &self.inner.link;
         let checked = link.check(op, region, range, token, offset, id)?;
-        self.wait_for_room(None, || link.try_operate(&checked))
+        self.wait_for_room(&Deadline::never(), || link.try_operate(&checked))
     }
 }
 

@@ -1,5 +1,8 @@
 use super::Endpoint;
-use crate::{Error, SendBuffer, engine::Outgoing};
+use crate::{
+    Error, SendBuffer,
+    engine::{Deadline, Outgoing},
+};
 
 /// A [`SendBuffer`] that was not sent, with the reason.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +66,7 @@ impl Endpoint {
             return Err(NotSent { error, buffer });
         }
         let mut outgoing = Outgoing::owned(buffer.buffer, id);
-        self.send_until(&mut outgoing, None)
+        self.send_until(&mut outgoing, &Deadline::never())
             .map_err(|error| NotSent {
                 error,
                 buffer: outgoing.into_buffer().map(|buffer| SendBuffer { buffer }),

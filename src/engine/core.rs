@@ -10,6 +10,7 @@ use crossbeam_channel::Sender;
 
 use super::{
     buffer::Pool,
+    hand::Hand,
     in_flight::Posted,
     link::Link,
     rings::{Rings, WorkId},
@@ -19,7 +20,7 @@ use crate::{
     completion::{Completion, Immediate},
     error::Error,
     message::Message,
-    proto::{Arrival, CloseReason, CmOp, Connection, DrainSide, Event, Output, Read, Work},
+    proto::{Arrival, Clock, CloseReason, CmOp, Connection, DrainSide, Event, Output, Read, Work},
     status::{OsError, WcStatus},
     verbs::{WcOpcode, WorkCompletion},
 };
@@ -41,6 +42,16 @@ pub(super) struct Core {
     /// live for ever.
     pub(super) completions: Option<Sender<Completion>>,
     pub(super) aftermath: Aftermath,
+}
+
+/// Reads the clock when it is asked.
+#[derive(Clone, Copy)]
+struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(self) -> Instant {
+        Instant::now()
+    }
 }
 
 /// What is to be done after the locks are released.
@@ -94,7 +105,7 @@ impl Core {
         }
     }
 
-    pub(super) fn handle_completion(&mut self, link: &Link, wc: &WorkCompletion, now: Instant) {
+    pub(super) fn handle_completion(&mut self, link: &Link, wc: &WorkCompletion) {
         let Some(rings) = &self.rings else { return };
         let conn = &mut self.conn;
         let work = WorkId::decode(wc.wr_id());
@@ -106,16 +117,16 @@ impl Core {
                 if wc.opcode() == WcOpcode::RECV_RDMA_WITH_IMM =>
             {
                 let word = wc.imm_data().unwrap_or_default();
-                conn.handle_immediate(buffer, word, wc.byte_len(), now);
+                conn.handle_immediate(buffer, word, wc.byte_len(), SystemClock);
             }
             (WorkId::Recv(buffer), WcStatus::SUCCESS) => {
-                conn.handle_recv(buffer, rings.frame(buffer, wc.byte_len()), now);
+                conn.handle_recv(buffer, rings.frame(buffer, wc.byte_len()), SystemClock);
             }
-            (WorkId::Send(slot), WcStatus::SUCCESS) => self.sent(slot, now),
+            (WorkId::Send(slot), WcStatus::SUCCESS) => self.sent(slot),
             (WorkId::Recv(buffer), status) => {
-                conn.handle_work_error(Work::Recv { buffer }, status, wc.vendor_err(), now);
+                conn.handle_work_error(Work::Recv { buffer }, status, wc.vendor_err(), SystemClock);
             }
-            (WorkId::Send(slot), status) => self.send_failed(slot, status, wc.vendor_err(), now),
+            (WorkId::Send(slot), status) => self.send_failed(slot, status, wc.vendor_err()),
             (WorkId::DrainRecv, _) => conn.handle_drained(DrainSide::Recv),
             (WorkId::DrainSend, _) => {
                 conn.handle_drained(DrainSide::Send);
@@ -127,7 +138,7 @@ impl Core {
     }
 
     /// The device is done with this slot, and with all that were posted before it.
-    fn sent(&mut self, slot: u32, now: Instant) {
+    fn sent(&mut self, slot: u32) {
         let Some(rings) = &mut self.rings else { return };
         let mut piece = false;
         let mut wake = false;
@@ -137,14 +148,14 @@ impl Core {
         });
         self.aftermath.wake |= wake;
         if piece {
-            self.conn.handle_read(slot, now);
+            self.conn.handle_read(slot, SystemClock);
         } else {
-            self.conn.handle_sent(slot, now);
+            self.conn.handle_sent(slot, SystemClock);
         }
     }
 
     /// The device failed what is in this slot. What was posted before it is done; what was posted behind it comes back flushed.
-    fn send_failed(&mut self, slot: u32, status: WcStatus, vendor_err: u32, now: Instant) {
+    fn send_failed(&mut self, slot: u32, status: WcStatus, vendor_err: u32) {
         let Some(rings) = &mut self.rings else { return };
         let mut work = Work::Send { slot };
         // Flushed requests say nothing of their end: they may even have been carried out.
@@ -163,11 +174,13 @@ impl Core {
             });
             self.aftermath.wake = true;
         }
-        self.conn.handle_work_error(work, status, vendor_err, now);
+        self.conn
+            .handle_work_error(work, status, vendor_err, SystemClock);
     }
 
-    /// Does what the state machine wants done, until it wants nothing more. Called after every input, before the lock is released.
-    pub(super) fn settle(&mut self, link: &Arc<Link>) {
+    /// Does what the state machine wants done, until it wants nothing more. Called after every input, before the lock is released. The first
+    /// message may go into the `hand`.
+    pub(super) fn settle(&mut self, link: &Arc<Link>, hand: Option<&Hand>) {
         while let Some(output) = self.conn.poll_output() {
             match output {
                 Output::Cm(op) => {
@@ -190,7 +203,7 @@ impl Core {
                     self.established = true;
                     self.aftermath.service = true;
                 }
-                Output::Event(Event::Arrived(arrival)) => self.deliver(link, arrival),
+                Output::Event(Event::Arrived(arrival)) => self.deliver(link, arrival, hand),
                 Output::Event(Event::Taken(count)) => self.taken(count),
                 Output::Event(Event::Writable) => {
                     self.aftermath.wake = true;
@@ -268,7 +281,7 @@ impl Core {
     }
 
     /// Hands what arrived to the application. The channel has a place for every message that the peer has credit for.
-    fn deliver(&mut self, link: &Arc<Link>, arrival: Arrival) {
+    fn deliver(&mut self, link: &Arc<Link>, arrival: Arrival, hand: Option<&Hand>) {
         let Some(rings) = &mut self.rings else { return };
         if let (Arrival::Message { buffer, .. } | Arrival::Immediate { buffer, .. }, Some(share)) =
             (&arrival, &mut self.share)
@@ -299,6 +312,17 @@ impl Core {
                 Completion::Immediate(Immediate::new(word, len, place))
             }
         };
+        // Nothing is before it in the channel, and nobody else need be woken: the thread that waits is this one.
+        if let (Completion::Received(_), Some(hand), Some(completions)) =
+            (&completion, hand, &self.completions)
+            && hand.is_empty()
+            && completions.is_empty()
+        {
+            if let Completion::Received(message) = completion {
+                hand.put(message);
+            }
+            return;
+        }
         let unread = match &self.completions {
             Some(completions) => completions.try_send(completion).err().map(|refused| {
                 debug_assert!(

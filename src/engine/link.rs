@@ -27,6 +27,7 @@ use super::{
     buffer::Pool,
     core::Core,
     domain::Domain,
+    hand::Hand,
     mailbox::{Command, Mailbox},
     rings::WorkId,
     signal::Signal,
@@ -266,11 +267,15 @@ impl Link {
 
     /// Takes some of what is in the completion queue and acts on it.
     pub(super) fn progress(self: &Arc<Self>) -> Progress {
-        self.progress_within(1)
+        self.progress_within(1, None)
     }
 
-    /// As [`progress`](Self::progress), looking up to so many times while there is nothing.
-    pub(super) fn progress_within(self: &Arc<Self>, mut looks: u32) -> Progress {
+    /// As [`progress`](Self::progress), looking up to so many times while there is nothing. The first message may go into the `hand`.
+    pub(super) fn progress_within(
+        self: &Arc<Self>,
+        mut looks: u32,
+        hand: Option<&Hand>,
+    ) -> Progress {
         let mut progress = Progress::Nothing;
         let mut side = lock(&self.poll);
         let Some(PollSide { cq, batch, .. }) = side.as_mut() else {
@@ -294,7 +299,7 @@ impl Link {
             looks = 1;
             if count > 0 {
                 progress = Progress::Some;
-                self.act(&batch[..count]);
+                self.act(&batch[..count], hand);
             }
             if count < BATCH {
                 if self.drains_when_empty.load(Ordering::Relaxed) {
@@ -307,12 +312,11 @@ impl Link {
         Progress::More
     }
 
-    fn act(self: &Arc<Self>, completions: &[WorkCompletion]) {
-        let now = Instant::now();
+    fn act(self: &Arc<Self>, completions: &[WorkCompletion], hand: Option<&Hand>) {
         self.with_core(|core| {
             for wc in completions {
-                core.handle_completion(self, wc, now);
-                core.settle(self);
+                core.handle_completion(self, wc);
+                core.settle(self, hand);
             }
         });
     }
@@ -332,7 +336,7 @@ impl Link {
     pub(super) fn with_core<T>(self: &Arc<Self>, f: impl FnOnce(&mut Core) -> T) -> T {
         let mut core = lock(&self.core);
         let result = f(&mut core);
-        core.settle(self);
+        core.settle(self, None);
         if core.aftermath.is_nothing() {
             return result;
         }

@@ -3,9 +3,11 @@
 mod backlog;
 mod buffer;
 mod core;
+mod deadline;
 mod device_counters;
 mod domain;
 mod entry;
+mod hand;
 mod in_flight;
 mod link;
 mod mailbox;
@@ -32,6 +34,8 @@ pub use self::device_counters::DeviceCounters;
 pub(crate) use self::{
     backlog::Backlog,
     buffer::Buffer,
+    deadline::Deadline,
+    hand::Hand,
     link::Link,
     mailbox::{Command, Mailbox, Reply},
     operations::OneSided,

@@ -8,6 +8,8 @@ use std::{
 };
 
 use super::{
+    deadline::Deadline,
+    hand::Hand,
     link::{Link, Progress, lock},
     mailbox::Command,
     waiting::TurnGuard,
@@ -22,12 +24,14 @@ const POLLS_PER_LOOK: u32 = 32;
 pub(crate) struct TimedOut;
 
 impl Link {
-    /// Waits until `ready` returns something, and returns that. Without a deadline it waits for as long as it takes.
+    /// Waits until `ready` returns something, and returns that.
     ///
-    /// `ready` is called after everything that may have changed its answer, with none of the connection's locks held.
+    /// `ready` is called after everything that may have changed its answer, with none of the connection's locks held. Where there is a
+    /// `hand`, it looks there first.
     pub(crate) fn wait_until<T>(
         self: &Arc<Self>,
-        deadline: Option<Instant>,
+        deadline: &Deadline,
+        hand: Option<&Hand>,
         mut ready: impl FnMut() -> Option<T>,
     ) -> Result<T, TimedOut> {
         if let Some(value) = ready() {
@@ -35,7 +39,7 @@ impl Link {
         }
         loop {
             if let Some(turn) = self.waiting.try_turn() {
-                let polled = self.poll_until(&turn, deadline, &mut ready);
+                let polled = self.poll_until(&turn, deadline, hand, &mut ready);
                 if self.signal.is_wanted() {
                     self.leave_to_engine();
                 }
@@ -48,12 +52,12 @@ impl Link {
                 if let Some(value) = ready() {
                     return Ok(value);
                 }
-                parking.wait(deadline);
+                parking.wait(deadline.at());
             }
             if let Some(value) = ready() {
                 return Ok(value);
             }
-            if deadline.is_some_and(|at| Instant::now() >= at) {
+            if deadline.is_past(Instant::now()) {
                 return Err(TimedOut);
             }
         }
@@ -63,7 +67,8 @@ impl Link {
     fn poll_until<T>(
         self: &Arc<Self>,
         turn: &TurnGuard<'_>,
-        deadline: Option<Instant>,
+        deadline: &Deadline,
+        hand: Option<&Hand>,
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Polled<T> {
         let spin = match self.polling {
@@ -75,7 +80,7 @@ impl Link {
         let looks = if spin.is_zero() { 1 } else { POLLS_PER_LOOK };
         let mut started = None;
         loop {
-            let progress = self.progress_within(looks);
+            let progress = self.progress_within(looks, hand);
             // Another thread may have brought what is waited for, or the connection's end.
             if let Some(value) = ready() {
                 return Polled::Ready(value);
@@ -84,7 +89,7 @@ impl Link {
                 continue;
             }
             let now = Instant::now();
-            if deadline.is_some_and(|at| now >= at) {
+            if deadline.is_past(now) {
                 return Polled::Slept;
             }
             if now.duration_since(*started.get_or_insert(now)) >= spin {
@@ -92,13 +97,14 @@ impl Link {
             }
             self.keep_engine_away();
         }
-        self.sleep(turn, deadline, ready)
+        self.sleep(turn, deadline, hand, ready)
     }
 
     fn sleep<T>(
         self: &Arc<Self>,
         turn: &TurnGuard<'_>,
-        deadline: Option<Instant>,
+        deadline: &Deadline,
+        hand: Option<&Hand>,
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Polled<T> {
         let channel = lock(&self.poll)
@@ -110,9 +116,9 @@ impl Link {
             return Polled::Slept;
         };
         let mut value = None;
-        let slept = turn.sleep(channel.as_fd(), bell, deadline, || {
+        let slept = turn.sleep(channel.as_fd(), bell, deadline.at(), || {
             self.arm();
-            let progress = self.progress();
+            let progress = self.progress_within(1, hand);
             value = ready();
             value.is_none() && progress != Progress::More
         });

@@ -25,7 +25,10 @@ use crate::status::OsError;
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
 pub(super) struct Waiting {
-    state: Mutex<State>,
+    /// Whether a thread has the turn.
+    taken: AtomicBool,
+    /// Counts the wakes that parked threads were there for.
+    wakes: Mutex<u64>,
     changed: Condvar,
     /// How many threads are parked or about to.
     parked: AtomicU32,
@@ -35,13 +38,6 @@ pub(super) struct Waiting {
     bell: OnceLock<EventFd>,
     /// Whether the bell may be readable. Set after it was rung, and so at the latest by the next sleep, which the bell ends.
     rung: AtomicBool,
-}
-
-struct State {
-    /// Whether a thread has the turn.
-    taken: bool,
-    /// Counts the wakes that parked threads were there for.
-    wakes: u64,
 }
 
 /// The turn, given back when dropped.
@@ -56,10 +52,8 @@ pub(super) struct Parking<'a> {
 impl Waiting {
     pub(super) fn new() -> Self {
         Self {
-            state: Mutex::new(State {
-                taken: false,
-                wakes: 0,
-            }),
+            taken: AtomicBool::new(false),
+            wakes: Mutex::new(0),
             changed: Condvar::new(),
             parked: AtomicU32::new(0),
             asleep: AtomicBool::new(false),
@@ -84,18 +78,13 @@ impl Waiting {
 
     /// Takes the turn, unless another thread has it.
     pub(super) fn try_turn(&self) -> Option<TurnGuard<'_>> {
-        let mut state = lock(&self.state);
-        if state.taken {
-            return None;
-        }
-        state.taken = true;
-        Some(TurnGuard(self))
+        (!self.taken.swap(true, Ordering::Acquire)).then_some(TurnGuard(self))
     }
 
     /// Prepares to park. Look once more for what is waited for before [`Parking::wait`].
     pub(super) fn park(&self) -> Parking<'_> {
         self.parked.fetch_add(1, Ordering::SeqCst);
-        let wakes = lock(&self.state).wakes;
+        let wakes = *lock(&self.wakes);
         Parking {
             waiting: self,
             wakes,
@@ -123,7 +112,7 @@ impl Waiting {
 
     fn wake_parked(&self) {
         if self.parked.load(Ordering::SeqCst) > 0 {
-            lock(&self.state).wakes += 1;
+            *lock(&self.wakes) += 1;
             self.changed.notify_all();
         }
     }
@@ -132,12 +121,14 @@ impl Waiting {
 impl Parking<'_> {
     /// Waits until there was a wake since this was made, the turn is free, or `deadline` is past.
     pub(super) fn wait(self, deadline: Option<Instant>) {
-        let state = lock(&self.waiting.state);
-        let idle = |state: &mut State| state.taken && state.wakes == self.wakes;
+        let wakes = lock(&self.waiting.wakes);
+        // Pairs with the turn's end: either this sees it free, or whoever gave it back sees this thread among the parked.
+        let idle =
+            |wakes: &mut u64| self.waiting.taken.load(Ordering::SeqCst) && *wakes == self.wakes;
         drop(
             self.waiting
                 .changed
-                .wait_timeout_while(state, nap(deadline), idle),
+                .wait_timeout_while(wakes, nap(deadline), idle),
         );
     }
 }
@@ -178,7 +169,7 @@ impl TurnGuard<'_> {
 
 impl Drop for TurnGuard<'_> {
     fn drop(&mut self) {
-        lock(&self.0.state).taken = false;
+        self.0.taken.store(false, Ordering::SeqCst);
         self.0.wake_parked();
     }
 }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod account;
+mod clock;
 mod connection;
 mod credit;
 mod frame;
@@ -9,6 +10,7 @@ mod hello;
 mod inbound;
 mod lending;
 mod output;
+mod outputs;
 mod params;
 mod private;
 mod reason;
@@ -20,6 +22,7 @@ mod testing;
 
 pub(crate) use self::{
     account::Account,
+    clock::Clock,
     connection::{Connection, Flush},
     credit::CONTROL_RECEIVES,
     frame::{Descriptor, HEADER_LEN},

@@ -1,27 +1,17 @@
 use std::{fmt, ops::Deref};
 
-/// The most private data that any connection manager message carries: an acceptance's, in bytes.
-const CAPACITY: usize = 196;
-
-/// Private data of a connection manager message.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PrivateBytes {
-    bytes: [u8; CAPACITY],
-    len: usize,
-}
+/// Private data of a connection manager message. Not inline: what a connection wants done is moved about for every message.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct PrivateBytes(Vec<u8>);
 
 impl PrivateBytes {
     pub(super) const fn new() -> Self {
-        Self {
-            bytes: [0; CAPACITY],
-            len: 0,
-        }
+        Self(Vec::new())
     }
 
-    /// Appends bytes; the callers keep to limits below the capacity.
+    /// Appends bytes; the callers keep to the limits of the message.
     pub(super) fn put(&mut self, bytes: &[u8]) {
-        self.bytes[self.len..][..bytes.len()].copy_from_slice(bytes);
-        self.len += bytes.len();
+        self.0.extend_from_slice(bytes);
     }
 }
 
@@ -29,13 +19,13 @@ impl Deref for PrivateBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.bytes[..self.len]
+        &self.0
     }
 }
 
 impl fmt::Debug for PrivateBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes", self.len)
+        write!(f, "{} bytes", self.0.len())
     }
 }
 

@@ -127,8 +127,15 @@ impl Device {
                 }
                 Output::Repost(buffer) => {
                     let frame = self.filled.remove(&buffer).expect("it was received");
-                    self.released += u32::from(frame[0] == 16);
+                    assert!(!matches!(frame[0], 1 | 16), "control frames only");
                     self.repost(buffer);
+                }
+                Output::Release(buffer) => {
+                    let frame = self.filled.remove(&buffer).expect("it was received");
+                    assert_eq!(frame[0], 16, "large messages only");
+                    self.released += 1;
+                    self.repost(buffer);
+                    self.conn.release();
                 }
                 Output::Read(read) => self.read(&read),
                 Output::PostDrainMarkers => {

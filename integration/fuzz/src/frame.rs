@@ -108,6 +108,11 @@ pub fn one_frame(frame: &[u8]) {
                 assert_eq!(buffer, 3);
                 reposted += 1;
             }
+            Output::Release(buffer) => {
+                assert_eq!(buffer, 3);
+                reposted += 1;
+                conn.release();
+            }
             Output::Post(transmit) => said.push(transmit.header[0]),
             Output::Cm(_) | Output::PostDrainMarkers | Output::Timer => {}
             Output::Event(event) => panic!("{event:?}"),

@@ -6,6 +6,7 @@ use crate::proto::Params;
 pub(crate) fn params() -> Params {
     Params {
         window: 4,
+        shared: false,
         eager_size: 64,
         max_message: 1 << 20,
         large_memory: 1 << 20,

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{Connection, State};
 use crate::{
-    proto::{CloseReason, CmOp, DrainSide, Output, frame::Kind, reason::Violation},
+    proto::{Clock, CloseReason, CmOp, DrainSide, Output, frame::Kind, reason::Violation},
     status::WcStatus,
 };
 
@@ -142,7 +142,7 @@ impl Connection {
     }
 
     /// The peer's close came.
-    pub(super) fn on_close_frame(&mut self, now: Instant) -> Result<(), Violation> {
+    pub(super) fn on_close_frame(&mut self, now: impl Clock) -> Result<(), Violation> {
         if self.peer_said_goodbye() {
             return Err(Violation::new("kind", Kind::Close as u64, "one close"));
         }
@@ -152,7 +152,7 @@ impl Connection {
                     Role::Responder,
                     CloseReason::PeerClosed,
                     self.params.close_timeout,
-                    now,
+                    now.now(),
                 );
                 if let State::Closing(closing) = &mut self.state {
                     closing.peer_closed = true;
@@ -196,7 +196,7 @@ impl Connection {
     }
 
     /// Disconnects when everything has been said on both sides, and everything was read.
-    pub(super) fn on_goodbye(&mut self, now: Instant) {
+    pub(super) fn on_goodbye(&mut self, now: impl Clock) {
         let (State::Closing(closing), Some(transfer)) = (&self.state, &self.transfer) else {
             return;
         };
@@ -208,7 +208,7 @@ impl Connection {
             Role::Responder => false,
         };
         if done {
-            self.drain(now);
+            self.drain(now.now());
         }
     }
 
@@ -262,7 +262,7 @@ impl Connection {
             peer_closed,
         });
         self.cm(CmOp::Disconnect);
-        self.outputs.push_back(Output::PostDrainMarkers);
+        self.outputs.push(Output::PostDrainMarkers);
         self.tell_blocked();
     }
 

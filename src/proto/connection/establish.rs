@@ -325,7 +325,7 @@ impl Connection {
         if let Some(transfer) = &mut self.transfer {
             transfer.start_keepalive(now);
         }
-        self.outputs.push_back(Output::Event(Event::Established));
+        self.outputs.push(Output::Event(Event::Established));
     }
 
     /// Starts the next attempt a while later, if the deadline leaves time for it.

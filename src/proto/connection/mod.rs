@@ -17,8 +17,8 @@ use self::{
     transfer::Transfer,
 };
 use super::{
-    Account, CloseReason, CmCall, CmInput, CmOp, Descriptor, DrainSide, Event, Negotiated, Output,
-    Params, Phase, SendRefused, Transmit, Work, credit::CONTROL_RECEIVES,
+    Account, Clock, CloseReason, CmCall, CmInput, CmOp, Descriptor, DrainSide, Event, Negotiated,
+    Output, Params, Phase, SendRefused, Transmit, Work, credit::CONTROL_RECEIVES, outputs::Outputs,
 };
 use crate::status::{OsError, WcStatus};
 
@@ -43,7 +43,7 @@ pub(crate) struct Connection {
     params: Params,
     nonce: u64,
     state: State,
-    outputs: VecDeque<Output>,
+    outputs: Outputs,
     /// Why the connection is ending, from the moment on that it is.
     reason: Option<CloseReason>,
     /// The peer's application's bytes from its hello.
@@ -87,7 +87,7 @@ impl Connection {
             params,
             nonce,
             state,
-            outputs: VecDeque::with_capacity(8),
+            outputs: Outputs::new(),
             reason: None,
             peer_data: Vec::new(),
             transfer: None,
@@ -115,7 +115,7 @@ impl Connection {
 
     /// Takes the next thing to do.
     pub(crate) fn poll_output(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
+        self.outputs.pop()
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called; look again after [`Output::Timer`].
@@ -230,7 +230,7 @@ impl Connection {
         work: Work,
         status: WcStatus,
         vendor_err: u32,
-        now: Instant,
+        now: impl Clock,
     ) {
         log::trace!("{work:?}: {status}");
         match &self.state {
@@ -245,13 +245,13 @@ impl Connection {
             | State::Closed => {}
             // The queue pair has failed, and ESTABLISHED would not mend it.
             State::Connecting(..) | State::Accepting { .. } => {
-                self.fail(CloseReason::WorkRequest { status, vendor_err }, now);
+                self.fail(CloseReason::WorkRequest { status, vendor_err }, now.now());
             }
             State::Established | State::Closing(_) | State::Draining(_) => {
                 let reason = self
                     .forgery(work, status)
                     .unwrap_or(CloseReason::WorkRequest { status, vendor_err });
-                self.fail(reason, now);
+                self.fail(reason, now.now());
             }
         }
         self.finish();
@@ -344,11 +344,11 @@ impl Connection {
         let reason = self.reason.clone().unwrap_or(CloseReason::PeerDisconnected);
         self.reason = Some(reason.clone());
         self.outputs
-            .push_back(Output::Event(Event::Disconnected { reason, delivered }));
+            .push(Output::Event(Event::Disconnected { reason, delivered }));
     }
 
     fn cm(&mut self, op: CmOp) {
-        self.outputs.push_back(Output::Cm(op));
+        self.outputs.push(Output::Cm(op));
     }
 
     fn unexpected(&self, event: &str) {
@@ -361,7 +361,7 @@ impl Connection {
         // The end speaks for itself: nothing comes after it.
         if timeout != self.announced_timeout && !matches!(self.state, State::Closed) {
             self.announced_timeout = timeout;
-            self.outputs.push_back(Output::Timer);
+            self.outputs.push(Output::Timer);
         }
     }
 

@@ -1,11 +1,9 @@
 //! What comes from the peer: frames, and the pieces of its large messages.
 
-use std::time::Instant;
-
 use super::{Connection, State};
 use crate::{
     proto::{
-        Arrival, CloseReason, Descriptor, Event, HEADER_LEN, Output, Read, Work,
+        Arrival, Clock, CloseReason, Descriptor, Event, HEADER_LEN, Output, Read, Work,
         frame::{Header, Kind},
         reason::Violation,
     },
@@ -34,21 +32,21 @@ impl Incoming {
 
 impl Connection {
     /// A receive completed with these bytes.
-    pub(crate) fn handle_recv(&mut self, buffer: u32, frame: &[u8], now: Instant) {
+    pub(crate) fn handle_recv(&mut self, buffer: u32, frame: &[u8], now: impl Clock) {
         self.on_recv(buffer, Incoming::parse(frame), now);
     }
 
     /// The peer wrote `len` bytes to this side's memory with an immediate `word`, which took a receive.
-    pub(crate) fn handle_immediate(&mut self, buffer: u32, word: u32, len: u32, now: Instant) {
+    pub(crate) fn handle_immediate(&mut self, buffer: u32, word: u32, len: u32, now: impl Clock) {
         self.on_recv(buffer, Ok(Incoming::Immediate { word, len }), now);
     }
 
-    fn on_recv(&mut self, buffer: u32, incoming: Result<Incoming, Violation>, now: Instant) {
+    fn on_recv(&mut self, buffer: u32, incoming: Result<Incoming, Violation>, now: impl Clock) {
         match &mut self.state {
             State::Connecting(_, early) => early.push_back((buffer, incoming)),
             State::Accepting { .. } => {
                 // The peer speaks, so it knows that the connection is established.
-                self.establish(now);
+                self.establish(now.now());
                 self.on_incoming(buffer, incoming, now);
             }
             State::Established | State::Closing(_) | State::Draining(_) => {
@@ -67,7 +65,7 @@ impl Connection {
         &mut self,
         buffer: u32,
         incoming: Result<Incoming, Violation>,
-        now: Instant,
+        now: impl Clock,
     ) {
         if self.transfer.as_ref().is_some_and(|transfer| transfer.deaf) {
             log::debug!("a frame after the peer's last word: ignored");
@@ -76,11 +74,11 @@ impl Connection {
         if let Err(violation) = incoming.and_then(|incoming| self.take(buffer, incoming, now)) {
             log::warn!("the peer violated the protocol: {violation}");
             self.turn_deaf();
-            self.fail(CloseReason::ProtocolViolation(violation), now);
+            self.fail(CloseReason::ProtocolViolation(violation), now.now());
         }
     }
 
-    fn take(&mut self, buffer: u32, incoming: Incoming, now: Instant) -> Result<(), Violation> {
+    fn take(&mut self, buffer: u32, incoming: Incoming, now: impl Clock) -> Result<(), Violation> {
         let said_goodbye = self.peer_said_goodbye();
         let Some(transfer) = &mut self.transfer else {
             return Ok(());
@@ -97,7 +95,7 @@ impl Connection {
             if kind != Kind::Abort {
                 let taken = transfer.lending.taken(header.arg)?;
                 if taken > 0 {
-                    self.outputs.push_back(Output::Event(Event::Taken(taken)));
+                    self.outputs.push(Output::Event(Event::Taken(taken)));
                 }
             }
         }
@@ -122,7 +120,7 @@ impl Connection {
                 transfer.counted.large_received += 1;
                 // Nothing of the frame is kept.
                 if self.takes_receives() {
-                    self.outputs.push_back(Output::Release(buffer));
+                    self.outputs.push(Output::Release(buffer));
                 }
                 self.read_on();
             }
@@ -130,8 +128,9 @@ impl Connection {
                 let arrival = transfer
                     .inbound
                     .arrive(Arrival::Immediate { buffer, word, len });
-                self.outputs
-                    .extend(arrival.map(|arrival| Output::Event(Event::Arrived(arrival))));
+                if let Some(arrival) = arrival {
+                    self.outputs.push(Output::Event(Event::Arrived(arrival)));
+                }
                 self.grant_if_due();
             }
             Incoming::Frame(header) if kind == Kind::Data => {
@@ -151,15 +150,16 @@ impl Connection {
                     offset: HEADER_LEN as u32,
                     len: header.len,
                 });
-                self.outputs
-                    .extend(arrival.map(|arrival| Output::Event(Event::Arrived(arrival))));
+                if let Some(arrival) = arrival {
+                    self.outputs.push(Output::Event(Event::Arrived(arrival)));
+                }
                 // It may have been the last that the peer could send, with room here that it does not know of.
                 self.grant_if_due();
             }
             Incoming::Frame(header) => {
                 // Before anything is sent that the frame allows: see `credit`.
                 if self.takes_receives() {
-                    self.outputs.push_back(Output::Repost(buffer));
+                    self.outputs.push(Output::Repost(buffer));
                 }
                 self.take_control(header, now)?;
             }
@@ -168,7 +168,7 @@ impl Connection {
         Ok(())
     }
 
-    fn take_control(&mut self, header: Header, now: Instant) -> Result<(), Violation> {
+    fn take_control(&mut self, header: Header, now: impl Clock) -> Result<(), Violation> {
         let Some(transfer) = &mut self.transfer else {
             return Ok(());
         };
@@ -189,14 +189,14 @@ impl Connection {
                         "no pong without a ping",
                     ));
                 }
-                self.outputs.push_back(Output::Event(Event::Answered));
+                self.outputs.push(Output::Event(Event::Answered));
                 // Another ping may have waited for this.
                 self.send_control();
             }
             Kind::Close => self.on_close_frame(now)?,
             Kind::Abort => {
                 self.turn_deaf();
-                self.fail(CloseReason::PeerAborted(header.arg), now);
+                self.fail(CloseReason::PeerAborted(header.arg), now.now());
             }
         }
         Ok(())
@@ -209,7 +209,7 @@ impl Connection {
     }
 
     /// A read of a piece of a large message completed, and with it everything that was posted before it.
-    pub(crate) fn handle_read(&mut self, slot: u32, now: Instant) {
+    pub(crate) fn handle_read(&mut self, slot: u32, now: impl Clock) {
         if let Some(transfer) = &mut self.transfer {
             // What the peer's device answers is a sign of life of its host.
             transfer.heard += 1;
@@ -238,7 +238,7 @@ impl Connection {
             && let Some(piece) = transfer.inbound.next_piece()
         {
             let (slot, _) = transfer.ring.take(true);
-            self.outputs.push_back(Output::Read(Read { slot, ..piece }));
+            self.outputs.push(Output::Read(Read { slot, ..piece }));
         }
     }
 
@@ -246,8 +246,7 @@ impl Connection {
     fn deliver(&mut self) {
         if let Some(transfer) = &mut self.transfer {
             while let Some(arrival) = transfer.inbound.pop() {
-                self.outputs
-                    .push_back(Output::Event(Event::Arrived(arrival)));
+                self.outputs.push(Output::Event(Event::Arrived(arrival)));
             }
         }
     }

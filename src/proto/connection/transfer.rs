@@ -7,7 +7,7 @@ use super::{
     keepalive::{Keepalive, Probe},
 };
 use crate::proto::{
-    Event, Negotiated, Output, Params, SendRefused, Statistics, Transmit,
+    Clock, Event, Negotiated, Output, Params, SendRefused, Statistics, Transmit,
     credit::{RecvCredit, SendCredit},
     frame::{DESCRIPTOR_LEN, Header, Kind},
     hello::Hello,
@@ -401,7 +401,7 @@ impl Connection {
     }
 
     /// A signalled send completed, and with it all that were posted before it.
-    pub(crate) fn handle_sent(&mut self, slot: u32, now: Instant) {
+    pub(crate) fn handle_sent(&mut self, slot: u32, now: impl Clock) {
         if let Some(transfer) = &mut self.transfer {
             transfer.sent(slot);
             self.send_control();
@@ -429,7 +429,7 @@ impl Connection {
             return;
         };
         while let Some(transmit) = transfer.next_control() {
-            self.outputs.push_back(Output::Post(transmit));
+            self.outputs.push(Output::Post(transmit));
         }
     }
 
@@ -438,7 +438,7 @@ impl Connection {
         if let Some(transfer) = &mut self.transfer
             && transfer.blocked.take().is_some()
         {
-            self.outputs.push_back(Output::Event(Event::Writable));
+            self.outputs.push(Output::Event(Event::Writable));
         }
     }
 
@@ -446,7 +446,7 @@ impl Connection {
         if let (State::Established, Some(transfer)) = (&self.state, &mut self.transfer)
             && transfer.take_writable()
         {
-            self.outputs.push_back(Output::Event(Event::Writable));
+            self.outputs.push(Output::Event(Event::Writable));
         }
     }
 }

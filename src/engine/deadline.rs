@@ -1,0 +1,44 @@
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
+
+/// When a wait ends. The clock, which costs as much as several polls, is read when the wait turns out to be one.
+#[derive(Debug)]
+pub(crate) struct Deadline(Cell<End>);
+
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Never,
+    In(Duration),
+    At(Instant),
+}
+
+impl Deadline {
+    /// The wait takes as long as it takes.
+    pub(crate) fn never() -> Self {
+        Self(Cell::new(End::Never))
+    }
+
+    /// The wait takes no longer than this.
+    pub(crate) fn after(timeout: Duration) -> Self {
+        Self(Cell::new(End::In(timeout)))
+    }
+
+    /// The end, if there is one.
+    pub(super) fn at(&self) -> Option<Instant> {
+        if let End::In(timeout) = self.0.get() {
+            // A time beyond what the clock can say is for ever.
+            let end = Instant::now().checked_add(timeout);
+            self.0.set(end.map_or(End::Never, End::At));
+        }
+        match self.0.get() {
+            End::At(at) => Some(at),
+            End::Never | End::In(_) => None,
+        }
+    }
+
+    pub(super) fn is_past(&self, now: Instant) -> bool {
+        self.at().is_some_and(|at| now >= at)
+    }
+}

@@ -1,0 +1,34 @@
+use std::collections::VecDeque;
+
+use super::Output;
+
+/// What is to be done, in its order.
+///
+/// Most inputs lead to one thing, which does not go through the queue.
+#[derive(Debug)]
+pub(super) struct Outputs {
+    /// Before all in `rest`.
+    first: Option<Output>,
+    rest: VecDeque<Output>,
+}
+
+impl Outputs {
+    pub(super) fn new() -> Self {
+        Self {
+            first: None,
+            rest: VecDeque::with_capacity(8),
+        }
+    }
+
+    pub(super) fn push(&mut self, output: Output) {
+        if self.first.is_none() && self.rest.is_empty() {
+            self.first = Some(output);
+        } else {
+            self.rest.push_back(output);
+        }
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Output> {
+        self.first.take().or_else(|| self.rest.pop_front())
+    }
+}
