@@ -115,6 +115,7 @@ pub fn one_hello(bytes: &[u8]) {
             now,
         );
         match ended(&mut conn) {
+            CloseReason::PeerOutOfResources => assert_eq!(bytes[6..8], [0, 5]),
             CloseReason::Rejected { data, .. } if data.is_empty() => {}
             CloseReason::Rejected { data, .. } => {
                 assert_eq!(*data, bytes[24..usize::from(bytes[5])]);
