@@ -77,7 +77,11 @@ impl Inbox {
             content: Content::new(run.seed, plan, side.other()),
             rng: random(&[run.seed, plan.id, side as u64, u64::from(b'k')]),
             kept: VecDeque::new(),
-            room: usize::from(half.config.receive_window) - 1,
+            room: match half.config.shared_receive {
+                // A connection is sure of two.
+                Some(_) => usize::from(half.config.receive_window.min(2)) - 1,
+                None => usize::from(half.config.receive_window) - 1,
+            },
             eager: plan.eager_size() as usize,
             received: Received::default(),
             all: plan.half(side.other()).messages,

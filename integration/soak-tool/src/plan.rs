@@ -140,6 +140,11 @@ fn config(rng: &mut Rng) -> Config {
     config.receive_window = one_of(rng, &[1, 2, 3, 8, 16, 64, 128]);
     config.send_depth = one_of(rng, &[1, 2, 5, 16, 64]);
     config.eager_size = one_of(rng, &[64, 256, 1024, 4096, 16 << 10, 64 << 10]);
+    // Enough for all endpoints, and for those that are still being closed, but not for all of their windows.
+    if rng.bool() {
+        config.shared_receive = Some(400);
+        config.eager_size = one_of(rng, &[256, 4096]);
+    }
     config.max_message = one_of(rng, &[16 << 10, 1 << 20, 1 << 30, 1 << 30]);
     config.large_memory = one_of(rng, &[64 << 10, 1 << 20, 16 << 20]);
     config.registration_cache = one_of(rng, &[0, 1 << 20, 16 << 20]);
