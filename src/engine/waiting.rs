@@ -78,7 +78,9 @@ impl Waiting {
 
     /// Takes the turn, unless another thread has it.
     pub(super) fn try_turn(&self) -> Option<TurnGuard<'_>> {
-        (!self.taken.swap(true, Ordering::Acquire)).then_some(TurnGuard(self))
+        // Made only if the turn was free: a guard that is dropped gives it back.
+        let free = !self.taken.swap(true, Ordering::Acquire);
+        free.then(|| TurnGuard(self))
     }
 
     /// Prepares to park. Look once more for what is waited for before [`Parking::wait`].
@@ -196,5 +198,24 @@ fn doze(
     match poll(&mut fds, timeout) {
         Ok(_) | Err(nix::Error::EINTR) => Ok(()),
         Err(errno) => Err(OsError::new("poll", errno as i32)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_has_the_turn_gives_it_back() {
+        let waiting = Waiting::new();
+        let turn = waiting.try_turn();
+        assert!(turn.is_some());
+        assert!(waiting.try_turn().is_none());
+        assert!(
+            waiting.try_turn().is_none(),
+            "a try that failed freed nothing"
+        );
+        drop(turn);
+        assert!(waiting.try_turn().is_some());
     }
 }
