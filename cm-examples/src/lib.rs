@@ -1,8 +1,33 @@
-//! What the example programs share: the trace they print, the bytes they check, the summary they end with.
+//! What the example programs share: the trace they print, the bytes they check, the summary they end with, and steps that several take.
 
-use std::{fmt, io::Write, time::Duration, time::Instant};
+use std::{error::Error, fmt, io::Write, process::ExitCode, time::Duration, time::Instant};
 
 use hdrhistogram::Histogram;
+
+pub mod cm;
+pub mod connection;
+pub mod exchange;
+pub mod ping;
+
+/// What a step of an example comes to. Nothing is done about an error but to tell it.
+pub type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
+
+/// Tells how a program ended, and with which status.
+pub fn end(program: &str, result: Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{program}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Shows what the connection manager and the library do, if a program was asked for that.
+pub fn init_debug(debug: bool) {
+    let level = if debug { "debug" } else { "error" };
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
+}
 
 /// Prints log lines with the time since the program started. Without `RUST_LOG` the connection's steps are shown.
 pub fn init_trace(name: &'static str) {
@@ -74,7 +99,7 @@ impl fmt::Display for Mismatch {
     }
 }
 
-impl std::error::Error for Mismatch {}
+impl Error for Mismatch {}
 
 /// Latencies of one run.
 #[derive(Debug)]

@@ -1,0 +1,68 @@
+//! Steps with the connection manager that several programs take alike.
+
+use std::{
+    net::{SocketAddr, ToSocketAddrs},
+    time::Duration,
+};
+
+use rdmsg::{
+    cm::{CmEvent, CmId, EventChannel, PortSpace},
+    status::{CmEventType, RejectReason},
+};
+
+use crate::Result;
+
+/// How long one attempt to resolve an address or a route takes, as in the C programs.
+const RESOLVE: Duration = Duration::from_secs(2);
+
+/// Looks up a host name or an address.
+///
+/// # Errors
+///
+/// The name, and what the resolver says of it.
+pub fn lookup(host: &str, port: u16) -> Result<SocketAddr> {
+    let found = (host, port).to_socket_addrs();
+    let mut addresses = found.map_err(|error| format!("{host}: {error}"))?;
+    Ok(addresses
+        .next()
+        .ok_or_else(|| format!("{host}: it has no address"))?)
+}
+
+/// Waits for the connection manager's next event, which must be this one.
+///
+/// # Errors
+///
+/// What came instead, or that nothing came in time.
+pub fn step(events: &EventChannel, wanted: CmEventType, timeout: Duration) -> Result<CmEvent> {
+    let Some(event) = events.wait_event(timeout)? else {
+        return Err(format!("no {wanted} within {timeout:?}").into());
+    };
+    log::info!("{}", event.event());
+    match event.event() {
+        came if came == wanted && event.status() == 0 => Ok(event),
+        CmEventType::REJECTED => Err(match event.reject_reason() {
+            RejectReason::INVALID_SERVICE_ID => "refused: nobody listens on this port".into(),
+            reason => format!("the peer rejected the connection: {reason}").into(),
+        }),
+        came => Err(format!("{came} instead of {wanted}: {}", event.cm_status()).into()),
+    }
+}
+
+/// An id with which to connect to an address: device and route are found.
+///
+/// # Errors
+///
+/// As [`step`].
+pub fn resolved(
+    events: &EventChannel,
+    ps: PortSpace,
+    source: Option<SocketAddr>,
+    address: SocketAddr,
+) -> Result<CmId> {
+    let mut id = CmId::new(events, ps, 0)?;
+    id.resolve_addr(source, address, RESOLVE)?;
+    step(events, CmEventType::ADDR_RESOLVED, 2 * RESOLVE)?;
+    id.resolve_route(RESOLVE)?;
+    step(events, CmEventType::ROUTE_RESOLVED, 2 * RESOLVE)?;
+    Ok(id)
+}

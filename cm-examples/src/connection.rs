@@ -1,0 +1,201 @@
+//! A queue pair with an id of the connection manager, and one place to wait for whatever happens on either.
+
+use std::{collections::VecDeque, os::fd::AsFd, time::Duration};
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
+use rdmsg::{
+    cm::{CmId, ConnParam, EventChannel},
+    status::{CmEventType, WcStatus},
+    verbs::{
+        CompletionChannel, CompletionQueue, ProtectionDomain, QpCap, QpInitAttr, QpState, QpType,
+        QueuePair, Success, WorkCompletion,
+    },
+};
+
+use crate::{Result, cm::step};
+
+/// How long a step of establishing a connection may take. A peer that is connected may be silent as long as it likes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Connection {
+    id: CmId,
+    events: EventChannel,
+    /// Whether the program moves the queue pair from state to state, with what the id tells it; otherwise the id does, as the connection goes.
+    own_qp: bool,
+    /// For what the program posts.
+    pub qp: QueuePair,
+    /// For the program's memory.
+    pub pd: ProtectionDomain,
+    cq: CompletionQueue,
+    done: CompletionChannel,
+    /// Completions that nobody has asked for yet.
+    completed: VecDeque<Success>,
+    connected: bool,
+}
+
+impl Connection {
+    /// Makes what an id needs before it connects or accepts. Receives may be posted then, and should be: the peer may send at once. The
+    /// events of the id alone come in on `events`. With `own_qp` the program moves the queue pair from state to state.
+    ///
+    /// # Errors
+    ///
+    /// Of the verbs that make it.
+    pub fn new(mut id: CmId, events: EventChannel, cap: QpCap, own_qp: bool) -> Result<Self> {
+        let device = id.verbs().ok_or("the device is gone")?;
+        let pd = ProtectionDomain::new(&device)?;
+        let done = CompletionChannel::new(&device)?;
+        let entries = cap.max_send_wr + cap.max_recv_wr;
+        let cq = CompletionQueue::new(&device, entries, Some((&done, 0)))?;
+        let attr = QpInitAttr {
+            qp_type: QpType::RC,
+            send_cq: &cq,
+            recv_cq: &cq,
+            srq: None,
+            cap,
+            sq_sig_all: true,
+        };
+        let qp = if own_qp {
+            let qp = QueuePair::new(&pd, &attr)?;
+            // Before this state it takes no receives.
+            qp.modify(&id.init_qp_attr(QpState::INIT)?)?;
+            qp
+        } else {
+            id.create_qp(&pd, &attr)?
+        };
+        Ok(Self {
+            id,
+            events,
+            own_qp,
+            qp,
+            pd,
+            cq,
+            done,
+            completed: VecDeque::new(),
+            connected: false,
+        })
+    }
+
+    /// Accepts the id's request.
+    ///
+    /// # Errors
+    ///
+    /// Of the calls, and what came instead of ESTABLISHED.
+    pub fn accept(&mut self, param: ConnParam) -> Result<()> {
+        if self.own_qp {
+            self.bring_up()?;
+        }
+        self.id.accept(&self.with_qp(param))?;
+        self.established(CmEventType::ESTABLISHED)
+    }
+
+    /// Connects the id, whose route is resolved.
+    ///
+    /// # Errors
+    ///
+    /// Of the calls, and what came instead of ESTABLISHED.
+    pub fn connect(&mut self, param: ConnParam) -> Result<()> {
+        self.id.connect(&self.with_qp(param))?;
+        if !self.own_qp {
+            return self.established(CmEventType::ESTABLISHED);
+        }
+        self.established(CmEventType::CONNECT_RESPONSE)?;
+        self.bring_up()?;
+        Ok(self.id.establish()?)
+    }
+
+    fn with_qp(&self, param: ConnParam) -> ConnParam {
+        if !self.own_qp {
+            return param;
+        }
+        ConnParam {
+            qp_num: self.qp.qp_num(),
+            ..param
+        }
+    }
+
+    /// Moves the program's queue pair to where it receives and sends. The id knows the peer's, and so with what.
+    fn bring_up(&mut self) -> Result<()> {
+        for state in [QpState::RTR, QpState::RTS] {
+            self.qp.modify(&self.id.init_qp_attr(state)?)?;
+        }
+        Ok(())
+    }
+
+    fn established(&mut self, wanted: CmEventType) -> Result<()> {
+        step(&self.events, wanted, PATIENCE)?;
+        self.connected = true;
+        Ok(())
+    }
+
+    /// Disconnects, or confirms that the peer has.
+    ///
+    /// # Errors
+    ///
+    /// Of the calls.
+    pub fn disconnect(&mut self) -> Result<()> {
+        if self.own_qp {
+            self.qp.to_err()?;
+        }
+        self.id.disconnect()?;
+        if self.connected {
+            // What was to be done is done without the peer's confirmation.
+            self.events.wait_event(PATIENCE)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the next completion. `None`: the peer has disconnected, and there are no more.
+    ///
+    /// # Errors
+    ///
+    /// A work request that failed for another reason than that, and other ends of the connection.
+    pub fn completion(&mut self) -> Result<Option<Success>> {
+        loop {
+            if let Some(success) = self.completed.pop_front() {
+                return Ok(Some(success));
+            }
+            if !self.connected {
+                return Ok(None);
+            }
+            // To miss nothing: first ask for a sign, then look, then sleep.
+            self.cq.req_notify(false)?;
+            if self.take_completions()? {
+                continue;
+            }
+            let mut files = [self.done.as_fd(), self.events.as_fd()]
+                .map(|file| PollFd::new(file, PollFlags::POLLIN));
+            match poll(&mut files, PollTimeout::NONE) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            while self.done.get_event()?.is_some() {}
+            if let Some(event) = self.events.poll_event()? {
+                log::info!("{}", event.event());
+                match event.event() {
+                    CmEventType::ESTABLISHED => {}
+                    CmEventType::DISCONNECTED => self.connected = false,
+                    other => return Err(format!("{other}: {}", event.cm_status()).into()),
+                }
+                // What came before the end counts.
+                self.take_completions()?;
+            }
+        }
+    }
+
+    fn take_completions(&mut self) -> Result<bool> {
+        let mut completions = [WorkCompletion::default(); 16];
+        let count = self.cq.poll(&mut completions)?;
+        for completion in &completions[..count] {
+            // The connection is ending, which an event says, too.
+            if completion.status() != WcStatus::WR_FLUSH_ERR {
+                self.completed.push_back(completion.result()?);
+            }
+        }
+        Ok(count > 0)
+    }
+}

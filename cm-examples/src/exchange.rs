@@ -1,0 +1,141 @@
+//! What `rdma_client` and `rdma_server` have in common: one message of 16 bytes each way.
+
+use std::time::Duration;
+
+use rdmsg::{
+    cm::CmId,
+    verbs::{
+        AccessFlags, CompletionChannel, CompletionQueue, Inline, MemoryRegion, ProtectionDomain,
+        QpCap, QpInitAttr, QpType, QueuePair, RecvWr, SendWr, Sge, WorkCompletion,
+    },
+};
+
+use crate::Result;
+
+/// The length of each message in bytes.
+const LEN: usize = 16;
+
+/// How long to wait for the peer's message, and for what becomes of this side's.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A queue of completions, and where it tells of them.
+#[derive(Debug)]
+struct Done {
+    cq: CompletionQueue,
+    channel: CompletionChannel,
+}
+
+impl Done {
+    /// Waits for the one completion that is due.
+    fn wait(&self, what: &str) -> Result<WorkCompletion> {
+        loop {
+            // To miss nothing: first ask for a sign, then look, then sleep.
+            self.cq.req_notify(false)?;
+            let mut completions = [WorkCompletion::default()];
+            if self.cq.poll(&mut completions)? == 1 {
+                completions[0]
+                    .result()
+                    .map_err(|error| format!("{what}: {error}"))?;
+                return Ok(completions[0]);
+            }
+            if self.channel.wait_event(PATIENCE)?.is_none() {
+                return Err(format!("{what}: nothing within {PATIENCE:?}").into());
+            }
+        }
+    }
+}
+
+/// One end: a queue pair with room for one message each way.
+#[derive(Debug)]
+pub struct Exchange {
+    qp: QueuePair,
+    sends: Done,
+    receives: Done,
+    outgoing: MemoryRegion,
+    incoming: MemoryRegion,
+}
+
+impl Exchange {
+    /// Makes what an id needs before it connects or accepts.
+    ///
+    /// # Errors
+    ///
+    /// Of the verbs that make it.
+    pub fn new(id: &mut CmId) -> Result<Self> {
+        let device = id.verbs().ok_or("the device is gone")?;
+        let pd = ProtectionDomain::new(&device)?;
+        let done = || -> Result<Done> {
+            let channel = CompletionChannel::new(&device)?;
+            let cq = CompletionQueue::new(&device, 1, Some((&channel, 0)))?;
+            Ok(Done { cq, channel })
+        };
+        let (sends, receives) = (done()?, done()?);
+        let attr = QpInitAttr {
+            qp_type: QpType::RC,
+            send_cq: &sends.cq,
+            recv_cq: &receives.cq,
+            srq: None,
+            cap: QpCap {
+                max_inline_data: LEN as u32,
+                ..QpCap::default()
+            },
+            sq_sig_all: true,
+        };
+        let qp = id.create_qp(&pd, &attr)?;
+        let memory = || MemoryRegion::new(&pd, LEN, AccessFlags::LOCAL_WRITE);
+        let (outgoing, incoming) = (memory()?, memory()?);
+        Ok(Self {
+            qp,
+            sends,
+            receives,
+            outgoing,
+            incoming,
+        })
+    }
+
+    /// Gives the device a place for the peer's message.
+    ///
+    /// # Errors
+    ///
+    /// Of `ibv_post_recv`.
+    pub fn post_receive(&mut self) -> Result<()> {
+        let receive = RecvWr::new(0, Sge::new(&self.incoming, ..));
+        Ok(self.qp.post_recv(&[receive])?)
+    }
+
+    /// Sends this side's message, inside of the request if the device grants that.
+    ///
+    /// # Errors
+    ///
+    /// Of `ibv_post_send`.
+    pub fn send(&mut self) -> Result<()> {
+        let send = if self.qp.cap().max_inline_data as usize >= LEN {
+            SendWr::send(0, Inline(&[0; LEN]))
+        } else {
+            SendWr::send(0, Sge::new(&self.outgoing, ..))
+        };
+        Ok(self.qp.post_send(&[send])?)
+    }
+
+    /// Waits until the peer's device has this side's message.
+    ///
+    /// # Errors
+    ///
+    /// Why it has not.
+    pub fn wait_sent(&mut self) -> Result<()> {
+        self.sends.wait("the message that was sent").map(drop)
+    }
+
+    /// Waits for the peer's message.
+    ///
+    /// # Errors
+    ///
+    /// Why it did not come, and a message of another length.
+    pub fn wait_received(&mut self) -> Result<()> {
+        let came = self.receives.wait("the message that is to come")?;
+        match came.byte_len() {
+            len if len as usize == LEN => Ok(()),
+            len => Err(format!("a message of {len} bytes, where {LEN} are expected").into()),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What an rping says, as the C program has it.
+
+use rdmsg::verbs::{MemoryRegion, RemoteAddr};
+
+/// The text of a ping, with a zero at its end: its number, then letters that start elsewhere in each ping.
+#[must_use]
+pub fn text(number: u32, size: usize) -> Vec<u8> {
+    let mut text = format!("rdma-ping-{number}: ").into_bytes();
+    let first = 65 + (number % 58) as u8;
+    text.extend(
+        (first..=122)
+            .chain((65..=122).cycle())
+            .take(size - 1 - text.len()),
+    );
+    text.push(0);
+    text
+}
+
+/// What one side tells the other: where there is memory that it may use. As an answer it is all zeros, and means "done".
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Claim {
+    addr: u64,
+    rkey: u32,
+    size: u32,
+}
+
+impl Claim {
+    /// Its length in bytes.
+    pub const LEN: usize = 16;
+
+    /// Of all of a region.
+    #[must_use]
+    pub fn of(memory: &MemoryRegion) -> Self {
+        Self {
+            addr: memory.addr(),
+            rkey: memory.rkey(),
+            size: memory.len() as u32,
+        }
+    }
+
+    /// How many bytes are there.
+    #[must_use]
+    pub fn size(self) -> usize {
+        self.size as usize
+    }
+
+    /// As it goes to the peer.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; Self::LEN] {
+        let bits =
+            u128::from(self.addr) << 64 | u128::from(self.rkey) << 32 | u128::from(self.size);
+        bits.to_be_bytes()
+    }
+
+    /// As it comes from the peer.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
+        let bits = u128::from_be_bytes(bytes);
+        Self {
+            addr: (bits >> 64) as u64,
+            rkey: (bits >> 32) as u32,
+            size: bits as u32,
+        }
+    }
+}
+
+impl From<Claim> for RemoteAddr {
+    fn from(claim: Claim) -> Self {
+        Self {
+            addr: claim.addr,
+            rkey: claim.rkey,
+        }
+    }
+}
