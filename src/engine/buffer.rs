@@ -61,15 +61,26 @@ impl Pool {
 
     /// A buffer of `len` bytes, at least 1, whose content is anything.
     pub(super) fn get(self: &Arc<Self>, len: usize) -> Result<Buffer, OsError> {
-        let region = match self.take(len) {
-            Some(region) => region,
-            None => MemoryRegion::new(&self.pd, class(len), self.access)?,
-        };
-        Ok(Buffer {
+        match self.get_kept(len) {
+            Some(buffer) => Ok(buffer),
+            None => {
+                let region = MemoryRegion::new(&self.pd, class(len), self.access)?;
+                Ok(self.buffer(region, len))
+            }
+        }
+    }
+
+    /// A buffer of `len` bytes that is registered already, if there is one.
+    pub(super) fn get_kept(self: &Arc<Self>, len: usize) -> Option<Buffer> {
+        self.take(len).map(|region| self.buffer(region, len))
+    }
+
+    fn buffer(self: &Arc<Self>, region: MemoryRegion, len: usize) -> Buffer {
+        Buffer {
             region: Some(region),
             len,
             pool: Arc::clone(self),
-        })
+        }
     }
 
     /// The free buffer that fits best, if one does without wasting more than half of it.

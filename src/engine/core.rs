@@ -3,13 +3,14 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, atomic::Ordering},
+    thread::{self, JoinHandle},
     time::Instant,
 };
 
 use crossbeam_channel::Sender;
 
 use super::{
-    buffer::Pool,
+    buffer::{Buffer, Pool},
     hand::Hand,
     in_flight::Posted,
     link::Link,
@@ -20,10 +21,13 @@ use crate::{
     completion::{Completion, Immediate},
     error::Error,
     message::Message,
-    proto::{Arrival, Clock, CloseReason, CmOp, Connection, DrainSide, Event, Output, Read, Work},
+    proto::{Arrival, Clock, CloseReason, CmOp, Connection, DrainSide, Event, Output, Work},
     status::{OsError, WcStatus},
     verbs::{WcOpcode, WorkCompletion},
 };
+
+/// Up to this many bytes memory is registered by the thread that comes to it, with the connection's lock held.
+const REGISTERED_AT_ONCE: usize = 1 << 20;
 
 /// The state machine with the rings that it rules.
 pub(super) struct Core {
@@ -33,6 +37,8 @@ pub(super) struct Core {
     pub(super) share: Option<Share>,
     /// Where large messages are read to.
     pub(super) landing: Option<Arc<Pool>>,
+    /// The thread that registers memory for a large message, or did.
+    pub(super) registering: Option<JoinHandle<()>>,
     /// What the state machine wants of the connection manager: the engine's thread does it.
     pub(super) cm_ops: VecDeque<CmOp>,
     pub(super) established: bool,
@@ -81,6 +87,7 @@ impl Core {
             rings: None,
             share: None,
             landing: None,
+            registering: None,
             cm_ops: VecDeque::new(),
             established: false,
             ended: None,
@@ -188,7 +195,8 @@ impl Core {
                     self.aftermath.service = true;
                 }
                 Output::Post(transmit) => self.post(|rings| rings.post_send(&transmit, &[], None)),
-                Output::Read(read) => self.read(&read),
+                Output::Begin { name, len } => self.begin(link, name, len),
+                Output::Read(read) => self.post(|rings| rings.post_read(&read)),
                 Output::Repost(buffer) => self.post(|rings| rings.post_recv(buffer)),
                 Output::Release(buffer) => {
                     // As if the application had had it for a moment.
@@ -256,19 +264,42 @@ impl Core {
         }
     }
 
-    /// Reads a piece of a large message, with memory for all of it before the first.
-    fn read(&mut self, read: &Read) {
-        let (Some(rings), Some(landing)) = (&mut self.rings, &self.landing) else {
-            return;
-        };
-        if let Some(len) = read.begins {
-            // No address space is so large that the length would not fit.
-            match landing.get(usize::try_from(len).unwrap_or(usize::MAX)) {
-                Ok(buffer) => rings.books.pulls.push_back((read.name, buffer)),
-                Err(error) => return self.conn.handle_post_failure(error, Instant::now()),
+    /// Finds memory for a large message. Where that takes long, another thread does it: registering memory takes as long as it is large.
+    fn begin(&mut self, link: &Arc<Link>, name: u32, len: u64) {
+        let Some(landing) = &self.landing else { return };
+        // No address space is so large that the length would not fit.
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        if let Some(buffer) = landing.get_kept(len) {
+            return self.memory_came(name, Ok(buffer));
+        }
+        if len > REGISTERED_AT_ONCE {
+            let (link, landing) = (Arc::clone(link), Arc::clone(landing));
+            let register = move || {
+                let buffer = landing.get(len);
+                link.with_core(|core| core.memory_came(name, buffer));
+            };
+            let thread = thread::Builder::new().name("rdmsg-register".into());
+            if let Ok(thread) = thread.spawn(register) {
+                self.registering = Some(thread);
+                return;
             }
         }
-        self.post(|rings| rings.post_read(read));
+        let buffer = landing.get(len);
+        self.memory_came(name, buffer);
+    }
+
+    /// There is memory for a large message, or there will be none.
+    fn memory_came(&mut self, name: u32, buffer: Result<Buffer, OsError>) {
+        // Otherwise the connection has ended meanwhile.
+        if let Some(rings) = &mut self.rings {
+            match buffer {
+                Ok(buffer) => {
+                    rings.books.pulls.push_back((name, buffer));
+                    self.conn.handle_memory(name);
+                }
+                Err(error) => self.conn.handle_post_failure(error, Instant::now()),
+            }
+        }
     }
 
     /// The peer has read so many more large messages.

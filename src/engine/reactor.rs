@@ -6,6 +6,7 @@ use std::{
     net::SocketAddr,
     os::fd::AsFd,
     sync::{Arc, atomic::Ordering},
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -60,6 +61,8 @@ pub(super) struct Reactor {
     ending: bool,
     /// Set by `ShutDown`: take on nothing new.
     refusing: bool,
+    /// Threads that registered memory for connections which have ended.
+    registering: Vec<JoinHandle<()>>,
     /// What went through connections that have ended, and how many there were.
     past: EngineStatistics,
 }
@@ -98,6 +101,7 @@ impl Reactor {
             next_key: FIRST_KEY,
             ending: false,
             refusing: false,
+            registering: Vec::new(),
             past: EngineStatistics::default(),
         };
         reactor.watch(reactor.mailbox.bell(), BELL)?;
@@ -143,6 +147,9 @@ impl Reactor {
             for key in std::mem::take(&mut self.unfinished) {
                 self.progress(key);
             }
+        }
+        for thread in self.registering.drain(..) {
+            let _ = thread.join();
         }
     }
 
@@ -530,6 +537,10 @@ impl Reactor {
         };
         entry.unwatch(&self.epoll);
         entry.link.free();
+        // It gives the memory back itself when it is done. Nobody else is to wait for that, only who wants to know that all is gone.
+        self.registering.retain(|thread| !thread.is_finished());
+        self.registering
+            .extend(entry.link.core().registering.take());
         self.past.ended += 1;
         // What messages still hold after the end is the process's, not the engine's.
         self.past.all += Statistics {

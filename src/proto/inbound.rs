@@ -16,7 +16,7 @@ pub(super) const PIECE: u64 = 1 << 20;
 
 /// The books of what has arrived.
 ///
-/// A large message is begun, which takes memory, then read in pieces, then delivered. Reads complete in the order in which they were
+/// A large message is begun, which takes memory and perhaps some time, then read in pieces, then delivered. Reads complete in the order in which they were
 /// posted, so large messages are done in the order in which they came.
 #[derive(Debug)]
 pub(super) struct Inbound {
@@ -44,6 +44,15 @@ pub(super) struct Inbound {
     limit: u64,
 }
 
+/// What is to be done to read a large message.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// Memory is to be found for it.
+    Begin { name: u32, len: u64 },
+    /// A piece is to be read.
+    Read(Read),
+}
+
 #[derive(Debug)]
 enum Waiting {
     /// Complete, but something before it is not.
@@ -56,6 +65,8 @@ struct Large {
     descriptor: Descriptor,
     /// Its name, once it is begun.
     name: Option<u32>,
+    /// Whether there is memory for it.
+    has_memory: bool,
     /// Bytes for which reads were posted.
     asked: u64,
     /// Bytes that have come.
@@ -103,14 +114,15 @@ impl Inbound {
         self.waiting.push_back(Waiting::Large(Large {
             descriptor,
             name: None,
+            has_memory: false,
             asked: 0,
             come: 0,
         }));
         Ok(())
     }
 
-    /// The next piece to read, if another read may be posted now. It is to be posted: in which slot is the caller's to fill in.
-    pub(super) fn next_piece(&mut self) -> Option<Read> {
+    /// What is to be done next to read what was announced, if it may be done now. In which slot a read is posted is the caller's to fill in.
+    pub(super) fn next_step(&mut self) -> Option<Step> {
         if self.reads.len() >= READS as usize || self.undone == 0 {
             return None;
         }
@@ -124,15 +136,16 @@ impl Inbound {
             Waiting::Large(_) | Waiting::Arrival(_) => None,
         })?;
         let Descriptor { addr, len, rkey } = large.descriptor;
-        let (name, begins) = match large.name {
-            Some(name) => (name, None),
+        let name = match large.name {
+            Some(name) if large.has_memory => name,
+            Some(_) => return None,
             None if alone || (may_hold_more && len <= room) => {
                 let name = self.begun;
                 large.name = Some(name);
                 self.begun = name.wrapping_add(1);
                 self.held += 1;
                 self.held_bytes = self.held_bytes.saturating_add(len);
-                (name, Some(len))
+                return Some(Step::Begin { name, len });
             }
             None => return None,
         };
@@ -140,15 +153,25 @@ impl Inbound {
         let piece = (len - offset).min(PIECE);
         large.asked += piece;
         self.reads.push_back(piece);
-        Some(Read {
+        Some(Step::Read(Read {
             slot: u32::MAX,
             name,
-            begins,
             offset,
             len: piece,
             remote_addr: addr + offset,
             rkey,
-        })
+        }))
+    }
+
+    /// There is memory for the large message of this name.
+    pub(super) fn memory_came(&mut self, name: u32) {
+        for waiting in &mut self.waiting {
+            if let Waiting::Large(large) = waiting
+                && large.name == Some(name)
+            {
+                large.has_memory = true;
+            }
+        }
     }
 
     /// The oldest read is done.

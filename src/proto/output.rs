@@ -63,6 +63,8 @@ pub(crate) enum Output {
     Repost(u32),
     /// Post this receive buffer again, and call `release`: its frame took credit, and nothing of it is kept.
     Release(u32),
+    /// Find memory for a large message of the peer's, of this name and length, and report it with `handle_memory`. Its first read follows then.
+    Begin { name: u32, len: u64 },
     /// Post a read of a piece of a large message of the peer's. Its completion is to be reported with `handle_read`.
     Read(Read),
     /// Move the queue pair to its error state and post a marker behind the last send and one behind the last receive.
@@ -169,8 +171,6 @@ pub(crate) struct Read {
     pub(crate) slot: u32,
     /// Which large message it is a piece of. They are numbered in the order in which they are begun, delivered and taken.
     pub(crate) name: u32,
-    /// In the first piece of a message: the length in bytes for which memory is to be found.
-    pub(crate) begins: Option<u64>,
     /// Where in the message the piece lies.
     pub(crate) offset: u64,
     pub(crate) len: u64,

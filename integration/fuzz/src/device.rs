@@ -137,6 +137,7 @@ impl Device {
                     self.repost(buffer);
                     self.conn.release();
                 }
+                Output::Begin { name, len } => self.begin(name, len),
                 Output::Read(read) => self.read(&read),
                 Output::PostDrainMarkers => {
                     self.broken = true;
@@ -273,6 +274,14 @@ impl Device {
         assert!(self.credit.0 <= self.credit.1, "no message without credit");
     }
 
+    fn begin(&mut self, name: u32, len: u64) {
+        let first = self.inbound.iter_mut().find(|large| large.name.is_none());
+        let first = first.expect("it was announced");
+        assert_eq!(len, first.descriptor.len);
+        first.name = Some(name);
+        self.conn.handle_memory(name);
+    }
+
     fn read(&mut self, read: &Read) {
         let first = self
             .inbound
@@ -284,13 +293,7 @@ impl Device {
         assert!(read.offset + read.len <= first.descriptor.len);
         assert_eq!(read.remote_addr, first.descriptor.addr + read.offset);
         assert_eq!(read.rkey, first.descriptor.rkey);
-        match first.name {
-            None => {
-                assert_eq!(read.begins, Some(first.descriptor.len));
-                first.name = Some(read.name);
-            }
-            Some(name) => assert_eq!((read.begins, read.name), (None, name)),
-        }
+        assert_eq!(first.name, Some(read.name));
         first.asked += read.len;
         self.take_slot(read.slot, CONTROL_SENDS, true, Some(read.len));
         let reads = self.sending.iter().filter(|sent| sent.read.is_some());

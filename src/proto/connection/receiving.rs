@@ -5,6 +5,7 @@ use crate::{
     proto::{
         Arrival, Clock, CloseReason, Descriptor, Event, HEADER_LEN, Output, Read, Work,
         frame::{Header, Kind},
+        inbound::Step,
         reason::Violation,
     },
     status::WcStatus,
@@ -235,11 +236,25 @@ impl Connection {
             return;
         };
         while transfer.ring.has_room_for_reads()
-            && let Some(piece) = transfer.inbound.next_piece()
+            && let Some(step) = transfer.inbound.next_step()
         {
-            let (slot, _) = transfer.ring.take(true);
-            self.outputs.push(Output::Read(Read { slot, ..piece }));
+            self.outputs.push(match step {
+                Step::Begin { name, len } => Output::Begin { name, len },
+                Step::Read(piece) => {
+                    let (slot, _) = transfer.ring.take(true);
+                    Output::Read(Read { slot, ..piece })
+                }
+            });
         }
+    }
+
+    /// There is memory for the large message of this name.
+    pub(crate) fn handle_memory(&mut self, name: u32) {
+        if let Some(transfer) = &mut self.transfer {
+            transfer.inbound.memory_came(name);
+            self.read_on();
+        }
+        self.finish();
     }
 
     /// Delivers what is next, as far as it is complete.

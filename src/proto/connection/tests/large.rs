@@ -25,6 +25,8 @@ fn what_is_sent_behind_a_large_message_is_received_behind_it() {
         pair.take(Step::Cq(B));
     }
     assert_eq!(pair.sides[B].received, 1, "the last one waits for its turn");
+    assert!(pair.sides[B].sending.is_empty(), "there is no memory yet");
+    pair.take(Step::Memory(B));
     assert_eq!(
         pair.sides[B].sending.len(),
         3,
@@ -131,7 +133,13 @@ fn a_close_that_nobody_reads_on_for_ends_undelivered() {
 fn a_sender_that_dies_in_the_middle_leaves_no_half_message() {
     let mut pair = pair();
     assert!(pair.send_large(A, 3 * MIB) && pair.send(A));
-    for step in [Step::Wire(A), Step::Wire(A), Step::Cq(B), Step::Cq(B)] {
+    for step in [
+        Step::Wire(A),
+        Step::Wire(A),
+        Step::Cq(B),
+        Step::Cq(B),
+        Step::Memory(B),
+    ] {
         pair.take(step);
     }
     for _ in 0..2 {
@@ -156,6 +164,7 @@ fn a_forged_key_is_told_from_other_failures_of_a_read() {
         assert!(pair.send_large(A, 2 * MIB));
         pair.take(Step::Wire(A));
         pair.take(Step::Cq(B));
+        pair.take(Step::Memory(B));
         pair.sides[B].give_up(status);
         pair.finish();
         match (pair.reason(B), field) {

@@ -46,6 +46,8 @@ pub(super) enum Step {
     Cq(usize),
     /// This side looks at its next connection manager event.
     Cm(usize),
+    /// There is memory for the large message that this side has begun.
+    Memory(usize),
 }
 
 impl Pair {
@@ -121,6 +123,7 @@ impl Pair {
                 Output::Event(Event::Established) => {
                     assert!(!std::mem::replace(&mut side.established, true), "once");
                 }
+                Output::Begin { name, len } => side.begin(name, len),
                 Output::Read(read) => side.read(read),
                 Output::Event(Event::Arrived(arrival)) => {
                     let number = match arrival {
@@ -239,6 +242,7 @@ impl Pair {
             }
             Step::Cq(at) => !self.sides[at].cq.is_empty() && self.sides[at].ended.is_none(),
             Step::Cm(at) => !self.sides[at].cm.is_empty() && self.sides[at].ended.is_none(),
+            Step::Memory(at) => self.sides[at].begun().is_some() && self.sides[at].ended.is_none(),
         }
     }
 
@@ -309,6 +313,15 @@ impl Pair {
                 }
                 self.settle(at);
             }
+            Step::Memory(at) => {
+                let side = &mut self.sides[at];
+                let pull = side.pulls.iter_mut().find(|pull| !pull.has_memory);
+                let pull = pull.expect("it was begun");
+                pull.has_memory = true;
+                let name = pull.name;
+                side.conn.handle_memory(name);
+                self.settle(at);
+            }
             Step::Cm(at) => {
                 let side = &mut self.sides[at];
                 let event = side.cm.pop_front().unwrap();
@@ -329,7 +342,7 @@ impl Pair {
 
     /// Takes steps until there is none left. The clock stands still.
     pub(super) fn run(&mut self) {
-        const STEPS: [Step; 8] = [
+        const STEPS: [Step; 10] = [
             Step::Wire(A),
             Step::Wire(B),
             Step::Ack(A),
@@ -338,6 +351,8 @@ impl Pair {
             Step::Cm(B),
             Step::Cq(A),
             Step::Cq(B),
+            Step::Memory(A),
+            Step::Memory(B),
         ];
         while let Some(step) = STEPS.into_iter().find(|step| self.can(*step)) {
             self.take(step);

@@ -45,11 +45,12 @@ fn side() -> impl Strategy<Value = usize> {
 }
 
 fn step() -> impl Strategy<Value = Op> {
-    (side(), 0..4).prop_map(|(at, kind)| {
+    (side(), 0..5).prop_map(|(at, kind)| {
         Op::Step(match kind {
             0 => Step::Wire(at),
             1 => Step::Cq(at),
             2 => Step::Ack(at),
+            3 => Step::Memory(at),
             _ => Step::Cm(at),
         })
     })

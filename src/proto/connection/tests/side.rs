@@ -65,6 +65,7 @@ pub(super) struct Pull {
     pub(super) name: u32,
     pub(super) number: u32,
     pub(super) len: u64,
+    pub(super) has_memory: bool,
     /// Bytes for which reads were posted.
     pub(super) asked: u64,
     /// Bytes that have come.
@@ -191,23 +192,36 @@ impl Side {
         });
     }
 
+    /// Starts looking for memory.
+    pub(super) fn begin(&mut self, name: u32, len: u64) {
+        self.pulls.push_back(Pull {
+            name,
+            number: u32::MAX,
+            len,
+            has_memory: false,
+            asked: 0,
+            come: 0,
+        });
+        let held = self.held() + self.pulls.iter().map(|pull| pull.len).sum::<u64>();
+        assert!(
+            held <= self.params.large_memory || held == len,
+            "no more is held than allowed"
+        );
+    }
+
+    /// The large message for which memory is being looked for.
+    pub(super) fn begun(&self) -> Option<u32> {
+        self.pulls
+            .iter()
+            .find(|pull| !pull.has_memory)
+            .map(|pull| pull.name)
+    }
+
     /// Posts a read of the peer's memory.
     pub(super) fn read(&mut self, read: Read) {
-        if let Some(len) = read.begins {
-            self.pulls.push_back(Pull {
-                name: read.name,
-                number: read.rkey,
-                len,
-                asked: 0,
-                come: 0,
-            });
-            let held = self.held() + self.pulls.iter().map(|pull| pull.len).sum::<u64>();
-            assert!(
-                held <= self.params.large_memory || held == len,
-                "no more is held than allowed"
-            );
-        }
         let pull = self.pulls.back_mut().expect("it was begun");
+        assert!(pull.has_memory);
+        pull.number = read.rkey;
         assert_eq!((pull.name, pull.asked), (read.name, read.offset));
         assert!(read.len > 0 && pull.asked + read.len <= pull.len);
         pull.asked += read.len;
