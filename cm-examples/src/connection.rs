@@ -120,7 +120,8 @@ impl Connection {
 
     /// Moves the program's queue pair to where it receives and sends. The id knows the peer's, and so with what.
     fn bring_up(&mut self) -> Result<()> {
-        for state in [QpState::RTR, QpState::RTS] {
+        // Once more through the first state: what the peer may do is known only now.
+        for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
             self.qp.modify(&self.id.init_qp_attr(state)?)?;
         }
         Ok(())
