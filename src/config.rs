@@ -135,7 +135,7 @@ pub enum Polling {
     /// Poll for the given time, then sleep until the device raises an event. Low latency while messages flow, no processor
     /// time while they don't.
     Adaptive {
-        /// How long to poll before sleeping. 0 to 1 s.
+        /// How long to poll before sleeping, and up to eight times as long while a message above the eager size is on its way. 0 to 1 s.
         spin: Duration,
     },
     /// Poll until there is something: the lowest latency, at the cost of a processor a waiting thread.

@@ -192,6 +192,11 @@ impl Link {
         lock(&self.core).conn.statistics()
     }
 
+    /// Whether a large message is being read, by either side.
+    pub(super) fn expects_soon(&self) -> bool {
+        lock(&self.core).conn.transfers_large()
+    }
+
     /// How the connection ended, once it has.
     pub(crate) fn ended(&self) -> Option<(CloseReason, bool)> {
         if !self.over.load(Ordering::Acquire) {

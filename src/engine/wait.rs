@@ -19,6 +19,9 @@ use crate::config::Polling;
 /// How many empty polls pass between two looks at the clock, which costs as much as several polls.
 const POLLS_PER_LOOK: u32 = 32;
 
+/// How many times longer a thread polls while a large message is on its way: its end is near, and sleeping until then costs more.
+const PATIENCE: u32 = 8;
+
 /// The time given is over.
 #[derive(Debug)]
 pub(crate) struct TimedOut;
@@ -92,7 +95,8 @@ impl Link {
             if deadline.is_past(now) {
                 return Polled::Slept;
             }
-            if now.duration_since(*started.get_or_insert(now)) >= spin {
+            let spun = now.duration_since(*started.get_or_insert(now));
+            if spun >= spin.saturating_mul(PATIENCE) || (spun >= spin && !self.expects_soon()) {
                 break;
             }
             self.keep_engine_away();

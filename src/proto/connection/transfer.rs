@@ -353,6 +353,13 @@ impl Connection {
             .unwrap_or_default()
     }
 
+    /// Whether a large message is on its way, either way.
+    pub(crate) fn transfers_large(&self) -> bool {
+        self.transfer
+            .as_ref()
+            .is_some_and(|transfer| !transfer.inbound.is_idle() || !transfer.lending.is_empty())
+    }
+
     /// Has the peer asked how far it has come. When it has come so far [`is_flushed`](Self::is_flushed) says so, and
     /// [`Event::Answered`] or [`Event::Taken`] tells when to look.
     pub(crate) fn flush(&mut self) -> Result<Flush, SendRefused> {
