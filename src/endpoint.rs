@@ -173,7 +173,11 @@ impl Endpoint {
 
     fn send_until(&self, message: &mut Outgoing<'_>, deadline: &Deadline) -> Result<(), Error> {
         let link = &self.inner.link;
-        self.wait_for_room(deadline, || link.try_send(message))
+        match link.try_send(message) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Failed(error)) => Err(error),
+            Err(TrySendError::Full) => self.wait_for_room(deadline, || link.try_send(message)),
+        }
     }
 
     /// Tries again and again, until it works, cannot work, or the time is over.

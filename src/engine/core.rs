@@ -21,7 +21,9 @@ use crate::{
     completion::{Completion, Immediate},
     error::Error,
     message::Message,
-    proto::{Arrival, Clock, CloseReason, CmOp, Connection, DrainSide, Event, Output, Work},
+    proto::{
+        Arrival, Clock, CloseReason, CmOp, Connection, DrainSide, Event, HEADER_LEN, Output, Work,
+    },
     status::{OsError, WcStatus},
     verbs::{WcOpcode, WorkCompletion},
 };
@@ -112,7 +114,13 @@ impl Core {
         }
     }
 
-    pub(super) fn handle_completion(&mut self, link: &Link, wc: &WorkCompletion) {
+    /// Tells the state machine what the device has done. The first message may go into the `hand`.
+    pub(super) fn handle_completion(
+        &mut self,
+        link: &Arc<Link>,
+        wc: &WorkCompletion,
+        hand: Option<&Hand>,
+    ) {
         let Some(rings) = &self.rings else { return };
         let conn = &mut self.conn;
         let work = WorkId::decode(wc.wr_id());
@@ -127,7 +135,17 @@ impl Core {
                 conn.handle_immediate(buffer, word, wc.byte_len(), SystemClock);
             }
             (WorkId::Recv(buffer), WcStatus::SUCCESS) => {
-                conn.handle_recv(buffer, rings.frame(buffer, wc.byte_len()), SystemClock);
+                let frame = rings.frame(buffer, wc.byte_len());
+                if let Some(len) = conn.take_message(frame) {
+                    let message = Arrival::Message {
+                        buffer,
+                        offset: HEADER_LEN as u32,
+                        len,
+                    };
+                    self.deliver(link, message, hand);
+                } else {
+                    conn.handle_recv(buffer, frame, SystemClock);
+                }
             }
             (WorkId::Send(slot), WcStatus::SUCCESS) => self.sent(slot),
             (WorkId::Recv(buffer), status) => {

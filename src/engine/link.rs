@@ -320,7 +320,7 @@ impl Link {
     fn act(self: &Arc<Self>, completions: &[WorkCompletion], hand: Option<&Hand>) {
         self.with_core(|core| {
             for wc in completions {
-                core.handle_completion(self, wc);
+                core.handle_completion(self, wc, hand);
                 core.settle(self, hand);
             }
         });

@@ -108,9 +108,14 @@ impl RecvCredit {
         }
     }
 
+    /// Whether the peer may send a data frame.
+    pub(super) fn allows(&self) -> bool {
+        self.announced != self.received
+    }
+
     /// Counts a received data frame.
     pub(super) fn receive(&mut self) -> Result<(), Violation> {
-        if self.announced == self.received {
+        if !self.allows() {
             return Err(Violation::new(
                 "kind",
                 super::frame::Kind::Data as u64,

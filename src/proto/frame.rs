@@ -118,6 +118,22 @@ impl Header {
         bytes
     }
 
+    /// Reads the header of a message's frame. `None` for all other frames, and for those that are not as they should be.
+    pub(crate) fn parse_data(frame: &[u8]) -> Option<Self> {
+        let (header, payload) = frame.split_first_chunk::<HEADER_LEN>()?;
+        let word = |at: usize| {
+            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
+        let parsed = Self {
+            kind: Kind::Data,
+            grant: word(4),
+            len: word(8),
+            arg: word(12),
+        };
+        // Kind, flags and reserved bytes at once.
+        (word(0) == Kind::Data as u32 && parsed.len as usize == payload.len()).then_some(parsed)
+    }
+
     /// Reads the header of a received frame and checks everything about it that does not depend on the connection's state.
     pub(crate) fn parse(frame: &[u8]) -> Result<Self, Violation> {
         let Some((header, payload)) = frame.split_first_chunk::<HEADER_LEN>() else {

@@ -91,9 +91,14 @@ impl Inbound {
         }
     }
 
+    /// Whether what arrives may be delivered at once.
+    pub(super) fn is_clear(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// Something arrived whole. It is given back where it may be delivered at once.
     pub(super) fn arrive(&mut self, arrival: Arrival) -> Option<Arrival> {
-        if self.waiting.is_empty() {
+        if self.is_clear() {
             return Some(arrival);
         }
         self.waiting.push_back(Waiting::Arrival(arrival));

@@ -63,6 +63,11 @@ impl Lending {
         count.wrapping_sub(self.taken) == 0 || count.wrapping_sub(self.taken) > LARGE_IN_FLIGHT
     }
 
+    /// Whether the peer says what it said before: it has read so many in all.
+    pub(super) fn has_said(&self, taken: u32) -> bool {
+        self.taken == taken
+    }
+
     /// The peer has read so many in all. Says how many more that is than it had said before.
     pub(super) fn taken(&mut self, taken: u32) -> Result<u32, Violation> {
         let more = taken.wrapping_sub(self.taken);

@@ -32,6 +32,34 @@ impl Incoming {
 }
 
 impl Connection {
+    /// A receive completed with these bytes. Takes what is most often there, a message with nothing to say but that, in a short way: its
+    /// length is returned, and it is to be delivered before the outputs are looked at. `None`: nothing has changed, and
+    /// [`handle_recv`](Self::handle_recv) is to take it.
+    pub(crate) fn take_message(&mut self, frame: &[u8]) -> Option<u32> {
+        let (State::Established, Some(transfer)) = (&self.state, &mut self.transfer) else {
+            return None;
+        };
+        let header = Header::parse_data(frame)?;
+        if header.len > self.params.eager_size
+            || u64::from(header.len) > self.params.max_message
+            || transfer.deaf
+            || !transfer.inbound.is_clear()
+            || !transfer.recv_credit.allows()
+            || !transfer.lending.has_said(header.arg)
+        {
+            return None;
+        }
+        // Last, because it takes the grant if that is as it should be.
+        transfer.send_credit.granted(header.grant).ok()?;
+        transfer.recv_credit.receive().ok()?;
+        transfer.heard += 1;
+        transfer.counted.messages_received += 1;
+        transfer.counted.bytes_received += u64::from(header.len);
+        self.grant_if_due();
+        self.tell_writable();
+        Some(header.len)
+    }
+
     /// A receive completed with these bytes.
     pub(crate) fn handle_recv(&mut self, buffer: u32, frame: &[u8], now: impl Clock) {
         self.on_recv(buffer, Incoming::parse(frame), now);

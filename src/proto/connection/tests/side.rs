@@ -8,8 +8,8 @@ use std::{
 
 use crate::{
     proto::{
-        Account, CONTROL_RECEIVES, CONTROL_SENDS, CloseReason, Connection, DrainSide, Params,
-        READS, Read, Transmit, Work,
+        Account, Arrival, CONTROL_RECEIVES, CONTROL_SENDS, CloseReason, Connection, DrainSide,
+        Params, READS, Read, Transmit, Work,
         frame::{Descriptor, Kind},
     },
     status::WcStatus,
@@ -190,6 +190,30 @@ impl Side {
             signalled: transmit.signalled,
             what,
         });
+    }
+
+    /// The application gets something.
+    pub(super) fn arrive(&mut self, arrival: Arrival) {
+        let number = match arrival {
+            Arrival::Message {
+                buffer,
+                offset,
+                len,
+            } => {
+                self.kept.push_back(Kept::Buffer(buffer));
+                let bytes = &self.buffers[&buffer][offset as usize..][..len as usize];
+                u32::from_le_bytes(bytes.try_into().unwrap())
+            }
+            Arrival::Large { name, len } => {
+                let pull = self.pulls.pop_front().expect("it was begun");
+                assert_eq!((pull.name, pull.len, pull.come), (name, len, len));
+                self.kept.push_back(Kept::Large(len));
+                pull.number
+            }
+            Arrival::Immediate { .. } => panic!("nobody sends it here"),
+        };
+        assert_eq!(number, self.received, "in order, none twice, none lost");
+        self.received += 1;
     }
 
     /// Starts looking for memory.
