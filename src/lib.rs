@@ -94,6 +94,28 @@
 //! # }
 //! ```
 //!
+//! # Many connections
+//!
+//! By default a connection has receive buffers of its own, [`receive_window`](Config::receive_window) ×
+//! [`eager_size`](Config::eager_size) bytes of them. A server with thousands of clients of which few speak at a time lets them
+//! [share](Config::shared_receive):
+//!
+//! ```no_run
+//! use rdmsg::{Config, Engine, Listener};
+//!
+//! # fn main() -> Result<(), rdmsg::Error> {
+//! let mut config = Config::default();
+//! config.shared_receive = Some(24_000); // buffers for at least 1000 connections, of
+//! config.eager_size = 2048; // so many bytes each
+//! config.send_depth = 16;
+//! let listener = Listener::bind_with("0.0.0.0:7471", &config, &Engine::shared()?)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Whoever is busy may use more of them, up to its window, and no connection ever stops another one. To spread many connections over
+//! several processors make several [engines](Engine::new), with a listener or a connector each.
+//!
 //! # Large messages
 //!
 //! Messages up to the [eager size](Config::eager_size) go right into a buffer that waits for them. A longer one stays in registered memory of its
