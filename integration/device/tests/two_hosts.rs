@@ -238,6 +238,67 @@ fn both_directions_flow_at_once() {
 }
 
 #[test]
+fn connections_that_share_receives_flow_side_by_side() {
+    const CONNECTIONS: usize = 20;
+    const MESSAGES: u64 = 100;
+    let _watchdog = Watchdog::new("connections_that_share_receives_flow_side_by_side", 240);
+    let lab = Lab::get();
+    let rnr = lab.rnr_naks();
+    let mut config = Config::default();
+    // The windows alone would take three times as many.
+    config.shared_receive = Some(CONNECTIONS as u32 * 24);
+    config.eager_size = 1024;
+    config.retry_refused = true;
+    config.connect_timeout = PATIENCE;
+    let engine = Engine::new().unwrap();
+    let endpoints: Vec<Endpoint> = if lab.host == "a" {
+        let listener = Listener::bind_with(lab.at(7580), &config, &engine).unwrap();
+        (0..CONNECTIONS)
+            .map(|_| listener.accept_timeout(PATIENCE).unwrap())
+            .collect()
+    } else {
+        let connector = Connector::new().config(config).engine(&engine);
+        (0..CONNECTIONS)
+            .map(|_| connector.connect(lab.peer_at(7580)).unwrap())
+            .collect()
+    };
+    let sending: Vec<_> = endpoints
+        .iter()
+        .cloned()
+        .map(|endpoint| {
+            thread::spawn(move || {
+                for number in 0..MESSAGES {
+                    let message = pattern(number, (number * 37 % 3000) as usize);
+                    endpoint.send(&message).unwrap();
+                }
+            })
+        })
+        .collect();
+    // One thread for all: most connections have messages that nobody looks at.
+    for number in 0..MESSAGES {
+        for endpoint in &endpoints {
+            let message = endpoint.recv_timeout(PATIENCE).unwrap();
+            assert_eq!(*message, pattern(number, (number * 37 % 3000) as usize));
+        }
+    }
+    for sending in sending {
+        sending.join().unwrap();
+    }
+    for endpoint in endpoints {
+        if lab.host == "b" {
+            endpoint.close().unwrap();
+        } else {
+            let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+            assert!(
+                matches!(end, Error::Disconnected(CloseReason::PeerClosed)),
+                "{end}"
+            );
+        }
+    }
+    assert_eq!(lab.rnr_naks(), rnr);
+}
+
+#[test]
 fn an_aborting_listener_is_noticed() {
     on_two_hosts(
         "an_aborting_listener_is_noticed",
