@@ -1,0 +1,186 @@
+use std::{env, fmt};
+
+use crate::Result;
+
+/// A server, one or more clients of it one after the other, and how all of them are to end.
+#[derive(Debug)]
+pub(crate) struct Case {
+    /// The program, as it is called in the table.
+    pub(crate) program: &'static str,
+    /// What is special about this case.
+    pub(crate) what: String,
+    pub(crate) server: Side,
+    pub(crate) clients: Vec<Side>,
+    pub(crate) ready: Ready,
+    /// Whether it belongs to the quick ones.
+    pub(crate) quick: bool,
+    /// How long each side may take.
+    pub(crate) seconds: u64,
+}
+
+/// One program that runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Side {
+    pub(crate) who: Who,
+    /// The program, and its options with `{server}`, `{server6}`, `{client}` and `{client6}` for addresses.
+    pub(crate) argv: Vec<String>,
+    pub(crate) ends: Ends,
+    /// What it must print, to either of its outputs.
+    pub(crate) says: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Who {
+    C,
+    Rust,
+}
+
+/// How a program is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ends {
+    /// By itself, with status 0.
+    Well,
+    /// By itself, with another status.
+    Badly,
+    /// By itself, however.
+    Somehow,
+    /// Not before it is told to.
+    WhenKilled,
+}
+
+/// When a server may be connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ready {
+    /// When an id of the connection manager listens on this port.
+    Cm(u16),
+}
+
+impl Side {
+    /// A program with options that are divided by blanks, which is to end well.
+    pub(crate) fn new(who: Who, program: &str, options: &str) -> Self {
+        let argv = [program].into_iter().chain(options.split_whitespace());
+        Self {
+            who,
+            argv: argv.map(str::to_owned).collect(),
+            ends: Ends::Well,
+            says: Vec::new(),
+        }
+    }
+
+    pub(crate) fn ends(self, ends: Ends) -> Self {
+        Self { ends, ..self }
+    }
+
+    pub(crate) fn says(mut self, what: impl Into<String>) -> Self {
+        self.says.push(what.into());
+        self
+    }
+}
+
+impl Case {
+    pub(crate) fn new(
+        program: &'static str,
+        what: impl Into<String>,
+        ready: Ready,
+        server: Side,
+        client: Side,
+    ) -> Self {
+        Self {
+            program,
+            what: what.into(),
+            server,
+            clients: vec![client],
+            ready,
+            quick: false,
+            seconds: 30,
+        }
+    }
+
+    pub(crate) fn quick(self) -> Self {
+        Self {
+            quick: true,
+            ..self
+        }
+    }
+
+    pub(crate) fn seconds(self, seconds: u64) -> Self {
+        Self { seconds, ..self }
+    }
+
+    /// Who the clients are. They are all alike, or only the first is of interest.
+    pub(crate) fn client(&self) -> Who {
+        self.clients[0].who
+    }
+
+    pub(crate) fn title(&self) -> String {
+        format!(
+            "{} server, {} client, {}",
+            self.server.who,
+            self.client(),
+            self.what
+        )
+    }
+}
+
+/// All pairs of a server and a client of which at least one is ours.
+pub(crate) const PAIRS: [(Who, Who); 3] = [
+    (Who::Rust, Who::Rust),
+    (Who::Rust, Who::C),
+    (Who::C, Who::Rust),
+];
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::C => "C",
+            Self::Rust => "Rust",
+        })
+    }
+}
+
+/// Where the programs run.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) server: String,
+    server6: String,
+    client: String,
+    client6: String,
+    /// Where our programs are.
+    programs: String,
+}
+
+impl Place {
+    pub(crate) fn from_env() -> Result<Self> {
+        let var = |name: &str| {
+            env::var(name)
+                .map_err(|_| format!("{name} is not set: run it with integration/interop"))
+        };
+        let programs = env::current_exe()?;
+        let programs = programs.parent().ok_or("this program is nowhere")?;
+        Ok(Self {
+            server: var("LAB_PEER")?,
+            server6: var("LAB_PEER6")?,
+            client: var("LAB_ADDR")?,
+            client6: var("LAB_ADDR6")?,
+            programs: programs.display().to_string(),
+        })
+    }
+
+    /// The command line of a side, with addresses, and with the path of the program where it is ours.
+    pub(crate) fn argv(&self, side: &Side) -> Vec<String> {
+        let mut argv: Vec<String> = side
+            .argv
+            .iter()
+            .map(|arg| {
+                arg.replace("{server}", &self.server)
+                    .replace("{server6}", &self.server6)
+                    .replace("{client}", &self.client)
+                    .replace("{client6}", &self.client6)
+            })
+            .collect();
+        if side.who == Who::Rust {
+            argv[0] = format!("{}/{}", self.programs, argv[0]);
+        }
+        argv
+    }
+}
