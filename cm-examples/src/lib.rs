@@ -8,6 +8,7 @@ pub mod cm;
 pub mod connection;
 pub mod exchange;
 pub mod ping;
+pub mod transfer;
 
 /// What a step of an example comes to. Nothing is done about an error but to tell it.
 pub type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;

@@ -2,11 +2,12 @@
 
 mod rdma_client;
 mod rping;
+mod ucmatose;
 
 use crate::case::Case;
 
 pub(crate) fn all() -> Vec<Case> {
-    [rping::cases(), rdma_client::cases()]
+    [rping::cases(), rdma_client::cases(), ucmatose::cases()]
         .into_iter()
         .flatten()
         .collect()

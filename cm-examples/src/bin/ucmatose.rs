@@ -1,0 +1,300 @@
+//! Many connections on one event channel, and messages on all of them. It speaks to the C program of the same name.
+//!
+//! Run `ucmatose -c 100` on one host and `ucmatose -s ADDR -c 100` on another. Where a program has many connections, every event says which
+//! of them it is about: an id carries a number of the program's own, here its place among the connections. So one thread takes all of
+//! them through their steps, each at its own pace.
+//!
+//! When all are established the server sends on each, the client answers on each, and the server disconnects. Every receive is posted before
+//! anything is sent: a message that finds none fails the connection, as these ask for no second try.
+
+use std::{
+    net::SocketAddr,
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::Parser;
+use cm_examples::{Result, cm::lookup, end, init_debug, transfer::Transfer};
+use rdmsg::{
+    cm::{CmId, ConnParam, EventChannel, PortSpace},
+    status::CmEventType,
+};
+
+/// Establish connections between two hosts and send messages on them
+#[derive(Parser, Clone)]
+struct Options {
+    /// The server's address. Without it this is the server
+    #[arg(short, value_name = "ADDRESS")]
+    server: Option<String>,
+    /// Address to listen on, or to connect from [default: any]
+    #[arg(short, value_name = "ADDRESS")]
+    bind: Option<String>,
+    /// What addresses look like
+    #[arg(short, default_value = "name", value_parser = ["name", "ip", "gid"])]
+    format: String,
+    /// Port space
+    #[arg(short = 'P', default_value = "tcp", value_parser = ["tcp", "ib"])]
+    space: String,
+    /// Connections; the same on both sides
+    #[arg(short, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    connections: u16,
+    /// Messages each way on each connection; the same on both sides
+    #[arg(short = 'C', default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=10000))]
+    count: u32,
+    /// Bytes of a message, the same on both sides; 0 for none at all
+    #[arg(short = 'S', default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=16 << 20))]
+    size: u32,
+    /// Type of service of the connections
+    #[arg(short, value_name = "TOS")]
+    tos: Option<u8>,
+    /// Port
+    #[arg(short, default_value_t = 7471)]
+    port: u16,
+    /// Acknowledgement timeout: 4.096 µs × 2ⁿ
+    #[arg(short, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=31))]
+    ack_timeout: Option<u8>,
+    /// Move all connections to another event channel when the messages are through
+    #[arg(short)]
+    migrate: bool,
+}
+
+/// How long nothing may happen, and how long one attempt to resolve an address or a route takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+const RESOLVE: Duration = Duration::from_secs(2);
+/// What is wrong when messages or connections are missing.
+const SAME: &str = "-c, -C and -S must be the same on both sides";
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    init_debug(false);
+    let result = match &options.server {
+        Some(server) => connect(&options, server),
+        None => serve(&options),
+    };
+    println!("test complete");
+    println!("return status {}", if result.is_ok() { 0 } else { -1 });
+    end("cmatose", result)
+}
+
+fn serve(options: &Options) -> Result<()> {
+    println!("cmatose: starting server");
+    let address = options.address(options.bind.as_deref().unwrap_or("0.0.0.0"), options.port)?;
+    let mut all = Connections::new(options)?;
+    let mut listener = CmId::new(&all.events, options.space(), u64::MAX)?;
+    listener.bind_addr(address)?;
+    listener.listen(0)?;
+    // As long as it takes: a server waits for its clients.
+    while all.established < options.connections {
+        all.handle(Duration::MAX)?;
+    }
+    if options.sends() {
+        println!("initiating data transfers");
+        all.connections.iter().try_for_each(Transfer::send)?;
+        println!("completing sends");
+        all.complete(|connection| connection.unsent)?;
+        println!("receiving data transfers");
+        all.complete(|connection| connection.missing)?;
+        println!("data transfers complete");
+    }
+    all.migrate()?;
+    println!("cmatose: disconnecting");
+    for connection in &mut all.connections {
+        connection.id.disconnect()?;
+    }
+    all.until_disconnected()?;
+    println!("disconnected");
+    Ok(())
+}
+
+fn connect(options: &Options, server: &str) -> Result<()> {
+    println!("cmatose: starting client");
+    let server = options.address(server, options.port)?;
+    let source = match &options.bind {
+        Some(host) => Some(options.address(host, 0)?),
+        None => None,
+    };
+    let mut all = Connections::new(options)?;
+    println!("cmatose: connecting");
+    for number in 0..options.connections {
+        let mut id = CmId::new(&all.events, options.space(), number.into())?;
+        id.resolve_addr(source, server, RESOLVE)?;
+        all.resolving.push(Some(id));
+    }
+    while all.established < options.connections {
+        all.handle(PATIENCE)?;
+    }
+    if options.sends() {
+        println!("receiving data transfers");
+        all.complete(|connection| connection.missing)?;
+        println!("sending replies");
+        all.connections.iter().try_for_each(Transfer::send)?;
+        println!("data transfers complete");
+    }
+    all.migrate()?;
+    all.until_disconnected()
+}
+
+impl Options {
+    fn sends(&self) -> bool {
+        self.count > 0 && self.size > 0
+    }
+
+    fn space(&self) -> PortSpace {
+        if self.space == "ib" {
+            PortSpace::IB
+        } else {
+            PortSpace::TCP
+        }
+    }
+
+    fn address(&self, host: &str, port: u16) -> Result<SocketAddr> {
+        if self.format == "gid" {
+            return Err("GIDs as addresses (AF_IB) are not supported: give an IP address".into());
+        }
+        lookup(host, port)
+    }
+}
+
+/// All connections, and the one channel for their events.
+struct Connections {
+    options: Options,
+    events: EventChannel,
+    /// Ids on their way to a connection, by their numbers.
+    resolving: Vec<Option<CmId>>,
+    connections: Vec<Transfer>,
+    established: u16,
+    disconnected: u16,
+}
+
+impl Connections {
+    fn new(options: &Options) -> Result<Self> {
+        Ok(Self {
+            options: options.clone(),
+            events: EventChannel::new()?,
+            resolving: Vec::new(),
+            connections: Vec::new(),
+            established: 0,
+            disconnected: 0,
+        })
+    }
+
+    /// Waits for the next event of any connection, and takes that one a step further.
+    fn handle(&mut self, patience: Duration) -> Result<()> {
+        let Some(mut event) = self.events.wait_event(patience)? else {
+            if patience == Duration::MAX {
+                return Ok(());
+            }
+            return Err(format!("nothing happens any more: {SAME}").into());
+        };
+        let number = event.context() as usize;
+        log::info!("connection {number}: {}", event.event());
+        match event.event() {
+            CmEventType::CONNECT_REQUEST => {
+                let mut id = event.take_request().ok_or("a request without an id")?;
+                if self.connections.len() == usize::from(self.options.connections) {
+                    return Ok(id.reject(&[])?);
+                }
+                id.set_context(self.connections.len() as u64);
+                self.prepare(id)?.accept(&ConnParam::default())?;
+            }
+            CmEventType::ADDR_RESOLVED => {
+                let tos = self.options.tos;
+                let id = self.resolving[number].as_mut().ok_or("resolved twice")?;
+                if let Some(tos) = tos {
+                    id.set_tos(tos)?;
+                }
+                id.resolve_route(RESOLVE)?;
+            }
+            CmEventType::ROUTE_RESOLVED => {
+                let id = self.resolving[number].take().ok_or("resolved twice")?;
+                let wanted = ConnParam {
+                    responder_resources: 1,
+                    initiator_depth: 1,
+                    retry_count: 5,
+                    rnr_retry_count: 0,
+                    ..ConnParam::default()
+                };
+                self.prepare(id)?.connect(&wanted)?;
+            }
+            CmEventType::ESTABLISHED => self.established += 1,
+            CmEventType::DISCONNECTED => {
+                self.disconnected += 1;
+                if self.options.server.is_some() {
+                    let mut ids = self
+                        .connections
+                        .iter_mut()
+                        .map(|connection| &mut connection.id);
+                    let id = ids.find(|id| id.context() == number as u64);
+                    id.ok_or("it has no connection")?.disconnect()?;
+                }
+            }
+            CmEventType::REJECTED => {
+                return Err(format!("rejected: {}", event.reject_reason()).into());
+            }
+            other => return Err(format!("event: {other}, {}", event.cm_status()).into()),
+        }
+        Ok(())
+    }
+
+    /// Makes what an id needs before it connects or accepts.
+    fn prepare(&mut self, mut id: CmId) -> Result<&mut CmId> {
+        let Options {
+            ack_timeout,
+            count,
+            size,
+            ..
+        } = self.options;
+        if let Some(ack_timeout) = ack_timeout {
+            id.set_ack_timeout(ack_timeout)?;
+        }
+        let count = if self.options.sends() { count } else { 0 };
+        self.connections.push(Transfer::new(id, count, size)?);
+        Ok(&mut self.connections.last_mut().ok_or("it is there")?.id)
+    }
+
+    /// Waits until nothing is `left` on any connection.
+    fn complete(&mut self, left: impl Fn(&Transfer) -> u32) -> Result<()> {
+        let mut last = Instant::now();
+        for number in 0..self.connections.len() {
+            while left(&self.connections[number]) > 0 {
+                let progress = self.connections[number].progress();
+                if progress.map_err(|error| format!("connection {number}: {error}: {SAME}"))? {
+                    last = Instant::now();
+                    continue;
+                }
+                // The messages are on their way, so nobody sleeps for them.
+                thread::yield_now();
+                let event = self.events.poll_event()?;
+                if event.is_some() || last.elapsed() > PATIENCE {
+                    let event = event.map(|event| event.event());
+                    return Err(format!(
+                        "connection {number}: messages are missing ({event:?}): {SAME}"
+                    )
+                    .into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves all connections to another event channel, if that is wanted.
+    fn migrate(&mut self) -> Result<()> {
+        if self.options.migrate {
+            println!("migrating to new event channel");
+            let events = EventChannel::new()?;
+            for connection in &mut self.connections {
+                connection.id.migrate(&events)?;
+            }
+            self.events = events;
+        }
+        Ok(())
+    }
+
+    fn until_disconnected(&mut self) -> Result<()> {
+        while self.disconnected < self.options.connections {
+            self.handle(PATIENCE)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,104 @@
+//! A connection on which a number of messages goes each way, all of them into and out of one place: nobody looks at what is in there.
+
+use rdmsg::{
+    cm::CmId,
+    verbs::{
+        AccessFlags, CompletionQueue, MemoryRegion, ProtectionDomain, QpCap, QpInitAttr, QpType,
+        QueuePair, RecvWr, SendWr, Sge, WorkCompletion,
+    },
+};
+
+use crate::Result;
+
+/// One end of a connection. See the top of this file.
+#[derive(Debug)]
+pub struct Transfer {
+    /// The connection.
+    pub id: CmId,
+    qp: QueuePair,
+    sends: CompletionQueue,
+    receives: CompletionQueue,
+    memory: MemoryRegion,
+    size: u32,
+    /// Messages whose sends have not completed.
+    pub unsent: u32,
+    /// Messages that have not come.
+    pub missing: u32,
+}
+
+impl Transfer {
+    /// Makes what an id needs before it connects or accepts, with a receive posted for each message.
+    ///
+    /// # Errors
+    ///
+    /// Of the verbs that make it.
+    pub fn new(mut id: CmId, count: u32, size: u32) -> Result<Self> {
+        let device = id.verbs().ok_or("the device is gone")?;
+        let pd = ProtectionDomain::new(&device)?;
+        let queue = || CompletionQueue::new(&device, count.max(1), None);
+        let (sends, receives) = (queue()?, queue()?);
+        let attr = QpInitAttr {
+            qp_type: QpType::RC,
+            send_cq: &sends,
+            recv_cq: &receives,
+            srq: None,
+            cap: QpCap {
+                max_send_wr: count.max(1),
+                max_recv_wr: count.max(1),
+                ..QpCap::default()
+            },
+            sq_sig_all: true,
+        };
+        let qp = id.create_qp(&pd, &attr)?;
+        let memory = MemoryRegion::new(&pd, size.max(1) as usize, AccessFlags::LOCAL_WRITE)?;
+        for number in 0..count {
+            qp.post_recv(&[RecvWr::new(number.into(), Sge::new(&memory, ..))])?;
+        }
+        Ok(Self {
+            id,
+            qp,
+            sends,
+            receives,
+            memory,
+            size,
+            unsent: count,
+            missing: count,
+        })
+    }
+
+    /// Sends all messages. They are on their way then.
+    ///
+    /// # Errors
+    ///
+    /// Of `ibv_post_send`.
+    pub fn send(&self) -> Result<()> {
+        for number in 0..self.unsent {
+            let message = Sge::new(&self.memory, ..);
+            self.qp.post_send(&[SendWr::send(number.into(), message)])?;
+        }
+        Ok(())
+    }
+
+    /// Takes note of what has been sent and received. Whether there was something.
+    ///
+    /// # Errors
+    ///
+    /// Of a message that failed, or is not as long as it should be.
+    pub fn progress(&mut self) -> Result<bool> {
+        let mut completions = [WorkCompletion::default(); 16];
+        let sent = self.sends.poll(&mut completions)?;
+        for completion in &completions[..sent] {
+            completion.result()?;
+        }
+        let received = self.receives.poll(&mut completions)?;
+        for completion in &completions[..received] {
+            let len = completion.result()?.byte_len;
+            if len != self.size {
+                return Err(format!("a message of {len} bytes, not {}", self.size).into());
+            }
+        }
+        self.unsent -= sent as u32;
+        self.missing -= received as u32;
+        Ok(sent + received > 0)
+    }
+}
