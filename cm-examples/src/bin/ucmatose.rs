@@ -88,7 +88,7 @@ fn serve(options: &Options) -> Result<()> {
     while all.established < options.connections {
         all.handle(Duration::MAX)?;
     }
-    if options.sends() {
+    if options.count() > 0 {
         println!("initiating data transfers");
         all.connections.iter().try_for_each(Transfer::send)?;
         println!("completing sends");
@@ -124,7 +124,7 @@ fn connect(options: &Options, server: &str) -> Result<()> {
     while all.established < options.connections {
         all.handle(PATIENCE)?;
     }
-    if options.sends() {
+    if options.count() > 0 {
         println!("receiving data transfers");
         all.complete(|connection| connection.missing)?;
         println!("sending replies");
@@ -136,8 +136,9 @@ fn connect(options: &Options, server: &str) -> Result<()> {
 }
 
 impl Options {
-    fn sends(&self) -> bool {
-        self.count > 0 && self.size > 0
+    /// Messages each way. Without any bytes there are none.
+    fn count(&self) -> u32 {
+        if self.size > 0 { self.count } else { 0 }
     }
 
     fn space(&self) -> PortSpace {
@@ -239,16 +240,10 @@ impl Connections {
 
     /// Makes what an id needs before it connects or accepts.
     fn prepare(&mut self, mut id: CmId) -> Result<&mut CmId> {
-        let Options {
-            ack_timeout,
-            count,
-            size,
-            ..
-        } = self.options;
-        if let Some(ack_timeout) = ack_timeout {
+        if let Some(ack_timeout) = self.options.ack_timeout {
             id.set_ack_timeout(ack_timeout)?;
         }
-        let count = if self.options.sends() { count } else { 0 };
+        let (count, size) = (self.options.count(), self.options.size);
         self.connections.push(Transfer::new(id, count, size)?);
         Ok(&mut self.connections.last_mut().ok_or("it is there")?.id)
     }
