@@ -4,6 +4,7 @@ use std::{error::Error, fmt, io::Write, process::ExitCode, time::Duration, time:
 
 use hdrhistogram::Histogram;
 
+pub mod bare;
 pub mod cm;
 pub mod connection;
 pub mod exchange;

@@ -1,10 +1,11 @@
 //! Host b: starts servers at the wish of host a.
 //!
 //! One TCP connection, on which each request and each answer is a line. `start` is followed by the arguments, a line each, and an
-//! empty line; it is answered by `started`. `await cm PORT` is answered by `ready`, `ended` or `late`. `finish MILLISECONDS` lets the
+//! empty line; it is answered by `started`. `await cm PORT` and `await tcp PORT` are answered by `ready`, `ended` or `late`. `finish MILLISECONDS` lets the
 //! server run for so long at most, kills it then, and is answered by its status, or `killed`, and the length of its output, which follows.
 
 use std::{
+    fs,
     io::{BufRead, BufReader, Write},
     net::{TcpListener, TcpStream},
     process::Command,
@@ -44,8 +45,13 @@ pub(crate) fn serve() -> Result<()> {
                 server = Some(Process::start(&argv)?);
                 answer(&stream, "started")?;
             }
-            (["await", "cm", port], Some(server)) => {
-                answer(&stream, until_it_listens(server, port)?)?
+            (["await", kind, port], Some(server)) => {
+                let port = port.parse()?;
+                let listens = || match *kind {
+                    "cm" => cm_listens(port),
+                    _ => tcp_listens(port),
+                };
+                answer(&stream, until(server, listens)?)?;
             }
             (["finish", millis], Some(_)) => {
                 let limit = Duration::from_millis(millis.parse()?);
@@ -75,15 +81,10 @@ fn answer(mut stream: &TcpStream, line: &str) -> Result<()> {
     Ok(stream.write_all(format!("{line}\n").as_bytes())?)
 }
 
-fn until_it_listens(server: &mut Process, port: &str) -> Result<&'static str> {
+fn until(server: &mut Process, is_there: impl Fn() -> Result<bool>) -> Result<&'static str> {
     let deadline = Instant::now() + START_LIMIT;
     while Instant::now() < deadline {
-        let ids = Command::new("rdma")
-            .args(["resource", "show", "cm_id"])
-            .output()?;
-        let port = format!(":{port} ");
-        let mut ids = std::str::from_utf8(&ids.stdout)?.lines();
-        if ids.any(|id| id.contains("LISTEN") && format!("{id} ").contains(&port)) {
+        if is_there()? {
             return Ok("ready");
         }
         if server.has_ended()? {
@@ -92,4 +93,25 @@ fn until_it_listens(server: &mut Process, port: &str) -> Result<&'static str> {
         thread::sleep(PAUSE);
     }
     Ok("late")
+}
+
+/// Whether an id of the connection manager listens on this port.
+fn cm_listens(port: u16) -> Result<bool> {
+    let ids = Command::new("rdma")
+        .args(["resource", "show", "cm_id"])
+        .output()?;
+    let port = format!(":{port} ");
+    let mut ids = std::str::from_utf8(&ids.stdout)?.lines();
+    Ok(ids.any(|id| id.contains("LISTEN") && format!("{id} ").contains(&port)))
+}
+
+/// Whether a TCP socket listens on this port.
+fn tcp_listens(port: u16) -> Result<bool> {
+    let sockets = fs::read_to_string("/proc/net/tcp")? + &fs::read_to_string("/proc/net/tcp6")?;
+    // The second field is the local address and port, the fourth the state; 0A is LISTEN.
+    let port = format!(":{port:04X}");
+    Ok(sockets.lines().any(|socket| {
+        let fields: Vec<&str> = socket.split_whitespace().collect();
+        fields.len() > 3 && fields[1].ends_with(&port) && fields[3] == "0A"
+    }))
 }

@@ -53,6 +53,8 @@ pub(crate) enum Ends {
 pub(crate) enum Ready {
     /// When an id of the connection manager listens on this port.
     Cm(u16),
+    /// When a TCP socket does.
+    Tcp(u16),
 }
 
 impl Side {

@@ -51,8 +51,11 @@ impl Agent {
     /// Starts a server, and waits until a client may connect to it.
     pub(crate) fn start(&mut self, argv: &[String], ready: Ready) -> Result<()> {
         self.ask(&format!("start\n{}\n", argv.join("\n")))?;
-        let Ready::Cm(port) = ready;
-        match self.ask(&format!("await cm {port}"))?.as_str() {
+        let (kind, port) = match ready {
+            Ready::Cm(port) => ("cm", port),
+            Ready::Tcp(port) => ("tcp", port),
+        };
+        match self.ask(&format!("await {kind} {port}"))?.as_str() {
             // One that has ended says why.
             "ready" | "ended" => Ok(()),
             _ => Err(format!("the server does not listen on port {port}").into()),

@@ -1,5 +1,6 @@
 //! The cases, a file for each program.
 
+mod rc_pingpong;
 mod rdma_client;
 mod rping;
 mod ucmatose;
@@ -7,8 +8,13 @@ mod ucmatose;
 use crate::case::Case;
 
 pub(crate) fn all() -> Vec<Case> {
-    [rping::cases(), rdma_client::cases(), ucmatose::cases()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        rping::cases(),
+        rdma_client::cases(),
+        ucmatose::cases(),
+        rc_pingpong::cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }

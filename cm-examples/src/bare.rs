@@ -1,0 +1,343 @@
+//! Reliable connections without the connection manager: the programs tell each other over TCP what their queue pairs need to know, and move
+//! them from state to state themselves.
+
+use std::{
+    fmt,
+    io::{self, Read, Write},
+    net::{TcpListener, TcpStream},
+    time::Duration,
+};
+
+use rdmsg::verbs::{
+    AccessFlags, AhAttr, Context, DeviceList, Gid, GidType, GlobalRoute, LinkLayer, Mtu, PortAttr,
+    QpAttr, QpState, QueuePair,
+};
+
+use crate::{Result, cm::lookup};
+
+/// How long the peer may take to say what it has to say over TCP.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A port of a device, and the address by which it is known.
+#[derive(Debug)]
+pub struct Port {
+    /// The device.
+    pub context: Context,
+    /// The port's number, counted from 1.
+    pub number: u8,
+    /// What the device says of it.
+    pub attr: PortAttr,
+    /// Its global address. All zeros where there is none, which does on InfiniBand.
+    pub gid: Gid,
+    /// Where in the port's table that is.
+    gid_index: Option<u8>,
+}
+
+impl Port {
+    /// Opens a device by its name, or the first one. On Ethernet there must be a global address: without an index the first one of RoCE
+    /// version 2 is taken, one of IPv4 rather than another.
+    ///
+    /// # Errors
+    ///
+    /// That there is no such device, port or address.
+    pub fn open(device: Option<&str>, number: u8, gid_index: Option<u8>) -> Result<Self> {
+        let devices = DeviceList::new()?;
+        let device = match device {
+            Some(name) => devices
+                .find(name)
+                .ok_or_else(|| format!("there is no device {name}; `rdma link` shows them"))?,
+            None => devices
+                .iter()
+                .next()
+                .ok_or("there is no RDMA device; `rdma link` shows them")?,
+        };
+        let context = device.open()?;
+        let attr = context
+            .query_port(number)
+            .map_err(|error| format!("port {number} of {}: {error}", device.name()))?;
+        let gid_index = match gid_index {
+            None if attr.link_layer == LinkLayer::ETHERNET => Some(usual_gid(&context, number)?),
+            index => index,
+        };
+        let gid = match gid_index {
+            None => Gid::default(),
+            Some(index) => context
+                .query_gid(number, index.into())
+                .ok()
+                .map(|entry| entry.gid)
+                .filter(|gid| !gid.is_unspecified())
+                .ok_or_else(|| format!("the table of port {number} has no GID at index {index}"))?,
+        };
+        Ok(Self {
+            context,
+            number,
+            attr,
+            gid,
+            gid_index,
+        })
+    }
+
+    /// Moves a new queue pair to where it takes receives, and allows its peer `access`.
+    ///
+    /// # Errors
+    ///
+    /// Of `ibv_modify_qp`.
+    pub fn init(&self, qp: &QueuePair, access: AccessFlags) -> Result<()> {
+        Ok(qp.modify(&QpAttr {
+            qp_state: Some(QpState::INIT),
+            pkey_index: Some(0),
+            port_num: Some(self.number),
+            qp_access_flags: Some(access),
+            ..QpAttr::default()
+        })?)
+    }
+
+    /// Connects a queue pair to the peer's: it receives, and then it sends.
+    ///
+    /// # Errors
+    ///
+    /// Of `ibv_modify_qp`.
+    pub fn connect(&self, qp: &QueuePair, peer: &Peer, terms: &Terms) -> Result<()> {
+        // One that has a global address is reached by it.
+        let grh = (!peer.gid.is_unspecified()).then(|| GlobalRoute {
+            dgid: peer.gid,
+            sgid_index: self.gid_index.unwrap_or(0),
+            hop_limit: 1,
+            ..GlobalRoute::default()
+        });
+        qp.modify(&QpAttr {
+            qp_state: Some(QpState::RTR),
+            ah_attr: Some(AhAttr {
+                grh,
+                dlid: peer.lid,
+                sl: terms.sl,
+                port_num: self.number,
+                ..AhAttr::default()
+            }),
+            path_mtu: Some(terms.mtu),
+            dest_qp_num: Some(peer.qp_num),
+            rq_psn: Some(peer.psn),
+            max_dest_rd_atomic: Some(1),
+            min_rnr_timer: Some(terms.min_rnr_timer),
+            ..QpAttr::default()
+        })?;
+        Ok(qp.modify(&QpAttr {
+            qp_state: Some(QpState::RTS),
+            timeout: Some(terms.timeout),
+            retry_cnt: Some(terms.retry_cnt),
+            rnr_retry: Some(terms.rnr_retry),
+            sq_psn: Some(terms.psn),
+            max_rd_atomic: Some(1),
+            ..QpAttr::default()
+        })?)
+    }
+}
+
+fn usual_gid(context: &Context, port: u8) -> Result<u8> {
+    let table = context.gid_table(port)?;
+    let usable = |ipv4: bool| {
+        table.iter().find(|entry| {
+            let is_ipv4 = entry.gid.octets()[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+            entry.gid_type == GidType::ROCE_V2 && is_ipv4 == ipv4
+        })
+    };
+    let entry = usable(true).or_else(|| usable(false));
+    let index = entry.and_then(|entry| u8::try_from(entry.gid_index).ok());
+    Ok(index.ok_or("the port has no GID of RoCE version 2; give its index")?)
+}
+
+/// What is to be known of the peer's queue pair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "made by programs, field by field"
+)]
+pub struct Peer {
+    /// The port's local address. 0 on Ethernet.
+    pub lid: u16,
+    /// The queue pair's number.
+    pub qp_num: u32,
+    /// The number of its first packet.
+    pub psn: u32,
+    /// The port's global address.
+    pub gid: Gid,
+}
+
+impl Peer {
+    /// As `ibv_rc_pingpong` has it on TCP: text, with a zero at its end.
+    #[must_use]
+    pub fn to_text(&self) -> [u8; 52] {
+        let Self {
+            lid,
+            qp_num,
+            psn,
+            gid,
+        } = self;
+        let gid = u128::from_be_bytes(gid.octets());
+        let text = format!("{lid:04x}:{qp_num:06x}:{psn:06x}:{gid:032x}\0");
+        text.as_bytes()
+            .try_into()
+            .expect("each field has its length: numbers of queue pairs and packets have 24 bits")
+    }
+
+    /// The inverse of [`to_text`](Self::to_text).
+    ///
+    /// # Errors
+    ///
+    /// That it is none.
+    pub fn from_text(bytes: &[u8; 52]) -> Result<Self> {
+        let peer = || {
+            let text = std::str::from_utf8(bytes).ok()?.strip_suffix('\0')?;
+            let [lid, qp_num, psn, gid] = text.split(':').collect::<Vec<_>>().try_into().ok()?;
+            let number = |field| u32::from_str_radix(field, 16).ok();
+            Some(Self {
+                lid: u16::try_from(number(lid)?).ok()?,
+                qp_num: number(qp_num)?,
+                psn: number(psn)?,
+                gid: Gid::new(u128::from_str_radix(gid, 16).ok()?.to_be_bytes()),
+            })
+        };
+        Ok(peer().ok_or("what the peer sent is no address: is it the same program?")?)
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            lid,
+            qp_num,
+            psn,
+            gid,
+        } = self;
+        write!(
+            f,
+            "LID {lid:#06x}, QPN {qp_num:#08x}, PSN {psn:#08x}, GID {gid}"
+        )
+    }
+}
+
+/// A number for a first packet. It should not be that of an earlier connection, of which packets may still be on their way.
+#[must_use]
+pub fn first_psn() -> u32 {
+    use std::hash::{BuildHasher, RandomState};
+    // It has 24 bits.
+    RandomState::new().hash_one(std::process::id()) as u32 & 0xff_ffff
+}
+
+/// A path MTU by its size in bytes, for options.
+///
+/// # Errors
+///
+/// The sizes that there are.
+pub fn mtu(bytes: &str) -> Result<Mtu, String> {
+    let all = [
+        Mtu::MTU_256,
+        Mtu::MTU_512,
+        Mtu::MTU_1024,
+        Mtu::MTU_2048,
+        Mtu::MTU_4096,
+    ];
+    let known = |mtu: &Mtu| mtu.bytes().is_some_and(|size| size.to_string() == bytes);
+    all.into_iter()
+        .find(known)
+        .ok_or_else(|| "it is 256, 512, 1024, 2048 or 4096".into())
+}
+
+/// What the two sides' programs have agreed on.
+#[derive(Clone, Copy, Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "made by programs, field by field"
+)]
+pub struct Terms {
+    /// The largest packet payload.
+    pub mtu: Mtu,
+    /// The service level.
+    pub sl: u8,
+    /// The number of this side's first packet.
+    pub psn: u32,
+    /// How long the peer waits when no receive is posted here, as a code.
+    pub min_rnr_timer: u8,
+    /// How long to wait for an acknowledgement: 4.096 µs × 2ⁿ.
+    pub timeout: u8,
+    /// How often to send again without one.
+    pub retry_cnt: u8,
+    /// How often to send again when the peer has no receive posted; 7 is without end.
+    pub rnr_retry: u8,
+}
+
+/// The TCP connection on which the programs meet: to the server, or from the first client that comes.
+///
+/// # Errors
+///
+/// That there is no connection.
+pub fn meet(server: Option<&str>, port: u16) -> Result<TcpStream> {
+    let stream = match server {
+        Some(host) => {
+            let address = lookup(host, port)?;
+            TcpStream::connect(address)
+                .map_err(|error| format!("cannot connect to {address} over TCP: {error}"))?
+        }
+        None => {
+            // IPv6 and IPv4, where there are both.
+            let listener =
+                TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)));
+            let listener =
+                listener.map_err(|error| format!("cannot listen on TCP port {port}: {error}"))?;
+            listener.accept()?.0
+        }
+    };
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// Says something to the peer, in one piece.
+///
+/// # Errors
+///
+/// Of the connection.
+pub fn tell(mut stream: &TcpStream, bytes: &[u8]) -> Result<()> {
+    Ok(stream.write_all(bytes)?)
+}
+
+/// Hears exactly so many bytes of the peer.
+///
+/// # Errors
+///
+/// That the peer is gone, or silent.
+pub fn hear<const LEN: usize>(mut stream: &TcpStream, what: &str) -> Result<[u8; LEN]> {
+    let mut bytes = [0; LEN];
+    stream
+        .read_exact(&mut bytes)
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => format!("the peer closed before it had sent {what}"),
+            io::ErrorKind::WouldBlock => {
+                format!("the peer did not send {what} within {PATIENCE:?}")
+            }
+            _ => format!("{what}: {error}"),
+        })?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_comes_back_as_it_went() {
+        let peer = Peer {
+            lid: 0xabc,
+            qp_num: 0x11,
+            psn: 0xff_fffe,
+            gid: Gid::new([7; 16]),
+        };
+        let text = peer.to_text();
+        assert_eq!(
+            &text[..],
+            b"0abc:000011:fffffe:07070707070707070707070707070707\0"
+        );
+        assert_eq!(Peer::from_text(&text).unwrap(), peer);
+        assert!(Peer::from_text(&[b':'; 52]).is_err());
+        assert!(Peer::from_text(&[0; 52]).is_err());
+    }
+}

@@ -1,0 +1,120 @@
+use crate::case::{Case, Ends, PAIRS, Ready, Side, Who};
+
+const PORT: Ready = Ready::Tcp(18515);
+
+/// The program of either. The C program needs the index of a GID on RoCE; ours finds one.
+fn side(who: Who, options: &str) -> Side {
+    match who {
+        Who::C => Side::new(who, "ibv_rc_pingpong", &format!("-g 1 {options}")),
+        Who::Rust => Side::new(who, "rc_pingpong", options),
+    }
+}
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (server, client) in PAIRS {
+        // What, the options of both, and how many bytes go both ways.
+        for (what, both, bytes) in [
+            ("as it comes", "", "8192000 bytes in"),
+            ("one byte, once", "-s 1 -n 1", "2 bytes in"),
+            ("64 KiB", "-s 65536 -n 100", "13107200 bytes in"),
+            ("sleeping", "-e -n 500", "4096000 bytes in"),
+            (
+                "sleeping, two receives",
+                "-e -r 2 -n 100",
+                "819200 bytes in",
+            ),
+            ("checked", "-c -s 20000 -n 100", "4000000 bytes in"),
+            ("path MTU 4096", "-m 4096 -n 200", "1638400 bytes in"),
+            ("path MTU 256", "-m 256 -n 50", "409600 bytes in"),
+            (
+                "device, port, service level",
+                "-d rxe0 -i 1 -l 3 -n 50",
+                "409600 bytes in",
+            ),
+            ("TCP port", "-p 19000 -n 50", "409600 bytes in"),
+        ] {
+            let port = if both.contains("19000") {
+                Ready::Tcp(19000)
+            } else {
+                PORT
+            };
+            let serving = side(server, both).says(bytes).says("usec/iter");
+            let asking = side(client, &format!("{both} {{server}}")).says(bytes);
+            let case = Case::new("rc_pingpong", what, port, serving, asking);
+            let quick = ["as it comes", "sleeping", "checked"];
+            cases.push(if quick.contains(&what) {
+                case.quick()
+            } else {
+                case
+            });
+        }
+        // The C program listens on IPv4 alone.
+        if server == Who::Rust {
+            let serving = side(server, "-n 50");
+            let asking = side(client, "-n 50 {server6}");
+            cases.push(Case::new(
+                "rc_pingpong",
+                "TCP over IPv6",
+                PORT,
+                serving,
+                asking,
+            ));
+        }
+    }
+    cases.extend(bad_input());
+    cases
+}
+
+fn bad_input() -> Vec<Case> {
+    let ours = |options: &str| side(Who::Rust, options).ends(Ends::Badly);
+    let bash = |line: &str| Side::new(Who::C, "bash", &format!("-c {line}")).ends(Ends::Somehow);
+    let case = |what, server, client| Case::new("rc_pingpong", what, PORT, server, client);
+    vec![
+        case(
+            "a GID index that is not there",
+            ours("").ends(Ends::WhenKilled),
+            ours("-g 200 {server}").says("no GID at index 200"),
+        ),
+        case(
+            "a device that is not there",
+            ours("").ends(Ends::WhenKilled),
+            ours("-d mlx9 {server}").says("there is no device mlx9"),
+        ),
+        case(
+            "a port that the device has not",
+            ours("").ends(Ends::WhenKilled),
+            ours("-i 7 {server}").says("port 7 of"),
+        ),
+        case(
+            "nobody listens on this port",
+            ours("").ends(Ends::WhenKilled),
+            ours("-p 19999 {server}").says("cannot connect to"),
+        ),
+        case(
+            "a client that closes at once",
+            ours("").says("closed before it had sent its address"),
+            bash("true>/dev/tcp/{server}/18515"),
+        ),
+        case(
+            "a client that sends zeros",
+            ours("").says("is no address"),
+            bash("head${IFS}-c52${IFS}/dev/zero>/dev/tcp/{server}/18515"),
+        ),
+        case(
+            "a client that sends less than an address",
+            ours("").says("closed before it had sent its address"),
+            bash("head${IFS}-c20${IFS}/dev/zero>/dev/tcp/{server}/18515"),
+        ),
+        case(
+            "the client's messages are longer",
+            ours("-s 100").says("failed"),
+            ours("-s 4096 {server}"),
+        ),
+        case(
+            "the server sends fewer messages",
+            ours("-n 10").ends(Ends::Somehow),
+            ours("-n 20 {server}"),
+        ),
+    ]
+}
