@@ -1,5 +1,6 @@
 //! The cases, a file for each program.
 
+mod rc_example;
 mod rc_pingpong;
 mod rdma_client;
 mod rping;
@@ -13,6 +14,7 @@ pub(crate) fn all() -> Vec<Case> {
         rdma_client::cases(),
         ucmatose::cases(),
         rc_pingpong::cases(),
+        rc_example::cases(),
     ]
     .into_iter()
     .flatten()
