@@ -310,7 +310,10 @@ pub fn hear<const LEN: usize>(mut stream: &TcpStream, what: &str) -> Result<[u8;
     stream
         .read_exact(&mut bytes)
         .map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => format!("the peer closed before it had sent {what}"),
+            // A peer that closes with something unread resets.
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+                format!("the peer closed before it had sent {what}")
+            }
             io::ErrorKind::WouldBlock => {
                 format!("the peer did not send {what} within {PATIENCE:?}")
             }
