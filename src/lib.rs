@@ -204,6 +204,7 @@ mod message;
 mod proto;
 mod region;
 mod remote_access;
+pub mod rsocket;
 mod send_buffer;
 pub mod status;
 mod sys;

@@ -13,6 +13,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("verbs", &["sys", "status"]),
     ("cm", &["verbs", "sys", "status"]),
     ("proto", &["status"]),
+    ("rsocket", &["cm", "verbs", "status"]),
     // The engine gives out what it makes of the handles' types, so these two lie side by side at the top.
     (
         "engine",

@@ -28,6 +28,20 @@ pub fn lookup(host: &str, port: u16) -> Result<SocketAddr> {
         .ok_or_else(|| format!("{host}: it has no address"))?)
 }
 
+/// A port space of datagrams by its number, for options.
+///
+/// # Errors
+///
+/// The numbers that there are.
+pub fn port_space(number: &str) -> Result<PortSpace, String> {
+    let digits = number.strip_prefix("0x");
+    match digits.map_or_else(|| number.parse(), |digits| u32::from_str_radix(digits, 16)) {
+        Ok(0x111) => Ok(PortSpace::UDP),
+        Ok(0x2) => Ok(PortSpace::IPOIB),
+        _ => Err("it is 0x111 for UDP or 0x2 for IPoIB".into()),
+    }
+}
+
 /// Waits for the connection manager's next event, which must be this one.
 ///
 /// # Errors
@@ -59,9 +73,27 @@ pub fn resolved(
     source: Option<SocketAddr>,
     address: SocketAddr,
 ) -> Result<CmId> {
+    resolved_on(events, ps, source, address, None)
+}
+
+/// As [`resolved`], on a route for this type of service.
+///
+/// # Errors
+///
+/// As [`step`].
+pub fn resolved_on(
+    events: &EventChannel,
+    ps: PortSpace,
+    source: Option<SocketAddr>,
+    address: SocketAddr,
+    tos: Option<u8>,
+) -> Result<CmId> {
     let mut id = CmId::new(events, ps, 0)?;
     id.resolve_addr(source, address, RESOLVE)?;
     step(events, CmEventType::ADDR_RESOLVED, 2 * RESOLVE)?;
+    if let Some(tos) = tos {
+        id.set_tos(tos)?;
+    }
     id.resolve_route(RESOLVE)?;
     step(events, CmEventType::ROUTE_RESOLVED, 2 * RESOLVE)?;
     Ok(id)

@@ -7,8 +7,11 @@ use hdrhistogram::Histogram;
 pub mod bare;
 pub mod cm;
 pub mod connection;
+pub mod datagrams;
 pub mod exchange;
 pub mod ping;
+pub mod socket;
+pub mod stream_test;
 pub mod transfer;
 
 /// What a step of an example comes to. Nothing is done about an error but to tell it.

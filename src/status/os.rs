@@ -1,5 +1,9 @@
 use std::{fmt, io};
 
+/// `ENOTSUPP` of the kernel's own `linux/errno.h`. It is not meant for programs, and the C library has no name for it, but the RDMA stack lets
+/// it through.
+const ENOTSUPP: i32 = 524;
+
 /// A call into the operating system, librdmacm or libibverbs that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OsError {
@@ -19,6 +23,13 @@ impl OsError {
 
 impl fmt::Display for OsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.errno == ENOTSUPP {
+            return write!(
+                f,
+                "{}: not supported by the kernel or its driver (os error {ENOTSUPP})",
+                self.call
+            );
+        }
         write!(
             f,
             "{}: {}",
@@ -39,5 +50,23 @@ impl std::error::Error for OsError {}
 impl From<OsError> for io::Error {
     fn from(error: OsError) -> Self {
         Self::new(Self::from_raw_os_error(error.errno).kind(), error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_own_number_has_words() {
+        let error = |errno| OsError::new("rdma_join_multicast", errno).to_string();
+        assert_eq!(
+            error(ENOTSUPP),
+            "rdma_join_multicast: not supported by the kernel or its driver (os error 524)"
+        );
+        assert_eq!(
+            error(libc::EINVAL),
+            "rdma_join_multicast: Invalid argument (os error 22)"
+        );
     }
 }

@@ -18,5 +18,10 @@ pub(crate) const RDMA_MAX_RESP_RES: u8 = 0xff;
 /// `RDMA_MAX_INIT_DEPTH` of `rdma/rdma_cma.h`: as deep as the device can.
 pub(crate) const RDMA_MAX_INIT_DEPTH: u8 = 0xff;
 
+/// `RDMA_CM_JOIN_MC_ATTR_ADDRESS` of `rdma/rdma_cma.h`: the group's address is given.
+pub(crate) const RDMA_CM_JOIN_MC_ATTR_ADDRESS: u32 = 1 << 0;
+/// `RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS` of `rdma/rdma_cma.h`: what kind of member to be is given.
+pub(crate) const RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS: u32 = 1 << 1;
+
 /// `IBV_ACCESS_OPTIONAL_RANGE` of `infiniband/verbs.h`: access flags that a kernel which does not know them may ignore.
 pub(crate) const IBV_ACCESS_OPTIONAL_RANGE: u32 = 0x3ff0_0000;

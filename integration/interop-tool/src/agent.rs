@@ -49,6 +49,7 @@ pub(crate) fn serve() -> Result<()> {
                 let port = port.parse()?;
                 let listens = || match *kind {
                     "cm" => cm_listens(port),
+                    "datagrams" => has_datagrams(),
                     _ => tcp_listens(port),
                 };
                 answer(&stream, until(server, listens)?)?;
@@ -103,6 +104,15 @@ fn cm_listens(port: u16) -> Result<bool> {
     let port = format!(":{port} ");
     let mut ids = std::str::from_utf8(&ids.stdout)?.lines();
     Ok(ids.any(|id| id.contains("LISTEN") && format!("{id} ").contains(&port)))
+}
+
+/// Whether somebody has a queue pair for datagrams. The kernel's own ones are of another type.
+fn has_datagrams() -> Result<bool> {
+    let queue_pairs = Command::new("rdma")
+        .args(["resource", "show", "qp"])
+        .output()?;
+    let queue_pairs = std::str::from_utf8(&queue_pairs.stdout)?;
+    Ok(queue_pairs.lines().any(|qp| qp.contains("type UD ")))
 }
 
 /// Whether a TCP socket listens on this port.

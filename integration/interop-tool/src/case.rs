@@ -55,6 +55,8 @@ pub(crate) enum Ready {
     Cm(u16),
     /// When a TCP socket does.
     Tcp(u16),
+    /// When there is a queue pair for datagrams.
+    Datagrams,
 }
 
 impl Side {

@@ -54,11 +54,12 @@ impl Agent {
         let (kind, port) = match ready {
             Ready::Cm(port) => ("cm", port),
             Ready::Tcp(port) => ("tcp", port),
+            Ready::Datagrams => ("datagrams", 0),
         };
         match self.ask(&format!("await {kind} {port}"))?.as_str() {
             // One that has ended says why.
             "ready" | "ended" => Ok(()),
-            _ => Err(format!("the server does not listen on port {port}").into()),
+            _ => Err(format!("the server is not ready: {kind} {port}").into()),
         }
     }
 

@@ -8,7 +8,10 @@ use libc::c_int;
 use super::{CmId, Local};
 use crate::{
     status::{CmEventType, OsError},
-    sys::{cvt, ffi, sockaddr},
+    sys::{
+        consts::{RDMA_CM_JOIN_MC_ATTR_ADDRESS, RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS},
+        cvt, ffi, sockaddr,
+    },
 };
 
 impl CmId {
@@ -22,17 +25,47 @@ impl CmId {
     /// Of [`rdma_join_multicast(3)`](https://man7.org/linux/man-pages/man3/rdma_join_multicast.3.html).
     #[doc(alias = "rdma_join_multicast")]
     pub fn join_multicast(&mut self, group: SocketAddr) -> Result<(), OsError> {
-        const CALL: &str = "rdma_join_multicast";
+        let call = "rdma_join_multicast";
+        self.join(call, group, |id, addr| {
+            // SAFETY: the id exists and is locked, and so does the address. The context is never followed.
+            unsafe { ffi::rdma_join_multicast(id, addr, ptr::null_mut()) }
+        })
+    }
+
+    /// Joins a multicast group to send to it only: as [`join_multicast`](Self::join_multicast), but nothing need be forwarded to here.
+    ///
+    /// # Errors
+    ///
+    /// Of [`rdma_join_multicast_ex(3)`](https://man7.org/linux/man-pages/man3/rdma_join_multicast_ex.3.html); `EOPNOTSUPP` where the
+    /// subnet manager knows no such members.
+    #[doc(alias = "rdma_join_multicast_ex")]
+    pub fn join_multicast_send_only(&mut self, group: SocketAddr) -> Result<(), OsError> {
+        let call = "rdma_join_multicast_ex";
+        let flags = ffi::rdma_cm_mc_join_flags::RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
+        self.join(call, group, |id, addr| {
+            let mut attr = ffi::rdma_cm_join_mc_attr_ex {
+                comp_mask: RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS,
+                join_flags: flags.0,
+                addr,
+            };
+            // SAFETY: the id exists and is locked, and so do attributes and address. The context is never followed.
+            unsafe { ffi::rdma_join_multicast_ex(id, &raw mut attr, ptr::null_mut()) }
+        })
+    }
+
+    fn join(
+        &mut self,
+        call: &'static str,
+        group: SocketAddr,
+        join: impl FnOnce(*mut ffi::rdma_cm_id, *mut libc::sockaddr) -> c_int,
+    ) -> Result<(), OsError> {
         let mut addr = sockaddr::from_std(group);
         self.inner.with(|id, local| {
-            // SAFETY: the id exists and is locked; the address is a local of the size of any. The context is never followed.
-            let ret =
-                unsafe { ffi::rdma_join_multicast(id, (&raw mut addr).cast(), ptr::null_mut()) };
-            cvt(CALL, ret)?;
+            cvt(call, join(id, (&raw mut addr).cast()))?;
             local.groups.push(group);
             Ok::<_, OsError>(())
         })?;
-        self.complete(CALL, &[CmEventType::MULTICAST_JOIN])
+        self.complete(call, &[CmEventType::MULTICAST_JOIN])
     }
 
     /// Leaves a multicast group.

@@ -1,10 +1,13 @@
 //! The cases, a file for each program.
 
+mod mckey;
 mod rc_example;
 mod rc_pingpong;
 mod rdma_client;
 mod rping;
+mod rstream;
 mod ucmatose;
+mod udaddy;
 
 use crate::case::Case;
 
@@ -15,6 +18,9 @@ pub(crate) fn all() -> Vec<Case> {
         ucmatose::cases(),
         rc_pingpong::cases(),
         rc_example::cases(),
+        udaddy::cases(),
+        mckey::cases(),
+        rstream::cases(),
     ]
     .into_iter()
     .flatten()

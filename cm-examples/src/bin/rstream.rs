@@ -1,0 +1,295 @@
+//! How fast a stream of bytes is, over RDMA or over TCP with the same code. It speaks to the C program of the same name, whose stream is
+//! librdmacm's `rsocket`; and with `-T s` to anything of that name over TCP, in C also under `librspreload.so`.
+//!
+//! Run `rstream` on one host and `rstream -s ADDR` on another. A stream is used as a TCP stream is: connect or accept, then read and write. What
+//! is different is below: a write goes right into the peer's memory, and waits when that is full.
+//!
+//! Each test is a transfer from the client to the server, and one back, many times. By default there are tests of latency, one transfer at
+//! a time, on one connection, and then tests of bandwidth, many in a row, on another.
+
+use std::{
+    io::{self, Read, Write},
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::Parser;
+use cm_examples::{
+    Result,
+    cm::lookup,
+    end, init_debug,
+    socket::{Acceptor, Socket},
+    stream_test::{HEADER, Plan, StreamTest, Way},
+};
+use rdmsg::{
+    cm::{AddrInfo, AddrInfoHints},
+    rsocket::Config,
+};
+
+/// Measure streams of bytes over RDMA or TCP
+#[derive(Parser, Clone)]
+struct Options {
+    /// The server's address. Without it this is the server
+    #[arg(short, value_name = "ADDRESS")]
+    server: Option<String>,
+    /// Address to listen on [default: any]
+    #[arg(short, value_name = "ADDRESS")]
+    bind: Option<String>,
+    /// What addresses look like
+    #[arg(short, default_value = "name", value_parser = ["name", "ip", "gid"])]
+    format: String,
+    /// Bytes of the buffers for sending and for receiving
+    #[arg(short = 'B', default_value_t = 512 << 10, value_parser = clap::value_parser!(u32).range(1..=512 << 20))]
+    buffer: u32,
+    /// Bytes that are sent inline [default: 64 for latency, 0 for bandwidth]
+    #[arg(short, value_name = "BYTES")]
+    inline: Option<u32>,
+    /// One test, with so many transfers to and fro; the same on both sides
+    #[arg(short = 'I', value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    iterations: Option<u32>,
+    /// One test, with so many transfers in a row; the same on both sides
+    #[arg(short = 'C', value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    count: Option<u32>,
+    /// One test, with transfers of so many bytes, or `all` for more tests; the same on both sides
+    #[arg(short = 'S', value_name = "BYTES|all")]
+    size: Option<String>,
+    /// Port
+    #[arg(short, default_value_t = 7471)]
+    port: u16,
+    /// Make sure each so many seconds that the peer is there
+    #[arg(short, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    keepalive: Option<u64>,
+    /// s[ocket]: TCP; a[sync]: wait before each call; b[lock]: calls wait by themselves; n[onblock]: the default, wait when a call would have to;
+    /// f[ork]: TCP, and the server serves in a thread of its own; r[esolve]: librdmacm finds the address; v[erify]: check every byte
+    #[arg(short = 'T', value_name = "OPTION")]
+    test: Vec<Test>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Test {
+    #[value(alias = "s")]
+    Socket,
+    #[value(alias = "a")]
+    Async,
+    #[value(alias = "b")]
+    Block,
+    #[value(alias = "f")]
+    Fork,
+    #[value(alias = "n")]
+    Nonblock,
+    #[value(alias = "r")]
+    Resolve,
+    #[value(alias = "v")]
+    Verify,
+}
+
+/// How long nothing may come from the peer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What the sides send each other before each test: so many bytes.
+const SYNC: usize = 16;
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    init_debug(false);
+    end("rstream", run(&options))
+}
+
+fn run(options: &Options) -> Result<()> {
+    let plans = plans(options)?;
+    if options.format == "gid" {
+        return Err("GIDs as addresses (AF_IB) are not supported: give an IP address".into());
+    }
+    println!("{HEADER}");
+    let Some(server) = &options.server else {
+        let address = lookup(options.bind.as_deref().unwrap_or("0.0.0.0"), options.port)?;
+        let config = options.config(&plans[0]);
+        let acceptor = Acceptor::bind(address, config.as_ref())?;
+        for plan in plans {
+            let socket = acceptor.accept()?;
+            if options.has(Test::Fork) {
+                let own = options.clone();
+                let serving = thread::spawn(move || Side::new(socket, &own)?.run(&plan));
+                serving.join().map_err(|_| "a server's thread panicked")??;
+            } else {
+                Side::new(socket, options)?.run(&plan)?;
+            }
+        }
+        return Ok(());
+    };
+    let address = if options.has(Test::Resolve) {
+        let port = options.port.to_string();
+        let found = AddrInfo::new(Some(server), &port, AddrInfoHints::default())?;
+        found.dst_addr().ok_or("it has no address")?
+    } else {
+        lookup(server, options.port)?
+    };
+    for plan in plans {
+        let socket = Socket::connect(address, options.config(&plan).as_ref())
+            .map_err(|error| format!("cannot connect to {address}: {error}"))?;
+        Side::new(socket, options)?.run(&plan)?;
+    }
+    Ok(())
+}
+
+/// What is to be done, connection by connection.
+fn plans(options: &Options) -> Result<Vec<Plan>> {
+    let size = match options.size.as_deref() {
+        None | Some("all") => None,
+        Some(size) => {
+            let size: u32 = size
+                .parse()
+                .map_err(|_| format!("-S is a number of bytes, or all: {size} is neither"))?;
+            if size == 0 {
+                return Err("-S: a transfer has at least one byte".into());
+            }
+            Some(size as usize)
+        }
+    };
+    let custom = size.is_some() || options.iterations.is_some() || options.count.is_some();
+    Ok(if custom {
+        vec![Plan::custom(size, options.count, options.iterations)]
+    } else {
+        let all = options.size.is_some();
+        vec![Plan::latency(all), Plan::bandwidth(all)]
+    })
+}
+
+impl Options {
+    fn has(&self, test: Test) -> bool {
+        self.test.contains(&test)
+    }
+
+    /// How RDMA is to be used, if it is.
+    fn config(&self, plan: &Plan) -> Option<Config> {
+        if self.has(Test::Socket) || self.has(Test::Fork) {
+            return None;
+        }
+        let mut config = Config::default();
+        // Sockets have twice of what is asked for.
+        config.send_buffer = 2 * self.buffer as usize;
+        config.receive_buffer = 2 * self.buffer as usize;
+        config.inline = self.inline.unwrap_or(plan.inline);
+        Some(config)
+    }
+}
+
+/// One end of a connection.
+struct Side {
+    socket: Socket,
+    is_client: bool,
+    /// Wait before each call, or when a call would have to; otherwise calls wait by themselves.
+    wait_first: bool,
+    verify: bool,
+    buffer: Vec<u8>,
+    /// The next byte to send, and to receive, where they are checked.
+    sent: u8,
+    received: u8,
+}
+
+impl Side {
+    fn new(socket: Socket, options: &Options) -> Result<Self> {
+        if options.has(Test::Block) {
+            socket.set_timeout(PATIENCE)?;
+        } else {
+            socket.set_nonblocking(true)?;
+        }
+        if let Some(seconds) = options.keepalive {
+            socket.set_keepalive(Duration::from_secs(seconds))?;
+        }
+        Ok(Self {
+            socket,
+            is_client: options.server.is_some(),
+            wait_first: options.has(Test::Async),
+            verify: options.has(Test::Verify),
+            buffer: Vec::new(),
+            sent: 0,
+            received: 0,
+        })
+    }
+
+    fn run(mut self, plan: &Plan) -> Result<()> {
+        let hint = "-I, -C, -S and -T v must be the same on both sides";
+        for test in &plan.tests {
+            self.test(test)
+                .map_err(|error| format!("{}: {error}: {hint}", test.name))?;
+        }
+        // The peer may have closed already.
+        let _ = self.socket.shutdown();
+        Ok(())
+    }
+
+    fn test(&mut self, test: &StreamTest) -> Result<()> {
+        self.buffer.resize(test.size.max(SYNC), 0);
+        for way in Way::BOTH {
+            self.transfer(way, SYNC)?;
+        }
+        let start = Instant::now();
+        for _ in 0..test.iterations {
+            for way in Way::BOTH {
+                for _ in 0..test.count {
+                    self.transfer(way, test.size)?;
+                }
+            }
+        }
+        println!("{}", test.line(start.elapsed()));
+        Ok(())
+    }
+
+    fn transfer(&mut self, way: Way, len: usize) -> Result<()> {
+        if (way == Way::ToServer) == self.is_client {
+            self.send(len)
+        } else {
+            self.receive(len)
+        }
+    }
+
+    fn send(&mut self, len: usize) -> Result<()> {
+        if self.verify {
+            for byte in &mut self.buffer[..len] {
+                *byte = self.sent;
+                self.sent = self.sent.wrapping_add(1);
+            }
+        }
+        let mut at = 0;
+        while at < len {
+            if self.wait_first {
+                self.socket.wait_writable(PATIENCE)?;
+            }
+            match self.socket.write(&self.buffer[at..len]) {
+                Ok(count) => at += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.socket.wait_writable(PATIENCE)?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, len: usize) -> Result<()> {
+        let mut at = 0;
+        while at < len {
+            if self.wait_first {
+                self.socket.wait_readable(PATIENCE)?;
+            }
+            match self.socket.read(&mut self.buffer[at..len]) {
+                Ok(0) => {
+                    return Err(format!("the peer has closed, {} bytes early", len - at).into());
+                }
+                Ok(count) => at += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.socket.wait_readable(PATIENCE)?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        for (at, byte) in self.buffer[..len].iter().enumerate() {
+            if self.verify && *byte != self.received.wrapping_add(at as u8) {
+                return Err(format!("data verification failed at byte {at} of {len}").into());
+            }
+        }
+        self.received = self.received.wrapping_add(len as u8);
+        Ok(())
+    }
+}

@@ -1,0 +1,158 @@
+//! Datagrams between two hosts that find each other through the connection manager. It speaks to the C program of the same name.
+//!
+//! Run `udaddy` on one host and `udaddy -s ADDR` on another. There is no connection: the connection manager only tells the client the way to
+//! the server, the number of its queue pair, and the key that it wants to see in each datagram. With that the client sends. The
+//! server learns the way back from what it receives: the sender's address is in the header in front of the datagram, the number of
+//! its queue pair travels along as immediate data.
+
+use std::{net::SocketAddr, process::ExitCode, time::Duration};
+
+use clap::Parser;
+use cm_examples::{
+    Result,
+    cm::{lookup, port_space, resolved_on, step},
+    datagrams::Datagrams,
+    end, init_debug,
+};
+use rdmsg::{
+    cm::{CmId, ConnParam, EventChannel, PortSpace},
+    status::CmEventType,
+};
+
+/// Exchange datagrams between two hosts
+#[derive(Parser)]
+struct Options {
+    /// The server's address. Without it this is the server
+    #[arg(short, value_name = "ADDRESS")]
+    server: Option<String>,
+    /// Address to listen on, or to send from [default: any]
+    #[arg(short, value_name = "ADDRESS")]
+    bind: Option<String>,
+    /// What addresses look like
+    #[arg(short, default_value = "name", value_parser = ["name", "ip", "ipv6", "gid"])]
+    format: String,
+    /// Port space
+    #[arg(short = 'P', default_value = "udp", value_parser = ["udp", "ipoib"])]
+    space: String,
+    /// Peers, each with a queue pair of its own; the same on both sides
+    #[arg(short, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    connections: u16,
+    /// Datagrams each way for each of them; the same on both sides
+    #[arg(short = 'C', default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=10000))]
+    count: u32,
+    /// Bytes of a datagram, which is one packet; the same on both sides
+    #[arg(short = 'S', default_value_t = 100)]
+    size: u32,
+    /// Type of service
+    #[arg(short, value_name = "TOS")]
+    tos: Option<u8>,
+    /// Port space by its number: 0x111 for UDP (default), 0x2 for IPoIB
+    #[arg(short, value_name = "NUMBER", value_parser = port_space)]
+    port_space: Option<PortSpace>,
+}
+
+/// The port is always this one.
+const PORT: u16 = 7174;
+/// How long a step, or the first answer, may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    init_debug(false);
+    let result = match &options.server {
+        Some(server) => ask(&options, server),
+        None => serve(&options),
+    };
+    println!("test complete");
+    println!("return status {}", if result.is_ok() { 0 } else { -1 });
+    end("udaddy", result)
+}
+
+fn serve(options: &Options) -> Result<()> {
+    println!("udaddy: starting server");
+    let address = options.address(options.bind.as_deref().unwrap_or("0.0.0.0"), PORT)?;
+    let events = EventChannel::new()?;
+    let mut listener = CmId::new(&events, options.space(), 0)?;
+    listener.bind_addr(address)?;
+    listener.listen(0)?;
+    let mut all = Vec::new();
+    while all.len() < usize::from(options.connections) {
+        // As long as it takes: a server waits for its clients.
+        let Some(mut event) = events.wait_event(Duration::MAX)? else {
+            continue;
+        };
+        let Some(id) = event.take_request() else {
+            return Err(format!("{}: {}", event.event(), event.cm_status()).into());
+        };
+        let mut datagrams = Datagrams::new(id, options.count, options.size)?;
+        // An id of datagrams does not tell by itself which queue pair is meant.
+        let param = ConnParam {
+            qp_num: datagrams.qp_num(),
+            ..ConnParam::default()
+        };
+        datagrams.id.accept(&param)?;
+        all.push(datagrams);
+    }
+    if options.count > 0 {
+        println!("receiving data transfers");
+        for datagrams in &mut all {
+            datagrams.wait_received(PATIENCE)?;
+        }
+        println!("sending replies");
+        for datagrams in &mut all {
+            datagrams.send()?;
+            datagrams.wait_sent()?;
+        }
+        println!("data transfers complete");
+    }
+    Ok(())
+}
+
+fn ask(options: &Options, server: &str) -> Result<()> {
+    println!("udaddy: starting client");
+    let server = options.address(server, PORT)?;
+    let source = match &options.bind {
+        Some(host) => Some(options.address(host, 0)?),
+        None => None,
+    };
+    println!("udaddy: connecting");
+    let mut all = Vec::new();
+    for _ in 0..options.connections {
+        let events = EventChannel::new()?;
+        let id = resolved_on(&events, options.space(), source, server, options.tos)?;
+        let mut datagrams = Datagrams::new(id, options.count, options.size)?;
+        datagrams.id.connect(&ConnParam::default())?;
+        let event = step(&events, CmEventType::ESTABLISHED, PATIENCE)?;
+        let peer = event.ud().ok_or("an answer that names no queue pair")?;
+        datagrams.set_peer(&peer.ah_attr, peer.qp_num, peer.qkey)?;
+        all.push(datagrams);
+    }
+    if options.count > 0 {
+        println!("initiating data transfers");
+        all.iter().try_for_each(Datagrams::send)?;
+        println!("receiving data transfers");
+        for datagrams in &mut all {
+            datagrams.wait_received(PATIENCE)?;
+        }
+        println!("data transfers complete");
+    }
+    Ok(())
+}
+
+impl Options {
+    fn space(&self) -> PortSpace {
+        let named = if self.space == "ipoib" {
+            PortSpace::IPOIB
+        } else {
+            PortSpace::UDP
+        };
+        self.port_space.unwrap_or(named)
+    }
+
+    fn address(&self, host: &str, port: u16) -> Result<SocketAddr> {
+        if self.format == "gid" {
+            return Err("GIDs as addresses (AF_IB) are not supported: give an IP address".into());
+        }
+        lookup(host, port)
+    }
+}

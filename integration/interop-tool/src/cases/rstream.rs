@@ -1,0 +1,155 @@
+use crate::case::{Case, Ends, PAIRS, Ready, Side, Who};
+
+const CM: Ready = Ready::Cm(7471);
+const TCP: Ready = Ready::Tcp(7471);
+
+fn side(who: Who, options: &str) -> Side {
+    Side::new(who, "rstream", options)
+}
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (server, client) in PAIRS {
+        // What, the options of both, of the server, of the client, and where the server can be seen.
+        for (what, both, from, to, ready) in [
+            ("one test, checked", "-S 1000 -T v", "", "{server}", CM),
+            (
+                "one byte at a time, checked",
+                "-S 1 -C 1 -I 1000 -T v",
+                "",
+                "{server}",
+                CM,
+            ),
+            (
+                "1000 transfers in a row, more than there are credits for",
+                "-S 1 -C 1000 -I 5 -T v",
+                "",
+                "{server}",
+                CM,
+            ),
+            (
+                "64 KiB, checked",
+                "-S 65536 -C 200 -T v",
+                "",
+                "{server}",
+                CM,
+            ),
+            (
+                "3 MiB, larger than the buffers, checked",
+                "-S 3145728 -C 5 -T v",
+                "",
+                "{server}",
+                CM,
+            ),
+            (
+                "sizes that fit nothing, small buffers",
+                "-S 12347 -C 300 -T v -B 5000",
+                "",
+                "{server}",
+                CM,
+            ),
+            ("calls that block", "-S 5000 -T b -T v", "", "{server}", CM),
+            ("waiting first", "-S 5000 -T a -T v", "", "{server}", CM),
+            ("IPv6", "-S 5000 -T v", "-b {server6}", "{server6}", CM),
+            ("inline", "-S 200 -i 200 -T v", "", "{server}", CM),
+            ("keepalive", "-S 5000 -k 1 -T v", "", "{server}", CM),
+            (
+                "librdmacm finds the address",
+                "-S 5000 -T r -T v -p 7472",
+                "-b {server}",
+                "{server}",
+                Ready::Cm(7472),
+            ),
+            ("over TCP", "-S 5000 -T s -T v", "", "{server}", TCP),
+        ] {
+            let serving = side(server, &format!("{both} {from}")).says("custom");
+            let asking = side(client, &format!("{both} -s {to}")).says("custom");
+            let case = Case::new("rstream", what, ready, serving, asking).seconds(60);
+            let quick = ["one test, checked", "64 KiB, checked", "IPv6"];
+            cases.push(if quick.contains(&what) {
+                case.quick()
+            } else {
+                case
+            });
+        }
+    }
+    // It takes minutes, so only one has it.
+    cases.push(
+        Case::new(
+            "rstream",
+            "as it comes: two connections",
+            CM,
+            side(Who::C, "").says("1m_bw"),
+            side(Who::Rust, "-s {server}").says("1m_bw"),
+        )
+        .seconds(300),
+    );
+    cases.extend(preloaded());
+    cases.extend(bad_input());
+    cases
+}
+
+/// A TCP program in C that knows nothing of RDMA: its calls go to rsockets.
+fn preloaded() -> Vec<Case> {
+    let tcp = |options: &str| {
+        let preload = "LD_PRELOAD=/usr/$LIB/rsocket/librspreload.so.1 rstream -T s";
+        Side::new(Who::C, "env", &format!("{preload} {options}"))
+    };
+    let both = "-S 5000 -I 20 -C 10 -T v -T b";
+    let case = |what, server, client| Case::new("rstream", what, CM, server, client).quick();
+    vec![
+        case(
+            "a TCP client under librspreload.so",
+            side(Who::Rust, both).says("custom"),
+            tcp(&format!("{both} -s {{server}}")).says("custom"),
+        ),
+        case(
+            "a TCP server under librspreload.so",
+            tcp(both).says("custom"),
+            side(Who::Rust, &format!("{both} -s {{server}}")).says("custom"),
+        ),
+    ]
+}
+
+fn bad_input() -> Vec<Case> {
+    let ours = |options: &str| side(Who::Rust, options).ends(Ends::Badly);
+    let case = |what, server, client| Case::new("rstream", what, CM, server, client);
+    vec![
+        case(
+            "nobody listens on this port",
+            ours("").ends(Ends::WhenKilled),
+            ours("-s {server} -p 7999").says("refused"),
+        ),
+        case(
+            "a client that is no rsocket",
+            ours("").ends(Ends::WhenKilled),
+            Side::new(Who::C, "rdma_client", "-s {server} -p 7471").ends(Ends::Badly),
+        ),
+        case(
+            "a server that is no rsocket",
+            Side::new(Who::C, "rdma_server", "-p 7471").ends(Ends::Somehow),
+            ours("-s {server}").says("no rsocket"),
+        )
+        .seconds(5),
+        case(
+            "the server expects more",
+            ours("-S 1000 -C 10").says("must be the same"),
+            side(Who::C, "-S 1000 -C 5 -s {server}").ends(Ends::Somehow),
+        ),
+        case(
+            "a client that is killed",
+            ours("").says("must be the same"),
+            Side::new(Who::C, "timeout", "-s KILL 1 rstream -s {server}").ends(Ends::Somehow),
+        ),
+        case(
+            "a server that is killed",
+            Side::new(Who::C, "timeout", "-s KILL 2 rstream").ends(Ends::Somehow),
+            ours("-s {server}").says("must be the same"),
+        ),
+        case(
+            "a size that is none",
+            ours("").ends(Ends::WhenKilled),
+            ours("-S many -s {server}").says("many is neither"),
+        ),
+    ]
+}

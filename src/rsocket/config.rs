@@ -1,0 +1,55 @@
+use std::{io, time::Duration};
+
+/// How a stream is to behave. The defaults are those of librdmacm.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Config {
+    /// Bytes that may be written and not yet acknowledged by the peer's device. Default 128 KiB.
+    pub send_buffer: usize,
+    /// Bytes that may come in and not yet be read: from 2 bytes to 2 GiB. Default 128 KiB.
+    pub receive_buffer: usize,
+    /// Writes of the peer that may come in and not yet be read: from 2 to 32767. Default 384.
+    pub receive_queue: u16,
+    /// Writes that may be under way: at least 1. Default 384.
+    pub send_queue: u16,
+    /// Writes up to so many bytes are handed to the device within the work request, if it allows so many. Default 64.
+    pub inline: u32,
+    /// How long connecting may take. Default 10 s.
+    pub connect_timeout: Duration,
+    /// How long closing waits for what was written to arrive. Default 10 s.
+    pub linger: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            send_buffer: 128 << 10,
+            receive_buffer: 128 << 10,
+            receive_queue: 384,
+            send_queue: 384,
+            inline: 64,
+            connect_timeout: Duration::from_secs(10),
+            linger: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Config {
+    /// Refuses what no stream can be made of.
+    pub(super) fn check(&self) -> io::Result<()> {
+        let wrong = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        if self.send_buffer == 0 {
+            return wrong("send_buffer must not be 0");
+        }
+        if !(2..=2 << 30).contains(&self.receive_buffer) {
+            return wrong("receive_buffer must be from 2 bytes to 2 GiB");
+        }
+        if !(2..=32767).contains(&self.receive_queue) {
+            return wrong("receive_queue must be from 2 to 32767");
+        }
+        if self.send_queue == 0 {
+            return wrong("send_queue must not be 0");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+use std::{
+    io,
+    net::{SocketAddr, ToSocketAddrs},
+    os::fd::{AsFd, BorrowedFd},
+    time::Duration,
+};
+
+use super::{Config, Stream, wire::ConnData};
+use crate::{
+    cm::{CmEvent, CmId, EventChannel, PortSpace},
+    status::CmEventType,
+};
+
+/// Requests that may wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// A socket that [`Stream`]s, and rsockets of C programs, connect to.
+#[derive(Debug)]
+pub struct Listener {
+    id: CmId,
+    events: EventChannel,
+    config: Config,
+}
+
+impl Listener {
+    /// Listens on the first of these addresses that there is. Port 0 is for any.
+    ///
+    /// # Errors
+    ///
+    /// `AddrInUse`, `AddrNotAvailable`, and others of `rdma_bind_addr` and `rdma_listen`.
+    pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
+        Self::bind_with(address, &Config::default())
+    }
+
+    /// As [`bind`](Self::bind), with another configuration for the streams.
+    ///
+    /// # Errors
+    ///
+    /// As `bind`, and `InvalidInput` for a configuration that no stream can be made of.
+    pub fn bind_with(address: impl ToSocketAddrs, config: &Config) -> io::Result<Self> {
+        config.check()?;
+        let mut result = Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "no address behind this name",
+        ));
+        for address in address.to_socket_addrs()? {
+            result = Self::bind_one(address, config);
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
+    }
+
+    fn bind_one(address: SocketAddr, config: &Config) -> io::Result<Self> {
+        let events = EventChannel::new()?;
+        let mut id = CmId::new(&events, PortSpace::TCP, 0)?;
+        id.bind_addr(address)?;
+        id.listen(BACKLOG)?;
+        Ok(Self {
+            id,
+            events,
+            config: config.clone(),
+        })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    ///
+    /// `AddrNotAvailable`: nowhere.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        let none = || io::ErrorKind::AddrNotAvailable.into();
+        self.id.local_addr().ok_or_else(none)
+    }
+
+    /// Waits for the next connection. A request that is none of an rsocket, or cannot be served, is rejected, and the waiting goes on.
+    ///
+    /// # Errors
+    ///
+    /// The device is gone.
+    pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
+        loop {
+            let Some(mut event) = self.events.wait_event(Duration::MAX)? else {
+                continue;
+            };
+            let request = (event.event(), event.take_request());
+            let (CmEventType::CONNECT_REQUEST, Some(id)) = request else {
+                let text = format!("{}: {}", event.event(), event.cm_status());
+                return Err(io::Error::new(io::ErrorKind::NotConnected, text));
+            };
+            match self.serve(id, &event) {
+                Ok(stream) => {
+                    let peer = stream.peer_addr()?;
+                    return Ok((stream, peer));
+                }
+                // Dropping its id has rejected the request.
+                Err(error) => log::warn!("rsocket: a request is rejected: {error}"),
+            }
+        }
+    }
+
+    fn serve(&self, mut id: CmId, event: &CmEvent) -> io::Result<Stream> {
+        let Some(peer) = ConnData::from_bytes(event.private_data()) else {
+            id.reject(&[])?;
+            let text = "the peer is no rsocket of this version";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        };
+        let events = EventChannel::new()?;
+        id.migrate(&events)?;
+        Stream::accept(id, events, peer, &self.config)
+    }
+}
+
+/// Readable when there is a connection to accept.
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+}

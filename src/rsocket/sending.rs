@@ -1,0 +1,128 @@
+use std::collections::VecDeque;
+
+use super::wire::Window;
+
+/// How many windows a peer has in its table. They are used in turn.
+pub(super) const WINDOWS: u32 = 2;
+
+/// What the peer allows this side to write, and where.
+#[derive(Debug)]
+pub(super) struct Sending {
+    /// The number of the next write.
+    next: u16,
+    /// The number of the first write that is not allowed.
+    limit: u16,
+    /// What is left of the windows that the peer has told of, the one in use first.
+    windows: VecDeque<Window>,
+    /// The place in the table where the peer puts its next window.
+    place: u32,
+}
+
+impl Sending {
+    /// As a connection starts: the first window comes with the peer's private data, the next one in the second place.
+    pub(super) fn new(credits: u16, first: Window) -> Self {
+        Self {
+            next: 0,
+            limit: credits,
+            windows: VecDeque::from([first]),
+            place: 1,
+        }
+    }
+
+    /// Where up to `want` bytes may be written now, and how many.
+    pub(super) fn room(&self, want: usize) -> Option<Window> {
+        if self.next == self.limit {
+            return None;
+        }
+        let window = self.windows.front()?;
+        Some(Window {
+            length: u32::try_from(want).map_or(window.length, |want| want.min(window.length)),
+            ..*window
+        })
+    }
+
+    /// So many bytes were written where [`room`](Self::room) said.
+    pub(super) fn wrote(&mut self, length: u32) {
+        self.next = self.next.wrapping_add(1);
+        if let Some(window) = self.windows.front_mut() {
+            window.addr = window.addr.wrapping_add(length.into());
+            window.length -= length;
+            if window.length == 0 {
+                self.windows.pop_front();
+            }
+        }
+    }
+
+    /// The peer allows writes up to this number. It may have put a window into its place of the table: `take` takes it from there.
+    ///
+    /// A window that is not complete yet is left for later: its own announcement is still on its way.
+    pub(super) fn allowed(&mut self, limit: u16, take: impl FnOnce(u32) -> Option<Window>) {
+        self.limit = limit;
+        // A peer that has told of all its windows has no other.
+        if self.windows.len() < WINDOWS as usize
+            && let Some(window) = take(self.place)
+        {
+            self.windows.push_back(window);
+            self.place = (self.place + 1) % WINDOWS;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(addr: u64, length: u32) -> Window {
+        Window {
+            addr,
+            rkey: 7,
+            length,
+        }
+    }
+
+    #[test]
+    fn windows_are_filled_in_turn() {
+        let mut sending = Sending::new(100, window(1000, 10));
+        sending.allowed(100, |place| {
+            assert_eq!(place, 1);
+            Some(window(2000, 5))
+        });
+        assert_eq!(sending.room(4), Some(window(1000, 4)));
+        sending.wrote(4);
+        // Not beyond the window's end, nor into the next one.
+        assert_eq!(sending.room(100), Some(window(1004, 6)));
+        sending.wrote(6);
+        assert_eq!(sending.room(100), Some(window(2000, 5)));
+        sending.wrote(5);
+        assert_eq!(sending.room(1), None);
+        sending.allowed(100, |place| {
+            assert_eq!(place, 0);
+            Some(window(1000, 10))
+        });
+        assert_eq!(sending.room(usize::MAX), Some(window(1000, 10)));
+    }
+
+    #[test]
+    fn credits_run_out_and_wrap() {
+        let mut sending = Sending::new(2, window(0, 1 << 20));
+        for limit in (4..200_000_u32).step_by(2) {
+            for _ in 0..2 {
+                assert!(sending.room(1).is_some());
+                sending.wrote(1);
+            }
+            assert_eq!(sending.room(1), None);
+            sending.allowed(limit as u16, |_| None);
+            if sending.windows.is_empty() {
+                sending.allowed(limit as u16, |_| Some(window(0, 1 << 20)));
+            }
+        }
+    }
+
+    #[test]
+    fn no_more_windows_than_there_are() {
+        let mut sending = Sending::new(2, window(0, 1));
+        sending.allowed(2, |_| Some(window(1, 1)));
+        sending.allowed(2, |_| unreachable!());
+        assert_eq!(sending.windows.len(), 2);
+    }
+}

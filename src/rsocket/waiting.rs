@@ -1,0 +1,157 @@
+use std::{
+    io,
+    os::fd::AsFd,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
+
+use super::link::Link;
+use crate::{cm::EventChannel, verbs::CompletionChannel};
+
+/// How long a thread polls before it sleeps: as long as librdmacm's.
+const SPIN: Duration = Duration::from_micros(10);
+
+/// A connection that several threads wait on.
+///
+/// One of them sleeps on the descriptors. The others sleep until that one is awake again, and then one of them takes its place.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    state: Mutex<State>,
+    awake: Condvar,
+    done: CompletionChannel,
+    events: EventChannel,
+}
+
+#[derive(Debug)]
+struct State {
+    link: Link,
+    /// Whether a thread sleeps on the descriptors.
+    sleeper: bool,
+}
+
+/// How long to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Until {
+    /// Not at all.
+    Now,
+    Deadline(Instant),
+    Ever,
+}
+
+impl Until {
+    pub(super) fn after(timeout: Option<Duration>) -> Self {
+        timeout
+            .and_then(|timeout| Instant::now().checked_add(timeout))
+            .map_or(Self::Ever, Self::Deadline)
+    }
+
+    /// What is left, `None` when it has no end; an error when it is over.
+    fn left(self) -> io::Result<Option<Duration>> {
+        match self {
+            Self::Now => Err(io::ErrorKind::WouldBlock.into()),
+            Self::Ever => Ok(None),
+            Self::Deadline(at) => {
+                let left = at.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                Ok(Some(left))
+            }
+        }
+    }
+}
+
+impl Waiting {
+    pub(super) fn new(link: Link) -> Self {
+        Self {
+            done: link.done.clone(),
+            events: link.events().clone(),
+            state: Mutex::new(State {
+                link,
+                sleeper: false,
+            }),
+            awake: Condvar::new(),
+        }
+    }
+
+    /// The connection, for what needs no waiting.
+    pub(super) fn with<T>(&self, f: impl FnOnce(&mut Link) -> T) -> T {
+        f(&mut self.lock().link)
+    }
+
+    /// Waits until `ready` has something, and returns that.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` or `TimedOut`: it has nothing, and it is time.
+    pub(super) fn wait<T>(
+        &self,
+        until: Until,
+        mut ready: impl FnMut(&mut Link) -> Option<T>,
+    ) -> io::Result<T> {
+        let mut state = self.lock();
+        let mut spinning = None;
+        loop {
+            let progress = state.link.progress();
+            if let Some(value) = ready(&mut state.link) {
+                return Ok(value);
+            }
+            let left = until.left()?;
+            if progress || spinning.get_or_insert_with(Instant::now).elapsed() < SPIN {
+                continue;
+            }
+            spinning = None;
+            if state.sleeper {
+                state = match left {
+                    None => self
+                        .awake
+                        .wait(state)
+                        .unwrap_or_else(PoisonError::into_inner),
+                    Some(left) => {
+                        self.awake
+                            .wait_timeout(state, left)
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .0
+                    }
+                };
+                continue;
+            }
+            // To miss nothing: first ask for a sign, then look, then sleep.
+            state.link.arm()?;
+            if state.link.progress() {
+                continue;
+            }
+            state.sleeper = true;
+            drop(state);
+            let slept = self.sleep(left);
+            state = self.lock();
+            state.sleeper = false;
+            self.awake.notify_all();
+            slept?;
+        }
+    }
+
+    fn sleep(&self, left: Option<Duration>) -> io::Result<()> {
+        let mut files = [self.done.as_fd(), self.events.as_fd()]
+            .map(|file| PollFd::new(file, PollFlags::POLLIN));
+        // A little longer rather than a little shorter, and at most for a while.
+        let timeout = left.map_or(PollTimeout::NONE, |left| {
+            u16::try_from(left.as_millis() + 1)
+                .unwrap_or(u16::MAX)
+                .into()
+        });
+        match poll(&mut files, timeout) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
