@@ -10,6 +10,7 @@ pub mod connection;
 pub mod datagrams;
 pub mod exchange;
 pub mod ping;
+pub mod ping_pong;
 pub mod socket;
 pub mod stream_test;
 pub mod transfer;

@@ -23,5 +23,11 @@ pub(crate) const RDMA_CM_JOIN_MC_ATTR_ADDRESS: u32 = 1 << 0;
 /// `RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS` of `rdma/rdma_cma.h`: what kind of member to be is given.
 pub(crate) const RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS: u32 = 1 << 1;
 
+/// `IBV_ADVISE_MR_FLAG_FLUSH` of `infiniband/verbs.h`: the call returns when the advice has been followed.
+pub(crate) const IBV_ADVISE_MR_FLAG_FLUSH: u32 = 1 << 0;
+
+/// `IBV_WC_STANDARD_FLAGS` of `infiniband/verbs.h`: what a completion always had, as opposed to timestamps and the like.
+pub(crate) const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;
+
 /// `IBV_ACCESS_OPTIONAL_RANGE` of `infiniband/verbs.h`: access flags that a kernel which does not know them may ignore.
 pub(crate) const IBV_ACCESS_OPTIONAL_RANGE: u32 = 0x3ff0_0000;

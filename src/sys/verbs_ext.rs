@@ -5,7 +5,12 @@
 //! that goes through it may be used.
 #![allow(unsafe_code)]
 
-use std::mem::{offset_of, size_of};
+use std::{
+    mem::{offset_of, size_of},
+    ptr,
+};
+
+use nix::errno::Errno;
 
 use super::ffi;
 
@@ -61,39 +66,14 @@ pub(crate) unsafe fn ibv_query_gid_table(
     unsafe { _ibv_query_gid_table(context, entries, max_entries, 0, size) }
 }
 
-/// `ibv_query_port(3)` as `___ibv_query_port` of `infiniband/verbs.h` implements it: returns 0 or an error number.
-///
-/// The exported symbol alone fills a shorter, older structure and leaves the link layer's flags out.
-///
-/// # Safety
-///
-/// `context` is open, `attr` valid for writes and initialised.
-pub(crate) unsafe fn ibv_query_port(
-    context: *mut ffi::ibv_context,
-    port_num: u8,
-    attr: *mut ffi::ibv_port_attr,
-) -> libc::c_int {
-    // SAFETY: the caller vouches for `context`.
-    let query_port = unsafe { query_port_op(context) };
-    match query_port {
-        // SAFETY: the driver's own operation, with the caller's pointers and the size of the structure.
-        Some(op) => unsafe { op(context, port_num, attr, size_of::<ffi::ibv_port_attr>()) },
-        // SAFETY: the older structure is a prefix of the newer one, and what lies behind it is initialised.
-        None => unsafe { ffi::ibv_query_port(context, port_num, attr.cast()) },
-    }
-}
-
-type QueryPort =
-    unsafe extern "C" fn(*mut ffi::ibv_context, u8, *mut ffi::ibv_port_attr, usize) -> libc::c_int;
-
-/// `verbs_get_ctx_op(context, query_port)` of `infiniband/verbs.h`.
+/// The `verbs_context` around an open context, if it has an operation at this offset: the first half of `verbs_get_ctx_op` of
+/// `infiniband/verbs.h`.
 ///
 /// # Safety
 ///
 /// `context` is open, or laid out as an open one.
-unsafe fn query_port_op(context: *mut ffi::ibv_context) -> Option<QueryPort> {
+unsafe fn around(context: *mut ffi::ibv_context, op: usize) -> Option<*mut ffi::verbs_context> {
     const CONTEXT: usize = offset_of!(ffi::verbs_context, context);
-    const QUERY_PORT: usize = offset_of!(ffi::verbs_context, query_port);
     const SIZE: usize = size_of::<ffi::verbs_context>();
 
     // SAFETY: the caller vouches for the context.
@@ -108,11 +88,163 @@ unsafe fn query_port_op(context: *mut ffi::ibv_context) -> Option<QueryPort> {
     // SAFETY: libibverbs set the mark above, so the context is a `verbs_context`'s; `sz` stands right before it in every version.
     let sz = unsafe { (*extended).sz };
     // New operations are added in front: one is there when the structure reaches that far from its end.
-    if sz < SIZE - QUERY_PORT {
-        return None;
+    (sz >= SIZE - op).then_some(extended)
+}
+
+/// `verbs_get_ctx_op` of `infiniband/verbs.h`: the driver's operation of that name, or `None`. The context is open.
+macro_rules! op {
+    ($context:expr, $op:ident) => {
+        // SAFETY: whoever uses the macro vouches for the context.
+        unsafe { around($context, offset_of!(ffi::verbs_context, $op)) }
+            // SAFETY: the structure reaches that far.
+            .and_then(|extended| unsafe { (*extended).$op })
+    };
+}
+
+/// `ibv_query_port(3)` as `___ibv_query_port` of `infiniband/verbs.h` implements it: returns 0 or an error number.
+///
+/// The exported symbol alone fills a shorter, older structure and leaves the link layer's flags out.
+///
+/// # Safety
+///
+/// `context` is open, `attr` valid for writes and initialised.
+pub(crate) unsafe fn ibv_query_port(
+    context: *mut ffi::ibv_context,
+    port_num: u8,
+    attr: *mut ffi::ibv_port_attr,
+) -> libc::c_int {
+    match op!(context, query_port) {
+        // SAFETY: the driver's own operation, with the caller's pointers and the size of the structure.
+        Some(op) => unsafe { op(context, port_num, attr, size_of::<ffi::ibv_port_attr>()) },
+        // SAFETY: the older structure is a prefix of the newer one, and what lies behind it is initialised.
+        None => unsafe { ffi::ibv_query_port(context, port_num, attr.cast()) },
     }
-    // SAFETY: `sz` says that the field exists.
-    unsafe { (*extended).query_port }
+}
+
+/// `ibv_query_device_ex(3)`: returns 0 or an error number. What the driver does not know of stays zero.
+///
+/// # Safety
+///
+/// `context` is open, `attr` valid for writes and zeroed.
+pub(crate) unsafe fn ibv_query_device_ex(
+    context: *mut ffi::ibv_context,
+    attr: *mut ffi::ibv_device_attr_ex,
+) -> libc::c_int {
+    let ret = op!(context, query_device_ex).map_or(libc::EOPNOTSUPP, |op| {
+        let size = size_of::<ffi::ibv_device_attr_ex>();
+        // SAFETY: the driver's own operation, with the caller's pointers and the size of the structure.
+        unsafe { op(context, ptr::null(), attr, size) }
+    });
+    if ret != libc::EOPNOTSUPP && ret != libc::ENOSYS {
+        return ret;
+    }
+    // SAFETY: the caller vouches for both; the older structure is the first member.
+    unsafe { ffi::ibv_query_device(context, attr.cast()) }
+}
+
+/// `ibv_create_cq_ex(3)`: null with `errno` set, or a new queue.
+///
+/// # Safety
+///
+/// `context` is open, and so is everything that the attributes name, on the same device.
+pub(crate) unsafe fn ibv_create_cq_ex(
+    context: *mut ffi::ibv_context,
+    attr: *mut ffi::ibv_cq_init_attr_ex,
+) -> *mut ffi::ibv_cq_ex {
+    match op!(context, create_cq_ex) {
+        // SAFETY: the driver's own operation, with what the caller vouches for.
+        Some(op) => unsafe { op(context, attr) },
+        None => not_supported(),
+    }
+}
+
+/// `ibv_create_qp_ex(3)` for more than a protection domain: null with `errno` set, or a new queue pair.
+///
+/// # Safety
+///
+/// `context` is open, and so is everything that the attributes name, on the same device.
+pub(crate) unsafe fn ibv_create_qp_ex(
+    context: *mut ffi::ibv_context,
+    attr: *mut ffi::ibv_qp_init_attr_ex,
+) -> *mut ffi::ibv_qp {
+    match op!(context, create_qp_ex) {
+        // SAFETY: the driver's own operation, with what the caller vouches for.
+        Some(op) => unsafe { op(context, attr) },
+        None => not_supported(),
+    }
+}
+
+/// `ibv_advise_mr(3)`: returns 0 or an error number.
+///
+/// # Safety
+///
+/// The domain exists, and the list has as many elements, all of regions of the domain.
+pub(crate) unsafe fn ibv_advise_mr(
+    pd: *mut ffi::ibv_pd,
+    advice: ffi::ib_uverbs_advise_mr_advice::Type,
+    flags: u32,
+    sg_list: &mut [ffi::ibv_sge],
+) -> libc::c_int {
+    // SAFETY: the caller vouches for the domain, which has an open context.
+    let context = unsafe { (*pd).context };
+    let count = sg_list.len() as u32;
+    op!(context, advise_mr).map_or(libc::EOPNOTSUPP, |op| {
+        // SAFETY: the driver's own operation, with what the caller vouches for.
+        unsafe { op(pd, advice, flags, sg_list.as_mut_ptr(), count) }
+    })
+}
+
+/// `ibv_alloc_dm(3)`: null with `errno` set, or memory of the device.
+///
+/// # Safety
+///
+/// `context` is open.
+pub(crate) unsafe fn ibv_alloc_dm(
+    context: *mut ffi::ibv_context,
+    attr: &mut ffi::ibv_alloc_dm_attr,
+) -> *mut ffi::ibv_dm {
+    match op!(context, alloc_dm) {
+        // SAFETY: the driver's own operation, with what the caller vouches for.
+        Some(op) => unsafe { op(context, attr) },
+        None => not_supported(),
+    }
+}
+
+/// `ibv_free_dm(3)`: returns 0 or an error number.
+///
+/// # Safety
+///
+/// The memory was allocated, is freed once, and has no regions any more.
+pub(crate) unsafe fn ibv_free_dm(dm: *mut ffi::ibv_dm) -> libc::c_int {
+    // SAFETY: the caller vouches for the memory, which has an open context.
+    let context = unsafe { (*dm).context };
+    // SAFETY: the driver's own operation, with what the caller vouches for.
+    op!(context, free_dm).map_or(libc::EOPNOTSUPP, |op| unsafe { op(dm) })
+}
+
+/// `ibv_reg_dm_mr(3)`: null with `errno` set, or a region of all of it.
+///
+/// # Safety
+///
+/// Domain and memory exist, on the same device; the memory is `length` bytes long.
+pub(crate) unsafe fn ibv_reg_dm_mr(
+    pd: *mut ffi::ibv_pd,
+    dm: *mut ffi::ibv_dm,
+    length: usize,
+    access: u32,
+) -> *mut ffi::ibv_mr {
+    // SAFETY: the caller vouches for the domain, which has an open context.
+    let context = unsafe { (*pd).context };
+    match op!(context, reg_dm_mr) {
+        // SAFETY: the driver's own operation, with what the caller vouches for.
+        Some(op) => unsafe { op(pd, dm, 0, length, access) },
+        None => not_supported(),
+    }
+}
+
+fn not_supported<T>() -> *mut T {
+    Errno::EOPNOTSUPP.set();
+    ptr::null_mut()
 }
 
 #[cfg(test)]
@@ -139,7 +271,7 @@ mod tests {
         let mut context: Box<ffi::verbs_context> =
             unsafe { Box::new(MaybeUninit::zeroed().assume_init()) };
         context.sz = size_of::<ffi::verbs_context>();
-        context.context.abi_compat = std::ptr::without_provenance_mut(usize::MAX);
+        context.context.abi_compat = ptr::without_provenance_mut(usize::MAX);
         context.query_port = Some(query_port);
         context
     }
@@ -161,12 +293,11 @@ mod tests {
         let find = |context: &mut ffi::verbs_context| {
             let raw =
                 (&raw mut *context).wrapping_byte_add(offset_of!(ffi::verbs_context, context));
-            // SAFETY: laid out as libibverbs does it.
-            unsafe { query_port_op(raw.cast()) }.is_some()
+            op!(raw.cast(), query_port).is_some()
         };
         assert!(find(&mut context()));
         let mut old = context();
-        old.context.abi_compat = std::ptr::null_mut();
+        old.context.abi_compat = ptr::null_mut();
         assert!(!find(&mut old));
         let mut short = context();
         short.sz = size_of::<ffi::verbs_context>() - offset_of!(ffi::verbs_context, query_port) - 1;

@@ -6,10 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use super::{CompletionChannel, Context, WorkCompletion};
+use super::{CompletionChannel, Context, ExtendedCompletion, WorkCompletion, extended_completion};
 use crate::{
     status::OsError,
-    sys::{cvt_errno, cvt_ptr, ffi, log_destroy_error},
+    sys::{consts::IBV_WC_STANDARD_FLAGS, cvt_errno, cvt_ptr, ffi, log_destroy_error, verbs_ext},
 };
 
 /// A queue of work completions. Clones are the same one.
@@ -25,6 +25,8 @@ pub struct CompletionQueue {
 
 struct Inner {
     raw: NonNull<ffi::ibv_cq>,
+    /// The same, if it is one that is read field by field.
+    extended: Option<NonNull<ffi::ibv_cq_ex>>,
     cqe: u32,
     context: Context,
     channel: Option<CompletionChannel>,
@@ -49,30 +51,82 @@ impl CompletionQueue {
         cqe: u32,
         channel: Option<(&CompletionChannel, u64)>,
     ) -> Result<Self, OsError> {
-        let invalid = OsError::new("ibv_create_cq", libc::EINVAL);
-        let entries = i32::try_from(cqe).map_err(|_| invalid)?;
-        let (channel, cookie) =
-            channel.map_or((None, 0), |(channel, cookie)| (Some(channel), cookie));
-        if channel.is_some_and(|channel| !channel.context().is(context)) {
-            return Err(invalid);
-        }
-        let cookie = usize::try_from(cookie).map_err(|_| invalid)?;
-        let raw_channel = channel.map_or(ptr::null_mut(), CompletionChannel::as_ptr);
-        let cookie = ptr::without_provenance_mut(cookie);
+        const CALL: &str = "ibv_create_cq";
+        let entries = i32::try_from(cqe).map_err(|_| OsError::new(CALL, libc::EINVAL))?;
+        let (raw_channel, cookie) = raw_channel(CALL, context, channel)?;
         // SAFETY: context and channel exist, and belong together; the cookie is never dereferenced.
         let raw = unsafe { ffi::ibv_create_cq(context.as_ptr(), entries, cookie, raw_channel, 0) };
-        let raw = cvt_ptr("ibv_create_cq", raw)?;
+        let raw = cvt_ptr(CALL, raw)?;
+        Ok(Self::from_raw(raw, None, context, channel))
+    }
+
+    /// Makes a queue that can be read with [`poll_extended`](Self::poll_extended), too; with `timestamps` its completions say when they came.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` when the driver has no such queues, or no timestamps:
+    /// [`DeviceAttrEx::completion_timestamp_mask`](super::DeviceAttrEx::completion_timestamp_mask); otherwise as [`new`](Self::new).
+    #[doc(alias = "ibv_create_cq_ex")]
+    pub fn new_extended(
+        context: &Context,
+        cqe: u32,
+        channel: Option<(&CompletionChannel, u64)>,
+        timestamps: bool,
+    ) -> Result<Self, OsError> {
+        const CALL: &str = "ibv_create_cq_ex";
+        let (raw_channel, cookie) = raw_channel(CALL, context, channel)?;
+        let timestamp = ffi::ibv_create_cq_wc_flags::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0;
+        let mut attr = ffi::ibv_cq_init_attr_ex {
+            cqe,
+            cq_context: cookie,
+            channel: raw_channel,
+            comp_vector: 0,
+            wc_flags: IBV_WC_STANDARD_FLAGS | if timestamps { timestamp.into() } else { 0 },
+            comp_mask: 0,
+            flags: 0,
+            parent_domain: ptr::null_mut(),
+        };
+        // SAFETY: context and channel exist, and belong together; the cookie is never dereferenced.
+        let raw = unsafe { verbs_ext::ibv_create_cq_ex(context.as_ptr(), &raw mut attr) };
+        let raw = cvt_ptr(CALL, raw)?;
+        // `ibv_cq_ex_to_cq`: the one begins as the other.
+        Ok(Self::from_raw(raw.cast(), Some(raw), context, channel))
+    }
+
+    fn from_raw(
+        raw: NonNull<ffi::ibv_cq>,
+        extended: Option<NonNull<ffi::ibv_cq_ex>>,
+        context: &Context,
+        channel: Option<(&CompletionChannel, u64)>,
+    ) -> Self {
         // SAFETY: just made; the field changes only when a queue is resized, which is not offered.
         let granted = unsafe { (*raw.as_ptr()).cqe };
         let inner = Inner {
             raw,
-            cqe: u32::try_from(granted).unwrap_or(cqe),
+            extended,
+            cqe: u32::try_from(granted).unwrap_or(0),
             context: context.clone(),
-            channel: channel.cloned(),
+            channel: channel.map(|(channel, _)| channel.clone()),
         };
-        Ok(Self {
+        Self {
             inner: Arc::new(inner),
-        })
+        }
+    }
+
+    /// Takes completions as [`poll`](Self::poll) does, from a queue made with [`new_extended`](Self::new_extended), with what only such a
+    /// queue has.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for any other queue; what [`ibv_start_poll(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html) answers.
+    #[doc(alias = "ibv_start_poll")]
+    #[doc(alias = "ibv_next_poll")]
+    #[doc(alias = "ibv_wc_read_completion_ts")]
+    pub fn poll_extended(&self, completions: &mut [ExtendedCompletion]) -> Result<usize, OsError> {
+        let extended = self.inner.extended;
+        let extended = extended.ok_or(OsError::new("ibv_start_poll", libc::EINVAL))?;
+        // SAFETY: the queue exists, and was made to be read like this.
+        unsafe { extended_completion::poll(extended, completions) }
     }
 
     /// Takes completions from the queue, oldest first: as many as there are, and as `completions` has room for.
@@ -128,6 +182,23 @@ impl CompletionQueue {
     pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_cq {
         self.inner.raw.as_ptr()
     }
+}
+
+/// A channel and a cookie as C wants them.
+fn raw_channel(
+    call: &'static str,
+    context: &Context,
+    channel: Option<(&CompletionChannel, u64)>,
+) -> Result<(*mut ffi::ibv_comp_channel, *mut libc::c_void), OsError> {
+    let Some((channel, cookie)) = channel else {
+        return Ok((ptr::null_mut(), ptr::null_mut()));
+    };
+    let invalid = OsError::new(call, libc::EINVAL);
+    if !channel.context().is(context) {
+        return Err(invalid);
+    }
+    let cookie = usize::try_from(cookie).map_err(|_| invalid)?;
+    Ok((channel.as_ptr(), ptr::without_provenance_mut(cookie)))
 }
 
 impl fmt::Debug for CompletionQueue {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    AsyncEvent, DeviceAttr, GidEntry, PortAttr, async_event,
+    AsyncEvent, DeviceAttr, DeviceAttrEx, GidEntry, PortAttr, async_event,
     device::{self, NodeType, TransportType},
     gid,
 };
@@ -138,6 +138,21 @@ impl Context {
         cvt_errno("ibv_query_device", ret)?;
         // SAFETY: a structure of integers: zeroed, then filled in.
         Ok(DeviceAttr::from_raw(unsafe { attr.assume_init() }))
+    }
+
+    /// What the device can do beyond that: on-demand paging, timestamps, memory of its own.
+    ///
+    /// # Errors
+    ///
+    /// What [`ibv_query_device_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device_ex.3.html) answers.
+    #[doc(alias = "ibv_query_device_ex")]
+    pub fn query_device_ex(&self) -> Result<DeviceAttrEx, OsError> {
+        let mut attr = MaybeUninit::zeroed();
+        // SAFETY: the context is open, and the structure is a local, zeroed.
+        let ret = unsafe { verbs_ext::ibv_query_device_ex(self.as_ptr(), attr.as_mut_ptr()) };
+        cvt_errno("ibv_query_device_ex", ret)?;
+        // SAFETY: a structure of integers: zeroed, then filled in.
+        Ok(DeviceAttrEx::from_raw(unsafe { attr.assume_init() }))
     }
 
     /// The state and properties of a port. Ports count from 1.

@@ -1,11 +1,21 @@
 #![allow(unsafe_code)]
 
-use std::{fmt, mem::ManuallyDrop, ptr::NonNull, sync::Arc};
+use std::{
+    fmt,
+    mem::ManuallyDrop,
+    ptr::{self, NonNull},
+    sync::Arc,
+};
 
-use super::{AccessFlags, ProtectionDomain, mapping::Mapping, shared_bytes::SharedBytes};
+use super::{
+    AccessFlags, DeviceMemory, ProtectionDomain, mapping::Mapping, shared_bytes::SharedBytes,
+};
 use crate::{
     status::OsError,
-    sys::{consts::IBV_ACCESS_OPTIONAL_RANGE, cvt_errno, cvt_ptr, ffi, log_destroy_error},
+    sys::{
+        consts::{IBV_ACCESS_OPTIONAL_RANGE, IBV_ADVISE_MR_FLAG_FLUSH},
+        cvt_errno, cvt_ptr, ffi, log_destroy_error, verbs_ext,
+    },
 };
 
 /// Memory that a device may use. Clones are the same one.
@@ -24,12 +34,30 @@ pub struct MemoryRegion {
     inner: Arc<Inner>,
 }
 
+/// What a device is to be ready for: `enum ibv_advise_mr_advice`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+#[doc(alias = "ibv_advise_mr_advice")]
+pub enum Advice {
+    /// That it reads the memory.
+    Prefetch,
+    /// That it writes it.
+    PrefetchWrite,
+}
+
+/// How many bytes one piece of an advice covers at most.
+const ADVICE_STEP: usize = 1 << 30;
+
 struct Inner {
     raw: NonNull<ffi::ibv_mr>,
     lkey: u32,
     rkey: u32,
     start: NonNull<u8>,
     len: usize,
+    /// The address of the first byte in work requests.
+    addr: u64,
+    /// Where the bytes are, if not in the memory of the process.
+    device_memory: Option<DeviceMemory>,
     /// How much from `start` belongs to the region's [`SharedBytes`]: the whole mapping, or what was registered.
     reach: usize,
     /// Unmapped after the region is deregistered; never, when that fails. `None` for memory that is somebody else's.
@@ -90,6 +118,105 @@ impl MemoryRegion {
         Ok(unsafe { Self::from_raw(raw, pd, start, len, len, None) })
     }
 
+    /// Allocates `len` bytes, zeroed and page aligned, behind a registration of all memory of the process, of which the device takes pages
+    /// when it needs them. There is no pinning, and no registration for each buffer.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a `len` of zero, and for an `access` that lets peers in: they would have the whole process.
+    /// [`OdpCaps::SUPPORT_IMPLICIT`](super::OdpCaps::SUPPORT_IMPLICIT) tells whether the device can do it; otherwise as [`new`](Self::new).
+    pub fn new_implicit(
+        pd: &ProtectionDomain,
+        len: usize,
+        access: AccessFlags,
+    ) -> Result<Self, OsError> {
+        const CALL: &str = "ibv_reg_mr";
+        let allowed = AccessFlags::LOCAL_WRITE | AccessFlags::ON_DEMAND;
+        if !allowed.contains(access) {
+            return Err(OsError::new(CALL, libc::EINVAL));
+        }
+        let mapping = Mapping::new(len)?;
+        let (start, reach) = (mapping.start(), mapping.len());
+        let access = (access | AccessFlags::ON_DEMAND).bits().cast_signed();
+        // SAFETY: the domain exists. Nothing but the mapping is ever named with the key: pieces of the region lie inside of it.
+        let raw = unsafe { ffi::ibv_reg_mr(pd.as_ptr(), ptr::null_mut(), usize::MAX, access) };
+        let raw = cvt_ptr(CALL, raw)?;
+        // SAFETY: registered just now, and the mapping is initialised up to its end.
+        Ok(unsafe { Self::from_raw(raw, pd, start, len, reach, Some(mapping)) })
+    }
+
+    /// Registers memory of the device. Its addresses count from 0, and its bytes are copied with
+    /// [`DeviceMemory::copy_in`] and [`DeviceMemory::copy_out`].
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when it belongs to another device; what [`ibv_reg_dm_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html)
+    /// answers.
+    #[doc(alias = "ibv_reg_dm_mr")]
+    pub fn of_device(
+        pd: &ProtectionDomain,
+        memory: &DeviceMemory,
+        access: AccessFlags,
+    ) -> Result<Self, OsError> {
+        const CALL: &str = "ibv_reg_dm_mr";
+        if !memory.context().is(pd.context()) {
+            return Err(OsError::new(CALL, libc::EINVAL));
+        }
+        let access = access.bits() | ffi::ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
+        let len = memory.len();
+        // SAFETY: domain and memory exist, on the same device, and the memory is as long.
+        let raw = unsafe { verbs_ext::ibv_reg_dm_mr(pd.as_ptr(), memory.as_ptr(), len, access) };
+        let raw = cvt_ptr(CALL, raw)?;
+        // SAFETY: just registered; the field does not change.
+        let lkey = unsafe { (*raw.as_ptr()).lkey };
+        // SAFETY: just registered; the field does not change.
+        let rkey = unsafe { (*raw.as_ptr()).rkey };
+        Ok(Self {
+            inner: Arc::new(Inner {
+                raw,
+                lkey,
+                rkey,
+                // There is nothing that the processor could reach.
+                start: NonNull::dangling(),
+                reach: 0,
+                len,
+                addr: 0,
+                device_memory: Some(memory.clone()),
+                mapping: ManuallyDrop::new(None),
+                pd: pd.clone(),
+            }),
+        })
+    }
+
+    /// Tells the device what it will need of a region of on-demand paging. It waits until the pages are there.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` when the driver takes no advice; others of
+    /// [`ibv_advise_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_advise_mr.3.html).
+    #[doc(alias = "ibv_advise_mr")]
+    pub fn advise(&self, advice: Advice) -> Result<(), OsError> {
+        use ffi::ib_uverbs_advise_mr_advice as c;
+        let advice = match advice {
+            Advice::Prefetch => c::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH,
+            Advice::PrefetchWrite => c::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE,
+        };
+        // Scatter/gather elements have 32 bits for a length.
+        let mut list: Vec<_> = (0..self.len())
+            .step_by(ADVICE_STEP)
+            .map(|offset| ffi::ibv_sge {
+                addr: self.addr() + offset as u64,
+                length: (self.len() - offset).min(ADVICE_STEP) as u32,
+                lkey: self.lkey(),
+            })
+            .collect();
+        let pd = self.pd().as_ptr();
+        // SAFETY: the domain exists, and the elements are of a region of it.
+        let ret =
+            unsafe { verbs_ext::ibv_advise_mr(pd, advice, IBV_ADVISE_MR_FLAG_FLUSH, &mut list) };
+        cvt_errno("ibv_advise_mr", ret)
+    }
+
     /// # Safety
     ///
     /// `raw` is the registration of `len` bytes at `start` in `pd`, and nobody else's. `reach` bytes there, at least `len`, satisfy
@@ -114,6 +241,8 @@ impl MemoryRegion {
                 rkey,
                 start,
                 len,
+                addr: start.addr().get() as u64,
+                device_memory: None,
                 reach,
                 mapping,
                 pd: pd.clone(),
@@ -131,7 +260,7 @@ impl MemoryRegion {
     /// The address of the first byte, as a peer names it in one-sided operations.
     #[must_use]
     pub fn addr(&self) -> u64 {
-        self.inner.start.addr().get() as u64
+        self.inner.addr
     }
 
     /// The key of local operations.
@@ -184,6 +313,10 @@ impl MemoryRegion {
     }
 
     fn check(&self, offset: usize, len: usize) {
+        assert!(
+            self.inner.device_memory.is_none(),
+            "the bytes are in the device: `DeviceMemory` copies them"
+        );
         assert!(
             offset <= self.len() && len <= self.len() - offset,
             "{len} bytes at offset {offset} are not in a memory region of {}",

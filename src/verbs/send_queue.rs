@@ -72,7 +72,7 @@ impl SendQueue {
                 Bytes::Inline([]) => {}
                 Bytes::Inline(bytes) => {
                     list.push(ffi::ibv_sge {
-                        addr: bytes.as_ptr().addr() as u64,
+                        addr: bytes.as_ptr().expose_provenance() as u64,
                         length: bytes.len() as u32,
                         lkey: 0,
                     });

@@ -16,20 +16,20 @@ use crate::status::{WcStatus, open_enum};
 #[derive(Clone, Copy, Default)]
 #[doc(alias = "ibv_wc")]
 pub struct WorkCompletion {
-    wr_id: u64,
-    status: u32,
-    opcode: u32,
-    vendor_err: u32,
-    byte_len: u32,
+    pub(super) wr_id: u64,
+    pub(super) status: u32,
+    pub(super) opcode: u32,
+    pub(super) vendor_err: u32,
+    pub(super) byte_len: u32,
     /// Immediate data in network order, or the key that was invalidated in host order.
-    imm_data_or_rkey: u32,
-    qp_num: u32,
-    src_qp: u32,
-    wc_flags: u32,
-    pkey_index: u16,
-    slid: u16,
-    sl: u8,
-    dlid_path_bits: u8,
+    pub(super) imm_data_or_rkey: u32,
+    pub(super) qp_num: u32,
+    pub(super) src_qp: u32,
+    pub(super) wc_flags: u32,
+    pub(super) pkey_index: u16,
+    pub(super) slid: u16,
+    pub(super) sl: u8,
+    pub(super) dlid_path_bits: u8,
 }
 
 /// What a work request that succeeded did.

@@ -9,21 +9,16 @@
 //!    is ready when the client is.
 //! 4. The client sends, and each side sends again when it has received and its own last message is through.
 
-use std::{
-    process::ExitCode,
-    time::{Duration, Instant},
-};
+use std::{process::ExitCode, time::Instant};
 
 use clap::Parser;
 use cm_examples::{
     Result,
     bare::{Peer, Port, Terms, first_psn, hear, meet, mtu, tell},
     end, init_debug,
+    ping_pong::{Game, Place, Rules},
 };
-use rdmsg::verbs::{
-    AccessFlags, CompletionChannel, CompletionQueue, MemoryRegion, Mtu, ProtectionDomain, QpCap,
-    QpInitAttr, QpType, QueuePair, RecvWr, SendWr, Sge, WorkCompletion,
-};
+use rdmsg::verbs::{AccessFlags, Mtu};
 
 /// Ping-pong between two hosts on a reliable connection made by hand
 #[derive(Parser)]
@@ -63,17 +58,58 @@ struct Options {
     /// Check every byte of the last message
     #[arg(short, long)]
     chk: bool,
+    /// Take pages when the device needs them (on-demand paging), instead of pinning them
+    #[arg(short, long)]
+    odp: bool,
+    /// The same, with a region that stands for all memory
+    #[arg(short = 'O', long)]
+    iodp: bool,
+    /// With -o or -O: have the device fetch the pages first
+    #[arg(short = 'P', long)]
+    prefetch: bool,
+    /// Have messages in the device's own memory
+    #[arg(short = 'j', long, conflicts_with_all = ["odp", "iodp"])]
+    dm: bool,
+    /// Read when messages came, by the device's clock
+    #[arg(short, long)]
+    ts: bool,
+    /// Post with the functions of ibv_wr_post, one for each part of a request
+    #[arg(short = 'N', long)]
+    new_send: bool,
+    /// Allow memory that is not protected, in a confidential guest
+    #[arg(short = 'U', long)]
+    allow_cc_unprotected: bool,
 }
 
-/// How long nothing may come. A peer that is gone is not told of: there is no connection manager.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// What a message is made of where nobody checks.
-const FILLING: u8 = 0x7b;
-/// The C program looks at the first byte of each page, which must be zero.
-const PAGE: usize = 4096;
-/// Which work request a completion is of.
-const RECEIVE: u64 = 1;
-const SEND: u64 = 2;
+impl Options {
+    fn rules(&self) -> Result<Rules> {
+        let place = match self {
+            Self { dm: true, .. } => Place::Device,
+            Self { iodp: true, .. } => Place::Implicit,
+            Self { odp: true, .. } => Place::OnDemand,
+            _ => Place::Pinned,
+        };
+        if self.prefetch && !matches!(place, Place::OnDemand | Place::Implicit) {
+            return Err("-P: only what is taken on demand (-o, -O) can be fetched first".into());
+        }
+        if self.allow_cc_unprotected {
+            let lacks = "regions that a confidential guest shares with its host";
+            return Err(format!("-U: rdmsg does not support {lacks}").into());
+        }
+        Ok(Rules {
+            size: self.size,
+            iters: self.iters,
+            rx_depth: self.rx_depth,
+            begins: self.host.is_some(),
+            events: self.events,
+            check: self.chk,
+            timestamps: self.ts,
+            new_send: self.new_send,
+            prefetch: self.prefetch,
+            place,
+        })
+    }
+}
 
 fn main() -> ExitCode {
     let options = Options::parse();
@@ -83,7 +119,9 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<()> {
     let port = Port::open(options.ib_dev.as_deref(), options.ib_port, options.gid_idx)?;
-    let mut game = Game::new(&port, options)?;
+    let mut game = Game::new(&port.context, options.rules()?)?;
+    port.init(&game.qp, AccessFlags::empty())?;
+    game.post_receives(options.rx_depth)?;
     let psn = first_psn();
     let us = Peer {
         lid: port.attr.lid,
@@ -118,7 +156,7 @@ fn run(options: &Options) -> Result<()> {
     drop(stream);
 
     let start = Instant::now();
-    game.play(options)?;
+    game.play()?;
     let seconds = start.elapsed().as_secs_f64();
     let bytes = u64::from(options.size) * u64::from(options.iters) * 2;
     let rate = bytes as f64 * 8.0 / 1e6 / seconds;
@@ -128,155 +166,10 @@ fn run(options: &Options) -> Result<()> {
         "{} iters in {seconds:.2} seconds = {each:.2} usec/iter",
         options.iters
     );
-    if options.chk {
-        game.check(options.host.is_some())
-    } else {
-        Ok(())
+    if let Some([least, mean, most]) = game.between_receives() {
+        println!("Max receive completion clock cycles = {most}");
+        println!("Min receive completion clock cycles = {least}");
+        println!("Average receive completion clock cycles = {mean}");
     }
-}
-
-/// A queue pair, and one place in memory for what is sent and what is received.
-struct Game {
-    qp: QueuePair,
-    cq: CompletionQueue,
-    done: CompletionChannel,
-    memory: MemoryRegion,
-}
-
-impl Game {
-    fn new(port: &Port, options: &Options) -> Result<Self> {
-        let pd = ProtectionDomain::new(&port.context)?;
-        let done = CompletionChannel::new(&port.context)?;
-        let cq = CompletionQueue::new(&port.context, options.rx_depth + 1, Some((&done, 0)))?;
-        let cap = QpCap {
-            max_recv_wr: options.rx_depth,
-            ..QpCap::default()
-        };
-        let attr = QpInitAttr {
-            qp_type: QpType::RC,
-            send_cq: &cq,
-            recv_cq: &cq,
-            srq: None,
-            cap,
-            sq_sig_all: true,
-        };
-        let qp = QueuePair::new(&pd, &attr)?;
-        let memory = MemoryRegion::new(&pd, options.size as usize, AccessFlags::LOCAL_WRITE)?;
-        let filling = if options.chk {
-            content(options.size as usize)
-        } else {
-            vec![FILLING; options.size as usize]
-        };
-        memory.copy_in(0, &filling);
-        port.init(&qp, AccessFlags::empty())?;
-        let game = Self {
-            qp,
-            cq,
-            done,
-            memory,
-        };
-        game.post_receives(options.rx_depth)?;
-        Ok(game)
-    }
-
-    fn post_receives(&self, count: u32) -> Result<()> {
-        for _ in 0..count {
-            self.qp
-                .post_recv(&[RecvWr::new(RECEIVE, Sge::new(&self.memory, ..))])?;
-        }
-        Ok(())
-    }
-
-    fn send(&self) -> Result<()> {
-        Ok(self
-            .qp
-            .post_send(&[SendWr::send(SEND, Sge::new(&self.memory, ..))])?)
-    }
-
-    fn play(&mut self, options: &Options) -> Result<()> {
-        let (mut posted, mut sent, mut received) = (options.rx_depth, 0, 0);
-        // What this side waits for before it sends: to have received, and that the device is done with its last message.
-        let mut sending = options.host.is_some();
-        let mut answered = false;
-        if sending {
-            self.send()?;
-        }
-        while sent < options.iters || received < options.iters {
-            for id in self.completions(options)? {
-                if id == SEND {
-                    sent += 1;
-                    sending = false;
-                    continue;
-                }
-                received += 1;
-                answered = true;
-                posted -= 1;
-                if posted <= 1 {
-                    self.post_receives(options.rx_depth - posted)?;
-                    posted = options.rx_depth;
-                }
-            }
-            if answered && !sending && sent < options.iters {
-                self.send()?;
-                (sending, answered) = (true, false);
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits for the next completions.
-    fn completions(&mut self, options: &Options) -> Result<Vec<u64>> {
-        let start = Instant::now();
-        loop {
-            if options.events {
-                // To miss nothing: first ask for a sign, then look, then sleep.
-                self.cq.req_notify(false)?;
-            }
-            let mut completions = [WorkCompletion::default(); 2];
-            let count = self.cq.poll(&mut completions)?;
-            if count > 0 {
-                let ids = completions[..count]
-                    .iter()
-                    .map(|done| Ok(done.result()?.wr_id));
-                return ids.collect();
-            }
-            let late = if options.events {
-                self.done.wait_event(PATIENCE)?.is_none()
-            } else {
-                start.elapsed() > PATIENCE
-            };
-            if late {
-                return Err(format!(
-                    "no message for {PATIENCE:?}: -s, -n and -m must be the same on both sides"
-                )
-                .into());
-            }
-        }
-    }
-
-    /// Checks every byte of what came last: what the client sends comes back to it.
-    fn check(&self, is_client: bool) -> Result<()> {
-        let mut came = vec![0; self.memory.len()];
-        self.memory.copy_out(0, &mut came);
-        let ours = content(came.len());
-        // The C program has other content, but for the first bytes of pages.
-        let theirs = |at: usize| if at.is_multiple_of(PAGE) { 0 } else { FILLING };
-        let wrong = |at: &usize| came[*at] != ours[*at] && (is_client || came[*at] != theirs(*at));
-        match (0..came.len()).find(wrong) {
-            Some(at) => Err(format!("invalid data in page {}, at byte {at}", at / PAGE).into()),
-            None => Ok(()),
-        }
-    }
-}
-
-fn content(len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|at| {
-            if at.is_multiple_of(PAGE) {
-                0
-            } else {
-                ((at * 31) >> 3) as u8
-            }
-        })
-        .collect()
+    if options.chk { game.check() } else { Ok(()) }
 }

@@ -3,6 +3,7 @@
 mod attributes;
 mod datagrams;
 mod events;
+mod extended;
 mod failures;
 mod lifetimes;
 mod messages;

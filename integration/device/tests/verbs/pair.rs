@@ -67,6 +67,8 @@ pub(crate) struct Setup {
     pub(crate) cap: QpCap,
     pub(crate) rnr_retry: u8,
     pub(crate) peer_access: AccessFlags,
+    /// Whether queue pairs are posted to, and completion queues read, with functions for each part of a request.
+    pub(crate) extended: bool,
 }
 
 impl Default for Setup {
@@ -84,6 +86,7 @@ impl Default for Setup {
             peer_access: AccessFlags::REMOTE_READ
                 | AccessFlags::REMOTE_WRITE
                 | AccessFlags::REMOTE_ATOMIC,
+            extended: false,
         }
     }
 }
@@ -120,7 +123,11 @@ impl Pair {
             }
         };
         let end = || {
-            let cq = CompletionQueue::new(&context, 64, None).unwrap();
+            let cq = if setup.extended {
+                CompletionQueue::new_extended(&context, 64, None, false).unwrap()
+            } else {
+                CompletionQueue::new(&context, 64, None).unwrap()
+            };
             let attr = QpInitAttr {
                 qp_type: setup.qp_type,
                 send_cq: &cq,
@@ -129,7 +136,11 @@ impl Pair {
                 cap: setup.cap,
                 sq_sig_all: false,
             };
-            let qp = QueuePair::new(&pd, &attr).unwrap();
+            let qp = if setup.extended {
+                QueuePair::with_send_ops(&pd, &attr).unwrap()
+            } else {
+                QueuePair::new(&pd, &attr).unwrap()
+            };
             End {
                 qp,
                 region: region(&pd, 4096),

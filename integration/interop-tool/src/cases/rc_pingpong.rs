@@ -25,6 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 "819200 bytes in",
             ),
             ("checked", "-c -s 20000 -n 100", "4000000 bytes in"),
+            ("posted part by part", "-N -n 200", "1638400 bytes in"),
             ("path MTU 4096", "-m 4096 -n 200", "1638400 bytes in"),
             ("path MTU 256", "-m 256 -n 50", "409600 bytes in"),
             (
@@ -70,6 +71,16 @@ fn bad_input() -> Vec<Case> {
     let ours = |options: &str| side(Who::Rust, options).ends(Ends::Badly);
     let bash = |line: &str| Side::new(Who::C, "bash", &format!("-c {line}")).ends(Ends::Somehow);
     let case = |what, server, client| Case::new("rc_pingpong", what, PORT, server, client);
+    // Soft-RoCE lacks each of these.
+    let lacking = |option: &'static str, capability| {
+        Case::new(
+            "rc_pingpong",
+            format!("{option}: what the device has not"),
+            PORT,
+            ours("").ends(Ends::WhenKilled),
+            ours(&format!("{option} {{server}}")).says(capability),
+        )
+    };
     vec![
         case(
             "a GID index that is not there",
@@ -91,6 +102,12 @@ fn bad_input() -> Vec<Case> {
             ours("").ends(Ends::WhenKilled),
             ours("-p 19999 {server}").says("cannot connect to"),
         ),
+        lacking("-o", "on-demand paging"),
+        lacking("-O -P", "on-demand paging"),
+        lacking("-j", "max_dm_size"),
+        lacking("-t", "completion_timestamp_mask"),
+        lacking("-P", "-P: only what is taken on demand"),
+        lacking("-U", "confidential guest"),
         case(
             "a client that closes at once",
             ours("").says("closed before it had sent its address"),

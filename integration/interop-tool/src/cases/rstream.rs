@@ -127,15 +127,18 @@ fn bad_input() -> Vec<Case> {
         ),
         case(
             "a server that is no rsocket",
-            Side::new(Who::C, "rdma_server", "-p 7471").ends(Ends::Somehow),
+            // It is not told that its client is gone.
+            Side::new(Who::C, "rdma_server", "-p 7471").ends(Ends::WhenKilled),
             ours("-s {server}").says("no rsocket"),
         )
         .seconds(5),
         case(
             "the server expects more",
             ours("-S 1000 -C 10").says("must be the same"),
-            side(Who::C, "-S 1000 -C 5 -s {server}").ends(Ends::Somehow),
-        ),
+            // Each waits for the other then.
+            side(Who::C, "-S 1000 -C 5 -s {server}").ends(Ends::WhenKilled),
+        )
+        .seconds(5),
         case(
             "a client that is killed",
             ours("").says("must be the same"),

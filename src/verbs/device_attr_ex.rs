@@ -1,0 +1,133 @@
+use std::fmt;
+
+use super::{DeviceAttr, bit_flags::bit_flags};
+use crate::sys::ffi;
+
+/// What a device can do beyond [`DeviceAttr`]. What its driver does not know of is zero.
+///
+/// See [`ibv_query_device_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device_ex.3.html).
+#[derive(Clone, Copy)]
+#[doc(alias = "ibv_device_attr_ex")]
+pub struct DeviceAttrEx(ffi::ibv_device_attr_ex);
+
+impl DeviceAttrEx {
+    pub(super) fn from_raw(raw: ffi::ibv_device_attr_ex) -> Self {
+        Self(raw)
+    }
+
+    /// What [`Context::query_device`](super::Context::query_device) says.
+    #[must_use]
+    pub fn device_attr(&self) -> DeviceAttr {
+        DeviceAttr::from_raw(self.0.orig_attr)
+    }
+
+    /// Whether there are regions of which pages are taken when they are needed, and whether one can stand for all memory.
+    #[must_use]
+    pub const fn odp_caps(&self) -> OdpCaps {
+        // Two bits are defined.
+        OdpCaps::from_bits(self.0.odp_caps.general_caps as u32)
+    }
+
+    /// What a reliable connection can do with such regions.
+    #[must_use]
+    pub const fn rc_odp_caps(&self) -> OdpTransportCaps {
+        OdpTransportCaps::from_bits(self.0.odp_caps.per_transport_caps.rc_odp_caps)
+    }
+
+    /// What an unreliable connection can do with such regions.
+    #[must_use]
+    pub const fn uc_odp_caps(&self) -> OdpTransportCaps {
+        OdpTransportCaps::from_bits(self.0.odp_caps.per_transport_caps.uc_odp_caps)
+    }
+
+    /// What datagrams can do with such regions.
+    #[must_use]
+    pub const fn ud_odp_caps(&self) -> OdpTransportCaps {
+        OdpTransportCaps::from_bits(self.0.odp_caps.per_transport_caps.ud_odp_caps)
+    }
+
+    /// Which bits of a completion's timestamp mean something. 0: completions have none.
+    #[must_use]
+    pub const fn completion_timestamp_mask(&self) -> u64 {
+        self.0.completion_timestamp_mask
+    }
+
+    /// The frequency of the timestamps' clock in kHz. 0: not known.
+    #[must_use]
+    pub const fn hca_core_clock(&self) -> u64 {
+        self.0.hca_core_clock
+    }
+
+    /// How much memory of the device a program can have, in bytes. 0: none.
+    #[must_use]
+    pub const fn max_dm_size(&self) -> u64 {
+        self.0.max_dm_size
+    }
+}
+
+impl fmt::Debug for DeviceAttrEx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mask = self.completion_timestamp_mask();
+        f.debug_struct("DeviceAttrEx")
+            .field("device_attr", &self.device_attr())
+            .field("odp_caps", &self.odp_caps())
+            .field("rc_odp_caps", &self.rc_odp_caps())
+            .field("completion_timestamp_mask", &format_args!("{mask:#x}"))
+            .field("hca_core_clock", &self.hca_core_clock())
+            .field("max_dm_size", &self.max_dm_size())
+            .finish_non_exhaustive()
+    }
+}
+
+bit_flags! {
+    /// On-demand paging: `enum ibv_odp_general_caps`.
+    #[doc(alias = "ibv_odp_general_caps")]
+    pub struct OdpCaps;
+    /// There are regions made with [`AccessFlags::ON_DEMAND`](super::AccessFlags::ON_DEMAND).
+    SUPPORT = 1 << 0;
+    /// One region can stand for all memory: [`MemoryRegion::new_implicit`](super::MemoryRegion::new_implicit).
+    SUPPORT_IMPLICIT = 1 << 1;
+}
+
+bit_flags! {
+    /// What can be done with regions of on-demand paging: `enum ibv_odp_transport_cap_bits`.
+    #[doc(alias = "ibv_odp_transport_cap_bits")]
+    pub struct OdpTransportCaps;
+    /// Sends.
+    SEND = 1 << 0;
+    /// Receives.
+    RECV = 1 << 1;
+    /// RDMA WRITEs.
+    WRITE = 1 << 2;
+    /// RDMA READs.
+    READ = 1 << 3;
+    /// Atomic operations.
+    ATOMIC = 1 << 4;
+    /// Receives of a shared receive queue.
+    SRQ_RECV = 1 << 5;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_the_headers() {
+        use ffi::{ibv_odp_general_caps as g, ibv_odp_transport_cap_bits as t};
+        assert_eq!(OdpCaps::SUPPORT.bits(), g::IBV_ODP_SUPPORT.0);
+        assert_eq!(
+            OdpCaps::SUPPORT_IMPLICIT.bits(),
+            g::IBV_ODP_SUPPORT_IMPLICIT.0
+        );
+        for (ours, theirs) in [
+            (OdpTransportCaps::SEND, t::IBV_ODP_SUPPORT_SEND),
+            (OdpTransportCaps::RECV, t::IBV_ODP_SUPPORT_RECV),
+            (OdpTransportCaps::WRITE, t::IBV_ODP_SUPPORT_WRITE),
+            (OdpTransportCaps::READ, t::IBV_ODP_SUPPORT_READ),
+            (OdpTransportCaps::ATOMIC, t::IBV_ODP_SUPPORT_ATOMIC),
+            (OdpTransportCaps::SRQ_RECV, t::IBV_ODP_SUPPORT_SRQ_RECV),
+        ] {
+            assert_eq!(ours.bits(), theirs.0, "{ours}");
+        }
+    }
+}
