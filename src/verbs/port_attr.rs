@@ -17,6 +17,8 @@ pub struct PortAttr {
     pub max_msg_sz: u32,
     /// The local identifier. 0 on RoCE.
     pub lid: u16,
+    /// How many bits of the local identifier the port does not look at. 0 on RoCE.
+    pub lmc: u8,
     /// The subnet manager's local identifier. 0 on RoCE.
     pub sm_lid: u16,
     /// What the port is attached to.
@@ -41,6 +43,7 @@ impl PortAttr {
             active_mtu: Mtu::from_raw(raw.active_mtu),
             max_msg_sz: raw.max_msg_sz,
             lid: raw.lid,
+            lmc: raw.lmc,
             sm_lid: raw.sm_lid,
             link_layer: LinkLayer::from_raw(raw.link_layer),
             active_width: raw.active_width,

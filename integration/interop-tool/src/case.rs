@@ -55,6 +55,8 @@ pub(crate) enum Ready {
     Cm(u16),
     /// When a TCP socket does.
     Tcp(u16),
+    /// When it was started: nobody connects to it.
+    Nothing,
     /// When there is a queue pair for datagrams.
     Datagrams,
 }
@@ -180,6 +182,7 @@ impl Place {
                     .replace("{server6}", &self.server6)
                     .replace("{client}", &self.client)
                     .replace("{client6}", &self.client6)
+                    .replace("{programs}", &self.programs)
             })
             .collect();
         if side.who == Who::Rust {

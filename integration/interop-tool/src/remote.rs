@@ -52,6 +52,7 @@ impl Agent {
     pub(crate) fn start(&mut self, argv: &[String], ready: Ready) -> Result<()> {
         self.ask(&format!("start\n{}\n", argv.join("\n")))?;
         let (kind, port) = match ready {
+            Ready::Nothing => return Ok(()),
             Ready::Cm(port) => ("cm", port),
             Ready::Tcp(port) => ("tcp", port),
             Ready::Datagrams => ("datagrams", 0),

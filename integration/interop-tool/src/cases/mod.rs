@@ -1,5 +1,6 @@
 //! The cases, a file for each program.
 
+mod devinfo;
 mod mckey;
 mod rc_example;
 mod rc_pingpong;
@@ -17,6 +18,7 @@ pub(crate) fn all() -> Vec<Case> {
         rdma_client::cases(),
         ucmatose::cases(),
         rc_pingpong::cases(),
+        devinfo::cases(),
         rc_example::cases(),
         udaddy::cases(),
         mckey::cases(),
