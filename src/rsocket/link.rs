@@ -72,7 +72,7 @@ enum End {
     /// The peer said so.
     Disconnected,
     /// By a fault.
-    Lost(String),
+    Lost(io::ErrorKind, String),
 }
 
 impl Link {
@@ -204,7 +204,7 @@ impl Link {
                 let text = "the peer has closed the connection";
                 Some(io::Error::new(io::ErrorKind::BrokenPipe, text))
             }
-            End::Lost(why) => Some(io::Error::new(io::ErrorKind::ConnectionReset, why.as_str())),
+            End::Lost(kind, why) => Some(io::Error::new(*kind, why.as_str())),
         }
     }
 
@@ -285,7 +285,7 @@ impl Link {
         match &self.end {
             None => None,
             Some(End::Disconnected) => Some(Ok(0)),
-            Some(End::Lost(_)) => self.error().map(Err),
+            Some(End::Lost(..)) => self.error().map(Err),
         }
     }
 
@@ -405,7 +405,9 @@ impl Link {
             CmEventType::DISCONNECTED => self.lose("the peer is gone"),
             CmEventType::REJECTED => match event.reject_reason() {
                 RejectReason::INVALID_SERVICE_ID => {
-                    self.lose("refused: nobody listens on this port");
+                    let why = "refused: nobody listens on this port".into();
+                    let end = End::Lost(io::ErrorKind::ConnectionRefused, why);
+                    self.end.get_or_insert(end);
                 }
                 reason => self.lose(format!("the peer rejected the connection: {reason}")),
             },
@@ -527,7 +529,8 @@ impl Link {
 
     fn lose(&mut self, why: impl Into<String>) {
         // The first cause is the one to tell.
-        self.end.get_or_insert_with(|| End::Lost(why.into()));
+        self.end
+            .get_or_insert_with(|| End::Lost(io::ErrorKind::ConnectionReset, why.into()));
     }
 }
 

@@ -1,0 +1,222 @@
+//! `rdmsg::rsocket`: streams of this process with each other. How they speak to C programs is tested with these.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::Shutdown,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use device::{Lab, Watchdog};
+use rdmsg::{
+    Endpoint,
+    rsocket::{Config, Listener, Stream},
+};
+
+/// Two ends of a connection.
+fn pair(config: &Config) -> (Stream, Stream) {
+    let listener = Listener::bind_with(Lab::get().at(0), config).unwrap();
+    let address = listener.local_addr().unwrap();
+    let accepting = thread::spawn(move || listener.accept().unwrap());
+    let client = Stream::connect_with(address, config).unwrap();
+    let (server, peer) = accepting.join().unwrap();
+    assert_eq!(peer, client.local_addr().unwrap());
+    assert_eq!(client.peer_addr().unwrap(), address);
+    (client, server)
+}
+
+fn small() -> Config {
+    let mut config = Config::default();
+    config.send_buffer = 3000;
+    config.receive_buffer = 2000;
+    config.receive_queue = 4;
+    config.send_queue = 3;
+    config
+}
+
+/// Byte number `at` of a stream.
+fn byte(at: usize) -> u8 {
+    ((at * 31) >> 3) as u8
+}
+
+fn write_all(mut stream: &Stream, len: usize, piece: usize) {
+    let bytes: Vec<u8> = (0..len).map(byte).collect();
+    for piece in bytes.chunks(piece) {
+        stream.write_all(piece).unwrap();
+    }
+}
+
+fn read_all(mut stream: &Stream, len: usize, piece: usize) {
+    let mut buffer = vec![0; piece];
+    let mut at = 0;
+    while at < len {
+        let count = stream.read(&mut buffer).unwrap();
+        assert!(count > 0, "the end after {at} of {len} bytes");
+        for (offset, got) in buffer[..count].iter().enumerate() {
+            assert_eq!(*got, byte(at + offset), "byte {}", at + offset);
+        }
+        at += count;
+    }
+}
+
+/// Each side reads with one thread and writes with another, much more than fits anywhere.
+#[test]
+fn both_directions_at_once() {
+    let _watchdog = Watchdog::new("both_directions_at_once", 120);
+    for (config, len) in [(Config::default(), 8 << 20), (small(), 300_000)] {
+        let (client, server) = pair(&config);
+        thread::scope(|scope| {
+            for stream in [&client, &server] {
+                scope.spawn(move || write_all(stream, len, 70_001));
+                scope.spawn(move || read_all(stream, len, 9_999));
+            }
+        });
+    }
+}
+
+#[test]
+fn small_pieces_arrive_in_order() {
+    let _watchdog = Watchdog::new("small_pieces_arrive_in_order", 120);
+    for config in [Config::default(), small()] {
+        let (client, server) = pair(&config);
+        thread::scope(|scope| {
+            scope.spawn(|| write_all(&client, 20_000, 7));
+            scope.spawn(|| read_all(&server, 20_000, 3));
+        });
+    }
+}
+
+/// What was written before is read to the end, then comes the end; the other direction goes on.
+#[test]
+fn one_direction_ends_before_the_other() {
+    let _watchdog = Watchdog::new("one_direction_ends_before_the_other", 60);
+    let (mut client, mut server) = pair(&Config::default());
+    client.write_all(b"a question").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let error = client.write(b"more").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+    let mut question = String::new();
+    server.read_to_string(&mut question).unwrap();
+    assert_eq!(question, "a question");
+    server.write_all(b"an answer").unwrap();
+    drop(server);
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "an answer");
+}
+
+#[test]
+fn a_dropped_stream_delivers_first() {
+    let _watchdog = Watchdog::new("a_dropped_stream_delivers_first", 60);
+    let mut config = Config::default();
+    config.receive_buffer = 1 << 20;
+    config.send_buffer = 1 << 20;
+    let (client, mut server) = pair(&config);
+    write_all(&client, 400_000, 400_000);
+    drop(client);
+    read_all(&server, 400_000, 10_000);
+    assert_eq!(server.read(&mut [0; 8]).unwrap(), 0);
+    let error = server.write(b"nobody is there").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+}
+
+#[test]
+fn waiting_is_bounded_where_it_should_be() {
+    let _watchdog = Watchdog::new("waiting_is_bounded_where_it_should_be", 60);
+    let mut config = small();
+    config.receive_queue = 384;
+    let (mut client, mut server) = pair(&config);
+    let mut buffer = [0; 100];
+    client.set_read_timeout(Some(Duration::from_millis(20)));
+    let error = client.read(&mut buffer).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    client.set_nonblocking(true);
+    let error = client.read(&mut buffer).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    // Until the peer's memory is full.
+    let error = loop {
+        if let Err(error) = client.write(&[7; 100]) {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    let error = client.wait_writable(Some(Duration::from_millis(20)));
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::TimedOut);
+    server.wait_readable(None).unwrap();
+    let mut got = 0;
+    server.set_read_timeout(Some(Duration::from_millis(500)));
+    while let Ok(count) = server.read(&mut buffer) {
+        assert!(buffer[..count].iter().all(|byte| *byte == 7));
+        got += count;
+    }
+    // At least one window, and at most all memory that there is.
+    assert!((1000..=2000 + 3000).contains(&got), "{got}");
+    client.wait_writable(Some(Duration::from_secs(20))).unwrap();
+    client.set_nonblocking(false);
+    client.write_all(b"on").unwrap();
+    server.read_exact(&mut buffer[..2]).unwrap();
+    assert_eq!(&buffer[..2], b"on");
+}
+
+/// A thread that reads learns that another one has ended that.
+#[test]
+fn a_shutdown_wakes_who_reads() {
+    let _watchdog = Watchdog::new("a_shutdown_wakes_who_reads", 60);
+    for how in [Shutdown::Read, Shutdown::Both] {
+        let (client, _server) = pair(&Config::default());
+        let client = Arc::new(client);
+        let reader = Arc::clone(&client);
+        let reading = thread::spawn(move || (&*reader).read(&mut [0; 8]).unwrap());
+        client.shutdown(how).unwrap();
+        assert_eq!(reading.join().unwrap(), 0);
+    }
+}
+
+#[test]
+fn keepalive_goes_on_without_calls() {
+    let _watchdog = Watchdog::new("keepalive_goes_on_without_calls", 60);
+    let (client, mut server) = pair(&Config::default());
+    client
+        .set_keepalive(Some(Duration::from_millis(1)))
+        .unwrap();
+    // Many more than there is room for at once.
+    server.set_read_timeout(Some(Duration::from_millis(200)));
+    let error = server.read(&mut [0; 8]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    client.set_keepalive(None).unwrap();
+    write_all(&client, 1000, 10);
+    read_all(&server, 1000, 1000);
+}
+
+/// One that is no rsocket is rejected, and the listener goes on.
+#[test]
+fn others_are_turned_away() {
+    let _watchdog = Watchdog::new("others_are_turned_away", 60);
+    let listener = Listener::bind(Lab::get().at(0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let accepting = thread::spawn(move || listener.accept().unwrap().0);
+    assert!(Endpoint::connect(address).is_err());
+    let client = Stream::connect(address).unwrap();
+    let server = accepting.join().unwrap();
+    write_all(&client, 100, 100);
+    read_all(&server, 100, 100);
+    let error = Stream::connect(Lab::get().at(1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn a_hundred_connections_leave_nothing() {
+    let _watchdog = Watchdog::new("a_hundred_connections_leave_nothing", 120);
+    let once = || {
+        let (client, server) = pair(&Config::default());
+        write_all(&client, 1000, 100);
+        read_all(&server, 1000, 100);
+    };
+    once();
+    let before = Lab::get().resources();
+    for _ in 0..100 {
+        once();
+    }
+    assert_eq!(Lab::get().resources(), before);
+}
