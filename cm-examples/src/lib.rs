@@ -166,6 +166,22 @@ mod tests {
         );
     }
 
+    /// One sitting, and its point first.
+    #[test]
+    fn examples_are_short_and_say_what_they_show() {
+        let programs = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bin");
+        for program in std::fs::read_dir(programs).unwrap() {
+            let path = program.unwrap().path();
+            let source = std::fs::read_to_string(&path).unwrap();
+            assert!(source.lines().count() < 300, "{} is long", path.display());
+            assert!(
+                source.starts_with("//! "),
+                "{} says nothing",
+                path.display()
+            );
+        }
+    }
+
     #[test]
     fn messages_in_a_row_differ() {
         let mut message = [0; 64];

@@ -361,11 +361,11 @@ impl Link {
         }
     }
 
-    /// Takes what the device and the connection manager have to say. Whether there was anything.
-    pub(super) fn progress(&mut self) -> bool {
+    /// Takes what the device has to say, and with `events` the connection manager, too. Whether there was anything.
+    pub(super) fn progress(&mut self, events: bool) -> bool {
         let mut any = false;
         let result = self.take_completions(&mut any).and_then(|()| {
-            while let Some(event) = self.events.poll_event()? {
+            while events && let Some(event) = self.events.poll_event()? {
                 any = true;
                 // What came before the end counts.
                 self.take_completions(&mut any)?;
@@ -411,23 +411,25 @@ impl Link {
                 }
                 reason => self.lose(format!("the peer rejected the connection: {reason}")),
             },
-            CmEventType::TIMEWAIT_EXIT => {}
+            CmEventType::ADDR_CHANGE | CmEventType::TIMEWAIT_EXIT => {}
             other => self.lose(format!("{other}: {}", event.cm_status())),
         }
     }
 
     fn take_completions(&mut self, any: &mut bool) -> io::Result<()> {
         let mut completions = [WorkCompletion::default(); 16];
-        loop {
+        // All that can be there now, and no more: a peer may send faster than this.
+        for _ in 0..=self.cq.cqe() as usize / completions.len() {
             let count = self.cq.poll(&mut completions)?;
             for completion in &completions[..count] {
                 *any = true;
                 self.complete(completion)?;
             }
             if count < completions.len() {
-                return Ok(());
+                break;
             }
         }
+        Ok(())
     }
 
     fn complete(&mut self, completion: &WorkCompletion) -> io::Result<()> {

@@ -2,7 +2,7 @@ use std::{
     io,
     net::{SocketAddr, ToSocketAddrs},
     os::fd::{AsFd, BorrowedFd},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use super::{Config, Stream, wire::ConnData};
@@ -81,8 +81,23 @@ impl Listener {
     /// The device is gone.
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         loop {
-            let Some(mut event) = self.events.wait_event(Duration::MAX)? else {
-                continue;
+            if let Some(accepted) = self.accept_timeout(Duration::MAX)? {
+                return Ok(accepted);
+            }
+        }
+    }
+
+    /// As [`accept`](Self::accept), for at most `timeout`: then `None`.
+    ///
+    /// # Errors
+    ///
+    /// As `accept`.
+    pub fn accept_timeout(&self, timeout: Duration) -> io::Result<Option<(Stream, SocketAddr)>> {
+        let start = Instant::now();
+        loop {
+            let left = timeout.saturating_sub(start.elapsed());
+            let Some(mut event) = self.events.wait_event(left)? else {
+                return Ok(None);
             };
             let request = (event.event(), event.take_request());
             let (CmEventType::CONNECT_REQUEST, Some(id)) = request else {
@@ -92,7 +107,7 @@ impl Listener {
             match self.serve(id, &event) {
                 Ok(stream) => {
                     let peer = stream.peer_addr()?;
-                    return Ok((stream, peer));
+                    return Ok(Some((stream, peer)));
                 }
                 // Dropping its id has rejected the request.
                 Err(error) => log::warn!("rsocket: a request is rejected: {error}"),

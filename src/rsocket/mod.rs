@@ -38,6 +38,8 @@ mod listener;
 mod receiving;
 mod send_ring;
 mod sending;
+#[cfg(test)]
+mod simulation;
 mod stream;
 mod waiting;
 mod wire;

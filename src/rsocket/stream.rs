@@ -168,7 +168,6 @@ impl Stream {
         let keep = move || {
             while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
                 waiting.with(|link| {
-                    link.progress();
                     if let Err(error) = link.keep_alive() {
                         log::debug!("rsocket: keepalive: {error}");
                     }
@@ -188,7 +187,6 @@ impl Stream {
     /// The peer cannot be told.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.waiting.with(|link| {
-            link.progress();
             if how != Shutdown::Write {
                 link.shutdown_read()?;
             }

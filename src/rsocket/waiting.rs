@@ -34,6 +34,14 @@ struct State {
     sleeper: bool,
 }
 
+impl State {
+    fn progress(&mut self) -> bool {
+        // What another thread sleeps for is not taken away: it might not have gone to sleep yet, and would not wake up. It is different with
+        // completions, as their sign stays.
+        self.link.progress(!self.sleeper)
+    }
+}
+
 /// How long to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Until {
@@ -79,9 +87,11 @@ impl Waiting {
         }
     }
 
-    /// The connection, for what needs no waiting.
+    /// The connection as it is now, for what needs no waiting.
     pub(super) fn with<T>(&self, f: impl FnOnce(&mut Link) -> T) -> T {
-        f(&mut self.lock().link)
+        let mut state = self.lock();
+        state.progress();
+        f(&mut state.link)
     }
 
     /// Waits until `ready` has something, and returns that.
@@ -97,7 +107,7 @@ impl Waiting {
         let mut state = self.lock();
         let mut spinning = None;
         loop {
-            let progress = state.link.progress();
+            let progress = state.progress();
             if let Some(value) = ready(&mut state.link) {
                 return Ok(value);
             }
@@ -123,7 +133,7 @@ impl Waiting {
             }
             // To miss nothing: first ask for a sign, then look, then sleep.
             state.link.arm()?;
-            if state.link.progress() {
+            if state.progress() {
                 continue;
             }
             state.sleeper = true;

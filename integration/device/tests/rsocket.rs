@@ -2,16 +2,22 @@
 
 use std::{
     io::{ErrorKind, Read, Write},
-    net::Shutdown,
+    net::{Shutdown, SocketAddr},
     sync::Arc,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use device::{Lab, Watchdog};
+use device::{Lab, PATIENCE, Watchdog};
 use rdmsg::{
     Endpoint,
+    cm::{CmId, ConnParam, EventChannel, PortSpace, PrivateData},
     rsocket::{Config, Listener, Stream},
+    status::CmEventType,
+    verbs::{
+        AccessFlags, CompletionQueue, Inline, MemoryRegion, ProtectionDomain, QpCap, QpInitAttr,
+        QpType, QueuePair, RecvWr, RemoteAddr, SendWr, WorkCompletion,
+    },
 };
 
 /// Two ends of a connection.
@@ -173,6 +179,24 @@ fn a_shutdown_wakes_who_reads() {
     }
 }
 
+/// One thread sleeps in the kernel, others behind it, and another one calls all the time: all learn of the end.
+#[test]
+fn a_peers_end_wakes_all_who_wait() {
+    let _watchdog = Watchdog::new("a_peers_end_wakes_all_who_wait", 60);
+    for _ in 0..20 {
+        let (client, server) = pair(&small());
+        client
+            .set_keepalive(Some(Duration::from_micros(50)))
+            .unwrap();
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| assert_eq!((&client).read(&mut [0; 8]).unwrap(), 0));
+            }
+            drop(server);
+        });
+    }
+}
+
 #[test]
 fn keepalive_goes_on_without_calls() {
     let _watchdog = Watchdog::new("keepalive_goes_on_without_calls", 60);
@@ -195,6 +219,12 @@ fn others_are_turned_away() {
     let _watchdog = Watchdog::new("others_are_turned_away", 60);
     let listener = Listener::bind(Lab::get().at(0)).unwrap();
     let address = listener.local_addr().unwrap();
+    assert!(
+        listener
+            .accept_timeout(Duration::from_millis(1))
+            .unwrap()
+            .is_none()
+    );
     let accepting = thread::spawn(move || listener.accept().unwrap().0);
     assert!(Endpoint::connect(address).is_err());
     let client = Stream::connect(address).unwrap();
@@ -219,4 +249,138 @@ fn a_hundred_connections_leave_nothing() {
         once();
     }
     assert_eq!(Lab::get().resources(), before);
+}
+
+/// A peer made by hand, that says in the protocol's words what it likes.
+struct Peer {
+    _id: CmId,
+    qp: QueuePair,
+    _memory: MemoryRegion,
+    window: RemoteAddr,
+}
+
+impl Peer {
+    /// Connects with this version of the protocol.
+    fn connect(address: SocketAddr, version: u8) -> Result<Self, CmEventType> {
+        let channel = EventChannel::new().unwrap();
+        let step = || channel.wait_event(PATIENCE).unwrap().unwrap();
+        let mut id = CmId::new(&channel, PortSpace::TCP, 0).unwrap();
+        id.resolve_addr(None, address, PATIENCE).unwrap();
+        step();
+        id.resolve_route(PATIENCE).unwrap();
+        step();
+        let device = id.verbs().unwrap();
+        let pd = ProtectionDomain::new(&device).unwrap();
+        let cq = CompletionQueue::new(&device, 64, None).unwrap();
+        let attr = QpInitAttr {
+            qp_type: QpType::RC,
+            send_cq: &cq,
+            recv_cq: &cq,
+            srq: None,
+            cap: QpCap {
+                max_send_wr: 16,
+                max_recv_wr: 16,
+                max_inline_data: 16,
+                ..QpCap::default()
+            },
+            sq_sig_all: true,
+        };
+        let qp = id.create_qp(&pd, &attr).unwrap();
+        for number in 0..16 {
+            qp.post_recv(&[RecvWr::new(number, &[])]).unwrap();
+        }
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        let memory = MemoryRegion::new(&pd, 4096, access).unwrap();
+        let mut hello = vec![version, 2, 0, 16, 0, 0, 0, 0];
+        for (offset, length) in [(0, 2_u32), (1024, 1024)] {
+            hello.extend((memory.addr() + offset).to_be_bytes());
+            hello.extend(memory.rkey().to_be_bytes());
+            hello.extend(length.to_be_bytes());
+        }
+        let param = ConnParam {
+            private_data: PrivateData::try_from(&hello[..]).unwrap(),
+            ..ConnParam::default()
+        };
+        id.connect(&param).unwrap();
+        let event = step();
+        if event.event() != CmEventType::ESTABLISHED {
+            return Err(event.event());
+        }
+        let data = event.private_data();
+        let window = RemoteAddr {
+            addr: u64::from_be_bytes(data[24..32].try_into().unwrap()),
+            rkey: u32::from_be_bytes(data[32..36].try_into().unwrap()),
+        };
+        Ok(Self {
+            _id: id,
+            qp,
+            _memory: memory,
+            window,
+        })
+    }
+
+    fn say(&self, bytes: &[u8], immediate: u32) {
+        let wr = SendWr::write_with_imm(SAID, Inline(bytes), self.window, immediate);
+        self.qp.post_send(&[wr]).unwrap();
+        // It has arrived when it is done.
+        let deadline = Instant::now() + PATIENCE;
+        let mut done = [WorkCompletion::default()];
+        while !done[0].is_success() || done[0].opcode().is_recv() || done[0].wr_id() != SAID {
+            assert!(Instant::now() < deadline, "{done:?}");
+            done = [WorkCompletion::default()];
+            self.qp.send_cq().poll(&mut done).unwrap();
+        }
+    }
+}
+
+/// Which work request a completion of a peer made by hand is of.
+const SAID: u64 = 100;
+
+/// What a peer says is held against what it may, and costs no other connection anything.
+#[test]
+fn peers_that_do_not_keep_to_the_protocol() {
+    let _watchdog = Watchdog::new("peers_that_do_not_keep_to_the_protocol", 60);
+    let mut config = Config::default();
+    config.receive_buffer = 1000;
+    config.receive_queue = 4;
+    let listener = Listener::bind_with(Lab::get().at(0), &config).unwrap();
+    let address = listener.local_addr().unwrap();
+    // The other side's accept goes on by itself.
+    let (sender, accepted) = std::sync::mpsc::channel();
+    thread::spawn(move || while sender.send(listener.accept().unwrap().0).is_ok() {});
+
+    let other_version = Peer::connect(address, 2);
+    assert_eq!(other_version.err(), Some(CmEventType::REJECTED));
+    // More bytes than there is room for, writes without a credit, an operation and a control message that nobody knows.
+    for says in [
+        &[("", 1001)][..],
+        &[("1", 1), ("2", 1), ("3", 1), ("4", 1), ("5", 1)],
+        &[("", 0xa000_0000)],
+        &[("", 0xe000_0007)],
+    ] {
+        let peer = Peer::connect(address, 1).unwrap();
+        let mut stream = accepted.recv_timeout(PATIENCE).unwrap();
+        peer.say(b"fine", 4);
+        let mut buffer = [0; 4];
+        stream.read_exact(&mut buffer).unwrap();
+        assert_eq!(&buffer, b"fine");
+        for (bytes, immediate) in says {
+            peer.say(bytes.as_bytes(), *immediate);
+        }
+        let error = loop {
+            // What came before is there.
+            match stream.read(&mut buffer) {
+                Ok(count) => assert!(count > 0, "{says:?}: the end"),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{says:?}");
+        let text = error.to_string();
+        let known = text.contains("more than it may") || text.contains("keep to the protocol");
+        assert!(known, "{says:?}: {text}");
+    }
+    let client = Stream::connect(address).unwrap();
+    let server = accepted.recv_timeout(PATIENCE).unwrap();
+    write_all(&client, 100, 100);
+    read_all(&server, 100, 100);
 }
