@@ -28,6 +28,18 @@ pub fn lookup(host: &str, port: u16) -> Result<SocketAddr> {
         .ok_or_else(|| format!("{host}: it has no address"))?)
 }
 
+/// As [`lookup`], for programs that are told what addresses look like.
+///
+/// # Errors
+///
+/// As `lookup`; and for `gid`, which the C programs have.
+pub fn lookup_as(format: &str, host: &str, port: u16) -> Result<SocketAddr> {
+    if format == "gid" {
+        return Err("GIDs as addresses (AF_IB) are not supported: give an IP address".into());
+    }
+    lookup(host, port)
+}
+
 /// A port space of datagrams by its number, for options.
 ///
 /// # Errors

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::Result;
+
 /// The columns of what [`StreamTest::line`] prints.
 pub const HEADER: &str =
     "name      bytes   xfers   iters   total       time     Gb/sec    usec/xfer";
@@ -55,12 +57,40 @@ impl Way {
 }
 
 impl Plan {
+    /// What is to be done, connection by connection: one test if anything is given, otherwise the usual ones, or those of more sizes if the size is
+    /// `all`.
+    ///
+    /// # Errors
+    ///
+    /// That the size is none.
+    pub fn all(
+        size: Option<&str>,
+        count: Option<u32>,
+        iterations: Option<u32>,
+    ) -> Result<Vec<Self>> {
+        let bytes = match size {
+            None | Some("all") => None,
+            Some(size) => match size.parse() {
+                Ok(0) | Err(_) => {
+                    let text = format!("-S is a number of bytes, or all: {size} is neither");
+                    return Err(text.into());
+                }
+                Ok(bytes) => Some(bytes),
+            },
+        };
+        Ok(if bytes.or(count).or(iterations).is_some() {
+            vec![Self::custom(bytes, count, iterations)]
+        } else {
+            let all = size.is_some();
+            vec![Self::latency(all), Self::bandwidth(all)]
+        })
+    }
+
     /// One test; what is not given is 1000.
-    #[must_use]
-    pub fn custom(size: Option<usize>, count: Option<u32>, iterations: Option<u32>) -> Self {
+    fn custom(size: Option<u32>, count: Option<u32>, iterations: Option<u32>) -> Self {
         let test = StreamTest {
             name: "custom".into(),
-            size: size.unwrap_or(1000),
+            size: size.unwrap_or(1000) as usize,
             count: count.unwrap_or(1000),
             iterations: iterations.unwrap_or(1),
         };
@@ -71,8 +101,7 @@ impl Plan {
     }
 
     /// One transfer at a time, of several sizes.
-    #[must_use]
-    pub fn latency(all: bool) -> Self {
+    fn latency(all: bool) -> Self {
         let test = |size| StreamTest {
             name: format!("{}_lat", short(size as u64)),
             size,
@@ -86,8 +115,7 @@ impl Plan {
     }
 
     /// Many transfers in a row, of several sizes.
-    #[must_use]
-    pub fn bandwidth(all: bool) -> Self {
+    fn bandwidth(all: bool) -> Self {
         let test = |size| StreamTest {
             name: format!("{}_bw", short(size as u64)),
             size,

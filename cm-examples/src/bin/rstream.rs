@@ -9,6 +9,7 @@
 
 use std::{
     io::{self, Read, Write},
+    net::SocketAddr,
     process::ExitCode,
     thread,
     time::{Duration, Instant},
@@ -17,7 +18,7 @@ use std::{
 use clap::Parser;
 use cm_examples::{
     Result,
-    cm::lookup,
+    cm::lookup_as,
     end, init_debug,
     socket::{Acceptor, Socket},
     stream_test::{HEADER, Plan, StreamTest, Way},
@@ -60,26 +61,32 @@ struct Options {
     /// Make sure each so many seconds that the peer is there
     #[arg(short, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     keepalive: Option<u64>,
-    /// s[ocket]: TCP; a[sync]: wait before each call; b[lock]: calls wait by themselves; n[onblock]: the default, wait when a call would have to;
-    /// f[ork]: TCP, and the server serves in a thread of its own; r[esolve]: librdmacm finds the address; v[erify]: check every byte
+    /// How to do it; may be given several times, and each by its first letter
     #[arg(short = 'T', value_name = "OPTION")]
     test: Vec<Test>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Test {
+    /// Over TCP
     #[value(alias = "s")]
     Socket,
+    /// Wait before each call
     #[value(alias = "a")]
     Async,
+    /// Calls wait by themselves
     #[value(alias = "b")]
     Block,
+    /// Over TCP, and the server has a thread for it
     #[value(alias = "f")]
     Fork,
+    /// Wait when a call would have to: the default
     #[value(alias = "n")]
     Nonblock,
+    /// librdmacm looks up the server's address
     #[value(alias = "r")]
     Resolve,
+    /// Check every byte; the same on both sides
     #[value(alias = "v")]
     Verify,
 }
@@ -96,13 +103,10 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<()> {
-    let plans = plans(options)?;
-    if options.format == "gid" {
-        return Err("GIDs as addresses (AF_IB) are not supported: give an IP address".into());
-    }
+    let plans = Plan::all(options.size.as_deref(), options.count, options.iterations)?;
     println!("{HEADER}");
     let Some(server) = &options.server else {
-        let address = lookup(options.bind.as_deref().unwrap_or("0.0.0.0"), options.port)?;
+        let address = options.address(options.bind.as_deref().unwrap_or("0.0.0.0"))?;
         let config = options.config(&plans[0]);
         let acceptor = Acceptor::bind(address, config.as_ref())?;
         for plan in plans {
@@ -122,7 +126,7 @@ fn run(options: &Options) -> Result<()> {
         let found = AddrInfo::new(Some(server), &port, AddrInfoHints::default())?;
         found.dst_addr().ok_or("it has no address")?
     } else {
-        lookup(server, options.port)?
+        options.address(server)?
     };
     for plan in plans {
         let socket = Socket::connect(address, options.config(&plan).as_ref())
@@ -132,30 +136,11 @@ fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What is to be done, connection by connection.
-fn plans(options: &Options) -> Result<Vec<Plan>> {
-    let size = match options.size.as_deref() {
-        None | Some("all") => None,
-        Some(size) => {
-            let size: u32 = size
-                .parse()
-                .map_err(|_| format!("-S is a number of bytes, or all: {size} is neither"))?;
-            if size == 0 {
-                return Err("-S: a transfer has at least one byte".into());
-            }
-            Some(size as usize)
-        }
-    };
-    let custom = size.is_some() || options.iterations.is_some() || options.count.is_some();
-    Ok(if custom {
-        vec![Plan::custom(size, options.count, options.iterations)]
-    } else {
-        let all = options.size.is_some();
-        vec![Plan::latency(all), Plan::bandwidth(all)]
-    })
-}
-
 impl Options {
+    fn address(&self, host: &str) -> Result<SocketAddr> {
+        lookup_as(&self.format, host, self.port)
+    }
+
     fn has(&self, test: Test) -> bool {
         self.test.contains(&test)
     }

@@ -15,7 +15,7 @@ use std::{
 };
 
 use clap::Parser;
-use cm_examples::{Result, cm::lookup, end, init_debug, transfer::Transfer};
+use cm_examples::{Result, cm::lookup_as, end, init_debug, transfer::Transfer};
 use rdmsg::{
     cm::{CmId, ConnParam, EventChannel, PortSpace},
     status::CmEventType,
@@ -150,10 +150,7 @@ impl Options {
     }
 
     fn address(&self, host: &str, port: u16) -> Result<SocketAddr> {
-        if self.format == "gid" {
-            return Err("GIDs as addresses (AF_IB) are not supported: give an IP address".into());
-        }
-        lookup(host, port)
+        lookup_as(&self.format, host, port)
     }
 }
 

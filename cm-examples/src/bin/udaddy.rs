@@ -10,7 +10,7 @@ use std::{net::SocketAddr, process::ExitCode, time::Duration};
 use clap::Parser;
 use cm_examples::{
     Result,
-    cm::{lookup, port_space, resolved_on, step},
+    cm::{lookup_as, port_space, resolved_on, step},
     datagrams::Datagrams,
     end, init_debug,
 };
@@ -150,9 +150,6 @@ impl Options {
     }
 
     fn address(&self, host: &str, port: u16) -> Result<SocketAddr> {
-        if self.format == "gid" {
-            return Err("GIDs as addresses (AF_IB) are not supported: give an IP address".into());
-        }
-        lookup(host, port)
+        lookup_as(&self.format, host, port)
     }
 }
