@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     Config,
-    link::{Link, RESOLVE},
+    link::Link,
     waiting::{Until, Waiting},
     wire::ConnData,
 };
@@ -20,6 +20,9 @@ use crate::{
     cm::{CmId, EventChannel, PortSpace},
     status::CmEventType,
 };
+
+/// How long one attempt to resolve an address or a route takes.
+const RESOLVE: Duration = Duration::from_secs(2);
 
 /// A connection to an rsocket: bytes in order, both ways.
 ///
@@ -169,7 +172,7 @@ impl Stream {
             while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
                 waiting.with(|link| {
                     if let Err(error) = link.keep_alive() {
-                        log::debug!("rsocket: keepalive: {error}");
+                        log::debug!("{}: keepalive: {error}", link.name());
                     }
                 });
             }
@@ -280,17 +283,20 @@ impl fmt::Debug for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if let Err(error) = self.shutdown(Shutdown::Both) {
-            log::debug!("rsocket: {error}");
-        }
+        let told = self.shutdown(Shutdown::Both);
         let until = Until::after(Some(self.linger));
         let drained = self
             .waiting
             .wait(until, |link| link.is_drained().then_some(()));
-        if let Err(error) = drained {
-            log::warn!("rsocket: closed before everything had arrived: {error}");
-        }
-        self.waiting.with(Link::disconnect);
+        self.waiting.with(|link| {
+            if let Err(error) = told.and(drained) {
+                log::warn!(
+                    "{}: closed before everything had arrived: {error}",
+                    link.name()
+                );
+            }
+            link.disconnect();
+        });
     }
 }
 

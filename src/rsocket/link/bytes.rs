@@ -1,0 +1,129 @@
+//! Bytes out of the program into the peer's memory, and out of this side's memory into the program.
+
+use std::io;
+
+use super::{End, FAREWELL, Link, OTHER, TABLE};
+use crate::{
+    rsocket::wire::{Immediate, Window},
+    verbs::{Inline, Payload, RemoteAddr, SendWr, Sge},
+};
+
+/// The most that is copied before the device is given something to do, in bytes.
+const CHUNK: usize = 64 << 10;
+
+impl Link {
+    /// Writes as much as may be written now. `None`: nothing.
+    pub(in crate::rsocket) fn write(&mut self, bytes: &[u8]) -> Option<io::Result<usize>> {
+        if let Some(error) = self.error() {
+            return Some(Err(error));
+        }
+        if !self.writable {
+            let text = "this side of the stream was shut down";
+            return Some(Err(io::Error::new(io::ErrorKind::BrokenPipe, text)));
+        }
+        let mut written = 0;
+        while self.established && self.free > 0 && written < bytes.len() {
+            match self.write_piece(&bytes[written..]) {
+                Ok(0) => break,
+                Ok(len) => written += len,
+                Err(error) => {
+                    self.lose(error.to_string());
+                    return Some(Err(error));
+                }
+            }
+        }
+        (written > 0 || bytes.is_empty()).then_some(Ok(written))
+    }
+
+    fn write_piece(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(mut window) = self.sending.room(bytes.len().min(CHUNK)) else {
+            return Ok(0);
+        };
+        let range = if window.length as usize <= self.inline {
+            0..0
+        } else {
+            match self.ring.take(window.length as usize) {
+                Some(range) => range,
+                None => return Ok(0),
+            }
+        };
+        let remote = RemoteAddr {
+            addr: window.addr,
+            rkey: window.rkey,
+        };
+        let payload: Payload<'_> = if range.is_empty() {
+            Inline(&bytes[..window.length as usize]).into()
+        } else {
+            self.outgoing.copy_in(range.start, &bytes[..range.len()]);
+            window.length = range.len() as u32;
+            Sge::new(&self.outgoing, range.clone()).into()
+        };
+        let immediate = Immediate::Data(window.length).encode();
+        let freed = range.len() as u64;
+        self.qp
+            .post_send(&[SendWr::write_with_imm(freed, payload, remote, immediate)])?;
+        self.posted += 1;
+        self.free -= 1;
+        self.sending.wrote(window.length);
+        Ok(window.length as usize)
+    }
+
+    /// Reads what is there. `None`: nothing is, yet.
+    pub(in crate::rsocket) fn read(&mut self, into: &mut [u8]) -> Option<io::Result<usize>> {
+        let mut len = 0;
+        loop {
+            let range = self.receiving.readable(into.len() - len);
+            if range.is_empty() {
+                break;
+            }
+            self.incoming
+                .copy_out(range.start, &mut into[len..len + range.len()]);
+            len += range.len();
+            self.receiving.read(range.len());
+            // The peer may go on in what is free now.
+            self.update();
+        }
+        if len > 0 || into.is_empty() || !self.readable {
+            return Some(Ok(len));
+        }
+        match &self.end {
+            None => None,
+            Some(End::Disconnected) => Some(Ok(0)),
+            Some(End::Lost(..)) => self.error().map(Err),
+        }
+    }
+
+    /// Tells the peer what it may write now, if that is something new.
+    pub(in crate::rsocket) fn update(&mut self) {
+        let Some(peer) = self.peer else { return };
+        while self.established && self.end.is_none() && self.free_control > FAREWELL {
+            let Some(update) = self.receiving.update() else {
+                return;
+            };
+            let immediate = Immediate::Credits(update.limit).encode();
+            let mut remote = RemoteAddr {
+                addr: peer.target.addr,
+                rkey: peer.target.rkey,
+            };
+            let mut piece = 0..0;
+            if let Some((range, place)) = update.window {
+                let bytes = self.window(range.start).to_bytes(peer.big_endian);
+                let offset = place as usize * Window::LEN;
+                // The last window of this place has been filled since, so nothing is being sent from here.
+                piece = TABLE + offset..TABLE + offset + Window::LEN;
+                self.table.copy_in(piece.start, &bytes);
+                remote.addr = remote.addr.wrapping_add(offset as u64);
+            }
+            let table = self.table.clone();
+            let payload: Payload<'_> = if piece.is_empty() {
+                (&[]).into()
+            } else {
+                Sge::new(&table, piece).into()
+            };
+            let wr = SendWr::write_with_imm(OTHER, payload, remote, immediate);
+            if let Err(error) = self.post_control(wr) {
+                return self.lose(error.to_string());
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What the device and the connection manager have to say, and what follows from it.
+
+use std::io;
+
+use super::{End, Link, MIN_RNR_TIMER, OTHER, RECEIVE};
+use crate::{
+    cm::CmEvent,
+    rsocket::wire::{ConnData, Immediate, Window},
+    status::{CmEventType, RejectReason, WcStatus},
+    verbs::{MemoryRegion, WorkCompletion},
+};
+
+impl Link {
+    /// Takes what the device has to say, and with `events` the connection manager, too. Whether there was anything.
+    pub(in crate::rsocket) fn progress(&mut self, events: bool) -> bool {
+        let mut any = false;
+        let result = self.take_completions(&mut any).and_then(|()| {
+            while events && let Some(event) = self.events.poll_event()? {
+                any = true;
+                // What came before the end counts.
+                self.take_completions(&mut any)?;
+                self.handle(&event);
+            }
+            Ok(())
+        });
+        if let Err(error) = result {
+            self.lose(error.to_string());
+        }
+        self.update();
+        any
+    }
+
+    /// Asks for a sign when there is something to take.
+    pub(in crate::rsocket) fn arm(&mut self) -> io::Result<()> {
+        while self.done.get_event()?.is_some() {}
+        Ok(self.cq.req_notify(false)?)
+    }
+
+    fn handle(&mut self, event: &CmEvent) {
+        log::debug!("{}: {}", self.name, event.event());
+        match event.event() {
+            CmEventType::ESTABLISHED => {
+                // The one that was asked has it of the request already.
+                if self.peer.is_none() {
+                    match ConnData::from_bytes(event.private_data()) {
+                        Some(peer) => self.learn(peer),
+                        None => return self.lose("the peer is no rsocket of this version"),
+                    }
+                }
+                self.established = true;
+                if let Err(error) = self.qp.set_min_rnr_timer(MIN_RNR_TIMER) {
+                    self.lose(error.to_string());
+                }
+            }
+            CmEventType::DISCONNECTED => self.lose("the peer is gone"),
+            CmEventType::REJECTED => match event.reject_reason() {
+                RejectReason::INVALID_SERVICE_ID => {
+                    let why = "refused: nobody listens on this port".into();
+                    let end = End::Lost(io::ErrorKind::ConnectionRefused, why);
+                    self.end.get_or_insert(end);
+                }
+                reason => self.lose(format!("the peer rejected the connection: {reason}")),
+            },
+            CmEventType::ADDR_CHANGE | CmEventType::TIMEWAIT_EXIT => {}
+            other => self.lose(format!("{other}: {}", event.cm_status())),
+        }
+    }
+
+    fn take_completions(&mut self, any: &mut bool) -> io::Result<()> {
+        let mut completions = [WorkCompletion::default(); 16];
+        // All that can be there now, and no more: a peer may send faster than this.
+        for _ in 0..=self.cq.cqe() as usize / completions.len() {
+            let count = self.cq.poll(&mut completions)?;
+            for completion in &completions[..count] {
+                *any = true;
+                self.complete(completion)?;
+            }
+            if count < completions.len() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self, completion: &WorkCompletion) -> io::Result<()> {
+        let wr_id = completion.wr_id();
+        if wr_id != RECEIVE {
+            self.posted -= 1;
+        }
+        if !completion.is_success() {
+            // One that is flushed follows another, or an event tells why.
+            if completion.status() != WcStatus::WR_FLUSH_ERR {
+                self.lose(format!("a work request failed: {}", completion.status()));
+            }
+            return Ok(());
+        }
+        match wr_id {
+            RECEIVE => {
+                let immediate = completion.imm_data().and_then(Immediate::decode);
+                if self.end.is_none() {
+                    self.post_receive()?;
+                }
+                self.receive(immediate);
+            }
+            OTHER => self.free_control += 1,
+            freed => {
+                self.free += 1;
+                // It was taken from the buffer, whose length is an `usize`.
+                self.ring.give_back(freed as usize);
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, immediate: Option<Immediate>) {
+        match immediate {
+            Some(Immediate::Data(len)) => {
+                if self.receiving.arrived(len).is_err() {
+                    self.lose("the peer wrote more than it may");
+                }
+            }
+            Some(Immediate::Credits(limit)) => {
+                let table = &self.table;
+                self.sending
+                    .allowed(limit, |place| take_window(table, place));
+            }
+            Some(Immediate::Mapping | Immediate::Keepalive) => {}
+            // One that neither writes nor reads any more is gone.
+            Some(Immediate::Shutdown) if self.writable => self.readable = false,
+            Some(Immediate::Shutdown | Immediate::Disconnect) => {
+                self.end.get_or_insert(End::Disconnected);
+            }
+            None => self.lose("the peer does not keep to the protocol"),
+        }
+    }
+}
+
+/// Takes the window that the peer has put into this place, if it is complete. The peer puts the next one there only when it has been filled.
+fn take_window(table: &MemoryRegion, place: u32) -> Option<Window> {
+    let offset = place as usize * Window::LEN;
+    let mut bytes = [0; Window::LEN];
+    table.copy_out(offset, &mut bytes);
+    let window = Window::from_ne(bytes);
+    if window.addr == 0 || window.length == 0 {
+        return None;
+    }
+    table.copy_in(offset, &[0; Window::LEN]);
+    Some(window)
+}
