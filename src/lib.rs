@@ -189,7 +189,7 @@
 //! # Below
 //!
 //! [`cm`] and [`verbs`] are the safe layers over librdmacm and libibverbs that all this stands on, for programs that want the raw
-//! thing. [`status`] has the codes that both speak in.
+//! thing. [`status`] has the codes that both speak in. Beside it is [`rsocket`]: byte streams for talking to C programs that have them.
 #![deny(unsafe_code)]
 
 pub mod cm;

@@ -53,3 +53,27 @@ impl Config {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        assert!(Config::default().check().is_ok());
+        let changes: [fn(&mut Config); 6] = [
+            |config| config.send_buffer = 0,
+            |config| config.receive_buffer = 1,
+            |config| config.receive_buffer = (2 << 30) + 1,
+            |config| config.receive_queue = 1,
+            |config| config.receive_queue = 32768,
+            |config| config.send_queue = 0,
+        ];
+        for change in changes {
+            let mut config = Config::default();
+            change(&mut config);
+            let error = config.check().unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{config:?}");
+        }
+    }
+}

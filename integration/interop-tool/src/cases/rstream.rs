@@ -61,6 +61,13 @@ pub(crate) fn cases() -> Vec<Case> {
                 Ready::Cm(7472),
             ),
             ("over TCP", "-S 5000 -T s -T v", "", "{server}", TCP),
+            (
+                "over TCP, served in a fork",
+                "-S 5000 -T f -T v",
+                "",
+                "{server}",
+                TCP,
+            ),
         ] {
             let serving = side(server, &format!("{both} {from}")).says("custom");
             let asking = side(client, &format!("{both} -s {to}")).says("custom");

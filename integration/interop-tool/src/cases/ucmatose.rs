@@ -39,6 +39,10 @@ pub(crate) fn cases() -> Vec<Case> {
             });
         }
     }
+    let serving = Side::new(Who::Rust, "ucmatose", "-c 1000 -C 2").says("return status 0");
+    let asking = Side::new(Who::Rust, "ucmatose", "-c 1000 -C 2 -s {server}");
+    let asking = asking.says("data transfers complete");
+    cases.push(Case::new("ucmatose", "1000 connections", PORT, serving, asking).seconds(120));
     cases.extend(bad_input());
     cases
 }
