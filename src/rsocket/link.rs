@@ -47,11 +47,10 @@ pub(super) struct Link {
     outgoing: MemoryRegion,
     table: MemoryRegion,
 
-    sending: Sending,
     receiving: Receiving,
     ring: SendRing,
-    /// What the peer said while connecting: where its table is, and in which byte order it reads it.
-    peer: Option<ConnData>,
+    /// What is known of the peer, when it has said it.
+    peer: Option<Peer>,
     /// Bytes that go inline.
     inline: usize,
     /// Work requests that may still be posted: of data, and of others.
@@ -67,6 +66,16 @@ pub(super) struct Link {
     end: Option<End>,
 }
 
+/// The other side.
+#[derive(Debug)]
+struct Peer {
+    /// What may be written there.
+    sending: Sending,
+    /// Where it reads from what this side lets it write, and in which byte order.
+    table: RemoteAddr,
+    big_endian: bool,
+}
+
 /// How a connection ended.
 #[derive(Debug)]
 enum End {
@@ -74,6 +83,19 @@ enum End {
     Disconnected,
     /// By a fault.
     Lost(io::ErrorKind, String),
+}
+
+impl Peer {
+    fn new(data: ConnData) -> Self {
+        Self {
+            sending: Sending::new(data.credits, data.data),
+            table: RemoteAddr {
+                addr: data.target.addr,
+                rkey: data.target.rkey,
+            },
+            big_endian: data.big_endian,
+        }
+    }
 }
 
 impl Link {
@@ -120,7 +142,6 @@ impl Link {
             incoming: MemoryRegion::new(&pd, config.receive_buffer, writable)?,
             outgoing: MemoryRegion::new(&pd, config.send_buffer, AccessFlags::LOCAL_WRITE)?,
             table: MemoryRegion::new(&pd, 2 * TABLE, writable)?,
-            sending: Sending::new(0, Window::default()),
             receiving: Receiving::new(config.receive_buffer, config.receive_queue),
             ring: SendRing::new(config.send_buffer),
             peer: None,
@@ -163,7 +184,7 @@ impl Link {
 
     /// Accepts the peer's request, with which it sent this.
     pub(super) fn accept(&mut self, peer: ConnData) -> io::Result<()> {
-        self.learn(peer);
+        self.peer = Some(Peer::new(peer));
         self.id.accept(&self.param()?)?;
         Ok(self.qp.set_min_rnr_timer(MIN_RNR_TIMER)?)
     }
@@ -198,11 +219,6 @@ impl Link {
         }
     }
 
-    fn learn(&mut self, peer: ConnData) {
-        self.sending = Sending::new(peer.credits, peer.data);
-        self.peer = Some(peer);
-    }
-
     pub(super) fn is_established(&self) -> bool {
         self.established
     }
@@ -225,7 +241,9 @@ impl Link {
 
     /// Whether writing would not wait.
     pub(super) fn is_writable(&self) -> bool {
-        let room = || self.free > 0 && self.ring.has_room() && self.sending.room(1).is_some();
+        let allowed = |peer: &Peer| peer.sending.room(1).is_some();
+        let room =
+            || self.free > 0 && self.ring.has_room() && self.peer.as_ref().is_some_and(allowed);
         !self.writable || self.end.is_some() || self.established && room()
     }
 

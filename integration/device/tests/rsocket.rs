@@ -81,6 +81,26 @@ fn both_directions_at_once() {
     }
 }
 
+/// A hundred in a row, each of which needs windows that the peer tells of as soon as there is a connection.
+#[test]
+fn no_connection_misses_a_window() {
+    const ROUNDS: u32 = 100;
+    let _watchdog = Watchdog::new("no_connection_misses_a_window", 120);
+    let listener = Listener::bind_with(Lab::get().at(0), &small()).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..ROUNDS {
+                read_all(&listener.accept().unwrap().0, 4000, 500);
+            }
+        });
+        for _ in 0..ROUNDS {
+            let client = Stream::connect_with(address, &small()).unwrap();
+            write_all(&client, 4000, 500);
+        }
+    });
+}
+
 #[test]
 fn small_pieces_arrive_in_order() {
     let _watchdog = Watchdog::new("small_pieces_arrive_in_order", 120);

@@ -36,7 +36,10 @@ impl Link {
     }
 
     fn write_piece(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let Some(mut window) = self.sending.room(bytes.len().min(CHUNK)) else {
+        let Some(peer) = &mut self.peer else {
+            return Ok(0);
+        };
+        let Some(mut window) = peer.sending.room(bytes.len().min(CHUNK)) else {
             return Ok(0);
         };
         let range = if window.length as usize <= self.inline {
@@ -64,7 +67,7 @@ impl Link {
             .post_send(&[SendWr::write_with_imm(freed, payload, remote, immediate)])?;
         self.posted += 1;
         self.free -= 1;
-        self.sending.wrote(window.length);
+        peer.sending.wrote(window.length);
         Ok(window.length as usize)
     }
 
@@ -95,16 +98,13 @@ impl Link {
 
     /// Tells the peer what it may write now, if that is something new.
     pub(in crate::rsocket) fn update(&mut self) {
-        let Some(peer) = self.peer else { return };
         while self.established && self.end.is_none() && self.free_control > FAREWELL {
+            let Some(peer) = &self.peer else { return };
             let Some(update) = self.receiving.update() else {
                 return;
             };
             let immediate = Immediate::Credits(update.limit).encode();
-            let mut remote = RemoteAddr {
-                addr: peer.target.addr,
-                rkey: peer.target.rkey,
-            };
+            let mut remote = peer.table;
             let mut piece = 0..0;
             if let Some((range, place)) = update.window {
                 let bytes = self.window(range.start).to_bytes(peer.big_endian);

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{End, Link, MIN_RNR_TIMER, OTHER, RECEIVE};
+use super::{End, Link, MIN_RNR_TIMER, OTHER, Peer, RECEIVE};
 use crate::{
     cm::CmEvent,
     rsocket::wire::{ConnData, Immediate, Window},
@@ -43,7 +43,7 @@ impl Link {
                 // The one that was asked has it of the request already.
                 if self.peer.is_none() {
                     match ConnData::from_bytes(event.private_data()) {
-                        Some(peer) => self.learn(peer),
+                        Some(peer) => self.peer = Some(Peer::new(peer)),
                         None => return self.lose("the peer is no rsocket of this version"),
                     }
                 }
@@ -67,6 +67,10 @@ impl Link {
     }
 
     fn take_completions(&mut self, any: &mut bool) -> io::Result<()> {
+        if self.peer.is_none() {
+            // It may be faster than the connection manager, and what it says now is about what it said while connecting.
+            return Ok(());
+        }
         let mut completions = [WorkCompletion::default(); 16];
         // All that can be there now, and no more: a peer may send faster than this.
         for _ in 0..=self.cq.cqe() as usize / completions.len() {
@@ -121,8 +125,10 @@ impl Link {
             }
             Some(Immediate::Credits(limit)) => {
                 let table = &self.table;
-                self.sending
-                    .allowed(limit, |place| take_window(table, place));
+                if let Some(peer) = &mut self.peer {
+                    let take = |place| take_window(table, place);
+                    peer.sending.allowed(limit, take);
+                }
             }
             Some(Immediate::Mapping | Immediate::Keepalive) => {}
             // One that neither writes nor reads any more is gone.
