@@ -26,9 +26,9 @@ pub struct Config {
     /// few are busy at a time.
     ///
     /// Connections of one [`Engine`](crate::Engine) on one device whose configurations have the same `shared_receive` and `eager_size` draw on
-    /// one pool. Each keeps 12 buffers of it for itself (as many as guarantee that its control frames and its next message find one), and may use more, up to its
+    /// one pool. Each keeps 13 buffers of it for itself (as many as guarantee that its control frames and its next message find one), and may use more, up to its
     /// [`receive_window`](Self::receive_window), while half of the pool is free. So a pool of *n* has room for *n*/24 connections
-    /// whatever they do, and for up to *n*/12 as long as they do little. One more is refused with [`Error::SharedReceivesExhausted`], and its peer told
+    /// whatever they do, and for up to *n*/13 as long as they do little. One more is refused with [`Error::SharedReceivesExhausted`], and its peer told
     /// ([`PeerOutOfResources`](crate::CloseReason::PeerOutOfResources)). A message that is kept occupies its buffer; it never stops other connections
     /// from receiving.
     ///
@@ -37,7 +37,7 @@ pub struct Config {
     ///
     /// `None`, the default, gives each connection receive buffers of its own. Otherwise 24 to 1048576, and no more than the device's
     /// shared receive queues hold. Costs `shared_receive` × [`eager_size`](Self::eager_size) of locked memory for all of the connections together; a connection on which nothing
-    /// happens costs some 46 KiB beside its 12 buffers, most of it for the device's queues, with a window and a send depth of 16.
+    /// happens costs some 46 KiB beside its 13 buffers, most of it for the device's queues, with a window and a send depth of 16.
     pub shared_receive: Option<u32>,
 
     /// The largest message in bytes that the peer sends right into a buffer that is posted for it. Longer ones are read by this side

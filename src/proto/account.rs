@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_connection_that_does_not_fit_changes_nothing() {
-        let account = Account::new(30);
+        let account = Account::new(32);
         assert!(account.open(64) && account.open(64));
         assert_eq!(account.free(), 6);
         assert!(!account.open(64));

@@ -20,12 +20,12 @@
 //!   than that on their way of which it was not told.
 //! * **Ping: 1**, because there is no second before the first one's pong.
 //! * **Pong: 1**, because the peer sends its next ping after it has seen the pong to the one before.
-//! * **Close: 1** and **Abort: 1**, because each is sent once.
+//! * **Close: 1**, **CloseAck: 1** and **Abort: 1**, because each is sent once.
 
 use super::{account::Account, lending::LARGE_IN_FLIGHT, reason::Violation};
 
 /// Receives that are posted for control frames beside the window's. See the top of this file.
-pub(crate) const CONTROL_RECEIVES: u32 = 6 + LARGE_IN_FLIGHT;
+pub(crate) const CONTROL_RECEIVES: u32 = 7 + LARGE_IN_FLIGHT;
 
 /// What this side may send.
 #[derive(Debug)]

@@ -19,6 +19,8 @@ pub(crate) enum Kind {
     Close = 5,
     /// The sender ends the connection at once; `arg` is the application's code.
     Abort = 6,
+    /// The receiver's close has come, and what it sent before that has been read.
+    CloseAck = 7,
     /// One large message of the application, which the receiver reads from where the payload, a [`Descriptor`], says. Takes a credit.
     Rendezvous = 16,
 }
@@ -32,6 +34,7 @@ impl Kind {
             Self::Pong,
             Self::Close,
             Self::Abort,
+            Self::CloseAck,
             Self::Rendezvous,
         ]
         .into_iter()
@@ -174,7 +177,7 @@ impl Header {
                 payload.len() == DESCRIPTOR_LEN,
                 "the length of a descriptor in a rendezvous",
             ),
-            Kind::Grant | Kind::Ping | Kind::Pong | Kind::Close | Kind::Abort => {
+            Kind::Grant | Kind::Ping | Kind::Pong | Kind::Close | Kind::Abort | Kind::CloseAck => {
                 (payload.is_empty(), "0 in a control frame")
             }
         };
@@ -200,6 +203,7 @@ mod tests {
             Kind::Pong,
             Kind::Close,
             Kind::Abort,
+            Kind::CloseAck,
             Kind::Rendezvous,
         ])
     }
@@ -218,7 +222,7 @@ mod tests {
 
     #[test]
     fn other_numbers_are_unknown() {
-        for number in [0, 7, 15, 17, 255] {
+        for number in [0, 8, 15, 17, 255] {
             let mut frame = [0; HEADER_LEN];
             frame[0] = number;
             assert_eq!(Header::parse(&frame).unwrap_err().field(), "kind");
@@ -241,7 +245,7 @@ mod tests {
             let payload = match kind {
                 Kind::Data => data,
                 Kind::Rendezvous => descriptor.emit().to_vec(),
-                Kind::Grant | Kind::Ping | Kind::Pong | Kind::Close | Kind::Abort => Vec::new(),
+                Kind::Grant | Kind::Ping | Kind::Pong | Kind::Close | Kind::Abort | Kind::CloseAck => Vec::new(),
             };
             let header = Header { kind, grant, len: payload.len() as u32, arg };
             let frame = [&header.emit()[..], &payload].concat();

@@ -6,9 +6,9 @@
 //! always be posted.
 
 /// Slots that are kept for control frames beside those for data, so that a grant never waits behind data: as many as there
-/// can be control frames whose completion is not known, two of each kind but grants, and some grants. A control frame that finds none
-/// waits for the next completion.
-pub(crate) const CONTROL_SENDS: u32 = 8;
+/// can be control frames whose completion is not known, two pings, two pongs and one of each that ends a connection, and two grants. A
+/// control frame that finds none waits for the next completion.
+pub(crate) const CONTROL_SENDS: u32 = 9;
 
 /// Slots that are kept for reading the peer's large messages, so that neither data nor reading waits for the other.
 pub(crate) const READS: u32 = 4;

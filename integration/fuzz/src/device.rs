@@ -253,7 +253,7 @@ impl Device {
         let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().unwrap());
         let reserved = match header[0] {
             1 | 16 => READS + CONTROL_SENDS,
-            2..=6 => 0,
+            2..=7 => 0,
             other => panic!("kind {other}"),
         };
         self.take_slot(transmit.slot, reserved, transmit.signalled, None);

@@ -27,7 +27,7 @@ fn read(frame: &[u8]) -> Verdict {
         return Verdict::Violation("frame length");
     }
     let (kind, payload) = (frame[0], frame.len() - 16);
-    if !matches!(kind, 1..=6 | 16) {
+    if !matches!(kind, 1..=7 | 16) {
         return Verdict::Violation("kind");
     }
     if frame[1] != 0 {
@@ -63,7 +63,7 @@ fn read(frame: &[u8]) -> Verdict {
         1 => Verdict::Message(payload as u32),
         2 => Verdict::Nothing,
         3 => Verdict::Pong,
-        4 => Verdict::Violation("kind"),
+        4 | 7 => Verdict::Violation("kind"),
         5 => Verdict::Close,
         6 => Verdict::Abort(word(12)),
         _ if long(24) > ours.max_message => Verdict::Violation("descriptor len"),
@@ -132,7 +132,7 @@ pub fn one_frame(frame: &[u8]) {
     });
     let expected = read(frame);
     match &expected {
-        Verdict::Close => assert_eq!(said, [5], "a close is answered"),
+        Verdict::Close => assert_eq!(said, [5, 7], "a close is answered and acknowledged"),
         Verdict::Pong => assert_eq!(said, [4], "a ping is answered"),
         _ => assert_eq!(said, []),
     }

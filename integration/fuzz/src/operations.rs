@@ -104,6 +104,7 @@ enum Kind {
     Pong,
     Close,
     Abort,
+    CloseAck,
     Rendezvous { addr: u64, len: u32, rkey: u32 },
 }
 
@@ -152,6 +153,7 @@ impl Frame {
             Kind::Pong => (4, Vec::new()),
             Kind::Close => (5, Vec::new()),
             Kind::Abort => (6, Vec::new()),
+            Kind::CloseAck => (7, Vec::new()),
             Kind::Rendezvous { addr, len, rkey } => {
                 let mut payload = addr.to_le_bytes().to_vec();
                 payload.extend(u64::from(len % (5 << 20)).to_le_bytes());

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Connection, State};
+use super::{Connection, State, transfer::Farewell};
 use crate::{
     proto::{Clock, CloseReason, CmOp, DrainSide, Output, frame::Kind, reason::Violation},
     status::WcStatus,
@@ -16,13 +16,11 @@ const ABORT_TIMEOUT: Duration = Duration::from_millis(100);
 pub(super) struct Closing {
     deadline: Instant,
     role: Role,
-    /// Whether the peer's close has come.
-    peer_closed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// This side closed first, as far as it knows, and disconnects when both closes have arrived.
+    /// This side closed first, as far as it knows, and disconnects when each has acknowledged the other's close.
     Initiator,
     /// The peer closed first, and disconnects.
     Responder,
@@ -38,8 +36,6 @@ pub(super) struct Draining {
     recvs_back: bool,
     /// Whether the connection manager has nothing more to say.
     cm_down: bool,
-    /// Whether the peer's close was among what came.
-    peer_closed: bool,
 }
 
 impl Closing {
@@ -115,38 +111,24 @@ impl Connection {
     }
 
     fn start_closing(&mut self, role: Role, reason: CloseReason, timeout: Duration, now: Instant) {
-        let peer_closed = self.peer_said_goodbye();
         self.blame(reason);
         self.state = State::Closing(Closing {
             deadline: now + timeout,
             role,
-            peer_closed,
         });
         self.tell_blocked();
     }
 
-    /// Whether the peer may send no more data.
-    pub(super) fn peer_said_goodbye(&self) -> bool {
-        match &self.state {
-            State::Closing(closing) => closing.peer_closed,
-            State::Draining(draining) => draining.peer_closed,
-            State::ResolvingAddr(_)
-            | State::ResolvingRoute(_)
-            | State::Connecting(..)
-            | State::Backoff { .. }
-            | State::Requested { .. }
-            | State::Accepting { .. }
-            | State::Established
-            | State::Closed => false,
-        }
-    }
-
     /// The peer's close came.
     pub(super) fn on_close_frame(&mut self, now: impl Clock) -> Result<(), Violation> {
-        if self.peer_said_goodbye() {
+        let Some(transfer) = &mut self.transfer else {
+            return Ok(());
+        };
+        if transfer.has_peer_closed() {
             return Err(Violation::new("kind", Kind::Close as u64, "one close"));
         }
-        match &mut self.state {
+        transfer.farewell = Farewell::Closed;
+        match &self.state {
             State::Established => {
                 self.start_closing(
                     Role::Responder,
@@ -154,19 +136,14 @@ impl Connection {
                     self.params.close_timeout,
                     now.now(),
                 );
-                if let State::Closing(closing) = &mut self.state {
-                    closing.peer_closed = true;
+                if let Some(transfer) = &mut self.transfer {
+                    transfer.want_close();
                 }
-                self.answer_close();
+                self.send_control();
+                self.acknowledge_close();
             }
-            State::Closing(closing) => {
-                closing.peer_closed = true;
-                self.on_goodbye(now);
-            }
-            State::Draining(draining) => {
-                draining.peer_closed = true;
-                self.blame(CloseReason::PeerClosed);
-            }
+            State::Closing(_) => self.acknowledge_close(),
+            State::Draining(_) => self.blame(CloseReason::PeerClosed),
             State::ResolvingAddr(_)
             | State::ResolvingRoute(_)
             | State::Connecting(..)
@@ -178,21 +155,36 @@ impl Connection {
         Ok(())
     }
 
-    /// Answers the peer's close, once its large messages have been read: it keeps their memory for no longer than it waits for the answer.
-    pub(super) fn answer_close(&mut self) {
-        if let (
-            State::Closing(Closing {
-                role: Role::Responder,
-                ..
-            }),
-            Some(transfer),
-        ) = (&self.state, &mut self.transfer)
+    /// Tells the peer that its close has come, once its large messages have been read: it keeps their memory for no longer than it waits
+    /// for this.
+    pub(super) fn acknowledge_close(&mut self) {
+        if let (State::Closing(_), Some(transfer)) = (&self.state, &mut self.transfer)
+            && transfer.has_peer_closed()
             && transfer.has_read_all()
-            && !transfer.has_closed()
+            && !transfer.has_last_word()
         {
-            transfer.want_close();
+            transfer.want_close_ack();
             self.send_control();
         }
+    }
+
+    /// The peer has our close.
+    pub(super) fn on_close_ack(&mut self, now: impl Clock) -> Result<(), Violation> {
+        // This side's close goes out before its acknowledgement of the peer's, and so does the peer's.
+        match &mut self.transfer {
+            Some(transfer) if transfer.has_closed() && transfer.farewell == Farewell::Closed => {
+                transfer.farewell = Farewell::Acknowledged;
+            }
+            _ => {
+                return Err(Violation::new(
+                    "kind",
+                    Kind::CloseAck as u64,
+                    "one acknowledgement of a close, after the sender's own close",
+                ));
+            }
+        }
+        self.on_goodbye(now);
+        Ok(())
     }
 
     /// Disconnects when everything has been said on both sides, and everything was read.
@@ -202,9 +194,9 @@ impl Connection {
         };
         let said = transfer.said_goodbye();
         let done = match closing.role {
-            Role::Initiator => said && closing.peer_closed && transfer.is_settled(),
+            Role::Initiator => said && transfer.delivered() && transfer.is_settled(),
             Role::Aborter => said,
-            // The peer disconnects when it has heard our close.
+            // The peer disconnects.
             Role::Responder => false,
         };
         if done {
@@ -250,7 +242,6 @@ impl Connection {
 
     /// Takes the connection down and waits for its work requests.
     pub(super) fn drain(&mut self, now: Instant) {
-        let peer_closed = self.peer_said_goodbye();
         if let Some(transfer) = &mut self.transfer {
             transfer.silence();
         }
@@ -259,7 +250,6 @@ impl Connection {
             sends_back: false,
             recvs_back: false,
             cm_down: false,
-            peer_closed,
         });
         self.cm(CmOp::Disconnect);
         self.outputs.push(Output::PostDrainMarkers);

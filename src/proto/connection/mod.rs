@@ -337,9 +337,7 @@ impl Connection {
 
     /// The end, told once.
     fn end(&mut self) {
-        // What a device acknowledged lies in a queue. A peer that says goodbye is there to read it.
-        let arrived = self.transfer.as_ref().is_some_and(Transfer::arrived);
-        let delivered = arrived && self.peer_said_goodbye();
+        let delivered = self.transfer.as_ref().is_some_and(Transfer::delivered);
         self.state = State::Closed;
         let reason = self.reason.clone().unwrap_or(CloseReason::PeerDisconnected);
         self.reason = Some(reason.clone());

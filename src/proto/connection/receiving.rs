@@ -24,9 +24,13 @@ impl Incoming {
         let header = Header::parse(frame)?;
         Ok(match header.kind {
             Kind::Rendezvous => Self::Rendezvous(header, Descriptor::parse(frame)?),
-            Kind::Data | Kind::Grant | Kind::Ping | Kind::Pong | Kind::Close | Kind::Abort => {
-                Self::Frame(header)
-            }
+            Kind::Data
+            | Kind::Grant
+            | Kind::Ping
+            | Kind::Pong
+            | Kind::Close
+            | Kind::Abort
+            | Kind::CloseAck => Self::Frame(header),
         })
     }
 }
@@ -108,7 +112,6 @@ impl Connection {
     }
 
     fn take(&mut self, buffer: u32, incoming: Incoming, now: impl Clock) -> Result<(), Violation> {
-        let said_goodbye = self.peer_said_goodbye();
         let Some(transfer) = &mut self.transfer else {
             return Ok(());
         };
@@ -129,7 +132,7 @@ impl Connection {
             }
         }
         if matches!(kind, Kind::Data | Kind::Rendezvous) {
-            if said_goodbye {
+            if transfer.has_peer_closed() {
                 return Err(Violation::new("kind", kind as u64, "no data after a close"));
             }
             transfer.recv_credit.receive()?;
@@ -223,6 +226,7 @@ impl Connection {
                 self.send_control();
             }
             Kind::Close => self.on_close_frame(now)?,
+            Kind::CloseAck => self.on_close_ack(now)?,
             Kind::Abort => {
                 self.turn_deaf();
                 self.fail(CloseReason::PeerAborted(header.arg), now.now());
@@ -249,7 +253,7 @@ impl Connection {
             }
             self.read_on();
             self.grant_if_due();
-            self.answer_close();
+            self.acknowledge_close();
             self.tell_writable();
             self.on_goodbye(now);
         }

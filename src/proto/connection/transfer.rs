@@ -43,7 +43,11 @@ pub(super) struct Transfer {
     blocked: Option<u64>,
     /// Control frames that are to be sent.
     pub(super) pending: Pending,
-    close: CloseSend,
+    /// How far the peer has come in closing.
+    pub(super) farewell: Farewell,
+    /// Whether this side's close has been posted.
+    closed: bool,
+    last_word: LastWord,
 }
 
 /// Control frames that are to be sent as soon as there is a slot. Of each kind there is at most one.
@@ -52,23 +56,30 @@ pub(super) struct Pending {
     abort: Option<u32>,
     pub(super) pong: bool,
     close: bool,
+    close_ack: bool,
     grant: bool,
 }
 
-/// How far our last word, Close or Abort, has come.
+/// What the peer has said of its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CloseSend {
-    NotSent,
+pub(super) enum Farewell {
+    None,
+    /// It sends no more data.
+    Closed,
+    /// It has our close as well, and has read what came before that.
+    Acknowledged,
+}
+
+/// How far our last word, CloseAck or Abort, has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LastWord {
+    Unsaid,
     /// To be sent as soon as there is a slot.
     Wanted,
-    /// In this slot, on its way. Whether it is a close, which vouches for everything before it.
-    Sent {
-        slot: u32,
-        vouches: bool,
-    },
-    Arrived {
-        vouches: bool,
-    },
+    /// In this slot, on its way.
+    Sent(u32),
+    /// At the peer's device.
+    Arrived,
 }
 
 impl Transfer {
@@ -112,7 +123,9 @@ impl Transfer {
             deaf: false,
             blocked: None,
             pending: Pending::default(),
-            close: CloseSend::NotSent,
+            farewell: Farewell::None,
+            closed: false,
+            last_word: LastWord::Unsaid,
         }
     }
 
@@ -135,9 +148,15 @@ impl Transfer {
         self.keepalive.as_ref().map(Keepalive::deadline)
     }
 
-    /// Whether everything that was sent is known to have arrived at the peer's device.
-    pub(super) fn arrived(&self) -> bool {
-        self.close == CloseSend::Arrived { vouches: true } && self.lending.is_empty()
+    /// Whether everything that was sent is known to be with the peer's library. That its device acknowledged it is no proof: who reads
+    /// the queue in which it lies may be gone. Nor is it one against it that the device did not: one whose queue pair fails first never does.
+    pub(super) fn delivered(&self) -> bool {
+        self.farewell == Farewell::Acknowledged && self.lending.is_empty()
+    }
+
+    /// Whether the peer may send no more data.
+    pub(super) fn has_peer_closed(&self) -> bool {
+        self.farewell != Farewell::None
     }
 
     /// Whether all large messages that the peer announced have been read.
@@ -145,9 +164,14 @@ impl Transfer {
         self.inbound.is_idle()
     }
 
-    /// Whether this side has said its last word, or is about to.
+    /// Whether this side has said that it sends no more data.
     pub(super) fn has_closed(&self) -> bool {
-        self.close != CloseSend::NotSent
+        self.closed
+    }
+
+    /// Whether this side has said its last word, or is about to.
+    pub(super) fn has_last_word(&self) -> bool {
+        self.last_word != LastWord::Unsaid
     }
 
     /// Whether the large messages of both sides have been read, and everything that was posted, telling it so included, has arrived.
@@ -160,18 +184,23 @@ impl Transfer {
 
     /// Whether our last word is known to have arrived.
     pub(super) fn said_goodbye(&self) -> bool {
-        matches!(self.close, CloseSend::Arrived { .. })
+        self.last_word == LastWord::Arrived
     }
 
     pub(super) fn want_close(&mut self) {
         self.pending.close = true;
-        self.close = CloseSend::Wanted;
+    }
+
+    pub(super) fn want_close_ack(&mut self) {
+        self.pending.close_ack = true;
+        self.last_word = LastWord::Wanted;
     }
 
     /// Nothing but this is said from now on.
     pub(super) fn want_abort(&mut self, code: u32) {
         self.silence();
         self.pending.abort = Some(code);
+        self.last_word = LastWord::Wanted;
     }
 
     /// Nothing more will be posted.
@@ -279,21 +308,19 @@ impl Transfer {
         }
         if let Some(code) = self.pending.abort.take() {
             let transmit = self.frame_with(Kind::Abort, 0, code, true);
-            self.close = CloseSend::Sent {
-                slot: transmit.slot,
-                vouches: false,
-            };
+            self.last_word = LastWord::Sent(transmit.slot);
             return Some(transmit);
         }
         if std::mem::take(&mut self.pending.pong) {
             return Some(self.frame(Kind::Pong, 0, true));
         }
         if std::mem::take(&mut self.pending.close) {
-            let transmit = self.frame(Kind::Close, 0, true);
-            self.close = CloseSend::Sent {
-                slot: transmit.slot,
-                vouches: true,
-            };
+            self.closed = true;
+            return Some(self.frame(Kind::Close, 0, true));
+        }
+        if std::mem::take(&mut self.pending.close_ack) {
+            let transmit = self.frame(Kind::CloseAck, 0, true);
+            self.last_word = LastWord::Sent(transmit.slot);
             return Some(transmit);
         }
         // Another frame may have carried the grant meanwhile.
@@ -312,13 +339,8 @@ impl Transfer {
 
     pub(super) fn sent(&mut self, slot: u32) {
         self.ring.complete(slot);
-        if let CloseSend::Sent {
-            slot: last_word,
-            vouches,
-        } = self.close
-            && last_word == slot
-        {
-            self.close = CloseSend::Arrived { vouches };
+        if self.last_word == LastWord::Sent(slot) {
+            self.last_word = LastWord::Arrived;
         }
     }
 

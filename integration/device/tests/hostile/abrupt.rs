@@ -5,7 +5,7 @@ use rdmsg::CloseReason;
 
 use crate::{
     scene::{ROLES, Scene, config, end},
-    wire::{CLOSE, DATA, Frame, GRANT, HEADER_LEN, PING, WINDOW},
+    wire::{CLOSE, CLOSE_ACK, DATA, Frame, GRANT, HEADER_LEN, PING, WINDOW},
 };
 
 /// Goes as a process that is killed does: queue pair and id are destroyed by its kernel.
@@ -55,17 +55,24 @@ fn a_peer_that_is_gone_while_it_is_sent_to_ends_the_waiting() {
     scene.finish();
 }
 
-/// The library's own close is under way when the peer goes instead of answering.
+/// The library's own close is under way when the peer goes instead of acknowledging it.
 #[test]
 fn a_peer_that_is_gone_instead_of_closing_did_not_get_everything() {
     let scene = Scene::new("a_peer_that_is_gone_instead_of_closing_did_not_get_everything");
-    for role in ROLES {
+    for (role, closes) in ROLES
+        .into_iter()
+        .flat_map(|role| [(role, false), (role, true)])
+    {
         let (mut peer, endpoint) = scene.connect(role);
         endpoint.send(b"last").unwrap();
         let closer = endpoint.clone();
         let closer = std::thread::spawn(move || closer.close());
         assert_eq!(peer.receive()[HEADER_LEN..], *b"last");
         assert_eq!(peer.receive()[0], CLOSE);
+        if closes {
+            peer.send(&Frame::control(CLOSE).bytes());
+            assert_eq!(peer.receive()[0], CLOSE_ACK);
+        }
         drop(peer);
         let error = closer.join().unwrap().unwrap_err();
         assert!(

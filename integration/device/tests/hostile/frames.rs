@@ -10,8 +10,8 @@ use rdmsg::{
 use crate::{
     scene::{ROLES, Scene, end, violated_field},
     wire::{
-        ABORT, CLOSE, CONTROL_RECEIVES, DATA, EAGER_SIZE, Frame, GRANT, HEADER_LEN, PING, PONG,
-        WINDOW,
+        ABORT, CLOSE, CLOSE_ACK, CONTROL_RECEIVES, DATA, EAGER_SIZE, Frame, GRANT, HEADER_LEN,
+        PING, PONG, WINDOW,
     },
 };
 
@@ -134,7 +134,7 @@ fn a_malformed_header_is_named_by_its_field() {
                 .bytes(),
             ),
         ];
-        for kind in [0, 7, 15, 99, 255] {
+        for kind in [0, 8, 15, 99, 255] {
             cases.push(case(
                 "an unknown kind",
                 "kind",
@@ -145,14 +145,14 @@ fn a_malformed_header_is_named_by_its_field() {
                 .bytes(),
             ));
         }
-        for kind in [GRANT, PING, PONG, CLOSE, ABORT] {
+        for kind in [GRANT, PING, PONG, CLOSE, ABORT, CLOSE_ACK] {
             let frame = Frame {
                 kind,
                 ..good.clone()
             };
             cases.push(case("a payload in a control frame", "len", frame.bytes()));
         }
-        for kind in [DATA, GRANT, PING, PONG, CLOSE] {
+        for kind in [DATA, GRANT, PING, PONG, CLOSE, CLOSE_ACK] {
             // So many large messages of the library's were taken, of none.
             let frame = Frame {
                 arg: 1,
@@ -218,7 +218,7 @@ fn a_forged_grant_is_named() {
     let window = u32::from(WINDOW);
     play("a_forged_grant_is_named", || {
         let mut cases = Vec::new();
-        for kind in [DATA, GRANT, PING, CLOSE, ABORT] {
+        for kind in [DATA, GRANT, PING, CLOSE, ABORT, CLOSE_ACK] {
             for grant in [0, window - 1, window + 1, 1 << 31, u32::MAX] {
                 let frame = Frame {
                     grant,
@@ -287,10 +287,15 @@ fn data_without_credit_is_named_and_what_had_credit_is_delivered() {
 }
 
 #[test]
-fn a_pong_without_a_ping_is_named() {
-    play("a_pong_without_a_ping_is_named", || {
+fn an_answer_to_nothing_is_named() {
+    play("an_answer_to_nothing_is_named", || {
         vec![
             case("a pong", "kind", Frame::control(PONG).bytes()),
+            case(
+                "an acknowledgement",
+                "kind",
+                Frame::control(CLOSE_ACK).bytes(),
+            ),
             Case {
                 what: "a pong behind a ping of its own",
                 frames: vec![Frame::control(PING).bytes(), Frame::control(PONG).bytes()],
@@ -329,6 +334,7 @@ fn what_may_not_follow_a_close_takes_the_connection_down() {
     let scene = Scene::new("what_may_not_follow_a_close_takes_the_connection_down");
     let forbidden = [
         Frame::control(CLOSE).bytes(),
+        Frame::control(CLOSE_ACK).bytes(),
         Frame::data(b"late").bytes(),
         Frame::control(99).bytes(),
         Frame {
@@ -346,6 +352,7 @@ fn what_may_not_follow_a_close_takes_the_connection_down() {
             // These are allowed.
             peer.send(&Frame::control(GRANT).bytes());
             peer.send(&Frame::control(PING).bytes());
+            peer.send(&Frame::control(CLOSE_ACK).bytes());
             peer.send(frame);
             peer.wait_disconnected();
             peer.disconnect();

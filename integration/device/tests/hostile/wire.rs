@@ -9,7 +9,7 @@ pub(crate) const HEADER_LEN: usize = 16;
 /// The largest message that either side takes.
 pub(crate) const MAX_MESSAGE: u64 = 1 << 20;
 /// Receives that the library has for control frames, beside those for data.
-pub(crate) const CONTROL_RECEIVES: usize = 10;
+pub(crate) const CONTROL_RECEIVES: usize = 11;
 
 pub(crate) const DATA: u8 = 1;
 pub(crate) const GRANT: u8 = 2;
@@ -17,6 +17,7 @@ pub(crate) const PING: u8 = 3;
 pub(crate) const PONG: u8 = 4;
 pub(crate) const CLOSE: u8 = 5;
 pub(crate) const ABORT: u8 = 6;
+pub(crate) const CLOSE_ACK: u8 = 7;
 pub(crate) const RENDEZVOUS: u8 = 16;
 
 /// A frame as a peer that keeps to the protocol would send it first: change single fields.

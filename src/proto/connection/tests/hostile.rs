@@ -142,6 +142,42 @@ fn nothing_counts_behind_an_abort() {
 }
 
 #[test]
+fn a_close_is_acknowledged_once_and_after_both() {
+    let close_ack = || control(Kind::CloseAck);
+    let cases: [(bool, &[Vec<u8>]); 4] = [
+        // B has not closed.
+        (false, &[close_ack()]),
+        // The peer has not.
+        (true, &[close_ack()]),
+        (true, &[close_ack(), control(Kind::Close)]),
+        // Twice.
+        (true, &[control(Kind::Close), close_ack(), close_ack()]),
+    ];
+    for (closes, frames) in cases {
+        let mut pair = pair();
+        for frame in frames {
+            pair.forge(A, frame);
+        }
+        if closes {
+            pair.close(B);
+        }
+        while pair.can(Step::Wire(A)) {
+            pair.take(Step::Wire(A));
+        }
+        while pair.can(Step::Cq(B)) {
+            pair.take(Step::Cq(B));
+        }
+        assert!(pair.sides[B].conn.transfer.as_ref().unwrap().deaf);
+        pair.finish();
+        // The first cause stays.
+        match pair.reason(B) {
+            CloseReason::LocallyClosed => assert!(closes),
+            violation => assert_eq!(violated_field(violation), "kind"),
+        }
+    }
+}
+
+#[test]
 fn a_close_is_the_last_word_but_for_control_frames() {
     for draining in [false, true] {
         for (behind, expected) in [
