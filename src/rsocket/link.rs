@@ -63,6 +63,8 @@ pub(super) struct Link {
     /// Whether this side may still write, and wants to read.
     writable: bool,
     readable: bool,
+    /// What is to be said of that when there is a connection. What comes later includes what came before.
+    unsaid: Option<Immediate>,
     end: Option<End>,
 }
 
@@ -152,6 +154,7 @@ impl Link {
             established: false,
             writable: true,
             readable: true,
+            unsaid: None,
             end: None,
             id,
             events,
@@ -275,9 +278,17 @@ impl Link {
     }
 
     fn say(&mut self, immediate: Immediate) -> io::Result<()> {
-        if !self.established || self.end.is_some() || self.free_control == 0 {
+        self.unsaid = Some(immediate);
+        self.say_unsaid()
+    }
+
+    fn say_unsaid(&mut self) -> io::Result<()> {
+        if !self.established || self.end.is_some() {
             return Ok(());
         }
+        let Some(immediate) = self.unsaid.take() else {
+            return Ok(());
+        };
         let nowhere = RemoteAddr { addr: 0, rkey: 0 };
         self.post_control(SendWr::write_with_imm(
             OTHER,
@@ -296,9 +307,14 @@ impl Link {
         self.post_control(SendWr::write(OTHER, &[], nowhere))
     }
 
-    /// Whether everything that was posted has come back.
+    /// Whether the peer has been told what it is to be told of this side's end.
+    pub(super) fn has_said(&self) -> bool {
+        self.unsaid.is_none() || self.end.is_some()
+    }
+
+    /// Whether that is so, and everything that was posted has come back.
     pub(super) fn is_drained(&self) -> bool {
-        self.posted == 0 || self.end.is_some()
+        self.has_said() && (self.posted == 0 || self.end.is_some())
     }
 
     /// Ends the connection, without waiting for the peer.

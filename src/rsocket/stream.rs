@@ -185,10 +185,23 @@ impl Stream {
 
     /// Ends one direction or both. The peer reads to the end what was written before. Reading what the peer wrote before is still possible.
     ///
+    /// An accepted stream can tell the peer when that has said that it knows of the connection. It waits for this at most
+    /// [`Config::linger`]; one that does not block tells it with one of the next calls.
+    ///
     /// # Errors
     ///
-    /// The peer cannot be told.
+    /// The peer cannot be told; `TimedOut`.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        self.end(how)?;
+        match self.until(|_| Some(self.linger)) {
+            Until::Now => Ok(()),
+            until => self
+                .waiting
+                .wait(until, |link| link.has_said().then_some(())),
+        }
+    }
+
+    fn end(&self, how: Shutdown) -> io::Result<()> {
         self.waiting.with(|link| {
             if how != Shutdown::Write {
                 link.shutdown_read()?;
@@ -283,7 +296,7 @@ impl fmt::Debug for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let told = self.shutdown(Shutdown::Both);
+        let told = self.end(Shutdown::Both);
         let until = Until::after(Some(self.linger));
         let drained = self
             .waiting

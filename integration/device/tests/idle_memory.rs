@@ -12,7 +12,7 @@ use rdmsg::{Config, Connector, Endpoint, Engine, Listener};
 const CONNECTIONS: u32 = 100;
 
 /// Each connection keeps so many receive buffers for itself.
-const SHARE: u32 = 12;
+const SHARE: u32 = 13;
 
 /// As for a server with many connections and short messages.
 fn sharing() -> Config {

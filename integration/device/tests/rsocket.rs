@@ -16,7 +16,7 @@ use rdmsg::{
     status::CmEventType,
     verbs::{
         AccessFlags, CompletionQueue, Inline, MemoryRegion, ProtectionDomain, QpCap, QpInitAttr,
-        QpType, QueuePair, RecvWr, RemoteAddr, SendWr, WorkCompletion,
+        QpState, QpType, QueuePair, RecvWr, RemoteAddr, SendWr, WorkCompletion,
     },
 };
 
@@ -273,7 +273,7 @@ fn a_hundred_connections_leave_nothing() {
 
 /// A peer made by hand, that says in the protocol's words what it likes.
 struct Peer {
-    _id: CmId,
+    id: CmId,
     qp: QueuePair,
     _memory: MemoryRegion,
     window: RemoteAddr,
@@ -282,6 +282,13 @@ struct Peer {
 impl Peer {
     /// Connects with this version of the protocol.
     fn connect(address: SocketAddr, version: u8) -> Result<Self, CmEventType> {
+        let mut peer = Self::answered(address, version)?;
+        peer.id.establish().unwrap();
+        Ok(peer)
+    }
+
+    /// As `connect`, but the other side has not heard yet that the answer came.
+    fn answered(address: SocketAddr, version: u8) -> Result<Self, CmEventType> {
         let channel = EventChannel::new().unwrap();
         let step = || channel.wait_event(PATIENCE).unwrap().unwrap();
         let mut id = CmId::new(&channel, PortSpace::TCP, 0).unwrap();
@@ -305,7 +312,10 @@ impl Peer {
             },
             sq_sig_all: true,
         };
-        let qp = id.create_qp(&pd, &attr).unwrap();
+        // Not the id's: librdmacm would say so by itself.
+        let qp = QueuePair::new(&pd, &attr).unwrap();
+        let move_to = |id: &mut CmId, state| qp.modify(&id.init_qp_attr(state).unwrap()).unwrap();
+        move_to(&mut id, QpState::INIT);
         for number in 0..16 {
             qp.post_recv(&[RecvWr::new(number, &[])]).unwrap();
         }
@@ -319,12 +329,17 @@ impl Peer {
         }
         let param = ConnParam {
             private_data: PrivateData::try_from(&hello[..]).unwrap(),
+            qp_num: qp.qp_num(),
             ..ConnParam::default()
         };
         id.connect(&param).unwrap();
         let event = step();
-        if event.event() != CmEventType::ESTABLISHED {
+        if event.event() != CmEventType::CONNECT_RESPONSE {
             return Err(event.event());
+        }
+        // What the peer may do is known only now.
+        for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
+            move_to(&mut id, state);
         }
         let data = event.private_data();
         let window = RemoteAddr {
@@ -332,11 +347,26 @@ impl Peer {
             rkey: u32::from_be_bytes(data[32..36].try_into().unwrap()),
         };
         Ok(Self {
-            _id: id,
+            id,
             qp,
             _memory: memory,
             window,
         })
+    }
+
+    /// What the other side says next, but for what this one may write.
+    fn hear(&self) -> u32 {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut done = [WorkCompletion::default()];
+            while self.qp.recv_cq().poll(&mut done).unwrap() == 0 {
+                assert!(Instant::now() < deadline, "nothing is said");
+            }
+            let said = done[0].imm_data().unwrap();
+            if said >> 29 != 4 {
+                return said;
+            }
+        }
     }
 
     fn say(&self, bytes: &[u8], immediate: u32) {
@@ -355,6 +385,48 @@ impl Peer {
 
 /// Which work request a completion of a peer made by hand is of.
 const SAID: u64 = 100;
+
+/// What an accepted stream is to say before the peer has said that it knows of the connection is not lost.
+#[test]
+fn an_end_before_the_beginning_is_said() {
+    const DISCONNECT: u32 = 7 << 29;
+    const SHUTDOWN: u32 = DISCONNECT | 2;
+    let _watchdog = Watchdog::new("an_end_before_the_beginning_is_said", 60);
+    let listener = Listener::bind(Lab::get().at(0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let answered = || {
+        let connecting = thread::spawn(move || Peer::answered(address, 1).unwrap());
+        let stream = listener.accept().unwrap().0;
+        (connecting.join().unwrap(), stream)
+    };
+
+    let (mut peer, stream) = answered();
+    stream.set_nonblocking(true);
+    stream.shutdown(Shutdown::Write).unwrap();
+    peer.id.establish().unwrap();
+    // It is said with the next call.
+    let error = stream.wait_readable(Some(Duration::from_millis(20)));
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::TimedOut);
+    assert_eq!(peer.hear(), SHUTDOWN);
+
+    let waits: [fn(Stream) -> Option<Stream>; 2] = [
+        |stream| {
+            drop(stream);
+            None
+        },
+        |stream| {
+            stream.shutdown(Shutdown::Both).unwrap();
+            Some(stream)
+        },
+    ];
+    for wait in waits {
+        let (mut peer, stream) = answered();
+        let waiting = thread::spawn(move || wait(stream));
+        peer.id.establish().unwrap();
+        assert_eq!(peer.hear(), DISCONNECT);
+        drop(waiting.join().unwrap());
+    }
+}
 
 /// What a peer says is held against what it may, and costs no other connection anything.
 #[test]

@@ -48,11 +48,17 @@ impl Link {
                     }
                 }
                 self.established = true;
-                if let Err(error) = self.qp.set_min_rnr_timer(MIN_RNR_TIMER) {
+                let timer = self.qp.set_min_rnr_timer(MIN_RNR_TIMER);
+                if let Err(error) = timer
+                    .map_err(io::Error::from)
+                    .and_then(|()| self.say_unsaid())
+                {
                     self.lose(error.to_string());
                 }
             }
             CmEventType::DISCONNECTED => self.lose("the peer is gone"),
+            // It was gone before it knew that the connection is established.
+            CmEventType::REJECTED if self.established => self.lose("the peer is gone"),
             CmEventType::REJECTED => match event.reject_reason() {
                 RejectReason::INVALID_SERVICE_ID => {
                     let why = "refused: nobody listens on this port".into();
