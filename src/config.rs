@@ -1,6 +1,9 @@
 use std::time::Duration;
 
-use crate::{error::Error, proto};
+use crate::{
+    error::Error,
+    proto::{self, Account},
+};
 
 /// How a connection behaves. [`Config::default`] works; change single fields.
 ///
@@ -27,7 +30,7 @@ pub struct Config {
     ///
     /// Connections of one [`Engine`](crate::Engine) on one device whose configurations have the same `shared_receive` and `eager_size` draw on
     /// one pool. Each keeps 13 buffers of it for itself (as many as guarantee that its control frames and its next message find one), and may use more, up to its
-    /// [`receive_window`](Self::receive_window), while half of the pool is free. So a pool of *n* has room for *n*/24 connections
+    /// [`receive_window`](Self::receive_window), while half of the pool is free. So a pool of *n* has room for *n*/26 connections
     /// whatever they do, and for up to *n*/13 as long as they do little. One more is refused with [`Error::SharedReceivesExhausted`], and its peer told
     /// ([`PeerOutOfResources`](crate::CloseReason::PeerOutOfResources)). A message that is kept occupies its buffer; it never stops other connections
     /// from receiving.
@@ -35,7 +38,7 @@ pub struct Config {
     /// Connections that share have one protection domain, so a peer that guesses keys of 32 bits could reach memory that was opened for another
     /// of these peers. Buffers for sending are made when they are first needed.
     ///
-    /// `None`, the default, gives each connection receive buffers of its own. Otherwise 24 to 1048576, and no more than the device's
+    /// `None`, the default, gives each connection receive buffers of its own. Otherwise 26 to 1048576, and no more than the device's
     /// shared receive queues hold. Costs `shared_receive` × [`eager_size`](Self::eager_size) of locked memory for all of the connections together; a connection on which nothing
     /// happens costs some 46 KiB beside its 13 buffers, most of it for the device's queues, with a window and a send depth of 16.
     pub shared_receive: Option<u32>,
@@ -190,7 +193,9 @@ impl Config {
 
         within("receive_window", self.receive_window, 1, 8192)?;
         if let Some(count) = self.shared_receive {
-            within("shared_receive", count, 24, 1 << 20)?;
+            // Half of them are kept for new connections: for one at least, whatever its window.
+            let least = 2 * Account::least(u16::MAX);
+            within("shared_receive", count, least, 1 << 20)?;
         }
         within("eager_size", self.eager_size, 64, 1 << 20)?;
         within("max_message", self.max_message, 64, 1 << 40)?;

@@ -105,7 +105,7 @@
 //!
 //! # fn main() -> Result<(), rdmsg::Error> {
 //! let mut config = Config::default();
-//! config.shared_receive = Some(24_000); // buffers for at least 1000 connections, of
+//! config.shared_receive = Some(26_000); // buffers for at least 1000 connections, of
 //! config.eager_size = 2048; // so many bytes each
 //! config.send_depth = 16;
 //! let listener = Listener::bind_with("0.0.0.0:7471", &config, &Engine::shared()?)?;

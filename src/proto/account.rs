@@ -105,6 +105,13 @@ mod tests {
         assert!(account.open(64));
     }
 
+    /// What `Config::shared_receive` promises its readers, and the example of the crate's documentation counts on.
+    #[test]
+    fn a_connection_keeps_as_many_as_is_written() {
+        assert_eq!(Account::least(2), 13);
+        assert_eq!(Account::least(8192), 13);
+    }
+
     #[test]
     fn half_is_kept_for_new_connections() {
         let account = Account::new(100);

@@ -245,7 +245,12 @@ mod tests {
             let payload = match kind {
                 Kind::Data => data,
                 Kind::Rendezvous => descriptor.emit().to_vec(),
-                Kind::Grant | Kind::Ping | Kind::Pong | Kind::Close | Kind::Abort | Kind::CloseAck => Vec::new(),
+                Kind::Grant
+                | Kind::Ping
+                | Kind::Pong
+                | Kind::Close
+                | Kind::Abort
+                | Kind::CloseAck => Vec::new(),
             };
             let header = Header { kind, grant, len: payload.len() as u32, arg };
             let frame = [&header.emit()[..], &payload].concat();

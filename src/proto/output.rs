@@ -145,7 +145,7 @@ pub(crate) enum Event {
     /// A send that was refused as blocked may work now, or be told why it never will. [`Event::Established`] says so, too.
     Writable,
     /// The end. Comes once, and nothing comes after it: the transport may go. `delivered` says whether all that was sent is known
-    /// to have arrived: the peer's device acknowledged the close frame behind it, and the peer's own close came.
+    /// to have arrived: the peer acknowledged the close behind it, and has read all large messages.
     Disconnected {
         reason: CloseReason,
         delivered: bool,

@@ -1,0 +1,230 @@
+//! A peer made by hand, for what a stream never does.
+
+use std::{
+    io::{ErrorKind, Read},
+    net::{Shutdown, SocketAddr},
+    thread,
+    time::Instant,
+};
+
+use device::{Lab, PATIENCE, Watchdog};
+use rdmsg::{
+    cm::{CmId, ConnParam, EventChannel, PortSpace, PrivateData},
+    rsocket::{Config, Listener, Stream},
+    status::CmEventType,
+    verbs::{
+        AccessFlags, CompletionQueue, Inline, MemoryRegion, ProtectionDomain, QpCap, QpInitAttr,
+        QpState, QpType, QueuePair, RecvWr, RemoteAddr, SendWr, WorkCompletion,
+    },
+};
+
+use crate::{read_all, write_all};
+
+/// Says in the protocol's words what it likes.
+struct Peer {
+    id: CmId,
+    qp: QueuePair,
+    _memory: MemoryRegion,
+    window: RemoteAddr,
+}
+
+impl Peer {
+    /// Connects with this version of the protocol.
+    fn connect(address: SocketAddr, version: u8) -> Result<Self, CmEventType> {
+        let mut peer = Self::answered(address, version)?;
+        peer.id.establish().unwrap();
+        Ok(peer)
+    }
+
+    /// As `connect`, but the other side has not heard yet that the answer came.
+    fn answered(address: SocketAddr, version: u8) -> Result<Self, CmEventType> {
+        let channel = EventChannel::new().unwrap();
+        let step = || channel.wait_event(PATIENCE).unwrap().unwrap();
+        let mut id = CmId::new(&channel, PortSpace::TCP, 0).unwrap();
+        id.resolve_addr(None, address, PATIENCE).unwrap();
+        step();
+        id.resolve_route(PATIENCE).unwrap();
+        step();
+        let device = id.verbs().unwrap();
+        let pd = ProtectionDomain::new(&device).unwrap();
+        let cq = CompletionQueue::new(&device, 64, None).unwrap();
+        let attr = QpInitAttr {
+            qp_type: QpType::RC,
+            send_cq: &cq,
+            recv_cq: &cq,
+            srq: None,
+            cap: QpCap {
+                max_send_wr: 16,
+                max_recv_wr: 16,
+                max_inline_data: 16,
+                ..QpCap::default()
+            },
+            sq_sig_all: true,
+        };
+        // Not the id's: librdmacm would say so by itself.
+        let qp = QueuePair::new(&pd, &attr).unwrap();
+        let move_to = |id: &mut CmId, state| qp.modify(&id.init_qp_attr(state).unwrap()).unwrap();
+        move_to(&mut id, QpState::INIT);
+        for number in 0..16 {
+            qp.post_recv(&[RecvWr::new(number, &[])]).unwrap();
+        }
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        let memory = MemoryRegion::new(&pd, 4096, access).unwrap();
+        let mut hello = vec![version, 2, 0, 16, 0, 0, 0, 0];
+        for (offset, length) in [(0, 2_u32), (1024, 1024)] {
+            hello.extend((memory.addr() + offset).to_be_bytes());
+            hello.extend(memory.rkey().to_be_bytes());
+            hello.extend(length.to_be_bytes());
+        }
+        let param = ConnParam {
+            private_data: PrivateData::try_from(&hello[..]).unwrap(),
+            qp_num: qp.qp_num(),
+            ..ConnParam::default()
+        };
+        id.connect(&param).unwrap();
+        let event = step();
+        if event.event() != CmEventType::CONNECT_RESPONSE {
+            return Err(event.event());
+        }
+        // What the peer may do is known only now.
+        for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
+            move_to(&mut id, state);
+        }
+        let data = event.private_data();
+        let window = RemoteAddr {
+            addr: u64::from_be_bytes(data[24..32].try_into().unwrap()),
+            rkey: u32::from_be_bytes(data[32..36].try_into().unwrap()),
+        };
+        Ok(Self {
+            id,
+            qp,
+            _memory: memory,
+            window,
+        })
+    }
+
+    /// What the other side says next, but for what this one may write.
+    fn hear(&self) -> u32 {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut done = [WorkCompletion::default()];
+            while self.qp.recv_cq().poll(&mut done).unwrap() == 0 {
+                assert!(Instant::now() < deadline, "nothing is said");
+            }
+            let said = done[0].imm_data().unwrap();
+            if said >> 29 != 4 {
+                return said;
+            }
+        }
+    }
+
+    fn say(&self, bytes: &[u8], immediate: u32) {
+        let wr = SendWr::write_with_imm(SAID, Inline(bytes), self.window, immediate);
+        self.qp.post_send(&[wr]).unwrap();
+        // It has arrived when it is done.
+        let deadline = Instant::now() + PATIENCE;
+        let mut done = [WorkCompletion::default()];
+        while !done[0].is_success() || done[0].opcode().is_recv() || done[0].wr_id() != SAID {
+            assert!(Instant::now() < deadline, "{done:?}");
+            done = [WorkCompletion::default()];
+            self.qp.send_cq().poll(&mut done).unwrap();
+        }
+    }
+}
+
+/// Which work request a completion of a peer made by hand is of.
+const SAID: u64 = 100;
+
+/// What an accepted stream is to say before the peer has said that it knows of the connection is not lost.
+#[test]
+fn an_end_before_the_beginning_is_said() {
+    const DISCONNECT: u32 = 7 << 29;
+    const SHUTDOWN: u32 = DISCONNECT | 2;
+    let _watchdog = Watchdog::new("an_end_before_the_beginning_is_said", 60);
+    let listener = Listener::bind(Lab::get().at(0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let answered = || {
+        let connecting = thread::spawn(move || Peer::answered(address, 1).unwrap());
+        let stream = listener.accept().unwrap().0;
+        (connecting.join().unwrap(), stream)
+    };
+
+    let (mut peer, stream) = answered();
+    stream.set_nonblocking(true);
+    stream.shutdown(Shutdown::Write).unwrap();
+    peer.id.establish().unwrap();
+    // It is said with the next call.
+    thread::scope(|scope| {
+        let calling = scope.spawn(|| stream.wait_readable(Some(PATIENCE)));
+        assert_eq!(peer.hear(), SHUTDOWN);
+        peer.say(b"!", 1);
+        calling.join().unwrap().unwrap();
+    });
+
+    let waits: [fn(Stream) -> Option<Stream>; 2] = [
+        |stream| {
+            drop(stream);
+            None
+        },
+        |stream| {
+            stream.shutdown(Shutdown::Both).unwrap();
+            Some(stream)
+        },
+    ];
+    for wait in waits {
+        let (mut peer, stream) = answered();
+        let waiting = thread::spawn(move || wait(stream));
+        peer.id.establish().unwrap();
+        assert_eq!(peer.hear(), DISCONNECT);
+        drop(waiting.join().unwrap());
+    }
+}
+
+/// What a peer says is held against what it may, and costs no other connection anything.
+#[test]
+fn peers_that_do_not_keep_to_the_protocol() {
+    let _watchdog = Watchdog::new("peers_that_do_not_keep_to_the_protocol", 60);
+    let mut config = Config::default();
+    config.receive_buffer = 1000;
+    config.receive_queue = 4;
+    let listener = Listener::bind_with(Lab::get().at(0), &config).unwrap();
+    let address = listener.local_addr().unwrap();
+    // The other side's accept goes on by itself.
+    let (sender, accepted) = std::sync::mpsc::channel();
+    thread::spawn(move || while sender.send(listener.accept().unwrap().0).is_ok() {});
+
+    let other_version = Peer::connect(address, 2);
+    assert_eq!(other_version.err(), Some(CmEventType::REJECTED));
+    // More bytes than there is room for, writes without a credit, an operation and a control message that nobody knows.
+    for says in [
+        &[("", 1001)][..],
+        &[("1", 1), ("2", 1), ("3", 1), ("4", 1), ("5", 1)],
+        &[("", 0xa000_0000)],
+        &[("", 0xe000_0007)],
+    ] {
+        let peer = Peer::connect(address, 1).unwrap();
+        let mut stream = accepted.recv_timeout(PATIENCE).unwrap();
+        peer.say(b"fine", 4);
+        let mut buffer = [0; 4];
+        stream.read_exact(&mut buffer).unwrap();
+        assert_eq!(&buffer, b"fine");
+        for (bytes, immediate) in says {
+            peer.say(bytes.as_bytes(), *immediate);
+        }
+        let error = loop {
+            // What came before is there.
+            match stream.read(&mut buffer) {
+                Ok(count) => assert!(count > 0, "{says:?}: the end"),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{says:?}");
+        let text = error.to_string();
+        let known = text.contains("more than it may") || text.contains("keep to the protocol");
+        assert!(known, "{says:?}: {text}");
+    }
+    let client = Stream::connect(address).unwrap();
+    let server = accepted.recv_timeout(PATIENCE).unwrap();
+    write_all(&client, 100, 100);
+    read_all(&server, 100, 100);
+}
