@@ -44,7 +44,7 @@ impl Server {
 
     fn connect(&self) -> Receiver<Result<Endpoint, Error>> {
         let (result, connected) = channel();
-        let mut config = sharing(24);
+        let mut config = sharing(2 * SHARE);
         config.shared_receive = None;
         let connector = Connector::new().config(config).engine(&self.clients);
         let address = self.address;
@@ -299,7 +299,7 @@ fn engines_and_kinds_of_connections_stand_side_by_side() {
     let _watchdog = Watchdog::new("engines_and_kinds_of_connections_stand_side_by_side", 60);
     let shared = Server::new(&sharing(2 * SHARE));
     let another = Server::new(&sharing(2 * SHARE));
-    let mut own = sharing(24);
+    let mut own = sharing(2 * SHARE);
     own.shared_receive = None;
     let own = Listener::bind_with(Lab::get().at(0), &own, &Engine::new().unwrap()).unwrap();
     let address = own.local_addr();
@@ -313,8 +313,8 @@ fn engines_and_kinds_of_connections_stand_side_by_side() {
     };
     let mut pairs = shared.pairs(2);
     pairs.extend(another.pairs(2));
-    pairs.push(connect(sharing(24)));
-    pairs.push(connect(sharing(30)));
+    pairs.push(connect(sharing(2 * SHARE)));
+    pairs.push(connect(sharing(2 * SHARE + 6)));
     pairs.push(connect(Config::default()));
     for number in 0..10 {
         for (client, end) in &pairs {
