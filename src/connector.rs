@@ -75,7 +75,7 @@ impl Connector {
             None => Engine::shared()?,
         };
         let mut result = Err(Error::AddressLookup {
-            address: format!("{address:?}"),
+            address: written(&address),
             problem: "no address behind this name".into(),
         });
         for address in resolve(&address)? {
@@ -108,10 +108,20 @@ pub(crate) fn resolve(
     let addresses = address
         .to_socket_addrs()
         .map_err(|error| Error::AddressLookup {
-            address: format!("{address:?}"),
+            address: written(address),
             problem: error.to_string(),
         })?;
     Ok(addresses.collect())
+}
+
+/// An address as a person writes it, for errors: without the quotes and parentheses of its `Debug`.
+pub(crate) fn written(address: &impl fmt::Debug) -> String {
+    let text = format!("{address:?}");
+    // A pair of name and port.
+    let text = text.trim_matches(['(', ')']).replace("\", ", ":");
+    let text = text.strip_prefix('"').unwrap_or(&text);
+    let text = text.strip_suffix('"').unwrap_or(text);
+    text.replace("\\\"", "\"")
 }
 
 /// Refuses private data that does not fit.
@@ -131,3 +141,21 @@ pub(crate) fn check_private_data(
 }
 
 const _: () = assert!(REQUEST_DATA_MAX <= REPLY_DATA_MAX);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_no_quotes_of_ours_in_an_error() {
+        for (error, text) in [
+            (resolve(&"no port"), "no port"),
+            (resolve(&String::from("no \"port\"")), "no \"port\""),
+            (resolve(&("a b", 7471)), "a b:7471"),
+        ] {
+            let error = error.unwrap_err().to_string();
+            let begins = format!("cannot look up the address {text}: ");
+            assert!(error.starts_with(&begins), "{error}");
+        }
+    }
+}

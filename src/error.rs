@@ -244,9 +244,11 @@ fn kind_of(reason: &CloseReason) -> io::ErrorKind {
         | CloseReason::Unreachable(_) => io::ErrorKind::HostUnreachable,
         CloseReason::Refused
         | CloseReason::Rejected { .. }
+        | CloseReason::RejectedWithoutCause
         | CloseReason::PeerOutOfResources
         | CloseReason::ConnectFailed(_) => io::ErrorKind::ConnectionRefused,
         CloseReason::NotRdmsg
+        | CloseReason::PeerIsRsocket
         | CloseReason::PeerIncompatible(_)
         | CloseReason::ProtocolViolation(_) => io::ErrorKind::InvalidData,
         CloseReason::WorkRequest { .. } | CloseReason::PeerDisconnected => {

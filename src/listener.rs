@@ -10,7 +10,7 @@ use crossbeam_channel::{Receiver, after, bounded, never, select};
 
 use crate::{
     Config, Endpoint, Engine, Error,
-    connector::{check_private_data, resolve},
+    connector::{check_private_data, resolve, written},
     engine::{Backlog, Command, Link, Reply},
     proto::{REJECT_DATA_MAX, REPLY_DATA_MAX},
 };
@@ -74,7 +74,7 @@ impl Listener {
     ) -> Result<Self, Error> {
         config.check()?;
         let mut result = Err(Error::AddressLookup {
-            address: format!("{address:?}"),
+            address: written(&address),
             problem: "no address behind this name".into(),
         });
         for address in resolve(&address)? {

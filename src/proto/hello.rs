@@ -36,6 +36,8 @@ pub(crate) struct Hello {
 pub(crate) enum HelloError {
     /// It is not of this protocol at all.
     NotRdmsg,
+    /// It is what librdmacm's rsockets say.
+    Rsocket,
     /// It is of another version.
     Version(u8),
 }
@@ -62,7 +64,11 @@ impl Hello {
         let mut reader = Reader(bytes);
         let mut header = || Some((reader.u32()?, reader.u8()?, reader.u8()?));
         let (MAGIC, version, len) = header().ok_or(HelloError::NotRdmsg)? else {
-            return Err(HelloError::NotRdmsg);
+            return Err(if is_rsocket(bytes) {
+                HelloError::Rsocket
+            } else {
+                HelloError::NotRdmsg
+            });
         };
         if version != VERSION {
             return Err(HelloError::Version(version));
@@ -87,6 +93,16 @@ impl Hello {
         let hello = fields().ok_or(HelloError::NotRdmsg)?;
         Ok((hello, &bytes[LEN..len]))
     }
+}
+
+/// Whether these are the private data of an rsocket, which [`rsocket`](crate::rsocket) speaks to: version 1, one known flag for certain, and
+/// a table of two windows.
+pub(super) fn is_rsocket(bytes: &[u8]) -> bool {
+    let Some([1, flags, _, _, 0, 0, 0, rest @ ..]) = bytes.first_chunk::<40>() else {
+        return false;
+    };
+    let windows = &rest[13..17];
+    flags & !1 == 2 && windows == [0, 0, 0, 2]
 }
 
 #[cfg(test)]
@@ -135,6 +151,22 @@ mod tests {
             Err(HelloError::NotRdmsg),
             "shorter than a hello"
         );
+    }
+
+    #[test]
+    fn an_rsocket_is_told_from_other_strangers() {
+        let mut data = [0; 56];
+        data[..4].copy_from_slice(&[1, 2, 1, 0x80]);
+        data[23] = 2;
+        assert_eq!(Hello::parse(&data), Err(HelloError::Rsocket));
+        data[1] = 3;
+        assert_eq!(Hello::parse(&data[..40]), Err(HelloError::Rsocket));
+        assert_eq!(Hello::parse(&data[..39]), Err(HelloError::NotRdmsg));
+        for (at, other) in [(0, 2), (1, 0), (1, 6), (4, 1), (6, 1), (20, 1), (23, 3)] {
+            let mut wrong = data;
+            wrong[at] = other;
+            assert_eq!(Hello::parse(&wrong), Err(HelloError::NotRdmsg), "{at}");
+        }
     }
 
     #[test]

@@ -109,8 +109,14 @@ pub enum CloseReason {
         /// What the peer's application gave along, where it was the application that rejected.
         data: Box<[u8]>,
     },
+    /// The peer rejected the connection without a cause. An application that rejects with this crate gives one, so what listens on the
+    /// port is another program, such as an rsocket in C, or listens for the other of IPv4 and IPv6; or the listener has no place in its
+    /// backlog, or ended just then.
+    RejectedWithoutCause,
     /// The peer answered, but is no program that uses this crate.
     NotRdmsg,
+    /// The peer is an rsocket: [`rsocket`](crate::rsocket) speaks to it.
+    PeerIsRsocket,
     /// The peer accepted, but has not what another connection needs: memory that it may lock, or shared receives. It may later.
     PeerOutOfResources,
     /// The peer uses this crate, and the two sides do not go together.
@@ -157,12 +163,21 @@ impl fmt::Display for CloseReason {
             Self::RouteResolution(status) => write!(f, "the route could not be resolved: {status}"),
             Self::Unreachable(status) => write!(f, "the peer does not answer: {status}"),
             Self::ConnectFailed(status) => write!(f, "establishing the connection failed: {status}"),
-            Self::Refused => f.write_str("refused: nobody listens on this port at the peer"),
+            Self::Refused => f.write_str(explanation(RejectReason::INVALID_SERVICE_ID)),
+            Self::RejectedWithoutCause => write!(
+                f,
+                "{}; an rsocket, if it is one, is reached with rdmsg::rsocket::Stream",
+                explanation(RejectReason::CONSUMER_DEFINED)
+            ),
             Self::Rejected { reason, data } if data.is_empty() => write!(f, "rejected by the peer: {reason}"),
             Self::Rejected { reason, data } => {
                 write!(f, "rejected by the peer: {reason}, with {} bytes: {:?}", data.len(), String::from_utf8_lossy(data))
             }
             Self::NotRdmsg => f.write_str("the program at the other end does not speak rdmsg's protocol"),
+            Self::PeerIsRsocket => f.write_str(
+                "the program at the other end speaks the protocol of rsockets, not that of endpoints: use rdmsg::rsocket on this side, \
+                 or an Endpoint or Listener on the other",
+            ),
             Self::PeerOutOfResources => f.write_str(
                 "the peer has not what another connection needs, such as memory that it may lock or shared receives; its own error tells more",
             ),
@@ -186,6 +201,10 @@ impl fmt::Display for CloseReason {
             Self::Os(error) => write!(f, "{error}"),
         }
     }
+}
+
+fn explanation(reason: RejectReason) -> &'static str {
+    reason.explanation().unwrap_or("rejected")
 }
 
 impl std::error::Error for CloseReason {}

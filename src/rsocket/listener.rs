@@ -117,7 +117,7 @@ impl Listener {
 
     fn serve(&self, mut id: CmId, event: &CmEvent) -> io::Result<Stream> {
         let Some(peer) = ConnData::from_bytes(event.private_data()) else {
-            id.reject(&[])?;
+            id.reject(&ConnData::NOTHING.to_bytes())?;
             let text = "the peer is no rsocket of this version";
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         };

@@ -24,6 +24,12 @@
 //! # }
 //! ```
 //!
+//! # What is not served
+//!
+//! C programs that write into memory of their peer by offset, with `riomap` and `riowrite`: those calls have no counterpart here. A stream
+//! has no place for a peer's mappings, so `riomap` fails there with `ENOMEM` where it is for the peer to write to, and `riowrite` writes
+//! nothing. To write a peer's memory from Rust there is [`Region`](crate::Region).
+//!
 //! # How it works
 //!
 //! Each side has a ring of memory for what comes in, and tells the other where half of it is while they connect. Whoever has bytes

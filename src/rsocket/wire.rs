@@ -124,6 +124,22 @@ impl ConnData {
         bytes
     }
 
+    /// What a listener rejects with, so that a peer that is no rsocket knows whom it met: an rsocket with no memory for anybody.
+    pub(super) const NOTHING: Self = Self {
+        big_endian: cfg!(target_endian = "big"),
+        credits: 0,
+        target: Window {
+            addr: 0,
+            rkey: 0,
+            length: super::sending::WINDOWS,
+        },
+        data: Window {
+            addr: 0,
+            rkey: 0,
+            length: 0,
+        },
+    };
+
     /// `None`: the peer speaks another protocol, or another version of this one.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         // What comes may be padded with zeros.
@@ -137,6 +153,11 @@ impl ConnData {
         };
         (version == Self::VERSION && this.target.length == super::sending::WINDOWS).then_some(this)
     }
+}
+
+/// Whether this private data is with what a [`Listener`](crate::Listener) of this crate rejects.
+pub(super) fn is_rejection_of_endpoints(private_data: &[u8]) -> bool {
+    private_data.starts_with(b"rdmR")
 }
 
 #[cfg(test)]

@@ -175,4 +175,21 @@ impl RejectReason {
     pub const fn is_consumer(self) -> bool {
         self.0 == Self::CONSUMER_DEFINED.0 || self.0 == -libc::ECONNREFUSED
     }
+
+    /// What a rejection with this reason, and without private data of the peer's program, most often comes from: a text for a person.
+    /// `None` where the reason's name says it.
+    ///
+    /// The connection manager of the peer's host gives `CONSUMER_DEFINED` itself when a listener has the port but not the address, and
+    /// for a program that ended with the request in its hands.
+    #[must_use]
+    pub const fn explanation(self) -> Option<&'static str> {
+        match self {
+            Self::INVALID_SERVICE_ID => Some("refused: nobody listens on this port at the peer"),
+            Self::CONSUMER_DEFINED => Some(
+                "rejected without a cause (CONSUMER_DEFINED): what listens on this port at the peer speaks another protocol, \
+                 or listens for the other of IPv4 and IPv6, or takes no further connection, or ended just then",
+            ),
+            _ => None,
+        }
+    }
 }

@@ -12,6 +12,7 @@ use crate::{
 #[derive(Debug, PartialEq)]
 enum Verdict<'a> {
     NotRdmsg,
+    Rsocket,
     Version(u8),
     /// This field, whose value at this side is so, is zero.
     Zero(&'static str, u64),
@@ -23,6 +24,9 @@ enum Verdict<'a> {
 }
 
 fn read(bytes: &[u8]) -> Verdict<'_> {
+    if is_rsocket(bytes) {
+        return Verdict::Rsocket;
+    }
     if bytes.len() < 6 || bytes[..4] != *b"rdms" {
         return Verdict::NotRdmsg;
     }
@@ -55,6 +59,14 @@ fn read(bytes: &[u8]) -> Verdict<'_> {
     }
 }
 
+fn is_rsocket(bytes: &[u8]) -> bool {
+    bytes.len() >= 40
+        && bytes[0] == 1
+        && (2..=3).contains(&bytes[1])
+        && bytes[4..7] == [0; 3]
+        && bytes[20..24] == [0, 0, 0, 2]
+}
+
 fn mismatch(field: &'static str, ours: u64, theirs: u64) -> CloseReason {
     CloseReason::PeerIncompatible(Mismatch {
         field,
@@ -69,6 +81,7 @@ pub fn one_hello(bytes: &[u8]) {
     let verdict = read(bytes);
     let bad = match verdict {
         Verdict::NotRdmsg => Some(CloseReason::NotRdmsg),
+        Verdict::Rsocket => Some(CloseReason::PeerIsRsocket),
         Verdict::Version(theirs) => Some(mismatch("version", 1, theirs.into())),
         Verdict::Zero(field, ours) => Some(mismatch(field, ours, 0)),
         Verdict::Good { .. } => None,
@@ -115,6 +128,8 @@ pub fn one_hello(bytes: &[u8]) {
             now,
         );
         match ended(&mut conn) {
+            CloseReason::PeerIsRsocket => assert!(is_rsocket(bytes)),
+            CloseReason::RejectedWithoutCause => assert!(bytes.iter().all(|byte| *byte == 0)),
             CloseReason::PeerOutOfResources => assert_eq!(bytes[6..8], [0, 5]),
             CloseReason::Rejected { data, .. } if data.is_empty() => {}
             CloseReason::Rejected { data, .. } => {

@@ -6,7 +6,7 @@ use super::{Connection, State, receiving::Incoming, transfer::Transfer};
 use crate::{
     proto::{
         CloseReason, CmOp, Event, Mismatch, Output, Params, Phase, Refusal,
-        hello::{Hello, HelloError, VERSION},
+        hello::{Hello, HelloError, VERSION, is_rsocket},
         reason::Violation,
         reject::{Reject, RejectCode},
     },
@@ -87,13 +87,12 @@ impl Connection {
         };
         let (hello, data) = match Hello::parse(private_data) {
             Ok(parsed) => parsed,
-            Err(HelloError::NotRdmsg) => {
-                return refuse(
-                    RejectCode::Version,
-                    VERSION.into(),
-                    0,
-                    CloseReason::NotRdmsg,
-                );
+            Err(stranger @ (HelloError::NotRdmsg | HelloError::Rsocket)) => {
+                let reason = match stranger {
+                    HelloError::Rsocket => CloseReason::PeerIsRsocket,
+                    HelloError::NotRdmsg | HelloError::Version(_) => CloseReason::NotRdmsg,
+                };
+                return refuse(RejectCode::Version, VERSION.into(), 0, reason);
             }
             Err(HelloError::Version(theirs)) => {
                 let mismatch = Mismatch {
@@ -297,6 +296,7 @@ impl Connection {
                     self.fail(
                         match error {
                             HelloError::NotRdmsg => CloseReason::NotRdmsg,
+                            HelloError::Rsocket => CloseReason::PeerIsRsocket,
                             HelloError::Version(theirs) => {
                                 CloseReason::PeerIncompatible(Mismatch {
                                     field: "version",
@@ -459,6 +459,10 @@ fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReason {
             theirs: own,
         }),
         None if nobody_listens(reason, private_data) => CloseReason::Refused,
+        None if is_rsocket(private_data) => CloseReason::PeerIsRsocket,
+        None if reason == RejectReason::CONSUMER_DEFINED && is_blank(private_data) => {
+            CloseReason::RejectedWithoutCause
+        }
         None => CloseReason::Rejected {
             reason,
             data: Box::default(),
@@ -470,5 +474,10 @@ fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReason {
 /// private data.
 fn nobody_listens(reason: RejectReason, private_data: &[u8]) -> bool {
     reason == RejectReason::INVALID_SERVICE_ID
-        || (reason.raw() == -libc::ECONNREFUSED && private_data.iter().all(|byte| *byte == 0))
+        || (reason.raw() == -libc::ECONNREFUSED && is_blank(private_data))
+}
+
+/// The connection manager pads private data with zeros.
+fn is_blank(private_data: &[u8]) -> bool {
+    private_data.iter().all(|byte| *byte == 0)
 }

@@ -5,7 +5,7 @@ use std::io;
 use super::{End, Link, MIN_RNR_TIMER, OTHER, Peer, RECEIVE};
 use crate::{
     cm::CmEvent,
-    rsocket::wire::{ConnData, Immediate, Window},
+    rsocket::wire::{ConnData, Immediate, Window, is_rejection_of_endpoints},
     status::{CmEventType, RejectReason, WcStatus},
     verbs::{MemoryRegion, WorkCompletion},
 };
@@ -59,14 +59,11 @@ impl Link {
             CmEventType::DISCONNECTED => self.lose("the peer is gone"),
             // It was gone before it knew that the connection is established.
             CmEventType::REJECTED if self.established => self.lose("the peer is gone"),
-            CmEventType::REJECTED => match event.reject_reason() {
-                RejectReason::INVALID_SERVICE_ID => {
-                    let why = "refused: nobody listens on this port".into();
-                    let end = End::Lost(io::ErrorKind::ConnectionRefused, why);
-                    self.end.get_or_insert(end);
-                }
-                reason => self.lose(format!("the peer rejected the connection: {reason}")),
-            },
+            CmEventType::REJECTED => {
+                let why = why_rejected(event.reject_reason(), event.private_data());
+                let end = End::Lost(io::ErrorKind::ConnectionRefused, why);
+                self.end.get_or_insert(end);
+            }
             CmEventType::ADDR_CHANGE | CmEventType::TIMEWAIT_EXIT => {}
             other => self.lose(format!("{other}: {}", event.cm_status())),
         }
@@ -144,6 +141,18 @@ impl Link {
             }
             None => self.lose("the peer does not keep to the protocol"),
         }
+    }
+}
+
+fn why_rejected(reason: RejectReason, private_data: &[u8]) -> String {
+    if reason.is_consumer() && is_rejection_of_endpoints(private_data) {
+        return "rejected: an rdmsg::Listener listens there, which speaks to endpoints, not to rsockets: use rdmsg::Endpoint on this \
+                side, or rdmsg::rsocket::Listener on the other"
+            .into();
+    }
+    match reason.explanation() {
+        Some(explanation) => explanation.into(),
+        None => format!("the peer rejected the connection: {reason}"),
     }
 }
 

@@ -158,16 +158,16 @@ fn a_rejection_of_any_bytes_is_a_rejection() {
         server.request().reject(&answer).unwrap();
         let error = client.join().unwrap();
         println!("{answer:?}: {error}");
-        assert!(
-            matches!(
-                &error,
-                Error::Connect {
-                    reason: CloseReason::Rejected { data, .. },
-                    ..
-                } if data.is_empty()
-            ),
-            "{answer:?}: {error:?}"
-        );
+        let Error::Connect { reason, .. } = &error else {
+            panic!("{answer:?}: {error:?}")
+        };
+        match reason {
+            CloseReason::RejectedWithoutCause => assert!(answer.is_empty()),
+            CloseReason::Rejected { data, .. } => {
+                assert!(data.is_empty() && !answer.is_empty());
+            }
+            _ => panic!("{answer:?}: {error:?}"),
+        }
         scene.stage.bystander.assert_well();
     }
     scene.finish();

@@ -12,7 +12,7 @@ use std::{
 
 use device::{Lab, Watchdog};
 use rdmsg::{
-    Endpoint,
+    CloseReason, Endpoint,
     rsocket::{Config, Listener, Stream},
 };
 
@@ -249,6 +249,56 @@ fn others_are_turned_away() {
     read_all(&server, 100, 100);
     let error = Stream::connect(Lab::get().at(1)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+}
+
+/// Both are told with whom they speak, where the connection manager alone says "CONSUMER_DEFINED".
+#[test]
+fn an_endpoint_at_an_rsocket_and_an_rsocket_at_an_endpoint_are_told_so() {
+    let _watchdog = Watchdog::new(
+        "an_endpoint_at_an_rsocket_and_an_rsocket_at_an_endpoint_are_told_so",
+        60,
+    );
+    let rsocket = Listener::bind(Lab::get().at(0)).unwrap();
+    let address = rsocket.local_addr().unwrap();
+    let connecting = thread::spawn(move || Endpoint::connect(address).unwrap_err());
+    let accepted = rsocket.accept_timeout(Duration::from_secs(1)).unwrap();
+    assert!(accepted.is_none());
+    let error = connecting.join().unwrap();
+    assert!(
+        matches!(
+            error,
+            rdmsg::Error::Connect {
+                reason: CloseReason::PeerIsRsocket,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("rdmsg::rsocket"), "{error}");
+
+    let endpoints = rdmsg::Listener::bind(Lab::get().at(0)).unwrap();
+    let error = Stream::connect(endpoints.local_addr()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
+    assert!(error.to_string().contains("rdmsg::Endpoint"), "{error}");
+}
+
+/// The peer's connection manager rejects for a listener that has the port, but not the address.
+#[test]
+fn a_client_of_ipv6_at_a_listener_of_ipv4_is_told_of_it() {
+    let _watchdog = Watchdog::new("a_client_of_ipv6_at_a_listener_of_ipv4_is_told_of_it", 60);
+    let lab = Lab::get();
+    let rsocket = Listener::bind(lab.at(0)).unwrap();
+    let endpoints = rdmsg::Listener::bind(lab.at(0)).unwrap();
+    let hint = "the other of IPv4 and IPv6";
+
+    let error = Stream::connect((lab.addr6, rsocket.local_addr().unwrap().port())).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
+    assert!(error.to_string().contains(hint), "{error}");
+
+    let error = Endpoint::connect((lab.addr6, endpoints.local_addr().port())).unwrap_err();
+    assert!(error.to_string().contains(hint), "{error}");
+    let error = std::io::Error::from(error);
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
 }
 
 #[test]

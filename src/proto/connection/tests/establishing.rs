@@ -315,6 +315,51 @@ fn rejections_are_told_apart() {
 }
 
 #[test]
+fn a_rejection_of_a_stranger_names_what_may_be_there_and_an_rsocket_what_it_is() {
+    let rejected = |reason, private_data: &[u8]| {
+        let now = Instant::now();
+        let mut conn = Connection::connect(params(), 1, b"", now);
+        conn.handle_cm_event(CmInput::AddrResolved, now);
+        conn.handle_cm_event(CmInput::RouteResolved, now);
+        let event = CmInput::Rejected {
+            reason,
+            private_data,
+        };
+        conn.handle_cm_event(event, now);
+        end(&mut conn)
+    };
+    let consumer = RejectReason::CONSUMER_DEFINED;
+    for nothing in [&[][..], &[0; 148]] {
+        let reason = rejected(consumer, nothing);
+        assert_eq!(reason, CloseReason::RejectedWithoutCause);
+        let text = reason.to_string();
+        assert!(text.contains("another protocol"), "{text}");
+        assert!(text.contains("the other of IPv4 and IPv6"), "{text}");
+        assert!(text.contains("rsocket"), "{text}");
+    }
+    // An application's has a cause, if only that.
+    let now = Instant::now();
+    let mut passive = Connection::requested(params(), 2, &hello(1, 4).emit(b""), now).unwrap();
+    passive.reject(b"", now);
+    let Some(CmOp::Reject { private_data }) = ops(&mut passive).pop() else {
+        panic!("no rejection")
+    };
+    assert_eq!(
+        rejected(consumer, &private_data),
+        CloseReason::Rejected {
+            reason: consumer,
+            data: Box::default()
+        }
+    );
+
+    let mut rsocket = [0; 56];
+    (rsocket[0], rsocket[1], rsocket[23]) = (1, 2, 2);
+    assert_eq!(rejected(consumer, &rsocket), CloseReason::PeerIsRsocket);
+    let refusal = Connection::requested(params(), 2, &rsocket, Instant::now()).unwrap_err();
+    assert_eq!(refusal.reason, CloseReason::PeerIsRsocket);
+}
+
+#[test]
 fn a_reply_without_a_hello_is_not_rdmsg() {
     let now = Instant::now();
     for (private_data, expected) in [
