@@ -7,7 +7,7 @@ use std::{
 
 use rdmsg::{
     cm::{CmEvent, CmId, EventChannel, PortSpace},
-    status::{CmEventType, RejectReason},
+    status::CmEventType,
 };
 
 use crate::Result;
@@ -21,6 +21,9 @@ const RESOLVE: Duration = Duration::from_secs(2);
 ///
 /// The name, and what the resolver says of it.
 pub fn lookup(host: &str, port: u16) -> Result<SocketAddr> {
+    if host.is_empty() {
+        return Err("an address is empty: give a host name or an IP address".into());
+    }
     let found = (host, port).to_socket_addrs();
     let mut addresses = found.map_err(|error| format!("{host}: {error}"))?;
     Ok(addresses
@@ -66,11 +69,20 @@ pub fn step(events: &EventChannel, wanted: CmEventType, timeout: Duration) -> Re
     log::info!("{}", event.event());
     match event.event() {
         came if came == wanted && event.status() == 0 => Ok(event),
-        CmEventType::REJECTED => Err(match event.reject_reason() {
-            RejectReason::INVALID_SERVICE_ID => "refused: nobody listens on this port".into(),
-            reason => format!("the peer rejected the connection: {reason}").into(),
-        }),
+        CmEventType::REJECTED => Err(why_rejected(&event).into()),
         came => Err(format!("{came} instead of {wanted}: {}", event.cm_status()).into()),
+    }
+}
+
+/// What a REJECTED event says.
+#[must_use]
+pub fn why_rejected(event: &CmEvent) -> String {
+    let reason = event.reject_reason();
+    // It may be padded with zeros.
+    let silent = event.private_data().iter().all(|byte| *byte == 0);
+    match reason.explanation().filter(|_| silent) {
+        Some(explanation) => explanation.into(),
+        None => format!("rejected by the peer: {reason}"),
     }
 }
 

@@ -40,7 +40,7 @@ struct Options {
     /// Datagrams that each sends or receives
     #[arg(short = 'C', default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=10000))]
     count: u32,
-    /// Bytes of a datagram, which is one packet; the same everywhere
+    /// Bytes of a datagram, which is one packet; the same everywhere. 0 for no datagrams at all, as in C
     #[arg(short = 'S', default_value_t = 100)]
     size: u32,
     /// Port space by its number: 0x111 for UDP, 0x2 for IPoIB
@@ -52,6 +52,13 @@ struct Options {
     /// Do not receive what this queue pair itself sends
     #[arg(short = 'l')]
     no_loopback: bool,
+}
+
+impl Options {
+    /// Datagrams of each member. Without any bytes there are none.
+    fn count(&self) -> u32 {
+        if self.size > 0 { self.count } else { 0 }
+    }
 }
 
 /// How long a step may take, and one attempt to resolve an address.
@@ -96,7 +103,7 @@ fn run(options: &Options) -> Result<()> {
         let mut id = CmId::new(&events, options.port_space, 0)?;
         id.resolve_addr(source, group, RESOLVE)?;
         step(&events, CmEventType::ADDR_RESOLVED, PATIENCE)?;
-        let mut datagrams = Datagrams::new(id, options.count, options.size)?;
+        let mut datagrams = Datagrams::new(id, options.count(), options.size)?;
         if options.send_only {
             datagrams.id.join_multicast_send_only(group)?;
         } else {
@@ -110,7 +117,7 @@ fn run(options: &Options) -> Result<()> {
         datagrams.set_peer(&way.ah_attr, way.qp_num, way.qkey)?;
         all.push(datagrams);
     }
-    if options.count > 0 {
+    if options.count() > 0 {
         if options.sender {
             thread::sleep(SWITCHES);
             println!("initiating data transfers");

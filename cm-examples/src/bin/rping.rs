@@ -10,7 +10,7 @@
 //!
 //! A message of the peer is only a claim: its size is held against this side's own buffer before anything is read.
 
-use std::{net::SocketAddr, process::ExitCode, thread, time::Duration};
+use std::{process::ExitCode, thread, time::Duration};
 
 use clap::Parser;
 use cm_examples::{
@@ -33,7 +33,7 @@ struct Options {
     #[arg(short)]
     server: bool,
     /// Be the client
-    #[arg(short)]
+    #[arg(short, requires = "address")]
     client: bool,
     /// Server: address to listen on [default: any]; client: the server's address
     #[arg(short, value_name = "ADDRESS")]
@@ -88,34 +88,40 @@ fn serve(options: &Options) -> Result<()> {
     let requests = EventChannel::new()?;
     let mut listener = CmId::new(&requests, PortSpace::TCP, 0)?;
     listener.bind_addr(address)?;
-    listener.listen(3)?;
+    // 0 is as many as the kernel allows. A request that finds no place is dropped, and comes again seconds later.
+    listener.listen(0)?;
     loop {
         let Some(mut event) = requests.wait_event(Duration::MAX)? else {
             continue;
         };
-        let Some(mut id) = event.take_request() else {
+        let Some(id) = event.take_request() else {
             return Err(format!("{} on the listener", event.event()).into());
         };
-        // Each connection has its own events, so that whoever serves it sees no others.
-        let events = EventChannel::new()?;
-        id.migrate(&events)?;
         let own = options.clone();
-        let answer = move || Side::new(id, events, &own)?.answer(own.verbose);
+        let answer = move || answer(id, &own);
         if !options.persistent {
             return answer();
         }
-        thread::spawn(move || end("rping", answer()));
+        // All of them side by side. What goes wrong with one is no matter of the others.
+        let serving = thread::Builder::new().spawn(move || end("rping", answer()));
+        if let Err(error) = serving {
+            eprintln!("rping: no thread for another client: {error}");
+        }
     }
+}
+
+fn answer(mut id: CmId, options: &Options) -> Result<()> {
+    // Each connection has its own events, so that whoever serves it sees no others.
+    let events = EventChannel::new()?;
+    id.migrate(&events)?;
+    Side::new(id, events, options)?.answer(options.verbose)
 }
 
 fn ping(options: &Options) -> Result<()> {
     let server = lookup(options.address.as_deref().unwrap_or_default(), options.port)?;
-    let source: Option<SocketAddr> = match &options.source {
-        Some(host) => Some(lookup(host, 0)?),
-        None => None,
-    };
+    let source = options.source.as_deref().map(|host| lookup(host, 0));
     let events = EventChannel::new()?;
-    let id = resolved(&events, PortSpace::TCP, source, server)?;
+    let id = resolved(&events, PortSpace::TCP, source.transpose()?, server)?;
     Side::new(id, events, options)?.ask(options)
 }
 

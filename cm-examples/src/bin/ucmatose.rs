@@ -15,7 +15,12 @@ use std::{
 };
 
 use clap::Parser;
-use cm_examples::{Result, cm::lookup_as, end, init_debug, transfer::Transfer};
+use cm_examples::{
+    Result,
+    cm::{lookup_as, why_rejected},
+    end, init_debug,
+    transfer::Transfer,
+};
 use rdmsg::{
     cm::{CmId, ConnParam, EventChannel, PortSpace},
     status::CmEventType,
@@ -228,7 +233,7 @@ impl Connections {
                 }
             }
             CmEventType::REJECTED => {
-                return Err(format!("rejected: {}", event.reject_reason()).into());
+                return Err(why_rejected(&event).into());
             }
             other => return Err(format!("event: {other}, {}", event.cm_status()).into()),
         }
@@ -259,9 +264,10 @@ impl Connections {
                 thread::yield_now();
                 let event = self.events.poll_event()?;
                 if event.is_some() || last.elapsed() > PATIENCE {
-                    let event = event.map(|event| event.event());
+                    let event = event.map(|event| format!(" ({})", event.event()));
                     return Err(format!(
-                        "connection {number}: messages are missing ({event:?}): {SAME}"
+                        "connection {number}: messages are missing{}: {SAME}",
+                        event.unwrap_or_default()
                     )
                     .into());
                 }

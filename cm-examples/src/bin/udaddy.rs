@@ -40,7 +40,7 @@ struct Options {
     /// Datagrams each way for each of them; the same on both sides
     #[arg(short = 'C', default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=10000))]
     count: u32,
-    /// Bytes of a datagram, which is one packet; the same on both sides
+    /// Bytes of a datagram, which is one packet; the same on both sides. 0 for no datagrams at all, as in C
     #[arg(short = 'S', default_value_t = 100)]
     size: u32,
     /// Type of service
@@ -84,7 +84,7 @@ fn serve(options: &Options) -> Result<()> {
         let Some(id) = event.take_request() else {
             return Err(format!("{}: {}", event.event(), event.cm_status()).into());
         };
-        let mut datagrams = Datagrams::new(id, options.count, options.size)?;
+        let mut datagrams = Datagrams::new(id, options.count(), options.size)?;
         // An id of datagrams does not tell by itself which queue pair is meant.
         let param = ConnParam {
             qp_num: datagrams.qp_num(),
@@ -93,7 +93,7 @@ fn serve(options: &Options) -> Result<()> {
         datagrams.id.accept(&param)?;
         all.push(datagrams);
     }
-    if options.count > 0 {
+    if options.count() > 0 {
         println!("receiving data transfers");
         for datagrams in &mut all {
             datagrams.wait_received(PATIENCE)?;
@@ -120,14 +120,14 @@ fn ask(options: &Options, server: &str) -> Result<()> {
     for _ in 0..options.connections {
         let events = EventChannel::new()?;
         let id = resolved_on(&events, options.space(), source, server, options.tos)?;
-        let mut datagrams = Datagrams::new(id, options.count, options.size)?;
+        let mut datagrams = Datagrams::new(id, options.count(), options.size)?;
         datagrams.id.connect(&ConnParam::default())?;
         let event = step(&events, CmEventType::ESTABLISHED, PATIENCE)?;
         let peer = event.ud().ok_or("an answer that names no queue pair")?;
         datagrams.set_peer(&peer.ah_attr, peer.qp_num, peer.qkey)?;
         all.push(datagrams);
     }
-    if options.count > 0 {
+    if options.count() > 0 {
         println!("initiating data transfers");
         all.iter().try_for_each(Datagrams::send)?;
         println!("receiving data transfers");
@@ -140,6 +140,11 @@ fn ask(options: &Options, server: &str) -> Result<()> {
 }
 
 impl Options {
+    /// Datagrams each way. Without any bytes there are none.
+    fn count(&self) -> u32 {
+        if self.size > 0 { self.count } else { 0 }
+    }
+
     fn space(&self) -> PortSpace {
         let named = if self.space == "ipoib" {
             PortSpace::IPOIB
