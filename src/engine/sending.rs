@@ -17,6 +17,9 @@ use crate::{
     status::OsError,
 };
 
+/// The longest message that there can be memory for.
+const LONGEST: usize = isize::MAX as usize;
+
 /// A message that is to be sent. What was prepared for it is kept from one try to the next.
 #[derive(Debug)]
 pub(crate) struct Outgoing<'a> {
@@ -32,7 +35,7 @@ impl<'a> Outgoing<'a> {
     pub(crate) fn new(parts: &'a [IoSlice<'a>], id: Option<u64>) -> Self {
         Self {
             parts,
-            len: parts.iter().map(|part| part.len()).sum(),
+            len: total(parts.iter().map(|part| part.len())),
             id,
             buffer: None,
         }
@@ -52,6 +55,12 @@ impl<'a> Outgoing<'a> {
     pub(crate) fn into_buffer(self) -> Option<Buffer> {
         self.buffer
     }
+}
+
+/// The sum of lengths. The same bytes may be named many times, so it may be more than a number holds: then it is the greatest, which
+/// is longer than any message.
+fn total(lens: impl Iterator<Item = usize>) -> usize {
+    lens.fold(0, usize::saturating_add)
 }
 
 impl Link {
@@ -129,6 +138,13 @@ impl Core {
                 Err(error) => Err(self.post_failed(error)),
             };
         }
+        if message.len > LONGEST {
+            // Whatever the peer takes.
+            return Err(TrySendError::Failed(Error::MessageTooLong {
+                len: message.len,
+                limit: LONGEST as u64,
+            }));
+        }
         self.conn.may_send(message.len).map_err(refused)?;
         if message.id.is_some() && !self.may_tell_of_one_more(link) {
             return Err(TrySendError::Failed(Error::CompletionsNotTaken));
@@ -183,5 +199,21 @@ impl Core {
             + completions.len()
             + link.aside.load(Ordering::Relaxed)
             < link.most_ids
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_that_no_number_holds_do_not_wrap_around() {
+        assert_eq!(total([].into_iter()), 0);
+        assert_eq!(total([1, 0, 2].into_iter()), 3);
+        // 2⁶⁴ + 15 where a word has 64 bits: with wrap-around it would pass as 15.
+        let quarter = usize::MAX / 4 + 1;
+        let lens = [quarter, quarter, quarter, quarter, 15];
+        assert_eq!(total(lens.into_iter()), usize::MAX);
+        assert!(total(lens.into_iter()) > LONGEST);
     }
 }

@@ -1,8 +1,10 @@
 //! Messages above the eager size: read by the receiver from the sender's memory.
+#![allow(unsafe_code)]
 
-use std::{io::IoSlice, process::Command, thread, time::Duration};
+use std::{io::IoSlice, process::Command, ptr, slice, thread, time::Duration};
 
 use device::{Lab, PATIENCE, Watchdog, pair, pair_with, pattern, reason};
+use nix::libc;
 use rdmsg::{CloseReason, Completion, Config, Error, TrySendError};
 
 #[test]
@@ -210,6 +212,56 @@ fn owned_and_vectored_messages_arrive_as_they_are() {
     let refused = server.send_owned(client.buffer(10).unwrap()).unwrap_err();
     assert!(matches!(refused.error, Error::ForeignMemory), "{refused:?}");
     assert_eq!(refused.buffer.expect("it comes back").len(), 10);
+    client.close().unwrap();
+}
+
+/// Bytes that are there without any memory for them: nothing touches them.
+fn vast(len: usize) -> &'static [u8] {
+    const FLAGS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
+    let start = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ, FLAGS, -1, 0) };
+    assert_ne!(start, libc::MAP_FAILED);
+    // SAFETY: mapped just now, zeroed, never written and never unmapped.
+    unsafe { slice::from_raw_parts(start.cast(), len) }
+}
+
+#[test]
+fn parts_that_sum_to_more_than_a_number_holds_are_too_long_and_not_sent_as_what_is_left() {
+    let _watchdog = Watchdog::new(
+        "parts_that_sum_to_more_than_a_number_holds_are_too_long_and_not_sent_as_what_is_left",
+        60,
+    );
+    let (client, server) = pair();
+    let vast = vast(1 << 46);
+    // 2⁶⁴ and 15 more.
+    let mut parts = vec![IoSlice::new(vast); 1 << 18];
+    parts.push(IoSlice::new(&vast[..15]));
+    let error = client.send_vectored(&parts).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::MessageTooLong {
+                len: usize::MAX,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+    // The same with what is left above the eager size.
+    parts.push(IoSlice::new(&vast[..100_000]));
+    let error = client.send_vectored(&parts).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::MessageTooLong {
+                len: usize::MAX,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+    client.send(b"and it goes on").unwrap();
+    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"and it goes on");
     client.close().unwrap();
 }
 
