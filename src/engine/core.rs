@@ -169,7 +169,7 @@ impl Core {
         let mut wake = false;
         rings.books.in_flight.done(slot, |posted| {
             piece = matches!(posted, Posted::Piece);
-            wake |= tell(&self.completions, posted.success());
+            wake |= tell(&self.completions, posted.succeed());
         });
         self.aftermath.wake |= wake;
         if piece {
@@ -193,7 +193,7 @@ impl Core {
                     }
                     posted.failure(&reason)
                 } else {
-                    posted.success()
+                    posted.succeed()
                 };
                 tell(&self.completions, completion);
             });

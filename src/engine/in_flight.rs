@@ -23,19 +23,28 @@ pub(super) enum Posted {
 pub(super) struct Operation {
     pub(super) id: u64,
     pub(super) kind: OperationKind,
-    /// Memory of this side that it reads or writes. Held until the device is done with it.
+    /// Memory of this side that it reads or writes, or that its answer comes to. Held until the device is done with it.
     pub(super) memory: MemoryRegion,
 }
 
 /// What a one-sided operation does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum OperationKind {
     Read,
     Write,
-    /// The old value comes to this offset of the memory.
+    /// The device puts the old value into the operation's slot, from where it comes to this offset of the memory when the operation is done.
+    /// In the memory itself it would not be safe: other operations name the same place, and the application may write there.
     Atomic {
         offset: usize,
+        answer: SlotBytes,
     },
+}
+
+/// The first bytes of a slot of the send ring.
+#[derive(Debug)]
+pub(super) struct SlotBytes {
+    pub(super) region: MemoryRegion,
+    pub(super) offset: usize,
 }
 
 /// The work requests that the device has, by slot of the send ring.
@@ -111,17 +120,18 @@ impl Posted {
         }
     }
 
-    /// What the application is to be told of its success.
-    pub(super) fn success(&self) -> Option<Completion> {
+    /// The device has done it: what the application is to be told.
+    pub(super) fn succeed(&self) -> Option<Completion> {
         match self {
             Self::Frame | Self::Piece => None,
             Self::Message { id, .. } => id.map(Completion::Sent),
             Self::Operation(Operation { id, kind, memory }) => Some(match kind {
                 OperationKind::Read => Completion::Read(*id),
                 OperationKind::Write => Completion::Written(*id),
-                OperationKind::Atomic { offset } => {
+                OperationKind::Atomic { offset, answer } => {
                     let mut old = [0; 8];
-                    memory.copy_out(*offset, &mut old);
+                    answer.region.copy_out(answer.offset, &mut old);
+                    memory.copy_in(*offset, &old);
                     Completion::Fetched {
                         id: *id,
                         value: u64::from_ne_bytes(old),

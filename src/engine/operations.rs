@@ -4,7 +4,6 @@ use std::{ops::Range, sync::Arc};
 
 use super::{
     core::Core,
-    in_flight::{Operation, OperationKind},
     link::{Link, lock},
 };
 use crate::{
@@ -26,16 +25,6 @@ pub(crate) enum OneSided {
 }
 
 impl OneSided {
-    fn kind(self, local: &Range<usize>) -> OperationKind {
-        match self {
-            Self::Read => OperationKind::Read,
-            Self::Write | Self::WriteWithImm(_) => OperationKind::Write,
-            Self::FetchAdd(_) | Self::CompareSwap { .. } => OperationKind::Atomic {
-                offset: local.start,
-            },
-        }
-    }
-
     /// The right that the peer must have given.
     fn needs(self) -> RemoteAccess {
         match self {
@@ -63,11 +52,11 @@ impl OneSided {
 /// A one-sided operation that passed all checks.
 #[derive(Debug)]
 pub(crate) struct Checked {
-    op: SendOp,
-    kind: OperationKind,
-    memory: MemoryRegion,
-    range: Range<usize>,
-    id: u64,
+    pub(super) op: SendOp,
+    pub(super) memory: MemoryRegion,
+    /// The part of the memory.
+    pub(super) range: Range<usize>,
+    pub(super) id: u64,
 }
 
 impl Link {
@@ -132,7 +121,6 @@ impl Link {
         };
         Ok(Checked {
             op: op.at(remote),
-            kind: op.kind(&range),
             memory: region.memory.clone(),
             range,
             id,
@@ -166,16 +154,9 @@ impl Core {
         let Some(rings) = &mut self.rings else {
             return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
         };
-        let operation = Operation {
-            id: checked.id,
-            kind: checked.kind,
-            memory: checked.memory.clone(),
-        };
-        if let Err(error) = rings.post_operation(slot, checked.op, operation, checked.range.clone())
-        {
-            return Err(self.post_failed(error));
-        }
-        Ok(())
+        rings
+            .post_operation(slot, checked)
+            .map_err(|error| self.post_failed(error))
     }
 }
 

@@ -8,23 +8,19 @@
 //!   [`RecvSlice`] or to nobody otherwise; the state machine names each buffer once for each completion and asks for it to be
 //!   posted again once for each, which its simulator checks;
 //! * a send buffer belongs to the device from [`Rings::post_send`] until a completion covers its slot; the state machine
-//!   reuses a slot only after that;
+//!   reuses a slot only after that. What the device writes there for an atomic operation is looked at between the two;
 //! * memory of the application's and of large messages that a work request names is kept in `books` until the request is done, or the
 //!   queue pair is destroyed.
 #![allow(unsafe_code)]
 
 use std::{
-    collections::VecDeque,
-    io::IoSlice,
-    mem::MaybeUninit,
-    ops::{Deref, Range},
-    ptr, slice,
-    sync::Arc,
+    collections::VecDeque, io::IoSlice, mem::MaybeUninit, ops::Deref, ptr, slice, sync::Arc,
 };
 
 use super::{
     buffer::Buffer,
-    in_flight::{InFlight, Operation, Posted},
+    in_flight::{InFlight, Operation, OperationKind, Posted, SlotBytes},
+    operations::Checked,
     shared_receives::SharedReceives,
 };
 use crate::{
@@ -367,25 +363,38 @@ impl Rings {
     }
 
     /// Posts a one-sided operation on a part of memory of the application's, which is kept until it is done.
-    pub(super) fn post_operation(
-        &mut self,
-        slot: u32,
-        op: SendOp,
-        operation: Operation,
-        range: Range<usize>,
-    ) -> Result<(), OsError> {
-        let memory = &operation.memory;
+    pub(super) fn post_operation(&mut self, slot: u32, checked: &Checked) -> Result<(), OsError> {
+        let Checked {
+            op,
+            ref memory,
+            ref range,
+            id,
+        } = *checked;
         assert!(
             range.start <= range.end && range.end <= memory.len(),
             "the caller checked the bounds"
         );
         // The caller checked that the length fits what the device moves at once, which is less than 4 GiB.
-        let mut sge = ffi::ibv_sge {
-            addr: memory.addr() + range.start as u64,
-            length: range.len() as u32,
-            lkey: memory.lkey(),
+        let in_memory = || sge(memory, range.start, range.len());
+        let (kind, mut sge) = match op {
+            SendOp::Read(_) => (OperationKind::Read, in_memory()),
+            SendOp::Write(_) | SendOp::WriteWithImm(..) => (OperationKind::Write, in_memory()),
+            SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. } => {
+                let answer = SlotBytes {
+                    offset: self.layout.send_offset(slot),
+                    region: self.staging()?.clone(),
+                };
+                let sge = sge(&answer.region, answer.offset, range.len());
+                let offset = range.start;
+                (OperationKind::Atomic { offset, answer }, sge)
+            }
+            SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInv(_) => {
+                unreachable!("what is sent is no one-sided operation")
+            }
         };
         self.one_sided(slot, op, &mut sge)?;
+        let memory = memory.clone();
+        let operation = Operation { id, kind, memory };
         self.books.in_flight.put(slot, Posted::Operation(operation));
         Ok(())
     }
@@ -509,7 +518,7 @@ impl Rings {
     }
 }
 
-/// A part of a region for the device. A buffer is at most 1 MiB and a header: `Config::check`.
+/// A part of a region for the device. It is less than 4 GiB long: a buffer is at most 1 MiB and a header (`Config::check`).
 fn sge(memory: &MemoryRegion, offset: usize, len: usize) -> ffi::ibv_sge {
     ffi::ibv_sge {
         addr: memory.addr() + offset as u64,

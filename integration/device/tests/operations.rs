@@ -1,6 +1,6 @@
 //! One-sided operations: the peer's program takes no part.
 
-use device::{Lab, PATIENCE, Watchdog, pair, pattern, reason};
+use device::{Lab, PATIENCE, Watchdog, pair, pair_with, pattern, reason};
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Region,
     RemoteAccess, Token, status::WcStatus,
@@ -156,6 +156,52 @@ fn atomics_add_and_swap() {
     adder.join().unwrap();
     assert_eq!(copy(&number, 0..8), 200_u64.to_ne_bytes());
     client.close().unwrap();
+}
+
+/// All completions are looked at after the last operation is done. Where an answer is looked for then says whose it is.
+#[test]
+fn each_atomic_operation_tells_its_own_value_where_many_share_a_place() {
+    const COUNT: u64 = 60;
+    let _watchdog = Watchdog::new(
+        "each_atomic_operation_tells_its_own_value_where_many_share_a_place",
+        60,
+    );
+    for shared_receive in [None, Some(1 << 17)] {
+        let mut config = Config::default();
+        // The engine's thread alone looks, when the first completion is there: many more are by then.
+        config.polling = rdmsg::Polling::Event;
+        config.shared_receive = shared_receive;
+        config.receive_window = 16;
+        config.eager_size = 64;
+        let (client, server) = pair_with(&config);
+        let theirs = server.region(8, RemoteAccess::ALL).unwrap();
+        let token = theirs.token();
+        let ours = client.region(24, RemoteAccess::NONE).unwrap();
+        ours.copy_in(0, &[7; 24]);
+        for id in 0..COUNT {
+            if id % 2 == 0 {
+                client.fetch_add(&ours, 8, &token, 0, 1, id).unwrap();
+            } else {
+                client
+                    .compare_swap(&ours, 8, &token, 0, id, id + 1, id)
+                    .unwrap();
+            }
+            // What the application does with the place is its own affair.
+            ours.copy_in(8, &u64::MAX.to_ne_bytes());
+        }
+        for id in 0..COUNT {
+            let told = next(&client);
+            assert!(
+                matches!(told, Completion::Fetched { id: of, value } if of == id && value == id),
+                "{id}: {told:?}"
+            );
+        }
+        assert_eq!(copy(&theirs, 0..8), COUNT.to_ne_bytes());
+        assert_eq!(copy(&ours, 8..16), (COUNT - 1).to_ne_bytes());
+        assert_eq!(copy(&ours, 0..8), [7; 8]);
+        assert_eq!(copy(&ours, 16..24), [7; 8]);
+        client.close().unwrap();
+    }
 }
 
 #[test]
