@@ -16,7 +16,7 @@ use crossbeam_channel::{Receiver, TryRecvError};
 
 pub use self::owned::NotSent;
 use crate::{
-    Completion, Connector, DeviceCounters, Error, Message, Statistics, TrySendError,
+    CloseReason, Completion, Connector, DeviceCounters, Error, Message, Statistics, TrySendError,
     engine::{Deadline, Engine, Hand, Link, Outgoing},
 };
 
@@ -412,7 +412,9 @@ impl Endpoint {
     /// # Errors
     ///
     /// [`Error::Undelivered`] when it is not known that everything that was sent arrived, with the reason for which the
-    /// connection ended.
+    /// connection ended; [`Error::Disconnected`] with
+    /// [`CloseReason::Truncated`](crate::CloseReason::Truncated) when everything that was sent
+    /// arrived, but the peer left before all that it had sent could be read.
     pub fn close(&self) -> Result<(), Error> {
         self.inner.link.close();
         match self
@@ -420,6 +422,8 @@ impl Endpoint {
             .link
             .wait_until(&Deadline::never(), None, || self.inner.link.ended())
         {
+            // What was sent from here arrived, but what came from there is not complete.
+            Ok((reason @ CloseReason::Truncated { .. }, true)) => Err(Error::Disconnected(reason)),
             Ok((_, true)) => Ok(()),
             Ok((reason, false)) => Err(Error::Undelivered(reason)),
             // Without a deadline it cannot time out.

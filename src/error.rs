@@ -251,9 +251,9 @@ fn kind_of(reason: &CloseReason) -> io::ErrorKind {
         | CloseReason::PeerIsRsocket
         | CloseReason::PeerIncompatible(_)
         | CloseReason::ProtocolViolation(_) => io::ErrorKind::InvalidData,
-        CloseReason::WorkRequest { .. } | CloseReason::PeerDisconnected => {
-            io::ErrorKind::ConnectionReset
-        }
+        CloseReason::WorkRequest { .. }
+        | CloseReason::PeerDisconnected
+        | CloseReason::Truncated { .. } => io::ErrorKind::ConnectionReset,
         CloseReason::PeerAborted(_) | CloseReason::LocallyAborted => {
             io::ErrorKind::ConnectionAborted
         }

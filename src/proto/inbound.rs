@@ -242,6 +242,12 @@ impl Inbound {
         self.held_bytes
     }
 
+    /// Messages that have come or were announced, and have not been delivered: a large one, and
+    /// what waits for its turn after it.
+    pub(super) fn undelivered(&self) -> u64 {
+        self.waiting.len() as u64
+    }
+
     /// Whether every large message that was announced has been read.
     pub(super) fn is_idle(&self) -> bool {
         self.undone == 0

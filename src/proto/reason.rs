@@ -138,8 +138,16 @@ pub enum CloseReason {
     TimedOut(Phase),
     /// The peer gave no sign of life for longer than the configuration allows.
     KeepaliveTimeout,
-    /// The peer closed the connection, after everything it sent had arrived.
+    /// The peer closed the connection, and everything that it sent has been delivered.
+    ///
+    /// A `send` that fails with it while messages still arrive says only that the peer takes no more.
     PeerClosed,
+    /// The peer closed the connection and left before all that it had sent could be read from its
+    /// memory: the last `missing` messages are lost. Its own `close` failed, or it did not wait.
+    Truncated {
+        /// How many messages the peer sent that were not delivered.
+        missing: u64,
+    },
     /// The peer's application aborted the connection with this code.
     PeerAborted(u32),
     /// The connection was taken down without a close: the peer's process has ended, or its engine gave up.
@@ -194,6 +202,11 @@ impl fmt::Display for CloseReason {
             Self::TimedOut(phase) => write!(f, "timed out while {phase}"),
             Self::KeepaliveTimeout => f.write_str("the peer gives no sign of life"),
             Self::PeerClosed => f.write_str("closed by the peer"),
+            Self::Truncated { missing } => write!(
+                f,
+                "truncated: the peer closed and left before its last {missing} messages were read; \
+                 receive and let go of messages faster, or raise close_timeout at the peer"
+            ),
             Self::PeerAborted(code) => write!(f, "aborted by the peer with code {code}"),
             Self::PeerDisconnected => f.write_str("the peer disconnected without closing; its process may have ended"),
             Self::LocallyClosed => f.write_str("closed by this side"),

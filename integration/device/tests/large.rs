@@ -360,6 +360,47 @@ fn a_close_waits_for_large_messages_on_both_sides() {
     }
 }
 
+/// The sender gives up before the receiver has memory for the rest: neither may look as if all was well.
+#[test]
+fn a_conversation_cut_short_is_not_told_as_a_clean_end() {
+    let _watchdog = Watchdog::new("a_conversation_cut_short_is_not_told_as_a_clean_end", 60);
+    const LEN: usize = 2 << 20;
+    let mut config = Config::default();
+    config.large_memory = LEN as u64;
+    config.close_timeout = Duration::from_millis(300);
+    let (client, server) = pair_with(&config);
+    client.send(&pattern(0, LEN)).unwrap();
+    let kept = server.recv_timeout(PATIENCE).unwrap();
+    // No memory is left for this one, and what is sent after it waits for it.
+    client.send(&pattern(1, LEN)).unwrap();
+    client.send(b"after it").unwrap();
+    assert!(matches!(
+        client.close(),
+        Err(Error::Undelivered(CloseReason::LocallyClosed))
+    ));
+    let error = server.recv_timeout(PATIENCE).unwrap_err();
+    assert!(*kept == *pattern(0, LEN));
+    assert!(
+        matches!(
+            error,
+            Error::Disconnected(CloseReason::Truncated { missing: 2 })
+        ),
+        "{error:?}"
+    );
+    assert!(
+        matches!(
+            server.close(),
+            Err(Error::Disconnected(CloseReason::Truncated { .. })
+                | Error::Undelivered(CloseReason::Truncated { .. }))
+        ),
+        "close tells of it, too"
+    );
+    assert_eq!(
+        std::io::Error::from(error).kind(),
+        std::io::ErrorKind::ConnectionReset
+    );
+}
+
 #[test]
 fn a_dropped_endpoint_does_not_hold_up_the_close_with_what_it_never_read() {
     let _watchdog = Watchdog::new(

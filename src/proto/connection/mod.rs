@@ -339,7 +339,13 @@ impl Connection {
     fn end(&mut self) {
         let delivered = self.transfer.as_ref().is_some_and(Transfer::delivered);
         self.state = State::Closed;
-        let reason = self.reason.clone().unwrap_or(CloseReason::PeerDisconnected);
+        let missing = self.transfer.as_ref().map_or(0, Transfer::undelivered);
+        let reason = match self.reason.take() {
+            // Its close came behind everything that it sent, but what it sent was not all read.
+            Some(CloseReason::PeerClosed) if missing > 0 => CloseReason::Truncated { missing },
+            Some(reason) => reason,
+            None => CloseReason::PeerDisconnected,
+        };
         self.reason = Some(reason.clone());
         self.outputs
             .push(Output::Event(Event::Disconnected { reason, delivered }));

@@ -164,6 +164,11 @@ impl Transfer {
         self.inbound.is_idle()
     }
 
+    /// How many messages the peer sent that the application has not been given.
+    pub(super) fn undelivered(&self) -> u64 {
+        self.inbound.undelivered()
+    }
+
     /// Whether this side has said that it sends no more data.
     pub(super) fn has_closed(&self) -> bool {
         self.closed

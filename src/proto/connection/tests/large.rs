@@ -130,6 +130,48 @@ fn a_close_that_nobody_reads_on_for_ends_undelivered() {
 }
 
 #[test]
+fn a_truncated_conversation_is_no_clean_end() {
+    let mut pair = pair();
+    // The receiver keeps what it gets, so there is memory for two of three.
+    for _ in 0..3 {
+        assert!(pair.send_large(A, 2 * MIB));
+        pair.run();
+    }
+    assert!(pair.send(A), "and one that waits behind the third");
+    pair.run();
+    pair.close(A);
+    pair.finish();
+    assert_eq!(pair.sides[B].received, 2);
+    assert_eq!(pair.reason(B), &CloseReason::Truncated { missing: 2 });
+    assert!(!pair.delivered(A));
+}
+
+#[test]
+fn a_peer_that_closes_and_goes_before_its_messages_were_read_is_truncated() {
+    for orderly in [true, false] {
+        let mut pair = pair();
+        assert!(pair.send(A) && pair.send_large(A, 3 * MIB) && pair.send(A));
+        pair.close(A);
+        while pair.can(Step::Wire(A)) {
+            pair.take(Step::Wire(A));
+        }
+        if orderly {
+            pair.kill(A);
+        } else {
+            pair.sides[B].give_up(WcStatus::RETRY_EXC_ERR);
+            pair.vanish(A);
+        }
+        pair.finish();
+        assert_eq!(pair.sides[B].received, 1, "orderly: {orderly}");
+        assert_eq!(
+            pair.reason(B),
+            &CloseReason::Truncated { missing: 2 },
+            "orderly: {orderly}"
+        );
+    }
+}
+
+#[test]
 fn a_sender_that_dies_in_the_middle_leaves_no_half_message() {
     let mut pair = pair();
     assert!(pair.send_large(A, 3 * MIB) && pair.send(A));

@@ -182,7 +182,8 @@ proptest! {
     }
 
     /// However a connection is ended and by whom, on whatever is going on: each side ends, once, in bounded time, nothing comes out of
-    /// order, and a side that is told that everything was delivered is told the truth.
+    /// order, a side that is told that everything was delivered is told the truth, and so is one that is told
+    /// of a clean end, or of a truncated one.
     #[test]
     fn every_end_is_an_end(
         a in sizes(),
@@ -201,6 +202,7 @@ proptest! {
             pair.run();
         }
         // The other side ends by itself, unless its peer went without a word.
+        pair.finish();
         for at in [A, B] {
             if pair.sides[at].ended.is_none() {
                 pair.close(at);
@@ -212,6 +214,14 @@ proptest! {
             prop_assert!(pair.sides[1 - at].received <= pair.sides[at].sent);
             if pair.delivered(at) && !pair.sides[1 - at].killed {
                 prop_assert_eq!(pair.sides[at].sent, pair.sides[1 - at].received);
+            }
+            let (sent, received) = (pair.sides[1 - at].sent, pair.sides[at].received);
+            match pair.reason(at) {
+                CloseReason::PeerClosed => prop_assert_eq!(sent, received),
+                CloseReason::Truncated { missing } => {
+                    prop_assert_eq!(u64::from(sent - received), *missing);
+                }
+                _ => {}
             }
             pair.sides[at].settle_account();
         }
