@@ -220,7 +220,8 @@ impl Config {
         within("backlog", self.backlog, 1, u16::MAX)
     }
 
-    /// The part of the configuration that the state machine goes by.
+    /// The part of the configuration that the state machine goes by. The engine's identity is the
+    /// engine's to fill in.
     pub(crate) fn params(&self) -> proto::Params {
         proto::Params {
             window: self.receive_window,
@@ -236,6 +237,7 @@ impl Config {
             drain_timeout: DRAIN_TIMEOUT,
             keepalive_interval: self.keepalive_interval,
             keepalive_timeout: self.keepalive_timeout,
+            engine: 0,
         }
     }
 }

@@ -28,7 +28,7 @@ use crate::{
     config::Config,
     error::Error,
     listener::{Bound, Request},
-    proto::{CloseReason, CmCall, CmInput, Connection, Statistics},
+    proto::{CloseReason, CmCall, CmInput, Connection, Params, ReadDepth, Statistics},
     status::{CmEventType, OsError},
 };
 
@@ -57,6 +57,8 @@ pub(super) struct Reactor {
     /// Connections whose queues were left with something in them, so that the others get their turn.
     unfinished: BTreeSet<u64>,
     next_key: u64,
+    /// What the hellos of this engine's connections carry.
+    identity: u64,
     /// Set by `Retire` and `ShutDown`: end when nothing is left.
     ending: bool,
     /// Set by `ShutDown`: take on nothing new.
@@ -99,6 +101,7 @@ impl Reactor {
             hot: HashMap::new(),
             unfinished: BTreeSet::new(),
             next_key: FIRST_KEY,
+            identity: random(),
             ending: false,
             refusing: false,
             registering: Vec::new(),
@@ -279,7 +282,7 @@ impl Reactor {
     fn connect(&mut self, address: SocketAddr, config: Config, data: &[u8], waiter: Waiter) {
         let key = self.new_key();
         let now = Instant::now();
-        let conn = Connection::connect(config.params(), nonce(), data, now);
+        let conn = Connection::connect(self.params(&config), random(), data, now);
         match self.make_id(key, &config) {
             Ok(id) => {
                 self.adopt(key, conn, address, config, Some(id), Some(waiter));
@@ -369,6 +372,13 @@ impl Reactor {
         }
     }
 
+    fn params(&self, config: &Config) -> Params {
+        Params {
+            engine: self.identity,
+            ..config.params()
+        }
+    }
+
     fn new_key(&mut self) -> u64 {
         self.next_key += 1;
         self.next_key
@@ -455,9 +465,9 @@ impl Reactor {
         };
         let key = self.new_key();
         match Connection::requested(
-            config.params(),
-            nonce(),
+            self.params(&config),
             event.private_data(),
+            read_depth(event),
             Instant::now(),
         ) {
             Ok(conn) => {
@@ -665,10 +675,24 @@ impl Drop for Reactor {
     }
 }
 
-/// A number that tells one session from another. It is no secret.
-fn nonce() -> u64 {
+/// A number that nobody else has. It is no secret.
+fn random() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(Instant::now())
+}
+
+/// The READs that the peer's request or acceptance allows.
+fn read_depth(event: &CmEvent) -> ReadDepth {
+    event.conn().map_or(
+        ReadDepth {
+            outgoing: 0,
+            incoming: 0,
+        },
+        |param| ReadDepth {
+            outgoing: param.initiator_depth,
+            incoming: param.responder_resources,
+        },
+    )
 }
 
 /// The state machine's view of an event.
@@ -688,6 +712,7 @@ fn cm_input(event: &CmEvent) -> CmInput<'_> {
         },
         CmEventType::ESTABLISHED => CmInput::Established {
             private_data: event.private_data(),
+            reads: read_depth(event),
         },
         CmEventType::DISCONNECTED => CmInput::Disconnected,
         CmEventType::DEVICE_REMOVAL => CmInput::DeviceRemoval,

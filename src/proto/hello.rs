@@ -3,7 +3,7 @@ use super::private::{PrivateBytes, Reader};
 /// The first bytes of a hello: `rdms`.
 const MAGIC: u32 = 0x7264_6d73;
 /// The protocol version that this crate speaks.
-pub(super) const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 2;
 /// Bytes of a hello without the application's own.
 const LEN: usize = 36;
 
@@ -15,7 +15,7 @@ pub(crate) const REPLY_DATA_MAX: usize = 196 - LEN;
 /// What each side tells the other before anything else, in the private data of the request and of the acceptance.
 ///
 /// On the wire, in network order: magic `u32`, version `u8`, length of the whole `u8`, features `u16`, receive window `u16`, first credits `u16`,
-/// eager size `u32`, largest message `u64`, keepalive interval `u32` (ms, 0 = none), nonce `u64`, the application's bytes. The
+/// eager size `u32`, largest message `u64`, keepalive interval `u32` (ms, 0 = none), engine `u64`, the application's bytes. The
 /// length is inside because the connection manager pads private data with zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
@@ -28,7 +28,9 @@ pub(crate) struct Hello {
     pub(crate) eager_size: u32,
     pub(crate) max_message: u64,
     pub(crate) keepalive_ms: u32,
-    pub(crate) nonce: u64,
+    /// A random number that all connections of the sender's engine carry, and no other engine's: a
+    /// sign of life on one of them is one for all.
+    pub(crate) engine: u64,
 }
 
 /// Why private data is no hello.
@@ -54,7 +56,7 @@ impl Hello {
         out.put(&self.eager_size.to_be_bytes());
         out.put(&self.max_message.to_be_bytes());
         out.put(&self.keepalive_ms.to_be_bytes());
-        out.put(&self.nonce.to_be_bytes());
+        out.put(&self.engine.to_be_bytes());
         out.put(data);
         out
     }
@@ -87,7 +89,7 @@ impl Hello {
                 eager_size: reader.u32()?,
                 max_message: reader.u64()?,
                 keepalive_ms: reader.u32()?,
-                nonce: reader.u64()?,
+                engine: reader.u64()?,
             })
         };
         let hello = fields().ok_or(HelloError::NotRdmsg)?;
@@ -120,7 +122,7 @@ mod tests {
         eager_size: 16384,
         max_message: 1 << 30,
         keepalive_ms: 2000,
-        nonce: 0x0102_0304_0506_0708,
+        engine: 0x0102_0304_0506_0708,
     };
 
     #[test]

@@ -31,7 +31,7 @@ pub(crate) use self::{
         Arrival, CmCall, CmInput, CmOp, DrainSide, Event, Output, Read, Refusal, SendRefused,
         Transmit, Work,
     },
-    params::Params,
+    params::{Params, ReadDepth},
     reject::REJECT_DATA_MAX,
     send_ring::{CONTROL_SENDS, READS},
 };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{CloseReason, frame::HEADER_LEN, private::PrivateBytes};
+use super::{CloseReason, ReadDepth, frame::HEADER_LEN, private::PrivateBytes};
 use crate::status::{CmStatus, RejectReason};
 
 /// A connection manager event.
@@ -19,8 +19,10 @@ pub(crate) enum CmInput<'a> {
         reason: RejectReason,
         private_data: &'a [u8],
     },
+    /// `reads` counts on the active side only.
     Established {
         private_data: &'a [u8],
+        reads: ReadDepth,
     },
     Disconnected,
     DeviceRemoval,

@@ -31,6 +31,17 @@ pub(crate) struct Params {
     pub(crate) keepalive_interval: Option<Duration>,
     /// How long a probed peer has for a sign of life.
     pub(crate) keepalive_timeout: Duration,
+    /// The engine's identity, for the hello.
+    pub(crate) engine: u64,
+}
+
+/// How many READs may be under way on a connection, as the two connection managers agreed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReadDepth {
+    /// This side's reads of the peer's memory: the peer's `responder_resources`.
+    pub(crate) outgoing: u8,
+    /// The peer's reads of this side's memory: its `initiator_depth`.
+    pub(crate) incoming: u8,
 }
 
 impl Params {

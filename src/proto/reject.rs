@@ -24,6 +24,10 @@ pub(crate) enum RejectCode {
     MaxMessage = 4,
     /// The rejecting side has not the memory, or what else a connection needs.
     Resources = 5,
+    /// The READs that a side serves at once: none.
+    ResponderResources = 6,
+    /// The READs that a side has out at once: none.
+    InitiatorDepth = 7,
 }
 
 impl RejectCode {
@@ -36,6 +40,8 @@ impl RejectCode {
             Self::EagerSize => "eager_size",
             Self::MaxMessage => "max_message",
             Self::Resources => "resources",
+            Self::ResponderResources => "responder_resources",
+            Self::InitiatorDepth => "initiator_depth",
         }
     }
 }
@@ -84,6 +90,8 @@ impl Reject {
             RejectCode::EagerSize,
             RejectCode::MaxMessage,
             RejectCode::Resources,
+            RejectCode::ResponderResources,
+            RejectCode::InitiatorDepth,
         ];
         let code = codes.into_iter().find(|known| *known as u16 == code)?;
         let (own, theirs) = (reader.u64()?, reader.u64()?);

@@ -4,6 +4,14 @@ use std::env;
 
 use proptest::test_runner::{Config, RngSeed};
 
+use super::ReadDepth;
+
+/// As many READs as most devices do.
+pub(super) const BOTH_WAYS: ReadDepth = ReadDepth {
+    outgoing: 16,
+    incoming: 16,
+};
+
 /// So many random cases, the same in every run. `PROPTEST_CASES` and `PROPTEST_RNG_SEED` in the environment look further.
 pub(super) fn cases(cases: u32) -> Config {
     let of_environment = Config::default();

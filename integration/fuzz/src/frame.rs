@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::{
     proto::{Arrival, CloseReason, CmInput, Connection, Event, Output},
-    sizes::{hello, params},
+    sizes::{BOTH_WAYS, hello, params},
 };
 
 /// What a frame is worth to a connection on which nothing was said.
@@ -78,9 +78,15 @@ fn read(frame: &[u8]) -> Verdict {
 /// Has a connection receive the bytes.
 pub fn one_frame(frame: &[u8]) {
     let now = Instant::now();
-    let mut conn = Connection::requested(params(), 7, &hello(&params()), now).unwrap();
+    let mut conn = Connection::requested(params(), &hello(&params()), BOTH_WAYS, now).unwrap();
     conn.accept(b"", now);
-    conn.handle_cm_event(CmInput::Established { private_data: &[] }, now);
+    conn.handle_cm_event(
+        CmInput::Established {
+            private_data: &[],
+            reads: BOTH_WAYS,
+        },
+        now,
+    );
     while conn.poll_output().is_some() {}
 
     conn.handle_recv(3, frame, now);

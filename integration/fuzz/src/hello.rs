@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::{
     proto::{CloseReason, CmInput, CmOp, Connection, Event, Mismatch, Output},
-    sizes::params,
+    sizes::{BOTH_WAYS, params},
     status::RejectReason,
 };
 
@@ -30,7 +30,7 @@ fn read(bytes: &[u8]) -> Verdict<'_> {
     if bytes.len() < 6 || bytes[..4] != *b"rdms" {
         return Verdict::NotRdmsg;
     }
-    if bytes[4] != 1 {
+    if bytes[4] != 2 {
         return Verdict::Version(bytes[4]);
     }
     let len = usize::from(bytes[5]);
@@ -82,12 +82,12 @@ pub fn one_hello(bytes: &[u8]) {
     let bad = match verdict {
         Verdict::NotRdmsg => Some(CloseReason::NotRdmsg),
         Verdict::Rsocket => Some(CloseReason::PeerIsRsocket),
-        Verdict::Version(theirs) => Some(mismatch("version", 1, theirs.into())),
+        Verdict::Version(theirs) => Some(mismatch("version", 2, theirs.into())),
         Verdict::Zero(field, ours) => Some(mismatch(field, ours, 0)),
         Verdict::Good { .. } => None,
     };
 
-    match Connection::requested(params(), 7, bytes, now) {
+    match Connection::requested(params(), bytes, BOTH_WAYS, now) {
         Ok(mut conn) => {
             assert_eq!(bad, None);
             check(&conn, &verdict);
@@ -100,13 +100,19 @@ pub fn one_hello(bytes: &[u8]) {
         Err(refusal) => {
             assert_eq!(Some(refusal.reason), bad);
             assert_eq!(refusal.private_data.len(), 24);
-            assert_eq!(refusal.private_data[..6], *b"rdmR\x01\x18");
+            assert_eq!(refusal.private_data[..6], *b"rdmR\x02\x18");
         }
     }
 
     let mut conn = connecting(now);
     let private_data = bytes;
-    conn.handle_cm_event(CmInput::Established { private_data }, now);
+    conn.handle_cm_event(
+        CmInput::Established {
+            private_data,
+            reads: BOTH_WAYS,
+        },
+        now,
+    );
     match &bad {
         None => {
             assert_eq!(conn.close_reason(), None);

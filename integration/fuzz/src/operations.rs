@@ -7,7 +7,7 @@ use arbitrary::Arbitrary;
 use crate::{
     device::Device,
     proto::{CmCall, CmInput, Connection, Params},
-    sizes::{hello, params},
+    sizes::{BOTH_WAYS, hello, params},
     status::{CmStatus, RejectReason, WcStatus},
 };
 
@@ -190,7 +190,7 @@ pub fn one_life(operations: &Operations) {
     let conn = if operations.active {
         Connection::connect(ours.clone(), 7, b"", now)
     } else {
-        Connection::requested(ours.clone(), 7, &hello(&theirs), now).expect("a good hello")
+        Connection::requested(ours.clone(), &hello(&theirs), BOTH_WAYS, now).expect("a good hello")
     };
     let mut device = Device::new(conn, ours, theirs.window, now);
     if operations.established {
@@ -248,8 +248,14 @@ fn perform(device: &mut Device, theirs: &Params) {
     let event = match device.perform() {
         Some(CmCall::ResolveAddr) => CmInput::AddrResolved,
         Some(CmCall::ResolveRoute) => CmInput::RouteResolved,
-        Some(CmCall::Connect) => CmInput::Established { private_data },
-        Some(CmCall::Accept) => CmInput::Established { private_data: &[] },
+        Some(CmCall::Connect) => CmInput::Established {
+            private_data,
+            reads: BOTH_WAYS,
+        },
+        Some(CmCall::Accept) => CmInput::Established {
+            private_data: &[],
+            reads: BOTH_WAYS,
+        },
         Some(CmCall::Disconnect) => CmInput::Disconnected,
         Some(
             CmCall::CreateTransport | CmCall::Reject | CmCall::SetMinRnrTimer | CmCall::Recreate,
@@ -274,7 +280,10 @@ impl CmEvent {
                 reason: RejectReason::from_raw((*reason).into()),
                 private_data,
             },
-            Self::Established(private_data) => CmInput::Established { private_data },
+            Self::Established(private_data) => CmInput::Established {
+                private_data,
+                reads: BOTH_WAYS,
+            },
             Self::Disconnected => CmInput::Disconnected,
             Self::DeviceRemoval => CmInput::DeviceRemoval,
             Self::AddrChange => CmInput::AddrChange,

@@ -1,6 +1,12 @@
 use std::time::Duration;
 
-use crate::proto::Params;
+use crate::proto::{Params, ReadDepth};
+
+/// As many READs as most devices do.
+pub(crate) const BOTH_WAYS: ReadDepth = ReadDepth {
+    outgoing: 16,
+    incoming: 16,
+};
 
 /// Small sizes, so that every bound is near.
 pub(crate) fn params() -> Params {
@@ -18,12 +24,13 @@ pub(crate) fn params() -> Params {
         drain_timeout: Duration::from_secs(2),
         keepalive_interval: None,
         keepalive_timeout: Duration::from_secs(3),
+        engine: 0,
     }
 }
 
 /// The hello of a peer with such sizes.
 pub(crate) fn hello(params: &Params) -> Vec<u8> {
-    let mut bytes = b"rdms\x01\x24\0\0".to_vec();
+    let mut bytes = b"rdms\x02\x24\0\0".to_vec();
     bytes.extend(params.window.to_be_bytes());
     bytes.extend([0; 2]);
     bytes.extend(params.eager_size.to_be_bytes());

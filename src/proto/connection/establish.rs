@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::{Connection, State, receiving::Incoming, transfer::Transfer};
 use crate::{
     proto::{
-        CloseReason, CmOp, Event, Mismatch, Output, Params, Phase, Refusal,
+        CloseReason, CmOp, Event, Mismatch, Output, Params, Phase, ReadDepth, Refusal,
         hello::{Hello, HelloError, VERSION, is_rsocket},
         reason::Violation,
         reject::{Reject, RejectCode},
@@ -33,7 +33,7 @@ pub(super) struct Attempts {
     data: Vec<u8>,
 }
 
-/// Numbers that look random, and are the same for the same nonce (SplitMix64).
+/// Numbers that look random, and are the same for the same seed (SplitMix64).
 #[derive(Debug)]
 struct Jitter(u64);
 
@@ -57,26 +57,26 @@ pub(super) type Early = (u32, Result<Incoming, Violation>);
 
 impl Connection {
     /// The active side. `data` are at most [`REQUEST_DATA_MAX`](crate::proto::REQUEST_DATA_MAX) bytes of the application's.
-    pub(crate) fn connect(params: Params, nonce: u64, data: &[u8], now: Instant) -> Self {
+    pub(crate) fn connect(params: Params, seed: u64, data: &[u8], now: Instant) -> Self {
         let attempts = Attempts {
             deadline: now + params.connect_timeout,
             backoff: FIRST_BACKOFF,
-            jitter: Jitter(nonce),
+            jitter: Jitter(seed),
             last: None,
             data: data.to_vec(),
         };
         let timeout = params.resolve_timeout;
-        let mut this = Self::new(params, nonce, State::ResolvingAddr(attempts));
+        let mut this = Self::new(params, State::ResolvingAddr(attempts));
         this.cm(CmOp::ResolveAddr { timeout });
         this.finish();
         this
     }
 
-    /// The passive side, for a CONNECT_REQUEST with this private data.
+    /// The passive side, for a CONNECT_REQUEST with this private data, which allows so many READs.
     pub(crate) fn requested(
         params: Params,
-        nonce: u64,
         private_data: &[u8],
+        reads: ReadDepth,
         now: Instant,
     ) -> Result<Self, Box<Refusal>> {
         let refuse = |code, own, theirs, reason| {
@@ -108,13 +108,13 @@ impl Connection {
                 );
             }
         };
-        if let Err((code, mismatch)) = compatible(&params, &hello) {
+        if let Err((code, mismatch)) = compatible(&params, &hello, reads) {
             let Mismatch { ours, theirs, .. } = mismatch;
             return refuse(code, ours, theirs, CloseReason::PeerIncompatible(mismatch));
         }
         let deadline = now + params.connect_timeout;
         let transfer = Transfer::new(&params, &hello);
-        let mut this = Self::new(params, nonce, State::Requested { deadline });
+        let mut this = Self::new(params, State::Requested { deadline });
         this.peer_data = data.to_vec();
         this.transfer = Some(transfer);
         this.finish();
@@ -176,7 +176,7 @@ impl Connection {
             eager_size: self.params.eager_size,
             max_message: self.params.max_message,
             keepalive_ms,
-            nonce: self.nonce,
+            engine: self.params.engine,
         }
     }
 
@@ -276,11 +276,11 @@ impl Connection {
         }
     }
 
-    pub(super) fn on_established(&mut self, private_data: &[u8], now: Instant) {
+    pub(super) fn on_established(&mut self, private_data: &[u8], reads: ReadDepth, now: Instant) {
         match self.take_state() {
             State::Connecting(attempts, early) => match Hello::parse(private_data) {
                 Ok((hello, data)) => {
-                    if let Err((_, mismatch)) = compatible(&self.params, &hello) {
+                    if let Err((_, mismatch)) = compatible(&self.params, &hello, reads) {
                         self.state = State::Connecting(attempts, early);
                         return self.fail(CloseReason::PeerIncompatible(mismatch), now);
                     }
@@ -399,8 +399,13 @@ impl Connection {
     }
 }
 
-/// Whether two sides can work together at all.
-fn compatible(params: &Params, hello: &Hello) -> Result<(), (RejectCode, Mismatch)> {
+/// Whether two sides can work together at all. Without READs in both directions no message above the
+/// eager size could ever be read, and everything sent after one would wait for ever.
+fn compatible(
+    params: &Params,
+    hello: &Hello,
+    reads: ReadDepth,
+) -> Result<(), (RejectCode, Mismatch)> {
     for (code, ours, theirs) in [
         (
             RejectCode::Window,
@@ -417,6 +422,8 @@ fn compatible(params: &Params, hello: &Hello) -> Result<(), (RejectCode, Mismatc
             params.max_message,
             hello.max_message,
         ),
+        (RejectCode::ResponderResources, 1, reads.outgoing.into()),
+        (RejectCode::InitiatorDepth, 1, reads.incoming.into()),
     ] {
         if theirs == 0 {
             return Err((

@@ -41,7 +41,6 @@ use crate::status::{OsError, WcStatus};
 #[derive(Debug)]
 pub(crate) struct Connection {
     params: Params,
-    nonce: u64,
     state: State,
     outputs: Outputs,
     /// Why the connection is ending, from the moment on that it is.
@@ -82,10 +81,9 @@ enum State {
 }
 
 impl Connection {
-    fn new(params: Params, nonce: u64, state: State) -> Self {
+    fn new(params: Params, state: State) -> Self {
         Self {
             params,
-            nonce,
             state,
             outputs: Outputs::new(),
             reason: None,
@@ -184,7 +182,10 @@ impl Connection {
                 reason,
                 private_data,
             } => self.on_rejected(reason, private_data, now),
-            CmInput::Established { private_data } => self.on_established(private_data, now),
+            CmInput::Established {
+                private_data,
+                reads,
+            } => self.on_established(private_data, reads, now),
             CmInput::Disconnected => self.on_disconnected(now),
             CmInput::DeviceRemoval => self.fail(CloseReason::DeviceRemoved, now),
             CmInput::AddrChange => self.fail(CloseReason::AddressChanged, now),

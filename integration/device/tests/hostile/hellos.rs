@@ -6,9 +6,9 @@ use device::PATIENCE;
 use rdmsg::{CloseReason, Error, status::CmEventType};
 
 use crate::{
-    peer::Peer,
+    peer::{Depth, Peer},
     scene::{ROLES, Role, Scene, end},
-    wire::{DATA, EAGER_SIZE, Frame, HEADER_LEN, Hello, MAX_MESSAGE, WINDOW},
+    wire::{DATA, EAGER_SIZE, Frame, HEADER_LEN, Hello, MAX_MESSAGE, VERSION, WINDOW},
 };
 
 /// What the library finds wrong.
@@ -55,11 +55,11 @@ fn faulty() -> Vec<(Vec<u8>, Fault)> {
         ),
         (
             Hello { version: 0, ..good }.bytes(),
-            Fault::Mismatch(1, "version", 1, 0),
+            Fault::Mismatch(1, "version", VERSION.into(), 0),
         ),
         (
-            Hello { version: 2, ..good }.bytes(),
-            Fault::Mismatch(1, "version", 1, 2),
+            Hello { version: 1, ..good }.bytes(),
+            Fault::Mismatch(1, "version", VERSION.into(), 1),
         ),
         (
             Hello {
@@ -67,7 +67,7 @@ fn faulty() -> Vec<(Vec<u8>, Fault)> {
                 ..good
             }
             .bytes(),
-            Fault::Mismatch(1, "version", 1, 255),
+            Fault::Mismatch(1, "version", VERSION.into(), 255),
         ),
         (
             Hello { window: 0, ..good }.bytes(),
@@ -99,10 +99,10 @@ fn a_client_with_a_bad_hello_is_rejected_with_the_reason() {
         let peer = Peer::request(scene.stage.listener.local_addr(), &hello);
         let event = peer.event(CmEventType::REJECTED);
         let (code, ours, theirs) = match fault {
-            Fault::NotRdmsg => (1, 1, 0),
+            Fault::NotRdmsg => (1, VERSION.into(), 0),
             Fault::Mismatch(code, _, ours, theirs) => (code, ours, theirs),
         };
-        let mut expected = b"rdmR\x01\x18".to_vec();
+        let mut expected = [&b"rdmR"[..], &[VERSION, 24]].concat();
         expected.extend(u16::to_be_bytes(code));
         expected.extend(u64::to_be_bytes(ours));
         expected.extend(u64::to_be_bytes(theirs));
@@ -138,6 +138,60 @@ fn a_server_with_a_bad_hello_is_left_with_the_reason() {
             }
             _ => panic!("{hello:?}: {reason:?}, not {fault:?}"),
         }
+        peer.wait_disconnected();
+        peer.disconnect();
+        scene.stage.bystander.assert_well();
+    }
+    scene.finish();
+}
+
+/// Messages above the eager size could never be read, and all that is sent after one would wait for ever.
+#[test]
+fn a_peer_without_reads_does_not_mute_the_library() {
+    let scene = Scene::new("a_peer_without_reads_does_not_mute_the_library");
+    for (depth, code, field) in [
+        (
+            Depth {
+                responder_resources: 0,
+                initiator_depth: 16,
+            },
+            6,
+            "responder_resources",
+        ),
+        (
+            Depth {
+                responder_resources: 16,
+                initiator_depth: 0,
+            },
+            7,
+            "initiator_depth",
+        ),
+    ] {
+        let addr = scene.stage.listener.local_addr();
+        let peer = Peer::request_with(addr, &Hello::GOOD.bytes(), depth);
+        let event = peer.event(CmEventType::REJECTED);
+        assert_eq!(
+            event.private_data()[6..8],
+            u16::to_be_bytes(code),
+            "{field}"
+        );
+        scene.stage.bystander.assert_well();
+
+        let server = scene.server();
+        let (connector, addr) = (scene.connector(), server.addr);
+        let client = thread::spawn(move || connector.connect(addr).unwrap_err());
+        let mut peer = server.answer_with(&Hello::GOOD.bytes(), depth);
+        let error = client.join().unwrap();
+        assert!(
+            matches!(
+                &error,
+                Error::Connect {
+                    reason: CloseReason::PeerIncompatible(mismatch),
+                    ..
+                } if mismatch.field == field
+            ),
+            "{error:?}"
+        );
         peer.wait_disconnected();
         peer.disconnect();
         scene.stage.bystander.assert_well();
@@ -184,7 +238,7 @@ fn promises_without_bounds_are_bounded_here() {
         eager_size: u32::MAX,
         max_message: u64::MAX,
         keepalive_ms: 1,
-        nonce: u64::MAX,
+        engine: u64::MAX,
         ..Hello::GOOD
     };
     for role in ROLES {

@@ -66,9 +66,14 @@ impl Server {
 
     /// Accepts the next request with these bytes, whatever comes of it.
     pub(crate) fn answer(self, private_data: &[u8]) -> Peer {
+        self.answer_with(private_data, Depth::MOST)
+    }
+
+    /// As `answer`, with so many READs.
+    pub(crate) fn answer_with(self, private_data: &[u8], depth: Depth) -> Peer {
         let id = self.request();
         let mut peer = Peer::of(id, self.channel.clone());
-        peer.id.accept(&param(private_data)).unwrap();
+        peer.id.accept(&param(private_data, depth)).unwrap();
         drop(self.listener);
         peer
     }
@@ -91,6 +96,11 @@ impl Peer {
 
     /// Asks for a connection.
     pub(crate) fn request(addr: SocketAddr, private_data: &[u8]) -> Self {
+        Self::request_with(addr, private_data, Depth::MOST)
+    }
+
+    /// As `request`, with so many READs.
+    pub(crate) fn request_with(addr: SocketAddr, private_data: &[u8], depth: Depth) -> Self {
         let channel = EventChannel::new().unwrap();
         let mut id = CmId::new(&channel, PortSpace::TCP, 1).unwrap();
         id.resolve_addr(None, addr, PATIENCE).unwrap();
@@ -98,7 +108,7 @@ impl Peer {
         id.resolve_route(PATIENCE).unwrap();
         expect(&channel, CmEventType::ROUTE_RESOLVED);
         let mut peer = Self::of(id, channel);
-        peer.id.connect(&param(private_data)).unwrap();
+        peer.id.connect(&param(private_data, depth)).unwrap();
         peer
     }
 
@@ -257,9 +267,26 @@ impl Peer {
     }
 }
 
-pub(crate) fn param(private_data: &[u8]) -> ConnParam {
+/// How many READs a peer offers to serve at once, and wants served.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Depth {
+    pub(crate) responder_resources: u8,
+    pub(crate) initiator_depth: u8,
+}
+
+impl Depth {
+    /// As many as the device can.
+    pub(crate) const MOST: Self = Self {
+        responder_resources: u8::MAX,
+        initiator_depth: u8::MAX,
+    };
+}
+
+fn param(private_data: &[u8], depth: Depth) -> ConnParam {
     ConnParam {
         private_data: PrivateData::try_from(private_data).unwrap(),
+        responder_resources: depth.responder_resources,
+        initiator_depth: depth.initiator_depth,
         ..ConnParam::default()
     }
 }

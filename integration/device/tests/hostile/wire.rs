@@ -1,5 +1,7 @@
 //! The bytes on the wire, written down a second time on purpose: a slip in the library's own codec shows here.
 
+/// The protocol's version.
+pub(crate) const VERSION: u8 = 2;
 /// The receives that either side of these tests has for data.
 pub(crate) const WINDOW: u16 = 4;
 /// The largest payload of a data frame that either side takes.
@@ -114,7 +116,7 @@ pub(crate) struct Hello {
     pub(crate) eager_size: u32,
     pub(crate) max_message: u64,
     pub(crate) keepalive_ms: u32,
-    pub(crate) nonce: u64,
+    pub(crate) engine: u64,
 }
 
 impl Hello {
@@ -123,7 +125,7 @@ impl Hello {
     /// One that keeps to the protocol.
     pub(crate) const GOOD: Self = Self {
         magic: *b"rdms",
-        version: 1,
+        version: VERSION,
         len: Self::LEN,
         features: 0,
         window: WINDOW,
@@ -131,7 +133,7 @@ impl Hello {
         eager_size: EAGER_SIZE,
         max_message: MAX_MESSAGE,
         keepalive_ms: 0,
-        nonce: 0x0102_0304_0506_0708,
+        engine: 0x0102_0304_0506_0708,
     };
 
     pub(crate) fn bytes(&self) -> Vec<u8> {
@@ -143,7 +145,7 @@ impl Hello {
         bytes.extend(self.eager_size.to_be_bytes());
         bytes.extend(self.max_message.to_be_bytes());
         bytes.extend(self.keepalive_ms.to_be_bytes());
-        bytes.extend(self.nonce.to_be_bytes());
+        bytes.extend(self.engine.to_be_bytes());
         assert_eq!(bytes.len(), Self::LEN.into());
         bytes
     }

@@ -9,9 +9,10 @@ use super::{
 use crate::{
     proto::{
         Arrival, CloseReason, CmCall, CmInput, CmOp, Connection, Event, Mismatch, Output, Params,
-        Phase, Work,
+        Phase, ReadDepth, Work,
         frame::{Header, Kind},
-        hello::Hello,
+        hello::{Hello, VERSION},
+        testing::BOTH_WAYS,
     },
     status::{CmStatus, OsError, RejectReason, WcStatus},
 };
@@ -80,7 +81,8 @@ fn frames_before_established_wait_for_the_hello_on_the_active_side() {
     conn.handle_recv(4, &frames[1], now);
     conn.handle_cm_event(
         CmInput::Established {
-            private_data: &hello(1, 4).emit(b""),
+            private_data: &hello(VERSION, 4).emit(b""),
+            reads: BOTH_WAYS,
         },
         now,
     );
@@ -170,7 +172,8 @@ fn a_work_request_that_fails_before_established_is_the_reason() {
     let mut connecting = Connection::connect(params(), 1, b"", now);
     connecting.handle_cm_event(CmInput::AddrResolved, now);
     connecting.handle_cm_event(CmInput::RouteResolved, now);
-    let mut accepting = Connection::requested(params(), 1, &hello(1, 4).emit(b""), now).unwrap();
+    let mut accepting =
+        Connection::requested(params(), &hello(VERSION, 4).emit(b""), BOTH_WAYS, now).unwrap();
     accepting.accept(b"", now);
     for mut conn in [connecting, accepting] {
         conn.handle_work_error(Work::Recv { buffer: 1 }, WcStatus::WR_FLUSH_ERR, 0, now);
@@ -262,7 +265,8 @@ fn rejections_are_told_apart() {
     let consumer = RejectReason::CONSUMER_DEFINED;
 
     // The application's, through padding.
-    let mut passive = Connection::requested(params(), 2, &hello(1, 4).emit(b""), now).unwrap();
+    let mut passive =
+        Connection::requested(params(), &hello(VERSION, 4).emit(b""), BOTH_WAYS, now).unwrap();
     passive.reject(b"full", now);
     let Some(CmOp::Reject { private_data }) = ops(&mut passive).pop() else {
         panic!("no rejection")
@@ -282,16 +286,17 @@ fn rejections_are_told_apart() {
         (
             9,
             4,
-            "the two sides do not go together: version is 9 here and 1 at the peer",
+            "the two sides do not go together: version is 9 here and 2 at the peer",
         ),
         (
-            1,
+            VERSION,
             0,
             "the two sides do not go together: receive_window is 0 here and 4 at the peer",
         ),
     ] {
         let refusal =
-            Connection::requested(params(), 2, &hello(version, window).emit(b""), now).unwrap_err();
+            Connection::requested(params(), &hello(version, window).emit(b""), BOTH_WAYS, now)
+                .unwrap_err();
         assert!(
             matches!(refusal.reason, CloseReason::PeerIncompatible(_)),
             "{:?}",
@@ -366,18 +371,24 @@ fn a_reply_without_a_hello_is_not_rdmsg() {
         (&b""[..], CloseReason::NotRdmsg),
         (&[0; 196], CloseReason::NotRdmsg),
         (
-            &hello(2, 4).emit(b""),
+            &hello(1, 4).emit(b""),
             CloseReason::PeerIncompatible(Mismatch {
                 field: "version",
-                ours: 1,
-                theirs: 2,
+                ours: VERSION.into(),
+                theirs: 1,
             }),
         ),
     ] {
         let mut conn = Connection::connect(params(), 1, b"", now);
         conn.handle_cm_event(CmInput::AddrResolved, now);
         conn.handle_cm_event(CmInput::RouteResolved, now);
-        conn.handle_cm_event(CmInput::Established { private_data }, now);
+        conn.handle_cm_event(
+            CmInput::Established {
+                private_data,
+                reads: BOTH_WAYS,
+            },
+            now,
+        );
         assert_eq!(end(&mut conn), expected);
     }
 }
@@ -425,7 +436,7 @@ fn hello(version: u8, window: u16) -> Hello {
         eager_size: 64,
         max_message: 64,
         keepalive_ms: 0,
-        nonce: 1,
+        engine: 1,
     }
 }
 
@@ -472,7 +483,7 @@ fn a_call_with_wrong_arguments_is_not_made_again() {
 
 #[test]
 fn a_hello_of_nothing_is_refused_with_the_fields_name() {
-    let usable = hello(1, 4);
+    let usable = hello(VERSION, 4);
     for (unusable, field, ours) in [
         (
             Hello {
@@ -506,11 +517,75 @@ fn a_hello_of_nothing_is_refused_with_the_fields_name() {
             theirs: 0,
         });
         let now = Instant::now();
-        let refusal = Connection::requested(params(), 2, &unusable.emit(b""), now).unwrap_err();
+        let refusal =
+            Connection::requested(params(), &unusable.emit(b""), BOTH_WAYS, now).unwrap_err();
         assert_eq!(refusal.reason, expected);
         let mut conn = connecting(now);
         let private_data = &unusable.emit(b"");
-        conn.handle_cm_event(CmInput::Established { private_data }, now);
+        conn.handle_cm_event(
+            CmInput::Established {
+                private_data,
+                reads: BOTH_WAYS,
+            },
+            now,
+        );
+        assert_eq!(end(&mut conn), expected);
+    }
+}
+
+#[test]
+fn a_peer_without_reads_in_both_directions_is_refused_by_name() {
+    let good = hello(VERSION, 4).emit(b"");
+    for (reads, field) in [
+        (
+            ReadDepth {
+                outgoing: 0,
+                incoming: 1,
+            },
+            "responder_resources",
+        ),
+        (
+            ReadDepth {
+                outgoing: 1,
+                incoming: 0,
+            },
+            "initiator_depth",
+        ),
+    ] {
+        let expected = CloseReason::PeerIncompatible(Mismatch {
+            field,
+            ours: 1,
+            theirs: 0,
+        });
+        let now = Instant::now();
+        let refusal = Connection::requested(params(), &good, reads, now).unwrap_err();
+        assert_eq!(refusal.reason, expected);
+        // Who is refused learns the same, from its side.
+        let mut conn = connecting(now);
+        conn.handle_cm_event(
+            CmInput::Rejected {
+                reason: RejectReason::CONSUMER_DEFINED,
+                private_data: &refusal.private_data,
+            },
+            now,
+        );
+        assert_eq!(
+            end(&mut conn),
+            CloseReason::PeerIncompatible(Mismatch {
+                field,
+                ours: 0,
+                theirs: 1,
+            })
+        );
+        let mut conn = connecting(now);
+        let private_data = &good;
+        conn.handle_cm_event(
+            CmInput::Established {
+                private_data,
+                reads,
+            },
+            now,
+        );
         assert_eq!(end(&mut conn), expected);
     }
 }

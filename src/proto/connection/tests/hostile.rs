@@ -10,7 +10,8 @@ use super::{
 use crate::proto::{
     CloseReason, CmInput, Connection, Event, Output,
     frame::{Header, Kind},
-    hello::Hello,
+    hello::{Hello, VERSION},
+    testing::BOTH_WAYS,
 };
 
 #[test]
@@ -207,19 +208,25 @@ fn a_close_is_the_last_word_but_for_control_frames() {
 fn a_message_that_the_hello_does_not_allow_is_a_violation() {
     let now = Instant::now();
     let hello = Hello {
-        version: 1,
+        version: VERSION,
         features: 0,
         window: 4,
         credits: 0,
         eager_size: 64,
         max_message: 64,
         keepalive_ms: 0,
-        nonce: 1,
+        engine: 1,
     };
     for (len, allowed) in [(64, true), (65, false)] {
-        let mut conn = Connection::requested(params(), 1, &hello.emit(b""), now).unwrap();
+        let mut conn = Connection::requested(params(), &hello.emit(b""), BOTH_WAYS, now).unwrap();
         conn.accept(b"", now);
-        conn.handle_cm_event(CmInput::Established { private_data: &[] }, now);
+        conn.handle_cm_event(
+            CmInput::Established {
+                private_data: &[],
+                reads: BOTH_WAYS,
+            },
+            now,
+        );
         conn.handle_recv(0, &data(4, &vec![0; len]), now);
         let messages = std::iter::from_fn(|| conn.poll_output())
             .filter(|output| matches!(output, Output::Event(Event::Arrived(_))))

@@ -32,6 +32,7 @@ fn params() -> Params {
         drain_timeout: Duration::from_secs(2),
         keepalive_interval: None,
         keepalive_timeout: Duration::from_secs(3),
+        engine: 0,
     }
 }
 

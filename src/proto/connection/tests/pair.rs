@@ -15,6 +15,8 @@ use crate::{
         DrainSide, Event, HEADER_LEN, Output, Params, SendRefused, Work,
         connection::{Flush, Transfer},
         frame::{Descriptor, Header, Kind},
+        hello::VERSION,
+        testing::BOTH_WAYS,
     },
     status::{OsError, WcStatus},
 };
@@ -83,14 +85,14 @@ impl Pair {
                 pair.sides[1 - side].params.clone(),
             );
             let hello = crate::proto::hello::Hello {
-                version: 1,
+                version: VERSION,
                 features: 0,
                 window: theirs.window,
                 credits: 0,
                 eager_size: theirs.eager_size,
                 max_message: theirs.max_message,
                 keepalive_ms: 0,
-                nonce: 0,
+                engine: 0,
             };
             pair.sides[side].conn.transfer =
                 Some(Transfer::starting_at(&ours, &hello, u32::MAX - 5));
@@ -180,7 +182,8 @@ impl Pair {
                 // The connection manager pads.
                 let mut padded = private_data.to_vec();
                 padded.resize(56, 0);
-                let mut conn = Connection::requested(params.clone(), 2, &padded, self.now).unwrap();
+                let mut conn =
+                    Connection::requested(params.clone(), &padded, BOTH_WAYS, self.now).unwrap();
                 conn.accept(b"from b", self.now);
                 self.sides[other] = Side::new(conn, params);
                 self.settle(other);
@@ -322,7 +325,10 @@ impl Pair {
                     match &event {
                         Cm::AddrResolved => CmInput::AddrResolved,
                         Cm::RouteResolved => CmInput::RouteResolved,
-                        Cm::Established(private_data) => CmInput::Established { private_data },
+                        Cm::Established(private_data) => CmInput::Established {
+                            private_data,
+                            reads: BOTH_WAYS,
+                        },
                         Cm::Disconnected => CmInput::Disconnected,
                         Cm::DeviceRemoval => CmInput::DeviceRemoval,
                     },

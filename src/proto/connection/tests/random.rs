@@ -9,7 +9,10 @@ use super::{
     params,
 };
 use crate::{
-    proto::{CloseReason, Connection, Params, testing::cases},
+    proto::{
+        CloseReason, Connection, Params,
+        testing::{BOTH_WAYS, cases},
+    },
     status::WcStatus,
 };
 
@@ -240,6 +243,6 @@ proptest! {
     #[test]
     fn random_requests_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..255)) {
         let now = std::time::Instant::now();
-        prop_assert!(Connection::requested(params(), 1, &bytes, now).is_err());
+        prop_assert!(Connection::requested(params(), &bytes, BOTH_WAYS, now).is_err());
     }
 }

@@ -7,7 +7,8 @@ use crate::{
     proto::{
         CloseReason, CmCall, CmInput, CmOp, Connection, DrainSide, Event, Output, Work,
         frame::{Header, Kind},
-        hello::Hello,
+        hello::{Hello, VERSION},
+        testing::BOTH_WAYS,
     },
     status::{CmStatus, OsError, RejectReason, WcStatus},
 };
@@ -27,14 +28,14 @@ const STATES: [&str; 10] = [
 
 fn hello() -> Hello {
     Hello {
-        version: 1,
+        version: VERSION,
         features: 0,
         window: 4,
         credits: 0,
         eager_size: 64,
         max_message: 64,
         keepalive_ms: 0,
-        nonce: 1,
+        engine: 1,
     }
 }
 
@@ -47,12 +48,13 @@ fn in_state(name: &str, now: Instant) -> Connection {
         conn.handle_cm_event(CmInput::RouteResolved, now);
         conn
     };
-    let passive = || Connection::requested(params(), 1, &hello().emit(b""), now).unwrap();
+    let passive = || Connection::requested(params(), &hello().emit(b""), BOTH_WAYS, now).unwrap();
     let established = || {
         let mut conn = connecting();
         conn.handle_cm_event(
             CmInput::Established {
                 private_data: &hello().emit(b""),
+                reads: BOTH_WAYS,
             },
             now,
         );
@@ -160,9 +162,9 @@ fn connection_manager_events() {
                                              [CLOSED,           CLOSED,       CLOSED,        ".",    CLOSED,   CLOSED,        ".",        ".",      ".",      "."]);
     expect("REJECTED", cm(CmInput::Rejected { reason: RejectReason::CONSUMER_DEFINED, private_data: &[] }),
                                              [".",              ".",          CLOSED,        ".",    CLOSED,   CLOSED,        ".",        ".",      ".",      "."]);
-    expect("ESTABLISHED without a hello", cm(CmInput::Established { private_data: &[] }),
+    expect("ESTABLISHED without a hello", cm(CmInput::Established { private_data: &[], reads: BOTH_WAYS }),
                                              [".",              ".",          CLOSED,        ".",    ".",      "Established", ".",        ".",      ".",      "."]);
-    expect("ESTABLISHED", |conn, now| conn.handle_cm_event(CmInput::Established { private_data: &hello().emit(b"") }, now),
+    expect("ESTABLISHED", |conn, now| conn.handle_cm_event(CmInput::Established { private_data: &hello().emit(b""), reads: BOTH_WAYS }, now),
                                              [".",              ".",          "Established", ".",    ".",      "Established", ".",        ".",      ".",      "."]);
     expect("DISCONNECTED", cm(CmInput::Disconnected),
                                              [CLOSED,           CLOSED,       CLOSED,        CLOSED, CLOSED,   CLOSED,        DRAINING,   DRAINING, ".",      "."]);
@@ -326,15 +328,22 @@ fn what_is_wanted_of_the_connection_manager_comes_in_order() {
     conn.handle_cm_event(
         CmInput::Established {
             private_data: &hello().emit(b""),
+            reads: BOTH_WAYS,
         },
         now,
     );
     assert_eq!(ops(&mut conn), [CmCall::SetMinRnrTimer]);
-    let mut conn = Connection::requested(params(), 1, &hello().emit(b""), now).unwrap();
+    let mut conn = Connection::requested(params(), &hello().emit(b""), BOTH_WAYS, now).unwrap();
     assert_eq!(ops(&mut conn), []);
     conn.accept(b"", now);
     assert_eq!(ops(&mut conn), [CmCall::CreateTransport, CmCall::Accept]);
-    conn.handle_cm_event(CmInput::Established { private_data: &[] }, now);
+    conn.handle_cm_event(
+        CmInput::Established {
+            private_data: &[],
+            reads: BOTH_WAYS,
+        },
+        now,
+    );
     assert_eq!(ops(&mut conn), [CmCall::SetMinRnrTimer]);
     conn.handle_cm_event(CmInput::Disconnected, now);
     assert_eq!(ops(&mut conn), [CmCall::Disconnect]);
