@@ -98,8 +98,16 @@ pub struct Config {
     /// 0 to 10 min, default 5 s.
     pub close_timeout: Duration,
 
-    /// Probe a peer from which nothing was heard for this long. The sides exchange their values and each probes at the smaller
-    /// one, though not more often than every 100 ms at the peer's wish. `None` sends no probes, and a peer that vanished is noticed only by a send.
+    /// Probe a peer before nothing was heard from it for this long. The sides exchange their values
+    /// and each probes at the smaller one, though not more often than every 100 ms at the peer's
+    /// wish. `None` sends no probes, and a peer that vanished is noticed only by a send.
+    ///
+    /// A peer that is gone is reported within `keepalive_interval` +
+    /// [`keepalive_timeout`](Self::keepalive_timeout) after its last sign of life, on an idle
+    /// connection as on a busy one. A sign of life is anything that arrives, bytes of this side's
+    /// that the peer's device has acknowledged, and any of these on another connection with the same
+    /// [`Engine`](crate::Engine) of the peer's: on a slow link a probe may wait behind their bytes.
+    /// A side that is too busy to look in time gives the peer the time that it lost itself.
     ///
     /// 10 ms to 1 h, default 2 s.
     pub keepalive_interval: Option<Duration>,
@@ -118,8 +126,11 @@ pub struct Config {
 
     /// How long the device waits for an acknowledgement, as the exponent of 4.096 µs × 2ⁿ.
     ///
-    /// 1 to 31, or `None` to let the connection manager choose. Default 14 (67 ms), so that a dead peer is noticed by a send
-    /// in about half a second to some seconds, depending on the device's own backing off.
+    /// 1 to 31, or `None` to let the connection manager choose. Default 14 (67 ms). How long
+    /// `retry_count` of these take is the device's affair, which may wait longer from one to the
+    /// next: software RoCE does not give up within the seconds that keepalive takes with the
+    /// defaults, so there even a busy sender learns of a killed host by
+    /// [`KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout).
     pub ack_timeout: Option<u8>,
 
     /// How a thread waits in `recv`, and in `send` when the peer's window is full. Default [`Polling::Adaptive`] with 200 µs.

@@ -14,6 +14,7 @@ use super::{
     hand::Hand,
     in_flight::Posted,
     link::Link,
+    peers::Life,
     rings::{Rings, WorkId},
     share::Share,
 };
@@ -44,6 +45,8 @@ pub(super) struct Core {
     /// What the state machine wants of the connection manager: the engine's thread does it.
     pub(super) cm_ops: VecDeque<CmOp>,
     pub(super) established: bool,
+    /// From the establishing on: what the connections with the peer's engine share.
+    pub(super) life: Option<Life>,
     /// How the connection ended and whether all that was sent arrived. Set once, together with the completion that says so.
     pub(super) ended: Option<(CloseReason, bool)>,
     /// Until the end, or until nobody can read any more. Unread messages hold the link, so a link that held on to their channel would
@@ -92,6 +95,7 @@ impl Core {
             registering: None,
             cm_ops: VecDeque::new(),
             established: false,
+            life: None,
             ended: None,
             completions: Some(completions),
             aftermath: Aftermath::default(),
@@ -104,6 +108,14 @@ impl Core {
             (Some((reason, _)), _) | (None, Some(reason)) => reason.clone(),
             (None, None) => CloseReason::LocallyClosed,
         }
+    }
+
+    /// A deadline may be past. What came of the peer's engine elsewhere counts as well.
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        if let Some(life) = &self.life {
+            self.conn.hear_of_engine(life.signs());
+        }
+        self.conn.handle_timeout(now);
     }
 
     /// Refuses what makes no sense after the end, of which the state machine need not know: see `cut_off`.

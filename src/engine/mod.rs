@@ -12,6 +12,7 @@ mod in_flight;
 mod link;
 mod mailbox;
 mod operations;
+mod peers;
 mod reactor;
 mod rings;
 mod sending;

@@ -61,7 +61,11 @@ pub(crate) struct Checked {
 
 impl Link {
     /// Registers memory that peers may access as `access` says.
-    pub(crate) fn region(&self, len: usize, access: RemoteAccess) -> Result<Region, Error> {
+    pub(crate) fn region(
+        self: &Arc<Self>,
+        len: usize,
+        access: RemoteAccess,
+    ) -> Result<Region, Error> {
         let made_of = lock(&self.memory)
             .as_ref()
             .map(|memory| (Arc::clone(&memory.domain), memory.pd.clone()));
@@ -78,6 +82,9 @@ impl Link {
             }
         }
         let memory = MemoryRegion::new(&pd, len, flags).map_err(Error::from_os)?;
+        if access.write {
+            self.with_core(|core| core.conn.allow_immediates());
+        }
         Ok(Region::new(memory, access))
     }
 

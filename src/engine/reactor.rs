@@ -21,6 +21,7 @@ use super::{
     entry::{Entry, Waiter, set_ack_timeout},
     link::{Link, Progress},
     mailbox::{Command, Mailbox},
+    peers::Peers,
     timers::Timers,
 };
 use crate::{
@@ -59,6 +60,7 @@ pub(super) struct Reactor {
     next_key: u64,
     /// What the hellos of this engine's connections carry.
     identity: u64,
+    peers: Peers,
     /// Set by `Retire` and `ShutDown`: end when nothing is left.
     ending: bool,
     /// Set by `ShutDown`: take on nothing new.
@@ -102,6 +104,7 @@ impl Reactor {
             unfinished: BTreeSet::new(),
             next_key: FIRST_KEY,
             identity: random(),
+            peers: Peers::default(),
             ending: false,
             refusing: false,
             registering: Vec::new(),
@@ -143,7 +146,7 @@ impl Reactor {
                 } else if let Some(entry) = self.links.get(&key) {
                     // A deadline judges the peer by what has come from it, and what has come is not to be lost.
                     entry.link.catch_up();
-                    entry.link.with_core(|core| core.conn.handle_timeout(now));
+                    entry.link.with_core(|core| core.handle_timeout(now));
                     self.serve(key);
                 }
             }
@@ -522,7 +525,11 @@ impl Reactor {
             }
         }
         let (established, ended, deadline) = {
-            let core = entry.link.core();
+            let mut core = entry.link.core();
+            if core.established && core.life.is_none() {
+                let engine = core.conn.peer_engine();
+                core.life = engine.map(|engine| self.peers.life_of(entry.peer.ip(), engine));
+            }
             (
                 core.established,
                 core.ended.clone(),

@@ -25,7 +25,19 @@ pub(super) struct SendRing {
     unsignalled: u32,
     /// So many frames at most are posted from one signalled one to the next.
     interval: u32,
+    /// Bytes of payload posted since the last signalled frame.
+    unsignalled_bytes: u32,
+    /// Slots taken, in all.
+    taken: u64,
+    /// The number, among those taken, of the first slot in use that may hold data, and of the last
+    /// one that does. 0: there is none.
+    first_data: u64,
+    last_data: u64,
 }
+
+/// A frame behind so many bytes of payload is signalled, so that a sender on a slow link sees that
+/// its bytes arrive: on one of 1 Mbit/s twice a second.
+const SIGNALLED_BYTES: u32 = 64 << 10;
 
 impl SendRing {
     /// A ring with `data_slots` slots for data, and [`READS`] and [`CONTROL_SENDS`] more.
@@ -37,6 +49,10 @@ impl SendRing {
             used: 0,
             unsignalled: 0,
             interval: (data_slots / 4).max(1),
+            unsignalled_bytes: 0,
+            taken: 0,
+            first_data: 0,
+            last_data: 0,
         }
     }
 
@@ -66,19 +82,51 @@ impl SendRing {
         let slot = self.next;
         self.next = (self.next + 1) % self.slots;
         self.used += 1;
+        self.taken += 1;
         self.unsignalled += 1;
         let signalled = signalled || self.unsignalled >= self.interval;
         if signalled {
             self.unsignalled = 0;
+            self.unsignalled_bytes = 0;
         }
         (slot, signalled)
     }
 
-    /// A signalled send has completed: its slot and all that were taken before it are free.
-    pub(super) fn complete(&mut self, slot: u32) {
+    /// As `take`, for a frame of the application's with so many bytes of payload.
+    pub(super) fn take_data(&mut self, len: u32) -> (u32, bool) {
+        self.unsignalled_bytes = self.unsignalled_bytes.saturating_add(len);
+        let taken = self.take(self.unsignalled_bytes >= SIGNALLED_BYTES);
+        self.holds_data();
+        taken
+    }
+
+    /// Takes the next slot for a one-sided operation, which is signalled.
+    pub(super) fn take_operation(&mut self) -> u32 {
+        let (slot, _) = self.take(true);
+        self.holds_data();
+        slot
+    }
+
+    /// The slot taken last holds what the application sends.
+    fn holds_data(&mut self) {
+        self.last_data = self.taken;
+        if self.first_data == 0 {
+            self.first_data = self.taken;
+        }
+    }
+
+    /// A signalled send has completed: its slot and all that were taken before it are free. Says
+    /// whether some of them held data.
+    pub(super) fn complete(&mut self, slot: u32) -> bool {
         let after = (self.next + self.slots - slot - 1) % self.slots;
         // A completion of a slot that is not the device's does not happen; the books stay sound all the same.
         self.used = self.used.min(after);
+        let done = self.taken - u64::from(self.used);
+        let data = self.first_data != 0 && self.first_data <= done;
+        if data {
+            self.first_data = if self.last_data > done { done + 1 } else { 0 };
+        }
+        data
     }
 }
 

@@ -393,6 +393,10 @@ impl Device {
 
     /// The peer writes to this side's memory, and says so.
     pub(crate) fn immediate(&mut self, word: u32, len: u32) {
+        // Half of them before this side gave out memory to write to.
+        if word & 1 == 1 {
+            self.conn.allow_immediates();
+        }
         if let Some(buffer) = self.receive(&[]) {
             self.conn.handle_immediate(buffer, word, len, self.now);
         }

@@ -5,35 +5,46 @@ use std::time::{Duration, Instant};
 use super::Connection;
 use crate::proto::CloseReason;
 
-/// Looks once an interval whether anything was heard, so that the arrival of a frame costs no look at the clock. A silence is
-/// therefore noticed between one and two intervals after its beginning.
+/// Checks twice an interval whether anything was heard, so that the arrival of a frame costs no look
+/// at the clock. A silence is noticed between half an interval and one after its beginning, and a
+/// peer that gives no sign of life is given up one timeout later: no later than `interval + timeout`
+/// after its last one.
 #[derive(Debug)]
 pub(super) struct Keepalive {
     interval: Duration,
     timeout: Duration,
     deadline: Instant,
-    /// What had been heard at the last look.
-    heard: u64,
-    /// Whether the peer was silent at the last look.
-    silent: bool,
+    /// What had been heard at the last check.
+    heard: Heard,
+    /// Since when the peer is on trial: the check that found a silence, and probed.
+    silent: Option<Instant>,
 }
 
-/// What a look came to.
+/// Signs of life, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Heard {
+    /// On this connection: frames, and completions that show that bytes have moved.
+    pub(super) here: u64,
+    /// On any connection with the same engine of the peer's.
+    pub(super) of_engine: u64,
+}
+
+/// What a check came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
+enum Check {
     Alive,
     Probe,
     Dead,
 }
 
 impl Keepalive {
-    pub(super) fn new(interval: Duration, timeout: Duration, heard: u64, now: Instant) -> Self {
+    pub(super) fn new(interval: Duration, timeout: Duration, heard: Heard, now: Instant) -> Self {
         Self {
             interval,
             timeout,
-            deadline: now + interval,
+            deadline: now + interval / 2,
             heard,
-            silent: false,
+            silent: None,
         }
     }
 
@@ -41,19 +52,33 @@ impl Keepalive {
         self.deadline
     }
 
-    fn look(&mut self, heard: u64, now: Instant) -> Look {
-        if heard != self.heard {
-            self.heard = heard;
-            self.silent = false;
-            self.deadline = now + self.interval;
-            return Look::Alive;
+    fn check(&mut self, heard: Heard, now: Instant) -> Check {
+        let before = std::mem::replace(&mut self.heard, heard);
+        let next = now + self.interval / 2;
+        if heard != before {
+            self.silent = None;
+            self.deadline = next;
+            // A peer that is alive elsewhere may have lost this connection, which only a send tells.
+            return if heard.here == before.here {
+                Check::Probe
+            } else {
+                Check::Alive
+            };
         }
-        if self.silent {
-            return Look::Dead;
+        let late = now.saturating_duration_since(self.deadline);
+        let since = match self.silent {
+            Some(since) if late <= self.timeout / 4 => since,
+            // This side was too busy to look in time, so the peer's answer may be as late: the
+            // trial begins anew.
+            Some(_) | None => now,
+        };
+        let new = self.silent.replace(since) != Some(since);
+        let end = since + self.timeout;
+        if end > now {
+            self.deadline = next.min(end);
+            return if new { Check::Probe } else { Check::Alive };
         }
-        self.silent = true;
-        self.deadline = now + self.timeout;
-        Look::Probe
+        Check::Dead
     }
 }
 
@@ -122,6 +147,26 @@ impl Probe {
 }
 
 impl Connection {
+    /// How many signs of life the peer has given on this connection.
+    pub(crate) fn signs_of_life(&self) -> u64 {
+        self.transfer
+            .as_ref()
+            .map_or(0, |transfer| transfer.heard.here)
+    }
+
+    /// How many the peer's engine has given on all of its connections with this side. To be told
+    /// before `handle_timeout`, which judges by it.
+    pub(crate) fn hear_of_engine(&mut self, signs: u64) {
+        if let Some(transfer) = &mut self.transfer {
+            transfer.heard.of_engine = signs;
+        }
+    }
+
+    /// The identity that the peer's engine gave in its hello.
+    pub(crate) fn peer_engine(&self) -> Option<u64> {
+        self.transfer.as_ref().map(|transfer| transfer.peer_engine)
+    }
+
     pub(super) fn on_keepalive_timeout(&mut self, now: Instant) {
         let Some(transfer) = &mut self.transfer else {
             return;
@@ -129,14 +174,14 @@ impl Connection {
         let heard = transfer.heard;
         match transfer
             .keepalive_mut()
-            .map(|keepalive| keepalive.look(heard, now))
+            .map(|keepalive| keepalive.check(heard, now))
         {
-            None | Some(Look::Alive) => {}
-            Some(Look::Probe) => {
+            None | Some(Check::Alive) => {}
+            Some(Check::Probe) => {
                 transfer.probe.wanted();
                 self.send_control();
             }
-            Some(Look::Dead) => self.fail(CloseReason::KeepaliveTimeout, now),
+            Some(Check::Dead) => self.fail(CloseReason::KeepaliveTimeout, now),
         }
     }
 }

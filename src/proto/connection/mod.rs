@@ -51,6 +51,8 @@ pub(crate) struct Connection {
     transfer: Option<Transfer>,
     /// Where receives are shared with other connections: the account from which they are promised, while this connection's share is reserved.
     account: Option<Arc<Account>>,
+    /// Whether this side ever gave out memory that the peer may write: immediates come with writes.
+    gave_out_writable: bool,
     /// The deadline that the driver was last told of.
     announced_timeout: Option<Instant>,
 }
@@ -90,6 +92,7 @@ impl Connection {
             peer_data: Vec::new(),
             transfer: None,
             account: None,
+            gave_out_writable: false,
             announced_timeout: None,
         }
     }
@@ -109,6 +112,11 @@ impl Connection {
             };
             account.give(promised - held);
         }
+    }
+
+    /// This side gives out memory that the peer may write, so the peer may send immediates from now on.
+    pub(crate) fn allow_immediates(&mut self) {
+        self.gave_out_writable = true;
     }
 
     /// Takes the next thing to do.

@@ -56,7 +56,7 @@ impl Connection {
         // Last, because it takes the grant if that is as it should be.
         transfer.send_credit.granted(header.grant).ok()?;
         transfer.recv_credit.receive().ok()?;
-        transfer.heard += 1;
+        transfer.heard.here += 1;
         transfer.counted.messages_received += 1;
         transfer.counted.bytes_received += u64::from(header.len);
         self.grant_if_due();
@@ -115,7 +115,17 @@ impl Connection {
         let Some(transfer) = &mut self.transfer else {
             return Ok(());
         };
-        transfer.heard += 1;
+        transfer.heard.here += 1;
+        if let Incoming::Immediate { word, .. } = incoming
+            && !self.gave_out_writable
+        {
+            // A write of no bytes needs no key, so the device lets anybody do it.
+            return Err(Violation::new(
+                "immediate",
+                word.into(),
+                "none, as no region was given out with the right to write",
+            ));
+        }
         let (kind, header) = match incoming {
             Incoming::Frame(header) | Incoming::Rendezvous(header, _) => {
                 (header.kind, Some(header))
@@ -245,7 +255,7 @@ impl Connection {
     pub(crate) fn handle_read(&mut self, slot: u32, now: impl Clock) {
         if let Some(transfer) = &mut self.transfer {
             // What the peer's device answers is a sign of life of its host.
-            transfer.heard += 1;
+            transfer.heard.here += 1;
             transfer.inbound.piece_came();
             transfer.sent(slot);
             if !transfer.deaf {

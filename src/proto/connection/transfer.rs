@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     Connection, State,
-    keepalive::{Keepalive, Probe},
+    keepalive::{Heard, Keepalive, Probe},
 };
 use crate::proto::{
     Clock, Event, Negotiated, Output, Params, SendRefused, Statistics, Transmit,
@@ -33,8 +33,10 @@ pub(super) struct Transfer {
     pub(super) probe: Probe,
     pub(super) keepalive: Option<Keepalive>,
     keepalive_timeout: Duration,
-    /// Frames received, of any kind: the peer's signs of life.
-    pub(super) heard: u64,
+    /// The peer's signs of life.
+    pub(super) heard: Heard,
+    /// The identity of the peer's engine.
+    pub(super) peer_engine: u64,
     /// Whether nothing more that the peer sends counts: it aborted, or broke the protocol. What follows a frame that could not be
     /// taken is a stream of messages with a hole in it.
     pub(super) deaf: bool,
@@ -119,7 +121,8 @@ impl Transfer {
             probe: Probe::default(),
             keepalive: None,
             keepalive_timeout: params.keepalive_timeout,
-            heard: 0,
+            heard: Heard::default(),
+            peer_engine: hello.engine,
             deaf: false,
             blocked: None,
             pending: Pending::default(),
@@ -282,7 +285,7 @@ impl Transfer {
             self.send_credit.take();
         }
         self.counted.operations += 1;
-        Ok(self.ring.take(true).0)
+        Ok(self.ring.take_operation())
     }
 
     fn frame(&mut self, kind: Kind, len: u32, signalled: bool) -> Transmit {
@@ -291,7 +294,12 @@ impl Transfer {
     }
 
     fn frame_with(&mut self, kind: Kind, len: u32, arg: u32, signalled: bool) -> Transmit {
-        let (slot, signalled) = self.ring.take(signalled);
+        let (slot, signalled) = match kind {
+            Kind::Data | Kind::Rendezvous => self.ring.take_data(len),
+            Kind::Grant | Kind::Ping | Kind::Pong | Kind::Close | Kind::Abort | Kind::CloseAck => {
+                self.ring.take(signalled)
+            }
+        };
         let header = Header {
             kind,
             grant: self.recv_credit.announce(),
@@ -343,7 +351,11 @@ impl Transfer {
     }
 
     pub(super) fn sent(&mut self, slot: u32) {
-        self.ring.complete(slot);
+        // That the peer's device took control frames says nothing of its library, which may have
+        // stopped: a ping wants a pong. Data it takes only as long as the library gives credit.
+        if self.ring.complete(slot) {
+            self.heard.here += 1;
+        }
         if self.last_word == LastWord::Sent(slot) {
             self.last_word = LastWord::Arrived;
         }

@@ -2,7 +2,7 @@
 
 use device::PATIENCE;
 use rdmsg::{
-    CloseReason, Completion,
+    CloseReason, Completion, RemoteAccess,
     status::WcStatus,
     verbs::{RemoteAddr, SendWr},
 };
@@ -403,6 +403,8 @@ fn other_work_requests_than_a_send_need_credit_as_well() {
     let nowhere = RemoteAddr { addr: 0, rkey: 0 };
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
+        // Without it an immediate is a violation by itself.
+        let _writable = endpoint.region(64, RemoteAccess::WRITE).unwrap();
         peer.send_as(&Frame::data(b"plain").bytes(), |id, sge| {
             SendWr::send_with_imm(id, sge, 0xffff_ffff)
         });
@@ -431,6 +433,25 @@ fn other_work_requests_than_a_send_need_credit_as_well() {
         assert_eq!(violation.field(), "kind");
         assert_eq!(words, [0, 1, 2], "the last one had no credit");
         scene.stage.bystander.assert_well();
+    }
+    scene.finish();
+}
+
+/// An application that only receives would have its window filled with what it did not ask for.
+#[test]
+fn immediates_for_which_there_is_no_memory_do_not_fill_the_window() {
+    let scene = Scene::new("immediates_for_which_there_is_no_memory_do_not_fill_the_window");
+    let nowhere = RemoteAddr { addr: 0, rkey: 0 };
+    for role in ROLES {
+        for access in [None, Some(RemoteAccess::READ)] {
+            let (mut peer, endpoint) = scene.connect(role);
+            let _readable = access.map(|access| endpoint.region(64, access).unwrap());
+            peer.send_as(&[], |id, sge| SendWr::write_with_imm(id, sge, nowhere, 7));
+            peer.wait_disconnected();
+            peer.disconnect();
+            assert_eq!(violated_field(&endpoint), "immediate");
+            scene.stage.bystander.assert_well();
+        }
     }
     scene.finish();
 }

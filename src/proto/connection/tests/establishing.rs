@@ -344,7 +344,8 @@ fn a_rejection_of_a_stranger_names_what_may_be_there_and_an_rsocket_what_it_is()
     }
     // An application's has a cause, if only that.
     let now = Instant::now();
-    let mut passive = Connection::requested(params(), 2, &hello(1, 4).emit(b""), now).unwrap();
+    let mut passive =
+        Connection::requested(params(), &hello(VERSION, 4).emit(b""), BOTH_WAYS, now).unwrap();
     passive.reject(b"", now);
     let Some(CmOp::Reject { private_data }) = ops(&mut passive).pop() else {
         panic!("no rejection")
@@ -360,7 +361,7 @@ fn a_rejection_of_a_stranger_names_what_may_be_there_and_an_rsocket_what_it_is()
     let mut rsocket = [0; 56];
     (rsocket[0], rsocket[1], rsocket[23]) = (1, 2, 2);
     assert_eq!(rejected(consumer, &rsocket), CloseReason::PeerIsRsocket);
-    let refusal = Connection::requested(params(), 2, &rsocket, Instant::now()).unwrap_err();
+    let refusal = Connection::requested(params(), &rsocket, BOTH_WAYS, Instant::now()).unwrap_err();
     assert_eq!(refusal.reason, CloseReason::PeerIsRsocket);
 }
 

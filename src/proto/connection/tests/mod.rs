@@ -1,11 +1,12 @@
 //! A connection is tested against another one: [`pair`] puts two of them on a simulated wire and a simulated connection manager,
-//! [`establishing`], [`transferring`], [`large`], [`ending`] and [`hostile`] play named scenes on it, [`random`] plays anything, and [`table`] looks at
+//! [`establishing`], [`transferring`], [`large`], [`living`], [`ending`] and [`hostile`] play named scenes on it, [`random`] plays anything, and [`table`] looks at
 //! each event in each state.
 
 mod ending;
 mod establishing;
 mod hostile;
 mod large;
+mod living;
 mod pair;
 mod random;
 mod side;

@@ -1,0 +1,84 @@
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// The signs of life that one engine of a peer's has given on all of its connections with this one.
+///
+/// The probe of an idle connection may wait in the network behind what busy ones send. As long as
+/// they hear of the peer, so does the idle one. Another process on the same host is another engine.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Life(Arc<AtomicU64>);
+
+impl Life {
+    /// Counts a sign.
+    pub(super) fn sign(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many there were.
+    pub(super) fn signs(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The peers' engines to which there are connections, by address and by the identity in their
+/// hellos. The address goes with it because the identity is what a peer claims.
+#[derive(Debug, Default)]
+pub(super) struct Peers {
+    lives: HashMap<(IpAddr, u64), Weak<AtomicU64>>,
+    /// With so many entries those without a connection are removed.
+    crowded: usize,
+}
+
+impl Peers {
+    /// What all connections with this engine share.
+    pub(super) fn life_of(&mut self, addr: IpAddr, engine: u64) -> Life {
+        if self.lives.len() >= self.crowded {
+            self.lives.retain(|_, life| life.strong_count() > 0);
+            self.crowded = 2 * self.lives.len() + 16;
+        }
+        let life = self.lives.entry((addr, engine)).or_default();
+        Life(life.upgrade().unwrap_or_else(|| {
+            let new = Arc::default();
+            *life = Arc::downgrade(&new);
+            new
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_with_the_same_engine_share_its_signs_of_life() {
+        let mut peers = Peers::default();
+        let here = IpAddr::from([10, 8, 0, 1]);
+        let there = IpAddr::from([10, 8, 0, 2]);
+        let one = peers.life_of(here, 1);
+        peers.life_of(here, 1).sign();
+        peers.life_of(here, 2).sign();
+        peers.life_of(there, 1).sign();
+        assert_eq!(one.signs(), 1);
+    }
+
+    #[test]
+    fn engines_that_are_gone_leave_nothing() {
+        let mut peers = Peers::default();
+        let addr = IpAddr::from([10, 8, 0, 1]);
+        let kept: Vec<Life> = (0..100).map(|engine| peers.life_of(addr, engine)).collect();
+        for engine in 100..10_000 {
+            peers.life_of(addr, engine);
+        }
+        assert!(
+            peers.lives.len() <= 2 * (kept.len() + 16),
+            "{}",
+            peers.lives.len()
+        );
+    }
+}

@@ -1,0 +1,123 @@
+//! Scenes of keepalive: who is alive, who is dead, and when that is known.
+
+use std::time::Duration;
+
+use super::{
+    pair::{A, B, Pair, Step},
+    params,
+};
+use crate::proto::{CloseReason, Params};
+
+const INTERVAL: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(3);
+
+fn alive() -> Params {
+    Params {
+        keepalive_interval: Some(INTERVAL),
+        keepalive_timeout: TIMEOUT,
+        ..params()
+    }
+}
+
+/// This side's process stops: its device goes on, and nobody looks at what it says.
+fn stop(pair: &mut Pair, at: usize) {
+    pair.sides[at].ended = Some((CloseReason::LocallyAborted, false));
+}
+
+#[test]
+fn a_dead_host_is_noticed_within_interval_and_timeout_whenever_it_dies() {
+    for offset in (0..3000).step_by(50) {
+        for busy in [false, true] {
+            let mut pair = Pair::established(alive(), alive());
+            // Until a moment before it dies it answers, and sends as well where it is busy.
+            for _ in 0..offset / 50 {
+                pair.wait(Duration::from_millis(50));
+                if busy {
+                    assert!(pair.send(B));
+                }
+                pair.run_dry();
+                assert!(pair.sides.iter().all(|side| side.ended.is_none()));
+            }
+            let death = pair.now;
+            pair.vanish(B);
+            pair.finish();
+            assert_eq!(pair.reason(A), &CloseReason::KeepaliveTimeout);
+            let noticed = pair.now - death;
+            assert!(
+                noticed <= INTERVAL + TIMEOUT,
+                "at {offset} ms, busy {busy}: after {noticed:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn bytes_that_the_peers_device_takes_are_a_sign_of_life() {
+    let wide = Params {
+        window: 16,
+        send_slots: 16,
+        ..alive()
+    };
+    let mut pair = Pair::established(wide.clone(), wide);
+    for _ in 0..16 {
+        assert!(pair.send(A));
+    }
+    stop(&mut pair, B);
+    // A slow link: one frame gets through in 900 ms, and nothing comes back but acknowledgements.
+    for frame in 0..16 {
+        pair.wait(Duration::from_millis(900));
+        pair.take(Step::Wire(A));
+        pair.take(Step::Ack(A));
+        while pair.can(Step::Cq(A)) {
+            pair.take(Step::Cq(A));
+        }
+        assert!(pair.sides[A].ended.is_none(), "frame {frame}");
+    }
+    // The ping gets through as well, which tells nothing of the peer's library.
+    let start = pair.now;
+    loop {
+        let steps = [Step::Wire(A), Step::Ack(A), Step::Cq(A)];
+        while let Some(step) = steps.into_iter().find(|step| pair.can(*step)) {
+            pair.take(step);
+        }
+        if pair.sides[A].ended.is_some() {
+            break;
+        }
+        assert!(pair.pass());
+    }
+    assert!(pair.now - start <= INTERVAL + TIMEOUT);
+    assert_eq!(pair.reason(A), &CloseReason::KeepaliveTimeout);
+}
+
+#[test]
+fn a_sign_of_life_on_another_connection_counts_and_does_not_stop_the_probes() {
+    let mut pair = Pair::established(alive(), alive());
+    stop(&mut pair, B);
+    for second in 1..60 {
+        pair.sides[A].conn.hear_of_engine(second);
+        pair.wait(Duration::from_millis(500));
+        assert!(pair.sides[A].ended.is_none(), "after {second} half seconds");
+    }
+    let statistics = pair.sides[A].conn.statistics();
+    assert_eq!(statistics.pings_sent, 1, "one is out, and stays out");
+    let start = pair.now;
+    pair.finish();
+    assert_eq!(pair.reason(A), &CloseReason::KeepaliveTimeout);
+    assert!(pair.now - start <= INTERVAL + TIMEOUT);
+}
+
+#[test]
+fn a_side_that_is_too_busy_to_look_does_not_judge_its_peer() {
+    let mut pair = Pair::established(alive(), alive());
+    // Nobody looks for a long time, again and again, and the answer is as late as that.
+    for _ in 0..10 {
+        pair.wait(Duration::from_secs(20));
+        assert!(pair.sides[A].ended.is_none() && pair.sides[B].ended.is_none());
+    }
+    pair.run();
+    for _ in 0..10 {
+        assert!(pair.pass());
+        pair.run();
+        assert!(pair.sides.iter().all(|side| side.ended.is_none()));
+    }
+}
