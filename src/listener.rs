@@ -1,5 +1,6 @@
 use std::{
     fmt,
+    iter::{self, FusedIterator},
     net::{SocketAddr, ToSocketAddrs},
     os::fd::BorrowedFd,
     sync::Arc,
@@ -198,9 +199,19 @@ impl Listener {
         self.backlog.end().cloned().unwrap_or(Error::EngineShutDown)
     }
 
-    /// The connections as they are accepted, without end.
-    pub fn incoming(&self) -> impl Iterator<Item = Result<Endpoint, Error>> + '_ {
-        std::iter::repeat_with(|| self.accept())
+    /// The connections as they are accepted, until the listener can go on no longer: the error that says so comes once, as the last item.
+    pub fn incoming(&self) -> impl FusedIterator<Item = Result<Endpoint, Error>> + '_ {
+        let mut ended = false;
+        iter::from_fn(move || {
+            if ended {
+                return None;
+            }
+            let accepted = self.accept();
+            // Whatever `accept` fails with stays so.
+            ended = accepted.is_err();
+            Some(accepted)
+        })
+        .fuse()
     }
 
     /// The requests for connections as they come, as a channel: for [`crossbeam_channel::select!`], and to look at the peer and its

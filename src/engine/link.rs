@@ -29,7 +29,6 @@ use super::{
     domain::Domain,
     hand::Hand,
     mailbox::{Command, Mailbox},
-    rings::WorkId,
     signal::Signal,
     waiting::Waiting,
 };
@@ -98,7 +97,7 @@ struct Room {
 pub(super) struct PollSide {
     pub(super) cq: CompletionQueue,
     pub(super) channel: Arc<CompletionChannel>,
-    batch: [WorkCompletion; BATCH],
+    pub(super) batch: [WorkCompletion; BATCH],
 }
 
 impl PollSide {
@@ -437,6 +436,9 @@ impl Link {
 
     /// Gives everything that belongs to the device back: the queue pair first, then the completion queue.
     pub(super) fn free(&self) {
+        // From here on nobody else polls.
+        let mut side = lock(&self.poll).take();
+        self.still_shared_receives(side.as_mut());
         let (rings, landing) = {
             let mut core = lock(&self.core);
             (core.rings.take(), core.landing.take())
@@ -448,24 +450,31 @@ impl Link {
         if let Some(memory) = lock(&self.memory).take() {
             memory.lending.close();
         }
-        let side = lock(&self.poll).take();
-        if let Some(side) = side {
-            self.settle_share(side);
-        }
+        self.settle_share(side);
     }
 
-    /// The queue pair is gone: what it took of shared receives goes back.
-    fn settle_share(&self, mut side: PollSide) {
+    /// Sees to it that the queue pair takes no more of shared receives, and notes which it took, while its completions are there to tell:
+    /// a driver may remove those of a queue pair that is destroyed.
+    fn still_shared_receives(&self, side: Option<&mut PollSide>) {
+        let core = lock(&self.core);
+        let (Some(share), Some(rings), Some(side)) = (&core.share, &core.rings, side) else {
+            return;
+        };
+        // Drained or not.
+        if let Err(error) = rings.qp().to_err() {
+            log::debug!("{self}: {error}");
+        }
+        share.take_all(side);
+    }
+
+    /// The queue pair is gone, or there was none: what was promised of shared receives, and what was taken, goes back.
+    fn settle_share(&self, side: Option<PollSide>) {
         let mut core = lock(&self.core);
         let Core { share, conn, .. } = &mut *core;
         let Some(share) = share else { return };
-        // What nobody has looked at yet. As much as the queue holds; a queue that fails is not looked at again.
-        while let Ok(count @ 1..) = side.cq.poll(&mut side.batch) {
-            for wc in &side.batch[..count] {
-                if let WorkId::Recv(buffer) = WorkId::decode(wc.wr_id()) {
-                    share.take(buffer);
-                }
-            }
+        if let Some(mut side) = side {
+            // What came in between, where the driver left it.
+            share.take_all(&mut side);
         }
         if let Err(error) = share.settle(conn) {
             log::error!("{self}: {error}");

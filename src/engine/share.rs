@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::shared_receives::SharedReceives;
+use super::{link::PollSide, rings::WorkId, shared_receives::SharedReceives};
 use crate::{proto::Connection, status::OsError};
 
 /// One connection's share of the [`SharedReceives`]. It stays with the connection after the end, for messages that the application
@@ -29,6 +29,18 @@ impl Share {
     /// The connection's completion queue says that its peer used this buffer.
     pub(super) fn take(&self, buffer: u32) {
         self.receives.take(buffer, self.key);
+    }
+
+    /// Looks at all that is in the completion queue, for nothing but the buffers that the peer used.
+    pub(super) fn take_all(&self, side: &mut PollSide) {
+        // As much as the queue holds; one that fails is not looked at again.
+        while let Ok(count @ 1..) = side.cq.poll(&mut side.batch) {
+            for wc in &side.batch[..count] {
+                if let WorkId::Recv(buffer) = WorkId::decode(wc.wr_id()) {
+                    self.take(buffer);
+                }
+            }
+        }
     }
 
     /// The application gets this buffer, in a message.

@@ -1,6 +1,6 @@
 use std::{fmt, time::Duration};
 
-use super::account;
+use super::{account, credit::CONTROL_RECEIVES};
 
 /// The configuration as far as the state machine goes by it.
 #[derive(Clone, Debug)]
@@ -52,6 +52,11 @@ impl Params {
         } else {
             self.window
         }
+    }
+
+    /// How many frames the peer may have sent before this side has looked at any.
+    pub(crate) fn first_receives(&self) -> u32 {
+        CONTROL_RECEIVES + u32::from(self.credits())
     }
 }
 

@@ -291,6 +291,19 @@ fn an_engine_that_was_shut_down_says_so_and_the_next_shared_one_works() {
 }
 
 #[test]
+fn an_iterator_over_connections_ends_with_its_listener() {
+    let _watchdog = Watchdog::new("an_iterator_over_connections_ends_with_its_listener", 60);
+    let engine = Engine::new().unwrap();
+    let listener = Listener::bind_with(Lab::get().at(0), &Config::default(), &engine).unwrap();
+    engine.shutdown();
+    let mut incoming = listener.incoming();
+    let last = incoming.next().expect("it says why").unwrap_err();
+    assert!(matches!(last, Error::EngineShutDown), "{last:?}");
+    assert!(incoming.next().is_none(), "once");
+    assert!(incoming.next().is_none());
+}
+
+#[test]
 fn a_request_that_is_accepted_too_late_says_so() {
     let _watchdog = Watchdog::new("a_request_that_is_accepted_too_late_says_so", 60);
     let mut config = Config::default();

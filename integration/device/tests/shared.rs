@@ -1,6 +1,7 @@
 //! Connections that share receive buffers.
 
 use std::{
+    fs,
     net::SocketAddr,
     sync::mpsc::{Receiver, channel},
     thread,
@@ -327,4 +328,45 @@ fn engines_and_kinds_of_connections_stand_side_by_side() {
         matches!(here, Error::SharedReceivesExhausted { .. }),
         "{here}"
     );
+}
+
+/// The engine cannot watch a connection for which the kernel has no watch left.
+#[test]
+fn a_connection_that_cannot_be_watched_gives_its_buffers_back() {
+    const LIMIT: &str = "/proc/sys/fs/epoll/max_user_watches";
+    let _watchdog = Watchdog::new(
+        "a_connection_that_cannot_be_watched_gives_its_buffers_back",
+        60,
+    );
+    let server = Server::new(&sharing(2 * SHARE));
+    // It keeps the pool.
+    let (client, end) = server.pair();
+    let before = fs::read_to_string(LIMIT).unwrap();
+    for _ in 0..3 {
+        let client = server.connect();
+        let request = server.listener.requests().recv_timeout(PATIENCE).unwrap();
+        // The connecting side is watched by now.
+        fs::write(LIMIT, "0").unwrap();
+        let here = request.accept();
+        fs::write(LIMIT, &before).unwrap();
+        let here = here.unwrap_err();
+        let there = client.recv_timeout(PATIENCE).unwrap().unwrap_err();
+        assert!(
+            matches!(&here, Error::Os(error) if error.call == "epoll_ctl"),
+            "{here}"
+        );
+        assert!(
+            matches!(
+                there,
+                Error::Connect {
+                    reason: CloseReason::PeerOutOfResources,
+                    ..
+                }
+            ),
+            "{there}"
+        );
+    }
+    let (another, its_end) = server.pair();
+    ping(&another, &its_end, 1, 500);
+    ping(&client, &end, 2, 500);
 }

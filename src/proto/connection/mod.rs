@@ -242,6 +242,10 @@ impl Connection {
         now: impl Clock,
     ) {
         log::trace!("{work:?}: {status}");
+        if let (Work::Recv { buffer }, true) = (work, self.params.shared) {
+            // The others can use it, even if this connection cannot.
+            self.give_back(buffer);
+        }
         match &self.state {
             // A connection that does not come about flushes its receives; the connection manager's event says why.
             State::Connecting(..) | State::Accepting { .. } if status == WcStatus::WR_FLUSH_ERR => {

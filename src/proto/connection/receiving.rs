@@ -76,6 +76,16 @@ impl Connection {
 
     fn on_recv(&mut self, buffer: u32, incoming: Result<Incoming, Violation>, now: impl Clock) {
         match &mut self.state {
+            // A peer that keeps to its hello has no more out before it is answered.
+            State::Connecting(_, early) if early.len() as u32 >= self.params.first_receives() => {
+                let violation = Violation::new(
+                    "frames before the hello",
+                    early.len() as u64 + 1,
+                    "no more than this side's hello allows",
+                );
+                log::warn!("the peer violated the protocol: {violation}");
+                self.fail(CloseReason::ProtocolViolation(violation), now.now());
+            }
             State::Connecting(_, early) => early.push_back((buffer, incoming)),
             State::Accepting { .. } => {
                 // The peer speaks, so it knows that the connection is established.
@@ -102,10 +112,19 @@ impl Connection {
     ) {
         if self.transfer.as_ref().is_some_and(|transfer| transfer.deaf) {
             log::debug!("a frame after the peer's last word: ignored");
-            return;
+            return self.give_back(buffer);
+        }
+        let is_control =
+            matches!(&incoming, Ok(Incoming::Frame(header)) if header.kind != Kind::Data);
+        if is_control {
+            // Before anything is sent that the frame allows: see `credit`.
+            self.give_back(buffer);
         }
         if let Err(violation) = incoming.and_then(|incoming| self.take(buffer, incoming, now)) {
             log::warn!("the peer violated the protocol: {violation}");
+            if !is_control {
+                self.give_back(buffer);
+            }
             self.turn_deaf();
             self.fail(CloseReason::ProtocolViolation(violation), now.now());
         }
@@ -161,7 +180,7 @@ impl Connection {
                 transfer.counted.bytes_received += descriptor.len;
                 transfer.counted.large_received += 1;
                 // Nothing of the frame is kept.
-                if self.takes_receives() {
+                if self.takes_back() {
                     self.outputs.push(Output::Release(buffer));
                 }
                 self.read_on();
@@ -198,13 +217,7 @@ impl Connection {
                 // It may have been the last that the peer could send, with room here that it does not know of.
                 self.grant_if_due();
             }
-            Incoming::Frame(header) => {
-                // Before anything is sent that the frame allows: see `credit`.
-                if self.takes_receives() {
-                    self.outputs.push(Output::Repost(buffer));
-                }
-                self.take_control(header, now)?;
-            }
+            Incoming::Frame(header) => self.take_control(header, now)?,
         }
         self.tell_writable();
         Ok(())
@@ -243,6 +256,20 @@ impl Connection {
             }
         }
         Ok(())
+    }
+
+    /// Nothing is kept of what is in this buffer: it is posted again where that is worth anything.
+    pub(super) fn give_back(&mut self, buffer: u32) {
+        if self.takes_back() {
+            self.outputs.push(Output::Repost(buffer));
+        }
+    }
+
+    /// Whether a buffer that is free again is to be posted: shared ones serve others, whatever becomes of this connection. After the end
+    /// they go back with all else.
+    fn takes_back(&self) -> bool {
+        let shared = self.params.shared && !matches!(self.state, State::Closed);
+        shared || self.takes_receives()
     }
 
     fn turn_deaf(&mut self) {

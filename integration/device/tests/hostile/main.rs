@@ -10,4 +10,5 @@ mod noise;
 mod pace;
 mod peer;
 mod scene;
+mod shared;
 mod wire;

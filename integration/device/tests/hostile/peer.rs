@@ -15,7 +15,7 @@ use rdmsg::{
 use crate::wire::HEADER_LEN;
 
 /// How many frames it can have out, and how many receives it posts: more than the library may send it.
-pub(crate) const DEPTH: u32 = 24;
+pub(crate) const DEPTH: u32 = 64;
 /// Room for a frame that is longer than any that the library takes.
 const SLOT: usize = 2048;
 /// Told apart from receives by this.
@@ -175,6 +175,24 @@ impl Peer {
     /// Posts these bytes as one frame.
     pub(crate) fn send(&mut self, frame: &[u8]) {
         self.send_as(frame, SendWr::send);
+    }
+
+    /// Posts these frames all at once.
+    pub(crate) fn send_all(&mut self, frames: &[Vec<u8>]) {
+        let first = self.posted;
+        self.posted += frames.len() as u32;
+        assert!(self.posted <= DEPTH, "no slot is used twice");
+        let place = |slot: usize| (first as usize + slot) * SLOT;
+        for (slot, frame) in frames.iter().enumerate() {
+            self.region.copy_in(place(slot), frame);
+        }
+        let requests: Vec<_> = frames
+            .iter()
+            .enumerate()
+            .map(|(slot, frame)| (place(slot), frame.len()))
+            .map(|(at, len)| SendWr::send(SEND, Sge::new(&self.region, at..at + len)))
+            .collect();
+        self.qp.post_send(&requests).unwrap();
     }
 
     /// Posts these bytes as another kind of work request than a plain send.

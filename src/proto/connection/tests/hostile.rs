@@ -7,11 +7,14 @@ use super::{
     pair::{A, B, Step},
     params,
 };
-use crate::proto::{
-    CloseReason, CmInput, Connection, Event, Output,
-    frame::{Header, Kind},
-    hello::{Hello, VERSION},
-    testing::BOTH_WAYS,
+use crate::{
+    proto::{
+        CloseReason, CmInput, Connection, Descriptor, Event, Output, Params, Work,
+        frame::{DESCRIPTOR_LEN, Header, Kind},
+        hello::{Hello, VERSION},
+        testing::BOTH_WAYS,
+    },
+    status::WcStatus,
 };
 
 #[test]
@@ -249,4 +252,122 @@ fn a_second_close_takes_the_connection_down() {
     assert_eq!(pair.sides[B].conn.state.name(), "Closing");
     pair.take(Step::Cq(B));
     assert_eq!(pair.sides[B].conn.state.name(), "Draining");
+}
+
+/// An established connection of the passive side whose receives are shared.
+fn sharing() -> Connection {
+    let now = Instant::now();
+    let params = Params {
+        shared: true,
+        ..params()
+    };
+    let hello = Hello {
+        version: VERSION,
+        features: 0,
+        window: 4,
+        credits: 0,
+        eager_size: 64,
+        max_message: 8 << 20,
+        keepalive_ms: 0,
+        engine: 1,
+    };
+    let mut conn = Connection::requested(params, &hello.emit(b""), BOTH_WAYS, now).unwrap();
+    conn.accept(b"", now);
+    conn.handle_cm_event(
+        CmInput::Established {
+            private_data: &[],
+            reads: BOTH_WAYS,
+        },
+        now,
+    );
+    while conn.poll_output().is_some() {}
+    conn
+}
+
+/// Which buffers go back.
+fn given_back(conn: &mut Connection) -> Vec<u32> {
+    std::iter::from_fn(|| conn.poll_output())
+        .filter_map(|output| match output {
+            Output::Repost(buffer) | Output::Release(buffer) => Some(buffer),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn shared_buffers_behind_a_violation_go_back_at_once() {
+    let now = Instant::now();
+    let descriptor = Descriptor {
+        addr: 0,
+        len: 1 << 20,
+        rkey: 1,
+    };
+    let rendezvous = || {
+        let header = Header {
+            kind: Kind::Rendezvous,
+            grant: 4,
+            len: DESCRIPTOR_LEN as u32,
+            arg: 0,
+        };
+        [&header.emit()[..], &descriptor.emit()].concat()
+    };
+    for bad in [vec![9; 16], data(9, b"x"), control(Kind::Pong), vec![]] {
+        let mut conn = sharing();
+        let frames = [bad, data(4, b"x"), control(Kind::Ping), rendezvous()];
+        for (buffer, frame) in (0..).zip(&frames) {
+            conn.handle_recv(buffer, frame, now);
+        }
+        let flushed = Work::Recv { buffer: 4 };
+        conn.handle_work_error(flushed, WcStatus::WR_FLUSH_ERR, 0, now);
+        assert_eq!(conn.state.name(), "Draining");
+        assert_eq!(given_back(&mut conn), [0, 1, 2, 3, 4]);
+    }
+}
+
+#[test]
+fn shared_buffers_of_control_frames_go_back_while_draining() {
+    let now = Instant::now();
+    let mut conn = sharing();
+    conn.handle_cm_event(CmInput::Disconnected, now);
+    assert_eq!(conn.state.name(), "Draining");
+    for (buffer, kind) in (0..).zip([Kind::Grant, Kind::Ping, Kind::Close]) {
+        conn.handle_recv(buffer, &control(kind), now);
+    }
+    assert_eq!(given_back(&mut conn), [0, 1, 2]);
+}
+
+/// After the end all that the connection holds goes back at once, and nothing may come after the end.
+#[test]
+fn nothing_is_given_back_one_by_one_after_the_end() {
+    let now = Instant::now();
+    let mut conn = sharing();
+    conn.handle_cm_event(CmInput::Disconnected, now);
+    conn.handle_timeout(now + params().drain_timeout);
+    assert_eq!(conn.state.name(), "Closed");
+    while conn.poll_output().is_some() {}
+    conn.handle_recv(0, &control(Kind::Grant), now);
+    conn.handle_work_error(Work::Recv { buffer: 1 }, WcStatus::WR_FLUSH_ERR, 0, now);
+    assert!(conn.poll_output().is_none());
+}
+
+/// Each holds a buffer that others may share, until the peer's hello is there.
+#[test]
+fn frames_that_overtake_the_hello_are_bounded() {
+    let now = Instant::now();
+    for shared in [false, true] {
+        let params = Params { shared, ..params() };
+        let allowed = params.first_receives();
+        let mut conn = Connection::connect(params, 1, b"", now);
+        conn.handle_cm_event(CmInput::AddrResolved, now);
+        conn.handle_cm_event(CmInput::RouteResolved, now);
+        for buffer in 0..allowed {
+            conn.handle_recv(buffer, &control(Kind::Grant), now);
+            assert_eq!(conn.close_reason(), None);
+        }
+        conn.handle_recv(allowed, &control(Kind::Grant), now);
+        assert_eq!(
+            violated_field(conn.close_reason().unwrap()),
+            "frames before the hello"
+        );
+    }
 }
