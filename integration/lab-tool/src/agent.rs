@@ -9,6 +9,7 @@ use std::{
     process::Command,
     sync::{Arc, Mutex},
     thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
@@ -27,6 +28,9 @@ use crate::{
     qemu::{DEVICE, NETDEV},
     wire::{Frame, Job, PORT},
 };
+
+/// How much later than this one the other host may be up, on a machine that is busy with other things.
+const PEER_LIMIT: Duration = Duration::from_secs(100);
 
 type Port = Arc<Mutex<File>>;
 
@@ -78,19 +82,31 @@ fn bring_up() -> Result<()> {
     let alone = hosts == 1;
     Device::create(&place, NETDEV, alone, variable("lab_mtu")?.parse()?)?;
     if !alone {
-        for peer in [
+        let peers = [
             Some(place.peer.to_string()),
             place.peer6.map(|peer| peer.to_string()),
-        ] {
-            // Until the first answer; the other host may be far from up.
-            run(Command::new("ping")
-                .args(["-q", "-c1", "-i0.2", "-w60"])
-                .args(peer))
-            .context("the other host does not answer")?;
+        ];
+        for peer in peers.iter().flatten() {
+            await_answer(peer)?;
         }
     }
     setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY)?;
     Ok(())
+}
+
+/// Waits until a host answers. It may be far from up, and then `ping` gives up as soon as nobody has the address: so again and again.
+fn await_answer(peer: &str) -> Result<()> {
+    let deadline = Instant::now() + PEER_LIMIT;
+    loop {
+        let ping = ["-q", "-c1", "-i0.2", "-w5"];
+        match run(Command::new("ping").args(ping).arg(peer)) {
+            Ok(()) => return Ok(()),
+            Err(error) if Instant::now() > deadline => {
+                return Err(error.context("the other host does not answer"));
+            }
+            Err(_) => {}
+        }
+    }
 }
 
 fn variable(name: &str) -> Result<String> {
