@@ -3,6 +3,9 @@
 //! A test that finds no device fails. Every wait is bounded: by the library's own timeouts, and by a watchdog that ends a test
 //! program which hangs all the same.
 
+mod health;
+mod side;
+
 use std::{
     env, fs,
     net::{IpAddr, SocketAddr},
@@ -14,6 +17,8 @@ use std::{
 };
 
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener};
+
+pub use crate::{health::Health, side::Side};
 
 /// Longer than anything should take that a test waits for, even where each instruction is emulated.
 pub const PATIENCE: Duration = Duration::from_secs(20);

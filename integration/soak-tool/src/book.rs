@@ -1,11 +1,9 @@
 use std::{fmt, str::FromStr};
 
+use device::Side;
 use rdmsg::CloseReason;
 
-use crate::{
-    plan::{End, Plan},
-    side::Side,
-};
+use crate::plan::{End, Plan};
 
 /// What one side did on a connection, when that has ended: one line on the control connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

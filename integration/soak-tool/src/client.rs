@@ -1,8 +1,9 @@
 use std::{net::SocketAddr, sync::Arc, thread};
 
+use device::Side;
 use rdmsg::Connector;
 
-use crate::{plan::Plan, run::Run, session::Session, side::Side};
+use crate::{plan::Plan, run::Run, session::Session};
 
 /// Keeps `endpoints` connections going, each followed by the next one, until `wants` says of a round that it is not wanted.
 pub(crate) fn connect(

@@ -1,6 +1,7 @@
+use device::Side;
 use fastrand::Rng;
 
-use crate::{plan::Plan, side::Side};
+use crate::plan::Plan;
 
 /// The longest message there is.
 pub(crate) const LONGEST: u64 = 8 << 20;

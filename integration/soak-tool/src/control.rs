@@ -1,7 +1,7 @@
-use device::Lab;
+use device::{Lab, Side};
 use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener};
 
-use crate::{board::PATIENCE, side::Side};
+use crate::board::PATIENCE;
 
 /// Where the server's control listener is.
 const PORT: u16 = 7600;

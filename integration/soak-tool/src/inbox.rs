@@ -4,6 +4,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use device::Side;
 use fastrand::Rng;
 use rdmsg::{
     CloseReason, Endpoint, Error, Message,
@@ -16,7 +17,6 @@ use crate::{
     keeper::Kept,
     plan::{End, Plan},
     run::Run,
-    side::Side,
     totals::Way,
 };
 

@@ -4,10 +4,11 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use device::Side;
+
 use crate::{
     book::{Book, compare},
     plan::Plan,
-    side::Side,
 };
 
 /// The books of both sides: each connection is accounted for when both are there.

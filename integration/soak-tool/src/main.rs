@@ -8,7 +8,6 @@ mod book;
 mod client;
 mod content;
 mod control;
-mod health;
 mod inbox;
 mod keeper;
 mod ledger;
@@ -17,7 +16,6 @@ mod readers;
 mod run;
 mod server;
 mod session;
-mod side;
 mod soak;
 mod totals;
 
@@ -25,10 +23,9 @@ use std::{process::ExitCode, time::Duration};
 
 use clap::Parser;
 
-use crate::{
-    side::Side,
-    soak::{Settings, Soak},
-};
+use device::Side;
+
+use crate::soak::{Settings, Soak};
 
 #[derive(Parser)]
 #[command(

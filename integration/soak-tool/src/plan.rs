@@ -1,9 +1,10 @@
 use std::time::Duration;
 
+use device::Side;
 use fastrand::Rng;
 use rdmsg::{Config, Polling};
 
-use crate::{content::random, side::Side};
+use crate::content::random;
 
 /// How many listeners the server has, each with a configuration of its own.
 pub(crate) const LISTENERS: u64 = 8;

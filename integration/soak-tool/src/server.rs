@@ -3,7 +3,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use device::Lab;
+use device::{Lab, Side};
 use rdmsg::{
     Error, Listener, Request,
     crossbeam_channel::{Receiver, Select},
@@ -13,7 +13,6 @@ use crate::{
     plan::{LISTENERS, Plan, listener_config},
     run::Run,
     session::Session,
-    side::Side,
 };
 
 /// The listeners that the plans speak of.

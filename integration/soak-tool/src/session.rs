@@ -1,5 +1,6 @@
 use std::{io::IoSlice, sync::Arc};
 
+use device::Side;
 use fastrand::Rng;
 use rdmsg::{Endpoint, Error, TrySendError};
 
@@ -10,7 +11,6 @@ use crate::{
     inbox::Inbox,
     plan::{End, Plan},
     run::Run,
-    side::Side,
     totals::Way,
 };
 

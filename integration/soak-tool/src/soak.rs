@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use device::Lab;
+use device::{Health, Lab, Side};
 use rdmsg::{
     Engine, Error,
     crossbeam_channel::{Receiver, bounded, unbounded},
@@ -18,11 +18,9 @@ use crate::{
     book::{Book, NoBook},
     client,
     control::Control,
-    health::Health,
     ledger::Ledger,
     run::Run,
     server,
-    side::Side,
     totals::Totals,
 };
 

@@ -1,14 +1,15 @@
 use std::fs;
 
-use device::{Lab, open_fds};
+use crate::{Lab, open_fds};
 
 /// How much more memory in KiB may be resident at the end than at the start. It is more than what threads come and go with, and far less
 /// than what the messages of a minute come to.
 const RESIDENT_SLACK: u64 = 16 << 10;
 
-/// What this process has, and what has happened on the device, at a moment when no connection but the control connection exists.
+/// What this process has, and what has happened on the device, at a moment when no connection exists that is to be watched: for
+/// comparing an end with a start.
 #[derive(Debug)]
-pub(crate) struct Health {
+pub struct Health {
     resources: String,
     fds: usize,
     rnr_naks: u64,
@@ -19,10 +20,13 @@ pub(crate) struct Health {
 }
 
 impl Health {
+    /// What is now.
+    ///
     /// # Panics
     ///
     /// Without /proc.
-    pub(crate) fn now(lab: &Lab) -> Self {
+    #[must_use]
+    pub fn now(lab: &Lab) -> Self {
         let status = fs::read_to_string("/proc/self/status").expect("/proc is mounted");
         let kib = |name| {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -38,8 +42,12 @@ impl Health {
         }
     }
 
-    /// Compares with what was at the start: one line that says what is, or what is not as it was.
-    pub(crate) fn compare(&self, start: &Self) -> Result<String, String> {
+    /// Compares with what was at the start: one line that says what is.
+    ///
+    /// # Errors
+    ///
+    /// What is not as it was.
+    pub fn compare(&self, start: &Self) -> Result<String, String> {
         let Self {
             resources,
             fds,

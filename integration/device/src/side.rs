@@ -2,7 +2,8 @@ use std::fmt;
 
 /// One of the two sides of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+#[expect(clippy::exhaustive_enums, reason = "there is no third")]
+pub enum Side {
     /// The one that connects.
     Client,
     /// The one that accepts.
@@ -10,9 +11,12 @@ pub(crate) enum Side {
 }
 
 impl Side {
-    pub(crate) const BOTH: [Self; 2] = [Self::Client, Self::Server];
+    /// First the client.
+    pub const BOTH: [Self; 2] = [Self::Client, Self::Server];
 
-    pub(crate) fn other(self) -> Self {
+    /// The peer of this one.
+    #[must_use]
+    pub fn other(self) -> Self {
         match self {
             Self::Client => Self::Server,
             Self::Server => Self::Client,
