@@ -93,7 +93,8 @@ pub struct Config {
     /// Default `false`: both end the connect at once.
     pub retry_refused: bool,
 
-    /// The bound on the exchange that closes a connection; afterwards it is torn down and what was not delivered is lost.
+    /// The bound on the exchange that closes a connection; afterwards it is torn down and what was not delivered is lost. A process that ends
+    /// waits for its connections to close, within this.
     ///
     /// 0 to 10 min, default 5 s.
     pub close_timeout: Duration,
@@ -229,6 +230,11 @@ impl Config {
             within("polling.spin", spin, Duration::ZERO, Duration::from_secs(1))?;
         }
         within("backlog", self.backlog, 1, u16::MAX)
+    }
+
+    /// The longest that a connection takes from its close to its end.
+    pub(crate) fn longest_close(&self) -> Duration {
+        self.close_timeout + DRAIN_TIMEOUT
     }
 
     /// The part of the configuration that the state machine goes by. The engine's identity is the

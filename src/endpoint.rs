@@ -23,7 +23,8 @@ use crate::{
 /// An established connection that carries whole messages in both directions, in order.
 ///
 /// Clones are handles of the same connection and may be used by different threads at once. When the last one is dropped the
-/// connection is closed in the background, as by [`Endpoint::close`].
+/// connection is closed in the background, as by [`Endpoint::close`]. A process that ends normally waits for that, and closes what is still open: see
+/// [the crate's documentation](crate#when-the-process-ends).
 ///
 /// ```no_run
 /// # fn main() -> Result<(), rdmsg::Error> {

@@ -189,6 +189,20 @@
 //! # Below
 //!
 //! [`cm`] and [`verbs`] are the safe layers over librdmacm and libibverbs that all this stands on, for programs that want the raw
+//! # When the process ends
+//!
+//! A return from `main`, and `exit(3)` (`std::process::exit`), first close what is open, as [`Engine::shutdown`] does, and wait for that. So
+//! what was sent arrives, whether its endpoint was dropped before or is still there. The wait is over when all connections of all engines
+//! have ended, and after the longest of their [`close_timeout`](Config::close_timeout)s and two seconds at the latest; a process without
+//! connections does not wait. Meanwhile listeners stop, and threads that use endpoints see them end. What is given up is logged at the level
+//! `warn`, as it is when an endpoint that was dropped could not deliver everything. A program that wants to know for itself calls
+//! [`close`](Endpoint::close).
+//!
+//! `abort` (and with it a panic where panics abort), `_exit` and signals that kill end the process at once: what is on its way then may be lost, and
+//! the peer sees [`CloseReason::PeerDisconnected`]. A program that is ended by a signal, SIGTERM or SIGINT for instance, handles it and returns from
+//! `main`; `exit` in the handler itself is not safe. A forked child has none of these threads: it closes nothing, and does not
+//! wait. Where it is an engine's own thread that ends the process, in a logger for instance, nobody waits for that engine.
+//!
 //! thing. [`status`] has the codes that both speak in. Beside it is [`rsocket`]: byte streams for talking to C programs that have them.
 #![deny(unsafe_code)]
 

@@ -18,7 +18,7 @@ use crate::{
     config::Config,
     endpoint::Endpoint,
     error::Error,
-    proto::CmOp,
+    proto::{CloseReason, CmOp, Statistics},
     status::OsError,
     verbs::CompletionChannel,
 };
@@ -198,6 +198,31 @@ impl Entry {
         log::info!("{}: established", self.link);
         let endpoint = Endpoint::new(Arc::clone(&self.link), receiver, waiter.engine, local);
         waiter.reply.send(Ok(endpoint));
+    }
+
+    /// Nobody will ask how the connection ended: the log says it where something was sent that may not have arrived.
+    pub(super) fn tell_undelivered(&self, reason: &CloseReason) {
+        let delivered = self.link.ended().is_some_and(|(_, delivered)| delivered);
+        let Statistics {
+            messages_sent,
+            operations,
+            ..
+        } = self.link.statistics();
+        if delivered || messages_sent + operations == 0 {
+            return;
+        }
+        let link = &self.link;
+        match reason {
+            // Whoever aborts does not want it delivered.
+            CloseReason::LocallyAborted => {}
+            CloseReason::LocallyClosed => log::warn!(
+                "{link}: given up, and what was sent may not have arrived: the peer did not confirm it within close_timeout ({:?})",
+                self.config.close_timeout
+            ),
+            reason => {
+                log::warn!("{link}: given up, and what was sent may not have arrived: {reason}")
+            }
+        }
     }
 }
 

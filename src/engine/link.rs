@@ -78,6 +78,8 @@ pub(crate) struct Link {
     /// Whether the receives are back once the queue is empty: where they are shared, nothing else says so.
     pub(super) drains_when_empty: AtomicBool,
     /// Whether `Core::ended` is set: for those who ask often.
+    /// Whether the last handle is gone.
+    abandoned: AtomicBool,
     over: AtomicBool,
     /// The fd for event loops: see [`Endpoint::event_fd`](crate::Endpoint::event_fd).
     pub(super) signal: Signal,
@@ -147,6 +149,7 @@ impl Link {
             poll: Mutex::new(None),
             core: Mutex::new(Core::new(conn, completions)),
             waiting: Waiting::new(),
+            abandoned: AtomicBool::new(false),
             memory: Mutex::new(None),
             aside: AtomicUsize::new(0),
             most_ids,
@@ -232,6 +235,7 @@ impl Link {
         self.with_core(|core| core.conn.close(Instant::now()));
     }
 
+        self.abandoned.store(true, Ordering::Relaxed);
     /// Ends the connection without waiting for anything.
     pub(crate) fn abort(self: &Arc<Self>, code: u32) {
         self.with_core(|core| core.conn.abort(code, Instant::now()));
@@ -241,6 +245,11 @@ impl Link {
     pub(crate) fn abandon(self: &Arc<Self>) {
         self.with_core(|core| {
             core.conn.close(Instant::now());
+    /// Whether nobody is left whom a call could tell what became of the connection.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+
             // What nobody reads goes with the channel. As long as there was a sender the channel would keep it, and with it the
             // memory that large messages behind it need to be read.
             core.aftermath.hang_up = core.completions.take();

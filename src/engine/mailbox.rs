@@ -81,6 +81,8 @@ pub(crate) enum Command {
     Retire,
     /// Close everything, then end.
     ShutDown,
+    /// As `ShutDown`: the process ends, and nobody will ask any more what became of its connections.
+    Exit,
 }
 
 /// The engine's command queue and the fd that wakes its thread. The queue keeps the memory that it once needed, so that waking the thread

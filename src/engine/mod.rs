@@ -7,6 +7,7 @@ mod deadline;
 mod device_counters;
 mod domain;
 mod entry;
+mod exit;
 mod hand;
 mod in_flight;
 mod link;
@@ -55,7 +56,8 @@ use crate::{cm, error::Error, proto::Statistics};
 ///
 /// The thread handles connection events, timers (deadlines, keepalive), and the completion queues of connections on which no
 /// thread waits. It sleeps while there is none of that. When the last handle, listener and endpoint are gone it finishes closing
-/// what is still being closed, and ends.
+/// what is still being closed, and ends. A process that ends normally has all engines do so first, and waits for them: see
+/// [the crate's documentation](crate#when-the-process-ends).
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<EngineInner>,

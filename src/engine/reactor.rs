@@ -19,6 +19,7 @@ use super::{
     core::Core,
     domain::Domains,
     entry::{Entry, Waiter, set_ack_timeout},
+    exit::{self, Registration},
     link::{Link, Progress},
     mailbox::{Command, Mailbox},
     peers::Peers,
@@ -65,10 +66,14 @@ pub(super) struct Reactor {
     ending: bool,
     /// Set by `ShutDown`: take on nothing new.
     refusing: bool,
+    /// Set by `Exit`: nobody will ask what became of the connections.
+    exiting: bool,
     /// Threads that registered memory for connections which have ended.
     registering: Vec<JoinHandle<()>>,
     /// What went through connections that have ended, and how many there were.
     past: EngineStatistics,
+    /// Last, so that the process does not end before everything above is gone.
+    registration: Registration,
 }
 
 struct ListenerEntry {
@@ -90,6 +95,7 @@ impl Drop for ListenerEntry {
 
 impl Reactor {
     pub(super) fn new(channel: EventChannel, mailbox: Arc<Mailbox>) -> Result<Self, OsError> {
+        let registration = exit::register(Arc::clone(&mailbox))?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .map_err(|e| OsError::new("epoll_create1", e as i32))?;
         let reactor = Self {
@@ -107,8 +113,10 @@ impl Reactor {
             peers: Peers::default(),
             ending: false,
             refusing: false,
+            exiting: false,
             registering: Vec::new(),
             past: EngineStatistics::default(),
+            registration,
         };
         reactor.watch(reactor.mailbox.bell(), BELL)?;
         reactor.watch(&reactor.channel, CM)?;
@@ -117,6 +125,7 @@ impl Reactor {
 
     /// The thread's body.
     pub(super) fn run(mut self) {
+        self.registration.runs_here();
         let mut ready = [EpollEvent::empty(); 64];
         while !(self.ending && self.links.is_empty() && self.listeners.is_empty()) {
             let count = match self.epoll.wait(&mut ready, self.timeout()) {
@@ -243,6 +252,10 @@ impl Reactor {
             }
             Command::Retire => self.ending = true,
             Command::ShutDown => self.shut_down(),
+            Command::Exit => {
+                self.exiting = true;
+                self.shut_down();
+            }
         }
     }
 
@@ -327,6 +340,7 @@ impl Reactor {
             sender,
             most_ids,
         );
+        self.registration.connection_came(config.longest_close());
         let entry = Entry {
             link: Arc::clone(&link),
             watched: None,
@@ -554,6 +568,11 @@ impl Reactor {
         };
         entry.unwatch(&self.epoll);
         entry.link.free();
+        self.registration
+            .connection_went(entry.config.longest_close());
+        if self.exiting || entry.link.is_abandoned() {
+            entry.tell_undelivered(&reason);
+        }
         // It gives the memory back itself when it is done. Nobody else is to wait for that, only who wants to know that all is gone.
         self.registering.retain(|thread| !thread.is_finished());
         self.registering

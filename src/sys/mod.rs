@@ -4,12 +4,14 @@
 
 pub(crate) mod consts;
 mod fd;
+mod process;
 pub(crate) mod sockaddr;
 pub(crate) mod verbs_ext;
 
 use std::{io, ptr::NonNull};
 
 pub(crate) use fd::{set_nonblocking, wait_readable};
+pub(crate) use process::at_exit;
 pub(crate) use rdma_sys as ffi;
 
 use crate::status::OsError;

@@ -1,0 +1,393 @@
+//! Programs that end: what they sent still arrives, and they do not wait for nothing. The programs are roles of this one, played in
+//! processes of their own.
+
+use std::{
+    env,
+    net::SocketAddr,
+    process::{self, Child, Command, Output, Stdio},
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use device::{Lab, PATIENCE, Watchdog, pattern, reason};
+use log::{LevelFilter, Log, Metadata, Record};
+use nix::{
+    sys::{
+        signal::{Signal, kill},
+        wait::{WaitPidFlag, WaitStatus, waitpid},
+    },
+    unistd::{ForkResult, fork},
+};
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Listener, Polling};
+
+/// Whom a role connects to.
+const PEER: &str = "EXITS_PEER";
+
+/// No test waits for so long.
+const FOR_EVER: Duration = Duration::from_secs(600);
+
+/// Starts a role of this program that ends by itself. Killed when dropped.
+fn start(role: &str, peer: SocketAddr) -> Role {
+    let child = Command::new(env::current_exe().unwrap())
+        .args(["--ignored", "--exact", role, "--nocapture"])
+        .arg("--test-threads=1")
+        .env(PEER, peer.to_string())
+        .env("RUST_LOG", "warn")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    Role(Some(child))
+}
+
+struct Role(Option<Child>);
+
+impl Role {
+    /// Waits for its end, which the watchdog bounds. What it said, in one piece.
+    fn end(mut self) -> (Output, String) {
+        let output = self.0.take().unwrap().wait_with_output().unwrap();
+        let said = [&output.stdout[..], &output.stderr[..]].concat();
+        (output, String::from_utf8_lossy(&said).into_owned())
+    }
+
+    fn succeed(self) -> String {
+        let (output, said) = self.end();
+        assert!(output.status.success(), "{}: {said}", output.status);
+        said
+    }
+}
+
+impl Drop for Role {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn peer() -> SocketAddr {
+    env::var(PEER)
+        .expect("the other tests run it")
+        .parse()
+        .unwrap()
+}
+
+fn connector(close_timeout: Duration) -> Connector {
+    let mut config = Config::default();
+    config.close_timeout = close_timeout;
+    // Nothing else is to end it early.
+    config.keepalive_interval = None;
+    Connector::new().config(config)
+}
+
+fn listen(config: &Config) -> Listener {
+    Listener::bind_with(Lab::get().at(0), config, &Engine::shared().unwrap()).unwrap()
+}
+
+// The roles. Each returns from here, and with that from `main`, unless it says otherwise.
+
+#[test]
+#[ignore = "a program that other tests run"]
+fn role_sends_four_drops_and_returns() {
+    let endpoint = Endpoint::connect(peer()).unwrap();
+    for number in 0..4 {
+        endpoint.send(&pattern(number, 5_000_000)).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "a program that other tests run"]
+fn role_sends_one_drops_and_returns() {
+    let endpoint = Endpoint::connect(peer()).unwrap();
+    endpoint.send(&pattern(0, 30_000_000)).unwrap();
+}
+
+#[test]
+#[ignore = "a program that other tests run"]
+fn role_sends_one_on_an_engine_that_it_drops_and_calls_exit() {
+    let engine = Engine::new().unwrap();
+    let endpoint = Connector::new().engine(&engine).connect(peer()).unwrap();
+    endpoint.send(&pattern(0, 30_000_000)).unwrap();
+    drop((endpoint, engine));
+    process::exit(0);
+}
+
+#[test]
+#[ignore = "a program that other tests run"]
+fn role_sends_one_and_returns_without_dropping() {
+    static KEPT: OnceLock<Endpoint> = OnceLock::new();
+    let endpoint = KEPT.get_or_init(|| Endpoint::connect(peer()).unwrap());
+    endpoint.send(&pattern(0, 30_000_000)).unwrap();
+}
+
+#[test]
+#[ignore = "a program that other tests run"]
+fn role_sends_to_one_who_never_reads() {
+    let _lab = Lab::get();
+    let endpoint = connector(Duration::from_secs(1)).connect(peer()).unwrap();
+    for number in 0..4 {
+        endpoint.send(&pattern(number, 5_000_000)).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "a program that other tests run"]
+fn role_listens_and_returns() {
+    let mut config = Config::default();
+    config.close_timeout = FOR_EVER;
+    let engine = Engine::new().unwrap();
+    let listener = Listener::bind_with((peer().ip(), 0), &config, &engine).unwrap();
+    // It is there as long as the process.
+    let _kept = Box::leak(Box::new(listener));
+}
+
+#[test]
+#[ignore = "a program that other tests run"]
+fn role_has_an_idle_connection_and_returns() {
+    let endpoint = connector(FOR_EVER).connect(peer()).unwrap();
+    let _kept = Box::leak(Box::new(endpoint));
+}
+
+#[test]
+#[ignore = "a program that other tests run"]
+fn role_leaves_a_request_unanswered_and_returns() {
+    let listener = listen(&Config::default());
+    let client = connector(FOR_EVER).connect(peer()).unwrap();
+    client
+        .send(listener.local_addr().to_string().as_bytes())
+        .unwrap();
+    let request = listener.requests().recv_timeout(PATIENCE).unwrap();
+    let _kept = Box::leak(Box::new((listener, client, request)));
+}
+
+/// Ends the process when a connection's state machine has something to say, which it does with the connection locked: in an engine's
+/// thread, or in one of the application's.
+struct Exit {
+    in_engine: bool,
+    armed: AtomicBool,
+}
+
+impl Log for Exit {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        let in_engine = thread::current().name() == Some("rdmsg-engine");
+        if in_engine == self.in_engine
+            && record.target().starts_with("rdmsg::proto::connection")
+            && self.armed.swap(false, Ordering::SeqCst)
+        {
+            process::exit(7);
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+static IN_ENGINE: Exit = Exit {
+    in_engine: true,
+    armed: AtomicBool::new(true),
+};
+
+static IN_APPLICATION: Exit = Exit {
+    in_engine: false,
+    armed: AtomicBool::new(true),
+};
+
+#[test]
+#[ignore = "a program that other tests run"]
+fn role_exits_in_the_engines_thread() {
+    let _other = connector(FOR_EVER).connect(peer()).unwrap();
+    log::set_logger(&IN_ENGINE).unwrap();
+    log::set_max_level(LevelFilter::Trace);
+    loop {
+        // Nobody but the engine sees its receives come back.
+        drop(connector(FOR_EVER).connect(peer()).unwrap());
+    }
+}
+
+#[test]
+#[ignore = "a program that other tests run"]
+fn role_exits_in_a_thread_that_holds_a_lock() {
+    log::set_logger(&IN_APPLICATION).unwrap();
+    log::set_max_level(LevelFilter::Trace);
+    let mut config = Config::default();
+    config.close_timeout = Duration::from_secs(1);
+    config.polling = Polling::Busy;
+    let connector = Connector::new().config(config);
+    loop {
+        // Whoever waits, polls, and sees receives come back, if the engine is not faster.
+        let _ = connector.connect(peer()).unwrap().close();
+    }
+}
+
+// The tests.
+
+#[test]
+fn what_was_sent_before_a_program_ended_arrives() {
+    let _watchdog = Watchdog::new("what_was_sent_before_a_program_ended_arrives", 600);
+    let listener = listen(&Config::default());
+    let roles = [
+        ("role_sends_four_drops_and_returns", 4, 5_000_000),
+        ("role_sends_one_drops_and_returns", 1, 30_000_000),
+        (
+            "role_sends_one_on_an_engine_that_it_drops_and_calls_exit",
+            1,
+            30_000_000,
+        ),
+        ("role_sends_one_and_returns_without_dropping", 1, 30_000_000),
+    ];
+    for run in 0..10 {
+        for (role, count, len) in roles {
+            let child = start(role, listener.local_addr());
+            let server = listener.accept_timeout(PATIENCE).unwrap();
+            for number in 0..count {
+                let message = server
+                    .recv_timeout(PATIENCE)
+                    .unwrap_or_else(|error| panic!("run {run} of {role}: {number}: {error}"));
+                assert!(*message == pattern(number, len), "run {run} of {role}");
+            }
+            assert_eq!(
+                reason(server.recv_timeout(PATIENCE)),
+                CloseReason::PeerClosed,
+                "run {run} of {role}"
+            );
+            child.succeed();
+        }
+    }
+}
+
+#[test]
+fn a_program_whose_peer_never_reads_ends_and_says_what_it_gave_up() {
+    let _watchdog = Watchdog::new(
+        "a_program_whose_peer_never_reads_ends_and_says_what_it_gave_up",
+        120,
+    );
+    let mut config = Config::default();
+    // The first is kept unread, and the second has no room.
+    config.large_memory = 64 << 10;
+    let listener = listen(&config);
+    let child = start("role_sends_to_one_who_never_reads", listener.local_addr());
+    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let said = child.succeed();
+    assert!(
+        said.contains(&format!(
+            "to {}: given up, and what was sent",
+            listener.local_addr()
+        )) && said.contains("did not confirm it within close_timeout (1s)"),
+        "{said}"
+    );
+    drop(server);
+}
+
+#[test]
+fn a_program_that_owes_nothing_ends_at_once() {
+    let _watchdog = Watchdog::new("a_program_that_owes_nothing_ends_at_once", 120);
+    let listener = listen(&Config::default());
+    // Their close_timeout is longer than the watchdog waits.
+    start("role_listens_and_returns", listener.local_addr()).succeed();
+    let child = start(
+        "role_has_an_idle_connection_and_returns",
+        listener.local_addr(),
+    );
+    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let said = child.succeed();
+    assert!(!said.contains("given up"), "{said}");
+    assert_eq!(
+        reason(server.recv_timeout(PATIENCE)),
+        CloseReason::PeerClosed
+    );
+}
+
+#[test]
+fn a_request_that_waits_at_a_program_that_ends_is_rejected() {
+    let _watchdog = Watchdog::new(
+        "a_request_that_waits_at_a_program_that_ends_is_rejected",
+        120,
+    );
+    let listener = listen(&Config::default());
+    let child = start(
+        "role_leaves_a_request_unanswered_and_returns",
+        listener.local_addr(),
+    );
+    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let message = server.recv_timeout(PATIENCE).unwrap();
+    let address: SocketAddr = str::from_utf8(&message).unwrap().parse().unwrap();
+    let mut config = Config::default();
+    config.connect_timeout = Duration::from_secs(300);
+    let error = Connector::new().config(config).connect(address);
+    assert!(
+        matches!(reason(error), CloseReason::Rejected { .. }),
+        "long before its own deadline"
+    );
+    child.succeed();
+}
+
+#[test]
+fn a_forked_child_ends_at_once_and_leaves_its_parents_connections_alone() {
+    let _watchdog = Watchdog::new(
+        "a_forked_child_ends_at_once_and_leaves_its_parents_connections_alone",
+        120,
+    );
+    let listener = listen(&Config::default());
+    let address = listener.local_addr();
+    let client = thread::spawn(move || connector(FOR_EVER).connect(address).unwrap());
+    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let client = client.join().unwrap();
+
+    // SAFETY: the child calls nothing but `exit`, whose handlers are what is tested.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => process::exit(9),
+        ForkResult::Parent { child } => {
+            let deadline = Instant::now() + 2 * PATIENCE;
+            let status = loop {
+                match waitpid(child, Some(WaitPidFlag::WNOHANG)).unwrap() {
+                    WaitStatus::StillAlive if Instant::now() < deadline => {
+                        thread::sleep(Duration::from_millis(10));
+                    }
+                    status => break status,
+                }
+            };
+            if status == WaitStatus::StillAlive {
+                kill(child, Signal::SIGKILL).unwrap();
+            }
+            assert_eq!(status, WaitStatus::Exited(child, 9));
+        }
+    }
+    client.send(b"after the fork").unwrap();
+    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"after the fork");
+    client.close().unwrap();
+}
+
+#[test]
+fn a_program_may_end_in_its_engines_thread_or_with_a_lock_held() {
+    let _watchdog = Watchdog::new(
+        "a_program_may_end_in_its_engines_thread_or_with_a_lock_held",
+        120,
+    );
+    let listener = listen(&Config::default());
+    let address = listener.local_addr();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // They are closed or cut off; that is all that there is to see of them here.
+            while let Ok(server) = listener.accept() {
+                scope.spawn(move || server.recv());
+            }
+        });
+        for role in [
+            "role_exits_in_the_engines_thread",
+            "role_exits_in_a_thread_that_holds_a_lock",
+        ] {
+            let (output, said) = start(role, address).end();
+            assert_eq!(output.status.code(), Some(7), "{role}: {said}");
+        }
+        Engine::shared().unwrap().shutdown();
+    });
+}
