@@ -16,7 +16,8 @@ use crossbeam_channel::{Receiver, TryRecvError};
 
 pub use self::owned::NotSent;
 use crate::{
-    CloseReason, Completion, Connector, DeviceCounters, Error, Message, Statistics, TrySendError,
+    CloseReason, Completion, Connector, DeviceCounters, Error, Interest, Message, Statistics,
+    TrySendError,
     engine::{Deadline, Engine, Hand, Link, Outgoing},
 };
 
@@ -154,7 +155,6 @@ impl Endpoint {
         let parts = [IoSlice::new(message)];
         let mut outgoing = Outgoing::new(&parts, None);
         let link = &self.inner.link;
-        let mut told = link.take_room();
         let mut result = link.try_send(&mut outgoing);
         if let Err(TrySendError::Full) = result {
             // What makes room may have arrived already, and nobody may have looked.
@@ -163,11 +163,7 @@ impl Endpoint {
             result = link.try_send(&mut outgoing);
             if !matches!(result, Err(TrySendError::Full)) {
                 link.need_no_room();
-                told |= link.take_room();
             }
-        }
-        if told {
-            self.show();
         }
         result
     }
@@ -379,22 +375,30 @@ impl Endpoint {
     }
 
     /// A file descriptor for event loops: `epoll`, `poll`, mio, polling, or tokio's `AsyncFd` over a
-    /// [`try_clone_to_owned`](BorrowedFd::try_clone_to_owned). It is made when it is first asked for.
+    /// [`try_clone_to_owned`](BorrowedFd::try_clone_to_owned). There is one for each [`Interest`], made when it is first asked for.
+    /// Whichever it is, register it for *reading*, and never read or write it.
     ///
-    /// It is readable while [`try_next`](Self::try_next) has something to return: a message, another completion, or the connection's end,
-    /// and that for good. Programs that ask for no other completions may call [`try_recv`](Self::try_recv) instead. When [`try_send`](Self::try_send) was refused as [full](TrySendError::Full), it is readable as well from when there is room
-    /// until the next `try_send`, by whichever thread. It is level-triggered: register it for reading, never read or write it, and
-    /// after an event call `try_next` or `try_recv` until there is nothing. Handles that are clones have one fd between them, which is closed with
-    /// the connection's last handle and message.
+    /// * [`Interest::Readable`]: while [`try_next`](Self::try_next) has something to return: a message, another completion, or the connection's
+    ///   end, and that for good. Programs that ask for no other completions may call [`try_recv`](Self::try_recv) instead.
+    /// * [`Interest::Writable`]: from the beginning until a [`try_send`](Self::try_send) is refused as [full](TrySendError::Full), again from
+    ///   when there is room until the next one is refused, and for good from the end on. It is readable nearly all the time,
+    ///   so a level-triggered loop watches it only while it has something to send, as with a socket.
+    ///
+    /// Both are for level-triggered loops, and for edge-triggered ones: each arrival, and each time that there is room for a send that was
+    /// refused, is a new edge. An edge-triggered loop calls `try_next` or `try_recv` until there is nothing, and `try_send` until it is refused or
+    /// there is nothing to send, before it waits. With `AsyncFd` have one for each interest; nothing and full are
+    /// what `try_io` is told as [`WouldBlock`](std::io::ErrorKind::WouldBlock).
+    ///
+    /// Handles that are clones have these fds between them. They are closed with the connection's last handle and message.
     ///
     /// What is taken from [`completions`](Self::completions) is not seen here at once: the fd may stay readable until the next
-    /// `try_next` or `try_recv`. Once the fd was asked for, the engine's thread polls this connection at all times, so that the fd is never late.
+    /// `try_next` or `try_recv`. Once an fd was asked for, the engine's thread polls this connection at all times, so that the fd is never late.
     ///
     /// # Errors
     ///
     /// [`Error::Os`] when the process has no file descriptor left.
-    pub fn event_fd(&self) -> Result<BorrowedFd<'_>, Error> {
-        self.inner.link.event_fd().map_err(Error::from_os)
+    pub fn event_fd(&self, interest: Interest) -> Result<BorrowedFd<'_>, Error> {
+        self.inner.link.event_fd(interest).map_err(Error::from_os)
     }
 
     /// Has the fd show whether there is anything to take.

@@ -70,17 +70,20 @@
 //! # }
 //! ```
 //!
-//! Programs with an event loop of their own register the [`event_fd`](Endpoint::event_fd) of each endpoint and
-//! [listener](Listener::event_fd), and call [`try_recv`](Endpoint::try_recv) and [`try_accept`](Listener::try_accept) when it is readable:
+//! Programs with an event loop of their own register the [`event_fd`](Endpoint::event_fd)s of each endpoint, one for each [`Interest`], and
+//! the one of each [listener](Listener::event_fd), and call [`try_recv`](Endpoint::try_recv), [`try_send`](Endpoint::try_send) and
+//! [`try_accept`](Listener::try_accept) when it is readable:
 //!
 //! ```no_run
 //! use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+//! use rdmsg::Interest;
 //! # use rdmsg::Endpoint;
 //!
 //! # fn serve(endpoints: &[Endpoint]) -> Result<(), Box<dyn std::error::Error>> {
 //! let epoll = Epoll::new(EpollCreateFlags::empty())?;
 //! for (endpoint, token) in endpoints.iter().zip(0..) {
-//!     epoll.add(endpoint.event_fd()?, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
+//!     let fd = endpoint.event_fd(Interest::Readable)?;
+//!     epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
 //! }
 //! let mut events = [EpollEvent::empty(); 64];
 //! loop {
@@ -186,9 +189,6 @@
 //! it sent before still arrives. Programs that say "I am done" and go on receiving say so in a message. However a connection ends, each side learns it once, after all messages, with the first cause:
 //! [`CloseReason`]. A peer that vanishes is noticed by a failing send, or by [keepalive](Config::keepalive_interval) where nothing is sent.
 //!
-//! # Below
-//!
-//! [`cm`] and [`verbs`] are the safe layers over librdmacm and libibverbs that all this stands on, for programs that want the raw
 //! # When the process ends
 //!
 //! A return from `main`, and `exit(3)` (`std::process::exit`), first close what is open, as [`Engine::shutdown`] does, and wait for that. So
@@ -203,6 +203,9 @@
 //! `main`; `exit` in the handler itself is not safe. A forked child has none of these threads: it closes nothing, and does not
 //! wait. Where it is an engine's own thread that ends the process, in a logger for instance, nobody waits for that engine.
 //!
+//! # Below
+//!
+//! [`cm`] and [`verbs`] are the safe layers over librdmacm and libibverbs that all this stands on, for programs that want the raw
 //! thing. [`status`] has the codes that both speak in. Beside it is [`rsocket`]: byte streams for talking to C programs that have them.
 #![deny(unsafe_code)]
 
@@ -213,6 +216,7 @@ mod connector;
 mod endpoint;
 mod engine;
 mod error;
+mod interest;
 mod listener;
 mod message;
 mod proto;
@@ -233,6 +237,7 @@ pub use crate::{
     endpoint::{Endpoint, NotSent},
     engine::{DeviceCounters, Engine, EngineStatistics},
     error::{Error, TrySendError},
+    interest::Interest,
     listener::{Listener, Request},
     message::Message,
     proto::{CloseReason, Mismatch, Negotiated, Phase, Statistics, Violation},

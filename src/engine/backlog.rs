@@ -53,16 +53,23 @@ impl Backlog {
     /// The fd for event loops.
     pub(crate) fn event_fd(&self) -> Result<BorrowedFd<'_>, OsError> {
         let fd = self.signal.fd()?;
-        self.show();
+        self.announce();
         Ok(fd)
     }
 
     /// Has the fd show whether there is anything to take. To be called by whoever took something.
     pub(crate) fn show(&self) {
-        self.signal.update(|| {
-            let nothing = self.requests.is_empty() && self.accepted.1.is_empty();
-            !nothing || self.end.get().is_some()
-        });
+        self.signal.update(|| self.is_ready());
+    }
+
+    /// As [`show`](Self::show), by whoever brought something.
+    fn announce(&self) {
+        self.signal.announce(|| self.is_ready());
+    }
+
+    fn is_ready(&self) -> bool {
+        let nothing = self.requests.is_empty() && self.accepted.1.is_empty();
+        !nothing || self.end.get().is_some()
     }
 
     /// Brings a request. One for which there is no room comes back.
@@ -72,7 +79,7 @@ impl Backlog {
         request: Request,
     ) -> Result<(), TrySendError<Request>> {
         requests.try_send(request)?;
-        self.show();
+        self.announce();
         Ok(())
     }
 
@@ -80,13 +87,13 @@ impl Backlog {
     pub(super) fn bring_accepted(&self, accepted: Accepted) {
         // It cannot fail: the receiver is here.
         let _ = self.accepted.0.send(accepted);
-        self.show();
+        self.announce();
     }
 
     /// Nothing more will come, for this reason unless another was given before.
     pub(super) fn finish(&self, why: Error) {
         // A second reason changes nothing.
         let _ = self.end.set(why);
-        self.show();
+        self.announce();
     }
 }

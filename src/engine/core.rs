@@ -72,6 +72,8 @@ pub(super) struct Aftermath {
     pub(super) service: bool,
     /// What a waiting thread waits for may be there.
     pub(super) wake: bool,
+    /// Something was put into the channel.
+    pub(super) arrived: bool,
     /// A send that was refused may go on.
     pub(super) room: bool,
     /// Nothing more will be sent here. Dropping it may drop messages, whose release takes the lock.
@@ -80,7 +82,7 @@ pub(super) struct Aftermath {
 
 impl Aftermath {
     pub(super) fn is_nothing(&self) -> bool {
-        // `room` comes with a wake.
+        // `arrived` and `room` come with a wake.
         !self.service && !self.wake && self.hang_up.is_none()
     }
 }
@@ -184,6 +186,7 @@ impl Core {
             wake |= tell(&self.completions, posted.succeed());
         });
         self.aftermath.wake |= wake;
+        self.aftermath.arrived |= wake;
         if piece {
             self.conn.handle_read(slot, SystemClock);
         } else {
@@ -210,6 +213,7 @@ impl Core {
                 tell(&self.completions, completion);
             });
             self.aftermath.wake = true;
+            self.aftermath.arrived = true;
         }
         self.conn
             .handle_work_error(work, status, vendor_err, SystemClock);
@@ -336,7 +340,7 @@ impl Core {
     fn taken(&mut self, count: u32) {
         let Some(rings) = &mut self.rings else { return };
         for lent in rings.books.lent.drain(..count as usize) {
-            tell(&self.completions, lent.id.map(Completion::Sent));
+            self.aftermath.arrived |= tell(&self.completions, lent.id.map(Completion::Sent));
         }
         self.aftermath.wake = true;
     }
@@ -396,6 +400,7 @@ impl Core {
         };
         let Some(unread) = unread else {
             self.aftermath.wake = true;
+            self.aftermath.arrived = true;
             return;
         };
         // Nobody is left to read it. Dropping the message as usual would take the lock that is held here.

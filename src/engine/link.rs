@@ -25,7 +25,7 @@ use crossbeam_channel::Sender;
 
 use super::{
     buffer::Pool,
-    core::Core,
+    core::{Aftermath, Core},
     domain::Domain,
     hand::Hand,
     mailbox::{Command, Mailbox},
@@ -36,6 +36,7 @@ use crate::{
     completion::Completion,
     config::Polling,
     error::Error,
+    interest::Interest,
     proto::{CloseReason, Connection, DrainSide, Flush, SendRefused, Statistics},
     status::OsError,
     verbs::{CompletionChannel, CompletionQueue, ProtectionDomain, WorkCompletion},
@@ -77,22 +78,14 @@ pub(crate) struct Link {
     service_wanted: AtomicBool,
     /// Whether the receives are back once the queue is empty: where they are shared, nothing else says so.
     pub(super) drains_when_empty: AtomicBool,
-    /// Whether `Core::ended` is set: for those who ask often.
     /// Whether the last handle is gone.
     abandoned: AtomicBool,
+    /// Whether `Core::ended` is set: for those who ask often.
     over: AtomicBool,
-    /// The fd for event loops: see [`Endpoint::event_fd`](crate::Endpoint::event_fd).
-    pub(super) signal: Signal,
-    room: Room,
-}
-
-/// What a `try_send` that was refused is to learn through the fd.
-#[derive(Default)]
-struct Room {
-    /// One was refused, and nothing was heard since.
-    wanted: AtomicBool,
-    /// It may go on now, and has not tried since.
-    there: AtomicBool,
+    /// The fds for event loops: see [`Endpoint::event_fd`](crate::Endpoint::event_fd).
+    readable: Signal,
+    /// Readable unless a `try_send` was refused and no room came since.
+    writable: Signal,
 }
 
 /// The receiving end of the device: what polling needs.
@@ -149,7 +142,6 @@ impl Link {
             poll: Mutex::new(None),
             core: Mutex::new(Core::new(conn, completions)),
             waiting: Waiting::new(),
-            abandoned: AtomicBool::new(false),
             memory: Mutex::new(None),
             aside: AtomicUsize::new(0),
             most_ids,
@@ -157,9 +149,10 @@ impl Link {
             hot: AtomicBool::new(false),
             service_wanted: AtomicBool::new(false),
             drains_when_empty: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
             over: AtomicBool::new(false),
-            signal: Signal::default(),
-            room: Room::default(),
+            readable: Signal::default(),
+            writable: Signal::default(),
         })
     }
 
@@ -235,7 +228,6 @@ impl Link {
         self.with_core(|core| core.conn.close(Instant::now()));
     }
 
-        self.abandoned.store(true, Ordering::Relaxed);
     /// Ends the connection without waiting for anything.
     pub(crate) fn abort(self: &Arc<Self>, code: u32) {
         self.with_core(|core| core.conn.abort(code, Instant::now()));
@@ -243,18 +235,19 @@ impl Link {
 
     /// The last handle is gone: closes in the background, and has the engine watch the queue from now on.
     pub(crate) fn abandon(self: &Arc<Self>) {
+        self.abandoned.store(true, Ordering::Relaxed);
         self.with_core(|core| {
             core.conn.close(Instant::now());
-    /// Whether nobody is left whom a call could tell what became of the connection.
-    pub(super) fn is_abandoned(&self) -> bool {
-        self.abandoned.load(Ordering::Relaxed)
-    }
-
             // What nobody reads goes with the channel. As long as there was a sender the channel would keep it, and with it the
             // memory that large messages behind it need to be read.
             core.aftermath.hang_up = core.completions.take();
         });
         self.mailbox.send(Command::Watch(self.key));
+    }
+
+    /// Whether nobody is left whom a call could tell what became of the connection.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
     }
 
     /// A message was dropped: its buffer goes back to the device, and its credit to the peer.
@@ -361,7 +354,7 @@ impl Link {
         }
         let aftermath = std::mem::take(&mut core.aftermath);
         if aftermath.wake {
-            self.publish(&core, aftermath.room);
+            self.publish(&core, &aftermath);
         }
         drop(core);
         if aftermath.service {
@@ -374,56 +367,72 @@ impl Link {
         result
     }
 
-    /// Shows what has come to those who look without the lock, and through the fd.
-    fn publish(&self, core: &Core, room: bool) {
-        if core.ended.is_some() {
-            self.over.store(true, Ordering::Release);
+    /// Shows what has come to those who look without the lock, and through the fds.
+    fn publish(&self, core: &Core, aftermath: &Aftermath) {
+        // Told once: nothing comes after it.
+        let ended = core.ended.is_some() && !self.over.swap(true, Ordering::Release);
+        if aftermath.arrived || ended {
+            self.announce_readable(core);
         }
-        if room && self.room.wanted.swap(false, Ordering::SeqCst) {
-            self.room.there.store(true, Ordering::SeqCst);
+        if aftermath.room || ended {
+            self.writable.announce(|| true);
         }
-        self.signal.update(|| {
+    }
+
+    fn announce_readable(&self, core: &Core) {
+        self.readable.announce(|| {
             let unread = core.completions.as_ref().is_none_or(|c| !c.is_empty());
             unread || self.is_ready()
         });
     }
 
     /// The fd for event loops. While there is one, the engine's thread watches the queue at all times.
-    pub(crate) fn event_fd(&self) -> Result<BorrowedFd<'_>, OsError> {
-        let wanted_before = self.signal.is_wanted();
-        let fd = self.signal.fd()?;
-        if !wanted_before {
+    pub(crate) fn event_fd(&self, interest: Interest) -> Result<BorrowedFd<'_>, OsError> {
+        let signal = match interest {
+            Interest::Readable => &self.readable,
+            Interest::Writable => &self.writable,
+        };
+        let watched_before = self.is_watched();
+        let first = !signal.is_wanted();
+        let fd = signal.fd()?;
+        if !watched_before {
             self.mailbox.send(Command::Watch(self.key));
         }
-        // Under the lock: whoever put something there before this did not know of the fd.
-        self.publish(&self.core(), false);
+        if first {
+            // Under the lock: whoever put something there before this did not know of the fd.
+            let core = self.core();
+            match interest {
+                Interest::Readable => self.announce_readable(&core),
+                // That there is none is known from a `try_send`, which did not know of the fd either.
+                Interest::Writable => signal.announce(|| true),
+            }
+        }
         Ok(fd)
     }
 
-    /// Makes the fd show whether there is anything to take: something `unread`, the end, or room for a send.
+    /// Whether an event loop watches one of the fds, so that the engine's thread is to watch the queue.
+    pub(super) fn is_watched(&self) -> bool {
+        self.readable.is_wanted() || self.writable.is_wanted()
+    }
+
+    /// Makes the fd show whether there is anything to take: something `unread`, or the end.
     pub(crate) fn show(&self, unread: impl FnOnce() -> bool) {
-        self.signal.update(|| unread() || self.is_ready());
+        self.readable.update(|| unread() || self.is_ready());
     }
 
     fn is_ready(&self) -> bool {
-        self.over.load(Ordering::Acquire)
-            || self.room.there.load(Ordering::SeqCst)
-            || self.aside.load(Ordering::Relaxed) > 0
+        self.over.load(Ordering::Acquire) || self.aside.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether room was there for a send that was refused before; it is about to try, and nobody need tell it any more.
-    pub(crate) fn take_room(&self) -> bool {
-        self.room.there.load(Ordering::SeqCst) && self.room.there.swap(false, Ordering::SeqCst)
-    }
-
-    /// A send that does not wait was refused. If the next try is as well, the fd will tell when there is room.
+    /// A send that does not wait was refused, and another try follows. If that is refused as well, the fd tells when there is room: what comes
+    /// between the two may be overlooked, and what comes later is not.
     pub(crate) fn want_room(&self) {
-        self.room.wanted.store(true, Ordering::SeqCst);
+        self.writable.update(|| self.over.load(Ordering::Acquire));
     }
 
-    /// The next try was not refused.
+    /// The other try was not refused.
     pub(crate) fn need_no_room(&self) {
-        self.room.wanted.store(false, Ordering::SeqCst);
+        self.writable.update(|| true);
     }
 
     /// Looks at the state machine without changing it.

@@ -623,7 +623,7 @@ impl Reactor {
         let Some(entry) = self.links.get(&key) else {
             return;
         };
-        if entry.link.signal.is_wanted() {
+        if entry.link.is_watched() {
             // It did not know yet that the connection's fd was asked for.
             return self.take_over(key);
         }

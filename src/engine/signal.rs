@@ -11,17 +11,17 @@ use crate::status::OsError;
 /// A file descriptor that is readable exactly while there is something to take, for those who ask for one. The others pay one look
 /// at an atomic.
 ///
-/// Whoever puts something there, and whoever takes something away, calls [`update`](Self::update) afterwards. Updates follow one
-/// another, so the last one saw everything, and what it says holds.
+/// Whoever puts something there calls [`announce`](Self::announce) afterwards, and whoever takes something away [`update`](Self::update).
+/// These follow one another, so the last one saw everything, and what it says holds.
 #[derive(Debug, Default)]
 pub(crate) struct Signal {
     fd: OnceLock<EventFd>,
-    /// Whether the fd is readable: many things that come at once cost one write.
+    /// Whether the fd is readable.
     raised: Mutex<bool>,
 }
 
 impl Signal {
-    /// The fd, made when it is first asked for. Call [`update`](Self::update) afterwards.
+    /// The fd, made when it is first asked for. Call [`announce`](Self::announce) afterwards.
     pub(crate) fn fd(&self) -> Result<BorrowedFd<'_>, OsError> {
         let fd = match self.fd.get() {
             Some(fd) => fd,
@@ -40,18 +40,26 @@ impl Signal {
 
     /// Makes the fd readable, or not, as `ready` says, which is called only if there is an fd.
     pub(crate) fn update(&self, ready: impl FnOnce() -> bool) {
+        self.set(ready, false);
+    }
+
+    /// As [`update`](Self::update), because something new is there. Edge-triggered loops hear of it even if the fd was readable before: what
+    /// made it so may have been taken behind its back, or left.
+    pub(crate) fn announce(&self, ready: impl FnOnce() -> bool) {
+        self.set(ready, true);
+    }
+
+    fn set(&self, ready: impl FnOnce() -> bool, news: bool) {
         let Some(fd) = self.fd.get() else { return };
         let mut raised = lock(&self.raised);
         let ready = ready();
-        if ready != *raised {
-            // Neither can fail: the counter goes from 0 to 1 and back.
-            let _ = if ready {
-                fd.write(1).map(drop)
-            } else {
-                fd.read().map(drop)
-            };
-            *raised = ready;
+        // Neither can fail: the counter has room for more than anybody will write, and it is read only when it is not 0.
+        if ready && (news || !*raised) {
+            let _ = fd.write(1);
+        } else if !ready && *raised {
+            let _ = fd.read();
         }
+        *raised = ready;
     }
 }
 
@@ -68,7 +76,10 @@ mod tests {
         thread,
     };
 
-    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    use nix::{
+        poll::{PollFd, PollFlags, PollTimeout, poll},
+        sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
+    };
 
     use super::*;
 
@@ -94,6 +105,27 @@ mod tests {
     }
 
     #[test]
+    fn what_is_new_is_an_edge_even_where_the_fd_is_readable_already() {
+        let signal = Signal::default();
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
+        let edges = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
+        epoll
+            .add(signal.fd().unwrap(), EpollEvent::new(edges, 1))
+            .unwrap();
+        let edge = || epoll.wait(&mut [EpollEvent::empty(); 4], 0_u8).unwrap() == 1;
+        for _ in 0..3 {
+            signal.announce(|| true);
+            assert!(edge(), "something new");
+            signal.update(|| true);
+            assert!(!edge(), "something is left, and nothing is new");
+        }
+        signal.announce(|| false);
+        assert!(!edge(), "it was taken before it was announced");
+        signal.announce(|| true);
+        assert!(edge());
+    }
+
+    #[test]
     fn no_wake_is_lost_between_a_giver_and_a_taker() {
         const THINGS: u32 = 20_000;
         let signal = Signal::default();
@@ -104,7 +136,7 @@ mod tests {
             scope.spawn(|| {
                 for _ in 0..THINGS {
                     there.fetch_add(1, Ordering::SeqCst);
-                    signal.update(ready);
+                    signal.announce(ready);
                 }
             });
             let mut taken = 0;

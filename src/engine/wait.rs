@@ -43,7 +43,7 @@ impl Link {
         loop {
             if let Some(turn) = self.waiting.try_turn() {
                 let polled = self.poll_until(&turn, deadline, hand, &mut ready);
-                if self.signal.is_wanted() {
+                if self.is_watched() {
                     self.leave_to_engine();
                 }
                 match polled {
@@ -147,7 +147,7 @@ impl Link {
     ///
     /// Where an event loop watches the connection's fd, the engine stays: it is the one that is there at all times.
     pub(super) fn keep_engine_away(&self) {
-        if self.signal.is_wanted() {
+        if self.is_watched() {
             return;
         }
         self.polls.fetch_add(1, Ordering::Relaxed);

@@ -9,7 +9,7 @@ use std::{
 use device::{Lab, Watchdog};
 use log::{LevelFilter, Log, Metadata, Record};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use rdmsg::{CloseReason, Endpoint, Error, Listener, TrySendError};
+use rdmsg::{CloseReason, Endpoint, Error, Interest, Listener, TrySendError};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -78,7 +78,7 @@ fn an_engine_that_dies_takes_its_own_connections_along_and_no_others() {
             panic!("it went on")
         };
         assert!(aborted(&end), "{end:?}");
-        let fd = endpoint.event_fd().unwrap();
+        let fd = endpoint.event_fd(Interest::Readable).unwrap();
         let fds = &mut [PollFd::new(fd, PollFlags::POLLIN)];
         assert_eq!(poll(fds, PollTimeout::ZERO).unwrap(), 1, "the end");
     }

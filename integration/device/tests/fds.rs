@@ -17,8 +17,8 @@ use nix::{
     },
 };
 use rdmsg::{
-    CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Message,
-    Polling, TrySendError, crossbeam_channel::Select,
+    CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Interest, Listener,
+    Message, Polling, TrySendError, crossbeam_channel::Select,
 };
 
 /// Longer than anything here should take, even where each instruction is emulated.
@@ -56,7 +56,7 @@ fn wait_readable(fd: BorrowedFd<'_>) {
 
 /// What an event loop does with an fd: waits for it, and takes until there is nothing.
 fn take_all(endpoint: &Endpoint, count: usize) -> Vec<Message> {
-    let fd = endpoint.event_fd().unwrap();
+    let fd = endpoint.event_fd(Interest::Readable).unwrap();
     let mut taken = Vec::new();
     while taken.len() < count {
         wait_readable(fd);
@@ -93,6 +93,24 @@ fn watch(epoll: &Epoll, fd: BorrowedFd<'_>, token: u64) {
     epoll.add(fd, event).unwrap();
 }
 
+const BOTH: [Interest; 2] = [Interest::Readable, Interest::Writable];
+
+/// Watches for both interests, edge-triggered.
+fn watch_edges(epoll: &Epoll, endpoint: &Endpoint, token: u64) {
+    for interest in BOTH {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, token);
+        epoll
+            .add(endpoint.event_fd(interest).unwrap(), event)
+            .unwrap();
+    }
+}
+
+fn unwatch(epoll: &Epoll, endpoint: &Endpoint) {
+    for interest in BOTH {
+        epoll.delete(endpoint.event_fd(interest).unwrap()).unwrap();
+    }
+}
+
 /// The tokens of the fds that are readable: at least one.
 fn events(epoll: &Epoll) -> Vec<u64> {
     let mut events = [EpollEvent::empty(); 16];
@@ -109,7 +127,7 @@ fn an_endpoints_fd_is_readable_exactly_while_there_is_something_to_take() {
         120,
     );
     let (client, server) = pair();
-    let fd = server.event_fd().unwrap();
+    let fd = server.event_fd(Interest::Readable).unwrap();
     assert!(!readable(fd), "nothing was sent");
     for round in 0..20_u8 {
         for part in 0..3 {
@@ -135,7 +153,7 @@ fn an_endpoints_fd_is_readable_exactly_while_there_is_something_to_take() {
 fn the_end_is_readable_for_good() {
     let _watchdog = Watchdog::new("the_end_is_readable_for_good", 120);
     let (client, server) = pair();
-    let fd = server.event_fd().unwrap();
+    let fd = server.event_fd(Interest::Readable).unwrap();
     client.send(b"last words").unwrap();
     client.close().unwrap();
     let mut messages = 0;
@@ -152,13 +170,14 @@ fn the_end_is_readable_for_good() {
         assert!(readable(fd));
         assert!(server.try_recv().is_err());
     }
-    // An fd that is asked for when all is over.
-    assert!(readable(client.event_fd().unwrap()));
+    // Fds that are asked for when all is over.
+    assert!(readable(client.event_fd(Interest::Readable).unwrap()));
+    assert!(readable(client.event_fd(Interest::Writable).unwrap()));
     assert!(matches!(
         client.try_recv(),
         Err(Error::Disconnected(CloseReason::LocallyClosed))
     ));
-    assert!(readable(client.event_fd().unwrap()));
+    assert!(readable(client.event_fd(Interest::Readable).unwrap()));
 }
 
 #[test]
@@ -167,7 +186,7 @@ fn what_was_there_before_the_fd_makes_it_readable() {
     let (client, server) = pair();
     client.send(b"early").unwrap();
     wait_unread(&server);
-    let fd = server.event_fd().unwrap();
+    let fd = server.event_fd(Interest::Readable).unwrap();
     assert!(readable(fd));
     let epoll = epoll();
     watch(&epoll, fd, 7);
@@ -187,7 +206,7 @@ fn what_is_taken_from_the_channel_shows_with_the_next_try() {
         120,
     );
     let (client, server) = pair();
-    let fd = server.event_fd().unwrap();
+    let fd = server.event_fd(Interest::Readable).unwrap();
     client.send(b"around").unwrap();
     wait_readable(fd);
     server.completions().recv_timeout(PATIENCE).unwrap();
@@ -199,7 +218,7 @@ fn what_is_taken_from_the_channel_shows_with_the_next_try() {
 fn completions_of_operations_are_there_to_take_as_well() {
     let _watchdog = Watchdog::new("completions_of_operations_are_there_to_take_as_well", 120);
     let (client, server) = pair();
-    let fd = client.event_fd().unwrap();
+    let fd = client.event_fd(Interest::Readable).unwrap();
     client.send_with_id(b"question", 7).unwrap();
     wait_readable(fd);
     assert!(client.try_recv().unwrap().is_none(), "it is no message");
@@ -230,7 +249,7 @@ fn waiting_threads_and_event_loops_take_turns() {
             client.send(b"a").unwrap();
             server.recv_timeout(PATIENCE).unwrap();
         }
-        let fd = server.event_fd().unwrap();
+        let fd = server.event_fd(Interest::Readable).unwrap();
         for i in 0..200_u32 {
             client.send(&i.to_le_bytes()).unwrap();
             let message = if i % 3 == 0 {
@@ -247,7 +266,7 @@ fn waiting_threads_and_event_loops_take_turns() {
             let client = client.clone();
             move || client.recv_timeout(PATIENCE).unwrap().into_vec()
         });
-        let fd = client.event_fd().unwrap();
+        let fd = client.event_fd(Interest::Readable).unwrap();
         server.send(b"for the sleeper").unwrap();
         assert_eq!(sleeper.join().unwrap(), b"for the sleeper");
         server.send(b"for the loop").unwrap();
@@ -262,9 +281,10 @@ fn a_refused_send_learns_from_the_fd_that_there_is_room() {
     let mut config = Config::default();
     config.receive_window = 8;
     let (client, server) = pair_with(&config);
-    // The first refusal comes before the fd is asked for.
+    // The first refusal comes before the fd is asked for, so nobody knows that there is no room.
     let mut sent = fill(&client);
-    let fd = client.event_fd().unwrap();
+    let fd = client.event_fd(Interest::Writable).unwrap();
+    let other = client.event_fd(Interest::Readable).unwrap();
     for _ in 0..20 {
         // Grants may still be on their way.
         while poll_for(fd, Duration::from_millis(50)) {
@@ -274,16 +294,17 @@ fn a_refused_send_learns_from_the_fd_that_there_is_room() {
             server.recv_timeout(PATIENCE).unwrap();
         }
         wait_readable(fd);
-        assert!(
-            client.try_recv().unwrap().is_none(),
-            "it is not a message that makes it readable"
-        );
-        assert!(readable(fd), "until the next try_send");
+        assert!(!readable(other), "room is nothing to read");
         client.try_send(b"y").unwrap();
-        assert!(!readable(fd), "it was told once");
+        assert!(readable(fd), "until a try_send is refused");
         sent = 1 + fill(&client);
     }
+    server.send(b"a message is no room").unwrap();
+    wait_readable(other);
+    assert!(!readable(fd));
+    client.try_recv().unwrap().unwrap();
     server.abort(3);
+    wait_readable(other);
     wait_readable(fd);
     assert!(matches!(
         client.recv_timeout(PATIENCE),
@@ -339,7 +360,7 @@ fn echo_loop(listener: &Listener) {
             if token == LISTENER {
                 while let Some(endpoint) = listener.try_accept().unwrap() {
                     accepted += 1;
-                    watch(&epoll, endpoint.event_fd().unwrap(), accepted);
+                    watch_edges(&epoll, &endpoint, accepted);
                     let unanswered = VecDeque::new();
                     let echo = Echo {
                         endpoint,
@@ -347,10 +368,10 @@ fn echo_loop(listener: &Listener) {
                     };
                     echoes.insert(accepted, echo);
                 }
-            } else if !echoes.get_mut(&token).unwrap().turn() {
+            } else if !echoes.get_mut(&token).is_none_or(Echo::turn) {
                 let echo = echoes.remove(&token).unwrap();
                 assert!(echo.unanswered.is_empty());
-                epoll.delete(echo.endpoint.event_fd().unwrap()).unwrap();
+                unwatch(&epoll, &echo.endpoint);
                 ended += 1;
             }
         }
@@ -377,7 +398,7 @@ fn many_endpoints_and_their_listener_live_in_one_epoll_loop() {
 
     let epoll = epoll();
     for (client, token) in clients.iter().zip(0..) {
-        watch(&epoll, client.event_fd().unwrap(), token);
+        watch_edges(&epoll, client, token);
     }
     let mut progress = [(0_u32, 0_u32); CONNECTIONS];
     let send = |at: usize, sent: &mut u32| {
@@ -463,7 +484,7 @@ fn an_fd_works_with_mio() {
     let _watchdog = Watchdog::new("an_fd_works_with_mio", 120);
     let (client, server) = pair();
     let mut poll = mio::Poll::new().unwrap();
-    let fd = server.event_fd().unwrap().as_raw_fd();
+    let fd = server.event_fd(Interest::Readable).unwrap().as_raw_fd();
     poll.registry()
         .register(&mut SourceFd(&fd), mio::Token(3), mio::Interest::READABLE)
         .unwrap();
@@ -507,7 +528,10 @@ fn an_fd_that_cannot_be_made_is_reported_and_may_be_asked_for_again() {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     // Fewer than there are: no fd is left, and those that exist go on.
     setrlimit(Resource::RLIMIT_NOFILE, 3, hard).unwrap();
-    let errors = [server.event_fd().map(drop), listener.event_fd().map(drop)];
+    let errors = [
+        server.event_fd(Interest::Readable).map(drop),
+        listener.event_fd().map(drop),
+    ];
     // What a thread sleeps with was there before.
     let sleeper =
         thread::spawn(move || (server.recv_timeout(PATIENCE).unwrap().into_vec(), server));
@@ -529,8 +553,8 @@ fn an_fd_that_cannot_be_made_is_reported_and_may_be_asked_for_again() {
     sent.unwrap();
     assert_eq!(message, b"while there is no fd");
     let before = open_fds();
-    assert!(!readable(server.event_fd().unwrap()));
-    server.event_fd().unwrap();
+    assert!(!readable(server.event_fd(Interest::Readable).unwrap()));
+    server.event_fd(Interest::Readable).unwrap();
     assert_eq!(
         open_fds(),
         before + 1,

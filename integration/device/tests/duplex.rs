@@ -1,0 +1,334 @@
+//! Both sides of a connection send as much as goes while they receive, each in one thread with an event loop over the file descriptors:
+//! level-triggered, edge-triggered, and tokio's.
+
+use std::{
+    io,
+    os::fd::{BorrowedFd, OwnedFd},
+    thread,
+    time::Duration,
+};
+
+use device::{Lab, PATIENCE, Watchdog, pair_with, pattern};
+use nix::{
+    poll::PollTimeout,
+    sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
+};
+use rdmsg::{Config, Endpoint, Error, Interest, Message, TrySendError};
+use tokio::{
+    io::unix::AsyncFd,
+    runtime::{Builder, Runtime},
+    time::timeout,
+};
+
+/// How many messages go each way.
+const MESSAGES: u64 = 4000;
+
+/// A small window, so that it is full most of the time, and large messages among the others.
+fn narrow() -> Config {
+    let mut config = Config::default();
+    config.receive_window = 4;
+    config.send_depth = 4;
+    config
+}
+
+fn message(number: u64) -> Vec<u8> {
+    let len = if number % 400 == 399 { 60_000 } else { 40 };
+    pattern(number, len)
+}
+
+fn epoll() -> Epoll {
+    Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap()
+}
+
+fn fd(endpoint: &Endpoint, interest: Interest) -> BorrowedFd<'_> {
+    endpoint.event_fd(interest).unwrap()
+}
+
+/// Waits for an event on any fd, for so long.
+fn wait(epoll: &Epoll, time: Duration) -> usize {
+    let mut events = [EpollEvent::empty(); 4];
+    let time = PollTimeout::try_from(time).unwrap();
+    epoll.wait(&mut events, time).unwrap()
+}
+
+/// One side of the exchange: what was sent and received so far.
+struct Side<'a> {
+    endpoint: &'a Endpoint,
+    sent: u64,
+    received: u64,
+}
+
+impl<'a> Side<'a> {
+    fn new(endpoint: &'a Endpoint) -> Self {
+        Self {
+            endpoint,
+            sent: 0,
+            received: 0,
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.sent == MESSAGES && self.received == MESSAGES
+    }
+
+    fn take(&mut self, taken: &Message) {
+        assert!(**taken == message(self.received), "{}", self.received);
+        self.received += 1;
+    }
+
+    fn receive_all(&mut self) {
+        while let Some(taken) = self.endpoint.try_recv().unwrap() {
+            self.take(&taken);
+        }
+    }
+
+    /// Sends until that is refused. Says whether it was.
+    fn send_all(&mut self) -> bool {
+        while self.sent < MESSAGES {
+            match self.endpoint.try_send(&message(self.sent)) {
+                Ok(()) => self.sent += 1,
+                Err(TrySendError::Full) => return true,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        false
+    }
+}
+
+fn edge_triggered(endpoint: &Endpoint) {
+    let epoll = epoll();
+    for interest in [Interest::Readable, Interest::Writable] {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0);
+        epoll.add(fd(endpoint, interest), event).unwrap();
+    }
+    let mut side = Side::new(endpoint);
+    loop {
+        side.receive_all();
+        side.send_all();
+        if side.is_done() {
+            break;
+        }
+        assert!(
+            wait(&epoll, PATIENCE) > 0,
+            "no edge, with {} sent and {} received",
+            side.sent,
+            side.received
+        );
+    }
+}
+
+fn level_triggered(endpoint: &Endpoint) {
+    let epoll = epoll();
+    let watch = |flags| EpollEvent::new(flags, 0);
+    epoll
+        .add(fd(endpoint, Interest::Readable), watch(EpollFlags::EPOLLIN))
+        .unwrap();
+    let room = fd(endpoint, Interest::Writable);
+    epoll.add(room, watch(EpollFlags::empty())).unwrap();
+    let mut side = Side::new(endpoint);
+    loop {
+        // One at a time: what is left must be told of again.
+        if let Some(taken) = endpoint.try_recv().unwrap() {
+            side.take(&taken);
+        }
+        let full = side.send_all();
+        if side.is_done() {
+            break;
+        }
+        let flags = if full {
+            EpollFlags::EPOLLIN
+        } else {
+            EpollFlags::empty()
+        };
+        epoll.modify(room, &mut watch(flags)).unwrap();
+        assert!(
+            wait(&epoll, PATIENCE) > 0,
+            "no event, with {} sent and {} received",
+            side.sent,
+            side.received
+        );
+    }
+}
+
+/// Has both sides run the same loop, each in its own thread.
+fn exchange(run: impl Fn(&Endpoint) + Sync) {
+    let lab = Lab::get();
+    let rnr = lab.rnr_naks();
+    let (client, server) = pair_with(&narrow());
+    thread::scope(|scope| {
+        scope.spawn(|| run(&client));
+        run(&server);
+    });
+    client.close().unwrap();
+    assert_eq!(lab.rnr_naks(), rnr);
+}
+
+#[test]
+fn an_edge_triggered_loop_in_full_duplex_never_hangs() {
+    let _watchdog = Watchdog::new("an_edge_triggered_loop_in_full_duplex_never_hangs", 300);
+    exchange(edge_triggered);
+}
+
+#[test]
+fn a_level_triggered_loop_in_full_duplex_never_hangs() {
+    let _watchdog = Watchdog::new("a_level_triggered_loop_in_full_duplex_never_hangs", 300);
+    exchange(level_triggered);
+}
+
+#[test]
+fn one_that_does_not_want_to_read_sleeps_until_there_is_room() {
+    let _watchdog = Watchdog::new(
+        "one_that_does_not_want_to_read_sleeps_until_there_is_room",
+        120,
+    );
+    let (client, server) = pair_with(&narrow());
+    // Questions are there, and the answers do not fit.
+    for _ in 0..3 {
+        client.send(b"question").unwrap();
+    }
+    let epoll = epoll();
+    let level = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+    let (readable, room) = (
+        fd(&server, Interest::Readable),
+        fd(&server, Interest::Writable),
+    );
+    epoll.add(readable, level).unwrap();
+    assert!(wait(&epoll, PATIENCE) > 0, "a question");
+    epoll.delete(readable).unwrap();
+    epoll.add(room, level).unwrap();
+    let mut sent = 0;
+    for _ in 0..20 {
+        // The device may still be about to say that a send is done, so room may come, and every time something is sent for it.
+        loop {
+            let before = sent;
+            while server.try_send(b"answer").is_ok() {
+                sent += 1;
+            }
+            if wait(&epoll, Duration::from_millis(100)) == 0 {
+                break;
+            }
+            assert!(
+                sent > before || wait(&epoll, Duration::ZERO) == 1,
+                "woken by something else"
+            );
+        }
+        assert!(wait(&epoll, Duration::ZERO) == 0, "questions are no room");
+        for _ in 0..sent {
+            client.recv_timeout(PATIENCE).unwrap();
+        }
+        assert!(wait(&epoll, PATIENCE) > 0, "there is room again");
+        sent = 0;
+    }
+
+    // The other way round: there is room, and nothing to read.
+    epoll.delete(room).unwrap();
+    while server.try_recv().unwrap().is_some() {}
+    epoll.add(readable, level).unwrap();
+    assert_eq!(wait(&epoll, Duration::ZERO), 0, "room is nothing to read");
+    client.send(b"another").unwrap();
+    assert!(wait(&epoll, PATIENCE) > 0);
+}
+
+#[test]
+fn what_was_taken_around_an_edge_triggered_loop_does_not_swallow_the_next_edge() {
+    let _watchdog = Watchdog::new(
+        "what_was_taken_around_an_edge_triggered_loop_does_not_swallow_the_next_edge",
+        120,
+    );
+    let (client, server) = pair_with(&narrow());
+    let epoll = epoll();
+    let edges = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0);
+    epoll.add(fd(&server, Interest::Readable), edges).unwrap();
+    for _ in 0..20 {
+        client.send(b"around").unwrap();
+        assert!(wait(&epoll, PATIENCE) > 0, "no edge");
+        // Nothing looks at the fd here.
+        server.completions().recv_timeout(PATIENCE).unwrap();
+    }
+    // What is left in the channel is no reason to be silent either.
+    for _ in 0..3 {
+        client.send(b"left").unwrap();
+        assert!(wait(&epoll, PATIENCE) > 0, "no edge");
+    }
+}
+
+/// An endpoint in tokio, as its documentation says.
+struct Async {
+    endpoint: Endpoint,
+    readable: AsyncFd<OwnedFd>,
+    writable: AsyncFd<OwnedFd>,
+}
+
+impl Async {
+    fn new(endpoint: Endpoint) -> Self {
+        let register = |interest| {
+            let fd = fd(&endpoint, interest).try_clone_to_owned().unwrap();
+            // SAFETY: an `OwnedFd` is one and the same file for as long as it is there.
+            unsafe { AsyncFd::register_with_interest(fd, tokio::io::Interest::READABLE) }.unwrap()
+        };
+        let (readable, writable) = (register(Interest::Readable), register(Interest::Writable));
+        Self {
+            endpoint,
+            readable,
+            writable,
+        }
+    }
+
+    async fn recv(&self) -> Result<Message, Error> {
+        loop {
+            let mut guard = self.readable.readable().await.unwrap();
+            let taken = guard.try_io(|_| match self.endpoint.try_recv() {
+                Ok(None) => Err(io::ErrorKind::WouldBlock.into()),
+                Ok(Some(message)) => Ok(Ok(message)),
+                Err(error) => Ok(Err(error)),
+            });
+            if let Ok(taken) = taken {
+                return taken.unwrap();
+            }
+        }
+    }
+
+    async fn send(&self, message: &[u8]) -> Result<(), Error> {
+        loop {
+            let mut guard = self.writable.readable().await.unwrap();
+            let sent = guard.try_io(|_| match self.endpoint.try_send(message) {
+                Err(TrySendError::Full) => Err(io::ErrorKind::WouldBlock.into()),
+                Err(TrySendError::Failed(error)) => Ok(Err(error)),
+                Err(error) => panic!("{error}"),
+                Ok(()) => Ok(Ok(())),
+            });
+            if let Ok(sent) = sent {
+                return sent.unwrap();
+            }
+        }
+    }
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+#[test]
+fn full_duplex_with_tokio_never_hangs() {
+    let _watchdog = Watchdog::new("full_duplex_with_tokio_never_hangs", 300);
+    exchange(|endpoint| {
+        runtime().block_on(async {
+            let here = Async::new(endpoint.clone());
+            let sending = async {
+                for number in 0..MESSAGES {
+                    let sent = timeout(PATIENCE, here.send(&message(number))).await;
+                    sent.unwrap_or_else(|_| panic!("{number} not sent"))
+                        .unwrap();
+                }
+            };
+            let receiving = async {
+                for number in 0..MESSAGES {
+                    let taken = timeout(PATIENCE, here.recv()).await;
+                    let taken = taken.unwrap_or_else(|_| panic!("{number} did not come"));
+                    assert!(*taken.unwrap() == message(number), "{number}");
+                }
+            };
+            tokio::join!(sending, receiving);
+        });
+    });
+}

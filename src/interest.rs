@@ -1,0 +1,9 @@
+/// What an event loop waits for on an [`Endpoint`](crate::Endpoint): see [`event_fd`](crate::Endpoint::event_fd).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Interest {
+    /// There is something to take: a message, another completion, or the connection's end.
+    Readable,
+    /// There is room to send, as far as is known, or the connection has ended.
+    Writable,
+}
