@@ -1,11 +1,21 @@
-use std::{io, net::SocketAddr};
+use std::{
+    fmt, io,
+    net::{IpAddr, SocketAddr},
+};
 
 use nix::sys::resource::{Resource, getrlimit};
 
-use crate::{CloseReason, remote_access::RemoteAccess, status::OsError};
+use crate::{
+    CloseReason,
+    machine::{self, Denied},
+    remote_access::RemoteAccess,
+    status::{CmStatus, OsError},
+};
 
 /// Why an operation of this crate failed. The text says what to do where that is known.
-#[derive(Debug, Clone, thiserror::Error)]
+///
+/// `Debug` reads as `Display` does, so that a `main` which returns it shows the text.
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A [`Config`](crate::Config) field has a value that cannot work.
@@ -31,15 +41,31 @@ pub enum Error {
     /// This machine has no RDMA connection manager to talk to.
     #[error(
         "this machine offers no RDMA: {0}. Load the kernel's rdma_ucm and a device's driver (for software RoCE: \
-         `modprobe rdma_ucm`, `rdma link add rxe0 type rxe netdev eth0`); `rdma link` shows the devices"
+         `modprobe rdma_ucm`, `rdma link add rxe0 type rxe netdev eth0`); `rdma link` shows the devices{device}",
+        device = device_advice(machine::is_container())
     )]
     NoRdma(OsError),
 
+    /// This process has no right to use the machine's RDMA devices.
+    #[error("{error}: {denied}{device}", device = device_advice(machine::is_container()))]
+    PermissionDenied {
+        /// The call that failed.
+        error: OsError,
+        /// The device file, and who may use it.
+        denied: Denied,
+    },
+
+    /// A loopback address, such as `localhost`: no RDMA device serves it.
+    #[error("{address} is a loopback address, which no RDMA device serves; {}", Alternatives(.local))]
+    Loopback {
+        /// The address.
+        address: SocketAddr,
+        /// The addresses of this machine that RDMA devices serve, also for connections to itself.
+        local: Vec<IpAddr>,
+    },
+
     /// An address cannot be listened on.
-    #[error(
-        "cannot listen on {address}: {error}. The address must belong to a network interface with an RDMA device \
-         (`rdma link` and `ip address` show both), and its port must be free"
-    )]
+    #[error("cannot listen on {address}: {}", BindProblem(.address, .error))]
     Bind {
         /// The address.
         address: SocketAddr,
@@ -154,7 +180,8 @@ pub enum Error {
     #[error(
         "cannot register memory: {error}. The process may lock {limit} bytes (`ulimit -l`); raise memlock in \
          /etc/security/limits.conf or with LimitMEMLOCK= in the service's unit, or lower receive_window, send_depth or \
-         eager_size in the Config"
+         eager_size in the Config{container}",
+        container = memlock_advice(machine::is_container())
     )]
     LockedMemory {
         /// The call that failed.
@@ -184,9 +211,50 @@ pub enum Error {
 impl Error {
     /// The error of a connection to `peer` that was not established.
     pub(crate) fn from_connect(peer: SocketAddr, reason: CloseReason) -> Self {
+        if let Some(error) = before_anything_was_sent(&reason) {
+            if let Some(denied) = machine::denied() {
+                return Self::PermissionDenied { error, denied };
+            }
+            if is_loopback(peer) {
+                return Self::loopback(peer);
+            }
+        }
         match reason {
             CloseReason::Os(error) => Self::from_os(error),
             reason => Self::Connect { peer, reason },
+        }
+    }
+
+    /// The error of an `address` that was bound, though to no device, if nobody could ever connect to it.
+    pub(crate) fn from_bound_to_none(address: SocketAddr) -> Result<(), Self> {
+        let error = OsError::new("rdma_bind_addr", libc::ENODEV);
+        if !address.ip().is_unspecified() {
+            // The kernel takes loopback addresses so.
+            return Err(Self::from_bind(address, error));
+        }
+        // All addresses, with whatever device a request comes in on.
+        machine::all_denied().map_or(Ok(()), |denied| {
+            Err(Self::PermissionDenied { error, denied })
+        })
+    }
+
+    /// The error of an `address` that cannot be listened on.
+    pub(crate) fn from_bind(address: SocketAddr, error: OsError) -> Self {
+        match error.errno {
+            libc::ENODEV => match machine::denied() {
+                Some(denied) => Self::PermissionDenied { error, denied },
+                None if is_loopback(address) => Self::loopback(address),
+                None => Self::Bind { address, error },
+            },
+            libc::EADDRINUSE | libc::EADDRNOTAVAIL => Self::Bind { address, error },
+            _ => Self::from_os(error),
+        }
+    }
+
+    fn loopback(address: SocketAddr) -> Self {
+        Self::Loopback {
+            address,
+            local: machine::rdma_addresses(),
         }
     }
 
@@ -198,11 +266,110 @@ impl Error {
                 let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| soft);
                 Self::LockedMemory { error, limit }
             }
-            ("rdma_create_event_channel", libc::ENODEV | libc::ENOENT | libc::ENOSYS) => {
-                Self::NoRdma(error)
-            }
+            // It says the same of a file that may not be opened as of one that is not there.
+            ("rdma_create_event_channel", errno) => match (machine::denied(), errno) {
+                (Some(denied), _) => Self::PermissionDenied { error, denied },
+                (None, libc::ENODEV | libc::ENOENT | libc::ENOSYS) => Self::NoRdma(error),
+                (None, _) => Self::Os(error),
+            },
             _ => Self::Os(error),
         }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Where a connection was not established for a reason that is this machine's own: the call that failed, or the event.
+fn before_anything_was_sent(reason: &CloseReason) -> Option<OsError> {
+    let event = |call, status: &CmStatus| Some(OsError::new(call, -status.raw()));
+    match reason {
+        CloseReason::AddrResolution(status) => event("rdma_resolve_addr", status),
+        CloseReason::RouteResolution(status) => event("rdma_resolve_route", status),
+        CloseReason::Os(error) if error.call.starts_with("rdma_") => Some(*error),
+        _ => None,
+    }
+}
+
+fn is_loopback(address: SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
+}
+
+/// Whether what is in the way of listening on all addresses is a listener on one of them, for which the kernel has no word of its own.
+fn is_taken_elsewhere(address: &SocketAddr, error: &OsError) -> bool {
+    error.errno == libc::EADDRNOTAVAIL && address.ip().is_unspecified()
+}
+
+/// What to use instead of a loopback address.
+struct Alternatives<'a>(&'a [IpAddr]);
+
+impl fmt::Display for Alternatives<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((first, rest)) = self.0.split_first() else {
+            return f.write_str(
+                "of this machine's own addresses none is served either: give one to a network interface that has an RDMA device \
+                 (`rdma link` shows them)",
+            );
+        };
+        write!(
+            f,
+            "of this machine's own addresses, also for programs on it, use {first}"
+        )?;
+        rest.iter()
+            .try_for_each(|address| write!(f, " or {address}"))
+    }
+}
+
+/// Why an address cannot be listened on.
+struct BindProblem<'a>(&'a SocketAddr, &'a OsError);
+
+impl fmt::Display for BindProblem<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(address, error) = self;
+        match error.errno {
+            libc::EADDRINUSE => write!(
+                f,
+                "{error}. Another listener has it; end that one, or use another port"
+            ),
+            _ if is_taken_elsewhere(address, error) => write!(
+                f,
+                "address in use: another listener has port {} already, on all addresses or on one of them; end that one, or use \
+                 another port ({error})",
+                address.port()
+            ),
+            libc::EADDRNOTAVAIL => write!(
+                f,
+                "{error}. The address must belong to a network interface with an RDMA device (`rdma link` and `ip address` show \
+                 both), and no listener on all addresses may have its port"
+            ),
+            _ => write!(
+                f,
+                "{error}. The address must belong to a network interface with an RDMA device (`rdma link` and `ip address` show \
+                 both), and its port must be free"
+            ),
+        }
+    }
+}
+
+/// How a container comes to have devices.
+fn device_advice(in_container: bool) -> &'static str {
+    if in_container {
+        ". This looks like a container: start it with `--device=/dev/infiniband/rdma_cm --device=/dev/infiniband/uverbs0` and the \
+         host's network or an RDMA-capable one"
+    } else {
+        ""
+    }
+}
+
+/// How a container comes to lock memory.
+fn memlock_advice(in_container: bool) -> &'static str {
+    if in_container {
+        ". This looks like a container: start it with `--ulimit memlock=-1`"
+    } else {
+        ""
     }
 }
 
@@ -215,7 +382,7 @@ impl From<Error> for io::Error {
             | Error::Misaligned { .. }
             | Error::ForeignMemory
             | Error::PrivateDataTooLong { .. } => io::ErrorKind::InvalidInput,
-            Error::AddressLookup { .. } => io::ErrorKind::AddrNotAvailable,
+            Error::AddressLookup { .. } | Error::Loopback { .. } => io::ErrorKind::AddrNotAvailable,
             Error::NoRdma(_) => io::ErrorKind::Unsupported,
             Error::Connect { reason, .. }
             | Error::Disconnected(reason)
@@ -223,7 +390,12 @@ impl From<Error> for io::Error {
             | Error::ListenerEnded { reason, .. } => kind_of(reason),
             Error::TimedOut => io::ErrorKind::TimedOut,
             Error::CompletionsNotTaken => io::ErrorKind::WouldBlock,
-            Error::NotAllowed { .. } => io::ErrorKind::PermissionDenied,
+            Error::NotAllowed { .. } | Error::PermissionDenied { .. } => {
+                io::ErrorKind::PermissionDenied
+            }
+            Error::Bind { address, error } if is_taken_elsewhere(address, error) => {
+                io::ErrorKind::AddrInUse
+            }
             Error::LockedMemory { .. } | Error::SharedReceivesExhausted { .. } => {
                 io::ErrorKind::OutOfMemory
             }

@@ -218,6 +218,7 @@ mod engine;
 mod error;
 mod interest;
 mod listener;
+mod machine;
 mod message;
 mod proto;
 mod region;
@@ -239,6 +240,7 @@ pub use crate::{
     error::{Error, TrySendError},
     interest::Interest,
     listener::{Listener, Request},
+    machine::Denied,
     message::Message,
     proto::{CloseReason, Mismatch, Negotiated, Phase, Statistics, Violation},
     region::{Region, Token},

@@ -60,6 +60,24 @@ fn errors_say_what_to_do() {
 }
 
 #[test]
+fn a_main_that_returns_an_error_shows_what_to_do() {
+    let error = Error::MessageTooLong { len: 5, limit: 4 };
+    assert_eq!(
+        format!("{error:?}"),
+        "a message of 5 bytes is too long: the peer takes at most 4; raise max_message in its Config"
+    );
+}
+
+#[test]
+fn a_connection_that_ended_for_want_of_lockable_memory_says_how_to_get_some() {
+    let reason = CloseReason::Os(OsError::new("ibv_reg_mr", libc::ENOMEM));
+    let text = Error::Disconnected(reason).to_string();
+    for part in ["ibv_reg_mr", "`ulimit -l`", "LimitMEMLOCK=", "large_memory"] {
+        assert!(text.contains(part), "{part:?} is not in: {text}");
+    }
+}
+
+#[test]
 fn errors_become_the_kinds_that_programs_for_tcp_know() {
     let kind = |error: Error| io::Error::from(error).kind();
     assert_eq!(

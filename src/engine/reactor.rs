@@ -275,10 +275,10 @@ impl Reactor {
             id.listen(i32::from(config.backlog))?;
             Ok(id)
         };
-        let id = listen().map_err(|error: OsError| match error.errno {
-            libc::EADDRINUSE | libc::EADDRNOTAVAIL | libc::ENODEV => Error::Bind { address, error },
-            _ => Error::from_os(error),
-        })?;
+        let id = listen().map_err(|error| Error::from_bind(address, error))?;
+        if !id.has_device() {
+            Error::from_bound_to_none(address)?;
+        }
         let local = id.local_addr().unwrap_or(address);
         log::info!("listener {key} on {local}");
         self.listeners.insert(

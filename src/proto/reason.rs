@@ -211,6 +211,11 @@ impl fmt::Display for CloseReason {
             Self::PeerDisconnected => f.write_str("the peer disconnected without closing; its process may have ended"),
             Self::LocallyClosed => f.write_str("closed by this side"),
             Self::LocallyAborted => f.write_str("aborted by this side"),
+            Self::Os(error) if (error.call, error.errno) == ("ibv_reg_mr", libc::ENOMEM) => write!(
+                f,
+                "{error}: this process may lock no more memory (`ulimit -l`); raise memlock in /etc/security/limits.conf or with \
+                 LimitMEMLOCK= in the service's unit, or lower large_memory or registration_cache in the Config"
+            ),
             Self::Os(error) => write!(f, "{error}"),
         }
     }

@@ -21,7 +21,7 @@ use tokio::{
 };
 
 /// How many messages go each way.
-const MESSAGES: u64 = 4000;
+const MESSAGES: u64 = 2000;
 
 /// A small window, so that it is full most of the time, and large messages among the others.
 fn narrow() -> Config {

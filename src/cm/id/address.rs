@@ -108,6 +108,14 @@ impl CmId {
         })
     }
 
+    /// Whether the id belongs to a device already.
+    pub(crate) fn has_device(&self) -> bool {
+        self.inner.with(|id, _| {
+            // SAFETY: the id exists and is locked.
+            !unsafe { (*id).verbs }.is_null()
+        })
+    }
+
     /// The device, once the id is bound to one. `None`, too, for one that was removed.
     ///
     /// It is the same for all ids on it, so protection domains and memory made on it serve all of them.

@@ -1,0 +1,219 @@
+//! What a user meets first: errors of this machine, which say what to do about them.
+
+use std::{
+    env,
+    fs::{self, Permissions},
+    io,
+    net::{IpAddr, SocketAddr},
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    process::{Command, Output, Stdio},
+};
+
+use device::{Lab, Watchdog};
+use rdmsg::{Endpoint, Error, Listener};
+
+/// Somebody without any rights of his own.
+const NOBODY: u32 = 65534;
+
+/// A program of the examples, which stands in the folder above the tests'.
+fn example(name: &str) -> Command {
+    let here = env::current_exe().unwrap();
+    let program = here.parent().unwrap().parent().unwrap().join(name);
+    assert!(
+        program.exists(),
+        "{} is not there: build it with cargo build -p cm-examples --bins",
+        program.display()
+    );
+    let mut command = Command::new(program);
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Makes sure that a command fails and says what it should.
+fn fails_saying(output: &Output, expected: &[&str]) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    for part in expected {
+        assert!(text.contains(part), "{part:?} is not in: {text}");
+    }
+}
+
+/// Gives a device file these rights for as long as it is there.
+struct Rights {
+    file: &'static str,
+    before: Permissions,
+}
+
+impl Rights {
+    fn new(file: &'static str, mode: u32) -> Self {
+        let before = fs::metadata(file).unwrap().permissions();
+        fs::set_permissions(file, Permissions::from_mode(mode)).unwrap();
+        Self { file, before }
+    }
+}
+
+impl Drop for Rights {
+    fn drop(&mut self) {
+        fs::set_permissions(self.file, self.before.clone()).unwrap();
+    }
+}
+
+#[test]
+fn a_loopback_address_is_answered_with_those_that_work() {
+    let _watchdog = Watchdog::new("a_loopback_address_is_answered_with_those_that_work", 60);
+    let lab = Lab::get();
+    for place in ["127.0.0.1:7471", "[::1]:7471", "localhost:7471"] {
+        let connected = Endpoint::connect(place).map(drop);
+        let bound = Listener::bind(place).map(drop);
+        for error in [connected.unwrap_err(), bound.unwrap_err()] {
+            let text = error.to_string();
+            let Error::Loopback { address, local } = &error else {
+                panic!("{place}: {error}");
+            };
+            assert!(address.ip().is_loopback(), "{address}");
+            assert!(
+                local.contains(&lab.addr) && local.contains(&lab.addr6),
+                "{local:?}"
+            );
+            assert!(
+                text.starts_with(&format!(
+                    "{address} is a loopback address, which no RDMA device serves; "
+                )) && text.contains(&lab.addr.to_string()),
+                "{text}"
+            );
+            assert_eq!(
+                io::Error::from(error.clone()).kind(),
+                io::ErrorKind::AddrNotAvailable
+            );
+        }
+    }
+    // Those that it names work.
+    for ip in [lab.addr, lab.addr6] {
+        Listener::bind((ip, 0)).unwrap();
+    }
+}
+
+#[test]
+fn a_port_that_another_listener_has_is_in_use_whichever_addresses_they_have() {
+    let _watchdog = Watchdog::new(
+        "a_port_that_another_listener_has_is_in_use_whichever_addresses_they_have",
+        60,
+    );
+    let lab = Lab::get();
+    let all = |port| SocketAddr::new(IpAddr::from([0, 0, 0, 0]), port);
+    let one = Listener::bind(lab.at(0)).unwrap();
+    let taken = one.local_addr().port();
+    for address in [lab.at(taken), all(taken)] {
+        let error = Listener::bind(address).unwrap_err();
+        let text = error.to_string().to_lowercase();
+        assert!(
+            text.contains("address") && text.contains("in use") && text.contains("another port"),
+            "{address}: {text}"
+        );
+        assert_eq!(
+            io::Error::from(error).kind(),
+            io::ErrorKind::AddrInUse,
+            "{address}"
+        );
+    }
+    drop(one);
+
+    let wide = Listener::bind(all(0)).unwrap();
+    let taken = wide.local_addr().port();
+    let error = Listener::bind(all(taken)).unwrap_err();
+    assert!(error.to_string().contains("address in use"), "{error}");
+    let error = Listener::bind(lab.at(taken)).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("no listener on all addresses may have its port"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_device_file_that_may_not_be_opened_is_named_with_its_group() {
+    let _watchdog = Watchdog::new(
+        "a_device_file_that_may_not_be_opened_is_named_with_its_group",
+        120,
+    );
+    let lab = Lab::get();
+    let nobody = |program: &str, arguments: &[&str]| {
+        let mut command = example(program);
+        command.args(arguments).uid(NOBODY).gid(NOBODY);
+        command.output().unwrap()
+    };
+    let somewhere = lab.at(7471).to_string();
+    let (here, all) = (format!("{}:7472", lab.addr), "0.0.0.0:7473".to_owned());
+    const DEVICE: &str = "/dev/infiniband/uverbs0";
+    const MANAGER: &str = "/dev/infiniband/rdma_cm";
+    for (file, other) in [(DEVICE, MANAGER), (MANAGER, DEVICE)] {
+        let _closed = Rights::new(file, 0o660);
+        let _open = Rights::new(other, 0o666);
+        for output in [
+            nobody("cm_client", &[&somewhere, "--timeout", "1"]),
+            nobody("cm_server", &[&here]),
+            nobody("cm_server", &[&all]),
+        ] {
+            fails_saying(
+                &output,
+                &[
+                    &format!("this process may not read and write {file} (mode 0660, group root)"),
+                    "udev rule",
+                ],
+            );
+        }
+    }
+}
+
+#[test]
+fn in_a_container_errors_say_what_to_start_it_with() {
+    let _watchdog = Watchdog::new("in_a_container_errors_say_what_to_start_it_with", 120);
+    let lab = Lab::get();
+    let _rights = [
+        Rights::new("/dev/infiniband/uverbs0", 0o666),
+        Rights::new("/dev/infiniband/rdma_cm", 0o666),
+    ];
+    let listener = Listener::bind(lab.at(0)).unwrap();
+    let address = listener.local_addr().to_string();
+    let client = example("cm_client");
+    let client = client.get_program();
+    for (container, device, memlock) in [
+        (
+            Some("podman"),
+            "--device=/dev/infiniband/rdma_cm",
+            "--ulimit memlock=-1",
+        ),
+        (None, "rdma link add", "LimitMEMLOCK="),
+    ] {
+        let run = |mut command: Command| {
+            command.env_remove("container");
+            if let Some(container) = container {
+                command.env("container", container);
+            }
+            command.stdin(Stdio::null()).output().unwrap()
+        };
+        let mut without_devices = Command::new("unshare");
+        without_devices
+            .args(["--mount", "sh", "-c"])
+            .arg("mount -t tmpfs none /dev/infiniband && exec \"$0\" \"$1\"")
+            .arg(client)
+            .arg(&address);
+        let output = run(without_devices);
+        fails_saying(&output, &["this machine offers no RDMA", device]);
+        let says = String::from_utf8_lossy(&output.stderr).contains("container");
+        assert_eq!(says, container.is_some());
+
+        let mut without_memory = Command::new("sh");
+        without_memory
+            .args(["-c", "ulimit -l 64 && exec \"$0\" \"$1\""])
+            .arg(client)
+            .arg(&address)
+            .uid(NOBODY)
+            .gid(NOBODY);
+        let output = run(without_memory);
+        fails_saying(&output, &["cannot register memory", memlock]);
+        let says = String::from_utf8_lossy(&output.stderr).contains("container");
+        assert_eq!(says, container.is_some());
+    }
+}

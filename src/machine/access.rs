@@ -1,0 +1,172 @@
+use std::{
+    fmt, fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use nix::unistd::{Gid, Group};
+
+/// A device file that this process may not open, and whose rights are needed for RDMA.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Denied {
+    /// The file.
+    pub file: PathBuf,
+    /// The name of the file's group, or its number; nothing where that cannot be seen either.
+    pub group: Option<String>,
+    /// The file's mode, as `chmod(1)` takes it; 0 where that cannot be seen.
+    pub mode: u32,
+}
+
+/// The first of the device files that this process may not open: the connection manager's, and the devices'.
+pub(crate) fn denied() -> Option<Denied> {
+    denied_in(Path::new("/dev/infiniband"))
+}
+
+/// As [`denied`], if there is no device at all that this process may use.
+pub(crate) fn all_denied() -> Option<Denied> {
+    all_denied_in(Path::new("/dev/infiniband"))
+}
+
+fn all_denied_in(folder: &Path) -> Option<Denied> {
+    let files = files(folder);
+    let devices = files.iter().filter(|file| !file.ends_with("rdma_cm"));
+    let all = devices.clone().count() > 0 && devices.clone().all(|file| is_denied(file));
+    if all { denied_in(folder) } else { None }
+}
+
+fn denied_in(folder: &Path) -> Option<Denied> {
+    let denied = files(folder).into_iter().find(|file| is_denied(file));
+    denied.map(|file| {
+        let metadata = fs::metadata(&file).ok();
+        Denied {
+            group: metadata.as_ref().map(|metadata| group(metadata.gid())),
+            mode: metadata.map_or(0, |metadata| metadata.mode() & 0o7777),
+            file,
+        }
+    })
+}
+
+/// The device files, or their folder if it cannot be read.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let is_device = |path: &PathBuf| {
+        path.file_name()
+            .and_then(|name| name.to_str())
+            .is_some_and(|name| name == "rdma_cm" || name.starts_with("uverbs"))
+    };
+    let mut files: Vec<PathBuf> = match fs::read_dir(folder) {
+        Ok(entries) => entries
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(is_device)
+            .collect(),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            vec![folder.to_owned()]
+        }
+        Err(_) => Vec::new(),
+    };
+    files.sort();
+    files
+}
+
+fn is_denied(file: &Path) -> bool {
+    let error = if file.is_dir() {
+        fs::read_dir(file).err()
+    } else {
+        let opened = fs::File::options().read(true).write(true).open(file);
+        opened.err()
+    };
+    error.is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+}
+
+fn group(gid: u32) -> String {
+    match Group::from_gid(Gid::from_raw(gid)) {
+        Ok(Some(group)) => group.name,
+        Ok(None) | Err(_) => gid.to_string(),
+    }
+}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "this process may not read and write {}",
+            self.file.display()
+        )?;
+        match &self.group {
+            // Otherwise joining the group is no help.
+            Some(group) if self.mode & 0o060 == 0o060 && group != "root" => write!(
+                f,
+                " (mode {:04o}): add its user to the group {group} (`usermod -aG {group} USER`)",
+                self.mode
+            ),
+            Some(group) => write!(
+                f,
+                " (mode {:04o}, group {group}): open it by a udev rule, for instance \
+                 `KERNEL==\"uverbs*|rdma_cm\", GROUP=\"rdma\", MODE=\"0660\"` in /etc/udev/rules.d, \
+                 and add its user to that group",
+                self.mode
+            ),
+            None => f.write_str(": its rights cannot be seen; `ls -l` as root shows them"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use nix::unistd::geteuid;
+
+    use super::{super::testing::Root, *};
+
+    #[test]
+    fn a_file_that_may_not_be_opened_is_named() {
+        let dev = Root::new();
+        assert_eq!(denied_in(dev.path()), None);
+        for file in ["issm0", "rdma_cm", "uverbs0", "uverbs1"] {
+            dev.write(file, "");
+        }
+        assert_eq!(denied_in(dev.path()), None);
+        for file in ["issm0", "uverbs1"] {
+            let rights = fs::Permissions::from_mode(0o040);
+            fs::set_permissions(dev.path().join(file), rights).unwrap();
+        }
+        assert_eq!(all_denied_in(dev.path()), None, "uverbs0 is left");
+        let denied = denied_in(dev.path());
+        if geteuid().is_root() {
+            // Nothing is denied to root.
+            assert_eq!(denied, None);
+        } else {
+            let denied = denied.unwrap();
+            assert_eq!(denied.file, dev.path().join("uverbs1"));
+            assert_eq!(denied.mode, 0o040);
+        }
+    }
+
+    #[test]
+    fn the_text_says_who_may_and_how_to_become_one_of_them() {
+        let mut denied = Denied {
+            file: "/dev/infiniband/uverbs0".into(),
+            group: Some("rdma".into()),
+            mode: 0o660,
+        };
+        assert_eq!(
+            denied.to_string(),
+            "this process may not read and write /dev/infiniband/uverbs0 (mode 0660): add its user to the group rdma \
+             (`usermod -aG rdma USER`)"
+        );
+        for (group, mode) in [("root", 0o660), ("rdma", 0o600)] {
+            denied.group = Some(group.into());
+            denied.mode = mode;
+            assert_eq!(
+                denied.to_string(),
+                format!(
+                    "this process may not read and write /dev/infiniband/uverbs0 (mode {mode:04o}, group {group}): open it by a \
+                     udev rule, for instance `KERNEL==\"uverbs*|rdma_cm\", GROUP=\"rdma\", MODE=\"0660\"` in \
+                     /etc/udev/rules.d, and add its user to that group"
+                )
+            );
+        }
+    }
+}

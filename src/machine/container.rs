@@ -1,0 +1,47 @@
+use std::{env, fs, path::Path, sync::OnceLock};
+
+/// What container runtimes leave in the root of what they run.
+const FILES: [&str; 3] = [".dockerenv", "run/.containerenv", "run/systemd/container"];
+
+/// What the names of control groups have in them in containers.
+const GROUPS: [&str; 5] = ["docker", "kubepods", "containerd", "libpod", "lxc"];
+
+/// Whether this process runs in a container, as far as can be seen.
+pub(crate) fn is_container() -> bool {
+    static IS: OnceLock<bool> = OnceLock::new();
+    *IS.get_or_init(|| {
+        env::var_os("KUBERNETES_SERVICE_HOST").is_some()
+            || env::var_os("container").is_some()
+            || looks_like_one(Path::new("/"))
+    })
+}
+
+fn looks_like_one(root: &Path) -> bool {
+    FILES.iter().any(|file| root.join(file).exists())
+        || fs::read_to_string(root.join("proc/1/cgroup"))
+            .is_ok_and(|groups| GROUPS.iter().any(|group| groups.contains(group)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::testing::Root, *};
+
+    #[test]
+    fn a_container_is_known_by_its_runtimes_file_or_control_group() {
+        let host = Root::new();
+        assert!(!looks_like_one(host.path()));
+        host.write("proc/1/cgroup", "0::/init.scope\n");
+        assert!(!looks_like_one(host.path()));
+        for (file, text) in [
+            (".dockerenv", ""),
+            ("run/.containerenv", "engine=\"podman-4.3.1\"\n"),
+            ("run/systemd/container", "systemd-nspawn\n"),
+            ("proc/1/cgroup", "12:cpu:/docker/0123456789ab\n"),
+            ("proc/1/cgroup", "0::/kubepods.slice/kubepods-pod1.slice\n"),
+        ] {
+            let container = Root::new();
+            container.write(file, text);
+            assert!(looks_like_one(container.path()), "{file}: {text}");
+        }
+    }
+}
