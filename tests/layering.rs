@@ -27,6 +27,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "config",
             "endpoint",
             "error",
+            "interest",
             "listener",
             "message",
             "region",
