@@ -5,7 +5,7 @@ use std::{
     fmt,
     io::{self, Read, Write},
     net::{TcpListener, TcpStream},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rdmsg::verbs::{
@@ -197,7 +197,12 @@ impl Peer {
                 gid: Gid::new(u128::from_str_radix(gid, 16).ok()?.to_be_bytes()),
             })
         };
-        Ok(peer().ok_or("what the peer sent is no address: is it the same program?")?)
+        Ok(peer().ok_or_else(|| {
+            let came = shown(bytes);
+            format!(
+                "what the peer sent is no address{came}; expected is LID:QPN:PSN:GID as ibv_rc_pingpong sends it"
+            )
+        })?)
     }
 }
 
@@ -275,7 +280,7 @@ pub fn meet(server: Option<&str>, port: u16) -> Result<TcpStream> {
     let stream = match server {
         Some(host) => {
             let address = lookup(host, port)?;
-            TcpStream::connect(address)
+            TcpStream::connect_timeout(&address, PATIENCE)
                 .map_err(|error| format!("cannot connect to {address} over TCP: {error}"))?
         }
         None => {
@@ -287,7 +292,7 @@ pub fn meet(server: Option<&str>, port: u16) -> Result<TcpStream> {
             listener.accept()?.0
         }
     };
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
     Ok(stream)
 }
 
@@ -300,26 +305,53 @@ pub fn tell(mut stream: &TcpStream, bytes: &[u8]) -> Result<()> {
     Ok(stream.write_all(bytes)?)
 }
 
-/// Hears exactly so many bytes of the peer.
+/// Hears exactly so many bytes of the peer, all of them within half a minute.
 ///
 /// # Errors
 ///
-/// That the peer is gone, or silent.
+/// What came instead, when the peer is gone, or silent.
 pub fn hear<const LEN: usize>(mut stream: &TcpStream, what: &str) -> Result<[u8; LEN]> {
+    let deadline = Instant::now() + PATIENCE;
     let mut bytes = [0; LEN];
-    stream
-        .read_exact(&mut bytes)
-        .map_err(|error| match error.kind() {
+    let mut len = 0;
+    while len < LEN {
+        // One that sends a byte now and then is silent, too.
+        let left = deadline.saturating_duration_since(Instant::now());
+        let read = if left.is_zero() {
+            Err(io::ErrorKind::WouldBlock.into())
+        } else {
+            stream.set_read_timeout(Some(left))?;
+            stream.read(&mut bytes[len..])
+        };
+        let problem = match read.map_err(|error| (error.kind(), error)) {
+            Ok(count @ 1..) => {
+                len += count;
+                continue;
+            }
+            Err((io::ErrorKind::Interrupted, _)) => continue,
             // A peer that closes with something unread resets.
-            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+            Ok(0) | Err((io::ErrorKind::ConnectionReset, _)) => {
                 format!("the peer closed before it had sent {what}")
             }
-            io::ErrorKind::WouldBlock => {
+            Err((io::ErrorKind::WouldBlock, _)) => {
                 format!("the peer did not send {what} within {PATIENCE:?}")
             }
-            _ => format!("{what}: {error}"),
-        })?;
+            Err((_, error)) => format!("{what}: {error}"),
+        };
+        let came = shown(&bytes[..len]);
+        return Err(format!("{problem}: expected are {LEN} bytes, {len} came{came}").into());
+    }
     Ok(bytes)
+}
+
+/// The beginning of what a peer sent, for errors.
+fn shown(bytes: &[u8]) -> String {
+    const MOST: usize = 60;
+    match bytes {
+        [] => String::new(),
+        [first @ .., _] if first.len() < MOST => format!(": \"{}\"", bytes.escape_ascii()),
+        _ => format!(": \"{}\" ...", bytes[..MOST].escape_ascii()),
+    }
 }
 
 #[cfg(test)]
@@ -342,5 +374,29 @@ mod tests {
         assert_eq!(Peer::from_text(&text).unwrap(), peer);
         assert!(Peer::from_text(&[b':'; 52]).is_err());
         assert!(Peer::from_text(&[0; 52]).is_err());
+    }
+
+    /// A pair of sockets, of which the second is the peer's.
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (listener.accept().unwrap().0, peer)
+    }
+
+    #[test]
+    fn what_came_of_another_program_is_shown() {
+        let (ours, peer) = pair();
+        tell(&peer, b"GET / HTTP/1.1\r\n").unwrap();
+        drop(peer);
+        let error = hear::<52>(&ours, "its address").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "the peer closed before it had sent its address: expected are 52 bytes, 16 came: \"GET / HTTP/1.1\\r\\n\""
+        );
+        let error = Peer::from_text(&[b'a'; 52]).unwrap_err().to_string();
+        assert!(
+            error.contains("aaaa") && error.contains("ibv_rc_pingpong"),
+            "{error}"
+        );
     }
 }

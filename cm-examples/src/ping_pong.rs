@@ -12,6 +12,9 @@ use crate::Result;
 
 /// How long nothing may come. A peer that is gone is not told of: there is no connection manager.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// What may be wrong when not even the first message comes through.
+const ANOTHER: &str = "a reliable connection is expected (ibv_rc_pingpong): the queue pair of ibv_uc_pingpong or ibv_ud_pingpong is of \
+                       another kind, and does not answer";
 /// What a message is made of where nobody checks.
 const FILLING: u8 = 0x7b;
 /// The C program looks at the first byte of each page, which must be zero.
@@ -216,7 +219,7 @@ impl Game {
             self.send()?;
         }
         while sent < iters || received < iters {
-            for id in self.completions()? {
+            for id in self.completions(received == 0)? {
                 if id == SEND {
                     sent += 1;
                     sending = false;
@@ -238,15 +241,20 @@ impl Game {
         Ok(())
     }
 
-    /// Waits for the next completions.
-    fn completions(&mut self) -> Result<Vec<u64>> {
+    /// Waits for the next completions. With `first` nothing has come of the peer so far.
+    fn completions(&mut self, first: bool) -> Result<Vec<u64>> {
+        let hint = if first {
+            format!("; {ANOTHER}")
+        } else {
+            String::new()
+        };
         let start = Instant::now();
         loop {
             if self.rules.events {
                 // To miss nothing: first ask for a sign, then look, then sleep.
                 self.cq.req_notify(false)?;
             }
-            let ids = self.poll()?;
+            let ids = self.poll().map_err(|error| format!("{error}{hint}"))?;
             if !ids.is_empty() {
                 return Ok(ids);
             }
@@ -256,8 +264,8 @@ impl Game {
                 start.elapsed() > PATIENCE
             };
             if late {
-                let hint = "-s, -n and -m must be the same on both sides";
-                return Err(format!("no message for {PATIENCE:?}: {hint}").into());
+                let same = "-s, -n and -m must be the same on both sides";
+                return Err(format!("no message for {PATIENCE:?}: {same}{hint}").into());
             }
         }
     }

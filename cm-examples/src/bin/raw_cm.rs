@@ -25,14 +25,14 @@ use std::{
 };
 
 use clap::Parser;
-use cm_examples::{Latencies, check, fill, init_trace};
+use cm_examples::{Latencies, check, cm::why_rejected, fill, init_trace};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
 use rdmsg::{
     cm::{CmEvent, CmId, ConnParam, EventChannel, PortSpace},
-    status::{CmEventType, RejectReason},
+    status::CmEventType,
     verbs::{
         AccessFlags, CompletionChannel, CompletionQueue, MemoryRegion, ProtectionDomain, QpCap,
         QpInitAttr, QpType, QueuePair, RecvWr, SendWr, Sge, WorkCompletion,
@@ -160,10 +160,7 @@ fn step(events: &EventChannel, wanted: CmEventType) -> Result<CmEvent> {
     log::info!("{}", event.event());
     match event.event() {
         came if came == wanted && event.status() == 0 => Ok(event),
-        CmEventType::REJECTED => Err(match event.reject_reason() {
-            RejectReason::INVALID_SERVICE_ID => "refused: nobody listens on this port".into(),
-            reason => format!("the peer rejected the connection: {reason}").into(),
-        }),
+        CmEventType::REJECTED => Err(why_rejected(&event).into()),
         came => Err(format!("{came} instead of {wanted}: {}", event.cm_status()).into()),
     }
 }

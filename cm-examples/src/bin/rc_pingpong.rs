@@ -81,6 +81,9 @@ struct Options {
     allow_cc_unprotected: bool,
 }
 
+/// What the client says when it knows the server's address.
+const DONE: &[u8; 5] = b"done\0";
+
 impl Options {
     fn rules(&self) -> Result<Rules> {
         let place = match self {
@@ -140,17 +143,26 @@ fn run(options: &Options) -> Result<()> {
         rnr_retry: 7,
     };
     let stream = meet(options.host.as_deref(), options.port)?;
+    let another = |error| format!("{error}. Is it ibv_rc_pingpong, and neither of its siblings?");
+    let hear_address = || Peer::from_text(&hear(&stream, "its address")?);
     let them;
     if options.host.is_some() {
         tell(&stream, &us.to_text())?;
-        them = Peer::from_text(&hear(&stream, "its address")?)?;
-        tell(&stream, b"done\0")?;
+        them = hear_address().map_err(another)?;
+        tell(&stream, DONE)?;
         port.connect(&game.qp, &them, &terms)?;
     } else {
-        them = Peer::from_text(&hear(&stream, "its address")?)?;
+        them = hear_address().map_err(another)?;
         port.connect(&game.qp, &them, &terms)?;
         tell(&stream, &us.to_text())?;
-        hear::<5>(&stream, "that it is done")?;
+        let done: [u8; DONE.len()] = hear(&stream, "that it is done").map_err(another)?;
+        if done != *DONE {
+            let came = done.escape_ascii();
+            return Err(format!(
+                "the peer sent \"{came}\", where \"done\" is expected: it is no ibv_rc_pingpong (ibv_srq_pingpong sends many addresses)"
+            )
+            .into());
+        }
     }
     println!("  remote address: {them}");
     drop(stream);

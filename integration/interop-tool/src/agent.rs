@@ -1,8 +1,9 @@
 //! Host b: starts servers at the wish of host a.
 //!
 //! One TCP connection, on which each request and each answer is a line. `start` is followed by the arguments, a line each, and an
-//! empty line; it is answered by `started`. `await cm PORT` and `await tcp PORT` are answered by `ready`, `ended` or `late`. `finish MILLISECONDS` lets the
-//! server run for so long at most, kills it then, and is answered by its status, or `killed`, and the length of its output, which follows.
+//! empty line; it is answered by `started`. `await cm PORT` and `await tcp PORT` are answered by `ready`, `ended` or `late`. `hear MILLISECONDS TEXT`
+//! waits until the server has printed that, and is answered by `said`, `ended` or `late`. `finish MILLISECONDS` lets the server run for so long at
+//! most, kills it then, and is answered by its status, or `killed`, and the length of its output, which follows.
 
 use std::{
     fs,
@@ -13,14 +14,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Result, process::Process};
+use crate::{Result, pace, process::Process};
 
 pub(crate) const PORT: u16 = 7450;
 
-/// How long a server may take until it listens.
-const START_LIMIT: Duration = Duration::from_secs(20);
+/// How many seconds a server may take until it listens, on an idle machine.
+const START_LIMIT: u64 = 20;
 /// Host a is silent no longer than its longest client runs.
-const SILENCE: Duration = Duration::from_secs(600);
+const SILENCE: Duration = Duration::from_secs(3600);
 /// Between two looks at something that nothing tells of.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -54,6 +55,10 @@ pub(crate) fn serve() -> Result<()> {
                 };
                 answer(&stream, until(server, listens)?)?;
             }
+            (["hear", millis, text @ ..], Some(server)) => {
+                let limit = Duration::from_millis(millis.parse()?);
+                answer(&stream, server.hear(&text.join(" "), limit).as_str())?;
+            }
             (["finish", millis], Some(_)) => {
                 let limit = Duration::from_millis(millis.parse()?);
                 let ended = server.take().ok_or("there is no server")?.finish(limit)?;
@@ -83,7 +88,7 @@ fn answer(mut stream: &TcpStream, line: &str) -> Result<()> {
 }
 
 fn until(server: &mut Process, is_there: impl Fn() -> Result<bool>) -> Result<&'static str> {
-    let deadline = Instant::now() + START_LIMIT;
+    let deadline = Instant::now() + pace::bound(START_LIMIT)?;
     while Instant::now() < deadline {
         if is_there()? {
             return Ok("ready");

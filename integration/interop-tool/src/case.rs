@@ -2,7 +2,7 @@ use std::{env, fmt};
 
 use crate::Result;
 
-/// A server, one or more clients of it one after the other, and how all of them are to end.
+/// A server, one or more clients of it, and how all of them are to end.
 #[derive(Debug)]
 pub(crate) struct Case {
     /// The program, as it is called in the table.
@@ -11,10 +11,12 @@ pub(crate) struct Case {
     pub(crate) what: String,
     pub(crate) server: Side,
     pub(crate) clients: Vec<Side>,
+    /// Whether the clients come all at once; otherwise one after the other.
+    pub(crate) at_once: bool,
     pub(crate) ready: Ready,
     /// Whether it belongs to the quick ones.
     pub(crate) quick: bool,
-    /// How long each side may take.
+    /// How long each side may take on an idle machine.
     pub(crate) seconds: u64,
 }
 
@@ -25,6 +27,8 @@ pub(crate) struct Side {
     /// The program, and its options with `{server}`, `{server6}`, `{client}` and `{client6}` for addresses.
     pub(crate) argv: Vec<String>,
     pub(crate) ends: Ends,
+    /// On what it is killed, if that is not when the other side has ended.
+    pub(crate) killed_on: Option<Cue>,
     /// What it must print, to either of its outputs.
     pub(crate) says: Vec<String>,
 }
@@ -48,6 +52,15 @@ pub(crate) enum Ends {
     WhenKilled,
 }
 
+/// A sign to kill one side.
+#[derive(Clone, Debug)]
+pub(crate) enum Cue {
+    /// It has printed this.
+    OfItself(&'static str),
+    /// The other side has.
+    OfTheOther(&'static str),
+}
+
 /// When a server may be connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ready {
@@ -69,12 +82,22 @@ impl Side {
             who,
             argv: argv.map(str::to_owned).collect(),
             ends: Ends::Well,
+            killed_on: None,
             says: Vec::new(),
         }
     }
 
     pub(crate) fn ends(self, ends: Ends) -> Self {
         Self { ends, ..self }
+    }
+
+    /// It is killed on this sign.
+    pub(crate) fn killed_on(self, cue: Cue) -> Self {
+        Self {
+            ends: Ends::WhenKilled,
+            killed_on: Some(cue),
+            ..self
+        }
     }
 
     pub(crate) fn says(mut self, what: impl Into<String>) -> Self {
@@ -96,9 +119,19 @@ impl Case {
             what: what.into(),
             server,
             clients: vec![client],
+            at_once: false,
             ready,
             quick: false,
-            seconds: 30,
+            seconds: 120,
+        }
+    }
+
+    /// So many clients of the same kind, all at once.
+    pub(crate) fn at_once(self, count: usize) -> Self {
+        Self {
+            clients: vec![self.clients[0].clone(); count],
+            at_once: true,
+            ..self
         }
     }
 

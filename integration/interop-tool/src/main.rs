@@ -6,6 +6,8 @@
 mod agent;
 mod case;
 mod cases;
+mod classic;
+mod pace;
 mod process;
 mod remote;
 mod run;
@@ -14,7 +16,7 @@ use std::{env, process::ExitCode, time::Instant};
 
 use clap::Parser;
 
-type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
+type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
 /// Run the example programs against the C programs of the same names; to be run on both hosts of the lab
 #[derive(Parser)]
@@ -25,11 +27,23 @@ struct Options {
     /// Only the cases of this program
     #[arg(long, value_name = "PROGRAM")]
     only: Option<String>,
+    /// Only the cases whose description has this in it
+    #[arg(long, value_name = "TEXT")]
+    what: Option<String>,
+    /// Be a peer of rc_example instead, with a buffer of so many bytes
+    #[arg(long, value_name = "BYTES")]
+    classic: Option<usize>,
+    /// With --classic: the server. Without it this is the server
+    #[arg(requires = "classic")]
+    server: Option<String>,
 }
 
 fn main() -> ExitCode {
     let options = Options::parse();
     let result = match env::var("LAB_HOST").as_deref() {
+        _ if let Some(len) = options.classic => {
+            classic::play(len, options.server.as_deref()).map(|()| true)
+        }
         Ok("a") => compare(&options),
         Ok("b") => agent::serve().map(|()| true),
         _ => Err("LAB_HOST is neither a nor b: run it with integration/interop".into()),
@@ -53,12 +67,20 @@ fn compare(options: &Options) -> Result<bool> {
                 .only
                 .as_deref()
                 .is_none_or(|only| only == case.program)
+            && options
+                .what
+                .as_deref()
+                .is_none_or(|what| case.what.contains(what))
     };
     let cases: Vec<_> = cases::all().into_iter().filter(wanted).collect();
     if cases.is_empty() {
         return Err("there is no such case".into());
     }
     let mut agent = remote::Agent::connect(&place.server)?;
+    println!(
+        "interop: all takes {:.1} times as long as on an idle machine",
+        pace::slowness()?
+    );
     let mut rows = Vec::new();
     let mut failed = 0;
     for case in &cases {

@@ -11,11 +11,11 @@ use crate::{
     Result,
     agent::{PORT, line},
     case::Ready,
-    process::Ended,
+    process::{Ended, Heard},
 };
 
-/// How long the agent may take to start.
-const START_LIMIT: Duration = Duration::from_secs(30);
+/// How long the agent may take to start: a program that does nothing else, and there may be much else.
+const START_LIMIT: Duration = Duration::from_secs(300);
 
 #[derive(Debug)]
 pub(crate) struct Agent {
@@ -62,6 +62,12 @@ impl Agent {
             "ready" | "ended" => Ok(()),
             _ => Err(format!("the server is not ready: {kind} {port}").into()),
         }
+    }
+
+    /// Waits until the server has printed this.
+    pub(crate) fn hear(&mut self, text: &str, limit: Duration) -> Result<Heard> {
+        let answer = self.ask(&format!("hear {} {text}", limit.as_millis()))?;
+        Heard::from_str(&answer).ok_or_else(|| "host b's agent answers nonsense".into())
     }
 
     /// Waits for the server's end, and kills it when that takes longer than `limit`.

@@ -2,8 +2,9 @@ use std::{fmt::Write, time::Duration};
 
 use crate::{
     Result,
-    case::{Case, Ends, Place, Side},
-    process::{Ended, Process},
+    case::{Case, Cue, Ends, Place, Side},
+    pace,
+    process::{Ended, Heard, Process},
     remote::Agent,
 };
 
@@ -12,25 +13,36 @@ const A_MOMENT: Duration = Duration::from_millis(200);
 
 /// Runs a case. Whatever it started has ended then.
 pub(crate) fn run(case: &Case, place: &Place, agent: &mut Agent) -> Result<()> {
-    let limit = Duration::from_secs(case.seconds);
+    let limit = pace::bound(case.seconds)?;
     agent.start(&place.argv(&case.server), case.ready)?;
-    let mut clients = Vec::new();
-    for client in &case.clients {
-        let ended = Process::start(&place.argv(client)).and_then(|process| process.finish(limit));
-        clients.push((client, ended));
-    }
-    let patience = if case.server.ends == Ends::WhenKilled {
-        A_MOMENT
-    } else {
-        limit
+    let mut stage = Stage {
+        case,
+        agent,
+        limit,
+        server: None,
+        problems: String::new(),
     };
-    let server = agent.finish(patience)?;
-
-    let mut problems = String::new();
-    let mut sides = vec![("server", &case.server, server)];
-    for (client, ended) in clients {
-        sides.push(("client", client, ended?));
+    let start = |client| Process::start(&place.argv(client));
+    let mut clients = Vec::new();
+    if case.at_once {
+        let started: Result<Vec<_>> = case.clients.iter().map(start).collect();
+        for (client, process) in case.clients.iter().zip(started?) {
+            clients.push((client, stage.client(client, process)?));
+        }
+    } else {
+        for client in &case.clients {
+            clients.push((client, stage.client(client, start(client)?)?));
+        }
     }
+    let server = stage.server()?;
+    let mut problems = stage.problems;
+
+    let mut sides = vec![("server", &case.server, server)];
+    sides.extend(
+        clients
+            .into_iter()
+            .map(|(side, ended)| ("client", side, ended)),
+    );
     for (name, side, ended) in &sides {
         if let Err(problem) = check(side, ended) {
             writeln!(problems, "  the {name} {problem}")?;
@@ -50,6 +62,72 @@ pub(crate) fn run(case: &Case, place: &Place, agent: &mut Agent) -> Result<()> {
         }
     }
     Err(problems.into())
+}
+
+/// A case that runs.
+struct Stage<'a> {
+    case: &'a Case,
+    agent: &'a mut Agent,
+    limit: Duration,
+    /// How the server ended, if it has to end before its clients do.
+    server: Option<Ended>,
+    problems: String,
+}
+
+impl Stage<'_> {
+    /// Waits for a client's end; kills it, or the server, on cue.
+    fn client(&mut self, client: &Side, mut process: Process) -> Result<Ended> {
+        if let Some(cue) = &self.case.server.killed_on {
+            let heard = match cue {
+                Cue::OfItself(text) => self.agent.hear(text, self.limit)?,
+                Cue::OfTheOther(text) => process.hear(text, self.limit),
+            };
+            self.note("server", cue, heard)?;
+            self.server = Some(self.agent.finish(Duration::ZERO)?);
+        }
+        match (&client.killed_on, client.ends) {
+            (None, Ends::Well | Ends::Badly | Ends::Somehow) => process.finish(self.limit),
+            (None, Ends::WhenKilled) => {
+                // There is nothing more to come of it when its server has ended.
+                self.server = Some(self.agent.finish(self.limit)?);
+                process.finish(Duration::ZERO)
+            }
+            (Some(cue), _) => {
+                let heard = match cue {
+                    Cue::OfItself(text) => process.hear(text, self.limit),
+                    Cue::OfTheOther(text) => self.agent.hear(text, self.limit)?,
+                };
+                self.note("client", cue, heard)?;
+                process.finish(Duration::ZERO)
+            }
+        }
+    }
+
+    fn note(&mut self, who: &str, cue: &Cue, heard: Heard) -> Result<()> {
+        if heard != Heard::Said {
+            writeln!(
+                self.problems,
+                "  nobody said {cue:?}, on which the {who} is killed"
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the server's end.
+    fn server(&mut self) -> Result<Ended> {
+        if let Some(ended) = self.server.take() {
+            return Ok(ended);
+        }
+        let side = &self.case.server;
+        if side.ends != Ends::WhenKilled {
+            return self.agent.finish(self.limit);
+        }
+        for text in &side.says {
+            // Whether it has is looked at later.
+            self.agent.hear(text, self.limit)?;
+        }
+        self.agent.finish(A_MOMENT)
+    }
 }
 
 fn check(side: &Side, ended: &Ended) -> Result<(), String> {

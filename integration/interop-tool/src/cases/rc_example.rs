@@ -2,21 +2,24 @@ use crate::case::{Case, Ends, Ready, Side, Who};
 
 const PORT: Ready = Ready::Tcp(19875);
 
-/// The original is not among Debian's programs, so ours meets itself, and some that do not keep to the protocol.
+/// The original is not among Debian's programs, so ours meets itself, a counterpart by hand, and some that do not keep to the protocol.
 pub(crate) fn cases() -> Vec<Case> {
     let ours = |options: &str| Side::new(Who::Rust, "rc_example", options);
     let bash = |line: &str| Side::new(Who::C, "bash", &format!("-c {line}")).ends(Ends::Somehow);
-    let case = |what, server, client| Case::new("rc_example", what, PORT, server, client);
-    let talk = |what, both: &str, server: &str| {
+    let classic = |len: usize, server: &str| {
+        Side::new(Who::Rust, "interop", &format!("--classic {len} {server}"))
+    };
+    let case = |what: &str, server, client| Case::new("rc_example", what, PORT, server, client);
+    let talk = |what: &str, both: &str, server: &str| {
         case(
             what,
-            ours(both).says("server buffer: \"RDMA write operation\""),
+            ours(both).says("server buffer: \"WRITE operation\""),
             ours(&format!("{both} {server}"))
-                .says("Message is: \"SEND operation      \"")
-                .says("server's buffer: \"RDMA read operation \""),
+                .says("Message is: \"SEND operation \"")
+                .says("server's buffer: \"READ operation \""),
         )
     };
-    vec![
+    let mut cases = vec![
         talk("as it comes", "", "{server}").quick(),
         talk("TCP over IPv6", "", "{server6}"),
         talk("device, port, GID index", "-d rxe0 -i 1 -g 0", "{server}"),
@@ -53,5 +56,43 @@ pub(crate) fn cases() -> Vec<Case> {
                 .says("closed before it had sent where its buffer is"),
             bash("head${IFS}-c33${IFS}/dev/zero>/dev/tcp/{server}/19875"),
         ),
-    ]
+    ];
+    for len in [16, 18, 21, 300] {
+        let text = |whole: &str| whole[..whole.len().min(len)].to_owned();
+        cases.push(case(
+            &format!("a client with a buffer of {len} bytes"),
+            ours("").says(format!(
+                "server buffer: \"{}\"",
+                text("RDMA write operation")
+            )),
+            classic(len, "{server}")
+                .says("Message is: 'SEND operation '")
+                .says("server's buffer: 'READ operation '"),
+        ));
+        cases.push(case(
+            &format!("a server with a buffer of {len} bytes"),
+            classic(len, "").says("server buffer: 'WRITE operation'"),
+            ours("{server}")
+                .says("Message is: \"SEND operation \"")
+                .says(format!(
+                    "server's buffer: \"{}\"",
+                    text("RDMA read operation ")
+                )),
+        ));
+    }
+    cases.push(case(
+        "a client whose buffer is too short",
+        ours("")
+            .ends(Ends::Badly)
+            .says("less room than the 16 bytes of this message"),
+        classic(8, "{server}").ends(Ends::Badly),
+    ));
+    cases.push(case(
+        "a server whose message is too long",
+        classic(5000, "").ends(Ends::Badly),
+        ours("{server}")
+            .ends(Ends::Badly)
+            .says("longer than the 4096 bytes that there is room for"),
+    ));
+    cases
 }

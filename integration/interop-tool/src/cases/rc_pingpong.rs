@@ -69,7 +69,15 @@ pub(crate) fn cases() -> Vec<Case> {
 
 fn bad_input() -> Vec<Case> {
     let ours = |options: &str| side(Who::Rust, options).ends(Ends::Badly);
-    let bash = |line: &str| Side::new(Who::C, "bash", &format!("-c {line}")).ends(Ends::Somehow);
+    let bash = |line: &str| {
+        let mut side = Side::new(Who::C, "bash", "-c").ends(Ends::Somehow);
+        side.argv.push(line.into());
+        side
+    };
+    let other = |kind: &str, options: &str| {
+        let program = format!("ibv_{kind}_pingpong");
+        Side::new(Who::C, &program, &format!("-g 1 {options}"))
+    };
     let case = |what, server, client| Case::new("rc_pingpong", what, PORT, server, client);
     // Soft-RoCE lacks each of these.
     let lacking = |option: &'static str, capability| {
@@ -116,12 +124,54 @@ fn bad_input() -> Vec<Case> {
         case(
             "a client that sends zeros",
             ours("").says("is no address"),
-            bash("head${IFS}-c52${IFS}/dev/zero>/dev/tcp/{server}/18515"),
+            bash("head -c52 /dev/zero >/dev/tcp/{server}/18515"),
         ),
         case(
             "a client that sends less than an address",
             ours("").says("closed before it had sent its address"),
-            bash("head${IFS}-c20${IFS}/dev/zero>/dev/tcp/{server}/18515"),
+            bash("head -c20 /dev/zero >/dev/tcp/{server}/18515"),
+        ),
+        case(
+            "a client that is no such program",
+            ours("").says("GET / HTTP/1.1").says("ibv_rc_pingpong"),
+            bash("echo GET / HTTP/1.1 >/dev/tcp/{server}/18515"),
+        ),
+        case(
+            "a client that sends a byte now and then",
+            ours("").says("did not send its address within 30s"),
+            bash("while sleep 1 && echo; do :; done >/dev/tcp/{server}/18515"),
+        ),
+        case(
+            "a client with an unreliable connection",
+            ours("").says("ibv_uc_pingpong"),
+            other("uc", "{server}").ends(Ends::WhenKilled),
+        ),
+        case(
+            "a client without a connection",
+            ours("-e").says("ibv_ud_pingpong"),
+            other("ud", "{server}").ends(Ends::WhenKilled),
+        ),
+        case(
+            "a client with shared receives",
+            ours("").says("where \"done\" is expected"),
+            other("srq", "{server}").ends(Ends::Somehow),
+        ),
+        case(
+            "a server with an unreliable connection",
+            other("uc", "").ends(Ends::WhenKilled),
+            ours("{server}").says("ibv_uc_pingpong"),
+        ),
+        case(
+            "a server without a connection",
+            other("ud", "").ends(Ends::WhenKilled),
+            ours("{server}").says("ibv_ud_pingpong"),
+        ),
+        case(
+            "a server with shared receives",
+            other("srq", "").ends(Ends::WhenKilled),
+            ours("{server}")
+                .says("expected are 52 bytes, 0 came")
+                .says("siblings"),
         ),
         case(
             "the client's messages are longer",

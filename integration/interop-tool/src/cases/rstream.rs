@@ -1,4 +1,4 @@
-use crate::case::{Case, Ends, PAIRS, Ready, Side, Who};
+use crate::case::{Case, Cue, Ends, PAIRS, Ready, Side, Who};
 
 const CM: Ready = Ready::Cm(7471);
 const TCP: Ready = Ready::Tcp(7471);
@@ -71,7 +71,7 @@ pub(crate) fn cases() -> Vec<Case> {
         ] {
             let serving = side(server, &format!("{both} {from}")).says("custom");
             let asking = side(client, &format!("{both} -s {to}")).says("custom");
-            let case = Case::new("rstream", what, ready, serving, asking).seconds(60);
+            let case = Case::new("rstream", what, ready, serving, asking);
             let quick = ["one test, checked", "64 KiB, checked", "IPv6"];
             cases.push(if quick.contains(&what) {
                 case.quick()
@@ -137,24 +137,51 @@ fn bad_input() -> Vec<Case> {
             // It is not told that its client is gone.
             Side::new(Who::C, "rdma_server", "-p 7471").ends(Ends::WhenKilled),
             ours("-s {server}").says("no rsocket"),
-        )
-        .seconds(5),
+        ),
         case(
             "the server expects more",
             ours("-S 1000 -C 10").says("must be the same"),
-            // Each waits for the other then.
+            // Each waits for the other then, and ours not for ever.
             side(Who::C, "-S 1000 -C 5 -s {server}").ends(Ends::WhenKilled),
-        )
-        .seconds(5),
+        ),
         case(
             "a client that is killed",
             ours("").says("must be the same"),
-            Side::new(Who::C, "timeout", "-s KILL 1 rstream -s {server}").ends(Ends::Somehow),
+            side(Who::C, "-s {server}").killed_on(Cue::OfTheOther("64_lat")),
         ),
         case(
             "a server that is killed",
-            Side::new(Who::C, "timeout", "-s KILL 2 rstream").ends(Ends::Somehow),
+            side(Who::C, "").killed_on(Cue::OfTheOther("64_lat")),
             ours("-s {server}").says("must be the same"),
+        ),
+        Case::new(
+            "rstream",
+            "a client of endpoints",
+            CM,
+            ours("").ends(Ends::WhenKilled),
+            Side::new(Who::Rust, "cm_client", "{server}:7471")
+                .ends(Ends::Badly)
+                .says("speaks the protocol of rsockets"),
+        ),
+        Case::new(
+            "rstream",
+            "a client of endpoints at the C program",
+            CM,
+            side(Who::C, "").ends(Ends::WhenKilled),
+            Side::new(Who::Rust, "cm_client", "{server}:7471")
+                .ends(Ends::Badly)
+                .says("speaks another protocol")
+                .says("rdmsg::rsocket::Stream"),
+        ),
+        case(
+            "a server of endpoints",
+            Side::new(Who::Rust, "cm_server", "{server}:7471").ends(Ends::WhenKilled),
+            ours("-s {server}").says("speaks to endpoints, not to rsockets"),
+        ),
+        case(
+            "a client of IPv6 at a server of IPv4",
+            ours("-b {server}").ends(Ends::WhenKilled),
+            ours("-s {server6}").says("the other of IPv4 and IPv6"),
         ),
         case(
             "a size that is none",
