@@ -12,7 +12,7 @@ const USUAL: Duration = Duration::from_millis(60);
 /// Times that it is done: the worst counts.
 const TRIES: u32 = 3;
 /// No machine on which anything works is slower by more.
-const SLOWEST: f64 = 30.0;
+const SLOWEST: f64 = 10.0;
 
 /// By how much longer everything takes here than on an idle machine; at least 1.
 pub(crate) fn slowness() -> Result<f64> {
