@@ -232,9 +232,9 @@ impl Connections {
                     id.ok_or("it has no connection")?.disconnect()?;
                 }
             }
-            CmEventType::REJECTED => {
-                return Err(why_rejected(&event).into());
-            }
+            // Of one that has ended already, a while ago.
+            CmEventType::TIMEWAIT_EXIT => {}
+            CmEventType::REJECTED => return Err(why_rejected(&event).into()),
             other => return Err(format!("event: {other}, {}", event.cm_status()).into()),
         }
         Ok(())
