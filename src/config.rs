@@ -141,6 +141,14 @@ pub struct Config {
     ///
     /// 1 to 65535, default 128.
     pub backlog: u16,
+
+    /// Have a listener on one address bind itself again when it lost its RDMA device or its address: it tries after 100 ms first, then
+    /// less and less often, up to every 2 s, until it succeeds or is dropped, and shows nothing of it but
+    /// in the log. Connections end all the same. A listener on all addresses (`0.0.0.0`, `[::]`) needs none of it: it takes requests on whatever
+    /// devices there are.
+    ///
+    /// Default `false`: the listener ends with [`Error::ListenerEnded`].
+    pub rebind: bool,
 }
 
 /// How a thread waits for completions. It is the waiting thread itself that polls; no other thread stands in between.
@@ -188,6 +196,7 @@ impl Default for Config {
             ack_timeout: Some(14),
             polling: Polling::default(),
             backlog: 128,
+            rebind: false,
         }
     }
 }

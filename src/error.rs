@@ -191,7 +191,9 @@ pub enum Error {
     },
 
     /// A listener can go on no longer: its device is gone, or its address. It stays so; bind a new one.
-    #[error("the listener on {address} has ended: {reason}. Bind again when the device is back")]
+    #[error(
+        "the listener on {address} has ended: {reason}. Bind again when the device is back, or set rebind in its Config"
+    )]
     ListenerEnded {
         /// The address that was listened on.
         address: SocketAddr,

@@ -189,6 +189,13 @@
 //! it sent before still arrives. Programs that say "I am done" and go on receiving say so in a message. However a connection ends, each side learns it once, after all messages, with the first cause:
 //! [`CloseReason`]. A peer that vanishes is noticed by a failing send, or by [keepalive](Config::keepalive_interval) where nothing is sent.
 //!
+//! A device that is removed ends the connections and listeners on it, and may come back under its own name or another: nothing of a process that was told
+//! of it keeps the device. A listener on all addresses goes on with whatever devices there are; one on a single address ends, or binds itself
+//! again ([`Config::rebind`]). Connecting again is the application's affair. What an application still holds delays the
+//! removal, as long as the driver waits for its users: messages that were received, buffers and regions are the device's as well. And a device that was used, but
+//! on which there is neither a connection nor a listener on its address when it is removed, is let go of only when the process
+//! connects or listens again while there is another.
+//!
 //! # When the process ends
 //!
 //! A return from `main`, and `exit(3)` (`std::process::exit`), first close what is open, as [`Engine::shutdown`] does, and wait for that. So

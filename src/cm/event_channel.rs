@@ -13,9 +13,9 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
 
-use super::{CmEvent, Devices};
+use super::{CmEvent, Devices, devices::WeakDevices};
 use crate::{
-    status::OsError,
+    status::{CmEventType, OsError},
     sys::{self, cvt, cvt_ptr, ffi},
     verbs::Context,
 };
@@ -35,8 +35,8 @@ struct Inner {
     /// Taken by whoever reads an event and by whoever calls something on an id of this channel: librdmacm writes into the id
     /// while it reads an event, under no lock of its own that an id's other users would take. No other lock is taken under it.
     lock: Mutex<()>,
-    /// The devices as they were when an id's was last looked for in vain: asking librdmacm for them anew takes a while.
-    devices: Mutex<Option<Devices>>,
+    /// The devices of ids that were looked for, while somebody uses them: asking librdmacm for them anew takes a while.
+    devices: Mutex<Vec<WeakDevices>>,
 }
 
 // SAFETY: the structure behind the pointer is only read, and what librdmacm does through it happens under `lock`.
@@ -89,6 +89,14 @@ impl EventChannel {
         }
         // SAFETY: the call succeeded, so it is an event that is ours until it is acknowledged, of an id of this channel.
         let event = unsafe { CmEvent::copy(raw, self) };
+        if event.event() == CmEventType::DEVICE_REMOVAL {
+            // SAFETY: as above.
+            let id = unsafe { (*raw).id };
+            // SAFETY: the event's id exists, and is not destroyed while the lock is held.
+            let device = unsafe { (*id).verbs };
+            // SAFETY: as above.
+            unsafe { Devices::removed(device) };
+        }
         // SAFETY: it is acknowledged once, and the copy does not point into it.
         let ret = unsafe { ffi::rdma_ack_cm_event(raw) };
         // Before an error can drop the event, and the id in it: destroying that takes the lock.
@@ -115,22 +123,24 @@ impl EventChannel {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The device behind the pointer that an id of this channel has.
-    ///
-    /// The list that is kept for the next time holds its devices, so no other device can come to have the address of one of them.
+    /// The device behind the pointer that an id of this channel has. It holds that device and no other.
     pub(super) fn device(&self, raw: *mut ffi::ibv_context) -> Result<Option<Context>, OsError> {
         let mut devices = self
             .inner
             .devices
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = devices.as_ref().and_then(|devices| devices.find(raw)) {
+        // What somebody uses stays open, so no other device can come to have its address.
+        let used = devices.iter().filter_map(WeakDevices::upgrade);
+        if let Some(found) = used.filter_map(|used| used.find(raw)).next() {
             return Ok(Some(found));
         }
-        let fresh = Devices::get()?;
-        let found = fresh.find(raw);
-        *devices = Some(fresh);
-        Ok(found)
+        let Some(device) = Devices::only(raw)? else {
+            return Ok(None);
+        };
+        devices.retain(|other| other.upgrade().is_some());
+        devices.push(device.downgrade());
+        Ok(device.find(raw))
     }
 
     /// Whether an event waits to be read.

@@ -11,6 +11,7 @@ mod exit;
 mod hand;
 mod in_flight;
 mod link;
+mod listening;
 mod mailbox;
 mod operations;
 mod peers;

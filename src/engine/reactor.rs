@@ -21,6 +21,7 @@ use super::{
     entry::{Entry, Waiter, set_ack_timeout},
     exit::{self, Registration},
     link::{Link, Progress},
+    listening::{self, Listening},
     mailbox::{Command, Mailbox},
     peers::Peers,
     timers::Timers,
@@ -51,7 +52,7 @@ pub(super) struct Reactor {
     channel: EventChannel,
     mailbox: Arc<Mailbox>,
     links: HashMap<u64, Entry>,
-    listeners: HashMap<u64, ListenerEntry>,
+    listeners: HashMap<u64, Listening>,
     domains: Domains,
     timers: Timers,
     /// Connections that threads of the application poll, each with its count of polls at the last round.
@@ -74,23 +75,6 @@ pub(super) struct Reactor {
     past: EngineStatistics,
     /// Last, so that the process does not end before everything above is gone.
     registration: Registration,
-}
-
-struct ListenerEntry {
-    /// Listens for as long as it is there.
-    _id: CmId,
-    local: SocketAddr,
-    config: Config,
-    requests: Sender<Request>,
-    backlog: Arc<Backlog>,
-    engine: Engine,
-}
-
-impl Drop for ListenerEntry {
-    /// However it ends, whoever waits for its connections learns of it.
-    fn drop(&mut self) {
-        self.backlog.finish(Error::EngineShutDown);
-    }
 }
 
 impl Reactor {
@@ -157,6 +141,8 @@ impl Reactor {
                     entry.link.catch_up();
                     entry.link.with_core(|core| core.handle_timeout(now));
                     self.serve(key);
+                } else {
+                    self.listen_again(key);
                 }
             }
             for key in std::mem::take(&mut self.unfinished) {
@@ -208,7 +194,10 @@ impl Reactor {
                 };
                 let _ = reply.send(result);
             }
-            Command::Unlisten(key) => drop(self.listeners.remove(&key)),
+            Command::Unlisten(key) => {
+                self.timers.set(key, None);
+                self.listeners.remove(&key);
+            }
             Command::Connect {
                 address,
                 config,
@@ -268,30 +257,15 @@ impl Reactor {
         engine: Engine,
     ) -> Result<Bound, Error> {
         let key = self.new_key();
-        let listen = || {
-            let mut id = CmId::new(&self.channel, PortSpace::TCP, key)?;
-            id.set_reuseaddr(true)?;
-            id.bind_addr(address)?;
-            id.listen(i32::from(config.backlog))?;
-            Ok(id)
-        };
-        let id = listen().map_err(|error| Error::from_bind(address, error))?;
+        let id = listening::bind(&self.channel, key, address, config.backlog)
+            .map_err(|error| Error::from_bind(address, error))?;
         if !id.has_device() {
             Error::from_bound_to_none(address)?;
         }
         let local = id.local_addr().unwrap_or(address);
         log::info!("listener {key} on {local}");
-        self.listeners.insert(
-            key,
-            ListenerEntry {
-                _id: id,
-                local,
-                config,
-                requests,
-                backlog,
-                engine,
-            },
-        );
+        let listening = Listening::new(id, local, config, requests, backlog, engine);
+        self.listeners.insert(key, listening);
         Ok(Bound { key, local })
     }
 
@@ -452,13 +426,29 @@ impl Reactor {
             CmEventType::ADDR_CHANGE => CloseReason::AddressChanged,
             other => return log::warn!("listener {key}: {other}: ignored"),
         };
+        let Some(listener) = self.listeners.get_mut(&key) else {
+            return;
+        };
+        let address = listener.local;
+        if listener.config.rebind {
+            log::warn!("listener {key} on {address}: {reason}; it is bound again when it can be");
+            let at = Instant::now() + listener.lose();
+            return self.timers.set(key, Some(at));
+        }
+        log::error!("listener {key} on {address} has ended: {reason}");
+        listener
+            .backlog
+            .finish(Error::ListenerEnded { address, reason });
         // With its id, which the device waits for.
-        if let Some(listener) = self.listeners.remove(&key) {
-            let address = listener.local;
-            log::error!("listener {key} on {address} has ended: {reason}");
-            listener
-                .backlog
-                .finish(Error::ListenerEnded { address, reason });
+        self.listeners.remove(&key);
+    }
+
+    /// It may be time to bind a listener again.
+    fn listen_again(&mut self, key: u64) {
+        if let Some(listener) = self.listeners.get_mut(&key)
+            && let Some(wait) = listener.try_again(&self.channel, key)
+        {
+            self.timers.set(key, Some(Instant::now() + wait));
         }
     }
 

@@ -1,15 +1,17 @@
-//! A device that is taken away while it is in use: a second one of software RoCE, made for this. In a program of its own, because what
-//! is left of it goes when the process ends.
+//! A device that is taken away while it is in use, and comes back: a second one of software RoCE, made for this, and the only one that
+//! there is.
 
 use std::{
-    os::unix::process::CommandExt,
-    process::{Command, Stdio},
+    fs,
+    net::SocketAddr,
+    path::Path,
+    process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
 use device::{Lab, Watchdog};
-use rdmsg::{CloseReason, Config, Endpoint, Engine, Error, Listener};
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -27,6 +29,20 @@ fn run(line: &str) {
     );
 }
 
+/// Starts what takes as long as the device is in use.
+fn start(line: &str) -> Child {
+    Command::new("sh")
+        .args(["-c", line])
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// The kernel has let the device go: nobody has it open any more. The watchdog bounds the wait.
+fn ends(mut child: Child) {
+    assert!(child.wait().unwrap().success());
+}
+
 /// Listens on an address of a device that has just been made, which takes a moment.
 fn bind(address: &str, engine: &Engine) -> Listener {
     let deadline = Instant::now() + PATIENCE;
@@ -38,71 +54,204 @@ fn bind(address: &str, engine: &Engine) -> Listener {
     }
 }
 
+fn pair(listener: &Listener, engine: &Engine) -> (Endpoint, Endpoint) {
+    let address = listener.local_addr();
+    let connector = Connector::new().engine(engine);
+    let client = thread::spawn(move || connector.connect(address).unwrap());
+    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let client = client.join().unwrap();
+    client.send(b"hello").unwrap();
+    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"hello");
+    (client, server)
+}
+
+fn is_removed(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::ListenerEnded {
+            reason: CloseReason::DeviceRemoved,
+            ..
+        }
+    )
+}
+
 #[test]
-fn a_device_that_is_removed_ends_its_listener_and_its_connections() {
+fn a_device_that_is_removed_ends_its_listener_and_its_connections_and_may_come_back() {
     let _watchdog = Watchdog::new(
-        "a_device_that_is_removed_ends_its_listener_and_its_connections",
-        120,
+        "a_device_that_is_removed_ends_its_listener_and_its_connections_and_may_come_back",
+        240,
     );
     let elsewhere = Listener::bind(Lab::get().at(0)).unwrap();
+    // It holds no other device than its own.
+    let other = pair(&elsewhere, &Engine::shared().unwrap());
     run("ip link add going0 type dummy");
     run("ip address add 10.98.0.1/24 dev going0");
     run("ip link set going0 up");
     run("rdma link add rxe_going type rxe netdev going0");
 
     let engine = Engine::new().unwrap();
-    let waiting = bind("10.98.0.1:7980", &engine);
-    let listener = bind("10.98.0.1:7981", &engine);
-    let address = listener.local_addr();
-    let client = thread::spawn(move || Endpoint::connect(address).unwrap());
-    let server = listener.accept_timeout(PATIENCE).unwrap();
-    let client = client.join().unwrap();
-    client.send(b"hello").unwrap();
-    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"hello");
+    for (name, next) in [
+        ("rxe_going", "rxe_going"),
+        ("rxe_going", "rxe_other"),
+        ("rxe_other", "rxe_going"),
+    ] {
+        let waiting = bind("10.98.0.1:7980", &engine);
+        let listener = bind("10.98.0.1:7981", &engine);
+        let (client, server) = pair(&listener, &engine);
+        let waiter = thread::spawn(move || waiting.accept_timeout(PATIENCE).unwrap_err());
+        let deleting = start(&format!("exec rdma link delete {name}"));
 
-    let waiter = thread::spawn(move || waiting.accept_timeout(PATIENCE).unwrap_err());
-    // The kernel waits for all that used the device, and librdmacm keeps it open until this process ends: nobody can wait for this.
-    #[expect(clippy::zombie_processes, reason = "it ends after this process")]
-    let _deleting = Command::new("sh")
-        .args(["-c", "rdma link delete rxe_going; ip link delete going0"])
-        .stdin(Stdio::null())
-        .process_group(0)
-        .spawn()
-        .unwrap();
-
-    let ends = [
-        waiter.join().unwrap(),
-        listener.accept_timeout(PATIENCE).unwrap_err(),
-        listener.try_accept().unwrap_err(),
-    ];
-    for error in ends {
-        assert!(
-            matches!(
-                error,
-                Error::ListenerEnded {
-                    reason: CloseReason::DeviceRemoved,
-                    ..
-                }
-            ),
-            "{error:?}"
-        );
-        assert!(
-            error.to_string().ends_with(
-                "has ended: the RDMA device was removed. Bind again when the device is back"
-            ),
-            "{error}"
-        );
+        let errors = [
+            waiter.join().unwrap(),
+            listener.accept_timeout(PATIENCE).unwrap_err(),
+            listener.try_accept().unwrap_err(),
+        ];
+        for error in errors {
+            assert!(is_removed(&error), "{error}");
+            assert!(
+                error.to_string().ends_with(
+                    "has ended: the RDMA device was removed. Bind again when the device is back, or set rebind in its Config"
+                ),
+                "{error}"
+            );
+        }
+        for endpoint in [&client, &server] {
+            let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+            // The queue pair may fail before the connection manager says why.
+            assert!(matches!(end, Error::Disconnected(_)), "{end:?}");
+        }
+        // The handles are still there, and the engine runs.
+        ends(deleting);
+        drop((client, server, listener));
+        run(&format!("rdma link add {next} type rxe netdev going0"));
     }
-    for endpoint in [&client, &server] {
-        let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
-        // The queue pair may fail before the connection manager says why.
-        assert!(matches!(end, Error::Disconnected(_)), "{end:?}");
-    }
-    drop((client, server, listener));
+    let back = bind("10.98.0.1:7981", &engine);
+    pair(&back, &engine);
+    drop(back);
     engine.shutdown();
 
-    let address = elsewhere.local_addr();
-    let client = thread::spawn(move || Endpoint::connect(address).unwrap());
-    elsewhere.accept_timeout(PATIENCE).unwrap();
-    client.join().unwrap();
+    other.0.send(b"all along").unwrap();
+    assert_eq!(*other.1.recv_timeout(PATIENCE).unwrap(), *b"all along");
+    pair(&elsewhere, &Engine::shared().unwrap());
+    ends(start("rdma link delete rxe_going && ip link delete going0"));
+}
+
+/// Connects to an address that comes back, when it does.
+fn connect_when_back(address: SocketAddr, engine: &Engine) -> Endpoint {
+    let deadline = Instant::now() + PATIENCE;
+    let connector = Connector::new().engine(engine);
+    loop {
+        match connector.connect(address) {
+            Ok(client) => return client,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_listener_that_is_to_binds_itself_again() {
+    let _watchdog = Watchdog::new("a_listener_that_is_to_binds_itself_again", 240);
+    let _elsewhere = Lab::get();
+    run("ip link add again0 type dummy");
+    run("ip address add 10.97.0.1/24 dev again0");
+    run("ip link set again0 up");
+    run("rdma link add rxe_again type rxe netdev again0");
+    let engine = Engine::new().unwrap();
+    drop(bind("10.97.0.1:7984", &engine));
+    let mut config = Config::default();
+    config.rebind = true;
+    let listener = Listener::bind_with("10.97.0.1:7984", &config, &engine).unwrap();
+    thread::scope(|scope| {
+        for name in ["rxe_again", "rxe_again", "rxe_renamed"] {
+            let server = scope.spawn(|| listener.accept_timeout(2 * PATIENCE).unwrap());
+            let client = connect_when_back(listener.local_addr(), &engine);
+            let server = server.join().unwrap();
+            client.send(b"hello").unwrap();
+            assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"hello");
+            let old = fs::read_dir("/sys/class/infiniband")
+                .unwrap()
+                .filter_map(|entry| entry.unwrap().file_name().into_string().ok())
+                .find(|other| ["rxe_again", "rxe_renamed"].contains(&&**other))
+                .unwrap();
+            ends(start(&format!("exec rdma link delete {old}")));
+            assert!(client.recv_timeout(PATIENCE).is_err());
+            assert!(
+                listener.try_accept().unwrap().is_none(),
+                "it has not ended, and nobody comes"
+            );
+            run(&format!("rdma link add {name} type rxe netdev again0"));
+        }
+        // Without its address nobody comes, and with it everybody.
+        run("ip address del 10.97.0.1/24 dev again0");
+        run("ip address add 10.97.0.1/24 dev again0");
+        let server = scope.spawn(|| listener.accept_timeout(2 * PATIENCE).unwrap());
+        let client = connect_when_back(listener.local_addr(), &engine);
+        client.close().unwrap();
+        drop(server.join().unwrap());
+    });
+    drop(listener);
+    engine.shutdown();
+    ends(start(
+        "rdma link delete rxe_renamed && ip link delete again0",
+    ));
+}
+
+/// What the host's only device is made on.
+fn interface(lab: &Lab) -> String {
+    let folder = Path::new("/sys/class/infiniband").join(&lab.device);
+    let name = fs::read_to_string(folder.join("parent"))
+        .expect("the device is made of software, and may be made again");
+    name.trim().to_owned()
+}
+
+#[test]
+#[ignore = "takes the host's only device away: integration/test runs it in a machine of its own"]
+fn the_only_device_may_be_removed_and_come_back() {
+    let _watchdog = Watchdog::new("the_only_device_may_be_removed_and_come_back", 240);
+    let lab = Lab::get();
+    let devices = fs::read_dir("/sys/class/infiniband").unwrap();
+    assert_eq!(devices.count(), 1, "{} is the only one", lab.device);
+    let interface = interface(&lab);
+    let add = |name: &str| run(&format!("rdma link add {name} type rxe netdev {interface}"));
+    let at = |port| lab.at(port).to_string();
+
+    let engine = Engine::new().unwrap();
+    // All addresses, whatever devices there are: it goes on.
+    let wide = Listener::bind_with("0.0.0.0:7983", &Config::default(), &engine).unwrap();
+    let to_wide = Connector::new().engine(&engine);
+    let through_wide = || {
+        let (connector, address) = (to_wide.clone(), lab.at(7983));
+        let client = thread::spawn(move || connector.connect(address).unwrap());
+        let server = wide.accept_timeout(PATIENCE).unwrap();
+        (client.join().unwrap(), server)
+    };
+    for (name, next) in [
+        (&*lab.device, &*lab.device),
+        (&*lab.device, "rxe_other"),
+        ("rxe_other", &*lab.device),
+    ] {
+        let listener = bind(&at(7982), &engine);
+        let (client, server) = pair(&listener, &engine);
+        // What a kept message lies in is the device's as well.
+        client.send(b"kept").unwrap();
+        let kept = server.recv_timeout(PATIENCE).unwrap();
+        let others = through_wide();
+        let deleting = start(&format!("exec rdma link delete {name}"));
+        assert!(is_removed(&listener.accept_timeout(PATIENCE).unwrap_err()));
+        for endpoint in [&client, &server, &others.0, &others.1] {
+            let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+            assert!(matches!(end, Error::Disconnected(_)), "{end:?}");
+        }
+        assert_eq!(*kept, *b"kept");
+        drop(kept);
+        ends(deleting);
+        let error = Endpoint::connect_timeout(lab.at(7982), Duration::from_secs(1)).unwrap_err();
+        assert!(matches!(error, Error::Connect { .. }), "{error}");
+        add(next);
+    }
+    let back = bind(&at(7982), &engine);
+    pair(&back, &engine);
+    through_wide();
+    drop((back, wide));
+    engine.shutdown();
 }
