@@ -127,13 +127,15 @@ fn a_device_that_is_removed_ends_its_listener_and_its_connections_and_may_come_b
     }
     let back = bind("10.98.0.1:7981", &engine);
     pair(&back, &engine);
-    drop(back);
+    // While there is a listener, which hears of it.
+    let deleting = start("rdma link delete rxe_going && ip link delete going0");
+    assert!(is_removed(&back.accept_timeout(PATIENCE).unwrap_err()));
+    ends(deleting);
     engine.shutdown();
 
     other.0.send(b"all along").unwrap();
     assert_eq!(*other.1.recv_timeout(PATIENCE).unwrap(), *b"all along");
     pair(&elsewhere, &Engine::shared().unwrap());
-    ends(start("rdma link delete rxe_going && ip link delete going0"));
 }
 
 /// Connects to an address that comes back, when it does.
@@ -189,11 +191,12 @@ fn a_listener_that_is_to_binds_itself_again() {
         client.close().unwrap();
         drop(server.join().unwrap());
     });
-    drop(listener);
-    engine.shutdown();
     ends(start(
         "rdma link delete rxe_renamed && ip link delete again0",
     ));
+    assert!(listener.try_accept().unwrap().is_none());
+    drop(listener);
+    engine.shutdown();
 }
 
 /// What the host's only device is made on.
