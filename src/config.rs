@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::{
     error::Error,
-    proto::{self, Account},
+    proto::{self, Account, LONGEST_PIECE},
 };
 
 /// How a connection behaves. [`Config::default`] works; change single fields.
@@ -10,8 +10,24 @@ use crate::{
 /// ```
 /// let mut config = rdmsg::Config::default();
 /// config.receive_window = 128;
-/// config.eager_size = 8 * 1024;
+/// config.eager_size = 16 * 1024;
 /// ```
+///
+/// # Locked memory
+///
+/// A connection's receive and send buffers are locked memory, of which a process may have as much as `ulimit -l` says; root may have any amount.
+/// So many connections fit, beside the quarter that [`EngineLimits::pinned`](crate::EngineLimits::pinned) takes for reading messages
+/// above the eager size; what a device's driver locks for its queues comes on top and is little beside buffers of some KiB:
+///
+/// | `receive_window`, `send_depth`, `eager_size` | bytes each | in 64 KiB | in 8 MiB (systemd's default) | in 64 MiB | in 1 GiB |
+/// |---|---|---|---|---|---|
+/// | the default: 32, 32, 8 KiB | 729088 | 0 | 8 | 69 | 1104 |
+/// | 64, 64, 16 KiB | 2502656 | 0 | 2 | 20 | 321 |
+/// | 16, 16, 4 KiB | 233472 | 0 | 26 | 215 | 3449 |
+/// | 8, 8, 1 KiB | 45056 | 1 | 139 | 1117 | 17873 |
+///
+/// With [`shared_receive`](Self::shared_receive) the receive buffers are those of all connections together, and the others are made when they
+/// are first needed.
 ///
 /// Values that cannot work are refused with [`Error::InvalidConfig`] where the configuration is first used: by
 /// [`Listener::bind_with`](crate::Listener::bind_with) and [`Connector::connect`](crate::Connector::connect). Limits that only the
@@ -22,7 +38,7 @@ pub struct Config {
     /// How many messages the peer may have sent that this side has not yet let go of: the receives kept posted for it.
     ///
     /// A [`Message`](crate::Message) that is kept occupies one place. When all are taken the peer's `send` waits.
-    /// 1 to 8192, default 64. Costs `receive_window` × [`eager_size`](Self::eager_size) of locked memory a connection.
+    /// 1 to 8192, default 32. Costs `receive_window` × [`eager_size`](Self::eager_size) of locked memory a connection.
     pub receive_window: u16,
 
     /// Share receive buffers with other connections: how many buffers there are for all of them. For servers with many connections of which
@@ -46,7 +62,7 @@ pub struct Config {
     /// The largest message in bytes that the peer sends right into a buffer that is posted for it. Longer ones are read by this side
     /// from the peer's memory: one exchange more, but no buffer waits for them.
     ///
-    /// 64 B to 1 MiB, default 16 KiB. See [`receive_window`](Self::receive_window) for what it costs.
+    /// 64 B to 1 MiB, default 8 KiB. See [`receive_window`](Self::receive_window) for what it costs.
     pub eager_size: u32,
 
     /// The largest message in bytes that the peer may send to this side.
@@ -57,18 +73,21 @@ pub struct Config {
     /// How many bytes of messages above the eager size may be on their way to the peer, and as many again may have been received and not
     /// let go of. The peer's `send` waits when either is reached. A single message may be longer than this; then it is the only one.
     ///
-    /// 64 KiB to 1 TiB, default 64 MiB. The memory is locked while it is in use.
+    /// 64 KiB to 1 TiB, default 64 MiB. What is received takes memory as it arrives, and is locked only while it is read; what is sent is locked until
+    /// it has arrived. What all connections may hold together is said by [`EngineLimits`](crate::EngineLimits).
     pub large_memory: u64,
 
     /// How many bytes of registered memory are kept, each way, for the next messages above the eager size: registering memory costs
     /// time. Only memory that this crate allocated itself is kept, so what is kept can never stand for memory that was unmapped since.
     ///
-    /// 0 to 1 TiB, default 16 MiB. The memory is locked, from the first such message on until the connection ends.
+    /// 0 to 1 TiB, default 16 MiB. The memory is locked, from the first such message on until the connection ends. For receiving, all connections
+    /// together keep no more than half of [`EngineLimits::pinned`](crate::EngineLimits::pinned), and on iWARP devices, where a peer could write to
+    /// what stays registered, nothing.
     pub registration_cache: u64,
 
     /// How many messages and one-sided operations may be on their way from this side: the depth of the send ring.
     ///
-    /// 1 to 8192, default 64. Costs `send_depth` × [`eager_size`](Self::eager_size) of locked memory a connection.
+    /// 1 to 8192, default 32. Costs `send_depth` × [`eager_size`](Self::eager_size) of locked memory a connection.
     pub send_depth: u16,
 
     /// Messages up to this many bytes, 16 bytes of header included, travel inside the work request itself.
@@ -118,6 +137,15 @@ pub struct Config {
     ///
     /// 10 ms to 10 min, default 3 s.
     pub keepalive_timeout: Duration,
+
+    /// How long a message above the eager size may stand still: its memory is memory that other connections wait for. When nothing of it has
+    /// come for this long, and half as long again at most, the connection ends with
+    /// [`CloseReason::ReadTimeout`](crate::CloseReason::ReadTimeout); when there was no memory for it for this long, with
+    /// [`CloseReason::OutOfMemory`](crate::CloseReason::OutOfMemory). A message that comes slowly is left alone, and so is one that waits
+    /// because the application holds others (see [`EngineLimits`](crate::EngineLimits)).
+    ///
+    /// 100 ms to 1 h, default 30 s.
+    pub read_timeout: Duration,
 
     /// How often the device repeats a packet that the peer did not acknowledge, before the connection ends with
     /// [`WcStatus::RETRY_EXC_ERR`](crate::status::WcStatus::RETRY_EXC_ERR).
@@ -178,13 +206,13 @@ impl Default for Polling {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            receive_window: 64,
+            receive_window: 32,
             shared_receive: None,
-            eager_size: 16 * 1024,
+            eager_size: 8 * 1024,
             max_message: 1 << 30,
             large_memory: 64 << 20,
             registration_cache: 16 << 20,
-            send_depth: 64,
+            send_depth: 32,
             max_inline: 256,
             connect_timeout: Duration::from_secs(5),
             resolve_timeout: Duration::from_secs(2),
@@ -192,6 +220,7 @@ impl Default for Config {
             close_timeout: Duration::from_secs(5),
             keepalive_interval: Some(Duration::from_secs(2)),
             keepalive_timeout: Duration::from_secs(3),
+            read_timeout: Duration::from_secs(30),
             retry_count: 7,
             ack_timeout: Some(14),
             polling: Polling::default(),
@@ -231,6 +260,7 @@ impl Config {
             within("keepalive_interval", interval, MS10, HOUR)?;
         }
         within("keepalive_timeout", self.keepalive_timeout, MS10, MIN10)?;
+        within("read_timeout", self.read_timeout, 10 * MS10, HOUR)?;
         within("retry_count", self.retry_count, 0, 7)?;
         if let Some(ack_timeout) = self.ack_timeout {
             within("ack_timeout", ack_timeout, 1, 31)?;
@@ -255,6 +285,8 @@ impl Config {
             eager_size: self.eager_size,
             max_message: self.max_message,
             large_memory: self.large_memory,
+            longest_piece: LONGEST_PIECE,
+            read_timeout: self.read_timeout,
             send_slots: u32::from(self.send_depth),
             connect_timeout: self.connect_timeout,
             resolve_timeout: self.resolve_timeout,

@@ -263,7 +263,8 @@ impl Error {
     /// The error of a system call, with the advice that fits it.
     pub(crate) fn from_os(error: OsError) -> Self {
         match (error.call, error.errno) {
-            ("ibv_reg_mr", libc::ENOMEM) => {
+            // Where the process may lock nothing at all, the kernel says that it is not permitted.
+            ("ibv_reg_mr", libc::ENOMEM | libc::EPERM) => {
                 // An unreadable limit is no reason to hide the error itself.
                 let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| soft);
                 Self::LockedMemory { error, limit }
@@ -426,13 +427,17 @@ fn kind_of(reason: &CloseReason) -> io::ErrorKind {
         | CloseReason::PeerIncompatible(_)
         | CloseReason::ProtocolViolation(_) => io::ErrorKind::InvalidData,
         CloseReason::WorkRequest { .. }
+        | CloseReason::PeerFailed(_)
         | CloseReason::PeerDisconnected
         | CloseReason::Truncated { .. } => io::ErrorKind::ConnectionReset,
         CloseReason::PeerAborted(_) | CloseReason::LocallyAborted => {
             io::ErrorKind::ConnectionAborted
         }
         CloseReason::DeviceRemoved | CloseReason::AddressChanged => io::ErrorKind::NetworkDown,
-        CloseReason::TimedOut(_) | CloseReason::KeepaliveTimeout => io::ErrorKind::TimedOut,
+        CloseReason::TimedOut(_) | CloseReason::KeepaliveTimeout | CloseReason::ReadTimeout => {
+            io::ErrorKind::TimedOut
+        }
+        CloseReason::OutOfMemory(_) => io::ErrorKind::OutOfMemory,
         CloseReason::PeerClosed => io::ErrorKind::UnexpectedEof,
         CloseReason::LocallyClosed => io::ErrorKind::NotConnected,
         CloseReason::Os(error) => io::Error::from_raw_os_error(error.errno).kind(),

@@ -243,7 +243,7 @@ pub use crate::{
     config::{Config, Polling},
     connector::Connector,
     endpoint::{Endpoint, NotSent},
-    engine::{DeviceCounters, Engine, EngineStatistics},
+    engine::{DeviceCounters, Engine, EngineLimits, EngineStatistics},
     error::{Error, TrySendError},
     interest::Interest,
     listener::{Listener, Request},

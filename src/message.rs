@@ -1,6 +1,6 @@
 use std::{fmt, ops::Deref, sync::Arc};
 
-use crate::engine::{Buffer, Link, RecvSlice};
+use crate::engine::{Landing, Link, RecvSlice};
 
 /// A received message: a view of the registered buffer into which the device wrote it, without a copy.
 ///
@@ -21,7 +21,7 @@ enum Inner {
         buffer: u32,
     },
     /// In a buffer of its own.
-    Large { buffer: Buffer, link: Arc<Link> },
+    Large { landing: Landing, link: Arc<Link> },
 }
 
 impl Message {
@@ -35,9 +35,9 @@ impl Message {
         }
     }
 
-    pub(crate) fn large(link: Arc<Link>, buffer: Buffer) -> Self {
+    pub(crate) fn large(link: Arc<Link>, landing: Landing) -> Self {
         Self {
-            inner: Some(Inner::Large { buffer, link }),
+            inner: Some(Inner::Large { landing, link }),
         }
     }
 
@@ -59,7 +59,7 @@ impl Deref for Message {
     fn deref(&self) -> &[u8] {
         match &self.inner {
             Some(Inner::Eager { bytes, .. }) => bytes,
-            Some(Inner::Large { buffer, .. }) => buffer.bytes(),
+            Some(Inner::Large { landing, .. }) => landing.bytes(),
             None => &[],
         }
     }
@@ -89,10 +89,10 @@ impl Drop for Message {
                 drop(bytes);
                 link.release(buffer);
             }
-            Some(Inner::Large { buffer, link }) => {
-                let len = buffer.len() as u64;
+            Some(Inner::Large { landing, link }) => {
+                let len = landing.len() as u64;
                 // First, so that the next one finds it.
-                drop(buffer);
+                drop(landing);
                 link.release_large(len);
             }
             None => {}

@@ -3,16 +3,15 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, atomic::Ordering},
-    thread::{self, JoinHandle},
     time::Instant,
 };
 
 use crossbeam_channel::Sender;
 
 use super::{
-    buffer::{Buffer, Pool},
     hand::Hand,
     in_flight::Posted,
+    landing::Landings,
     link::Link,
     peers::Life,
     rings::{Rings, WorkId},
@@ -29,9 +28,6 @@ use crate::{
     verbs::{WcOpcode, WorkCompletion},
 };
 
-/// Up to this many bytes memory is registered by the thread that comes to it, with the connection's lock held.
-const REGISTERED_AT_ONCE: usize = 1 << 20;
-
 /// The state machine with the rings that it rules.
 pub(super) struct Core {
     pub(super) conn: Connection,
@@ -39,9 +35,7 @@ pub(super) struct Core {
     /// Where receives are shared: what this connection has of them.
     pub(super) share: Option<Share>,
     /// Where large messages are read to.
-    pub(super) landing: Option<Arc<Pool>>,
-    /// The thread that registers memory for a large message, or did.
-    pub(super) registering: Option<JoinHandle<()>>,
+    pub(super) landings: Option<Arc<Landings>>,
     /// What the state machine wants of the connection manager: the engine's thread does it.
     pub(super) cm_ops: VecDeque<CmOp>,
     pub(super) established: bool,
@@ -57,7 +51,7 @@ pub(super) struct Core {
 
 /// Reads the clock when it is asked.
 #[derive(Clone, Copy)]
-struct SystemClock;
+pub(super) struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(self) -> Instant {
@@ -93,8 +87,7 @@ impl Core {
             conn,
             rings: None,
             share: None,
-            landing: None,
-            registering: None,
+            landings: None,
             cm_ops: VecDeque::new(),
             established: false,
             life: None,
@@ -179,15 +172,21 @@ impl Core {
     /// The device is done with this slot, and with all that were posted before it.
     fn sent(&mut self, slot: u32) {
         let Some(rings) = &mut self.rings else { return };
-        let mut piece = false;
+        let mut piece = None;
         let mut wake = false;
         rings.books.in_flight.done(slot, |posted| {
-            piece = matches!(posted, Posted::Piece);
+            piece = match posted {
+                Posted::Piece { name, offset } => Some((name, offset)),
+                Posted::Frame | Posted::Message { .. } | Posted::Operation(_) => None,
+            };
             wake |= tell(&self.completions, posted.succeed());
         });
         self.aftermath.wake |= wake;
         self.aftermath.arrived |= wake;
-        if piece {
+        if let Some((name, offset)) = piece {
+            if let Some(landing) = rings.books.pull(name) {
+                landing.came(offset);
+            }
             self.conn.handle_read(slot, SystemClock);
         } else {
             self.conn.handle_sent(slot, SystemClock);
@@ -203,7 +202,7 @@ impl Core {
             let reason = CloseReason::WorkRequest { status, vendor_err };
             rings.books.in_flight.failed(slot, |posted, failed| {
                 let completion = if failed {
-                    if matches!(posted, Posted::Piece) {
+                    if matches!(posted, Posted::Piece { .. }) {
                         work = Work::Read { slot };
                     }
                     posted.failure(&reason)
@@ -229,7 +228,8 @@ impl Core {
                     self.aftermath.service = true;
                 }
                 Output::Post(transmit) => self.post(|rings| rings.post_send(&transmit, &[], None)),
-                Output::Begin { name, len } => self.begin(link, name, len),
+                Output::Begin { name, len } => self.begin(name, len),
+                Output::Prepare { name, offset, len } => self.prepare(name, offset, len),
                 Output::Read(read) => self.post(|rings| rings.post_read(&read)),
                 Output::Repost(buffer) => self.post(|rings| rings.post_recv(buffer)),
                 Output::Release(buffer) => {
@@ -239,7 +239,13 @@ impl Core {
                     }
                     self.release(buffer);
                 }
-                Output::PostDrainMarkers => self.post(|rings| rings.post_drain_markers()),
+                Output::PostDrainMarkers => {
+                    // Nothing more is read.
+                    if let Some(landings) = &self.landings {
+                        landings.leave();
+                    }
+                    self.post(|rings| rings.post_drain_markers());
+                }
                 Output::Timer => self.aftermath.service = true,
                 Output::Event(Event::Established) => {
                     self.established = true;
@@ -298,42 +304,45 @@ impl Core {
         }
     }
 
-    /// Finds memory for a large message. Where that takes long, another thread does it: registering memory takes as long as it is large.
-    fn begin(&mut self, link: &Arc<Link>, name: u32, len: u64) {
-        let Some(landing) = &self.landing else { return };
+    /// Finds a place in memory for a large message.
+    fn begin(&mut self, name: u32, len: u64) {
+        let (Some(landings), Some(rings)) = (&self.landings, &mut self.rings) else {
+            return;
+        };
         // No address space is so large that the length would not fit.
         let len = usize::try_from(len).unwrap_or(usize::MAX);
-        if let Some(buffer) = landing.get_kept(len) {
-            return self.memory_came(name, Ok(buffer));
-        }
-        if len > REGISTERED_AT_ONCE {
-            let (link, landing) = (Arc::clone(link), Arc::clone(landing));
-            let register = move || {
-                let buffer = landing.get(len);
-                link.with_core(|core| core.memory_came(name, buffer));
-            };
-            let thread = thread::Builder::new().name("rdmsg-register".into());
-            if let Ok(thread) = thread.spawn(register) {
-                self.registering = Some(thread);
-                return;
+        match landings.place(len) {
+            Ok(Some(landing)) => {
+                rings.books.pulls.push_back((name, landing));
+                self.conn.handle_memory(name, SystemClock);
             }
+            Ok(None) => {}
+            Err(error) => self.starve(error),
         }
-        let buffer = landing.get(len);
-        self.memory_came(name, buffer);
     }
 
-    /// There is memory for a large message, or there will be none.
-    fn memory_came(&mut self, name: u32, buffer: Result<Buffer, OsError>) {
-        // Otherwise the connection has ended meanwhile.
-        if let Some(rings) = &mut self.rings {
-            match buffer {
-                Ok(buffer) => {
-                    rings.books.pulls.push_back((name, buffer));
-                    self.conn.handle_memory(name);
-                }
-                Err(error) => self.conn.handle_post_failure(error, Instant::now()),
-            }
+    /// Makes memory ready for a piece of a large message.
+    fn prepare(&mut self, name: u32, offset: u64, len: u64) {
+        let pull = self.rings.as_mut().and_then(|rings| rings.books.pull(name));
+        let Some(landing) = pull else { return };
+        match landing.prepare(offset as usize, len as usize) {
+            Ok(Some(ready)) => self.conn.handle_prepared(ready as u64, SystemClock),
+            Ok(None) => {}
+            Err(error) => self.starve(error),
         }
+    }
+
+    /// The system has given no memory. That may pass, where it is for want of memory.
+    fn starve(&mut self, error: OsError) {
+        match (error.call, error.errno) {
+            // Where the process may lock nothing at all, the kernel says that it is not permitted.
+            (_, libc::ENOMEM) | ("ibv_reg_mr", libc::EPERM) => {}
+            _ => return self.conn.handle_post_failure(error, Instant::now()),
+        }
+        if let Some(landings) = &self.landings {
+            landings.starve();
+        }
+        self.conn.handle_starved(error, Instant::now());
     }
 
     /// The peer has read so many more large messages.
@@ -413,7 +422,7 @@ impl Core {
             Arrival::Message { buffer, .. } | Arrival::Immediate { buffer, .. } => {
                 self.release(buffer);
             }
-            Arrival::Large { len, .. } => self.conn.release_large(len),
+            Arrival::Large { len, .. } => self.conn.release_large(len, SystemClock),
         }
     }
 

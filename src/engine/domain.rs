@@ -4,7 +4,9 @@ use std::{
 };
 
 use super::{
+    budget::Customer,
     buffer::Pool,
+    landing::Landings,
     link::{PollSide, lock},
     rings::{Layout, Rings},
     shared_receives::SharedReceives,
@@ -73,7 +75,7 @@ pub(super) struct Transport {
     /// What it receives into, where that is shared. The least that the connection needs is reserved.
     pub(super) shared: Option<Arc<SharedReceives>>,
     /// Where large messages are read to, and where those are put that the peer is to read.
-    pub(super) landing: Arc<Pool>,
+    pub(super) landings: Arc<Landings>,
     pub(super) lending: Arc<Pool>,
     pub(super) poll_side: PollSide,
     pub(super) channel: Arc<CompletionChannel>,
@@ -126,6 +128,7 @@ impl Domain {
         &self,
         id: &mut CmId,
         config: &Config,
+        customer: Customer,
     ) -> Result<Transport, TransportError> {
         let layout = Layout::new(&config.params());
         let cap = layout.cap(config.max_inline);
@@ -190,12 +193,12 @@ impl Domain {
                 needed: Account::least(config.receive_window),
             });
         }
-        let pool = |access| Pool::new(&pd, access, config.registration_cache);
+        let cache = config.registration_cache;
         Ok(Transport {
             rings,
             shared,
-            landing: pool(self.reading()),
-            lending: pool(AccessFlags::REMOTE_READ),
+            landings: Landings::new(&pd, self.reading(), cache, customer),
+            lending: Pool::new(&pd, AccessFlags::REMOTE_READ, cache),
             pd,
             poll_side: PollSide::new(cq, Arc::clone(&channel)),
             channel,

@@ -7,6 +7,7 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 
 use super::{
     Engine,
+    budget::Budget,
     domain::{Domain, Domains, TransportError},
     link::{Link, Memory, lock},
     mailbox::Reply,
@@ -59,13 +60,14 @@ impl Entry {
         channel: &EventChannel,
         domains: &mut Domains,
         epoll: &Epoll,
+        budget: &Arc<Budget>,
     ) -> Result<(), OsError> {
         match op {
             CmOp::ResolveAddr { timeout } => {
                 let peer = self.peer;
                 self.id()?.resolve_addr(None, peer, timeout)
             }
-            CmOp::CreateTransport => self.create_transport(domains, epoll),
+            CmOp::CreateTransport => self.create_transport(domains, epoll, budget),
             CmOp::ResolveRoute { timeout } => self.id()?.resolve_route(timeout),
             CmOp::Connect { private_data } => {
                 let param = self.conn_param(&private_data)?;
@@ -109,7 +111,12 @@ impl Entry {
         })
     }
 
-    fn create_transport(&mut self, domains: &mut Domains, epoll: &Epoll) -> Result<(), OsError> {
+    fn create_transport(
+        &mut self,
+        domains: &mut Domains,
+        epoll: &Epoll,
+        budget: &Arc<Budget>,
+    ) -> Result<(), OsError> {
         let Some(id) = self.id.as_mut() else {
             return Ok(());
         };
@@ -119,7 +126,11 @@ impl Entry {
         self.link.waiting.prepare()?;
         let domain = domains.get(context)?;
         let transport = domain
-            .transport(id, &self.config)
+            .transport(
+                id,
+                &self.config,
+                budget.customer(&self.link.mailbox, self.link.key),
+            )
             .map_err(|error| match error {
                 TransportError::Os(error) => error,
                 TransportError::Limit {
@@ -168,7 +179,7 @@ impl Entry {
         });
         let mut core = self.link.core();
         core.rings = Some(transport.rings);
-        core.landing = Some(transport.landing);
+        core.landings = Some(transport.landings);
         Ok(())
     }
 

@@ -12,8 +12,8 @@ pub(super) enum Posted {
         /// Where the device finds it.
         _buffer: Option<Buffer>,
     },
-    /// A piece of the peer's large message.
-    Piece,
+    /// A piece of the peer's large message of this name, at this place in it.
+    Piece { name: u32, offset: usize },
     /// A one-sided operation.
     Operation(Operation),
 }
@@ -114,7 +114,7 @@ impl Posted {
     /// The id by which the application is to be told.
     pub(super) fn id(&self) -> Option<u64> {
         match self {
-            Self::Frame | Self::Piece => None,
+            Self::Frame | Self::Piece { .. } => None,
             Self::Message { id, .. } => *id,
             Self::Operation(operation) => Some(operation.id),
         }
@@ -123,7 +123,7 @@ impl Posted {
     /// The device has done it: what the application is to be told.
     pub(super) fn succeed(&self) -> Option<Completion> {
         match self {
-            Self::Frame | Self::Piece => None,
+            Self::Frame | Self::Piece { .. } => None,
             Self::Message { id, .. } => id.map(Completion::Sent),
             Self::Operation(Operation { id, kind, memory }) => Some(match kind {
                 OperationKind::Read => Completion::Read(*id),

@@ -25,7 +25,7 @@ use crossbeam_channel::Sender;
 
 use super::{
     buffer::Pool,
-    core::{Aftermath, Core},
+    core::{Aftermath, Core, SystemClock},
     domain::Domain,
     hand::Hand,
     mailbox::{Command, Mailbox},
@@ -257,7 +257,7 @@ impl Link {
 
     /// A message of `len` bytes that had a buffer of its own was dropped.
     pub(crate) fn release_large(self: &Arc<Self>, len: u64) {
-        self.with_core(|core| core.conn.release_large(len));
+        self.with_core(|core| core.conn.release_large(len, SystemClock));
     }
 
     /// Looks into the completion queue once, and leaves it to whoever watches it otherwise.
@@ -457,13 +457,13 @@ impl Link {
         // From here on nobody else polls.
         let mut side = lock(&self.poll).take();
         self.still_shared_receives(side.as_mut());
-        let (rings, landing) = {
+        let (rings, landings) = {
             let mut core = lock(&self.core);
-            (core.rings.take(), core.landing.take())
+            (core.rings.take(), core.landings.take())
         };
         drop(rings);
-        if let Some(landing) = landing {
-            landing.close();
+        if let Some(landings) = landings {
+            landings.close();
         }
         if let Some(memory) = lock(&self.memory).take() {
             memory.lending.close();

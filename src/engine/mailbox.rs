@@ -73,6 +73,8 @@ pub(crate) enum Command {
     Statistics { reply: Sender<EngineStatistics> },
     /// Do what a connection's state machine has queued, and look at its timer.
     Service(u64),
+    /// The memory that this connection waits for is there, or may be.
+    Feed(u64),
     /// Threads of the application poll this connection's queue: keep away until they stop.
     Hot(u64),
     /// Nobody polls this connection's queue any more.

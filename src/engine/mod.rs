@@ -1,6 +1,7 @@
 //! The engine: one thread that serves connection manager events, timers and the queues that nobody else polls.
 
 mod backlog;
+mod budget;
 mod buffer;
 mod core;
 mod deadline;
@@ -10,6 +11,8 @@ mod entry;
 mod exit;
 mod hand;
 mod in_flight;
+mod landing;
+mod limits;
 mod link;
 mod listening;
 mod mailbox;
@@ -33,18 +36,20 @@ use std::{
 
 use crossbeam_channel::bounded;
 
-pub use self::device_counters::DeviceCounters;
+use self::budget::Budget;
 pub(crate) use self::{
     backlog::Backlog,
     buffer::Buffer,
     deadline::Deadline,
     hand::Hand,
+    landing::Landing,
     link::Link,
     mailbox::{Command, Mailbox, Reply},
     operations::OneSided,
     rings::RecvSlice,
     sending::Outgoing,
 };
+pub use self::{device_counters::DeviceCounters, limits::EngineLimits};
 /// Memory that is registered, for the handles that stand for it.
 pub(crate) use crate::verbs::MemoryRegion as Registered;
 use crate::{cm, error::Error, proto::Statistics};
@@ -74,6 +79,11 @@ pub struct EngineStatistics {
     pub ended: u64,
     /// The sum of all connections' statistics; what is held is that of those that there are now.
     pub all: Statistics,
+    /// Bytes that are pinned for reading large messages, or set aside for it, now: by all engines that share the budget. See
+    /// [`EngineLimits::pinned`].
+    pub pinned: u64,
+    /// Bytes of large messages that are being read or held by the application now, by the same engines. See [`EngineLimits::held`].
+    pub held: u64,
 }
 
 struct EngineInner {
@@ -85,17 +95,30 @@ struct EngineInner {
 static SHARED: Mutex<Weak<EngineInner>> = Mutex::new(Weak::new());
 
 impl Engine {
-    /// Starts an engine of its own.
+    /// Starts an engine of its own, with the default [`EngineLimits`].
     ///
     /// # Errors
     ///
     /// [`Error::NoRdma`] where the kernel offers no RDMA connection manager (`rdma_create_event_channel(3)`), [`Error::Os`] where the
     /// thread or its file descriptors cannot be made.
     pub fn new() -> Result<Self, Error> {
+        Self::start(Budget::shared())
+    }
+
+    /// Starts an engine of its own whose connections have this much memory for the peers' large messages, and share it with no other engine's.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::new`].
+    pub fn with_limits(limits: EngineLimits) -> Result<Self, Error> {
+        Self::start(Budget::new(limits))
+    }
+
+    fn start(budget: Arc<Budget>) -> Result<Self, Error> {
         let channel = cm::EventChannel::new().map_err(Error::from_os)?;
         let mailbox = Mailbox::new().map_err(Error::from_os)?;
         let reactor =
-            reactor::Reactor::new(channel, Arc::clone(&mailbox)).map_err(Error::from_os)?;
+            reactor::Reactor::new(channel, Arc::clone(&mailbox), budget).map_err(Error::from_os)?;
         let thread = thread::Builder::new()
             .name("rdmsg-engine".into())
             .spawn(move || reactor.run())

@@ -25,6 +25,15 @@ pub(crate) enum OneSided {
 }
 
 impl OneSided {
+    fn is_read(self) -> bool {
+        match self {
+            Self::Read => true,
+            Self::Write | Self::WriteWithImm(_) | Self::FetchAdd(_) | Self::CompareSwap { .. } => {
+                false
+            }
+        }
+    }
+
     /// The right that the peer must have given.
     fn needs(self) -> RemoteAccess {
         match self {
@@ -66,12 +75,10 @@ impl Link {
         len: usize,
         access: RemoteAccess,
     ) -> Result<Region, Error> {
-        let made_of = lock(&self.memory)
-            .as_ref()
-            .map(|memory| (Arc::clone(&memory.domain), memory.pd.clone()));
-        let (domain, pd) = made_of.ok_or_else(|| Error::Disconnected(self.core().reason()))?;
+        let pd = lock(&self.memory).as_ref().map(|memory| memory.pd.clone());
+        let pd = pd.ok_or_else(|| Error::Disconnected(self.core().reason()))?;
         // Operations of this side write to it, too.
-        let mut flags = domain.reading();
+        let mut flags = AccessFlags::LOCAL_WRITE;
         for (given, flag) in [
             (access.read, AccessFlags::REMOTE_READ),
             (access.write, AccessFlags::REMOTE_WRITE),
@@ -126,12 +133,40 @@ impl Link {
             addr,
             rkey: token.rkey,
         };
+        let (memory, range) = self.target(op, region, range)?;
         Ok(Checked {
             op: op.at(remote),
-            memory: region.memory.clone(),
+            memory,
             range,
             id,
         })
+    }
+
+    /// Memory on which an operation works, and the part of it. On iWARP the peer's device writes what a read asks for, and learns the key of where
+    /// to: so the read has a registration of its own, with that right and for as long as it takes, unless the peer has the right anyway.
+    fn target(
+        &self,
+        op: OneSided,
+        region: &Region,
+        range: Range<usize>,
+    ) -> Result<(MemoryRegion, Range<usize>), Error> {
+        let reading = match &*lock(&self.memory) {
+            Some(memory) => memory.domain.reading(),
+            None => AccessFlags::LOCAL_WRITE,
+        };
+        let own = op.is_read()
+            && reading != AccessFlags::LOCAL_WRITE
+            && !region.token().access().write
+            && !range.is_empty();
+        if !own {
+            return Ok((region.memory.clone(), range));
+        }
+        let len = range.len();
+        let memory = region
+            .memory
+            .again(range, reading)
+            .map_err(Error::from_os)?;
+        Ok((memory, 0..len))
     }
 
     /// Starts an operation, or says why not.

@@ -6,7 +6,6 @@ use std::{
     net::SocketAddr,
     os::fd::AsFd,
     sync::{Arc, atomic::Ordering},
-    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -16,6 +15,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use super::{
     Engine, EngineStatistics,
     backlog::Backlog,
+    budget::Budget,
     core::Core,
     domain::Domains,
     entry::{Entry, Waiter, set_ack_timeout},
@@ -69,8 +69,8 @@ pub(super) struct Reactor {
     refusing: bool,
     /// Set by `Exit`: nobody will ask what became of the connections.
     exiting: bool,
-    /// Threads that registered memory for connections which have ended.
-    registering: Vec<JoinHandle<()>>,
+    /// The memory for large messages.
+    budget: Arc<Budget>,
     /// What went through connections that have ended, and how many there were.
     past: EngineStatistics,
     /// Last, so that the process does not end before everything above is gone.
@@ -78,7 +78,11 @@ pub(super) struct Reactor {
 }
 
 impl Reactor {
-    pub(super) fn new(channel: EventChannel, mailbox: Arc<Mailbox>) -> Result<Self, OsError> {
+    pub(super) fn new(
+        channel: EventChannel,
+        mailbox: Arc<Mailbox>,
+        budget: Arc<Budget>,
+    ) -> Result<Self, OsError> {
         let registration = exit::register(Arc::clone(&mailbox))?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .map_err(|e| OsError::new("epoll_create1", e as i32))?;
@@ -98,7 +102,7 @@ impl Reactor {
             ending: false,
             refusing: false,
             exiting: false,
-            registering: Vec::new(),
+            budget,
             past: EngineStatistics::default(),
             registration,
         };
@@ -148,9 +152,6 @@ impl Reactor {
             for key in std::mem::take(&mut self.unfinished) {
                 self.progress(key);
             }
-        }
-        for thread in self.registering.drain(..) {
-            let _ = thread.join();
         }
     }
 
@@ -227,6 +228,7 @@ impl Reactor {
             }
             Command::Statistics { reply } => {
                 let mut statistics = self.past;
+                (statistics.pinned, statistics.held) = self.budget.in_use();
                 for entry in self.links.values() {
                     statistics.connections += 1;
                     statistics.all += entry.link.statistics();
@@ -234,6 +236,11 @@ impl Reactor {
                 let _ = reply.send(statistics);
             }
             Command::Service(key) => self.serve(key),
+            Command::Feed(key) => {
+                if let Some(entry) = self.links.get(&key) {
+                    entry.link.with_core(|core| core.conn.ask_again());
+                }
+            }
             Command::Hot(key) => self.keep_away(key),
             Command::Watch(key) => {
                 self.take_over(key);
@@ -364,9 +371,13 @@ impl Reactor {
     }
 
     fn params(&self, config: &Config) -> Params {
+        let config = config.params();
         Params {
             engine: self.identity,
-            ..config.params()
+            longest_piece: config
+                .longest_piece
+                .min(self.budget.limits().longest_piece()),
+            ..config
         }
     }
 
@@ -521,7 +532,13 @@ impl Reactor {
             let Some(op) = op else { break };
             log::trace!("{}: {op:?}", entry.link);
             let call = op.call();
-            if let Err(error) = entry.perform(op, &self.channel, &mut self.domains, &self.epoll) {
+            if let Err(error) = entry.perform(
+                op,
+                &self.channel,
+                &mut self.domains,
+                &self.epoll,
+                &self.budget,
+            ) {
                 log::debug!("{}: {error}", entry.link);
                 entry
                     .link
@@ -563,10 +580,6 @@ impl Reactor {
         if self.exiting || entry.link.is_abandoned() {
             entry.tell_undelivered(&reason);
         }
-        // It gives the memory back itself when it is done. Nobody else is to wait for that, only who wants to know that all is gone.
-        self.registering.retain(|thread| !thread.is_finished());
-        self.registering
-            .extend(entry.link.core().registering.take());
         self.past.ended += 1;
         // What messages still hold after the end is the process's, not the engine's.
         self.past.all += Statistics {

@@ -20,6 +20,7 @@ use std::{
 use super::{
     buffer::Buffer,
     in_flight::{InFlight, Operation, OperationKind, Posted, SlotBytes},
+    landing::Landing,
     operations::Checked,
     shared_receives::SharedReceives,
 };
@@ -159,9 +160,19 @@ pub(super) struct Books {
     /// By slot of the send ring.
     pub(super) in_flight: InFlight,
     /// The peer's large messages that are being read: their names, and where they are read to. Oldest first.
-    pub(super) pulls: VecDeque<(u32, Buffer)>,
+    pub(super) pulls: VecDeque<(u32, Landing)>,
     /// Large messages that the peer has not taken yet, oldest first.
     pub(super) lent: VecDeque<Lent>,
+}
+
+impl Books {
+    /// Where the large message of this name is read to.
+    pub(super) fn pull(&mut self, name: u32) -> Option<&mut Landing> {
+        let mut pulls = self.pulls.iter_mut();
+        pulls
+            .find(|(pull, _)| *pull == name)
+            .map(|(_, landing)| landing)
+    }
 }
 
 /// A large message on its way.
@@ -331,34 +342,27 @@ impl Rings {
         Ok(())
     }
 
-    /// Reads a piece of a large message of the peer's into the buffer that is kept for it.
+    /// Reads a piece of a large message of the peer's to where it was prepared.
     pub(super) fn post_read(&mut self, read: &Read) -> Result<(), OsError> {
-        let pull = self
-            .books
-            .pulls
-            .iter()
-            .find(|(name, _)| *name == read.name)
-            .map(|(_, buffer)| buffer);
-        let Some(buffer) = pull else {
-            // There was no memory for it, so the connection is ending.
-            return Ok(());
-        };
-        assert!(
-            read.offset + read.len <= buffer.len() as u64,
-            "the state machine reads what was announced"
-        );
+        let (offset, len) = (read.offset as usize, read.len as usize);
+        let landing = self.books.pull(read.name);
+        let (addr, lkey) = landing
+            .and_then(|landing| landing.piece(offset, len))
+            .expect("the state machine reads what was prepared");
         // A piece is far shorter than 4 GiB.
         let mut sge = ffi::ibv_sge {
-            addr: buffer.addr() + read.offset,
+            addr,
             length: read.len as u32,
-            lkey: buffer.lkey(),
+            lkey,
         };
         let remote = RemoteAddr {
             addr: read.remote_addr,
             rkey: read.rkey,
         };
         self.one_sided(read.slot, SendOp::Read(remote), &mut sge)?;
-        self.books.in_flight.put(read.slot, Posted::Piece);
+        let name = read.name;
+        let posted = Posted::Piece { name, offset };
+        self.books.in_flight.put(read.slot, posted);
         Ok(())
     }
 
@@ -608,6 +612,7 @@ const _: () = assert!(HEADER_LEN <= ALIGN);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{config::Config, engine::EngineLimits};
 
     #[test]
     fn work_ids_come_back_as_they_went() {
@@ -619,6 +624,44 @@ mod tests {
             WorkId::DrainSend,
         ] {
             assert_eq!(WorkId::decode(id.encode()), id);
+        }
+    }
+
+    /// The table in the documentation of [`Config`] is what this comes to.
+    #[test]
+    fn the_documentation_says_how_many_connections_fit_the_lock_limit() {
+        let documentation = include_str!("../config.rs");
+        let default = Config::default();
+        for (window, depth, eager) in [
+            (
+                default.receive_window,
+                default.send_depth,
+                default.eager_size,
+            ),
+            (64, 64, 16 << 10),
+            (16, 16, 4 << 10),
+            (8, 8, 1 << 10),
+        ] {
+            let config = Config {
+                receive_window: window,
+                send_depth: depth,
+                eager_size: eager,
+                ..Config::default()
+            };
+            let name = if config == default {
+                "the default: "
+            } else {
+                ""
+            };
+            let bytes = Layout::new(&config.params()).bytes().next_multiple_of(4096) as u64;
+            let fit = [64 << 10, 8 << 20, 64 << 20, 1 << 30]
+                .map(|limit| (limit - EngineLimits::of(u64::MAX, limit).pinned) / bytes);
+            let kib = eager >> 10;
+            let [first, second, third, fourth] = fit;
+            let row = format!(
+                "/// | {name}{window}, {depth}, {kib} KiB | {bytes} | {first} | {second} | {third} | {fourth} |\n"
+            );
+            assert!(documentation.contains(&row), "{row}");
         }
     }
 

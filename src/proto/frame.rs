@@ -21,6 +21,8 @@ pub(crate) enum Kind {
     Abort = 6,
     /// The receiver's close has come, and what it sent before that has been read.
     CloseAck = 7,
+    /// The sender's library ends the connection at once, because it cannot go on; `arg` says why: see [`OUT_OF_RESOURCES`].
+    Failure = 8,
     /// One large message of the application, which the receiver reads from where the payload, a [`Descriptor`], says. Takes a credit.
     Rendezvous = 16,
 }
@@ -35,12 +37,16 @@ impl Kind {
             Self::Close,
             Self::Abort,
             Self::CloseAck,
+            Self::Failure,
             Self::Rendezvous,
         ]
         .into_iter()
         .find(|k| *k as u8 == byte)
     }
 }
+
+/// In a failure's `arg`: there was no memory for what the receiver of this frame sent, for long. There may be other codes one day.
+pub(crate) const OUT_OF_RESOURCES: u32 = 1;
 
 /// A frame's header. On the wire, little-endian: kind `u8`, flags `u8` = 0, reserved `u16` = 0, grant `u32`, len `u32`, arg `u32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +56,7 @@ pub(crate) struct Header {
     pub(crate) grant: u32,
     /// Bytes of payload behind the header.
     pub(crate) len: u32,
-    /// In an abort the application's code; in all others how many large messages of the receiver of this frame have been read, in
+    /// In an abort the application's code, in a failure the reason; in all others how many large messages of the receiver of this frame have been read, in
     /// all, modulo 2³².
     pub(crate) arg: u32,
 }
@@ -177,9 +183,13 @@ impl Header {
                 payload.len() == DESCRIPTOR_LEN,
                 "the length of a descriptor in a rendezvous",
             ),
-            Kind::Grant | Kind::Ping | Kind::Pong | Kind::Close | Kind::Abort | Kind::CloseAck => {
-                (payload.is_empty(), "0 in a control frame")
-            }
+            Kind::Grant
+            | Kind::Ping
+            | Kind::Pong
+            | Kind::Close
+            | Kind::Abort
+            | Kind::CloseAck
+            | Kind::Failure => (payload.is_empty(), "0 in a control frame"),
         };
         if !fits {
             return Err(Violation::new("len", parsed.len.into(), expected));
@@ -204,6 +214,7 @@ mod tests {
             Kind::Close,
             Kind::Abort,
             Kind::CloseAck,
+            Kind::Failure,
             Kind::Rendezvous,
         ])
     }
@@ -222,7 +233,7 @@ mod tests {
 
     #[test]
     fn other_numbers_are_unknown() {
-        for number in [0, 8, 15, 17, 255] {
+        for number in [0, 9, 15, 17, 255] {
             let mut frame = [0; HEADER_LEN];
             frame[0] = number;
             assert_eq!(Header::parse(&frame).unwrap_err().field(), "kind");
@@ -250,7 +261,8 @@ mod tests {
                 | Kind::Pong
                 | Kind::Close
                 | Kind::Abort
-                | Kind::CloseAck => Vec::new(),
+                | Kind::CloseAck
+                | Kind::Failure => Vec::new(),
             };
             let header = Header { kind, grant, len: payload.len() as u32, arg };
             let frame = [&header.emit()[..], &payload].concat();

@@ -1,31 +1,34 @@
 //! What has arrived, on its way to the application: in the order in which it was sent, large messages included.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Instant};
 
 use super::{
     frame::{Descriptor, Kind},
     lending::LARGE_IN_FLIGHT,
     output::{Arrival, Read},
+    pace::Pace,
     reason::Violation,
     send_ring::READS,
 };
 
-/// The longest piece in bytes in which a large message is read: long enough to make the work request's cost small, short enough
-/// that control frames, which queue behind it, are not held up for long.
-pub(super) const PIECE: u64 = 1 << 20;
-
 /// The books of what has arrived.
 ///
-/// A large message is begun, which takes memory and perhaps some time, then read in pieces, then delivered. Reads complete in the order in which they were
-/// posted, so large messages are done in the order in which they came.
+/// A large message is begun, which takes a place in memory and perhaps some time. Then it is read in pieces, for each of which memory is
+/// made ready first, and then delivered. Reads complete in the order in which they were posted, so large messages are done in the order in which
+/// they came.
 #[derive(Debug)]
 pub(super) struct Inbound {
     /// What waits to be delivered, oldest first. Empty unless a large message is in front.
     waiting: VecDeque<Waiting>,
     /// How many large messages among `waiting` are not done.
     undone: u32,
+    /// What the driver was asked for, to read on.
+    demand: Demand,
     /// The pieces that are being read, oldest first.
     reads: VecDeque<u64>,
+    /// Pieces that have come, in all.
+    pieces: u64,
+    pace: Pace,
     /// Large messages begun, in all: the name of the next one.
     begun: u32,
     /// Large messages that were announced by the peer, in all.
@@ -47,10 +50,27 @@ pub(super) struct Inbound {
 /// What is to be done to read a large message.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// Memory is to be found for it.
+    /// A place in memory is to be found for it.
     Begin { name: u32, len: u64 },
+    /// Memory is to be made ready for a piece of it.
+    Prepare { name: u32, offset: u64, len: u64 },
     /// A piece is to be read.
     Read(Read),
+}
+
+/// What is to come before more is read. There is one such thing at a time.
+#[derive(Clone, Copy, Debug)]
+enum Demand {
+    Nothing,
+    /// A place in memory, for the message of this name and length.
+    Place {
+        name: u32,
+        len: u64,
+    },
+    /// Memory for this piece.
+    Memory(Read),
+    /// A slot for its read: everything else is there.
+    Slot(Read),
 }
 
 #[derive(Debug)]
@@ -65,8 +85,8 @@ struct Large {
     descriptor: Descriptor,
     /// Its name, once it is begun.
     name: Option<u32>,
-    /// Whether there is memory for it.
-    has_memory: bool,
+    /// Whether it has its place in memory.
+    has_place: bool,
     /// Bytes for which reads were posted.
     asked: u64,
     /// Bytes that have come.
@@ -75,11 +95,15 @@ struct Large {
 
 impl Inbound {
     /// At most `most_held` large messages, and at most `limit` bytes of them, are held at a time.
-    pub(super) fn new(most_held: u16, limit: u64) -> Self {
+    /// No piece is longer than `longest_piece`.
+    pub(super) fn new(most_held: u16, limit: u64, longest_piece: u64) -> Self {
         Self {
             waiting: VecDeque::new(),
             undone: 0,
+            demand: Demand::Nothing,
             reads: VecDeque::with_capacity(READS as usize),
+            pieces: 0,
+            pace: Pace::new(longest_piece),
             begun: 0,
             received: 0,
             taken: 0,
@@ -119,7 +143,7 @@ impl Inbound {
         self.waiting.push_back(Waiting::Large(Large {
             descriptor,
             name: None,
-            has_memory: false,
+            has_place: false,
             asked: 0,
             come: 0,
         }));
@@ -128,7 +152,15 @@ impl Inbound {
 
     /// What is to be done next to read what was announced, if it may be done now. In which slot a read is posted is the caller's to fill in.
     pub(super) fn next_step(&mut self) -> Option<Step> {
-        if self.reads.len() >= READS as usize || self.undone == 0 {
+        match self.demand {
+            Demand::Place { .. } | Demand::Memory(_) => return None,
+            Demand::Slot(read) => {
+                self.demand = Demand::Nothing;
+                return Some(self.read(read));
+            }
+            Demand::Nothing => {}
+        }
+        if self.reads.len() >= self.pace.depth() || self.undone == 0 {
             return None;
         }
         let alone = self.held == 0;
@@ -141,50 +173,104 @@ impl Inbound {
             Waiting::Large(_) | Waiting::Arrival(_) => None,
         })?;
         let Descriptor { addr, len, rkey } = large.descriptor;
-        let name = match large.name {
-            Some(name) if large.has_memory => name,
-            Some(_) => return None,
+        match large.name {
+            Some(name) if large.has_place => {
+                let offset = large.asked;
+                self.demand = Demand::Memory(Read {
+                    slot: u32::MAX,
+                    name,
+                    offset,
+                    len: (len - offset).min(self.pace.piece()),
+                    remote_addr: addr + offset,
+                    rkey,
+                });
+            }
             None if alone || (may_hold_more && len <= room) => {
                 let name = self.begun;
                 large.name = Some(name);
                 self.begun = name.wrapping_add(1);
                 self.held += 1;
                 self.held_bytes = self.held_bytes.saturating_add(len);
-                return Some(Step::Begin { name, len });
+                self.demand = Demand::Place { name, len };
             }
-            None => return None,
-        };
-        let offset = large.asked;
-        let piece = (len - offset).min(PIECE);
-        large.asked += piece;
-        self.reads.push_back(piece);
-        Some(Step::Read(Read {
-            slot: u32::MAX,
-            name,
-            offset,
-            len: piece,
-            remote_addr: addr + offset,
-            rkey,
-        }))
+            Some(_) | None => return None,
+        }
+        self.demanded()
     }
 
-    /// There is memory for the large message of this name.
-    pub(super) fn memory_came(&mut self, name: u32) {
+    /// What the driver was asked for and has not found yet.
+    pub(super) fn demanded(&self) -> Option<Step> {
+        match self.demand {
+            Demand::Nothing | Demand::Slot(_) => None,
+            Demand::Place { name, len } => Some(Step::Begin { name, len }),
+            Demand::Memory(Read {
+                name, offset, len, ..
+            }) => Some(Step::Prepare { name, offset, len }),
+        }
+    }
+
+    fn read(&mut self, read: Read) -> Step {
+        for waiting in &mut self.waiting {
+            if let Waiting::Large(large) = waiting
+                && large.name == Some(read.name)
+            {
+                large.asked += read.len;
+            }
+        }
+        self.reads.push_back(read.len);
+        Step::Read(read)
+    }
+
+    /// The large message of this name has its place in memory.
+    pub(super) fn placed(&mut self, name: u32) {
+        if !matches!(self.demand, Demand::Place { name: wanted, .. } if wanted == name) {
+            debug_assert!(false, "it was asked for");
+            return;
+        }
+        self.demand = Demand::Nothing;
         for waiting in &mut self.waiting {
             if let Waiting::Large(large) = waiting
                 && large.name == Some(name)
             {
-                large.has_memory = true;
+                large.has_place = true;
             }
         }
     }
 
+    /// Memory is ready for the next piece, or for the first `len` bytes of it.
+    pub(super) fn prepared(&mut self, len: u64) {
+        if let Demand::Memory(read) = self.demand {
+            debug_assert!(len > 0, "a read of nothing comes to nothing");
+            self.demand = Demand::Slot(Read {
+                len: read.len.min(len),
+                ..read
+            });
+        }
+    }
+
+    /// Whether a piece is being read.
+    pub(super) fn is_reading(&self) -> bool {
+        !self.reads.is_empty()
+    }
+
+    /// Pieces that have come, in all.
+    pub(super) fn pieces(&self) -> u64 {
+        self.pieces
+    }
+
+    /// A read is posted, and there was none.
+    pub(super) fn reading_begins(&mut self, now: Instant) {
+        self.pace.begin(now);
+    }
+
     /// The oldest read is done.
-    pub(super) fn piece_came(&mut self) {
+    pub(super) fn piece_came(&mut self, now: Instant) {
         let Some(piece) = self.reads.pop_front() else {
             debug_assert!(false, "a read completes that was posted");
             return;
         };
+        self.pieces += 1;
+        self.pace.came(piece, now);
         let large = self.waiting.iter_mut().find_map(|waiting| match waiting {
             Waiting::Large(large) if large.come < large.descriptor.len => Some(large),
             Waiting::Large(_) | Waiting::Arrival(_) => None,

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod account;
+mod budget;
 mod clock;
 mod connection;
 mod credit;
@@ -11,7 +12,9 @@ mod inbound;
 mod lending;
 mod output;
 mod outputs;
+mod pace;
 mod params;
+mod patience;
 mod private;
 mod reason;
 mod reject;
@@ -22,6 +25,7 @@ mod testing;
 
 pub(crate) use self::{
     account::Account,
+    budget::Gauge,
     clock::Clock,
     connection::{Connection, Flush},
     credit::CONTROL_RECEIVES,
@@ -31,6 +35,7 @@ pub(crate) use self::{
         Arrival, CmCall, CmInput, CmOp, DrainSide, Event, Output, Read, Refusal, SendRefused,
         Transmit, Work,
     },
+    pace::{LONGEST_PIECE, SHORTEST_PIECE},
     params::{Params, ReadDepth},
     reject::REJECT_DATA_MAX,
     send_ring::{CONTROL_SENDS, READS},

@@ -117,8 +117,11 @@ pub enum CloseReason {
     NotRdmsg,
     /// The peer is an rsocket: [`rsocket`](crate::rsocket) speaks to it.
     PeerIsRsocket,
-    /// The peer accepted, but has not what another connection needs: memory that it may lock, or shared receives. It may later.
+    /// The peer has not what is needed: memory that it may lock, or shared receives, for another connection; or, for long, memory for a
+    /// message above the eager size. It may later.
     PeerOutOfResources,
+    /// The peer's library could not go on, for a reason of which this version knows only the code.
+    PeerFailed(u32),
     /// The peer uses this crate, and the two sides do not go together.
     PeerIncompatible(Mismatch),
     /// The peer sent something that the protocol forbids.
@@ -138,6 +141,9 @@ pub enum CloseReason {
     TimedOut(Phase),
     /// The peer gave no sign of life for longer than the configuration allows.
     KeepaliveTimeout,
+    /// The peer announced a message above the eager size, and nothing of it could be read for longer than
+    /// [`Config::read_timeout`](crate::Config::read_timeout).
+    ReadTimeout,
     /// The peer closed the connection, and everything that it sent has been delivered.
     ///
     /// A `send` that fails with it while messages still arrive says only that the peer takes no more.
@@ -156,6 +162,9 @@ pub enum CloseReason {
     LocallyClosed,
     /// This side aborted the connection.
     LocallyAborted,
+    /// For longer than [`Config::read_timeout`](crate::Config::read_timeout) there was no memory for a message above the eager size that the
+    /// peer announced: most often the process may not lock as much.
+    OutOfMemory(OsError),
     /// A call into the system failed.
     Os(OsError),
 }
@@ -187,8 +196,9 @@ impl fmt::Display for CloseReason {
                  or an Endpoint or Listener on the other",
             ),
             Self::PeerOutOfResources => f.write_str(
-                "the peer has not what another connection needs, such as memory that it may lock or shared receives; its own error tells more",
+                "the peer is out of resources, such as memory that it may lock or shared receives; its own error tells more",
             ),
+            Self::PeerFailed(code) => write!(f, "the peer could not go on (code {code}); its own error tells more"),
             Self::PeerIncompatible(mismatch) => write!(f, "the two sides do not go together: {mismatch}"),
             Self::ProtocolViolation(violation) => write!(f, "the peer violated the protocol: {violation}"),
             Self::WorkRequest { status: WcStatus::RETRY_EXC_ERR, .. } => {
@@ -201,6 +211,9 @@ impl fmt::Display for CloseReason {
             Self::AddressChanged => f.write_str("the network device's address changed"),
             Self::TimedOut(phase) => write!(f, "timed out while {phase}"),
             Self::KeepaliveTimeout => f.write_str("the peer gives no sign of life"),
+            Self::ReadTimeout => f.write_str(
+                "the peer announced a message that cannot be read: its device does not answer, or the path to it is too slow for read_timeout",
+            ),
             Self::PeerClosed => f.write_str("closed by the peer"),
             Self::Truncated { missing } => write!(
                 f,
@@ -211,6 +224,12 @@ impl fmt::Display for CloseReason {
             Self::PeerDisconnected => f.write_str("the peer disconnected without closing; its process may have ended"),
             Self::LocallyClosed => f.write_str("closed by this side"),
             Self::LocallyAborted => f.write_str("aborted by this side"),
+            Self::OutOfMemory(error) => write!(
+                f,
+                "there was no memory for a message of the peer's for longer than read_timeout: {error}; if this process may lock no \
+                 more (`ulimit -l`), raise memlock in /etc/security/limits.conf or with LimitMEMLOCK= in the service's unit, or lower \
+                 pinned in the EngineLimits, or receive_window, send_depth or eager_size in the Config"
+            ),
             Self::Os(error) if (error.call, error.errno) == ("ibv_reg_mr", libc::ENOMEM) => write!(
                 f,
                 "{error}: this process may lock no more memory (`ulimit -l`); raise memlock in /etc/security/limits.conf or with \

@@ -9,7 +9,7 @@ use crate::{
 
 /// Zeroed pages of this process alone.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub(crate) struct Mapping {
     start: NonNull<u8>,
     len: usize,
 }
@@ -25,6 +25,15 @@ impl Mapping {
     /// A child process does not get them (`MADV_DONTFORK`): with copy-on-write, the parent's next write could move its page away from
     /// under the device.
     pub(super) fn new(len: usize) -> Result<Self, OsError> {
+        Self::with(len, 0)
+    }
+
+    /// As [`new`](Self::new), for memory of which perhaps little will be used: the system sets nothing aside for it.
+    pub(crate) fn reserve(len: usize) -> Result<Self, OsError> {
+        Self::with(len, libc::MAP_NORESERVE)
+    }
+
+    fn with(len: usize, flags: libc::c_int) -> Result<Self, OsError> {
         const PROT: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
         const FLAGS: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
@@ -33,7 +42,7 @@ impl Mapping {
             .filter(|&len| len > 0 && isize::try_from(len).is_ok())
             .ok_or(OsError::new("mmap", libc::EINVAL))?;
         // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
-        let start = unsafe { libc::mmap(ptr::null_mut(), len, PROT, FLAGS, -1, 0) };
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, PROT, FLAGS | flags, -1, 0) };
         let start = if start == libc::MAP_FAILED {
             ptr::null_mut()
         } else {
@@ -50,12 +59,12 @@ impl Mapping {
     }
 
     /// The first byte, page aligned.
-    pub(super) fn start(&self) -> NonNull<u8> {
+    pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }
 
     /// The length in bytes, whole pages.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 }

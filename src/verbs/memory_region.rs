@@ -3,6 +3,7 @@
 use std::{
     fmt,
     mem::ManuallyDrop,
+    ops::Range,
     ptr::{self, NonNull},
     sync::Arc,
 };
@@ -62,6 +63,8 @@ struct Inner {
     reach: usize,
     /// Unmapped after the region is deregistered; never, when that fails. `None` for memory that is somebody else's.
     mapping: ManuallyDrop<Option<Mapping>>,
+    /// Whose bytes these are, where they are a part of another region's.
+    _part_of: Option<MemoryRegion>,
     /// Freed last.
     pd: ProtectionDomain,
 }
@@ -88,7 +91,24 @@ impl MemoryRegion {
         let raw = unsafe { register(pd, start, len, access) }?;
         let reach = mapping.len();
         // SAFETY: registered just now, and the mapping is initialised up to its end.
-        Ok(unsafe { Self::from_raw(raw, pd, start, len, reach, Some(mapping)) })
+        Ok(unsafe { Self::from_raw(raw, pd, start, len, reach, Some(mapping), None) })
+    }
+
+    /// Registers a part of the region once more, with other access flags.
+    ///
+    /// # Panics
+    ///
+    /// When the part goes beyond the end, or the bytes are in the device.
+    pub(crate) fn again(&self, part: Range<usize>, access: AccessFlags) -> Result<Self, OsError> {
+        let len = part.end.saturating_sub(part.start);
+        self.check(part.start, len);
+        // SAFETY: the part lies inside of the region.
+        let start = unsafe { self.inner.start.add(part.start) };
+        let (pd, reach) = (self.pd(), self.inner.reach - part.start);
+        // SAFETY: the region keeps the bytes, and is kept below until they are deregistered. As it does, the new one gives out no reference to them.
+        let raw = unsafe { register(pd, start, len, access) }?;
+        // SAFETY: registered just now, and the bytes are the region's, which accesses them as `SharedBytes`.
+        Ok(unsafe { Self::from_raw(raw, pd, start, len, reach, None, Some(self.clone())) })
     }
 
     /// Registers memory that somebody else owns.
@@ -115,7 +135,7 @@ impl MemoryRegion {
         // SAFETY: the caller vouches for the memory.
         let raw = unsafe { register(pd, start, len, access) }?;
         // SAFETY: registered just now, and the caller vouches for the bytes.
-        Ok(unsafe { Self::from_raw(raw, pd, start, len, len, None) })
+        Ok(unsafe { Self::from_raw(raw, pd, start, len, len, None, None) })
     }
 
     /// Allocates `len` bytes, zeroed and page aligned, behind a registration of all memory of the process, of which the device takes pages
@@ -142,7 +162,7 @@ impl MemoryRegion {
         let raw = unsafe { ffi::ibv_reg_mr(pd.as_ptr(), ptr::null_mut(), usize::MAX, access) };
         let raw = cvt_ptr(CALL, raw)?;
         // SAFETY: registered just now, and the mapping is initialised up to its end.
-        Ok(unsafe { Self::from_raw(raw, pd, start, len, reach, Some(mapping)) })
+        Ok(unsafe { Self::from_raw(raw, pd, start, len, reach, Some(mapping), None) })
     }
 
     /// Registers memory of the device. Its addresses count from 0, and its bytes are copied with
@@ -183,6 +203,7 @@ impl MemoryRegion {
                 addr: 0,
                 device_memory: Some(memory.clone()),
                 mapping: ManuallyDrop::new(None),
+                _part_of: None,
                 pd: pd.clone(),
             }),
         })
@@ -228,6 +249,7 @@ impl MemoryRegion {
         len: usize,
         reach: usize,
         mapping: Option<Mapping>,
+        part_of: Option<Self>,
     ) -> Self {
         // SAFETY: just registered; the field does not change.
         let lkey = unsafe { (*raw.as_ptr()).lkey };
@@ -245,6 +267,7 @@ impl MemoryRegion {
                 device_memory: None,
                 reach,
                 mapping,
+                _part_of: part_of,
                 pd: pd.clone(),
             }),
         }

@@ -78,6 +78,7 @@ pub use device_attr_ex::{DeviceAttrEx, OdpCaps, OdpTransportCaps};
 pub use device_memory::DeviceMemory;
 pub use extended_completion::ExtendedCompletion;
 pub use gid::{Gid, GidEntry, GidType};
+pub(crate) use mapping::Mapping;
 pub use memory_region::{Advice, MemoryRegion};
 pub use modify_error::ModifyError;
 pub use port_attr::{LinkLayer, Mtu, PortAttr, PortState};

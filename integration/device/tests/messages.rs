@@ -177,9 +177,10 @@ fn both_sides_stall_and_resume_when_neither_reads() {
             *count += 1;
         }
     }
-    assert_eq!(counts, [64, 64]);
+    let window = Config::default().receive_window.into();
+    assert_eq!(counts, [window, window]);
     for (endpoint, other) in [(&client, &server), (&server, &client)] {
-        for i in 0..64_u32 {
+        for i in 0..window {
             assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), i.to_le_bytes());
         }
         other.send_timeout(b"on", PATIENCE).unwrap();

@@ -138,6 +138,7 @@ impl Device {
                     self.conn.release();
                 }
                 Output::Begin { name, len } => self.begin(name, len),
+                Output::Prepare { len, .. } => self.conn.handle_prepared(len, self.now),
                 Output::Read(read) => self.read(&read),
                 Output::PostDrainMarkers => {
                     self.broken = true;
@@ -253,7 +254,7 @@ impl Device {
         let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().unwrap());
         let reserved = match header[0] {
             1 | 16 => READS + CONTROL_SENDS,
-            2..=7 => 0,
+            2..=8 => 0,
             other => panic!("kind {other}"),
         };
         self.take_slot(transmit.slot, reserved, transmit.signalled, None);
@@ -263,7 +264,7 @@ impl Device {
         let grant = word(4);
         assert!(grant >= self.told.0 && grant <= self.released + u32::from(self.params.window));
         self.told.0 = grant;
-        if header[0] != 6 {
+        if !matches!(header[0], 6 | 8) {
             let taken = word(12);
             assert!(taken >= self.told.1 && taken <= self.read_whole);
             self.told.1 = taken;
@@ -279,7 +280,7 @@ impl Device {
         let first = first.expect("it was announced");
         assert_eq!(len, first.descriptor.len);
         first.name = Some(name);
-        self.conn.handle_memory(name);
+        self.conn.handle_memory(name, self.now);
     }
 
     fn read(&mut self, read: &Read) {
@@ -539,7 +540,7 @@ impl Device {
 
     pub(crate) fn release_large(&mut self) {
         if let Some(len) = self.large.pop_front() {
-            self.conn.release_large(len);
+            self.conn.release_large(len, self.now);
         }
     }
 

@@ -119,7 +119,8 @@ pub fn one_frame(frame: &[u8]) {
                 reposted += 1;
                 conn.release();
             }
-            Output::Begin { name, .. } => conn.handle_memory(name),
+            Output::Begin { name, .. } => conn.handle_memory(name, now),
+            Output::Prepare { len, .. } => conn.handle_prepared(len, now),
             Output::Post(transmit) => said.push(transmit.header[0]),
             Output::Cm(_) | Output::PostDrainMarkers | Output::Timer => {}
             Output::Event(event) => panic!("{event:?}"),

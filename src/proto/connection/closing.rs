@@ -94,20 +94,29 @@ impl Connection {
             | State::Backoff { .. }
             | State::Accepting { .. } => self.fail(CloseReason::LocallyAborted, now),
             State::Established | State::Closing(_) => {
-                self.start_closing(
-                    Role::Aborter,
-                    CloseReason::LocallyAborted,
-                    ABORT_TIMEOUT,
-                    now,
-                );
-                if let Some(transfer) = &mut self.transfer {
-                    transfer.want_abort(code);
-                }
-                self.send_control();
+                self.say_and_leave(CloseReason::LocallyAborted, Kind::Abort, code, now);
             }
             State::Draining(_) | State::Closed => {}
         }
         self.finish();
+    }
+
+    /// Ends the connection without waiting for anything but, for a moment, the notice to the peer. Nothing is said twice.
+    pub(super) fn say_and_leave(
+        &mut self,
+        reason: CloseReason,
+        kind: Kind,
+        code: u32,
+        now: Instant,
+    ) {
+        if matches!(&self.state, State::Closing(closing) if closing.role == Role::Aborter) {
+            return;
+        }
+        self.start_closing(Role::Aborter, reason, ABORT_TIMEOUT, now);
+        if let Some(transfer) = &mut self.transfer {
+            transfer.want_abort(kind, code);
+        }
+        self.send_control();
     }
 
     fn start_closing(&mut self, role: Role, reason: CloseReason, timeout: Duration, now: Instant) {

@@ -171,6 +171,9 @@ impl Connection {
         let Some(transfer) = &mut self.transfer else {
             return;
         };
+        if transfer.keepalive_deadline().is_none_or(|at| at > now) {
+            return;
+        }
         let heard = transfer.heard;
         match transfer
             .keepalive_mut()

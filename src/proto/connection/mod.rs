@@ -1,6 +1,7 @@
 mod closing;
 mod establish;
 mod keepalive;
+mod reading;
 mod receiving;
 mod transfer;
 
@@ -132,11 +133,14 @@ impl Connection {
             | State::Connecting(attempts, _) => Some(attempts.deadline),
             State::Backoff { attempts, until } => Some(attempts.deadline.min(*until)),
             State::Requested { deadline } | State::Accepting { deadline } => Some(*deadline),
-            State::Established => self
-                .transfer
-                .as_ref()
-                .and_then(Transfer::keepalive_deadline),
-            State::Closing(closing) => Some(closing.deadline()),
+            State::Established => {
+                let transfer = self.transfer.as_ref()?;
+                earlier(transfer.keepalive_deadline(), transfer.patience.deadline())
+            }
+            State::Closing(closing) => {
+                let reading = self.transfer.as_ref().and_then(|t| t.patience.deadline());
+                earlier(Some(closing.deadline()), reading)
+            }
             State::Draining(draining) => Some(draining.deadline()),
             State::Closed => None,
         }
@@ -289,8 +293,12 @@ impl Connection {
                 State::Backoff { .. } => self.on_backoff_timeout(now),
                 State::Requested { .. } => self.on_request_timeout(now),
                 State::Accepting { .. } => self.fail(CloseReason::TimedOut(Phase::Connecting), now),
-                State::Established => self.on_keepalive_timeout(now),
-                State::Closing(_) => self.drain(now),
+                State::Established => {
+                    self.on_reading_timeout(now);
+                    self.on_keepalive_timeout(now);
+                }
+                State::Closing(closing) if closing.deadline() <= now => self.drain(now),
+                State::Closing(_) => self.on_reading_timeout(now),
                 State::Draining(_) => self.end(),
                 State::Closed => {}
             }
@@ -419,6 +427,14 @@ impl Connection {
             ),
             (_, _) => Err(SendRefused::Blocked),
         }
+    }
+}
+
+/// The earlier of two deadlines that there may be.
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
     }
 }
 

@@ -1,14 +1,10 @@
-//! What comes from the peer: frames, and the pieces of its large messages.
+//! What comes from the peer.
 
 use super::{Connection, State};
-use crate::{
-    proto::{
-        Arrival, Clock, CloseReason, Descriptor, Event, HEADER_LEN, Output, Read, Work,
-        frame::{Header, Kind},
-        inbound::Step,
-        reason::Violation,
-    },
-    status::WcStatus,
+use crate::proto::{
+    Arrival, Clock, CloseReason, Descriptor, Event, HEADER_LEN, Output,
+    frame::{Header, Kind, OUT_OF_RESOURCES},
+    reason::Violation,
 };
 
 /// What a receive brought, as far as it can be checked by itself.
@@ -30,7 +26,8 @@ impl Incoming {
             | Kind::Pong
             | Kind::Close
             | Kind::Abort
-            | Kind::CloseAck => Self::Frame(header),
+            | Kind::CloseAck
+            | Kind::Failure => Self::Frame(header),
         })
     }
 }
@@ -153,7 +150,7 @@ impl Connection {
         };
         if let Some(header) = header {
             transfer.send_credit.granted(header.grant)?;
-            if kind != Kind::Abort {
+            if !matches!(kind, Kind::Abort | Kind::Failure) {
                 let taken = transfer.lending.taken(header.arg)?;
                 if taken > 0 {
                     self.outputs.push(Output::Event(Event::Taken(taken)));
@@ -183,7 +180,7 @@ impl Connection {
                 if self.takes_back() {
                     self.outputs.push(Output::Release(buffer));
                 }
-                self.read_on();
+                self.read_on(now);
             }
             Incoming::Immediate { word, len } => {
                 let arrival = transfer
@@ -254,6 +251,14 @@ impl Connection {
                 self.turn_deaf();
                 self.fail(CloseReason::PeerAborted(header.arg), now.now());
             }
+            Kind::Failure => {
+                self.turn_deaf();
+                let reason = match header.arg {
+                    OUT_OF_RESOURCES => CloseReason::PeerOutOfResources,
+                    code => CloseReason::PeerFailed(code),
+                };
+                self.fail(reason, now.now());
+            }
         }
         Ok(())
     }
@@ -276,77 +281,5 @@ impl Connection {
         if let Some(transfer) = &mut self.transfer {
             transfer.deaf = true;
         }
-    }
-
-    /// A read of a piece of a large message completed, and with it everything that was posted before it.
-    pub(crate) fn handle_read(&mut self, slot: u32, now: impl Clock) {
-        if let Some(transfer) = &mut self.transfer {
-            // What the peer's device answers is a sign of life of its host.
-            transfer.heard.here += 1;
-            transfer.inbound.piece_came();
-            transfer.sent(slot);
-            if !transfer.deaf {
-                self.deliver();
-            }
-            self.read_on();
-            self.grant_if_due();
-            self.acknowledge_close();
-            self.tell_writable();
-            self.on_goodbye(now);
-        }
-        self.finish();
-    }
-
-    /// Reads more of the peer's large messages, as far as there are slots and memory, while the queue pair works.
-    pub(super) fn read_on(&mut self) {
-        let (State::Established | State::Closing(_), Some(transfer)) =
-            (&self.state, &mut self.transfer)
-        else {
-            return;
-        };
-        while transfer.ring.has_room_for_reads()
-            && let Some(step) = transfer.inbound.next_step()
-        {
-            self.outputs.push(match step {
-                Step::Begin { name, len } => Output::Begin { name, len },
-                Step::Read(piece) => {
-                    let (slot, _) = transfer.ring.take(true);
-                    Output::Read(Read { slot, ..piece })
-                }
-            });
-        }
-    }
-
-    /// There is memory for the large message of this name.
-    pub(crate) fn handle_memory(&mut self, name: u32) {
-        if let Some(transfer) = &mut self.transfer {
-            transfer.inbound.memory_came(name);
-            self.read_on();
-        }
-        self.finish();
-    }
-
-    /// Delivers what is next, as far as it is complete.
-    fn deliver(&mut self) {
-        if let Some(transfer) = &mut self.transfer {
-            while let Some(arrival) = transfer.inbound.pop() {
-                self.outputs.push(Output::Event(Event::Arrived(arrival)));
-            }
-        }
-    }
-
-    /// Whether a failed read is the peer's doing: its descriptor named memory that is not there to be read.
-    pub(super) fn forgery(&self, work: Work, status: WcStatus) -> Option<CloseReason> {
-        let (Work::Read { .. }, WcStatus::REM_ACCESS_ERR | WcStatus::REM_INV_REQ_ERR) =
-            (work, status)
-        else {
-            return None;
-        };
-        let rkey = self.transfer.as_ref()?.inbound.rkey_being_read()?;
-        Some(CloseReason::ProtocolViolation(Violation::new(
-            "rkey",
-            rkey.into(),
-            "the key of memory that holds the large message",
-        )))
     }
 }

@@ -13,6 +13,7 @@ use crate::proto::{
     hello::Hello,
     inbound::Inbound,
     lending::Lending,
+    patience::Patience,
     send_ring::SendRing,
 };
 
@@ -28,6 +29,8 @@ pub(super) struct Transfer {
     pub(super) ring: SendRing,
     pub(super) lending: Lending,
     pub(super) inbound: Inbound,
+    /// With the peer, or the system, that keeps large messages from being read.
+    pub(super) patience: Patience,
     /// What is counted as it happens; what is held now is looked up.
     pub(super) counted: Statistics,
     pub(super) probe: Probe,
@@ -55,7 +58,8 @@ pub(super) struct Transfer {
 /// Control frames that are to be sent as soon as there is a slot. Of each kind there is at most one.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
-    abort: Option<u32>,
+    /// An abort, or a failure.
+    abort: Option<(Kind, u32)>,
     pub(super) pong: bool,
     close: bool,
     close_ack: bool,
@@ -72,7 +76,7 @@ pub(super) enum Farewell {
     Acknowledged,
 }
 
-/// How far our last word, CloseAck or Abort, has come.
+/// How far our last word, CloseAck, Abort or Failure, has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LastWord {
     Unsaid,
@@ -116,7 +120,8 @@ impl Transfer {
             recv_credit: RecvCredit::new(params.window, params.credits(), start),
             ring: SendRing::new(params.send_slots),
             lending: Lending::new(params.large_memory),
-            inbound: Inbound::new(params.window, params.large_memory),
+            inbound: Inbound::new(params.window, params.large_memory, params.longest_piece),
+            patience: Patience::new(params.read_timeout),
             counted: Statistics::default(),
             probe: Probe::default(),
             keepalive: None,
@@ -204,10 +209,10 @@ impl Transfer {
         self.last_word = LastWord::Wanted;
     }
 
-    /// Nothing but this is said from now on.
-    pub(super) fn want_abort(&mut self, code: u32) {
+    /// Nothing but this is said from now on: an abort, or a failure.
+    pub(super) fn want_abort(&mut self, kind: Kind, code: u32) {
         self.silence();
-        self.pending.abort = Some(code);
+        self.pending.abort = Some((kind, code));
         self.last_word = LastWord::Wanted;
     }
 
@@ -296,9 +301,13 @@ impl Transfer {
     fn frame_with(&mut self, kind: Kind, len: u32, arg: u32, signalled: bool) -> Transmit {
         let (slot, signalled) = match kind {
             Kind::Data | Kind::Rendezvous => self.ring.take_data(len),
-            Kind::Grant | Kind::Ping | Kind::Pong | Kind::Close | Kind::Abort | Kind::CloseAck => {
-                self.ring.take(signalled)
-            }
+            Kind::Grant
+            | Kind::Ping
+            | Kind::Pong
+            | Kind::Close
+            | Kind::Abort
+            | Kind::CloseAck
+            | Kind::Failure => self.ring.take(signalled),
         };
         let header = Header {
             kind,
@@ -319,8 +328,8 @@ impl Transfer {
         if !self.ring.has_room() {
             return None;
         }
-        if let Some(code) = self.pending.abort.take() {
-            let transmit = self.frame_with(Kind::Abort, 0, code, true);
+        if let Some((kind, code)) = self.pending.abort.take() {
+            let transmit = self.frame_with(kind, 0, code, true);
             self.last_word = LastWord::Sent(transmit.slot);
             return Some(transmit);
         }
@@ -429,11 +438,11 @@ impl Connection {
     }
 
     /// The application has let go of a large message of `len` bytes.
-    pub(crate) fn release_large(&mut self, len: u64) {
+    pub(crate) fn release_large(&mut self, len: u64, now: impl Clock) {
         if let Some(transfer) = &mut self.transfer {
             transfer.inbound.release(len);
         }
-        self.read_on();
+        self.read_on(now);
         self.finish();
     }
 
@@ -452,7 +461,7 @@ impl Connection {
             transfer.sent(slot);
             self.send_control();
             self.tell_writable();
-            self.read_on();
+            self.read_on(now);
             self.on_goodbye(now);
         }
         self.finish();

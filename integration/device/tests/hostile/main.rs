@@ -2,6 +2,7 @@
 //! engine goes on, nothing is left behind, and no receiver was ever without a receive.
 
 mod abrupt;
+mod announcements;
 mod bystander;
 mod frames;
 mod hellos;

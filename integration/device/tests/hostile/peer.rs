@@ -217,6 +217,11 @@ impl Peer {
         !self.disconnected
     }
 
+    /// Answers nothing from now on, and says nothing.
+    pub(crate) fn stop_answering(&mut self) {
+        self.qp.to_err().unwrap();
+    }
+
     /// Waits for the next frame of the library.
     pub(crate) fn receive(&mut self) -> Vec<u8> {
         self.wait(|this| !this.received.is_empty());

@@ -1,5 +1,5 @@
 //! A connection is tested against another one: [`pair`] puts two of them on a simulated wire and a simulated connection manager,
-//! [`establishing`], [`transferring`], [`large`], [`living`], [`ending`] and [`hostile`] play named scenes on it, [`random`] plays anything, and [`table`] looks at
+//! [`establishing`], [`transferring`], [`large`], [`living`], [`memory`], [`ending`] and [`hostile`] play named scenes on it, [`random`] plays anything, and [`table`] looks at
 //! each event in each state.
 
 mod ending;
@@ -7,6 +7,7 @@ mod establishing;
 mod hostile;
 mod large;
 mod living;
+mod memory;
 mod pair;
 mod random;
 mod side;
@@ -25,6 +26,8 @@ fn params() -> Params {
         eager_size: 64,
         max_message: 8 << 20,
         large_memory: 4 << 20,
+        longest_piece: 1 << 20,
+        read_timeout: Duration::from_secs(30),
         send_slots: 4,
         connect_timeout: Duration::from_secs(5),
         resolve_timeout: Duration::from_secs(2),

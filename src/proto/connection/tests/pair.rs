@@ -28,6 +28,11 @@ pub(super) const B: usize = 1;
 /// How many receives a side shares with others where it does.
 const SHARED: u32 = 30;
 
+/// What a system without memory answers.
+pub(super) const fn no_memory() -> OsError {
+    OsError::new("ibv_reg_mr", libc::ENOMEM)
+}
+
 /// The two sides and the clock.
 #[derive(Debug)]
 pub(super) struct Pair {
@@ -125,7 +130,15 @@ impl Pair {
                 Output::Event(Event::Established) => {
                     assert!(!std::mem::replace(&mut side.established, true), "once");
                 }
+                Output::Begin { .. } | Output::Prepare { .. } if side.starving => {
+                    side.starved += 1;
+                    side.conn.handle_starved(no_memory(), self.now);
+                }
                 Output::Begin { name, len } => side.begin(name, len),
+                Output::Prepare { name, offset, len } => {
+                    let ready = side.prepare(name, offset, len);
+                    side.conn.handle_prepared(ready, self.now);
+                }
                 Output::Read(read) => side.read(read),
                 Output::Event(Event::Arrived(arrival)) => side.arrive(arrival),
                 Output::Event(Event::Answered) => side.answered += 1,
@@ -153,6 +166,12 @@ impl Pair {
                 "the driver knows the deadline"
             );
         }
+    }
+
+    /// There may be memory for this side's large messages again.
+    pub(super) fn feed(&mut self, at: usize) {
+        self.sides[at].conn.ask_again();
+        self.settle(at);
     }
 
     fn cm(&mut self, at: usize, op: CmOp) {
@@ -315,7 +334,7 @@ impl Pair {
                 let pull = pull.expect("it was begun");
                 pull.has_memory = true;
                 let name = pull.name;
-                side.conn.handle_memory(name);
+                side.conn.handle_memory(name, now);
                 self.settle(at);
             }
             Step::Cm(at) => {
@@ -456,7 +475,7 @@ impl Pair {
                     side.repost(buffer);
                     side.conn.release();
                 }
-                Some(Kept::Large(len)) => side.conn.release_large(len),
+                Some(Kept::Large(len)) => side.conn.release_large(len, self.now),
                 Some(Kept::Buffer(_)) | None => {}
             }
         }

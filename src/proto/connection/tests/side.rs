@@ -144,6 +144,10 @@ pub(super) struct Side {
     pub(super) shared: Option<Shared>,
     /// Pings that the peer has answered.
     pub(super) answered: u64,
+    /// Whether the system has no memory for large messages.
+    pub(super) starving: bool,
+    /// How often it was asked for some in vain.
+    pub(super) starved: u32,
 }
 
 impl Side {
@@ -173,6 +177,8 @@ impl Side {
             writable: true,
             shared: None,
             answered: 0,
+            starving: false,
+            starved: 0,
         }
     }
 
@@ -239,6 +245,18 @@ impl Side {
             .iter()
             .find(|pull| !pull.has_memory)
             .map(|pull| pull.name)
+    }
+
+    /// Makes memory ready for a piece, or now and then for a part of it: says for how much.
+    pub(super) fn prepare(&mut self, name: u32, offset: u64, len: u64) -> u64 {
+        let pull = self.pulls.back().expect("it was begun");
+        assert!(pull.has_memory && len > 0 && len <= self.params.longest_piece);
+        assert_eq!((pull.name, pull.asked), (name, offset));
+        if offset > 0 && len > 4096 && offset.is_multiple_of(3) {
+            len - 4096
+        } else {
+            len
+        }
     }
 
     /// Posts a read of the peer's memory.

@@ -1,0 +1,321 @@
+//! Announcements of large messages: they cost a peer 40 bytes each, and are to cost this side no
+//! more than what then arrives.
+
+use std::{
+    env, fs,
+    fs::Permissions,
+    io::{BufRead, BufReader, Read, Write},
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use device::{Lab, PATIENCE, Watchdog, pattern};
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener};
+
+use crate::{
+    bystander::Bystander,
+    peer::Peer,
+    scene::{Role, Scene, config, end},
+    wire::{Descriptor, Frame, Hello, RENDEZVOUS},
+};
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// A hostile's configuration at this side, where reads may take for ever: no answer is no error of
+/// the device's for a long time.
+fn patient() -> Config {
+    let mut config = config();
+    config.max_message = GIB;
+    config.large_memory = GIB;
+    // 17 s, seven times.
+    config.ack_timeout = Some(22);
+    config
+}
+
+/// Announces a message of this length and lets nothing of it be read, but stays.
+fn announce_and_stall(peer: &mut Peer, len: u64) {
+    let lie = Descriptor {
+        addr: peer.region().addr(),
+        len,
+        rkey: peer.region().rkey(),
+        reserved: 0,
+    };
+    let frame = Frame {
+        payload: &lie.bytes(),
+        ..Frame::control(RENDEZVOUS)
+    };
+    peer.send(&frame.bytes());
+    assert!(peer.flush());
+    peer.stop_answering();
+}
+
+/// Bytes of this process that devices have pinned.
+fn pinned() -> u64 {
+    status("VmPin:")
+}
+
+fn status(name: &str) -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    kib.unwrap().trim().parse::<u64>().unwrap() * 1024
+}
+
+/// Waits until the library has heard of so many bytes that are to come on the hostile's connection.
+fn wait_announced(scene: &Scene, endpoint: &Endpoint, len: u64) {
+    while endpoint.statistics().large_bytes_held < len {
+        scene.stage.bystander.assert_well();
+    }
+}
+
+#[test]
+fn an_announcement_of_a_gibibyte_pins_next_to_nothing() {
+    let scene = Scene::with(
+        "an_announcement_of_a_gibibyte_pins_next_to_nothing",
+        patient(),
+    );
+    for role in [Role::Client, Role::Server] {
+        let (mut peer, endpoint) = scene.connect(role);
+        let (before, resident) = (pinned(), status("VmRSS:"));
+        announce_and_stall(&mut peer, GIB);
+        wait_announced(&scene, &endpoint, GIB);
+        for _ in 0..20 {
+            scene.stage.bystander.assert_well();
+            let (more, more_resident) = (pinned() - before, status("VmRSS:") - resident);
+            assert!(more < MIB, "{role:?}: {more} bytes are pinned for it");
+            assert!(more_resident < 32 * MIB, "{role:?}: {more_resident} bytes");
+        }
+        endpoint.abort(0);
+        peer.disconnect();
+        end(&endpoint);
+    }
+    scene.finish();
+}
+
+#[test]
+fn peers_that_announce_and_vanish_leave_nothing() {
+    const LEN: u64 = 128 * MIB;
+    let scene = Scene::with("peers_that_announce_and_vanish_leave_nothing", patient());
+    let threads = || fs::read_dir("/proc/self/task").unwrap().count();
+    let before = (pinned(), threads());
+    let mut endpoints = Vec::new();
+    for _ in 0..12 {
+        let (mut peer, endpoint) = scene.connect(Role::Client);
+        announce_and_stall(&mut peer, LEN);
+        wait_announced(&scene, &endpoint, LEN);
+        drop(peer);
+        endpoints.push(endpoint);
+    }
+    for endpoint in endpoints {
+        endpoint.abort(0);
+        end(&endpoint);
+    }
+    // The two ends of the bystander are what is left.
+    while scene.stage.engine.statistics().unwrap().connections > 2 {
+        scene.stage.bystander.assert_well();
+    }
+    assert_eq!((pinned(), threads()), before, "bytes pinned, and threads");
+    scene.finish();
+}
+
+#[test]
+fn a_read_that_stalls_ends_its_connection_and_frees_the_budget() {
+    let _watchdog = Watchdog::new(
+        "a_read_that_stalls_ends_its_connection_and_frees_the_budget",
+        120,
+    );
+    let mut limits = rdmsg::EngineLimits::default();
+    limits.held = 4 * MIB;
+    let engine = Engine::with_limits(limits).unwrap();
+    let mut config = patient();
+    config.read_timeout = Duration::from_millis(500);
+    let address = Lab::get().at(0);
+    let listener = Listener::bind_with(address, &config, &engine).unwrap();
+    let address = listener.local_addr();
+    let hello = Hello::GOOD.bytes();
+    // Two that wait for one another, and together have everything.
+    let hostile: Vec<_> = [4 * MIB, 2 * MIB, 2 * MIB]
+        .into_iter()
+        .map(|len| {
+            let connecting = thread::spawn({
+                let hello = hello.clone();
+                move || Peer::connect(address, &hello)
+            });
+            let endpoint = listener.accept_timeout(PATIENCE).unwrap();
+            let mut peer = connecting.join().unwrap();
+            announce_and_stall(&mut peer, len);
+            (peer, endpoint)
+        })
+        .collect();
+    let connector = Connector::new().config(config).engine(&engine);
+    let connecting = thread::spawn(move || connector.connect(address).unwrap());
+    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let honest = connecting.join().unwrap();
+    for number in 0..3 {
+        let message = pattern(number, MIB as usize);
+        honest.send(&message).unwrap();
+        assert!(*server.recv_timeout(PATIENCE).unwrap() == *message);
+    }
+    for (peer, endpoint) in hostile {
+        assert_eq!(end(&endpoint).0, CloseReason::ReadTimeout);
+        drop(peer);
+    }
+    honest.close().unwrap();
+    drop((server, listener));
+    let statistics = engine.statistics().unwrap();
+    assert_eq!(statistics.held, 0, "{statistics:?}");
+    engine.shutdown();
+}
+
+/// Runs another test of this program as a user for whom the limit on locked memory holds.
+fn as_nobody(test: &str, kib: u32) -> Command {
+    for entry in fs::read_dir("/dev/infiniband").unwrap() {
+        fs::set_permissions(entry.unwrap().path(), Permissions::from_mode(0o666)).unwrap();
+    }
+    let script = format!("ulimit -l {kib} && exec \"$0\" --exact --ignored --nocapture \"$1\"");
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", &script])
+        .arg(env::current_exe().unwrap())
+        .arg(format!("announcements::{test}"))
+        .uid(65534)
+        .gid(65534);
+    command
+}
+
+#[test]
+fn announcements_do_not_use_up_the_lock_limit_of_others() {
+    let _watchdog = Watchdog::new("announcements_do_not_use_up_the_lock_limit_of_others", 240);
+    let status = as_nobody("among_announcers_with_a_small_lock_limit", 8192)
+        .status()
+        .unwrap();
+    assert!(status.success(), "{status}");
+}
+
+#[test]
+#[ignore = "started by another test, with a limit"]
+fn among_announcers_with_a_small_lock_limit() {
+    let _watchdog = Watchdog::new("among_announcers_with_a_small_lock_limit", 200);
+    let engine = Engine::new().unwrap();
+    let address = Lab::get().at(0);
+    let bystander = Bystander::new(&engine, address);
+    let listener = Listener::bind_with(address, &patient(), &engine).unwrap();
+    let address = listener.local_addr();
+    let connect = || {
+        let connecting = thread::spawn(move || Peer::connect(address, &Hello::GOOD.bytes()));
+        let endpoint = listener.accept_timeout(PATIENCE).unwrap();
+        (connecting.join().unwrap(), endpoint)
+    };
+    let connector = Connector::new().config(patient()).engine(&engine);
+    let connecting = thread::spawn(move || connector.connect(address).unwrap());
+    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let honest = connecting.join().unwrap();
+    // More than there is for reading together, each with something that would fit alone.
+    let hostile: Vec<_> = (0..3)
+        .map(|_| {
+            let (mut peer, endpoint) = connect();
+            announce_and_stall(&mut peer, MIB);
+            (peer, endpoint)
+        })
+        .collect();
+    for number in 0..8 {
+        let message = pattern(number, 300_000);
+        honest.send(&message).unwrap();
+        assert!(*server.recv_timeout(PATIENCE).unwrap() == *message);
+        bystander.assert_well();
+    }
+    for (peer, endpoint) in hostile {
+        endpoint.abort(0);
+        peer.disconnect();
+        end(&endpoint);
+    }
+    honest.close().unwrap();
+    drop((server, listener));
+    bystander.finish();
+    engine.shutdown();
+}
+
+#[test]
+fn a_client_learns_that_the_server_had_no_memory_for_its_message() {
+    let _watchdog = Watchdog::new(
+        "a_client_learns_that_the_server_had_no_memory_for_its_message",
+        120,
+    );
+    let mut server = as_nobody("a_server_that_may_lock_nothing_more", 8192)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    let mut said = |what: &str| {
+        let found = lines.find_map(|line| line.unwrap().strip_prefix(what).map(str::to_owned));
+        found.unwrap_or_else(|| panic!("the server said nothing of {what:?}"))
+    };
+    let address: std::net::SocketAddr = said("listening on ").parse().unwrap();
+    let connect = || Endpoint::connect(address).unwrap();
+    let (sender, other) = (connect(), connect());
+    // It has accepted both, and lowered its limit.
+    said("ready");
+    sender.send(&pattern(1, MIB as usize)).unwrap();
+    other.send(b"still there").unwrap();
+    assert_eq!(*other.recv_timeout(PATIENCE).unwrap(), *b"still there");
+    assert_eq!(end(&sender).0, CloseReason::PeerOutOfResources);
+    let reason = said("ended: ");
+    for advice in ["ibv_reg_mr", "ulimit -l", "LimitMEMLOCK="] {
+        assert!(reason.contains(advice), "{reason}");
+    }
+    other.send(b"even now").unwrap();
+    assert_eq!(*other.recv_timeout(PATIENCE).unwrap(), *b"even now");
+    other.close().unwrap();
+    drop(server.stdin.take());
+    assert!(server.wait().unwrap().success());
+}
+
+#[test]
+#[ignore = "started by another test, with a limit"]
+fn a_server_that_may_lock_nothing_more() {
+    use nix::sys::resource::{Resource, setrlimit};
+
+    let _watchdog = Watchdog::new("a_server_that_may_lock_nothing_more", 100);
+    let mut config = Config::default();
+    config.read_timeout = Duration::from_secs(1);
+    config.receive_window = 8;
+    config.send_depth = 8;
+    let engine = Engine::new().unwrap();
+    let listener = Listener::bind_with(Lab::get().at(0), &config, &engine).unwrap();
+    let say = |what: std::fmt::Arguments<'_>| {
+        let mut stdout = std::io::stdout().lock();
+        writeln!(stdout, "\n{what}").unwrap();
+        stdout.flush().unwrap();
+    };
+    say(format_args!("listening on {}", listener.local_addr()));
+    let endpoints = [(); 2].map(|()| listener.accept_timeout(PATIENCE).unwrap());
+    setrlimit(Resource::RLIMIT_MEMLOCK, 4096, 4096).unwrap();
+    say(format_args!("ready"));
+    let servers = endpoints.map(|endpoint| {
+        thread::spawn(move || {
+            loop {
+                match endpoint.recv_timeout(PATIENCE) {
+                    Ok(message) => endpoint.send(&message).unwrap(),
+                    Err(Error::Disconnected(CloseReason::PeerClosed)) => return None,
+                    Err(error) => return Some(error.to_string()),
+                }
+            }
+        })
+    });
+    let mut waiting: Vec<_> = servers.into_iter().collect();
+    while !waiting.is_empty() {
+        let done = waiting.iter().position(thread::JoinHandle::is_finished);
+        let Some(done) = done else {
+            thread::yield_now();
+            continue;
+        };
+        if let Some(error) = waiting.swap_remove(done).join().unwrap() {
+            say(format_args!("ended: {error}"));
+        }
+    }
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+}

@@ -1,0 +1,302 @@
+//! The memory that the connections of a process have together for the large messages of their
+//! peers.
+//!
+//! Its lock is the last in any order: nothing else is taken while it is held. Whoever is served is
+//! told through its engine's mailbox, because the thread that gave something back may hold another
+//! connection's locks.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt,
+    sync::{Arc, Mutex, Weak},
+};
+
+use super::{
+    limits::EngineLimits,
+    link::lock,
+    mailbox::{Command, Mailbox},
+};
+use crate::proto::Gauge;
+
+/// What there is for all, and who has what of it.
+pub(super) struct Budget {
+    limits: EngineLimits,
+    books: Mutex<Books>,
+}
+
+struct Books {
+    /// Pinned for the reads that are under way.
+    pinned: Gauge,
+    /// Messages that are begun and not let go of.
+    held: Gauge,
+    /// Bytes that stay pinned for next reads.
+    kept: u64,
+    /// Customers for whom the system had no memory, though they had their place here.
+    starved: VecDeque<u64>,
+    customers: HashMap<u64, (Arc<Mailbox>, u64)>,
+    next: u64,
+}
+
+/// The budget of the engines that have the default limits. Held weakly: those of the next engine
+/// may be others.
+static SHARED: Mutex<Weak<Budget>> = Mutex::new(Weak::new());
+
+/// What a charge is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Pinned,
+    Held,
+    Kept,
+}
+
+impl Budget {
+    pub(super) fn new(limits: EngineLimits) -> Arc<Self> {
+        let books = Books {
+            pinned: Gauge::new(limits.pinned_for_reads()),
+            held: Gauge::new(limits.held),
+            kept: 0,
+            starved: VecDeque::new(),
+            customers: HashMap::new(),
+            next: 0,
+        };
+        Arc::new(Self {
+            limits,
+            books: Mutex::new(books),
+        })
+    }
+
+    /// The one of all that have the default limits.
+    pub(super) fn shared() -> Arc<Self> {
+        let mut shared = lock(&SHARED);
+        shared.upgrade().unwrap_or_else(|| {
+            let budget = Self::new(EngineLimits::default());
+            *shared = Arc::downgrade(&budget);
+            budget
+        })
+    }
+
+    pub(super) fn limits(&self) -> &EngineLimits {
+        &self.limits
+    }
+
+    /// Bytes that are pinned for reading, or reserved for it, and bytes of messages that are held.
+    pub(super) fn in_use(&self) -> (u64, u64) {
+        let books = lock(&self.books);
+        (books.pinned.used() + books.kept, books.held.used())
+    }
+
+    /// Takes a connection in. When it is served its engine gets a [`Command::Feed`] with its key.
+    pub(super) fn customer(self: &Arc<Self>, mailbox: &Arc<Mailbox>, key: u64) -> Customer {
+        let mut books = lock(&self.books);
+        let id = books.next;
+        books.next += 1;
+        books.customers.insert(id, (Arc::clone(mailbox), key));
+        Customer {
+            budget: Arc::clone(self),
+            id,
+        }
+    }
+
+    /// So many bytes are free; where they were `used`, also in the system.
+    fn give_back(&self, what: What, bytes: u64, used: bool) {
+        let mut books = lock(&self.books);
+        let mut served = match what {
+            What::Pinned => books.pinned.release(bytes),
+            What::Held => books.held.release(bytes),
+            What::Kept => {
+                books.kept -= bytes;
+                Vec::new()
+            }
+        };
+        // What was freed here the system may have for another. One at a time: if it does not do for
+        // that one, it hardly does for the next.
+        if used {
+            served.extend(books.starved.pop_front());
+        }
+        Self::tell(books, &served);
+    }
+
+    /// Tells customers to come and fetch what they waited for.
+    fn tell(books: std::sync::MutexGuard<'_, Books>, served: &[u64]) {
+        if served.is_empty() {
+            return;
+        }
+        let whom: Vec<_> = served
+            .iter()
+            .filter_map(|id| books.customers.get(id).cloned())
+            .collect();
+        drop(books);
+        for (mailbox, key) in whom {
+            // An engine that has ended has no use for it; its connections leave when they are
+            // dropped.
+            mailbox.send(Command::Feed(key));
+        }
+    }
+}
+
+impl fmt::Debug for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Budget")
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A connection's place in the budget. It waits for one thing of each kind at a time.
+#[derive(Debug)]
+pub(super) struct Customer {
+    budget: Arc<Budget>,
+    id: u64,
+}
+
+impl Customer {
+    /// Asks for a place for a message, or for one that was waited for. `None`: it waits.
+    pub(super) fn hold(&self, bytes: u64) -> Option<Charge> {
+        let has = lock(&self.budget.books).held.claim(self.id, bytes);
+        has.then(|| self.charge(What::Held, bytes))
+    }
+
+    /// Asks for so many bytes to pin for a read, or for those that were waited for. `None`: it
+    /// waits.
+    pub(super) fn pin(&self, bytes: u64) -> Option<Charge> {
+        let has = lock(&self.budget.books).pinned.claim(self.id, bytes);
+        has.then(|| self.charge(What::Pinned, bytes))
+    }
+
+    /// Asks for so many bytes that stay pinned. There is no waiting for that.
+    pub(super) fn keep(&self, bytes: u64) -> Option<Charge> {
+        let limit = self.budget.limits.pinned_for_keeping();
+        let mut books = lock(&self.budget.books);
+        let sum = books.kept.checked_add(bytes).filter(|sum| *sum <= limit)?;
+        books.kept = sum;
+        drop(books);
+        Some(self.charge(What::Kept, bytes))
+    }
+
+    /// The system had no memory. It may have some when others give some back, which is then told.
+    pub(super) fn starve(&self) {
+        let mut books = lock(&self.budget.books);
+        if !books.starved.contains(&self.id) {
+            books.starved.push_back(self.id);
+        }
+    }
+
+    /// Waits for nothing more.
+    pub(super) fn leave(&self) {
+        let mut books = lock(&self.budget.books);
+        books.starved.retain(|id| *id != self.id);
+        let mut served = books.pinned.forget(self.id);
+        served.append(&mut books.held.forget(self.id));
+        Budget::tell(books, &served);
+    }
+
+    fn charge(&self, what: What, bytes: u64) -> Charge {
+        Charge {
+            budget: Arc::clone(&self.budget),
+            what,
+            bytes,
+            used: true,
+        }
+    }
+}
+
+impl Drop for Customer {
+    fn drop(&mut self) {
+        self.leave();
+        lock(&self.budget.books).customers.remove(&self.id);
+    }
+}
+
+/// A part of the budget, given back when dropped.
+#[derive(Debug)]
+pub(super) struct Charge {
+    budget: Arc<Budget>,
+    what: What,
+    bytes: u64,
+    /// Whether the system has given what the budget allowed.
+    used: bool,
+}
+
+impl Charge {
+    /// It was of no use: the system had nothing.
+    pub(super) fn cancel(mut self) {
+        self.used = false;
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.budget.give_back(self.what, self.bytes, self.used);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fed(mailbox: &Mailbox) -> Option<u64> {
+        match mailbox.take()? {
+            Command::Feed(key) => Some(key),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn whoever_is_served_is_told_and_whoever_left_is_not() {
+        let budget = Budget::new(EngineLimits {
+            pinned: 200,
+            held: 100,
+        });
+        let mailbox = Mailbox::new().unwrap();
+        let customers = [16, 17, 18, 19].map(|key| budget.customer(&mailbox, key));
+        let [one, two, three, four] = &customers;
+        let held = one.hold(60).unwrap();
+        assert!(two.hold(50).is_none() && three.hold(50).is_none() && four.hold(50).is_none());
+        two.leave();
+        drop(held);
+        assert_eq!(fed(&mailbox), Some(18));
+        assert_eq!(fed(&mailbox), Some(19));
+        assert_eq!(budget.in_use(), (0, 100), "given, though not fetched");
+        let held = three.hold(50).unwrap();
+        drop(customers);
+        assert_eq!(
+            budget.in_use(),
+            (0, 50),
+            "a message outlives its connection"
+        );
+        drop(held);
+        assert_eq!(budget.in_use(), (0, 0));
+        assert_eq!(fed(&mailbox), None);
+    }
+
+    #[test]
+    fn what_is_kept_leaves_room_for_reads() {
+        let budget = Budget::new(EngineLimits {
+            pinned: 200,
+            held: 100,
+        });
+        let mailbox = Mailbox::new().unwrap();
+        let [one, two] = [16, 17].map(|key| budget.customer(&mailbox, key));
+        let kept = one.keep(80).unwrap();
+        assert!(two.keep(30).is_none(), "no more than half is kept");
+        let pinned = two.pin(100).unwrap();
+        assert!(one.pin(10).is_none());
+        assert_eq!(budget.in_use(), (180, 0));
+        drop(pinned);
+        assert_eq!(fed(&mailbox), Some(16));
+        drop(one);
+        assert_eq!(budget.in_use(), (80, 0), "kept by what is still held");
+        two.starve();
+        two.pin(100).unwrap().cancel();
+        assert_eq!(fed(&mailbox), None, "who has had nothing frees nothing");
+        drop(kept);
+        assert_eq!(fed(&mailbox), Some(17), "what was freed may help");
+        assert_eq!(fed(&mailbox), None);
+    }
+
+    #[test]
+    fn engines_with_the_default_share_one_budget() {
+        let one = Budget::shared();
+        assert!(Arc::ptr_eq(&one, &Budget::shared()));
+    }
+}

@@ -1,0 +1,381 @@
+//! Memory into which the peer's large messages are read.
+//!
+//! A message has one mapping of its whole length, of which no page exists until it is written, so
+//! an announcement costs address space and nothing else. The device may use parts of it only, its
+//! *steps*: each is registered right before the first read into it, and deregistered when that has
+//! come. Where the connection's cache and the process's budget have room for all of a message, its
+//! steps stay registered, and the mapping serves further messages: registering takes time. On iWARP
+//! peers could write to what stays registered, so there nothing does.
+//!
+//! This file makes references to memory that was registered. That is sound because a [`Landing`] is
+//! owned: while reads into it are under way it is in the books of [`Rings`](super::rings::Rings),
+//! where nobody looks at its bytes, and it leaves them when all have come, or after the queue pair
+//! is destroyed. Steps that stay registered allow the local device alone to write, and that writes
+//! only what is posted. A registration holds the pages themselves, so one that could not be ended
+//! never comes to stand for memory that is mapped later at the same address.
+#![allow(unsafe_code)]
+
+use std::{
+    fmt, slice,
+    sync::{Arc, Mutex},
+};
+
+use super::{
+    budget::{Charge, Customer},
+    link::lock,
+};
+use crate::{
+    proto::SHORTEST_PIECE,
+    status::OsError,
+    verbs::{AccessFlags, Mapping, MemoryRegion, ProtectionDomain},
+};
+
+/// Up to here mappings are a power of two long, so that they fit many messages.
+const LARGEST_CLASS: usize = 16 << 20;
+/// How many free mappings are kept at most, so that looking through them stays cheap.
+const MOST_KEPT: usize = 16;
+
+/// Makes the landings of one connection and keeps some.
+pub(super) struct Landings {
+    pd: ProtectionDomain,
+    access: AccessFlags,
+    customer: Customer,
+    /// How many bytes are kept at most.
+    limit: u64,
+    spare: Mutex<Spare>,
+}
+
+#[derive(Default)]
+struct Spare {
+    /// The longest free first.
+    free: Vec<Memory>,
+    /// Bytes that are kept, or will be: of free mappings and of those in use.
+    kept: u64,
+    /// Whether nothing is kept any more.
+    closed: bool,
+}
+
+/// A mapping and what of it is registered.
+struct Memory {
+    /// Before the mapping and the charge.
+    steps: Vec<Step>,
+    mapping: Mapping,
+    /// What it costs of the budget, if its steps stay registered.
+    kept: Option<Charge>,
+}
+
+/// A part that is registered.
+struct Step {
+    region: MemoryRegion,
+    offset: usize,
+    len: usize,
+    /// What it costs of the budget, if it is deregistered when its read has come. After the region.
+    _pinned: Option<Charge>,
+}
+
+impl Step {
+    fn end(&self) -> usize {
+        self.offset + self.len
+    }
+}
+
+impl Landings {
+    /// Memory is registered in `pd` with `access`. At most `limit` bytes stay registered.
+    pub(super) fn new(
+        pd: &ProtectionDomain,
+        access: AccessFlags,
+        limit: u64,
+        customer: Customer,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            pd: pd.clone(),
+            access,
+            customer,
+            limit: if access.contains(AccessFlags::REMOTE_WRITE) {
+                0
+            } else {
+                limit
+            },
+            spare: Mutex::default(),
+        })
+    }
+
+    /// A place for a message of `len` bytes. `None`: the process has no room for it, and will tell
+    /// when it has.
+    pub(super) fn place(self: &Arc<Self>, len: usize) -> Result<Option<Landing>, OsError> {
+        // Short messages take whole pages as well.
+        let pages = len.checked_next_multiple_of(4096).unwrap_or(len);
+        let Some(held) = self.customer.hold(pages as u64) else {
+            return Ok(None);
+        };
+        let memory = match self.take(len) {
+            Some(memory) => memory,
+            None => {
+                let mapping = match Mapping::reserve(class(len)) {
+                    Ok(mapping) => mapping,
+                    Err(error) => {
+                        held.cancel();
+                        return Err(error);
+                    }
+                };
+                let kept = self.keep(mapping.len() as u64);
+                Memory {
+                    steps: Vec::new(),
+                    mapping,
+                    kept,
+                }
+            }
+        };
+        Ok(Some(Landing {
+            memory: Some(memory),
+            len,
+            landings: Arc::clone(self),
+            _held: held,
+        }))
+    }
+
+    /// The system had no memory: tells when others have given some back.
+    pub(super) fn starve(&self) {
+        self.customer.starve();
+    }
+
+    /// Nothing is waited for any more.
+    pub(super) fn leave(&self) {
+        self.customer.leave();
+    }
+
+    /// The free mapping that fits best, if one does without wasting more than half of it.
+    fn take(&self, len: usize) -> Option<Memory> {
+        let most = class(len).saturating_mul(2);
+        let mut spare = lock(&self.spare);
+        let (at, _) = spare
+            .free
+            .iter()
+            .enumerate()
+            .filter(|(_, memory)| (len..=most).contains(&memory.mapping.len()))
+            .min_by_key(|(_, memory)| memory.mapping.len())?;
+        Some(spare.free.remove(at))
+    }
+
+    /// Whether so many bytes may stay registered. Free ones that did not fit make room.
+    fn keep(&self, bytes: u64) -> Option<Charge> {
+        if bytes > self.limit {
+            return None;
+        }
+        let mut dropped = Vec::new();
+        let mut spare = lock(&self.spare);
+        while spare.kept + bytes > self.limit && !spare.free.is_empty() {
+            let memory = spare.free.remove(0);
+            spare.kept -= memory.mapping.len() as u64;
+            dropped.push(memory);
+        }
+        let fits = !spare.closed && spare.kept + bytes <= self.limit;
+        drop(spare);
+        drop(dropped);
+        let charge = fits.then(|| self.customer.keep(bytes)).flatten()?;
+        lock(&self.spare).kept += bytes;
+        Some(charge)
+    }
+
+    fn put_back(&self, memory: Memory) {
+        let bytes = memory.mapping.len() as u64;
+        if memory.kept.is_none() {
+            return;
+        }
+        let mut spare = lock(&self.spare);
+        if !spare.closed && spare.free.len() < MOST_KEPT {
+            spare.free.push(memory);
+        } else {
+            spare.kept = spare.kept.saturating_sub(bytes);
+            drop(spare);
+            drop(memory);
+        }
+    }
+
+    /// Gives all that is free back to the system. Says whether there was any.
+    fn give_up_free(&self) -> bool {
+        let mut spare = lock(&self.spare);
+        let free = std::mem::take(&mut spare.free);
+        spare.kept -= free
+            .iter()
+            .map(|memory| memory.mapping.len() as u64)
+            .sum::<u64>();
+        drop(spare);
+        !free.is_empty()
+    }
+
+    /// Gives all that is free back to the system, and from now on all else as it becomes free.
+    pub(super) fn close(&self) {
+        self.leave();
+        lock(&self.spare).closed = true;
+        self.give_up_free();
+    }
+}
+
+impl fmt::Debug for Landings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Landings")
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How long a mapping for `len` bytes is.
+fn class(len: usize) -> usize {
+    let len = len.max(SHORTEST_PIECE as usize);
+    let class = if len <= LARGEST_CLASS {
+        len.checked_next_power_of_two()
+    } else {
+        len.checked_next_multiple_of(SHORTEST_PIECE as usize)
+    };
+    // What cannot be rounded up cannot be mapped either, which the system will say.
+    class.unwrap_or(len)
+}
+
+/// Where one large message is read to, and where the application finds it.
+pub(crate) struct Landing {
+    /// `None` only while it is dropped.
+    memory: Option<Memory>,
+    len: usize,
+    landings: Arc<Landings>,
+    /// After the memory.
+    _held: Charge,
+}
+
+impl Landing {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Makes `len` bytes at `offset` ready for a read, or the first of them: says how many. `None`:
+    /// the process has no room for that, and will tell when it has. Pieces are prepared in their
+    /// order.
+    pub(super) fn prepare(&mut self, offset: usize, len: usize) -> Result<Option<usize>, OsError> {
+        assert!(
+            len > 0 && offset.checked_add(len).is_some_and(|end| end <= self.len),
+            "the state machine reads what was announced"
+        );
+        let Some(memory) = &mut self.memory else {
+            return Ok(None);
+        };
+        let covers = |step: &&Step| (step.offset..step.end()).contains(&offset);
+        if let Some(step) = memory.steps.iter().find(covers) {
+            let ready = step.end() - offset;
+            // One that begins before this piece may be in use by the last one. One that begins here
+            // and is too short is made anew.
+            if ready >= len || step.offset < offset {
+                return Ok(Some(ready.min(len)));
+            }
+        }
+        let capacity = memory.mapping.len() - offset;
+        let (long, pinned) = match &memory.kept {
+            // As long as that of any message which this mapping may serve next.
+            Some(_) => (
+                len.next_power_of_two()
+                    .max(SHORTEST_PIECE as usize)
+                    .min(capacity),
+                None,
+            ),
+            None => {
+                let long = len.next_multiple_of(4096).min(capacity);
+                match self.landings.customer.pin(long as u64) {
+                    Some(pinned) => (long, Some(pinned)),
+                    None => return Ok(None),
+                }
+            }
+        };
+        // Nothing is being read to what lies ahead.
+        memory
+            .steps
+            .retain(|step| step.end() <= offset || step.offset >= offset + long);
+        // SAFETY: `long` bytes from `offset` on lie inside of the mapping.
+        let start = unsafe { memory.mapping.start().as_ptr().add(offset) };
+        let Landings { pd, access, .. } = &*self.landings;
+        // SAFETY: the mapping outlives the registration, whose only handle lies in the step: steps
+        // are dropped before their mapping. There is no reference to the bytes while the device may
+        // write them, and nobody else knows of them (top of this file).
+        let register = || unsafe { MemoryRegion::register(pd, start, long, *access) };
+        let region = match register() {
+            // What this connection keeps for later is of more use now.
+            Err(error) if error.errno == libc::ENOMEM && self.landings.give_up_free() => register(),
+            result => result,
+        };
+        match region {
+            Ok(region) => {
+                memory.steps.push(Step {
+                    region,
+                    offset,
+                    len: long,
+                    _pinned: pinned,
+                });
+                Ok(Some(len))
+            }
+            Err(error) => {
+                if let Some(pinned) = pinned {
+                    pinned.cancel();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Where the device finds a piece that was prepared: its address and key.
+    pub(super) fn piece(&self, offset: usize, len: usize) -> Option<(u64, u32)> {
+        let steps = self.memory.as_ref().map(|memory| &memory.steps)?;
+        let step = steps
+            .iter()
+            .find(|step| step.offset <= offset && offset + len <= step.end())?;
+        let addr = step.region.addr() + (offset - step.offset) as u64;
+        Some((addr, step.region.lkey()))
+    }
+
+    /// The read of the piece at `offset` is done.
+    pub(super) fn came(&mut self, offset: usize) {
+        if let Some(memory) = &mut self.memory
+            && memory.kept.is_none()
+        {
+            memory.steps.retain(|step| step.offset != offset);
+        }
+    }
+
+    /// The whole message, once it has been read.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let Some(memory) = &self.memory else {
+            return &[];
+        };
+        // SAFETY: the mapping is at least `len` bytes long, zeroed when it was made, and lives as
+        // long as `self`; nobody writes it while there is a reference (top of this file).
+        unsafe { slice::from_raw_parts(memory.mapping.start().as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        if let Some(memory) = self.memory.take() {
+            self.landings.put_back(memory);
+        }
+    }
+}
+
+impl fmt::Debug for Landing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Landing")
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_fit_and_waste_little() {
+        assert_eq!(class(usize::MAX), usize::MAX);
+        for len in [1, 100, 65536, 65537, 1 << 20, (16 << 20) + 1, 1 << 30] {
+            let class = class(len);
+            assert!(class >= len, "{len}");
+            assert!(class <= (64 << 10).max(2 * len), "{len}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+use std::fs;
+
+use nix::sys::resource::{Resource, getrlimit};
+
+use crate::proto::{LONGEST_PIECE, SHORTEST_PIECE};
+
+/// How much memory the connections of an [`Engine`](crate::Engine) may use together for messages
+/// above the eager size that peers send.
+///
+/// Each such message is announced before it is read, and an announcement costs the peer nothing. So
+/// memory is used as bytes arrive, and within these bounds. Connections that reach one wait for it
+/// in fair order, and nothing is lost: their peers' `send` waits.
+/// [`Config::large_memory`](crate::Config::large_memory) bounds what one connection may have of it.
+///
+/// The defaults are computed when the first engine that uses them is started, from the process's
+/// limit on locked memory and the machine's memory. All engines with the default, such as
+/// [`Engine::shared`](crate::Engine::shared), share one budget.
+///
+/// ```no_run
+/// # fn main() -> Result<(), rdmsg::Error> {
+/// let mut limits = rdmsg::EngineLimits::default();
+/// limits.held = 256 << 20;
+/// let engine = rdmsg::Engine::with_limits(limits)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EngineLimits {
+    /// How many bytes may be pinned for reading at a time. Half of them are for pieces of messages
+    /// that are being read right now, each for as long as its read takes; the other half is for
+    /// memory that connections keep registered for their next messages, as
+    /// [`Config::registration_cache`](crate::Config::registration_cache) says.
+    ///
+    /// Default: a quarter of the limit on locked memory (`ulimit -l`) and at most an eighth of the
+    /// machine's memory, so that there is room for the buffers of connections. Where this is less
+    /// than 8 MiB, messages are read in shorter pieces than the usual 1 MiB. Nothing is too small:
+    /// one piece of at most 64 KiB is read at any rate.
+    pub pinned: u64,
+
+    /// How many bytes of messages may be held: being read, or received and not let go of by the
+    /// application. A message takes its place when it is begun, whole. One alone may be longer than
+    /// this. One that is longer than half of it lets others go ahead, within the other half.
+    ///
+    /// Default: a quarter of the machine's memory.
+    pub held: u64,
+}
+
+impl Default for EngineLimits {
+    fn default() -> Self {
+        let memory = physical_memory();
+        let lockable = if may_lock_anything() {
+            u64::MAX
+        } else {
+            // An unreadable limit is none.
+            getrlimit(Resource::RLIMIT_MEMLOCK).map_or(u64::MAX, |(soft, _)| soft)
+        };
+        Self::of(memory, lockable)
+    }
+}
+
+impl EngineLimits {
+    pub(super) fn of(memory: u64, lockable: u64) -> Self {
+        Self {
+            pinned: (lockable / 4).min(memory / 8),
+            held: memory / 4,
+        }
+    }
+
+    /// How many bytes may be pinned for the reads that are under way.
+    pub(super) fn pinned_for_reads(&self) -> u64 {
+        self.pinned - self.pinned_for_keeping()
+    }
+
+    /// How many bytes may stay pinned for the next reads.
+    pub(super) fn pinned_for_keeping(&self) -> u64 {
+        self.pinned / 2
+    }
+
+    /// The longest piece that is read: so short that some connections can read at a time.
+    pub(super) fn longest_piece(&self) -> u64 {
+        let share = self.pinned_for_reads() / 4;
+        let power = share.checked_ilog2().map_or(1, |log| 1 << log);
+        power.clamp(SHORTEST_PIECE, LONGEST_PIECE)
+    }
+}
+
+/// The machine's memory in bytes; where nobody says, as much as a small machine has.
+fn physical_memory() -> u64 {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    total_memory(&meminfo).unwrap_or(1 << 30)
+}
+
+fn total_memory(meminfo: &str) -> Option<u64> {
+    let total = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = total.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// Whether the limit on locked memory does not hold for this process: it has `CAP_IPC_LOCK`, and
+/// not only in a user namespace of its own.
+fn may_lock_anything() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let namespace = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    has_ipc_lock(&status) && is_first_namespace(&namespace)
+}
+
+fn has_ipc_lock(status: &str) -> bool {
+    const CAP_IPC_LOCK: u32 = 14;
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|caps| u64::from_str_radix(caps.trim(), 16).ok())
+        .is_some_and(|caps| caps & 1 << CAP_IPC_LOCK != 0)
+}
+
+fn is_first_namespace(uid_map: &str) -> bool {
+    uid_map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_leave_room() {
+        let gib = 1 << 30;
+        let limits = EngineLimits::of(2 * gib, u64::MAX);
+        assert_eq!((limits.pinned, limits.held), (gib / 4, gib / 2));
+        assert_eq!(limits.longest_piece(), LONGEST_PIECE);
+        // systemd's default.
+        let limits = EngineLimits::of(16 * gib, 8 << 20);
+        assert_eq!(limits.pinned, 2 << 20);
+        assert_eq!(limits.longest_piece(), 256 << 10);
+        let limits = EngineLimits::of(16 * gib, 0);
+        assert_eq!(limits.longest_piece(), SHORTEST_PIECE);
+        let default = EngineLimits::default();
+        assert!(default.held > 0, "{default:?}");
+    }
+
+    #[test]
+    fn the_machines_memory_is_read() {
+        let meminfo = "MemTotal:        2030956 kB\nMemFree:          123 kB\n";
+        assert_eq!(total_memory(meminfo), Some(2030956 * 1024));
+        assert_eq!(total_memory("MemTotal: many kB"), None);
+        assert_eq!(total_memory(""), None);
+    }
+
+    #[test]
+    fn the_capability_counts_in_the_first_namespace_alone() {
+        assert!(has_ipc_lock("Name:\tx\nCapEff:\t000001ffffffffff\n"));
+        assert!(!has_ipc_lock("CapEff:\t00000000a80425fb\n"));
+        assert!(!has_ipc_lock(""));
+        assert!(is_first_namespace("         0          0 4294967295\n"));
+        assert!(!is_first_namespace("0 1000 1\n1 100000 65536\n"));
+        assert!(!is_first_namespace(""));
+    }
+}
