@@ -1,0 +1,292 @@
+//! Host a's conductor: plays a scenario on both hosts, and has what they saw judged.
+
+use std::{thread, time::Duration};
+
+use device::Lab;
+
+use crate::{
+    Result,
+    agent::JOURNAL,
+    clock,
+    host::Host,
+    judge::{Evidence, Fate, judge},
+    network,
+    scenario::{Fault, Scenario},
+};
+
+/// How long a side may take to do what it is told, on a machine that is not loaded.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a bound allows beside what the configuration says.
+const SLACK: Duration = Duration::from_secs(5);
+
+/// The two hosts, and how slow they are.
+#[derive(Debug)]
+pub(crate) struct Conductor {
+    a: Host,
+    b: Host,
+    seed: u64,
+    /// By how much all bounds are longer than on a machine that is not loaded: 1 or more.
+    pub(crate) slowness: f64,
+}
+
+/// What a play left behind for the judge, beside the books that the hosts have.
+struct Play {
+    fate: Fate,
+    began: [u64; 2],
+}
+
+impl Conductor {
+    pub(crate) fn new(lab: &Lab, seed: u64) -> Result<Self> {
+        Ok(Self {
+            a: Host::connect("a", "127.0.0.1")?,
+            b: Host::connect("b", &lab.peer.to_string())?,
+            seed,
+            slowness: 1.0,
+        })
+    }
+
+    /// Plays a scenario. What was seen in it, or what was wrong.
+    pub(crate) fn run(&mut self, lab: &Lab, scenario: &Scenario) -> Result<String, Vec<String>> {
+        let played = self.play(lab, scenario);
+        let play = match played {
+            Ok(play) => play,
+            Err(error) => {
+                let mut problems = vec![error.to_string()];
+                self.quit_workers(scenario);
+                self.clear_up(scenario, &mut problems);
+                problems.extend(self.report());
+                return Err(problems);
+            }
+        };
+        let mut problems = Vec::new();
+        self.clear_up(scenario, &mut problems);
+        let evidence = Evidence {
+            clients: self.a.notes.books.clone(),
+            servers: self.b.notes.books.clone(),
+            fate: play.fate,
+            began: play.began,
+            bound: self.bound(scenario),
+        };
+        let judged = judge(scenario, &evidence);
+        for (host, whole) in [(&self.a, true), (&self.b, play.fate == Fate::Whole)] {
+            let ended = host.notes.ended.as_deref();
+            if whole && ended != Some("exit status: 0") {
+                problems.push(format!("host {}: its worker ended: {ended:?}", host.name));
+            }
+            let notes = &host.notes.problems;
+            problems.extend(
+                notes
+                    .iter()
+                    .map(|text| format!("host {}: {text}", host.name)),
+            );
+        }
+        match judged {
+            Ok(seen) if problems.is_empty() => Ok(seen),
+            Ok(_) => {
+                problems.extend(self.report());
+                Err(problems)
+            }
+            Err(found) => {
+                problems.extend(found);
+                problems.extend(self.report());
+                Err(problems)
+            }
+        }
+    }
+
+    /// In which time a side must know of an end.
+    fn bound(&self, scenario: &Scenario) -> Duration {
+        let config = scenario.effective_config();
+        let interval = config.keepalive_interval.unwrap_or_default();
+        // A silence is noticed between one and two intervals after its beginning.
+        2 * interval + config.keepalive_timeout + SLACK.mul_f64(self.slowness)
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE.mul_f64(self.slowness)
+    }
+
+    fn play(&mut self, lab: &Lab, scenario: &Scenario) -> Result<Play> {
+        let patience = self.patience();
+        let mut server = lab.peer;
+        match scenario.fault {
+            Fault::Network(netem) => self.impair(netem)?,
+            Fault::AddressChanged => {
+                server = network::SECOND_ADDRESS.parse()?;
+                self.a.shell(&network::add_address("10.8.1.1"))?;
+                self.b
+                    .shell(&network::add_address(network::SECOND_ADDRESS))?;
+            }
+            _ => {}
+        }
+        let seed = self.seed;
+        let start = |host: &mut Host, more: &[String]| {
+            let mut args = vec![
+                format!("--scenario={}", scenario.name),
+                format!("--seed={seed}"),
+            ];
+            args.extend_from_slice(more);
+            host.start(&args)
+        };
+        // Both get ready at the same time, which is what takes the longest.
+        start(&mut self.a, &[])?;
+        let mut more = vec![format!("--listen={server}:0")];
+        if scenario.fault == Fault::ProcessKilled {
+            more.push(format!("--journal={JOURNAL}"));
+        }
+        start(&mut self.b, &more)?;
+        self.b
+            .wait("listening", patience, |notes| notes.port.is_some())?;
+        let port = self.b.notes.port.unwrap_or_default();
+        self.a.tell(&format!("connect {server}:{port}"))?;
+        self.a
+            .wait("flowing", 2 * patience, |notes| notes.flowing)?;
+        self.b.wait("flowing", patience, |notes| notes.flowing)?;
+        thread::sleep(scenario.flow);
+        self.strike(scenario)
+    }
+
+    /// Has happen what goes wrong, and waits for the end of both sides.
+    fn strike(&mut self, scenario: &Scenario) -> Result<Play> {
+        let mut began = [clock::now(); 2];
+        let mut fate = Fate::Whole;
+        match scenario.fault {
+            Fault::Nothing | Fault::Network(_) => self.stop()?,
+            Fault::Swallowed(time) => {
+                began = self.impair_both("loss 100%")?;
+                thread::sleep(time);
+                self.repair()?;
+                self.stop()?;
+            }
+            Fault::SwallowedWhileClosing(time) => {
+                began = self.impair_both("loss 100%")?;
+                self.stop()?;
+                thread::sleep(time);
+                self.repair()?;
+            }
+            Fault::LinkDown(time) => {
+                began[1] = self.b.begin(&network::link_down(time))?;
+                self.b.settle()?;
+                self.stop()?;
+            }
+            Fault::ProcessKilled => {
+                began[1] = self.b.signal("KILL")?;
+                fate = Fate::CutShort;
+                self.b.notes.books = self.b.journal()?;
+            }
+            Fault::ProcessStopped(time) => {
+                self.b.signal("STOP")?;
+                thread::sleep(time);
+                began[1] = self.b.signal("CONT")?;
+                self.stop()?;
+            }
+            Fault::ProcessLeaves => {
+                self.b.tell("stop")?;
+                fate = Fate::CutShort;
+            }
+            Fault::ServerRestarts(_) => {
+                let patience = 2 * self.patience();
+                self.b
+                    .wait("restarted", patience, |notes| notes.restarted)?;
+                self.stop()?;
+            }
+            Fault::DeviceRemoved => {
+                // The kernel waits for all that use the device.
+                began[1] = self.b.begin(network::REMOVE_DEVICE)?;
+            }
+            Fault::AddressChanged => {
+                began[1] = self.b.shell(&network::change_address())?;
+            }
+            Fault::HostKilled => {
+                self.b.die()?;
+                fate = Fate::Lost;
+            }
+        }
+        // What is under way is bounded by the windows, and every wait of the library by its configuration.
+        let patience = 2 * self.patience() + self.bound(scenario);
+        self.a
+            .wait("done", patience, |notes| notes.ended.is_some())?;
+        if matches!(scenario.fault, Fault::ServerRestarts(_)) {
+            self.b.tell("over")?;
+        }
+        if !matches!(scenario.fault, Fault::ProcessKilled | Fault::HostKilled) {
+            self.b
+                .wait("done", patience, |notes| notes.ended.is_some())?;
+        }
+        Ok(Play { fate, began })
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        self.a.tell("stop")?;
+        self.b.tell("stop")
+    }
+
+    fn impair(&mut self, netem: &str) -> Result<()> {
+        self.impair_both(netem).map(drop)
+    }
+
+    fn impair_both(&mut self, netem: &str) -> Result<[u64; 2]> {
+        let script = network::impair(netem);
+        Ok([self.a.shell(&script)?, self.b.shell(&script)?])
+    }
+
+    fn repair(&mut self) -> Result<()> {
+        self.a.shell(network::REPAIR)?;
+        self.b.shell(network::REPAIR).map(drop)
+    }
+
+    fn quit_workers(&mut self, scenario: &Scenario) {
+        self.a.quit_worker();
+        if scenario.fault != Fault::HostKilled {
+            self.b.quit_worker();
+        }
+    }
+
+    /// Has both hosts as they were, and makes sure that nothing is left of the scenario.
+    fn clear_up(&mut self, scenario: &Scenario, problems: &mut Vec<String>) {
+        let changed = scenario.fault.changes_the_network();
+        let removed = scenario.fault == Fault::DeviceRemoved;
+        let clear_up = |host: &mut Host, removed: bool| -> Result<()> {
+            if changed {
+                host.shell(network::CLEAR)?;
+            }
+            if removed {
+                // What exists is counted anew.
+                return host.shell(network::RESTORE_DEVICE).map(drop);
+            }
+            host.nothing_left()
+        };
+        let mut results = vec![clear_up(&mut self.a, false)];
+        if scenario.fault != Fault::HostKilled {
+            results.push(clear_up(&mut self.b, removed));
+        }
+        problems.extend(
+            results
+                .into_iter()
+                .filter_map(|result| Some(result.err()?.to_string())),
+        );
+    }
+
+    /// What the workers had to say.
+    fn report(&self) -> Vec<String> {
+        let mut report = Vec::new();
+        for host in [&self.a, &self.b] {
+            let said = &host.notes.stderr;
+            let from = said.len().saturating_sub(20);
+            report.extend(
+                said[from..]
+                    .iter()
+                    .map(|line| format!("{}| {line}", host.name)),
+            );
+        }
+        report
+    }
+
+    pub(crate) fn quit(mut self) -> Result<()> {
+        self.a.quit()?;
+        // It may be gone, and then it has quit.
+        let _ = self.b.quit();
+        Ok(())
+    }
+}

@@ -1,0 +1,55 @@
+//! Lines of shell that change a host's network and its device, and change them back. In the lab the network device is `eth0`.
+
+use std::time::Duration;
+
+/// Where the connections are whose address is changed.
+pub(crate) const SECOND_ADDRESS: &str = "10.8.1.2";
+
+/// The address that comes in its place.
+const THIRD_ADDRESS: &str = "10.8.1.3";
+
+/// Treats all packets of RDMA that this host sends as `netem` says, and nothing else: the conductor is heard on the same wire.
+pub(crate) fn impair(netem: &str) -> String {
+    const SCRIPT: &str = "tc qdisc add dev eth0 root handle 1: prio bands 3 priomap 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 && \
+         tc qdisc add dev eth0 parent 1:3 handle 30: netem limit 100000 NETEM && \
+         tc filter add dev eth0 parent 1: protocol ip u32 match ip protocol 17 0xff match ip dport 4791 0xffff flowid 1:3";
+    SCRIPT.replace("NETEM", netem)
+}
+
+/// Ends what [`impair`] began.
+pub(crate) const REPAIR: &str = "tc qdisc del dev eth0 root";
+
+/// Takes the network device down for a while.
+pub(crate) fn link_down(time: Duration) -> String {
+    const SCRIPT: &str = "ip link set eth0 down; sleep SECONDS; ip link set eth0 up";
+    SCRIPT.replace("SECONDS", &time.as_secs().to_string())
+}
+
+/// Has another address on the network device, and waits until connections can be made over it.
+pub(crate) fn add_address(address: &str) -> String {
+    const SCRIPT: &str = "ip addr add ADDRESS/24 dev eth0 && GID=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' PARTS) && \
+         for i in $(seq 200); do grep -qs $GID /sys/class/infiniband/$LAB_DEV/ports/1/gids/* && exit 0; sleep 0.05; done; exit 1";
+    SCRIPT
+        .replace("ADDRESS", address)
+        .replace("PARTS", &address.replace('.', " "))
+}
+
+/// Replaces the second address by the third.
+pub(crate) fn change_address() -> String {
+    const SCRIPT: &str = "ip addr del SECOND/24 dev eth0 && ip addr add THIRD/24 dev eth0";
+    SCRIPT
+        .replace("SECOND", SECOND_ADDRESS)
+        .replace("THIRD", THIRD_ADDRESS)
+}
+
+/// Ends whatever may be left of a scenario.
+pub(crate) const CLEAR: &str = "tc qdisc del dev eth0 root 2>/dev/null; \
+     for n in 1 2 3; do ip addr del 10.8.1.$n/24 dev eth0 2>/dev/null; done; true";
+
+pub(crate) const REMOVE_DEVICE: &str = "rdma link delete $LAB_DEV";
+
+/// Makes the device anew when the old one is gone, and waits until connections can be made over it.
+pub(crate) const RESTORE_DEVICE: &str = "for i in $(seq 400); do [ -e /sys/class/infiniband/$LAB_DEV ] || break; sleep 0.05; done; \
+     rdma link add $LAB_DEV type rxe netdev eth0 && GID=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' $(echo $LAB_ADDR | tr . ' ')) && \
+     for i in $(seq 400); do grep -qs $GID /sys/class/infiniband/$LAB_DEV/ports/1/gids/* && \
+     grep -qs ACTIVE /sys/class/infiniband/$LAB_DEV/ports/1/state && exit 0; sleep 0.05; done; exit 1";

@@ -1,0 +1,119 @@
+//! All scenarios, one after the other, and the table.
+
+use std::{process::ExitCode, time::Instant};
+
+use device::Lab;
+
+use crate::{Choice, Result, agent, conduct::Conductor, scenario::Scenario, scenarios};
+
+/// What the first scenario takes on a machine that is not loaded, in seconds.
+const CALM_SECONDS: f64 = 8.0;
+
+#[derive(Debug)]
+struct Row {
+    scenario: Scenario,
+    seen: String,
+    seconds: f64,
+    passed: bool,
+}
+
+/// The scenarios that are wanted: the first one always, since it tells how slow the hosts are.
+pub(crate) fn chosen(choice: &Choice) -> Result<Vec<Scenario>> {
+    let wanted = |scenario: &Scenario| {
+        (!choice.quick || scenario.quick)
+            && (choice.only.is_empty()
+                || choice
+                    .only
+                    .iter()
+                    .any(|only| scenario.name.starts_with(only)))
+    };
+    let mut all = scenarios::all().into_iter();
+    let calm = all.next().ok_or("there are no scenarios")?;
+    let calm_is_wanted = wanted(&calm);
+    let chosen: Vec<_> = all.filter(wanted).collect();
+    if chosen.is_empty() && !calm_is_wanted {
+        return Err("there is no such scenario; --list tells which there are".into());
+    }
+    Ok([calm].into_iter().chain(chosen).collect())
+}
+
+/// Prints what there is.
+pub(crate) fn list(choice: &Choice) -> Result<ExitCode> {
+    for scenario in chosen(choice)? {
+        let quick = if scenario.quick { "quick" } else { "" };
+        println!(
+            "{:<24} {:<32} {:<36} {quick}",
+            scenario.name,
+            scenario.traffic(),
+            scenario.fault.to_string()
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Plays all, from host a.
+pub(crate) fn run(choice: &Choice) -> Result<ExitCode> {
+    let lab = Lab::get();
+    let seed = choice.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
+    agent::serve_beside();
+    let mut conductor = Conductor::new(&lab, seed)?;
+    let mut rows = Vec::new();
+    for scenario in chosen(choice)? {
+        let start = Instant::now();
+        let result = conductor.run(&lab, &scenario);
+        let seconds = start.elapsed().as_secs_f64();
+        if rows.is_empty() {
+            conductor.slowness = (seconds / CALM_SECONDS).max(1.0);
+        }
+        let passed = result.is_ok();
+        let (seen, problems) = match result {
+            Ok(seen) => (seen, Vec::new()),
+            Err(problems) => ("see above".to_owned(), problems),
+        };
+        let verdict = if passed { "ok" } else { "FAILED" };
+        println!(
+            "faults: {}: {verdict}, {seen}, {seconds:.1} s",
+            scenario.name
+        );
+        for problem in problems {
+            println!("    {problem}");
+        }
+        rows.push(Row {
+            scenario,
+            seen,
+            seconds,
+            passed,
+        });
+    }
+    conductor.quit()?;
+    table(&rows);
+    let failed = rows.iter().filter(|row| !row.passed).count();
+    println!(
+        "\nfaults: {} of {} scenarios passed, seed {seed}",
+        rows.len() - failed,
+        rows.len()
+    );
+    Ok(if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn table(rows: &[Row]) {
+    println!(
+        "\n{:<24} {:<32} {:<36} {:<52} {:>7}  verdict",
+        "scenario", "traffic", "fault", "seen", "seconds"
+    );
+    for row in rows {
+        println!(
+            "{:<24} {:<32} {:<36} {:<52} {:>7.1}  {}",
+            row.scenario.name,
+            row.scenario.traffic(),
+            row.scenario.fault.to_string(),
+            row.seen,
+            row.seconds,
+            if row.passed { "ok" } else { "FAILED" }
+        );
+    }
+}

@@ -1,0 +1,64 @@
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::FileExt,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use crate::book::Book;
+
+/// Room for one line in a journal, of a book without a long reason.
+const LINE: usize = 256;
+
+/// The book of a connection, while it is written.
+#[derive(Debug)]
+pub(crate) struct Page {
+    book: Mutex<Book>,
+    journal: Option<Arc<File>>,
+}
+
+impl Page {
+    pub(crate) fn new(connection: u32, journal: Option<Arc<File>>) -> Self {
+        let book = Mutex::new(Book {
+            connection,
+            ..Book::default()
+        });
+        let page = Self { book, journal };
+        page.write(|_| {});
+        page
+    }
+
+    /// Changes the book. It is in the journal, where there is one, before this returns: for those who outlive this process.
+    pub(crate) fn write(&self, change: impl FnOnce(&mut Book)) {
+        let mut book = self.book();
+        change(&mut book);
+        if let Some(journal) = &self.journal {
+            let place = u64::from(book.connection) * LINE as u64;
+            let text = book.to_string();
+            let padded = format!("{text:<0$.0$}\n", LINE - 1);
+            if let Err(error) = journal.write_all_at(padded.as_bytes(), place) {
+                eprintln!("faults: the journal cannot be written: {error}");
+            }
+        }
+    }
+
+    pub(crate) fn read(&self) -> Book {
+        self.book().clone()
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The books in a journal, those of connections that never were left out.
+pub(crate) fn journal(path: &Path) -> io::Result<Vec<Book>> {
+    let bytes = std::fs::read(path)?;
+    let lines = bytes
+        .split(|byte| *byte == b'\n')
+        .map(String::from_utf8_lossy);
+    Ok(lines
+        .filter_map(|line| line.trim_matches(['\0', ' ']).parse().ok())
+        .collect())
+}
