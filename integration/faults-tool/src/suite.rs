@@ -9,6 +9,9 @@ use crate::{Choice, Result, agent, conduct::Conductor, scenario::Scenario, scena
 /// What the first scenario takes on a machine that is not loaded, in seconds.
 const CALM_SECONDS: f64 = 8.0;
 
+/// How many problems of a scenario are shown: with many connections they are many, and alike.
+const MOST_PROBLEMS: usize = 30;
+
 #[derive(Debug)]
 struct Row {
     scenario: Scenario,
@@ -75,8 +78,11 @@ pub(crate) fn run(choice: &Choice) -> Result<ExitCode> {
             "faults: {}: {verdict}, {seen}, {seconds:.1} s",
             scenario.name
         );
-        for problem in problems {
+        for problem in problems.iter().take(MOST_PROBLEMS) {
             println!("    {problem}");
+        }
+        if let more @ 1.. = problems.len().saturating_sub(MOST_PROBLEMS) {
+            println!("    and {more} more like these");
         }
         rows.push(Row {
             scenario,
