@@ -99,8 +99,7 @@ impl Conductor {
     fn bound(&self, scenario: &Scenario) -> Duration {
         let config = scenario.effective_config();
         let interval = config.keepalive_interval.unwrap_or_default();
-        // A silence is noticed between one and two intervals after its beginning.
-        2 * interval + config.keepalive_timeout + SLACK.mul_f64(self.slowness)
+        interval + config.keepalive_timeout + SLACK.mul_f64(self.slowness)
     }
 
     fn patience(&self) -> Duration {
