@@ -1,6 +1,6 @@
 //! Host a's conductor: plays a scenario on both hosts, and has what they saw judged.
 
-use std::{thread, time::Duration};
+use std::{net::SocketAddr, thread, time::Duration};
 
 use device::Lab;
 
@@ -143,11 +143,11 @@ impl Conductor {
             .wait("flowing", 2 * patience, |notes| notes.flowing)?;
         self.b.wait("flowing", patience, |notes| notes.flowing)?;
         thread::sleep(scenario.flow);
-        self.strike(scenario)
+        self.strike(scenario, SocketAddr::new(server, port))
     }
 
     /// Has happen what goes wrong, and waits for the end of both sides.
-    fn strike(&mut self, scenario: &Scenario) -> Result<Play> {
+    fn strike(&mut self, scenario: &Scenario, server: SocketAddr) -> Result<Play> {
         let mut began = [clock::now(); 2];
         let mut fate = Fate::Whole;
         match scenario.fault {
@@ -188,6 +188,10 @@ impl Conductor {
                 let patience = 2 * self.patience();
                 self.b
                     .wait("restarted", patience, |notes| notes.restarted)?;
+                self.stop()?;
+            }
+            Fault::Strangers => {
+                self.a.shell(&network::strangers(&server))?;
                 self.stop()?;
             }
             Fault::DeviceRemoved => {
@@ -252,7 +256,8 @@ impl Conductor {
             }
             if removed {
                 // What exists is counted anew.
-                return host.shell(network::RESTORE_DEVICE).map(drop);
+                host.shell(network::RESTORE_DEVICE)?;
+                return host.settle();
             }
             host.nothing_left()
         };

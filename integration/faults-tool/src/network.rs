@@ -1,6 +1,6 @@
 //! Lines of shell that change a host's network and its device, and change them back. In the lab the network device is `eth0`.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 /// Where the connections are whose address is changed.
 pub(crate) const SECOND_ADDRESS: &str = "10.8.1.2";
@@ -53,3 +53,14 @@ pub(crate) const RESTORE_DEVICE: &str = "for i in $(seq 400); do [ -e /sys/class
      rdma link add $LAB_DEV type rxe netdev eth0 && GID=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' $(echo $LAB_ADDR | tr . ' ')) && \
      for i in $(seq 400); do grep -qs $GID /sys/class/infiniband/$LAB_DEV/ports/1/gids/* && \
      grep -qs ACTIVE /sys/class/infiniband/$LAB_DEV/ports/1/state && exit 0; sleep 0.05; done; exit 1";
+
+/// Connects to the server with programs that do not speak its protocol: many at once, and one after the other, half of them killed on
+/// their way. What comes of that is their own affair.
+pub(crate) fn strangers(server: &SocketAddr) -> String {
+    const SCRIPT: &str = "{ for i in 1 2 3; do timeout -s KILL 10 ucmatose -s HOST -p PORT -c 20 -C 1 & \
+         timeout -s KILL 0.$i ucmatose -s HOST -p PORT -c 20 -C 1; timeout -s KILL 10 rping -c -a HOST -p PORT -C 1; \
+         timeout -s KILL 0.$i rping -c -a HOST -p PORT -C 1; wait; done; true; } >/dev/null 2>&1";
+    SCRIPT
+        .replace("HOST", &server.ip().to_string())
+        .replace("PORT", &server.port().to_string())
+}

@@ -70,6 +70,8 @@ pub(crate) enum Fault {
     ProcessLeaves,
     /// The server shuts its engine down, with all connections, and listens anew, so often.
     ServerRestarts(u32),
+    /// Programs on host a that speak another protocol connect to the server again and again, and some are killed meanwhile.
+    Strangers,
     /// The RDMA device of host b is removed. It comes back before the next scenario.
     DeviceRemoved,
     /// Host b loses the address of the connections and gets another one.
@@ -196,6 +198,7 @@ impl Fault {
             | Self::ProcessStopped(_)
             | Self::ProcessLeaves
             | Self::ServerRestarts(_)
+            | Self::Strangers
             | Self::DeviceRemoved
             | Self::HostKilled => false,
         }
@@ -253,6 +256,7 @@ impl fmt::Display for Fault {
             Self::ProcessStopped(time) => write!(f, "server stopped for {} s", time.as_secs()),
             Self::ProcessLeaves => f.write_str("server returns from main"),
             Self::ServerRestarts(times) => write!(f, "server restarts {times} times"),
+            Self::Strangers => f.write_str("strangers knock"),
             Self::DeviceRemoved => f.write_str("b's device removed"),
             Self::AddressChanged => f.write_str("b's address changed"),
             Self::HostKilled => f.write_str("host b killed"),

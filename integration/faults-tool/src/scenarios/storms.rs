@@ -2,6 +2,7 @@
 
 use rdmsg::Config;
 
+use super::SOME;
 use crate::scenario::{Expect, Fault, Group, Reading, Scenario, Talk};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -39,6 +40,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
                 Group::new(1, Talk::Idle),
             ],
         ),
+        Scenario::new("strangers", &SOME).fault(Fault::Strangers, Expect::GoesOn),
         Scenario::new(
             "crowd",
             &[
