@@ -142,6 +142,7 @@ impl Conductor {
         self.a
             .wait("flowing", 2 * patience, |notes| notes.flowing)?;
         self.b.wait("flowing", patience, |notes| notes.flowing)?;
+        self.tell_both("go")?;
         thread::sleep(scenario.flow);
         self.strike(scenario, SocketAddr::new(server, port))
     }
@@ -221,8 +222,12 @@ impl Conductor {
     }
 
     fn stop(&mut self) -> Result<()> {
-        self.a.tell("stop")?;
-        self.b.tell("stop")
+        self.tell_both("stop")
+    }
+
+    fn tell_both(&mut self, word: &str) -> Result<()> {
+        self.a.tell(word)?;
+        self.b.tell(word)
     }
 
     fn impair(&mut self, netem: &str) -> Result<()> {

@@ -44,13 +44,13 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         Scenario::new(
             "crowd",
             &[
-                Group::new(100, Talk::Mixed),
-                Group::new(50, Talk::Operations),
-                Group::new(50, Talk::Idle),
+                Group::new(60, Talk::Mixed),
+                Group::new(30, Talk::Operations),
+                Group::new(110, Talk::Idle),
             ],
         )
         .config(sharing)
-        .flow(5),
+        .flow(3),
     ]
 }
 

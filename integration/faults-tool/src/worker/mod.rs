@@ -2,7 +2,7 @@
 //!
 //! It says on stdout, a line each: `port N` where it listens, `flowing` when all connections are there and something has come on each,
 //! `book …` for each connection that has ended, `problem …`, and `done`. A server that restarts says `restarted` when it has had
-//! its last restart and all are back. On stdin the client is told to `connect ADDRESS`, each to `stop`, such a server that it is `over`, and one that is stuck to `quit`.
+//! its last restart and all are back. On stdin the client is told to `connect ADDRESS`, each to `go` on after the first messages and to `stop`, such a server that it is `over`, and one that is stuck to `quit`.
 
 mod client;
 mod conversation;
@@ -74,8 +74,16 @@ pub(crate) struct Worker {
 /// The connections that have not ended.
 #[derive(Debug, Default)]
 struct Open {
+    go: bool,
     stop: bool,
     conversations: Vec<Arc<Conversation>>,
+}
+
+impl Open {
+    /// Tells one connection what all were told.
+    fn tell(&self, signals: &Signals) {
+        signals.tell(|told| (told.go, told.stop) = (self.go, self.stop));
+    }
 }
 
 /// What happens, for the main thread.
@@ -228,7 +236,8 @@ impl Worker {
                     say_of(&news);
                 }
                 News::Over => return,
-                News::Told(line) if line == "stop" => self.stop(),
+                News::Told(line) if line == "go" => self.tell_all(|open| open.go = true),
+                News::Told(line) if line == "stop" => self.tell_all(|open| open.stop = true),
                 News::Told(line) if line == "over" => return,
                 News::Told(_) => {
                     for conversation in &self.open().conversations {
@@ -240,12 +249,12 @@ impl Worker {
         }
     }
 
-    /// Tells all connections to stop, those that are still to come included.
-    fn stop(&self) {
+    /// Tells all connections to go or to stop, those that are still to come included.
+    fn tell_all(&self, change: impl FnOnce(&mut Open)) {
         let mut open = self.open();
-        open.stop = true;
+        change(&mut open);
         for conversation in &open.conversations {
-            conversation.signals.tell(|told| told.stop = true);
+            open.tell(&conversation.signals);
         }
     }
 
@@ -253,7 +262,7 @@ impl Worker {
     pub(crate) fn begin(self: &Arc<Self>, connection: u32) -> Arc<Conversation> {
         let mut open = self.open();
         let signals = Signals::default();
-        signals.tell(|told| told.stop = open.stop);
+        open.tell(&signals);
         let conversation = Arc::new(Conversation::new(self, connection, signals, &self.journal));
         open.conversations.push(Arc::clone(&conversation));
         conversation

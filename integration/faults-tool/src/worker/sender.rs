@@ -4,7 +4,7 @@ use rdmsg::{Endpoint, Error};
 use super::{conversation::Conversation, operations::Operations};
 use crate::scenario::{TAIL, Talk};
 
-/// Sends until it is told to stop, some more then, and the last. The client closes when the peer's last has come as well.
+/// Sends one message, and further ones from when it is told to go on until it is told to stop; some more then, and the last. The client closes when the peer's last has come as well.
 pub(super) fn send_all(
     conversation: &Conversation,
     endpoint: &Endpoint,
@@ -15,13 +15,14 @@ pub(super) fn send_all(
         // The server has the word, and the end.
         return;
     }
-    if conversation.group.talk == Talk::Idle {
-        if !send(conversation, endpoint, number, false) {
-            return;
-        }
-        number = 1;
-        conversation.signals.wait(|told| told.stop);
+    if !send(conversation, endpoint, number, false) {
+        return;
     }
+    number += 1;
+    let idle = conversation.group.talk == Talk::Idle;
+    conversation
+        .signals
+        .wait(|told| told.stop || told.go && !idle);
     let mut left = TAIL;
     loop {
         if conversation.signals.now().stop {

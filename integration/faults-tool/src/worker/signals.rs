@@ -9,6 +9,8 @@ pub(crate) struct Signals {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Told {
+    /// To go on after the first message: every connection has had one.
+    pub(crate) go: bool,
     /// To stop: a few more messages, then the last.
     pub(crate) stop: bool,
     /// The peer's last message has come.
