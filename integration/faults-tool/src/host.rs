@@ -32,6 +32,9 @@ pub(crate) struct Notes {
     pub(crate) stderr: Vec<String>,
 }
 
+/// How long an agent waits for its worker at a time, so that it is never silent for long itself.
+const TURN: Duration = Duration::from_secs(30);
+
 impl Host {
     pub(crate) fn connect(name: &'static str, address: &str) -> Result<Self> {
         Ok(Self {
@@ -86,21 +89,25 @@ impl Host {
                 return Err(format!("host {}: {status} before it was {what}", self.name).into());
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            let answer = self.ask(&format!("line {}", left.as_millis()))?;
-            if answer == "silent" {
+            let answer = self.ask(&format!("line {}", left.min(TURN).as_millis()))?;
+            if answer != "silent" {
+                self.notes.add(&answer);
+            } else if Instant::now() >= deadline {
                 return Err(format!("host {}: not {what} after {limit:?}", self.name).into());
             }
-            self.notes.add(&answer);
         }
         Ok(())
     }
 
-    /// Has a worker that is stuck say what it has, and end.
+    /// Has a worker that is stuck say what it has, and end, one way or the other.
     pub(crate) fn quit_worker(&mut self) {
         const LIMIT: Duration = Duration::from_secs(10);
         // It may not even listen any more. What it says is for the report only.
         let _ = self.ask("tell quit");
         let _ = self.wait("ended", LIMIT, |notes| notes.ended.is_some());
+        if self.notes.ended.is_none() {
+            let _ = self.signal("KILL");
+        }
     }
 
     pub(crate) fn tell(&mut self, word: &str) -> Result<()> {
