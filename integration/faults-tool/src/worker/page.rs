@@ -62,3 +62,26 @@ pub(crate) fn journal(path: &Path) -> io::Result<Vec<Book>> {
         .filter_map(|line| line.trim_matches(['\0', ' ']).parse().ok())
         .collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{env, fs, process};
+
+    use super::*;
+    use crate::book::End;
+
+    #[test]
+    fn a_journal_outlives_its_writer() {
+        let path = env::temp_dir().join(format!("faults-journal-test-{}", process::id()));
+        let file = Arc::new(File::create(&path).unwrap());
+        // Out of order, and not all.
+        let pages = [5, 2, 0].map(|connection| Page::new(connection, Some(Arc::clone(&file))));
+        pages[0].write(|book| book.received = 1_000_000);
+        pages[1].write(|book| book.end = End::Broken("x".repeat(10 * LINE)));
+        pages[1].write(|book| book.end = End::PeerClosed);
+        let books = journal(&path);
+        fs::remove_file(&path).unwrap();
+        let expected = [2, 1, 0].map(|page| pages[page].read());
+        assert_eq!(books.unwrap(), expected);
+    }
+}
