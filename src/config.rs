@@ -95,7 +95,13 @@ pub struct Config {
     /// A request; the device grants what it can. 0 to 1024 bytes, default 256. Costs send queue memory in the driver.
     pub max_inline: u32,
 
-    /// The bound on establishing a connection, address and route resolution and retries included.
+    /// The bound on establishing a connection, address and route resolution and retries included,
+    /// and the wait for its turn: an [`Engine`](crate::Engine) establishes 8 connections at a time
+    /// in each direction, the oldest first, and registers their memory when it is their turn. One
+    /// whose time is over before ends as timed out in [`Phase::Waiting`](crate::Phase::Waiting).
+    ///
+    /// Of a name with several addresses it is the bound on all of them. A listener gives a request
+    /// as much to be accepted, and as much again from then on to be established.
     ///
     /// 10 ms to 10 min, default 5 s.
     pub connect_timeout: Duration,
@@ -106,10 +112,13 @@ pub struct Config {
     /// 10 ms to 1 min, default 2 s.
     pub resolve_timeout: Duration,
 
-    /// Keep trying, within [`connect_timeout`](Self::connect_timeout), while nobody listens at the peer or while it still remembers an
-    /// earlier connection. For clients that start before their server.
+    /// Keep trying, within [`connect_timeout`](Self::connect_timeout), while nobody listens at the
+    /// peer, while the peer is [busy](crate::CloseReason::PeerBusy), while it still remembers an
+    /// earlier connection, and when its process ended before it had answered (its kernel says so as
+    /// [`CONSUMER_DEFINED`](crate::status::RejectReason::CONSUMER_DEFINED) without data). For
+    /// clients that start before their server, or all at once.
     ///
-    /// Default `false`: both end the connect at once.
+    /// Default `false`: each of these ends the connect at once.
     pub retry_refused: bool,
 
     /// The bound on the exchange that closes a connection; afterwards it is torn down and what was not delivered is lost. A process that ends
@@ -165,7 +174,9 @@ pub struct Config {
     /// How a thread waits in `recv`, and in `send` when the peer's window is full. Default [`Polling::Adaptive`] with 200 µs.
     pub polling: Polling,
 
-    /// How many connect requests may wait for [`Listener::accept`](crate::Listener::accept); further ones are rejected.
+    /// How many connect requests may wait for [`Listener::accept`](crate::Listener::accept);
+    /// further ones are rejected at once, and their connectors see
+    /// [`PeerBusy`](crate::CloseReason::PeerBusy).
     ///
     /// 1 to 65535, default 128.
     pub backlog: u16,
@@ -177,6 +188,18 @@ pub struct Config {
     ///
     /// Default `false`: the listener ends with [`Error::ListenerEnded`].
     pub rebind: bool,
+
+    /// How many connections of a listener may be on their way at a time: requested, or accepted and
+    /// not established yet. Further requests are rejected at once, and their connectors see
+    /// [`PeerBusy`](crate::CloseReason::PeerBusy).
+    ///
+    /// A peer that asks for a connection and then says nothing takes a place for as long as
+    /// [`connect_timeout`](Self::connect_timeout) after it was accepted, and the memory of a
+    /// connection. So this is the bound on what such peers cost, and that time the bound on how
+    /// long they keep others out.
+    ///
+    /// 1 to 65535, default 256.
+    pub half_open: u16,
 }
 
 /// How a thread waits for completions. It is the waiting thread itself that polls; no other thread stands in between.
@@ -226,6 +249,7 @@ impl Default for Config {
             polling: Polling::default(),
             backlog: 128,
             rebind: false,
+            half_open: 256,
         }
     }
 }
@@ -268,7 +292,8 @@ impl Config {
         if let Polling::Adaptive { spin } = self.polling {
             within("polling.spin", spin, Duration::ZERO, Duration::from_secs(1))?;
         }
-        within("backlog", self.backlog, 1, u16::MAX)
+        within("backlog", self.backlog, 1, u16::MAX)?;
+        within("half_open", self.half_open, 1, u16::MAX)
     }
 
     /// The longest that a connection takes from its close to its end.

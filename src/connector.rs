@@ -1,13 +1,14 @@
 use std::{
     fmt,
     net::{SocketAddr, ToSocketAddrs},
+    time::Instant,
 };
 
 use crossbeam_channel::bounded;
 
 use crate::{
     Config, Endpoint, Engine, Error,
-    engine::{Command, Reply},
+    engine::{Command, Reply, wait_for_reply},
     proto::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
 };
 
@@ -65,6 +66,10 @@ impl Connector {
 
     /// Connects, trying the addresses that a name stands for in turn.
     ///
+    /// [`connect_timeout`](Config::connect_timeout) is for all of them: each has its share of the
+    /// time that those before it left. The call returns within it, or a moment later, however much
+    /// this host has to do. Only the lookup of a name takes as long as it takes.
+    ///
     /// # Errors
     ///
     /// As [`Endpoint::connect`], and [`Error::InvalidConfig`]. Of several addresses that fail, the last one's error.
@@ -78,8 +83,16 @@ impl Connector {
             address: written(&address),
             problem: "no address behind this name".into(),
         });
-        for address in resolve(&address)? {
-            result = self.connect_one(address, &engine);
+        let deadline = Instant::now() + self.config.connect_timeout;
+        let addresses = resolve(&address)?;
+        for (at, address) in addresses.iter().enumerate() {
+            let now = Instant::now();
+            let left = u32::try_from(addresses.len() - at).unwrap_or(u32::MAX);
+            let share = deadline.saturating_duration_since(now) / left;
+            if at > 0 && share.is_zero() {
+                break;
+            }
+            result = self.connect_one(*address, now + share, &engine);
             if result.is_ok() {
                 break;
             }
@@ -87,17 +100,22 @@ impl Connector {
         result
     }
 
-    fn connect_one(&self, address: SocketAddr, engine: &Engine) -> Result<Endpoint, Error> {
+    fn connect_one(
+        &self,
+        address: SocketAddr,
+        deadline: Instant,
+        engine: &Engine,
+    ) -> Result<Endpoint, Error> {
         let (reply, result) = bounded(1);
         engine.send(Command::Connect {
             address,
             config: self.config.clone(),
             data: self.private_data.clone(),
+            deadline,
             engine: engine.clone(),
             reply: Reply::Caller(reply),
         })?;
-        // The state machine bounds the wait; a sender that is gone without a word means that the engine has ended.
-        result.recv().unwrap_or(Err(Error::EngineShutDown))
+        wait_for_reply(&result, address, deadline)
     }
 }
 

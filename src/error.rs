@@ -421,6 +421,7 @@ fn kind_of(reason: &CloseReason) -> io::ErrorKind {
         | CloseReason::Rejected { .. }
         | CloseReason::RejectedWithoutCause
         | CloseReason::PeerOutOfResources
+        | CloseReason::PeerBusy
         | CloseReason::ConnectFailed(_) => io::ErrorKind::ConnectionRefused,
         CloseReason::NotRdmsg
         | CloseReason::PeerIsRsocket

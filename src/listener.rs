@@ -12,7 +12,7 @@ use crossbeam_channel::{Receiver, after, bounded, never, select};
 use crate::{
     Config, Endpoint, Engine, Error,
     connector::{check_private_data, resolve, written},
-    engine::{Backlog, Command, Link, Reply},
+    engine::{Backlog, Command, Link, Reply, wait_for_reply},
     proto::{REJECT_DATA_MAX, REPLY_DATA_MAX},
 };
 
@@ -189,7 +189,11 @@ impl Listener {
         accepted
             .inspect_err(|error| {
                 let local = self.bound.local;
-                log::warn!("listener on {local}: a connection was not established: {error}");
+                if let Some(others) = self.backlog.tell_failure() {
+                    log::warn!(
+                        "listener on {local}: a connection was not established ({others} others before it): {error}"
+                    );
+                }
             })
             .ok()
     }
@@ -271,6 +275,8 @@ pub struct Request {
 struct Open {
     link: Arc<Link>,
     engine: Engine,
+    /// How long accepting it may take.
+    timeout: Duration,
 }
 
 impl Request {
@@ -279,10 +285,19 @@ impl Request {
     /// The longest private data in bytes that fits a rejection.
     pub const REJECT_DATA_MAX: usize = REJECT_DATA_MAX;
 
-    pub(crate) fn new(link: Arc<Link>, engine: Engine, local: Option<SocketAddr>) -> Self {
+    pub(crate) fn new(
+        link: Arc<Link>,
+        engine: Engine,
+        local: Option<SocketAddr>,
+        timeout: Duration,
+    ) -> Self {
         let (peer, private_data) = (link.peer_addr(), link.peer_data());
         Self {
-            open: Some(Open { link, engine }),
+            open: Some(Open {
+                link,
+                engine,
+                timeout,
+            }),
             peer,
             local,
             private_data,
@@ -307,7 +322,8 @@ impl Request {
         &self.private_data
     }
 
-    /// Accepts, and waits until the connection is established.
+    /// Accepts, and waits until the connection is established, for no longer than the listener's
+    /// [`connect_timeout`](Config::connect_timeout).
     ///
     /// # Errors
     ///
@@ -325,8 +341,13 @@ impl Request {
     pub fn accept_with(self, private_data: &[u8]) -> Result<Endpoint, Error> {
         check_private_data(private_data, REPLY_DATA_MAX, "an acceptance")?;
         let (reply, result) = bounded(1);
+        let timeout = self
+            .open
+            .as_ref()
+            .map_or(Duration::ZERO, |open| open.timeout);
+        let (peer, deadline) = (self.peer, Instant::now() + timeout);
         self.start_accepting(private_data, Reply::Caller(reply))?;
-        result.recv().unwrap_or(Err(Error::EngineShutDown))
+        wait_for_reply(&result, peer, deadline)
     }
 
     /// Rejects, with private data for the peer's program, whose connect fails with
@@ -347,12 +368,13 @@ impl Request {
     }
 
     fn start_accepting(mut self, data: &[u8], reply: Reply) -> Result<(), Error> {
-        let Some(Open { link, engine }) = self.open.take() else {
+        let Some(Open { link, engine, .. }) = self.open.take() else {
             return Ok(());
         };
         let command = Command::Accept {
             link,
             data: data.to_vec(),
+            at: Instant::now(),
             engine: engine.clone(),
             reply,
         };
@@ -371,7 +393,7 @@ impl fmt::Debug for Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        if let Some(Open { link, engine }) = self.open.take() {
+        if let Some(Open { link, engine, .. }) = self.open.take() {
             let _ = engine.send(Command::Reject {
                 key: link.key(),
                 data: Vec::new(),

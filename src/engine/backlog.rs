@@ -1,11 +1,12 @@
 use std::{
     os::fd::BorrowedFd,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock},
+    time::Instant,
 };
 
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
-use super::signal::Signal;
+use super::{burst::Burst, link::lock, signal::Signal};
 use crate::{endpoint::Endpoint, error::Error, listener::Request, status::OsError};
 
 /// A connection that was accepted, or why it was not established.
@@ -20,6 +21,8 @@ pub(crate) struct Backlog {
     /// Why nothing more will come.
     end: OnceLock<Error>,
     signal: Signal,
+    /// For the log.
+    failures: Mutex<Burst>,
 }
 
 impl Backlog {
@@ -31,6 +34,7 @@ impl Backlog {
             accepted: unbounded(),
             end: OnceLock::new(),
             signal: Signal::default(),
+            failures: Mutex::default(),
         };
         (Arc::new(backlog), sender)
     }
@@ -43,6 +47,11 @@ impl Backlog {
     /// What came of requests that were accepted.
     pub(crate) fn accepted(&self) -> &Receiver<Accepted> {
         &self.accepted.1
+    }
+
+    /// A connection was not established. Whether to tell, and of how many others.
+    pub(crate) fn tell_failure(&self) -> Option<u64> {
+        lock(&self.failures).tell(Instant::now())
     }
 
     /// Why nothing more will come, once that is so. The engine may have gone without a word.
@@ -72,15 +81,10 @@ impl Backlog {
         !nothing || self.end.get().is_some()
     }
 
-    /// Brings a request. One for which there is no room comes back.
-    pub(super) fn bring_request(
-        &self,
-        requests: &Sender<Request>,
-        request: Request,
-    ) -> Result<(), TrySendError<Request>> {
-        requests.try_send(request)?;
-        self.announce();
-        Ok(())
+    /// Brings a request, for which there is a place. Where nobody takes any more, it is dropped, which rejects it.
+    pub(super) fn bring_request(&self, requests: &Sender<Request>, request: Request) {
+        let _ = requests.try_send(request);
+        self.show();
     }
 
     /// Brings what came of a request that was accepted.

@@ -19,9 +19,9 @@ use crate::{
     config::Config,
     endpoint::Endpoint,
     error::Error,
-    proto::{CloseReason, CmOp, Statistics},
+    proto::{CloseReason, CmCall, CmOp, Statistics},
     status::OsError,
-    verbs::CompletionChannel,
+    verbs::{CompletionChannel, QpState},
 };
 
 /// The `min_rnr_timer` code for 0.64 ms (`ibv_modify_qp(3)`). Credits keep receives posted, so it should never matter; the connection
@@ -37,6 +37,7 @@ pub(super) struct Entry {
     pub(super) domain: Option<Arc<Domain>>,
     pub(super) id: Option<CmId>,
     pub(super) config: Config,
+    pub(super) role: Role,
     /// Who waits for the connection to be established, or to fail.
     pub(super) waiter: Option<Waiter>,
     /// The receiving end of the completions, until an endpoint takes it.
@@ -52,6 +53,35 @@ pub(super) struct Waiter {
     pub(super) reply: Reply,
 }
 
+/// Which side of the connection this is.
+pub(super) enum Role {
+    /// It connects.
+    Active,
+    /// It was asked for by a peer; until it is established it counts as half open.
+    Passive(Option<HalfOpen>),
+}
+
+impl Role {
+    /// What there is for its side.
+    pub(super) fn choose<T>(&self, active: T, passive: T) -> T {
+        match self {
+            Self::Active => active,
+            Self::Passive(_) => passive,
+        }
+    }
+}
+
+/// A listener's count of connections that are not established yet: there is a clone with each.
+#[derive(Clone, Default)]
+pub(super) struct HalfOpen(Arc<()>);
+
+impl HalfOpen {
+    /// How many there are beside the listener's own.
+    pub(super) fn count(&self) -> usize {
+        Arc::strong_count(&self.0) - 1
+    }
+}
+
 impl Entry {
     /// Does one thing that the state machine wants of the connection manager.
     pub(super) fn perform(
@@ -63,6 +93,14 @@ impl Entry {
         budget: &Arc<Budget>,
     ) -> Result<(), OsError> {
         match op {
+            // The caller's.
+            CmOp::AwaitTurn => Ok(()),
+            CmOp::CreateId => {
+                let mut id = CmId::new(channel, PortSpace::TCP, self.link.key)?;
+                set_ack_timeout(&mut id, &self.config);
+                self.id = Some(id);
+                Ok(())
+            }
             CmOp::ResolveAddr { timeout } => {
                 let peer = self.peer;
                 self.id()?.resolve_addr(None, peer, timeout)
@@ -83,20 +121,17 @@ impl Entry {
                 None => Ok(()),
             },
             CmOp::Disconnect => self.id()?.disconnect(),
-            CmOp::Recreate => {
+            CmOp::Discard => {
                 self.unwatch(epoll);
                 self.link.free();
-                // The old id goes first, and with it all events that it may still have had.
+                // And with it all events that it may still have had.
                 self.id = None;
-                let mut id = CmId::new(channel, PortSpace::TCP, self.link.key)?;
-                set_ack_timeout(&mut id, &self.config);
-                self.id = Some(id);
                 Ok(())
             }
         }
     }
 
-    /// The id, which only a failed `Recreate` leaves missing.
+    /// The id, which is missing between two attempts.
     fn id(&mut self) -> Result<&mut CmId, OsError> {
         self.id
             .as_mut()
@@ -200,8 +235,24 @@ impl Entry {
         }
     }
 
+    /// Whether a step of accepting failed because the peer has withdrawn its request: the connection manager's event of that may still be on
+    /// its way.
+    pub(super) fn is_withdrawn(&mut self, call: CmCall, error: OsError) -> bool {
+        let accepting = matches!(call, CmCall::CreateTransport | CmCall::Accept);
+        match (&self.role, &mut self.id, &self.problem) {
+            (Role::Passive(_), Some(id), None) if accepting && error.errno == libc::EINVAL => {
+                // The connection manager knows what a queue pair needs for as long as there is a request.
+                id.init_qp_attr(QpState::INIT).is_err()
+            }
+            (Role::Active | Role::Passive(_), _, _) => false,
+        }
+    }
+
     /// Hands the established connection to whoever waits for it. Nobody waiting means that nobody wants it any more.
     pub(super) fn report_established(&mut self) {
+        if let Role::Passive(half_open) = &mut self.role {
+            *half_open = None;
+        }
         let (Some(waiter), Some(receiver)) = (self.waiter.take(), self.receiver.take()) else {
             return;
         };

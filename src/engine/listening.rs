@@ -4,7 +4,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use crossbeam_channel::Sender;
 
-use super::{Engine, backlog::Backlog};
+use super::{Engine, backlog::Backlog, entry::HalfOpen};
 use crate::{
     cm::{CmId, EventChannel, PortSpace},
     config::Config,
@@ -17,6 +17,10 @@ use crate::{
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
+/// The requests that the kernel keeps until they are taken from it. What is too much is to be rejected here, by name: the kernel drops it without
+/// a word, and the peer repeats it some seconds later. The kernel has a limit of its own, which is 1024.
+const KERNEL_BACKLOG: i32 = 1024;
+
 /// A listener. Whoever waits for its connections learns of its end when it is dropped.
 pub(super) struct Listening {
     pub(super) local: SocketAddr,
@@ -24,6 +28,8 @@ pub(super) struct Listening {
     pub(super) requests: Sender<Request>,
     pub(super) backlog: Arc<Backlog>,
     pub(super) engine: Engine,
+    /// Requests that are not established yet.
+    pub(super) half_open: HalfOpen,
     place: Place,
 }
 
@@ -45,7 +51,7 @@ pub(super) fn bind(
     let mut id = CmId::new(channel, PortSpace::TCP, key)?;
     id.set_reuseaddr(true)?;
     id.bind_addr(address)?;
-    id.listen(i32::from(backlog))?;
+    id.listen(i32::from(backlog).max(KERNEL_BACKLOG))?;
     Ok(id)
 }
 
@@ -64,6 +70,7 @@ impl Listening {
             requests,
             backlog,
             engine,
+            half_open: HalfOpen::default(),
             place: Place::Bound { _id: id },
         }
     }

@@ -2,9 +2,10 @@ use std::{
     collections::VecDeque,
     net::SocketAddr,
     sync::{Arc, Mutex},
+    time::{Duration, Instant},
 };
 
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use nix::sys::eventfd::EventFd;
 
 use super::{Engine, EngineStatistics, Link, backlog::Backlog, link::lock, signal::eventfd};
@@ -13,6 +14,7 @@ use crate::{
     endpoint::Endpoint,
     error::Error,
     listener::{Bound, Request},
+    proto::{CloseReason, Phase},
     status::OsError,
 };
 
@@ -38,6 +40,27 @@ impl Reply {
     }
 }
 
+/// How long after its deadline the engine has to say how far a connection had come.
+const LAST_WORD: Duration = Duration::from_millis(100);
+
+/// Waits for what came of a connection. The engine has the same deadline, and drops what nobody waits for; but it serves many, and who waits for
+/// one is not to wait for those.
+pub(crate) fn wait_for_reply(
+    result: &Receiver<Result<Endpoint, Error>>,
+    peer: SocketAddr,
+    deadline: Instant,
+) -> Result<Endpoint, Error> {
+    match result.recv_deadline(deadline + LAST_WORD) {
+        Ok(result) => result,
+        // It is gone without a word.
+        Err(RecvTimeoutError::Disconnected) => Err(Error::EngineShutDown),
+        Err(RecvTimeoutError::Timeout) => {
+            let reason = CloseReason::TimedOut(Phase::Waiting);
+            Err(Error::Connect { peer, reason })
+        }
+    }
+}
+
 /// What the handles ask of the engine's thread.
 #[derive(Debug)]
 pub(crate) enum Command {
@@ -57,6 +80,7 @@ pub(crate) enum Command {
         address: SocketAddr,
         config: Config,
         data: Vec<u8>,
+        deadline: Instant,
         engine: Engine,
         reply: Reply,
     },
@@ -64,6 +88,8 @@ pub(crate) enum Command {
     Accept {
         link: Arc<Link>,
         data: Vec<u8>,
+        /// When the application did.
+        at: Instant,
         engine: Engine,
         reply: Reply,
     },

@@ -3,6 +3,7 @@
 mod backlog;
 mod budget;
 mod buffer;
+mod burst;
 mod core;
 mod deadline;
 mod device_counters;
@@ -25,6 +26,7 @@ mod share;
 mod shared_receives;
 mod signal;
 mod timers;
+mod turns;
 mod wait;
 mod waiting;
 
@@ -44,7 +46,7 @@ pub(crate) use self::{
     hand::Hand,
     landing::Landing,
     link::Link,
-    mailbox::{Command, Mailbox, Reply},
+    mailbox::{Command, Mailbox, Reply, wait_for_reply},
     operations::OneSided,
     rings::RecvSlice,
     sending::Outgoing,

@@ -16,22 +16,26 @@ use super::{
     Engine, EngineStatistics,
     backlog::Backlog,
     budget::Budget,
+    burst::Burst,
     core::Core,
     domain::Domains,
-    entry::{Entry, Waiter, set_ack_timeout},
+    entry::{Entry, Role, Waiter, set_ack_timeout},
     exit::{self, Registration},
     link::{Link, Progress},
     listening::{self, Listening},
     mailbox::{Command, Mailbox},
     peers::Peers,
     timers::Timers,
+    turns::Turns,
 };
 use crate::{
-    cm::{CmEvent, CmId, EventChannel, PortSpace},
+    cm::{CmEvent, CmId, EventChannel},
     config::Config,
     error::Error,
     listener::{Bound, Request},
-    proto::{CloseReason, CmCall, CmInput, Connection, Params, ReadDepth, Statistics},
+    proto::{
+        CloseReason, CmCall, CmInput, CmOp, Connection, Params, ReadDepth, Reject, Statistics,
+    },
     status::{CmEventType, OsError},
 };
 
@@ -40,12 +44,26 @@ const BELL: u64 = 0;
 const CM: u64 = 1;
 /// The timer key of the rounds that look after hot connections.
 const ROUNDS: u64 = 2;
+/// The timer key of those who wait for their turn.
+const TURNS: u64 = 3;
 const FIRST_KEY: u64 = 16;
 
 /// How long after its last poll by a thread of the application a completion queue is watched by the engine again. A program
 /// that mixes `recv` with `select!` may see a message this much late; one that polls often enough costs the engine one
 /// look in this time instead of one interrupt a message.
 const LEASE: Duration = Duration::from_millis(10);
+
+/// How many commands, and how many connection manager events, are taken before the completion queues are looked at again. Deadlines are
+/// looked at after each.
+const BATCH: usize = 32;
+
+/// How many connections are established at a time, of those that this host asks for and of those
+/// that it is asked for. As few as keep this host busy while some wait for their peers: the first
+/// ones are through so much earlier, and where each takes long, some are through at all.
+const SIDE_BY_SIDE: usize = 8;
+
+/// After how long a turn that still lasts is one of a connection that waits for its peer.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) struct Reactor {
     epoll: Epoll,
@@ -59,6 +77,13 @@ pub(super) struct Reactor {
     hot: HashMap<u64, u64>,
     /// Connections whose queues were left with something in them, so that the others get their turn.
     unfinished: BTreeSet<u64>,
+    /// Who may connect, and who may be accepted, when.
+    connects: Turns,
+    accepts: Turns,
+    /// Whether something was left to do, so that the rest gets its turn.
+    more: bool,
+    /// For the log.
+    refusals: Burst,
     next_key: u64,
     /// What the hellos of this engine's connections carry.
     identity: u64,
@@ -96,6 +121,10 @@ impl Reactor {
             timers: Timers::default(),
             hot: HashMap::new(),
             unfinished: BTreeSet::new(),
+            connects: Turns::new(SIDE_BY_SIDE, PATIENCE),
+            accepts: Turns::new(SIDE_BY_SIDE, PATIENCE),
+            more: false,
+            refusals: Burst::default(),
             next_key: FIRST_KEY,
             identity: random(),
             peers: Peers::default(),
@@ -116,7 +145,8 @@ impl Reactor {
         self.registration.runs_here();
         let mut ready = [EpollEvent::empty(); 64];
         while !(self.ending && self.links.is_empty() && self.listeners.is_empty()) {
-            let count = match self.epoll.wait(&mut ready, self.timeout()) {
+            let timeout = self.timeout();
+            let count = match self.epoll.wait(&mut ready, timeout) {
                 Ok(count) => count,
                 Err(nix::Error::EINTR) => 0,
                 Err(errno) => {
@@ -132,31 +162,57 @@ impl Reactor {
                     CM => self.take_cm_events(),
                     key => self.take_completions(key),
                 }
+                self.keep_time();
             }
-            while let Some(command) = self.mailbox.take() {
-                self.obey(command);
-            }
-            let now = Instant::now();
-            while let Some(key) = self.timers.pop(now) {
-                if key == ROUNDS {
-                    self.make_rounds();
-                } else if let Some(entry) = self.links.get(&key) {
-                    // A deadline judges the peer by what has come from it, and what has come is not to be lost.
-                    entry.link.catch_up();
-                    entry.link.with_core(|core| core.handle_timeout(now));
-                    self.serve(key);
-                } else {
-                    self.listen_again(key);
-                }
-            }
+            self.take_commands();
+            self.keep_time();
+            self.give_turns();
             for key in std::mem::take(&mut self.unfinished) {
                 self.progress(key);
             }
         }
     }
 
-    fn timeout(&self) -> EpollTimeout {
-        if !self.unfinished.is_empty() {
+    /// Does what is due. Called after whatever may have taken a while: many of such things must not keep a deadline waiting.
+    fn keep_time(&mut self) {
+        let now = Instant::now();
+        while let Some(key) = self.timers.pop(now) {
+            if key == ROUNDS {
+                self.make_rounds();
+            } else if key == TURNS {
+                self.more = true;
+            } else if let Some(entry) = self.links.get(&key) {
+                // A deadline judges the peer by what has come from it, and what has come is not to be lost.
+                entry.link.catch_up();
+                entry.link.with_core(|core| core.handle_timeout(now));
+                self.serve(key);
+            } else {
+                self.listen_again(key);
+            }
+        }
+    }
+
+    /// Lets those establish their connections whose turn it is.
+    fn give_turns(&mut self) {
+        for _ in 0..2 * SIDE_BY_SIDE {
+            let now = Instant::now();
+            // A peer has come further with what it asks for than this side with what it has not begun.
+            let Some(key) = self.accepts.next(now).or_else(|| self.connects.next(now)) else {
+                break;
+            };
+            if let Some(entry) = self.links.get(&key) {
+                entry.link.with_core(|core| core.conn.take_turn(now));
+                self.serve(key);
+            }
+            self.keep_time();
+        }
+        let now = Instant::now();
+        let next = [self.accepts.next_at(now), self.connects.next_at(now)];
+        self.timers.set(TURNS, next.into_iter().flatten().min());
+    }
+
+    fn timeout(&mut self) -> EpollTimeout {
+        if std::mem::take(&mut self.more) || !self.unfinished.is_empty() {
             return EpollTimeout::ZERO;
         }
         let Some(at) = self.timers.next() else {
@@ -177,6 +233,17 @@ impl Reactor {
     }
 
     // Commands.
+
+    fn take_commands(&mut self) {
+        for _ in 0..BATCH {
+            let Some(command) = self.mailbox.take() else {
+                return;
+            };
+            self.obey(command);
+            self.keep_time();
+        }
+        self.more = true;
+    }
 
     fn obey(&mut self, command: Command) {
         match command {
@@ -203,21 +270,24 @@ impl Reactor {
                 address,
                 config,
                 data,
+                deadline,
                 engine,
                 reply,
             } => {
                 if self.refusing {
                     reply.send(Err(Error::EngineShutDown));
                 } else {
-                    self.connect(address, config, &data, Waiter { engine, reply });
+                    let waiter = Waiter { engine, reply };
+                    self.connect(address, config, &data, deadline, waiter);
                 }
             }
             Command::Accept {
                 link,
                 data,
+                at,
                 engine,
                 reply,
-            } => self.accept(&link, &data, Waiter { engine, reply }),
+            } => self.accept(&link, &data, at, Waiter { engine, reply }),
             Command::Reject { key, data } => {
                 if let Some(entry) = self.links.get(&key) {
                     entry
@@ -276,25 +346,25 @@ impl Reactor {
         Ok(Bound { key, local })
     }
 
-    fn connect(&mut self, address: SocketAddr, config: Config, data: &[u8], waiter: Waiter) {
+    fn connect(
+        &mut self,
+        address: SocketAddr,
+        config: Config,
+        data: &[u8],
+        deadline: Instant,
+        waiter: Waiter,
+    ) {
         let key = self.new_key();
         let now = Instant::now();
-        let conn = Connection::connect(self.params(&config), random(), data, now);
-        match self.make_id(key, &config) {
-            Ok(id) => {
-                self.adopt(key, conn, address, config, Some(id), Some(waiter));
-                self.serve(key);
-            }
-            Err(error) => {
-                waiter.reply.send(Err(Error::from_os(error)));
-            }
+        let mut params = self.params(&config);
+        // What is left of it.
+        params.connect_timeout = deadline.saturating_duration_since(now);
+        let conn = Connection::connect(params, random(), data, now);
+        self.adopt(key, conn, address, config, None, Role::Active);
+        if let Some(entry) = self.links.get_mut(&key) {
+            entry.waiter = Some(waiter);
         }
-    }
-
-    fn make_id(&self, key: u64, config: &Config) -> Result<CmId, OsError> {
-        let mut id = CmId::new(&self.channel, PortSpace::TCP, key)?;
-        set_ack_timeout(&mut id, config);
-        Ok(id)
+        self.serve(key);
     }
 
     /// Takes a connection into the tables.
@@ -305,7 +375,7 @@ impl Reactor {
         peer: SocketAddr,
         config: Config,
         id: Option<CmId>,
-        waiter: Option<Waiter>,
+        role: Role,
     ) -> Arc<Link> {
         // A place for each message that the peer has credit for, for as many large ones, and for the end; and for the operations
         // that are accepted while there are no more completions than this.
@@ -328,7 +398,8 @@ impl Reactor {
             id,
             domain: None,
             config,
-            waiter,
+            role,
+            waiter: None,
             receiver: Some(receiver),
             problem: None,
             peer,
@@ -339,7 +410,7 @@ impl Reactor {
         link
     }
 
-    fn accept(&mut self, link: &Arc<Link>, data: &[u8], waiter: Waiter) {
+    fn accept(&mut self, link: &Arc<Link>, data: &[u8], at: Instant, waiter: Waiter) {
         let key = link.key;
         let Some(entry) = self.links.get_mut(&key) else {
             // Too late: it ended before anybody accepted it.
@@ -351,9 +422,7 @@ impl Reactor {
                 .send(Err(Error::from_connect(link.peer_addr(), reason)));
         };
         entry.waiter = Some(waiter);
-        entry
-            .link
-            .with_core(|core| core.conn.accept(data, Instant::now()));
+        entry.link.with_core(|core| core.conn.accept(data, at));
         self.serve(key);
     }
 
@@ -389,9 +458,13 @@ impl Reactor {
     // Connection manager events.
 
     fn take_cm_events(&mut self) {
-        loop {
+        // What is left makes the next round begin at once.
+        for _ in 0..BATCH {
             match self.channel.poll_event() {
-                Ok(Some(event)) => self.take_cm_event(event),
+                Ok(Some(event)) => {
+                    self.take_cm_event(event);
+                    self.keep_time();
+                }
                 Ok(None) => return,
                 Err(error) => {
                     log::error!("engine: {error}");
@@ -481,6 +554,18 @@ impl Reactor {
             log::warn!("engine: connect request without an address");
             return;
         };
+        let full = if requests.is_full() {
+            Some(("backlog", config.backlog))
+        } else if listener.half_open.count() >= config.half_open.into() {
+            Some(("half_open", config.half_open))
+        } else {
+            None
+        };
+        if let Some((field, limit)) = full {
+            self.tell_refusal(peer, &format_args!("{field} is {limit}, and as many wait"));
+            return refuse(&mut id, &Reject::BUSY.emit(&[]));
+        }
+        let role = Role::Passive(Some(listener.half_open.clone()));
         let key = self.new_key();
         match Connection::requested(
             self.params(&config),
@@ -492,24 +577,25 @@ impl Reactor {
                 id.set_context(key);
                 set_ack_timeout(&mut id, &config);
                 let local = id.local_addr();
-                let link = self.adopt(key, conn, peer, config, Some(id), None);
+                let timeout = config.connect_timeout;
+                let link = self.adopt(key, conn, peer, config, Some(id), role);
                 self.serve(key);
                 log::debug!(target: "rdmsg::cm", "{link}: {}", event.event());
-                // A request that does not fit the backlog is dropped, which rejects it.
-                let request = Request::new(link, engine, local);
-                if backlog.bring_request(&requests, request).is_err() {
-                    log::warn!("engine: rejected a connect request of {peer}: the backlog is full");
-                }
+                let request = Request::new(link, engine, local, timeout);
+                backlog.bring_request(&requests, request);
             }
             Err(refusal) => {
-                log::warn!(
-                    "engine: rejected a connect request of {peer}: {}",
-                    refusal.reason
-                );
-                if let Err(error) = id.reject(&refusal.private_data) {
-                    log::debug!("engine: {error}");
-                }
+                self.tell_refusal(peer, &refusal.reason);
+                refuse(&mut id, &refusal.private_data);
             }
+        }
+    }
+
+    fn tell_refusal(&mut self, peer: SocketAddr, reason: &dyn std::fmt::Display) {
+        if let Some(others) = self.refusals.tell(Instant::now()) {
+            log::warn!(
+                "engine: rejected a connect request of {peer} ({others} others before it): {reason}"
+            );
         }
     }
 
@@ -531,6 +617,11 @@ impl Reactor {
             };
             let Some(op) = op else { break };
             log::trace!("{}: {op:?}", entry.link);
+            if op == CmOp::AwaitTurn {
+                let turns = entry.role.choose(&mut self.connects, &mut self.accepts);
+                turns.join(key, entry.peer.ip());
+                continue;
+            }
             let call = op.call();
             if let Err(error) = entry.perform(
                 op,
@@ -540,12 +631,18 @@ impl Reactor {
                 &self.budget,
             ) {
                 log::debug!("{}: {error}", entry.link);
-                entry
-                    .link
-                    .with_core(|core| core.conn.handle_cm_failure(call, error, Instant::now()));
+                let withdrawn = entry.is_withdrawn(call, error);
+                entry.link.with_core(|core| {
+                    let now = Instant::now();
+                    if withdrawn {
+                        core.conn.handle_cm_event(CmInput::Disconnected, now);
+                    } else {
+                        core.conn.handle_cm_failure(call, error, now);
+                    }
+                });
             }
         }
-        let (established, ended, deadline) = {
+        let (established, ended, deadline, has_turn) = {
             let mut core = entry.link.core();
             if core.established && core.life.is_none() {
                 let engine = core.conn.peer_engine();
@@ -555,9 +652,14 @@ impl Reactor {
                 core.established,
                 core.ended.clone(),
                 core.conn.next_timeout(),
+                core.conn.has_turn(),
             )
         };
         self.timers.set(key, deadline);
+        if !has_turn {
+            let turns = entry.role.choose(&mut self.connects, &mut self.accepts);
+            turns.finish(key);
+        }
         if established {
             entry.report_established();
         }
@@ -573,6 +675,8 @@ impl Reactor {
         let Some(mut entry) = self.links.remove(&key) else {
             return;
         };
+        let turns = entry.role.choose(&mut self.connects, &mut self.accepts);
+        turns.leave(key);
         entry.unwatch(&self.epoll);
         entry.link.free();
         self.registration
@@ -701,6 +805,13 @@ impl Drop for Reactor {
             entry.link.with_core(Core::cut_off);
             entry.link.free();
         }
+    }
+}
+
+/// Rejects a request of which nothing was made.
+fn refuse(id: &mut CmId, private_data: &[u8]) {
+    if let Err(error) = id.reject(private_data) {
+        log::debug!("engine: {error}");
     }
 }
 

@@ -37,7 +37,7 @@ pub(crate) use self::{
     },
     pace::{LONGEST_PIECE, SHORTEST_PIECE},
     params::{Params, ReadDepth},
-    reject::REJECT_DATA_MAX,
+    reject::{REJECT_DATA_MAX, Reject},
     send_ring::{CONTROL_SENDS, READS},
 };
 pub use self::{

@@ -84,6 +84,10 @@ pub(crate) enum Output {
 /// A connection manager call, or what goes with one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CmOp {
+    /// Call `take_turn` when there is time for another connection to be established, the oldest first.
+    AwaitTurn,
+    /// Make an id.
+    CreateId,
     ResolveAddr {
         timeout: Duration,
     },
@@ -104,13 +108,15 @@ pub(crate) enum CmOp {
     /// The connection manager's default means 655 ms for each receiver-not-ready.
     SetMinRnrTimer,
     Disconnect,
-    /// Destroy transport and id and make a fresh id, to try again with.
-    Recreate,
+    /// Destroy transport and id: the next attempt gets others.
+    Discard,
 }
 
 /// The kind of a [`CmOp`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CmCall {
+    AwaitTurn,
+    CreateId,
     ResolveAddr,
     CreateTransport,
     ResolveRoute,
@@ -119,12 +125,14 @@ pub(crate) enum CmCall {
     Reject,
     SetMinRnrTimer,
     Disconnect,
-    Recreate,
+    Discard,
 }
 
 impl CmOp {
     pub(crate) const fn call(&self) -> CmCall {
         match self {
+            Self::AwaitTurn => CmCall::AwaitTurn,
+            Self::CreateId => CmCall::CreateId,
             Self::ResolveAddr { .. } => CmCall::ResolveAddr,
             Self::CreateTransport => CmCall::CreateTransport,
             Self::ResolveRoute { .. } => CmCall::ResolveRoute,
@@ -133,7 +141,7 @@ impl CmOp {
             Self::Reject { .. } => CmCall::Reject,
             Self::SetMinRnrTimer => CmCall::SetMinRnrTimer,
             Self::Disconnect => CmCall::Disconnect,
-            Self::Recreate => CmCall::Recreate,
+            Self::Discard => CmCall::Discard,
         }
     }
 }

@@ -67,6 +67,8 @@ impl fmt::Display for Mismatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Phase {
+    /// Waiting for its turn: this host was busy establishing other connections.
+    Waiting,
     /// Resolving the address.
     ResolvingAddr,
     /// Resolving the route.
@@ -80,6 +82,7 @@ pub enum Phase {
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Waiting => "this host was busy with other connections",
             Self::ResolvingAddr => "the address was being resolved",
             Self::ResolvingRoute => "the route was being resolved",
             Self::Connecting => "the peer had not answered",
@@ -122,6 +125,9 @@ pub enum CloseReason {
     PeerOutOfResources,
     /// The peer's library could not go on, for a reason of which this version knows only the code.
     PeerFailed(u32),
+    /// As many requests as the peer's listener takes at a time wait there ([`backlog`](crate::Config::backlog),
+    /// [`half_open`](crate::Config::half_open)). A connector with [`retry_refused`](crate::Config::retry_refused) tries again.
+    PeerBusy,
     /// The peer uses this crate, and the two sides do not go together.
     PeerIncompatible(Mismatch),
     /// The peer sent something that the protocol forbids.
@@ -199,6 +205,10 @@ impl fmt::Display for CloseReason {
                 "the peer is out of resources, such as memory that it may lock or shared receives; its own error tells more",
             ),
             Self::PeerFailed(code) => write!(f, "the peer could not go on (code {code}); its own error tells more"),
+            Self::PeerBusy => f.write_str(
+                "the peer is busy: as many connects wait there as its listener takes at a time. Try again later, or set retry_refused in \
+                 the Config; at the peer accept faster, or raise backlog and half_open",
+            ),
             Self::PeerIncompatible(mismatch) => write!(f, "the two sides do not go together: {mismatch}"),
             Self::ProtocolViolation(violation) => write!(f, "the peer violated the protocol: {violation}"),
             Self::WorkRequest { status: WcStatus::RETRY_EXC_ERR, .. } => {

@@ -28,6 +28,8 @@ pub(crate) enum RejectCode {
     ResponderResources = 6,
     /// The READs that a side has out at once: none.
     InitiatorDepth = 7,
+    /// The rejecting side has as many requests as it takes at a time.
+    Busy = 8,
 }
 
 impl RejectCode {
@@ -42,6 +44,7 @@ impl RejectCode {
             Self::Resources => "resources",
             Self::ResponderResources => "responder_resources",
             Self::InitiatorDepth => "initiator_depth",
+            Self::Busy => "busy",
         }
     }
 }
@@ -60,6 +63,13 @@ pub(crate) struct Reject {
 }
 
 impl Reject {
+    /// There is no place for another request.
+    pub(crate) const BUSY: Self = Self {
+        code: RejectCode::Busy,
+        own: 0,
+        theirs: 0,
+    };
+
     pub(crate) fn emit(&self, data: &[u8]) -> PrivateBytes {
         let mut out = PrivateBytes::new();
         out.put(&MAGIC.to_be_bytes());
@@ -92,6 +102,7 @@ impl Reject {
             RejectCode::Resources,
             RejectCode::ResponderResources,
             RejectCode::InitiatorDepth,
+            RejectCode::Busy,
         ];
         let code = codes.into_iter().find(|known| *known as u16 == code)?;
         let (own, theirs) = (reader.u64()?, reader.u64()?);

@@ -2,13 +2,23 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Barrier},
-    thread,
+    sync::{
+        Arc, Barrier,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use device::{Lab, Watchdog};
-use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener};
+use device::{Lab, PATIENCE, Watchdog, open_fds};
+use rdmsg::{
+    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener,
+    cm::{CmId, EventChannel, PortSpace},
+    status::CmEventType,
+};
+
+/// How much later than its deadline a call may come back.
+const LATE: Duration = Duration::from_millis(200);
 
 /// What came of one connect.
 struct Outcome {
@@ -46,8 +56,282 @@ fn storm(count: usize, connector: &Connector, address: SocketAddr) -> Vec<Outcom
     outcomes
 }
 
+/// A thread that only sleeps and looks how late it wakes up: no thread of the program can be asked to be earlier than that.
+struct Control {
+    enough: Arc<AtomicBool>,
+    thread: JoinHandle<Duration>,
+}
+
+impl Control {
+    fn new() -> Self {
+        let enough = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&enough);
+        let thread = thread::spawn(move || {
+            let nap = Duration::from_millis(2);
+            let mut worst = Duration::ZERO;
+            while !stop.load(Ordering::Relaxed) {
+                let start = Instant::now();
+                thread::sleep(nap);
+                worst = worst.max(start.elapsed().saturating_sub(nap));
+            }
+            worst
+        });
+        Self { enough, thread }
+    }
+
+    /// How late it was at worst.
+    fn lateness(self) -> Duration {
+        self.enough.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+/// Connections that cost little: a storm of them is one of connects, not of memory.
+fn small() -> Config {
+    let mut config = Config::default();
+    config.receive_window = 4;
+    config.send_depth = 4;
+    config.eager_size = 1024;
+    config
+}
+
+fn reason(error: &Error) -> &CloseReason {
+    match error {
+        Error::Connect { reason, .. } => reason,
+        other => panic!("not of a connect: {other:?}"),
+    }
+}
+
+/// What exists when one plain connection has come and gone: what librdmacm keeps depends on what happened last.
+fn what_exists(lab: &Lab) -> (String, usize) {
+    let engine = Engine::new().unwrap();
+    let listener = Listener::bind_with(lab.at(0), &small(), &engine).unwrap();
+    let address = listener.local_addr();
+    let connector = Connector::new().config(small()).engine(&engine);
+    let client = thread::spawn(move || connector.connect(address).unwrap());
+    let server = listener.accept_timeout(PATIENCE).unwrap();
+    client.join().unwrap().close().unwrap();
+    drop((listener, server));
+    engine.shutdown();
+    (lab.resources(), open_fds())
+}
+
+#[test]
+fn every_connect_of_a_storm_comes_back_by_its_deadline_and_none_is_lost() {
+    const COUNT: usize = 200;
+    let _watchdog = Watchdog::new("every_connect_of_a_storm_comes_back_by_its_deadline", 300);
+    let lab = Lab::get();
+    let before = what_exists(&lab);
+    // More than the machine can do in the time.
+    let mut config = Config::default();
+    config.receive_window = 16;
+    config.connect_timeout = Duration::from_secs(3);
+    let (servers, clients) = (Engine::new().unwrap(), Engine::new().unwrap());
+    let listener = Listener::bind_with(lab.at(0), &config, &servers).unwrap();
+    let address = listener.local_addr();
+    let accepting = accept_all(listener);
+    let connector = Connector::new().config(config.clone()).engine(&clients);
+    let control = Control::new();
+    let outcomes = storm(COUNT, &connector, address);
+    let lateness = control.lateness();
+    let last = outcomes.last().unwrap().took;
+    let (through, failed): (Vec<_>, Vec<_>) = outcomes
+        .into_iter()
+        .map(|outcome| outcome.result)
+        .partition(Result::is_ok);
+    println!(
+        "{} through; the last came back after {last:?}, the control thread was {lateness:?} late at worst",
+        through.len()
+    );
+    assert!(
+        last <= config.connect_timeout + LATE + 2 * lateness,
+        "a connect came back after {last:?}, where a thread was {lateness:?} late at worst"
+    );
+    assert_eq!(through.len() + failed.len(), COUNT);
+    assert!(
+        !through.is_empty() || lateness > LATE,
+        "in order, so that some get through where the machine does anything at all"
+    );
+    for result in &failed {
+        let reason = reason(result.as_ref().unwrap_err());
+        assert!(matches!(reason, CloseReason::TimedOut(_)), "{reason:?}");
+    }
+    // Each connection that there is has two ends.
+    for client in through {
+        client.unwrap().send(b"here").unwrap();
+    }
+    drop(connector);
+    clients.shutdown();
+    servers.shutdown();
+    let accepted = accepting.join().unwrap();
+    let spoke = accepted
+        .iter()
+        .filter(|server| server.recv_timeout(PATIENCE).is_ok())
+        .count();
+    assert_eq!(spoke, COUNT - failed.len());
+    drop(accepted);
+    assert_eq!(what_exists(&lab), before, "nothing is left behind");
+}
+
+#[test]
+fn who_finds_the_backlog_full_is_told_at_once_and_by_name() {
+    const COUNT: usize = 60;
+    const BACKLOG: u16 = 4;
+    let _watchdog = Watchdog::new("who_finds_the_backlog_full_is_told", 300);
+    let mut config = small();
+    config.backlog = BACKLOG;
+    config.connect_timeout = Duration::from_secs(120);
+    let engine = Engine::new().unwrap();
+    let listener = Listener::bind_with(Lab::get().at(0), &config, &engine).unwrap();
+    let address = listener.local_addr();
+    let connector = Connector::new().config(config).engine(&engine);
+    let (busy, told) = std::sync::mpsc::channel();
+    let clients: Vec<_> = (0..COUNT)
+        .map(|_| {
+            let (connector, busy) = (connector.clone(), busy.clone());
+            thread::spawn(move || {
+                connector
+                    .connect(address)
+                    .inspect_err(|error| busy.send(error.clone()).unwrap())
+                    .is_ok()
+            })
+        })
+        .collect();
+    // Nobody accepts until all others have been told.
+    for _ in 0..COUNT - usize::from(BACKLOG) {
+        let error = told.recv_timeout(PATIENCE).expect("it is told at once");
+        assert_eq!(reason(&error), &CloseReason::PeerBusy);
+        assert!(error.to_string().contains("retry_refused"), "{error}");
+        assert!(error.to_string().contains("backlog"), "{error}");
+    }
+    let accepted: Vec<_> = (0..BACKLOG)
+        .map(|_| listener.accept_timeout(PATIENCE).unwrap())
+        .collect();
+    let through = clients
+        .into_iter()
+        .map(|client| client.join().unwrap())
+        .filter(|through| *through)
+        .count();
+    assert_eq!(through, usize::from(BACKLOG), "those that had a place");
+    drop((accepted, listener, connector));
+    engine.shutdown();
+}
+
+#[test]
+fn who_may_retry_gets_through_a_full_backlog() {
+    const COUNT: usize = 40;
+    let _watchdog = Watchdog::new("who_may_retry_gets_through_a_full_backlog", 300);
+    let mut config = small();
+    config.backlog = 2;
+    config.retry_refused = true;
+    config.connect_timeout = Duration::from_secs(120);
+    let (servers, clients) = (Engine::new().unwrap(), Engine::new().unwrap());
+    let listener = Listener::bind_with(Lab::get().at(0), &config, &servers).unwrap();
+    let address = listener.local_addr();
+    // One after the other.
+    let accepting = thread::spawn(move || {
+        (0..COUNT)
+            .map(|_| {
+                let request = listener.requests().recv_timeout(4 * PATIENCE).unwrap();
+                request.accept().unwrap()
+            })
+            .collect::<Vec<_>>()
+    });
+    let connector = Connector::new().config(config).engine(&clients);
+    let outcomes = storm(COUNT, &connector, address);
+    for outcome in &outcomes {
+        assert!(outcome.result.is_ok(), "{:?}", outcome.result);
+    }
+    drop((accepting.join().unwrap(), outcomes, connector));
+    clients.shutdown();
+    servers.shutdown();
+}
+
+/// The kernel rejects in its name the requests that it had not answered.
+#[test]
+fn a_client_that_may_retry_outlives_the_end_of_a_server_that_had_not_answered() {
+    let _watchdog = Watchdog::new("a_client_that_may_retry_outlives_the_end_of_a_server", 60);
+    let channel = EventChannel::new().unwrap();
+    let mut dying = CmId::new(&channel, PortSpace::TCP, 1).unwrap();
+    dying.bind_addr(Lab::get().at(0)).unwrap();
+    dying.listen(4).unwrap();
+    let address = dying.local_addr().unwrap();
+    let mut config = Config::default();
+    config.connect_timeout = 2 * PATIENCE;
+    for retry_refused in [false, true] {
+        config.retry_refused = retry_refused;
+        let connector = Connector::new().config(config.clone());
+        let client = thread::spawn(move || connector.connect(address));
+        let request = channel.wait_event(PATIENCE).unwrap().unwrap();
+        assert_eq!(request.event(), CmEventType::CONNECT_REQUEST);
+        drop(request);
+        if !retry_refused {
+            let error = client.join().unwrap().unwrap_err();
+            assert_eq!(reason(&error), &CloseReason::RejectedWithoutCause);
+            continue;
+        }
+        drop(dying);
+        let listener = Listener::bind(address).unwrap();
+        let server = listener.accept_timeout(PATIENCE).unwrap();
+        client.join().unwrap().unwrap().close().unwrap();
+        assert!(server.recv_timeout(PATIENCE).is_err());
+        break;
+    }
+}
+
+#[test]
+fn all_addresses_of_a_name_have_one_deadline() {
+    let _watchdog = Watchdog::new("all_addresses_of_a_name_have_one_deadline", 120);
+    let lab = Lab::get();
+    // Nobody is there. What is sent there is lost without a word.
+    let silent: Vec<SocketAddr> = (77..81)
+        .map(|host| SocketAddr::from(([10, 8, 0, host], 7471)))
+        .collect();
+    let mut config = Config::default();
+    config.connect_timeout = Duration::from_secs(2);
+    let control = Control::new();
+    let start = Instant::now();
+    let error = Connector::new()
+        .config(config.clone())
+        .connect(&silent[..])
+        .unwrap_err();
+    let took = start.elapsed();
+    let lateness = control.lateness();
+    println!("{took:?}, {lateness:?}: {error}");
+    assert!(
+        took <= config.connect_timeout + LATE + 2 * lateness,
+        "{took:?}: {error}"
+    );
+    // And those that nobody answers leave some of it to the others.
+    let listener = Listener::bind(lab.at(0)).unwrap();
+    config.connect_timeout = 2 * PATIENCE;
+    let addresses = [silent[0], silent[1], listener.local_addr()];
+    let connector = Connector::new().config(config);
+    let client = thread::spawn(move || connector.connect(&addresses[..]));
+    let server = listener.accept_timeout(4 * PATIENCE).unwrap();
+    client.join().unwrap().unwrap().close().unwrap();
+    assert!(server.recv_timeout(PATIENCE).is_err());
+}
+
+#[test]
+fn a_network_that_is_unreachable_ends_the_connect_at_once() {
+    let _watchdog = Watchdog::new(
+        "a_network_that_is_unreachable_ends_the_connect_at_once",
+        120,
+    );
+    let _ = Lab::get();
+    let start = Instant::now();
+    let error = Endpoint::connect_timeout("203.0.113.1:7471", 3 * PATIENCE).unwrap_err();
+    assert!(
+        matches!(reason(&error), CloseReason::AddrResolution(_)),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("unreachable"), "{error}");
+    assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
+}
+
 /// A thread that accepts until the listener's engine is shut down, and keeps what it accepted.
-fn accept_all(listener: Listener) -> thread::JoinHandle<Vec<Endpoint>> {
+fn accept_all(listener: Listener) -> JoinHandle<Vec<Endpoint>> {
     thread::spawn(move || {
         let mut accepted = Vec::new();
         while let Ok(endpoint) = listener.accept() {

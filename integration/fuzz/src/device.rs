@@ -320,7 +320,9 @@ impl Device {
                 self.posted = (0..count).collect();
             }
             CmOp::Connect { .. } | CmOp::Accept { .. } => self.connected = true,
-            CmOp::Recreate => {
+            // Its turn comes at once.
+            CmOp::AwaitTurn => self.conn.take_turn(self.now),
+            CmOp::Discard => {
                 assert!(self.sending.is_empty() && !self.established);
                 self.posted.clear();
                 self.connected = false;
@@ -328,7 +330,8 @@ impl Device {
             CmOp::Disconnect => {
                 self.broken = true;
             }
-            CmOp::ResolveAddr { .. }
+            CmOp::CreateId
+            | CmOp::ResolveAddr { .. }
             | CmOp::ResolveRoute { .. }
             | CmOp::Reject { .. }
             | CmOp::SetMinRnrTimer => {}

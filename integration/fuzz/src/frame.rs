@@ -80,6 +80,7 @@ pub fn one_frame(frame: &[u8]) {
     let now = Instant::now();
     let mut conn = Connection::requested(params(), &hello(&params()), BOTH_WAYS, now).unwrap();
     conn.accept(b"", now);
+    conn.take_turn(now);
     conn.handle_cm_event(
         CmInput::Established {
             private_data: &[],

@@ -93,6 +93,7 @@ pub fn one_hello(bytes: &[u8]) {
             check(&conn, &verdict);
             assert!(conn.next_timeout().is_some());
             conn.accept(b"data", now);
+            conn.take_turn(now);
             let accepts = std::iter::from_fn(|| conn.poll_output())
                 .filter(|output| matches!(output, Output::Cm(CmOp::Accept { private_data }) if matches!(read(private_data), Verdict::Good { data: b"data", .. })));
             assert_eq!(accepts.count(), 1);
@@ -137,6 +138,7 @@ pub fn one_hello(bytes: &[u8]) {
             CloseReason::PeerIsRsocket => assert!(is_rsocket(bytes)),
             CloseReason::RejectedWithoutCause => assert!(bytes.iter().all(|byte| *byte == 0)),
             CloseReason::PeerOutOfResources => assert_eq!(bytes[6..8], [0, 5]),
+            CloseReason::PeerBusy => assert_eq!(bytes[6..8], [0, 8]),
             CloseReason::Rejected { data, .. } if data.is_empty() => {}
             CloseReason::Rejected { data, .. } => {
                 assert_eq!(*data, bytes[24..usize::from(bytes[5])]);
@@ -168,6 +170,7 @@ fn check(conn: &Connection, verdict: &Verdict<'_>) {
 /// A connection that waits for its peer's answer.
 fn connecting(now: Instant) -> Connection {
     let mut conn = Connection::connect(params(), 7, b"", now);
+    conn.take_turn(now);
     conn.handle_cm_event(CmInput::AddrResolved, now);
     conn.handle_cm_event(CmInput::RouteResolved, now);
     conn

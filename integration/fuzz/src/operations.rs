@@ -258,7 +258,12 @@ fn perform(device: &mut Device, theirs: &Params) {
         },
         Some(CmCall::Disconnect) => CmInput::Disconnected,
         Some(
-            CmCall::CreateTransport | CmCall::Reject | CmCall::SetMinRnrTimer | CmCall::Recreate,
+            CmCall::AwaitTurn
+            | CmCall::CreateId
+            | CmCall::CreateTransport
+            | CmCall::Reject
+            | CmCall::SetMinRnrTimer
+            | CmCall::Discard,
         )
         | None => return,
     };

@@ -61,8 +61,9 @@ impl Connection {
     /// The application closes: nothing more is sent, what was sent is delivered, and the peer is told.
     pub(crate) fn close(&mut self, now: Instant) {
         match &self.state {
-            State::Requested { .. } => self.reject(&[], now),
-            State::ResolvingAddr(_)
+            State::Requested { .. } | State::Accepted { .. } => self.reject(&[], now),
+            State::Waiting(_)
+            | State::ResolvingAddr(_)
             | State::ResolvingRoute(_)
             | State::Connecting(..)
             | State::Backoff { .. }
@@ -87,8 +88,9 @@ impl Connection {
     /// The application ends the connection without waiting for anything but, for a moment, the notice to the peer.
     pub(crate) fn abort(&mut self, code: u32, now: Instant) {
         match &self.state {
-            State::Requested { .. } => self.reject(&[], now),
-            State::ResolvingAddr(_)
+            State::Requested { .. } | State::Accepted { .. } => self.reject(&[], now),
+            State::Waiting(_)
+            | State::ResolvingAddr(_)
             | State::ResolvingRoute(_)
             | State::Connecting(..)
             | State::Backoff { .. }
@@ -153,11 +155,13 @@ impl Connection {
             }
             State::Closing(_) => self.acknowledge_close(),
             State::Draining(_) => self.blame(CloseReason::PeerClosed),
-            State::ResolvingAddr(_)
+            State::Waiting(_)
+            | State::ResolvingAddr(_)
             | State::ResolvingRoute(_)
             | State::Connecting(..)
             | State::Backoff { .. }
             | State::Requested { .. }
+            | State::Accepted { .. }
             | State::Accepting { .. }
             | State::Closed => {}
         }
@@ -219,11 +223,13 @@ impl Connection {
                 self.blame(CloseReason::PeerDisconnected);
                 self.expect_no_farewell();
             }
-            State::ResolvingAddr(_)
+            State::Waiting(_)
+            | State::ResolvingAddr(_)
             | State::ResolvingRoute(_)
             | State::Connecting(..)
             | State::Backoff { .. }
             | State::Requested { .. }
+            | State::Accepted { .. }
             | State::Accepting { .. } => self.fail(CloseReason::PeerDisconnected, now),
             State::Established | State::Closing(_) => {
                 self.fail(CloseReason::PeerDisconnected, now);

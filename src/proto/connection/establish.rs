@@ -65,11 +65,53 @@ impl Connection {
             last: None,
             data: data.to_vec(),
         };
-        let timeout = params.resolve_timeout;
-        let mut this = Self::new(params, State::ResolvingAddr(attempts));
-        this.cm(CmOp::ResolveAddr { timeout });
+        let mut this = Self::new(params, State::Waiting(attempts));
+        this.cm(CmOp::AwaitTurn);
         this.finish();
         this
+    }
+
+    /// There is time for this connection, for which [`CmOp::AwaitTurn`] asked: it takes the next steps now. Its turn lasts for as long as
+    /// [`has_turn`](Self::has_turn) says.
+    pub(crate) fn take_turn(&mut self, now: Instant) {
+        if self.next_timeout().is_some_and(|at| at <= now) {
+            return self.handle_timeout(now);
+        }
+        match self.take_state() {
+            State::Waiting(attempts) => {
+                self.state = State::ResolvingAddr(attempts);
+                self.cm(CmOp::CreateId);
+                self.cm(CmOp::ResolveAddr {
+                    timeout: self.params.resolve_timeout,
+                });
+            }
+            State::Accepted { deadline, data } => {
+                self.state = State::Accepting { deadline };
+                let private_data = self.hello().emit(&data);
+                self.cm(CmOp::CreateTransport);
+                self.cm(CmOp::Accept { private_data });
+            }
+            other => self.state = other,
+        }
+        self.finish();
+    }
+
+    /// Whether the connection is being established, and may cost time at any moment.
+    pub(crate) fn has_turn(&self) -> bool {
+        match &self.state {
+            State::ResolvingAddr(_)
+            | State::ResolvingRoute(_)
+            | State::Connecting(..)
+            | State::Accepting { .. } => true,
+            State::Waiting(_)
+            | State::Backoff { .. }
+            | State::Requested { .. }
+            | State::Accepted { .. }
+            | State::Established
+            | State::Closing(_)
+            | State::Draining(_)
+            | State::Closed => false,
+        }
     }
 
     /// The passive side, for a CONNECT_REQUEST with this private data, which allows so many READs.
@@ -124,19 +166,18 @@ impl Connection {
     /// The application accepts a request, with at most [`REPLY_DATA_MAX`](crate::proto::REPLY_DATA_MAX) bytes of its own.
     pub(crate) fn accept(&mut self, data: &[u8], now: Instant) {
         if let State::Requested { .. } = self.state {
-            self.state = State::Accepting {
+            self.state = State::Accepted {
                 deadline: now + self.params.connect_timeout,
+                data: data.to_vec(),
             };
-            let private_data = self.hello().emit(data);
-            self.cm(CmOp::CreateTransport);
-            self.cm(CmOp::Accept { private_data });
+            self.cm(CmOp::AwaitTurn);
         }
         self.finish();
     }
 
     /// The application rejects a request, with at most [`REJECT_DATA_MAX`](crate::proto::REJECT_DATA_MAX) bytes of its own.
     pub(crate) fn reject(&mut self, data: &[u8], now: Instant) {
-        if let State::Requested { .. } = self.state {
+        if let State::Requested { .. } | State::Accepted { .. } = self.state {
             let private_data = Reject {
                 code: RejectCode::Application,
                 own: 0,
@@ -206,8 +247,7 @@ impl Connection {
 
     pub(super) fn on_addr_error(&mut self, status: CmStatus, now: Instant) {
         match self.take_state() {
-            // No device has a route: that does not change within seconds.
-            State::ResolvingAddr(attempts) if status.raw() == -libc::ENODEV => {
+            State::ResolvingAddr(attempts) if is_permanent(-status.raw()) => {
                 self.state = State::ResolvingAddr(attempts);
                 self.fail(CloseReason::AddrResolution(status), now);
             }
@@ -221,6 +261,7 @@ impl Connection {
     /// The call finds some address errors by itself, which may pass like those of the event. A call that is wrong stays wrong.
     pub(super) fn on_resolve_addr_failure(&mut self, error: OsError, now: Instant) {
         match error.errno {
+            // Not of the address.
             libc::EINVAL | libc::EAFNOSUPPORT | libc::EACCES | libc::EPERM => {
                 self.fail(CloseReason::Os(error), now);
             }
@@ -230,6 +271,10 @@ impl Connection {
 
     pub(super) fn on_route_error(&mut self, status: CmStatus, now: Instant) {
         match self.take_state() {
+            State::ResolvingRoute(attempts) if is_permanent(-status.raw()) => {
+                self.state = State::ResolvingRoute(attempts);
+                self.fail(CloseReason::RouteResolution(status), now);
+            }
             State::ResolvingRoute(attempts) => {
                 self.try_again(attempts, CloseReason::RouteResolution(status), now)
             }
@@ -244,8 +289,10 @@ impl Connection {
             | State::ResolvingRoute(_)
             | State::Connecting(..)
             | State::Requested { .. }
+            | State::Accepted { .. }
             | State::Accepting { .. } => self.fail(reason, now),
-            State::Backoff { .. }
+            State::Waiting(_)
+            | State::Backoff { .. }
             | State::Established
             | State::Closing(_)
             | State::Draining(_)
@@ -259,8 +306,7 @@ impl Connection {
         match self.take_state() {
             State::Connecting(attempts, early) => {
                 let cause = rejection(reason, private_data);
-                let may_pass = cause == CloseReason::Refused || reason == RejectReason::STALE_CONN;
-                if self.params.retry_refused && may_pass {
+                if self.params.retry_refused && may_pass(&cause, reason) {
                     self.try_again(attempts, cause, now);
                 } else {
                     self.state = State::Connecting(attempts, early);
@@ -268,7 +314,8 @@ impl Connection {
                 }
             }
             // The peer withdrew its request, or did not like our acceptance.
-            state @ (State::Requested { .. } | State::Accepting { .. }) => {
+            state
+            @ (State::Requested { .. } | State::Accepted { .. } | State::Accepting { .. }) => {
                 self.state = state;
                 self.fail(rejection(reason, private_data), now);
             }
@@ -334,6 +381,8 @@ impl Connection {
         attempts.backoff = (attempts.backoff * 2).min(LONGEST_BACKOFF);
         attempts.last = Some(cause);
         self.state = State::Backoff { attempts, until };
+        // Not kept for the next one, which may be far away.
+        self.cm(CmOp::Discard);
     }
 
     pub(super) fn on_backoff_timeout(&mut self, now: Instant) {
@@ -350,11 +399,8 @@ impl Connection {
                 self.fail(last, now);
             }
             State::Backoff { attempts, .. } => {
-                self.state = State::ResolvingAddr(attempts);
-                self.cm(CmOp::Recreate);
-                self.cm(CmOp::ResolveAddr {
-                    timeout: self.params.resolve_timeout,
-                });
+                self.state = State::Waiting(attempts);
+                self.cm(CmOp::AwaitTurn);
             }
             other => self.state = other,
         }
@@ -363,11 +409,13 @@ impl Connection {
     /// The deadline of all attempts is past.
     pub(super) fn on_attempt_timeout(&mut self, phase: Phase, now: Instant) {
         let last = match &self.state {
-            State::ResolvingAddr(attempts)
+            State::Waiting(attempts)
+            | State::ResolvingAddr(attempts)
             | State::ResolvingRoute(attempts)
             | State::Connecting(attempts, _) => attempts.last.clone(),
             State::Backoff { .. }
             | State::Requested { .. }
+            | State::Accepted { .. }
             | State::Accepting { .. }
             | State::Established
             | State::Closing(_)
@@ -386,6 +434,13 @@ impl Connection {
         .emit(&[]);
         self.cm(CmOp::Reject { private_data });
         self.fail(CloseReason::TimedOut(Phase::Accepting), now);
+    }
+
+    /// The application has accepted, and this host had no time for it. The peer may try again.
+    pub(super) fn on_turn_timeout(&mut self, now: Instant) {
+        let private_data = Reject::BUSY.emit(&[]);
+        self.cm(CmOp::Reject { private_data });
+        self.fail(CloseReason::TimedOut(Phase::Waiting), now);
     }
 
     /// Takes the state out, to move what it owns. The caller puts one in.
@@ -459,6 +514,13 @@ fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReason {
             },
             _,
         )) => CloseReason::PeerOutOfResources,
+        Some((
+            Reject {
+                code: RejectCode::Busy,
+                ..
+            },
+            _,
+        )) => CloseReason::PeerBusy,
         // What is the rejecting side's own is the peer's here.
         Some((Reject { code, own, theirs }, _)) => CloseReason::PeerIncompatible(Mismatch {
             field: code.field(),
@@ -475,6 +537,30 @@ fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReason {
             data: Box::default(),
         },
     }
+}
+
+/// Whether the same request may be taken a while later. One that nobody answers any more, because the
+/// listener's process has ended, is rejected by its kernel, in the name of a program but without a
+/// word of one.
+fn may_pass(cause: &CloseReason, reason: RejectReason) -> bool {
+    let nobody = matches!(
+        cause,
+        CloseReason::Refused | CloseReason::PeerBusy | CloseReason::RejectedWithoutCause
+    );
+    nobody || reason == RejectReason::STALE_CONN
+}
+
+/// Whether an error is of the kind that does not change within seconds: there is no route, or no right to go there.
+fn is_permanent(errno: i32) -> bool {
+    matches!(
+        errno,
+        libc::ENODEV
+            | libc::ENETUNREACH
+            | libc::EINVAL
+            | libc::EAFNOSUPPORT
+            | libc::EACCES
+            | libc::EPERM
+    )
 }
 
 /// InfiniBand and RoCE have a code for it. On iWARP it is TCP's refusal, which a program's rejection looks like but for its

@@ -61,6 +61,8 @@ pub(crate) struct Connection {
 /// Where a connection stands. What exists in one state only lives there.
 #[derive(Debug)]
 enum State {
+    /// Active: the next attempt waits for its turn.
+    Waiting(Attempts),
     /// Active: the address is being resolved.
     ResolvingAddr(Attempts),
     /// Active: the route is being resolved.
@@ -71,6 +73,8 @@ enum State {
     Backoff { attempts: Attempts, until: Instant },
     /// Passive: the application has not answered yet.
     Requested { deadline: Instant },
+    /// Passive: the application has accepted, with these bytes of its own. That waits for its turn.
+    Accepted { deadline: Instant, data: Vec<u8> },
     /// Passive: accepted, but neither ESTABLISHED nor a frame has come.
     Accepting { deadline: Instant },
     /// Messages flow.
@@ -128,11 +132,14 @@ impl Connection {
     /// When [`handle_timeout`](Self::handle_timeout) is to be called; look again after [`Output::Timer`].
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         match &self.state {
-            State::ResolvingAddr(attempts)
+            State::Waiting(attempts)
+            | State::ResolvingAddr(attempts)
             | State::ResolvingRoute(attempts)
             | State::Connecting(attempts, _) => Some(attempts.deadline),
             State::Backoff { attempts, until } => Some(attempts.deadline.min(*until)),
-            State::Requested { deadline } | State::Accepting { deadline } => Some(*deadline),
+            State::Requested { deadline }
+            | State::Accepted { deadline, .. }
+            | State::Accepting { deadline } => Some(*deadline),
             State::Established => {
                 let transfer = self.transfer.as_ref()?;
                 earlier(transfer.keepalive_deadline(), transfer.patience.deadline())
@@ -168,10 +175,12 @@ impl Connection {
             | State::Accepting { .. }
             | State::Established
             | State::Closing(_) => true,
-            State::ResolvingAddr(_)
+            State::Waiting(_)
+            | State::ResolvingAddr(_)
             | State::ResolvingRoute(_)
             | State::Backoff { .. }
             | State::Requested { .. }
+            | State::Accepted { .. }
             | State::Draining(_)
             | State::Closed => false,
         }
@@ -218,11 +227,13 @@ impl Connection {
         match call {
             CmCall::ResolveAddr => self.on_resolve_addr_failure(error, now),
             CmCall::CreateTransport => self.on_create_transport_failure(error, now),
-            CmCall::ResolveRoute | CmCall::Connect | CmCall::Accept | CmCall::Recreate => {
+            CmCall::CreateId | CmCall::ResolveRoute | CmCall::Connect | CmCall::Accept => {
                 self.fail(CloseReason::Os(error), now);
             }
             // Nothing is lost: the peer's deadline, the safety net's default, and the id's destruction do the same, later.
-            CmCall::Reject | CmCall::SetMinRnrTimer => log::debug!("{error}"),
+            CmCall::AwaitTurn | CmCall::Discard | CmCall::Reject | CmCall::SetMinRnrTimer => {
+                log::debug!("{error}");
+            }
             CmCall::Disconnect => {
                 log::debug!("{error}");
                 self.on_disconnect_failure();
@@ -255,10 +266,12 @@ impl Connection {
             State::Connecting(..) | State::Accepting { .. } if status == WcStatus::WR_FLUSH_ERR => {
             }
             // There is no queue pair, or nobody cares any more.
-            State::ResolvingAddr(_)
+            State::Waiting(_)
+            | State::ResolvingAddr(_)
             | State::ResolvingRoute(_)
             | State::Backoff { .. }
             | State::Requested { .. }
+            | State::Accepted { .. }
             | State::Closed => {}
             // The queue pair has failed, and ESTABLISHED would not mend it.
             State::Connecting(..) | State::Accepting { .. } => {
@@ -287,11 +300,13 @@ impl Connection {
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         if self.next_timeout().is_some_and(|at| at <= now) {
             match &self.state {
+                State::Waiting(_) => self.on_attempt_timeout(Phase::Waiting, now),
                 State::ResolvingAddr(_) => self.on_attempt_timeout(Phase::ResolvingAddr, now),
                 State::ResolvingRoute(_) => self.on_attempt_timeout(Phase::ResolvingRoute, now),
                 State::Connecting(..) => self.on_attempt_timeout(Phase::Connecting, now),
                 State::Backoff { .. } => self.on_backoff_timeout(now),
                 State::Requested { .. } => self.on_request_timeout(now),
+                State::Accepted { .. } => self.on_turn_timeout(now),
                 State::Accepting { .. } => self.fail(CloseReason::TimedOut(Phase::Connecting), now),
                 State::Established => {
                     self.on_reading_timeout(now);
@@ -309,11 +324,13 @@ impl Connection {
     /// The connection cannot go on.
     fn fail(&mut self, reason: CloseReason, now: Instant) {
         match &self.state {
-            State::ResolvingAddr(_)
+            State::Waiting(_)
+            | State::ResolvingAddr(_)
             | State::ResolvingRoute(_)
             | State::Connecting(..)
             | State::Backoff { .. }
             | State::Requested { .. }
+            | State::Accepted { .. }
             | State::Accepting { .. } => {
                 self.reason = Some(reason);
                 self.end();
@@ -442,11 +459,13 @@ impl State {
     /// For the log.
     const fn name(&self) -> &'static str {
         match self {
+            Self::Waiting(_) => "Waiting",
             Self::ResolvingAddr(_) => "ResolvingAddr",
             Self::ResolvingRoute(_) => "ResolvingRoute",
             Self::Connecting(..) => "Connecting",
             Self::Backoff { .. } => "Backoff",
             Self::Requested { .. } => "Requested",
+            Self::Accepted { .. } => "Accepted",
             Self::Accepting { .. } => "Accepting",
             Self::Established => "Established",
             Self::Closing(_) => "Closing",

@@ -92,10 +92,12 @@ impl Connection {
             State::Established | State::Closing(_) | State::Draining(_) => {
                 self.on_incoming(buffer, incoming, now);
             }
-            State::ResolvingAddr(_)
+            State::Waiting(_)
+            | State::ResolvingAddr(_)
             | State::ResolvingRoute(_)
             | State::Backoff { .. }
             | State::Requested { .. }
+            | State::Accepted { .. }
             | State::Closed => self.unexpected("a frame"),
         }
         self.finish();

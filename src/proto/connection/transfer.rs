@@ -471,11 +471,13 @@ impl Connection {
     pub(super) fn send_control(&mut self) {
         match &self.state {
             State::Established | State::Closing(_) => {}
-            State::ResolvingAddr(_)
+            State::Waiting(_)
+            | State::ResolvingAddr(_)
             | State::ResolvingRoute(_)
             | State::Connecting(..)
             | State::Backoff { .. }
             | State::Requested { .. }
+            | State::Accepted { .. }
             | State::Accepting { .. }
             | State::Draining(_)
             | State::Closed => return,

@@ -12,4 +12,5 @@ mod pace;
 mod peer;
 mod scene;
 mod shared;
+mod silent;
 mod wire;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     pair::{A, B, Pair, Step},
-    params,
+    params, started,
 };
 use crate::{
     proto::{
@@ -12,6 +12,7 @@ use crate::{
         Phase, ReadDepth, Work,
         frame::{Header, Kind},
         hello::{Hello, VERSION},
+        reject::{Reject, RejectCode},
         testing::BOTH_WAYS,
     },
     status::{CmStatus, OsError, RejectReason, WcStatus},
@@ -74,7 +75,7 @@ fn frames_before_established_wait_for_the_hello_on_the_active_side() {
             .concat()
         })
         .collect();
-    let mut conn = Connection::connect(params(), 1, b"", now);
+    let mut conn = started(params(), 1, b"", now);
     conn.handle_cm_event(CmInput::AddrResolved, now);
     conn.handle_cm_event(CmInput::RouteResolved, now);
     conn.handle_recv(3, &frames[0], now);
@@ -116,7 +117,7 @@ fn frames_before_established_wait_for_the_hello_on_the_active_side() {
 #[test]
 fn address_errors_are_retried_within_the_deadline_and_reported_after_it() {
     let start = Instant::now();
-    let mut conn = Connection::connect(params(), 1, b"", start);
+    let mut conn = started(params(), 1, b"", start);
     let mut attempts = 0;
     let mut now = start;
     let timed_out = CmStatus::from_raw(-libc::ETIMEDOUT);
@@ -126,7 +127,14 @@ fn address_errors_are_retried_within_the_deadline_and_reported_after_it() {
         while let Some(next) = conn.next_timeout() {
             now = next;
             conn.handle_timeout(now);
-            if let [CmOp::Recreate, CmOp::ResolveAddr { .. }] = ops(&mut conn)[..] {
+            conn.take_turn(now);
+            if let [
+                CmOp::Discard,
+                CmOp::AwaitTurn,
+                CmOp::CreateId,
+                CmOp::ResolveAddr { .. },
+            ] = ops(&mut conn)[..]
+            {
                 attempts += 1;
                 break;
             }
@@ -145,13 +153,14 @@ fn address_errors_are_retried_within_the_deadline_and_reported_after_it() {
 fn clients_that_lost_the_same_server_come_back_at_different_times() {
     let start = Instant::now();
     let waits = |nonce| {
-        let mut conn = Connection::connect(params(), nonce, b"", start);
+        let mut conn = started(params(), nonce, b"", start);
         let mut now = start;
         std::array::from_fn::<Duration, 4, _>(|_| {
             let failed = CmStatus::from_raw(-libc::ETIMEDOUT);
             conn.handle_cm_event(CmInput::AddrError(failed), now);
             let until = conn.next_timeout().unwrap();
             conn.handle_timeout(until);
+            conn.take_turn(until);
             until - std::mem::replace(&mut now, until)
         })
     };
@@ -169,13 +178,14 @@ fn clients_that_lost_the_same_server_come_back_at_different_times() {
 fn a_work_request_that_fails_before_established_is_the_reason() {
     let now = Instant::now();
     let status = WcStatus::LOC_LEN_ERR;
-    let mut connecting = Connection::connect(params(), 1, b"", now);
-    connecting.handle_cm_event(CmInput::AddrResolved, now);
-    connecting.handle_cm_event(CmInput::RouteResolved, now);
+    let mut active = started(params(), 1, b"", now);
+    active.handle_cm_event(CmInput::AddrResolved, now);
+    active.handle_cm_event(CmInput::RouteResolved, now);
     let mut accepting =
         Connection::requested(params(), &hello(VERSION, 4).emit(b""), BOTH_WAYS, now).unwrap();
     accepting.accept(b"", now);
-    for mut conn in [connecting, accepting] {
+    accepting.take_turn(now);
+    for mut conn in [active, accepting] {
         conn.handle_work_error(Work::Recv { buffer: 1 }, WcStatus::WR_FLUSH_ERR, 0, now);
         assert_eq!(conn.close_reason(), None, "the event will say why");
         conn.handle_work_error(Work::Recv { buffer: 0 }, status, 7, now);
@@ -190,7 +200,7 @@ fn a_work_request_that_fails_before_established_is_the_reason() {
 #[test]
 fn no_device_for_the_address_is_final_at_once() {
     let now = Instant::now();
-    let mut conn = Connection::connect(params(), 1, b"", now);
+    let mut conn = started(params(), 1, b"", now);
     conn.handle_cm_event(CmInput::AddrError(CmStatus::from_raw(-libc::ENODEV)), now);
     let reason = end(&mut conn);
     assert!(
@@ -209,7 +219,7 @@ fn a_refusal_is_final_unless_retries_are_asked_for() {
         private_data: &[],
     };
     for retry_refused in [false, true] {
-        let mut conn = Connection::connect(
+        let mut conn = started(
             Params {
                 retry_refused,
                 ..params()
@@ -224,9 +234,10 @@ fn a_refusal_is_final_unless_retries_are_asked_for() {
         if retry_refused {
             assert_eq!(last_event(&mut conn), None);
             conn.handle_timeout(now + Duration::from_secs(1));
+            conn.take_turn(now + Duration::from_secs(1));
             assert!(matches!(
                 ops(&mut conn)[..],
-                [CmOp::Recreate, CmOp::ResolveAddr { .. }]
+                [CmOp::AwaitTurn, CmOp::CreateId, CmOp::ResolveAddr { .. }]
             ));
             conn.handle_timeout(now + Duration::from_secs(5));
         }
@@ -237,7 +248,7 @@ fn a_refusal_is_final_unless_retries_are_asked_for() {
 #[test]
 fn a_peer_that_never_answers_is_given_up_at_the_deadline() {
     let now = Instant::now();
-    let mut conn = Connection::connect(params(), 1, b"", now);
+    let mut conn = started(params(), 1, b"", now);
     conn.handle_cm_event(CmInput::AddrResolved, now);
     conn.handle_cm_event(CmInput::RouteResolved, now);
     conn.handle_timeout(now + Duration::from_millis(4999));
@@ -250,7 +261,7 @@ fn a_peer_that_never_answers_is_given_up_at_the_deadline() {
 fn rejections_are_told_apart() {
     let now = Instant::now();
     let reject = |reason: RejectReason, private_data: &[u8]| {
-        let mut conn = Connection::connect(params(), 1, b"", now);
+        let mut conn = started(params(), 1, b"", now);
         conn.handle_cm_event(CmInput::AddrResolved, now);
         conn.handle_cm_event(CmInput::RouteResolved, now);
         conn.handle_cm_event(
@@ -323,7 +334,7 @@ fn rejections_are_told_apart() {
 fn a_rejection_of_a_stranger_names_what_may_be_there_and_an_rsocket_what_it_is() {
     let rejected = |reason, private_data: &[u8]| {
         let now = Instant::now();
-        let mut conn = Connection::connect(params(), 1, b"", now);
+        let mut conn = started(params(), 1, b"", now);
         conn.handle_cm_event(CmInput::AddrResolved, now);
         conn.handle_cm_event(CmInput::RouteResolved, now);
         let event = CmInput::Rejected {
@@ -380,7 +391,7 @@ fn a_reply_without_a_hello_is_not_rdmsg() {
             }),
         ),
     ] {
-        let mut conn = Connection::connect(params(), 1, b"", now);
+        let mut conn = started(params(), 1, b"", now);
         conn.handle_cm_event(CmInput::AddrResolved, now);
         conn.handle_cm_event(CmInput::RouteResolved, now);
         conn.handle_cm_event(
@@ -466,10 +477,84 @@ fn a_refusal_on_iwarp_is_tcps_and_a_programs_rejection_is_not() {
 }
 
 #[test]
+fn what_may_pass_is_tried_again_where_that_is_asked_for() {
+    let now = Instant::now();
+    let busy = Reject::BUSY.emit(b"");
+    let application = Reject {
+        code: RejectCode::Application,
+        ..Reject::BUSY
+    }
+    .emit(b"");
+    let consumer = RejectReason::CONSUMER_DEFINED;
+    for (reason, private_data, cause, passes) in [
+        (consumer, &busy[..], CloseReason::PeerBusy, true),
+        // Of a process that ended before it had answered.
+        (consumer, &[], CloseReason::RejectedWithoutCause, true),
+        (
+            consumer,
+            &application,
+            CloseReason::Rejected {
+                reason: consumer,
+                data: Box::default(),
+            },
+            false,
+        ),
+    ] {
+        for retry_refused in [false, true] {
+            let params = Params {
+                retry_refused,
+                ..params()
+            };
+            let mut conn = started(params, 1, b"", now);
+            conn.handle_cm_event(CmInput::AddrResolved, now);
+            conn.handle_cm_event(CmInput::RouteResolved, now);
+            let event = CmInput::Rejected {
+                reason,
+                private_data,
+            };
+            conn.handle_cm_event(event, now);
+            let again = matches!(ops(&mut conn)[..], [.., CmOp::Discard]);
+            assert_eq!(again, passes && retry_refused, "{cause}");
+            assert_eq!(conn.close_reason().is_none(), again);
+            if again {
+                conn.handle_timeout(now + Duration::from_secs(5));
+            }
+            assert_eq!(conn.close_reason(), Some(&cause));
+        }
+    }
+}
+
+#[test]
+fn who_waits_for_a_turn_costs_nothing_and_goes_at_its_deadline() {
+    let now = Instant::now();
+    let deadline = now + Duration::from_secs(5);
+    let late = CloseReason::TimedOut(Phase::Waiting);
+    let mut active = Connection::connect(params(), 1, b"", now);
+    let mut passive =
+        Connection::requested(params(), &hello(VERSION, 4).emit(b""), BOTH_WAYS, now).unwrap();
+    passive.accept(b"", now);
+    for conn in [&mut active, &mut passive] {
+        assert!(!conn.has_turn());
+        assert_eq!(conn.next_timeout(), Some(deadline));
+        assert!(matches!(ops(conn)[..], [CmOp::AwaitTurn]));
+    }
+    // A turn that comes too late is none.
+    active.take_turn(deadline);
+    assert_eq!(active.close_reason(), Some(&late));
+    assert!(matches!(ops(&mut active)[..], []));
+    passive.handle_timeout(deadline);
+    assert_eq!(passive.close_reason(), Some(&late));
+    let Some(CmOp::Reject { private_data }) = ops(&mut passive).pop() else {
+        panic!("no rejection")
+    };
+    assert_eq!(Reject::parse(&private_data), Some((Reject::BUSY, &b""[..])));
+}
+
+#[test]
 fn a_call_with_wrong_arguments_is_not_made_again() {
     let now = Instant::now();
     let fail = |errno| {
-        let mut conn = Connection::connect(params(), 1, b"", now);
+        let mut conn = started(params(), 1, b"", now);
         let error = OsError::new("rdma_resolve_addr", errno);
         conn.handle_cm_failure(CmCall::ResolveAddr, error, now);
         conn
@@ -478,8 +563,10 @@ fn a_call_with_wrong_arguments_is_not_made_again() {
     assert_eq!(end(&mut fail(libc::EINVAL)), CloseReason::Os(error));
     let no_device = CloseReason::AddrResolution(CmStatus::from_raw(-libc::ENODEV));
     assert_eq!(end(&mut fail(libc::ENODEV)), no_device);
-    // A network that is not up yet may come up.
-    assert_eq!(last_event(&mut fail(libc::ENETUNREACH)), None);
+    // The call finds some errors of the address by itself. Some may pass.
+    let no_network = CloseReason::AddrResolution(CmStatus::from_raw(-libc::ENETUNREACH));
+    assert_eq!(end(&mut fail(libc::ENETUNREACH)), no_network);
+    assert_eq!(last_event(&mut fail(libc::EHOSTUNREACH)), None);
 }
 
 #[test]
@@ -592,7 +679,7 @@ fn a_peer_without_reads_in_both_directions_is_refused_by_name() {
 }
 
 fn connecting(now: Instant) -> Connection {
-    let mut conn = Connection::connect(params(), 1, b"", now);
+    let mut conn = started(params(), 1, b"", now);
     conn.handle_cm_event(CmInput::AddrResolved, now);
     conn.handle_cm_event(CmInput::RouteResolved, now);
     conn

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::{
     pair,
     pair::{A, B, Step},
-    params,
+    params, started,
 };
 use crate::{
     proto::{
@@ -223,6 +223,7 @@ fn a_message_that_the_hello_does_not_allow_is_a_violation() {
     for (len, allowed) in [(64, true), (65, false)] {
         let mut conn = Connection::requested(params(), &hello.emit(b""), BOTH_WAYS, now).unwrap();
         conn.accept(b"", now);
+        conn.take_turn(now);
         conn.handle_cm_event(
             CmInput::Established {
                 private_data: &[],
@@ -273,6 +274,7 @@ fn sharing() -> Connection {
     };
     let mut conn = Connection::requested(params, &hello.emit(b""), BOTH_WAYS, now).unwrap();
     conn.accept(b"", now);
+    conn.take_turn(now);
     conn.handle_cm_event(
         CmInput::Established {
             private_data: &[],
@@ -357,7 +359,7 @@ fn frames_that_overtake_the_hello_are_bounded() {
     for shared in [false, true] {
         let params = Params { shared, ..params() };
         let allowed = params.first_receives();
-        let mut conn = Connection::connect(params, 1, b"", now);
+        let mut conn = started(params, 1, b"", now);
         conn.handle_cm_event(CmInput::AddrResolved, now);
         conn.handle_cm_event(CmInput::RouteResolved, now);
         for buffer in 0..allowed {

@@ -14,10 +14,11 @@ mod side;
 mod table;
 mod transferring;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use self::pair::Pair;
-use crate::proto::Params;
+use super::Connection;
+use crate::proto::{CmOp, Output, Params};
 
 fn params() -> Params {
     Params {
@@ -43,4 +44,15 @@ fn params() -> Params {
 /// Two sides between which messages flow.
 fn pair() -> Pair {
     Pair::established(params(), params())
+}
+
+/// A connection whose turn to connect came at once.
+fn started(params: Params, nonce: u64, data: &[u8], now: Instant) -> Connection {
+    let mut conn = Connection::connect(params, nonce, data, now);
+    assert!(matches!(
+        conn.poll_output(),
+        Some(Output::Cm(CmOp::AwaitTurn))
+    ));
+    conn.take_turn(now);
+    conn
 }

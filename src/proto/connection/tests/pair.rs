@@ -225,8 +225,10 @@ impl Pair {
                     self.tell_disconnected(B);
                 }
             }
-            CmOp::SetMinRnrTimer => {}
-            CmOp::Reject { .. } | CmOp::Recreate => panic!("not in these scenes: {op:?}"),
+            // The turn comes at once.
+            CmOp::AwaitTurn => self.sides[at].conn.take_turn(self.now),
+            CmOp::CreateId | CmOp::SetMinRnrTimer => {}
+            CmOp::Reject { .. } | CmOp::Discard => panic!("not in these scenes: {op:?}"),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::params;
+use super::{params, started};
 use crate::{
     proto::{
         CloseReason, CmCall, CmInput, CmOp, Connection, DrainSide, Event, Output, Work,
@@ -13,12 +13,14 @@ use crate::{
     status::{CmStatus, OsError, RejectReason, WcStatus},
 };
 
-const STATES: [&str; 10] = [
+const STATES: [&str; 12] = [
+    "Waiting",
     "ResolvingAddr",
     "ResolvingRoute",
     "Connecting",
     "Backoff",
     "Requested",
+    "Accepted",
     "Accepting",
     "Established",
     "Closing",
@@ -41,7 +43,7 @@ fn hello() -> Hello {
 
 /// A connection in a state, with nothing left to do.
 fn in_state(name: &str, now: Instant) -> Connection {
-    let active = || Connection::connect(params(), 1, b"", now);
+    let active = || started(params(), 1, b"", now);
     let connecting = || {
         let mut conn = active();
         conn.handle_cm_event(CmInput::AddrResolved, now);
@@ -61,6 +63,7 @@ fn in_state(name: &str, now: Instant) -> Connection {
         conn
     };
     let mut conn = match name {
+        "Waiting" => Connection::connect(params(), 1, b"", now),
         "ResolvingAddr" => active(),
         "ResolvingRoute" => {
             let mut conn = active();
@@ -77,9 +80,15 @@ fn in_state(name: &str, now: Instant) -> Connection {
             conn
         }
         "Requested" => passive(),
+        "Accepted" => {
+            let mut conn = passive();
+            conn.accept(b"", now);
+            conn
+        }
         "Accepting" => {
             let mut conn = passive();
             conn.accept(b"", now);
+            conn.take_turn(now);
             conn
         }
         "Established" => established(),
@@ -106,7 +115,7 @@ fn in_state(name: &str, now: Instant) -> Connection {
 }
 
 /// Feeds one input to a connection in each state and compares the states it goes to: `.` is the same as before.
-fn expect(what: &str, input: impl Fn(&mut Connection, Instant), expected: [&str; 10]) {
+fn expect(what: &str, input: impl Fn(&mut Connection, Instant), expected: [&str; 12]) {
     let now = Instant::now();
     for (from, to) in STATES.into_iter().zip(expected) {
         let to = if to == "." { from } else { to };
@@ -143,55 +152,57 @@ const DRAINING: &str = "Draining";
 #[rustfmt::skip]
 fn connection_manager_events() {
     let failed = CmStatus::from_raw(-libc::ETIMEDOUT);
-    //                                        ResolvingAddr     ResolvingRoute Connecting     Backoff Requested Accepting      Established Closing   Draining  Closed
+    //               Waiting   ResolvingAddr    ResolvingRoute Connecting    Backoff   Requested   Accepted   Accepting     Established   Closing     Draining    Closed
     expect("ADDR_RESOLVED", cm(CmInput::AddrResolved),
-                                             ["ResolvingRoute", ".",          ".",           ".",    ".",      ".",           ".",        ".",      ".",      "."]);
+                    [".",      "ResolvingRoute",".",           ".",          ".",      ".",        ".",       ".",          ".",          ".",        ".",        "."]);
     expect("ADDR_ERROR", cm(CmInput::AddrError(failed)),
-                                             ["Backoff",        ".",          ".",           ".",    ".",      ".",           ".",        ".",      ".",      "."]);
+                    [".",      "Backoff",       ".",           ".",          ".",      ".",        ".",       ".",          ".",          ".",        ".",        "."]);
     expect("ADDR_ERROR without a device", cm(CmInput::AddrError(CmStatus::from_raw(-libc::ENODEV))),
-                                             [CLOSED,           ".",          ".",           ".",    ".",      ".",           ".",        ".",      ".",      "."]);
+                    [".",      CLOSED,          ".",           ".",          ".",      ".",        ".",       ".",          ".",          ".",        ".",        "."]);
     expect("ROUTE_RESOLVED", cm(CmInput::RouteResolved),
-                                             [".",              "Connecting", ".",           ".",    ".",      ".",           ".",        ".",      ".",      "."]);
+                    [".",      ".",             "Connecting",  ".",          ".",      ".",        ".",       ".",          ".",          ".",        ".",        "."]);
     expect("ROUTE_ERROR", cm(CmInput::RouteError(failed)),
-                                             [".",              "Backoff",    ".",           ".",    ".",      ".",           ".",        ".",      ".",      "."]);
+                    [".",      ".",             "Backoff",     ".",          ".",      ".",        ".",       ".",          ".",          ".",        ".",        "."]);
     expect("CONNECT_RESPONSE", cm(CmInput::ConnectResponse),
-                                             [".",              ".",          ".",           ".",    ".",      ".",           ".",        ".",      ".",      "."]);
+                    [".",      ".",             ".",           ".",          ".",      ".",        ".",       ".",          ".",          ".",        ".",        "."]);
     expect("CONNECT_ERROR", cm(CmInput::ConnectError(failed)),
-                                             [CLOSED,           CLOSED,       CLOSED,        ".",    CLOSED,   CLOSED,        ".",        ".",      ".",      "."]);
+                    [".",      CLOSED,          CLOSED,        CLOSED,       ".",      CLOSED,     CLOSED,    CLOSED,       ".",          ".",        ".",        "."]);
     expect("UNREACHABLE", cm(CmInput::Unreachable(failed)),
-                                             [CLOSED,           CLOSED,       CLOSED,        ".",    CLOSED,   CLOSED,        ".",        ".",      ".",      "."]);
+                    [".",      CLOSED,          CLOSED,        CLOSED,       ".",      CLOSED,     CLOSED,    CLOSED,       ".",          ".",        ".",        "."]);
     expect("REJECTED", cm(CmInput::Rejected { reason: RejectReason::CONSUMER_DEFINED, private_data: &[] }),
-                                             [".",              ".",          CLOSED,        ".",    CLOSED,   CLOSED,        ".",        ".",      ".",      "."]);
+                    [".",      ".",             ".",           CLOSED,       ".",      CLOSED,     CLOSED,    CLOSED,       ".",          ".",        ".",        "."]);
     expect("ESTABLISHED without a hello", cm(CmInput::Established { private_data: &[], reads: BOTH_WAYS }),
-                                             [".",              ".",          CLOSED,        ".",    ".",      "Established", ".",        ".",      ".",      "."]);
+                    [".",      ".",             ".",           CLOSED,       ".",      ".",        ".",       "Established",".",          ".",        ".",        "."]);
     expect("ESTABLISHED", |conn, now| conn.handle_cm_event(CmInput::Established { private_data: &hello().emit(b""), reads: BOTH_WAYS }, now),
-                                             [".",              ".",          "Established", ".",    ".",      "Established", ".",        ".",      ".",      "."]);
+                    [".",      ".",             ".",           "Established",".",      ".",        ".",       "Established",".",          ".",        ".",        "."]);
     expect("DISCONNECTED", cm(CmInput::Disconnected),
-                                             [CLOSED,           CLOSED,       CLOSED,        CLOSED, CLOSED,   CLOSED,        DRAINING,   DRAINING, ".",      "."]);
+                    [CLOSED,   CLOSED,          CLOSED,        CLOSED,       CLOSED,   CLOSED,     CLOSED,    CLOSED,       DRAINING,     DRAINING,   ".",        "."]);
     expect("DEVICE_REMOVAL", cm(CmInput::DeviceRemoval),
-                                             [CLOSED,           CLOSED,       CLOSED,        CLOSED, CLOSED,   CLOSED,        DRAINING,   DRAINING, ".",      "."]);
+                    [CLOSED,   CLOSED,          CLOSED,        CLOSED,       CLOSED,   CLOSED,     CLOSED,    CLOSED,       DRAINING,     DRAINING,   ".",        "."]);
     expect("ADDR_CHANGE", cm(CmInput::AddrChange),
-                                             [CLOSED,           CLOSED,       CLOSED,        CLOSED, CLOSED,   CLOSED,        DRAINING,   DRAINING, ".",      "."]);
+                    [CLOSED,   CLOSED,          CLOSED,        CLOSED,       CLOSED,   CLOSED,     CLOSED,    CLOSED,       DRAINING,     DRAINING,   ".",        "."]);
     expect("TIMEWAIT_EXIT", cm(CmInput::TimewaitExit),
-                                             [".",              ".",          ".",           ".",    ".",      ".",           ".",        ".",      ".",      "."]);
+                    [".",      ".",             ".",           ".",          ".",      ".",        ".",       ".",          ".",          ".",        ".",        "."]);
     expect("an event of the future", cm(CmInput::Other(77)),
-                                             [".",              ".",          ".",           ".",    ".",      ".",           ".",        ".",      ".",      "."]);
+                    [".",      ".",             ".",           ".",          ".",      ".",        ".",       ".",          ".",          ".",        ".",        "."]);
 }
 
 #[test]
 #[rustfmt::skip]
 fn commands() {
-    //                                        ResolvingAddr     ResolvingRoute Connecting     Backoff Requested    Accepting Established Closing   Draining  Closed
+    //               Waiting   ResolvingAddr    ResolvingRoute Connecting    Backoff   Requested   Accepted   Accepting     Established   Closing     Draining    Closed
     expect("accept", |conn, now| conn.accept(b"", now),
-                                             [".",              ".",          ".",           ".",    "Accepting", ".",      ".",        ".",      ".",      "."]);
+                    [".",      ".",             ".",           ".",          ".",      "Accepted", ".",       ".",          ".",          ".",        ".",        "."]);
+    expect("a turn", |conn, now| conn.take_turn(now),
+                    ["ResolvingAddr",".",       ".",           ".",          ".",      ".",        "Accepting",".",         ".",          ".",        ".",        "."]);
     expect("reject", |conn, now| conn.reject(b"", now),
-                                             [".",              ".",          ".",           ".",    CLOSED,      ".",      ".",        ".",      ".",      "."]);
+                    [".",      ".",             ".",           ".",          ".",      CLOSED,     CLOSED,    ".",          ".",          ".",        ".",        "."]);
     expect("close", |conn, now| conn.close(now),
-                                             [CLOSED,           CLOSED,       CLOSED,        CLOSED, CLOSED,      CLOSED,   "Closing",  ".",      ".",      "."]);
+                    [CLOSED,   CLOSED,          CLOSED,        CLOSED,       CLOSED,   CLOSED,     CLOSED,    CLOSED,       "Closing",    ".",        ".",        "."]);
     expect("abort", |conn, now| conn.abort(1, now),
-                                             [CLOSED,           CLOSED,       CLOSED,        CLOSED, CLOSED,      CLOSED,   "Closing",  ".",      ".",      "."]);
+                    [CLOSED,   CLOSED,          CLOSED,        CLOSED,       CLOSED,   CLOSED,     CLOSED,    CLOSED,       "Closing",    ".",        ".",        "."]);
     expect("send", |conn, _| drop(conn.send(4)),
-                                             [".",              ".",          ".",           ".",    ".",         ".",      ".",        ".",      ".",      "."]);
+                    [".",      ".",             ".",           ".",          ".",      ".",        ".",       ".",          ".",          ".",        ".",        "."]);
 }
 
 #[test]
@@ -199,11 +210,11 @@ fn commands() {
 fn completions_and_failures() {
     let frame = Header { kind: Kind::Grant, grant: 4, len: 0, arg: 0 }.emit();
     let error = OsError::new("f", libc::EIO);
-    //                                        ResolvingAddr     ResolvingRoute Connecting     Backoff Requested Accepting      Established Closing   Draining  Closed
+    //               Waiting   ResolvingAddr    ResolvingRoute Connecting    Backoff   Requested   Accepted   Accepting     Established   Closing     Draining    Closed
     expect("a frame", |conn, now| conn.handle_recv(0, &frame, now),
-                                             [".",              ".",          ".",           ".",    ".",      "Established", ".",        ".",      ".",      "."]);
+                    [".",      ".",             ".",           ".",          ".",      ".",        ".",       "Established",".",          ".",        ".",        "."]);
     expect("a bad frame", |conn, now| conn.handle_recv(0, &[9; 16], now),
-                                             [".",              ".",          ".",           ".",    ".",      DRAINING,      DRAINING,   DRAINING, ".",      "."]);
+                    [".",      ".",             ".",           ".",          ".",      ".",        ".",       DRAINING,     DRAINING,     DRAINING,   ".",        "."]);
     expect("a message, kept and let go", |conn, now| {
         let data = Header { kind: Kind::Data, grant: 4, len: 0, arg: 0 }.emit();
         conn.handle_recv(0, &data, now);
@@ -212,43 +223,43 @@ fn completions_and_failures() {
             conn.release();
         }
     },
-                                             [".",              ".",          ".",           ".",    ".",      "Established", ".",        ".",      ".",      "."]);
+                    [".",      ".",             ".",           ".",          ".",      ".",        ".",       "Established",".",          ".",        ".",        "."]);
     expect("a send's completion", |conn, now| conn.handle_sent(0, now),
-                                             [".",              ".",          ".",           ".",    ".",      ".",           ".",        ".",      ".",      "."]);
+                    [".",      ".",             ".",           ".",          ".",      ".",        ".",       ".",          ".",          ".",        ".",        "."]);
     expect("a flushed receive", |conn, now| conn.handle_work_error(Work::Recv { buffer: 0 }, WcStatus::WR_FLUSH_ERR, 0, now),
-                                             [".",              ".",          ".",           ".",    ".",      ".",           DRAINING,   DRAINING, ".",      "."]);
+                    [".",      ".",             ".",           ".",          ".",      ".",        ".",       ".",          DRAINING,     DRAINING,   ".",        "."]);
     expect("a failed send", |conn, now| conn.handle_work_error(Work::Send { slot: 0 }, WcStatus::RETRY_EXC_ERR, 0, now),
-                                             [".",              ".",          CLOSED,        ".",    ".",      CLOSED,        DRAINING,   DRAINING, ".",      "."]);
+                    [".",      ".",             ".",           CLOSED,       ".",      ".",        ".",       CLOSED,       DRAINING,     DRAINING,   ".",        "."]);
     expect("one marker", |conn, _| conn.handle_drained(DrainSide::Send),
-                                             [".",              ".",          ".",           ".",    ".",      ".",           ".",        ".",      ".",      "."]);
+                    [".",      ".",             ".",           ".",          ".",      ".",        ".",       ".",          ".",          ".",        ".",        "."]);
     expect("a failed post", |conn, now| conn.handle_post_failure(error, now),
-                                             [CLOSED,           CLOSED,       CLOSED,        CLOSED, CLOSED,   CLOSED,        DRAINING,   DRAINING, ".",      "."]);
+                    [CLOSED,   CLOSED,          CLOSED,        CLOSED,       CLOSED,   CLOSED,     CLOSED,    CLOSED,       DRAINING,     DRAINING,   ".",        "."]);
     expect("a failed create_qp", |conn, now| conn.handle_cm_failure(CmCall::CreateTransport, error, now),
-                                             [CLOSED,           CLOSED,       CLOSED,        CLOSED, CLOSED,   CLOSED,        DRAINING,   DRAINING, ".",      "."]);
+                    [CLOSED,   CLOSED,          CLOSED,        CLOSED,       CLOSED,   CLOSED,     CLOSED,    CLOSED,       DRAINING,     DRAINING,   ".",        "."]);
     expect("a failed resolve_addr", |conn, now| conn.handle_cm_failure(CmCall::ResolveAddr, error, now),
-                                             ["Backoff",        ".",          ".",           ".",    ".",      ".",           ".",        ".",      ".",      "."]);
-    for call in [CmCall::ResolveRoute, CmCall::Connect, CmCall::Accept, CmCall::Recreate] {
+                    [".",      "Backoff",       ".",           ".",          ".",      ".",        ".",       ".",          ".",          ".",        ".",        "."]);
+    for call in [CmCall::ResolveRoute, CmCall::Connect, CmCall::Accept, CmCall::CreateId] {
         expect("a failed step", |conn, now| conn.handle_cm_failure(call, error, now),
-                                             [CLOSED,           CLOSED,       CLOSED,        CLOSED, CLOSED,   CLOSED,        DRAINING,   DRAINING, ".",      "."]);
+                    [CLOSED,   CLOSED,          CLOSED,        CLOSED,       CLOSED,   CLOSED,     CLOSED,    CLOSED,       DRAINING,     DRAINING,   ".",        "."]);
     }
-    for call in [CmCall::Reject, CmCall::SetMinRnrTimer] {
+    for call in [CmCall::Discard, CmCall::Reject, CmCall::SetMinRnrTimer] {
         expect("a failed courtesy", |conn, now| conn.handle_cm_failure(call, error, now),
-                                             [".",              ".",          ".",           ".",    ".",      ".",           ".",        ".",      ".",      "."]);
+                    [".",      ".",             ".",           ".",          ".",      ".",        ".",       ".",          ".",          ".",        ".",        "."]);
     }
     expect("a failed disconnect", |conn, now| conn.handle_cm_failure(CmCall::Disconnect, error, now),
-                                             [".",              ".",          ".",           ".",    ".",      ".",           ".",        ".",      ".",      "."]);
+                    [".",      ".",             ".",           ".",          ".",      ".",        ".",       ".",          ".",          ".",        ".",        "."]);
 }
 
 #[test]
 #[rustfmt::skip]
 fn deadlines() {
-    //                                        ResolvingAddr     ResolvingRoute Connecting     Backoff          Requested Accepting Established Closing   Draining  Closed
+    //               Waiting   ResolvingAddr    ResolvingRoute Connecting    Backoff   Requested   Accepted   Accepting     Established   Closing     Draining    Closed
     expect("before the deadline", |conn, now| conn.handle_timeout(now + Duration::from_millis(10)),
-                                             [".",              ".",          ".",           ".",             ".",      ".",      ".",        ".",      ".",      "."]);
+                    [".",      ".",             ".",           ".",          ".",      ".",        ".",       ".",          ".",          ".",        ".",        "."]);
     expect("the backoff's end", |conn, now| conn.handle_timeout(now + Duration::from_millis(50)),
-                                             [".",              ".",          ".",           "ResolvingAddr", ".",      ".",      ".",        ".",      ".",      "."]);
+                    [".",      ".",             ".",           ".",          "Waiting",".",        ".",       ".",          ".",          ".",        ".",        "."]);
     expect("long after", |conn, now| conn.handle_timeout(now + Duration::from_secs(60)),
-                                             [CLOSED,           CLOSED,       CLOSED,        CLOSED,          CLOSED,   CLOSED,   ".",        DRAINING, CLOSED,   "."]);
+                    [CLOSED,   CLOSED,          CLOSED,        CLOSED,       CLOSED,   CLOSED,     CLOSED,    CLOSED,       ".",          DRAINING,   CLOSED,     "."]);
 }
 
 #[test]
@@ -317,7 +328,9 @@ fn what_is_wanted_of_the_connection_manager_comes_in_order() {
             .collect()
     };
     let mut conn = Connection::connect(params(), 1, b"", now);
-    assert_eq!(ops(&mut conn), [CmCall::ResolveAddr]);
+    assert_eq!(ops(&mut conn), [CmCall::AwaitTurn]);
+    conn.take_turn(now);
+    assert_eq!(ops(&mut conn), [CmCall::CreateId, CmCall::ResolveAddr]);
     conn.handle_cm_event(CmInput::AddrResolved, now);
     assert_eq!(
         ops(&mut conn),
@@ -336,6 +349,8 @@ fn what_is_wanted_of_the_connection_manager_comes_in_order() {
     let mut conn = Connection::requested(params(), &hello().emit(b""), BOTH_WAYS, now).unwrap();
     assert_eq!(ops(&mut conn), []);
     conn.accept(b"", now);
+    assert_eq!(ops(&mut conn), [CmCall::AwaitTurn]);
+    conn.take_turn(now);
     assert_eq!(ops(&mut conn), [CmCall::CreateTransport, CmCall::Accept]);
     conn.handle_cm_event(
         CmInput::Established {

@@ -1,0 +1,91 @@
+//! Peers that ask for a connection and then say nothing, or think better of it.
+
+use std::{thread, time::Duration};
+
+use device::PATIENCE;
+use rdmsg::{CloseReason, Error};
+
+use crate::{
+    peer::Peer,
+    scene::{Scene, config},
+    wire::Hello,
+};
+
+/// They take all the places that there are, and honest ones are told; who tries again gets through when their time is over.
+#[test]
+fn silent_peers_keep_others_out_for_no_longer_than_their_time() {
+    const HALF_OPEN: u16 = 6;
+    let mut config = config();
+    config.half_open = HALF_OPEN;
+    // Theirs, from when they were accepted.
+    config.connect_timeout = Duration::from_secs(15);
+    let scene = Scene::with(
+        "silent_peers_keep_others_out_for_no_longer_than_their_time",
+        config.clone(),
+    );
+    let addr = scene.stage.listener.local_addr();
+    thread::scope(|scope| {
+        let peers: Vec<_> = (0..HALF_OPEN)
+            .map(|_| Peer::request(addr, &Hello::GOOD.bytes()))
+            .collect();
+        let requests = scene.stage.listener.requests();
+        let accepting: Vec<_> = (0..HALF_OPEN)
+            .map(|_| requests.recv_timeout(PATIENCE).unwrap())
+            .map(|request| scope.spawn(move || request.accept()))
+            .collect();
+        let error = scene.connector().connect(addr).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::Connect {
+                    reason: CloseReason::PeerBusy,
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
+        config.retry_refused = true;
+        config.connect_timeout = 3 * PATIENCE;
+        let connector = scene.connector().config(config);
+        let client = scope.spawn(move || connector.connect(addr).unwrap());
+        let server = scene.stage.listener.accept_timeout(3 * PATIENCE).unwrap();
+        client.join().unwrap().close().unwrap();
+        drop(server);
+        for accepting in accepting {
+            let error = accepting.join().unwrap().unwrap_err();
+            assert!(
+                matches!(
+                    error,
+                    Error::Connect {
+                        reason: CloseReason::TimedOut(_),
+                        ..
+                    }
+                ),
+                "{error:?}"
+            );
+        }
+        drop(peers);
+    });
+    scene.finish();
+}
+
+/// Whether the word of that comes before the application accepts, or while it does, or not at all.
+#[test]
+fn a_request_that_its_peer_withdraws_while_it_is_accepted_ends_as_a_connect() {
+    let scene = Scene::new("a_request_that_its_peer_withdraws_while_it_is_accepted");
+    let addr = scene.stage.listener.local_addr();
+    for round in 0..60_u64 {
+        let peer = Peer::request(addr, &Hello::GOOD.bytes());
+        let requests = scene.stage.listener.requests();
+        let request = requests.recv_timeout(PATIENCE).unwrap();
+        let withdrawing = thread::spawn(move || drop(peer));
+        // At another moment each time.
+        for _ in 0..round % 20 * 1000 {
+            std::hint::spin_loop();
+        }
+        let error = request.accept().unwrap_err();
+        assert!(matches!(error, Error::Connect { .. }), "{error:?}");
+        withdrawing.join().unwrap();
+    }
+    scene.finish();
+}

@@ -1,0 +1,262 @@
+//! Who may establish a connection when.
+//!
+//! Establishing one costs this host much at once: memory is registered, queues are made, and its answer is awaited. Of many that start together
+//! none is through before the last has been begun. So only some are established at a time, and the others wait for their turn, at little cost,
+//! the oldest first.
+//!
+//! A turn ends when the connection is established, or fails. One that lasts for longer than the *patience* goes on, but holds up nobody any
+//! more: it waits for its peer, not for this host. Of the hosts at the other end, the one with the fewest turns is next, and no host gets all
+//! places: who waits for a host that is gone does not hold up those who want to reach another.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+/// See the top of this file. Connections go by their keys.
+#[derive(Debug)]
+pub(super) struct Turns {
+    /// How many turns there are at a time.
+    places: usize,
+    /// How many of them are for one host.
+    places_of_host: usize,
+    patience: Duration,
+    /// The turns that hold up others.
+    taken: Vec<Turn>,
+    hosts: HashMap<IpAddr, Host>,
+    /// All connections that wait or have a turn.
+    members: HashMap<u64, Member>,
+    next_ticket: u64,
+}
+
+/// What is known of a host at the other end.
+#[derive(Debug, Default)]
+struct Host {
+    /// Who waits, by ticket: the oldest first.
+    waiting: BTreeMap<u64, u64>,
+    /// How many connections have a turn, those that have lasted for long included.
+    started: usize,
+    /// How many of them hold up others.
+    taken: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    key: u64,
+    host: IpAddr,
+    /// When it holds up nobody any more.
+    end: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Member {
+    Waiting { host: IpAddr, ticket: u64 },
+    Started { host: IpAddr },
+}
+
+impl Turns {
+    pub(super) fn new(places: usize, patience: Duration) -> Self {
+        Self {
+            places,
+            places_of_host: places - places / 4,
+            patience,
+            taken: Vec::with_capacity(places),
+            hosts: HashMap::new(),
+            members: HashMap::new(),
+            next_ticket: 0,
+        }
+    }
+
+    /// A connection with this host waits for its turn from now on, behind those that wait already.
+    pub(super) fn join(&mut self, key: u64, host: IpAddr) {
+        self.leave(key);
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let waiting = &mut self.hosts.entry(host).or_default().waiting;
+        waiting.insert(ticket, key);
+        self.members.insert(key, Member::Waiting { host, ticket });
+    }
+
+    /// A connection wants no turn any more, or has had it.
+    pub(super) fn leave(&mut self, key: u64) {
+        let Some(member) = self.members.remove(&key) else {
+            return;
+        };
+        let (Member::Waiting { host, .. } | Member::Started { host }) = member;
+        let Some(entry) = self.hosts.get_mut(&host) else {
+            return;
+        };
+        match member {
+            Member::Waiting { ticket, .. } => drop(entry.waiting.remove(&ticket)),
+            Member::Started { .. } => {
+                entry.started -= 1;
+                let before = self.taken.len();
+                self.taken.retain(|turn| turn.key != key);
+                entry.taken -= before - self.taken.len();
+            }
+        }
+        if entry.waiting.is_empty() && entry.started == 0 {
+            self.hosts.remove(&host);
+        }
+    }
+
+    /// A connection had a turn, if it does not wait for the next one.
+    pub(super) fn finish(&mut self, key: u64) {
+        if let Some(Member::Started { .. }) = self.members.get(&key) {
+            self.leave(key);
+        }
+    }
+
+    /// Whose turn it is now, if there is a place.
+    pub(super) fn next(&mut self, now: Instant) -> Option<u64> {
+        let hosts = &mut self.hosts;
+        self.taken.retain(|turn| {
+            let lasts = turn.end > now;
+            if !lasts && let Some(host) = hosts.get_mut(&turn.host) {
+                host.taken -= 1;
+            }
+            lasts
+        });
+        if self.taken.len() >= self.places {
+            return None;
+        }
+        let (_, _, host) = self
+            .hosts
+            .iter()
+            .filter(|(_, entry)| entry.taken < self.places_of_host)
+            .filter_map(|(host, entry)| {
+                let (ticket, _) = entry.waiting.first_key_value()?;
+                Some((entry.started, *ticket, *host))
+            })
+            .min()?;
+        let entry = self.hosts.get_mut(&host)?;
+        let (_, key) = entry.waiting.pop_first()?;
+        entry.started += 1;
+        entry.taken += 1;
+        self.members.insert(key, Member::Started { host });
+        let end = now + self.patience;
+        self.taken.push(Turn { key, host, end });
+        Some(key)
+    }
+
+    /// When to ask for [`next`](Self::next) again, if nothing happens before: `None` when nobody waits.
+    pub(super) fn next_at(&self, now: Instant) -> Option<Instant> {
+        let mut waiting = self
+            .hosts
+            .values()
+            .filter(|host| !host.waiting.is_empty())
+            .peekable();
+        waiting.peek()?;
+        let has_place =
+            self.taken.len() < self.places && waiting.any(|host| host.taken < self.places_of_host);
+        if has_place {
+            return Some(now);
+        }
+        self.taken.iter().map(|turn| turn.end).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_millis(500);
+
+    fn host(number: u8) -> IpAddr {
+        IpAddr::from([10, 8, 0, number])
+    }
+
+    fn drain(turns: &mut Turns, now: Instant) -> Vec<u64> {
+        std::iter::from_fn(|| turns.next(now)).collect()
+    }
+
+    #[test]
+    fn the_oldest_are_first_and_no_more_than_there_are_places() {
+        let now = Instant::now();
+        let mut turns = Turns::new(3, PATIENCE);
+        assert_eq!(turns.next_at(now), None);
+        for key in [5, 9, 2, 7, 1] {
+            turns.join(key, host(1));
+        }
+        assert_eq!(turns.next_at(now), Some(now));
+        assert_eq!(drain(&mut turns, now), [5, 9, 2]);
+        assert_eq!(turns.next_at(now), Some(now + PATIENCE));
+        turns.finish(9);
+        assert_eq!(drain(&mut turns, now), [7]);
+        turns.leave(5);
+        turns.leave(5);
+        assert_eq!(drain(&mut turns, now), [1]);
+        assert_eq!(turns.next_at(now), None, "nobody waits");
+    }
+
+    #[test]
+    fn who_gives_up_while_waiting_is_not_called() {
+        let now = Instant::now();
+        let mut turns = Turns::new(1, PATIENCE);
+        for key in 1..=3 {
+            turns.join(key, host(1));
+        }
+        turns.finish(1);
+        assert_eq!(turns.next(now), Some(1), "it waited, and had no turn yet");
+        turns.leave(2);
+        turns.finish(1);
+        assert_eq!(drain(&mut turns, now), [3]);
+    }
+
+    #[test]
+    fn who_waits_for_a_silent_host_holds_up_nobody_for_longer_than_the_patience() {
+        let start = Instant::now();
+        let mut turns = Turns::new(2, PATIENCE);
+        for key in 1..=100 {
+            turns.join(key, host(1));
+        }
+        assert_eq!(drain(&mut turns, start), [1, 2]);
+        turns.join(101, host(2));
+        let later = start + PATIENCE;
+        assert_eq!(drain(&mut turns, later), [101, 3], "the other host is next");
+        // Those of before still count as the silent host's.
+        turns.join(102, host(2));
+        assert_eq!(drain(&mut turns, later + PATIENCE), [102, 4]);
+        turns.leave(1);
+        assert_eq!(
+            drain(&mut turns, later + PATIENCE),
+            [],
+            "its place was taken long ago"
+        );
+    }
+
+    #[test]
+    fn one_host_does_not_get_all_places() {
+        let now = Instant::now();
+        let mut turns = Turns::new(8, PATIENCE);
+        for key in 1..=100 {
+            turns.join(key, host(1));
+        }
+        assert_eq!(drain(&mut turns, now), [1, 2, 3, 4, 5, 6]);
+        assert_eq!(turns.next_at(now), Some(now + PATIENCE));
+        for key in 101..=110 {
+            turns.join(key, host(2));
+        }
+        assert_eq!(drain(&mut turns, now), [101, 102]);
+        turns.finish(1);
+        assert_eq!(drain(&mut turns, now), [103], "it has fewer");
+        turns.finish(103);
+        assert_eq!(drain(&mut turns, now), [104]);
+    }
+
+    #[test]
+    fn who_comes_back_is_last() {
+        let now = Instant::now();
+        let mut turns = Turns::new(1, PATIENCE);
+        turns.join(1, host(1));
+        turns.join(2, host(1));
+        assert_eq!(turns.next(now), Some(1));
+        turns.join(1, host(1));
+        assert_eq!(turns.next(now), Some(2));
+        turns.finish(2);
+        assert_eq!(turns.next(now), Some(1));
+        turns.finish(1);
+        assert!(turns.hosts.is_empty() && turns.members.is_empty() && turns.taken.is_empty());
+    }
+}
