@@ -77,12 +77,13 @@ pub struct Config {
     /// it has arrived. What all connections may hold together is said by [`EngineLimits`](crate::EngineLimits).
     pub large_memory: u64,
 
-    /// How many bytes of registered memory are kept, each way, for the next messages above the eager size: registering memory costs
-    /// time. Only memory that this crate allocated itself is kept, so what is kept can never stand for memory that was unmapped since.
+    /// How many bytes of memory are kept, each way, for the next messages above the eager size, since mapping it costs time, and
+    /// registering it: what messages were received into stays registered. Only memory that this crate allocated itself is kept, so
+    /// what is kept can never stand for memory that was unmapped since.
     ///
-    /// 0 to 1 TiB, default 16 MiB. The memory is locked, from the first such message on until the connection ends. For receiving, all connections
-    /// together keep no more than half of [`EngineLimits::pinned`](crate::EngineLimits::pinned), and on iWARP devices, where a peer could write to
-    /// what stays registered, nothing.
+    /// 0 to 1 TiB, default 16 MiB. From the first such message on until the connection ends; what is kept for receiving is locked. For
+    /// receiving, all connections together keep no more than half of [`EngineLimits::pinned`](crate::EngineLimits::pinned), and on iWARP
+    /// devices, where a peer could write to what stays registered, nothing.
     pub registration_cache: u64,
 
     /// How many messages and one-sided operations may be on their way from this side: the depth of the send ring.

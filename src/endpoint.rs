@@ -111,7 +111,7 @@ impl Endpoint {
     /// # Errors
     ///
     /// [`Error::MessageTooLong`] above [`send_limit`](Self::send_limit), [`Error::Disconnected`] when the connection has ended,
-    /// [`Error::LockedMemory`] when there is no memory for a long message's copy.
+    /// [`Error::LockedMemory`] when the memory of a long message cannot be locked.
     pub fn send(&self, message: &[u8]) -> Result<(), Error> {
         self.send_vectored(slice::from_ref(&IoSlice::new(message)))
     }
@@ -125,8 +125,9 @@ impl Endpoint {
         self.send_until(&mut Outgoing::new(parts, None), &Deadline::never())
     }
 
-    /// As [`send`](Self::send), and [`Completion::Sent`] with this `id` tells when the message has arrived, or
-    /// [`Completion::Failed`] that this is not known.
+    /// As [`send`](Self::send), and [`Completion::Sent`] with this `id` tells when the message has arrived, with all that were sent before
+    /// it, or [`Completion::Failed`] that this is not known. It comes in the order of sending: not before the peer's library has read
+    /// every message above the eager size that was sent before this one.
     ///
     /// # Errors
     ///

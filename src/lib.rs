@@ -121,12 +121,12 @@
 //!
 //! # Large messages
 //!
-//! Messages up to the [eager size](Config::eager_size) go right into a buffer that waits for them. A longer one stays in registered memory of its
+//! Messages up to the [eager size](Config::eager_size) go right into a buffer that waits for them. A longer one stays in memory of its
 //! sender until the receiver's library has read it, which costs one exchange more, but no buffer has to wait for it: the limit is
-//! [`Config::max_message`], 1 GiB by default. The order of messages is kept across both kinds, and how much memory they take on either side is
+//! [`Config::max_message`], 1 GiB by default. The peer can read exactly the message's bytes, and nothing any more once it has taken them. The order of messages is kept across both kinds, and how much memory they take on either side is
 //! bounded by [`Config::large_memory`].
 //!
-//! Whoever fills a buffer anyway can fill registered memory and save the copy:
+//! Whoever fills a buffer anyway can fill memory of the connection's and save the copy:
 //!
 //! ```no_run
 //! # fn main() -> Result<(), rdmsg::Error> {
@@ -141,7 +141,7 @@
 //! # Knowing what arrived
 //!
 //! `send` returns when a message is on its way. Three things tell that it has arrived: [`Endpoint::flush`] waits for all that was sent so far;
-//! [`Endpoint::send_with_id`] gives it an id that comes back as [`Completion::Sent`]; and a [`close`](Endpoint::close) that succeeds vouches
+//! [`Endpoint::send_with_id`] gives it an id that comes back as [`Completion::Sent`], in the order of sending; and a [`close`](Endpoint::close) that succeeds vouches
 //! for everything. All of them speak of the peer's library. What its application makes of a message only an answer can tell.
 //!
 //! Each id comes back exactly once, as a success or as [`Completion::Failed`]. Completions of all kinds are taken with [`Endpoint::next`] or from

@@ -3,22 +3,23 @@ use std::{
     ops::{Deref, DerefMut},
 };
 
-use crate::engine::Buffer;
+use crate::engine::SendMemory;
 
-/// Registered memory to be filled and sent as one message without a copy: made by [`Endpoint::buffer`](crate::Endpoint::buffer), sent by
+/// Memory to be filled and sent as one message without a copy: made by [`Endpoint::buffer`](crate::Endpoint::buffer), sent by
 /// [`Endpoint::send_owned`](crate::Endpoint::send_owned).
 ///
-/// It dereferences to its bytes, which at first are anything, for instance what an earlier message left. Dropping it gives the memory back to the
+/// It dereferences to its bytes, which at first are anything, for instance what an earlier message left. Nobody else can read them before they are
+/// sent, nor those that [`truncate`](Self::truncate) cut off. Dropping it gives the memory back to the
 /// connection, which keeps it for the next one within [`Config::registration_cache`](crate::Config::registration_cache). It belongs to the
 /// connection that made it and can be sent there only.
 pub struct SendBuffer {
-    pub(crate) buffer: Buffer,
+    pub(crate) memory: SendMemory,
 }
 
 impl SendBuffer {
     /// Shortens it: only the first `len` bytes are sent. Does nothing where it is not longer than that.
     pub fn truncate(&mut self, len: usize) {
-        self.buffer.truncate(len);
+        self.memory.truncate(len);
     }
 }
 
@@ -26,13 +27,13 @@ impl Deref for SendBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.buffer.bytes()
+        self.memory.bytes()
     }
 }
 
 impl DerefMut for SendBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.buffer.bytes_mut()
+        self.memory.bytes_mut()
     }
 }
 

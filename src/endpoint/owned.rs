@@ -25,18 +25,19 @@ impl From<NotSent> for Error {
 
 /// Sending without a copy.
 impl Endpoint {
-    /// Registered memory of `len` bytes to be filled and sent on this connection by [`send_owned`](Self::send_owned). What is in it at
-    /// first may be anything.
+    /// Memory of `len` bytes to be filled and sent on this connection by [`send_owned`](Self::send_owned). What is in it at first may be
+    /// anything.
     ///
     /// # Errors
     ///
-    /// [`Error::LockedMemory`] or [`Error::Os`] when there is no memory, [`Error::Disconnected`] when the connection has ended.
+    /// [`Error::Os`] when there is no memory, [`Error::Disconnected`] when the connection has ended.
     pub fn buffer(&self, len: usize) -> Result<SendBuffer, Error> {
-        let buffer = self.inner.link.buffer(len)?;
-        Ok(SendBuffer { buffer })
+        let memory = self.inner.link.send_memory(len)?;
+        Ok(SendBuffer { memory })
     }
 
-    /// Sends what is in `buffer` as one message, without a copy, waiting as [`send`](Self::send) does.
+    /// Sends what is in `buffer` as one message, without a copy if it is above the eager size, waiting as [`send`](Self::send) does. A shorter one
+    /// is copied into a buffer that the device knows already, which costs less than making this one known to it.
     ///
     /// # Errors
     ///
@@ -56,7 +57,7 @@ impl Endpoint {
     }
 
     fn send_buffer(&self, buffer: SendBuffer, id: Option<u64>) -> Result<(), NotSent> {
-        if !self.inner.link.owns(&buffer.buffer) {
+        if !self.inner.link.owns(&buffer.memory) {
             // After the end no buffer is this connection's any more, and that is what there is to say.
             let error = match self.inner.link.ended() {
                 Some((reason, _)) => Error::Disconnected(reason),
@@ -65,11 +66,11 @@ impl Endpoint {
             let buffer = Some(buffer);
             return Err(NotSent { error, buffer });
         }
-        let mut outgoing = Outgoing::owned(buffer.buffer, id);
+        let mut outgoing = Outgoing::owned(buffer.memory, id);
         self.send_until(&mut outgoing, &Deadline::never())
             .map_err(|error| NotSent {
                 error,
-                buffer: outgoing.into_buffer().map(|buffer| SendBuffer { buffer }),
+                buffer: outgoing.into_memory().map(|memory| SendBuffer { memory }),
             })
     }
 }

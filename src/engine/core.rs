@@ -14,7 +14,8 @@ use super::{
     landing::Landings,
     link::Link,
     peers::Life,
-    rings::{Rings, WorkId},
+    rings::{Books, Rings, WorkId},
+    sent_order::SentOrder,
     share::Share,
 };
 use crate::{
@@ -172,15 +173,20 @@ impl Core {
     /// The device is done with this slot, and with all that were posted before it.
     fn sent(&mut self, slot: u32) {
         let Some(rings) = &mut self.rings else { return };
+        let Books {
+            in_flight, order, ..
+        } = &mut rings.books;
+        let completions = &self.completions;
         let mut piece = None;
         let mut wake = false;
-        rings.books.in_flight.done(slot, |posted| {
+        in_flight.done(slot, |posted| {
             piece = match posted {
                 Posted::Piece { name, offset } => Some((name, offset)),
-                Posted::Frame | Posted::Message { .. } | Posted::Operation(_) => None,
+                Posted::Frame | Posted::Message | Posted::Operation(_) => None,
             };
-            wake |= tell(&self.completions, posted.succeed());
+            wake |= succeed(&posted, order, completions);
         });
+        wake |= tell_sent(order, completions);
         self.aftermath.wake |= wake;
         self.aftermath.arrived |= wake;
         if let Some((name, offset)) = piece {
@@ -200,16 +206,26 @@ impl Core {
         // Flushed requests say nothing of their end: they may even have been carried out.
         if status != WcStatus::WR_FLUSH_ERR {
             let reason = CloseReason::WorkRequest { status, vendor_err };
-            rings.books.in_flight.failed(slot, |posted, failed| {
-                let completion = if failed {
-                    if matches!(posted, Posted::Piece { .. }) {
+            let Books {
+                in_flight, order, ..
+            } = &mut rings.books;
+            let completions = &self.completions;
+            in_flight.failed(slot, |posted, failed| {
+                if !failed {
+                    succeed(&posted, order, completions);
+                    return;
+                }
+                let id = match posted {
+                    Posted::Frame => None,
+                    Posted::Message => order.fail(),
+                    Posted::Operation(operation) => Some(operation.id),
+                    Posted::Piece { .. } => {
                         work = Work::Read { slot };
+                        None
                     }
-                    posted.failure(&reason)
-                } else {
-                    posted.succeed()
                 };
-                tell(&self.completions, completion);
+                tell_sent(order, completions);
+                tell_failed(id, &reason, completions);
             });
             self.aftermath.wake = true;
             self.aftermath.arrived = true;
@@ -270,13 +286,13 @@ impl Core {
     fn end(&mut self, reason: CloseReason, delivered: bool) {
         if let Some(rings) = &mut self.rings {
             let completions = &self.completions;
-            rings.books.in_flight.abandon(|posted| {
-                tell(completions, posted.failure(&reason));
-            });
-            for lent in &mut rings.books.lent {
-                let reason = reason.clone();
-                let failed = lent.id.take().map(|id| Completion::Failed { id, reason });
-                tell(completions, failed);
+            for posted in rings.books.in_flight.iter() {
+                if let Posted::Operation(operation) = posted {
+                    tell_failed(Some(operation.id), &reason, completions);
+                }
+            }
+            for id in rings.books.order.abandon() {
+                tell_failed(Some(id), &reason, completions);
             }
         }
         // The channel has a place for it beside the messages'; if nobody is left to read it, nobody misses it.
@@ -348,9 +364,10 @@ impl Core {
     /// The peer has read so many more large messages.
     fn taken(&mut self, count: u32) {
         let Some(rings) = &mut self.rings else { return };
-        for lent in rings.books.lent.drain(..count as usize) {
-            self.aftermath.arrived |= tell(&self.completions, lent.id.map(Completion::Sent));
-        }
+        // Before it is told: what is said to be sent cannot be read any more.
+        rings.books.lent.drain(..count as usize);
+        rings.books.order.take(count);
+        self.aftermath.arrived |= tell_sent(&mut rings.books.order, &self.completions);
         self.aftermath.wake = true;
     }
 
@@ -442,9 +459,42 @@ impl Core {
     }
 }
 
-/// Tells the application of the end of an operation, if it wants to know. Says whether it does.
-fn tell(completions: &Option<Sender<Completion>>, completion: Option<Completion>) -> bool {
-    let (Some(completions), Some(completion)) = (completions, completion) else {
+/// The device has done this. Tells the application, if it is to know by now, and says whether it is.
+fn succeed(
+    posted: &Posted,
+    order: &mut SentOrder,
+    completions: &Option<Sender<Completion>>,
+) -> bool {
+    match posted {
+        Posted::Frame | Posted::Piece { .. } => false,
+        Posted::Message => {
+            order.acknowledge();
+            false
+        }
+        Posted::Operation(operation) => tell(completions, operation.succeed()),
+    }
+}
+
+/// Tells the application of the messages that are known to be sent by now, and says whether there were any.
+fn tell_sent(order: &mut SentOrder, completions: &Option<Sender<Completion>>) -> bool {
+    let mut any = false;
+    while let Some(id) = order.next_sent() {
+        any |= tell(completions, Completion::Sent(id));
+    }
+    any
+}
+
+/// Tells the application that a message or operation failed, if it has an id.
+fn tell_failed(id: Option<u64>, reason: &CloseReason, completions: &Option<Sender<Completion>>) {
+    if let Some(id) = id {
+        let reason = reason.clone();
+        tell(completions, Completion::Failed { id, reason });
+    }
+}
+
+/// Tells the application of the end of a message or operation, if it may still hear of it. Says whether it may.
+fn tell(completions: &Option<Sender<Completion>>, completion: Completion) -> bool {
+    let Some(completions) = completions else {
         return false;
     };
     // The channel has a place for each: see `most_ids`. If nobody is left to read it, nobody misses it.

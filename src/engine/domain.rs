@@ -5,10 +5,10 @@ use std::{
 
 use super::{
     budget::Customer,
-    buffer::Pool,
     landing::Landings,
     link::{PollSide, lock},
     rings::{Layout, Rings},
+    send_memory::SendPool,
     shared_receives::SharedReceives,
 };
 use crate::{
@@ -74,9 +74,10 @@ pub(super) struct Transport {
     pub(super) pd: ProtectionDomain,
     /// What it receives into, where that is shared. The least that the connection needs is reserved.
     pub(super) shared: Option<Arc<SharedReceives>>,
-    /// Where large messages are read to, and where those are put that the peer is to read.
+    /// Where large messages are read to.
     pub(super) landings: Arc<Landings>,
-    pub(super) lending: Arc<Pool>,
+    /// Where messages are put that the peer is to read.
+    pub(super) sending: Arc<SendPool>,
     pub(super) poll_side: PollSide,
     pub(super) channel: Arc<CompletionChannel>,
 }
@@ -198,7 +199,7 @@ impl Domain {
             rings,
             shared,
             landings: Landings::new(&pd, self.reading(), cache, customer),
-            lending: Pool::new(&pd, AccessFlags::REMOTE_READ, cache),
+            sending: SendPool::new(cache),
             pd,
             poll_side: PollSide::new(cq, Arc::clone(&channel)),
             channel,

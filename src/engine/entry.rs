@@ -210,7 +210,7 @@ impl Entry {
         *lock(&self.link.memory) = Some(Memory {
             domain,
             pd: transport.pd,
-            lending: transport.lending,
+            sending: transport.sending,
         });
         let mut core = self.link.core();
         core.rings = Some(transport.rings);

@@ -1,17 +1,12 @@
-use super::buffer::Buffer;
-use crate::{completion::Completion, proto::CloseReason, verbs::MemoryRegion};
+use crate::{completion::Completion, verbs::MemoryRegion};
 
 /// What goes with a work request on the send queue until it is done.
 #[derive(Debug)]
 pub(super) enum Posted {
-    /// A frame of which nobody wants to know, copied into its slot.
+    /// A frame of which nobody wants to know.
     Frame,
-    /// A message with what the application is to be told of, or that lies in a buffer of its own.
-    Message {
-        id: Option<u64>,
-        /// Where the device finds it.
-        _buffer: Option<Buffer>,
-    },
+    /// A message of whose end the application is to be told: see [`SentOrder`](super::sent_order::SentOrder).
+    Message,
     /// A piece of the peer's large message of this name, at this place in it.
     Piece { name: u32, offset: usize },
     /// A one-sided operation.
@@ -53,8 +48,8 @@ pub(super) struct InFlight {
     slots: Box<[Posted]>,
     /// The slot after the last one that is known to be done.
     oldest: u32,
-    /// How many of them the application is to be told of.
-    ids: usize,
+    /// How many of them are one-sided operations.
+    operations: usize,
 }
 
 impl InFlight {
@@ -62,18 +57,18 @@ impl InFlight {
         Self {
             slots: (0..slots).map(|_| Posted::Frame).collect(),
             oldest: 0,
-            ids: 0,
+            operations: 0,
         }
     }
 
     pub(super) fn put(&mut self, slot: u32, posted: Posted) {
-        self.ids += usize::from(posted.id().is_some());
+        self.operations += usize::from(posted.is_operation());
         self.slots[slot as usize] = posted;
     }
 
-    /// How many of them the application is to be told of.
-    pub(super) fn ids(&self) -> usize {
-        self.ids
+    /// How many of them are one-sided operations.
+    pub(super) fn operations(&self) -> usize {
+        self.operations
     }
 
     /// The device is done with everything up to and including `slot`: gives it out, oldest first.
@@ -83,7 +78,7 @@ impl InFlight {
             let at = self.oldest;
             self.oldest = (at + 1) % count;
             let posted = std::mem::replace(&mut self.slots[at as usize], Posted::Frame);
-            self.ids -= usize::from(posted.id().is_some());
+            self.operations -= usize::from(posted.is_operation());
             each(posted);
             if at == slot {
                 return;
@@ -102,48 +97,38 @@ impl InFlight {
         });
     }
 
-    /// Nothing more comes back: gives out what was not given out before.
-    pub(super) fn abandon(&mut self, mut each: impl FnMut(Posted)) {
-        let count = self.slots.len() as u32;
-        let last = (self.oldest + count - 1) % count;
-        self.done(last, &mut each);
+    /// All that the device has, oldest first. It stays: until its queue pair is destroyed the device may still use what goes with it.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Posted> {
+        let (newer, older) = self.slots.split_at(self.oldest as usize);
+        older.iter().chain(newer)
     }
 }
 
 impl Posted {
-    /// The id by which the application is to be told.
-    pub(super) fn id(&self) -> Option<u64> {
+    fn is_operation(&self) -> bool {
         match self {
-            Self::Frame | Self::Piece { .. } => None,
-            Self::Message { id, .. } => *id,
-            Self::Operation(operation) => Some(operation.id),
+            Self::Operation(_) => true,
+            Self::Frame | Self::Message | Self::Piece { .. } => false,
         }
     }
+}
 
+impl Operation {
     /// The device has done it: what the application is to be told.
-    pub(super) fn succeed(&self) -> Option<Completion> {
-        match self {
-            Self::Frame | Self::Piece { .. } => None,
-            Self::Message { id, .. } => id.map(Completion::Sent),
-            Self::Operation(Operation { id, kind, memory }) => Some(match kind {
-                OperationKind::Read => Completion::Read(*id),
-                OperationKind::Write => Completion::Written(*id),
-                OperationKind::Atomic { offset, answer } => {
-                    let mut old = [0; 8];
-                    answer.region.copy_out(answer.offset, &mut old);
-                    memory.copy_in(*offset, &old);
-                    Completion::Fetched {
-                        id: *id,
-                        value: u64::from_ne_bytes(old),
-                    }
+    pub(super) fn succeed(&self) -> Completion {
+        let id = self.id;
+        match &self.kind {
+            OperationKind::Read => Completion::Read(id),
+            OperationKind::Write => Completion::Written(id),
+            OperationKind::Atomic { offset, answer } => {
+                let mut old = [0; 8];
+                answer.region.copy_out(answer.offset, &mut old);
+                self.memory.copy_in(*offset, &old);
+                Completion::Fetched {
+                    id,
+                    value: u64::from_ne_bytes(old),
                 }
-            }),
+            }
         }
-    }
-
-    /// What the application is to be told of its failure.
-    pub(super) fn failure(&self, reason: &CloseReason) -> Option<Completion> {
-        let reason = reason.clone();
-        self.id().map(|id| Completion::Failed { id, reason })
     }
 }

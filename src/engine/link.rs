@@ -24,11 +24,11 @@ use std::{
 use crossbeam_channel::Sender;
 
 use super::{
-    buffer::Pool,
     core::{Aftermath, Core, SystemClock},
     domain::Domain,
     hand::Hand,
     mailbox::{Command, Mailbox},
+    send_memory::SendPool,
     signal::Signal,
     waiting::Waiting,
 };
@@ -109,8 +109,8 @@ impl PollSide {
 pub(super) struct Memory {
     pub(super) domain: Arc<Domain>,
     pub(super) pd: ProtectionDomain,
-    /// Buffers that the peer may read.
-    pub(super) lending: Arc<Pool>,
+    /// Memory for messages.
+    pub(super) sending: Arc<SendPool>,
 }
 
 /// What a look into the completion queue came to.
@@ -466,7 +466,7 @@ impl Link {
             landings.close();
         }
         if let Some(memory) = lock(&self.memory).take() {
-            memory.lending.close();
+            memory.sending.close();
         }
         self.settle_share(side);
     }

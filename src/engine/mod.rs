@@ -2,7 +2,6 @@
 
 mod backlog;
 mod budget;
-mod buffer;
 mod burst;
 mod core;
 mod deadline;
@@ -21,7 +20,9 @@ mod operations;
 mod peers;
 mod reactor;
 mod rings;
+mod send_memory;
 mod sending;
+mod sent_order;
 mod share;
 mod shared_receives;
 mod signal;
@@ -41,7 +42,6 @@ use crossbeam_channel::bounded;
 use self::budget::Budget;
 pub(crate) use self::{
     backlog::Backlog,
-    buffer::Buffer,
     deadline::Deadline,
     hand::Hand,
     landing::Landing,
@@ -49,6 +49,7 @@ pub(crate) use self::{
     mailbox::{Command, Mailbox, Reply, wait_for_reply},
     operations::OneSided,
     rings::RecvSlice,
+    send_memory::SendMemory,
     sending::Outgoing,
 };
 pub use self::{device_counters::DeviceCounters, limits::EngineLimits};

@@ -18,16 +18,15 @@ use std::{
 };
 
 use super::{
-    buffer::Buffer,
     in_flight::{InFlight, Operation, OperationKind, Posted, SlotBytes},
     landing::Landing,
     operations::Checked,
+    send_memory::Lent,
+    sent_order::SentOrder,
     shared_receives::SharedReceives,
 };
 use crate::{
-    proto::{
-        CONTROL_RECEIVES, CONTROL_SENDS, Descriptor, HEADER_LEN, Params, READS, Read, Transmit,
-    },
+    proto::{CONTROL_RECEIVES, CONTROL_SENDS, HEADER_LEN, Params, READS, Read, Transmit},
     status::OsError,
     sys::ffi,
     verbs::{AccessFlags, MemoryRegion, ProtectionDomain, QpCap, QueuePair, RemoteAddr, SendOp},
@@ -161,8 +160,10 @@ pub(super) struct Books {
     pub(super) in_flight: InFlight,
     /// The peer's large messages that are being read: their names, and where they are read to. Oldest first.
     pub(super) pulls: VecDeque<(u32, Landing)>,
-    /// Large messages that the peer has not taken yet, oldest first.
+    /// Large messages that the peer has not taken yet, oldest first: what it may read.
     pub(super) lent: VecDeque<Lent>,
+    /// Messages of which the application is to be told.
+    pub(super) order: SentOrder,
 }
 
 impl Books {
@@ -173,14 +174,11 @@ impl Books {
             .find(|(pull, _)| *pull == name)
             .map(|(_, landing)| landing)
     }
-}
 
-/// A large message on its way.
-#[derive(Debug)]
-pub(super) struct Lent {
-    pub(super) id: Option<u64>,
-    /// What the peer may read.
-    _buffer: Buffer,
+    /// How many completions the application is still to be told.
+    pub(super) fn ids(&self) -> usize {
+        self.in_flight.operations() + self.order.ids()
+    }
 }
 
 /// Allocates and registers the buffers of one connection.
@@ -219,6 +217,7 @@ impl Rings {
                 in_flight: InFlight::new(layout.send_count),
                 pulls: VecDeque::new(),
                 lent: VecDeque::new(),
+                order: SentOrder::default(),
             },
             layout,
             max_inline,
@@ -286,43 +285,10 @@ impl Rings {
             }
             self.send(WorkId::Send(slot), &mut [sge], flags)?;
         }
-        if id.is_some() {
-            let posted = Posted::Message { id, _buffer: None };
-            self.books.in_flight.put(slot, posted);
+        if let Some(id) = id {
+            self.books.in_flight.put(slot, Posted::Message);
+            self.books.order.small(id);
         }
-        Ok(())
-    }
-
-    /// Posts a frame whose payload lies in a buffer of its own, which is kept until the frame has arrived.
-    pub(super) fn post_send_from(
-        &mut self,
-        transmit: &Transmit,
-        buffer: Buffer,
-        id: Option<u64>,
-    ) -> Result<(), OsError> {
-        let slot = transmit.slot;
-        assert!(
-            slot < self.layout.send_count,
-            "the state machine names slots that exist"
-        );
-        let offset = self.layout.send_offset(slot);
-        let memory = self.staging()?;
-        let header = sge(memory, offset, HEADER_LEN);
-        fill(memory, offset, &transmit.header);
-        // The state machine checked the length, which is at most a `u32`.
-        let payload = ffi::ibv_sge {
-            addr: buffer.addr(),
-            length: buffer.len() as u32,
-            lkey: buffer.lkey(),
-        };
-        let mut sges = [header, payload];
-        let flags = send_flags(transmit.signalled || id.is_some());
-        self.send(WorkId::Send(slot), &mut sges, flags)?;
-        let posted = Posted::Message {
-            id,
-            _buffer: Some(buffer),
-        };
-        self.books.in_flight.put(slot, posted);
         Ok(())
     }
 
@@ -330,15 +296,13 @@ impl Rings {
     pub(super) fn post_large(
         &mut self,
         transmit: &Transmit,
-        descriptor: &Descriptor,
-        buffer: Buffer,
+        lent: Lent,
         id: Option<u64>,
     ) -> Result<(), OsError> {
-        self.post_send(transmit, &[IoSlice::new(&descriptor.emit())], None)?;
-        self.books.lent.push_back(Lent {
-            id,
-            _buffer: buffer,
-        });
+        let descriptor = lent.descriptor().emit();
+        self.post_send(transmit, &[IoSlice::new(&descriptor)], None)?;
+        self.books.order.large(id);
+        self.books.lent.push_back(lent);
         Ok(())
     }
 

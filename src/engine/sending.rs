@@ -1,19 +1,20 @@
-//! How messages leave: in the caller's thread, copied into a slot of the ring, or lent to the peer from a buffer of their own.
+//! How messages leave: in the caller's thread, copied into a slot of the ring, or lent to the peer from memory of their own.
 
 use std::{
     io::IoSlice,
+    mem,
     sync::{Arc, atomic::Ordering},
     time::Instant,
 };
 
 use super::{
-    buffer::Buffer,
     core::Core,
     link::{Link, lock},
+    send_memory::{Lent, SendMemory},
 };
 use crate::{
     error::{Error, TrySendError},
-    proto::{Descriptor, SendRefused},
+    proto::SendRefused,
     status::OsError,
 };
 
@@ -23,37 +24,49 @@ const LONGEST: usize = isize::MAX as usize;
 /// A message that is to be sent. What was prepared for it is kept from one try to the next.
 #[derive(Debug)]
 pub(crate) struct Outgoing<'a> {
-    parts: &'a [IoSlice<'a>],
+    content: Content<'a>,
     len: usize,
     id: Option<u64>,
-    /// The message in registered memory: the application's own buffer, or a copy that was needed because it is large.
-    buffer: Option<Buffer>,
+}
+
+#[derive(Debug)]
+enum Content<'a> {
+    /// The application's bytes, one part after the other.
+    Parts(&'a [IoSlice<'a>]),
+    /// Memory that the application filled, or a copy that was needed because the message is large.
+    Memory(SendMemory),
+    /// A large message that the device knows: the peer can read it as soon as it is told where it is.
+    Lent(Lent),
+    /// It is on its way, or it is not known how much of it the peer has seen.
+    Gone,
 }
 
 impl<'a> Outgoing<'a> {
     /// The bytes of `parts`, one after the other. With an `id` its completion is told.
     pub(crate) fn new(parts: &'a [IoSlice<'a>], id: Option<u64>) -> Self {
         Self {
-            parts,
+            content: Content::Parts(parts),
             len: total(parts.iter().map(|part| part.len())),
             id,
-            buffer: None,
         }
     }
 
-    /// What is in `buffer`.
-    pub(crate) fn owned(buffer: Buffer, id: Option<u64>) -> Self {
+    /// What is in `memory`.
+    pub(crate) fn owned(memory: SendMemory, id: Option<u64>) -> Self {
         Self {
-            parts: &[],
-            len: buffer.len(),
+            len: memory.len(),
+            content: Content::Memory(memory),
             id,
-            buffer: Some(buffer),
         }
     }
 
-    /// The buffer, where the message was not sent.
-    pub(crate) fn into_buffer(self) -> Option<Buffer> {
-        self.buffer
+    /// The memory, where the message was not sent.
+    pub(crate) fn into_memory(self) -> Option<SendMemory> {
+        match self.content {
+            Content::Memory(memory) => Some(memory),
+            Content::Lent(lent) => Some(lent.take_back()),
+            Content::Parts(_) | Content::Gone => None,
+        }
     }
 }
 
@@ -75,44 +88,65 @@ impl Link {
         {
             return done;
         }
-        // There is room for a large message whose bytes are not in registered memory yet. Copying them takes time, so it is done
+        // There is room for a large message that the device does not know yet. Copying and registering it takes time, so it is done
         // without the locks; the next try finds the room taken or not.
-        let mut buffer = self.buffer(message.len).map_err(TrySendError::Failed)?;
-        let mut to = buffer.bytes_mut();
-        for part in message.parts {
-            let (here, rest) = to.split_at_mut(part.len());
-            here.copy_from_slice(part);
-            to = rest;
-        }
-        message.buffer = Some(buffer);
+        self.lend(message).map_err(TrySendError::Failed)?;
         match self.with_core(|core| core.try_send(message, self))? {
             Some(()) => Ok(()),
-            // It has its buffer, so this does not happen.
+            // The device knows it, so this does not happen.
             None => Err(TrySendError::Full),
         }
     }
 
-    /// A buffer of `len` bytes that the peer may read, once it is told of it.
-    pub(crate) fn buffer(&self, len: usize) -> Result<Buffer, Error> {
-        let pool = lock(&self.memory)
-            .as_ref()
-            .map(|memory| Arc::clone(&memory.lending));
-        let pool = pool.ok_or_else(|| Error::Disconnected(self.core().reason()))?;
-        let mut buffer = pool.get(len.max(1)).map_err(Error::from_os)?;
-        buffer.truncate(len);
-        Ok(buffer)
+    /// Makes a large message known to the device, from memory of this connection's.
+    fn lend(&self, message: &mut Outgoing<'_>) -> Result<(), Error> {
+        let pd = lock(&self.memory).as_ref().map(|memory| memory.pd.clone());
+        let pd = pd.ok_or_else(|| Error::Disconnected(self.core().reason()))?;
+        let memory = match mem::replace(&mut message.content, Content::Gone) {
+            Content::Parts(parts) => {
+                message.content = Content::Parts(parts);
+                let mut memory = self.send_memory(message.len)?;
+                let mut to = memory.bytes_mut();
+                for part in parts {
+                    let (here, rest) = to.split_at_mut(part.len());
+                    here.copy_from_slice(part);
+                    to = rest;
+                }
+                memory
+            }
+            Content::Memory(memory) => memory,
+            content @ (Content::Lent(_) | Content::Gone) => {
+                message.content = content;
+                return Ok(());
+            }
+        };
+        let (content, result) = match memory.lend(&pd) {
+            Ok(lent) => (Content::Lent(lent), Ok(())),
+            Err((memory, error)) => (Content::Memory(memory), Err(Error::from_os(error))),
+        };
+        message.content = content;
+        result
     }
 
-    /// Whether a buffer is one that this connection made, and so may send.
-    pub(crate) fn owns(&self, buffer: &Buffer) -> bool {
+    /// Memory of `len` bytes for a message of this connection's.
+    pub(crate) fn send_memory(&self, len: usize) -> Result<SendMemory, Error> {
+        let pool = lock(&self.memory)
+            .as_ref()
+            .map(|memory| Arc::clone(&memory.sending));
+        let pool = pool.ok_or_else(|| Error::Disconnected(self.core().reason()))?;
+        pool.get(len).map_err(Error::from_os)
+    }
+
+    /// Whether it is memory that this connection made, and so may send.
+    pub(crate) fn owns(&self, memory: &SendMemory) -> bool {
         lock(&self.memory)
             .as_ref()
-            .is_some_and(|memory| buffer.is_of(&memory.lending))
+            .is_some_and(|of_this| memory.is_of(&of_this.sending))
     }
 }
 
 impl Core {
-    /// Sends a message. `None` says that there is room for it, but that it has to be copied into a buffer first.
+    /// Sends a message. `None` says that there is room for it, but that the device has to know it first.
     fn try_send(
         &mut self,
         message: &mut Outgoing<'_>,
@@ -127,56 +161,49 @@ impl Core {
             }),
             SendRefused::Closed(reason) => TrySendError::Failed(Error::Disconnected(reason)),
         };
-        if message.buffer.is_none() && message.id.is_none() && self.conn.is_eager(message.len) {
-            // What most messages are: nothing to find out first.
-            let Some(rings) = &mut self.rings else {
-                return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
-            };
-            let transmit = self.conn.send(message.len).map_err(refused)?;
-            return match rings.post_send(&transmit, message.parts, None) {
-                Ok(()) => Ok(Some(())),
-                Err(error) => Err(self.post_failed(error)),
-            };
-        }
-        if message.len > LONGEST {
-            // Whatever the peer takes.
-            return Err(TrySendError::Failed(Error::MessageTooLong {
-                len: message.len,
-                limit: LONGEST as u64,
-            }));
-        }
-        self.conn.may_send(message.len).map_err(refused)?;
-        if message.id.is_some() && !self.may_tell_of_one_more(link) {
-            return Err(TrySendError::Failed(Error::CompletionsNotTaken));
-        }
         let eager = self.conn.is_eager(message.len);
-        if !eager && message.buffer.is_none() {
-            return Ok(None);
+        // Most messages are eager and have no id: nothing to find out first.
+        if !eager || message.id.is_some() {
+            if message.len > LONGEST {
+                // Whatever the peer takes.
+                return Err(TrySendError::Failed(Error::MessageTooLong {
+                    len: message.len,
+                    limit: LONGEST as u64,
+                }));
+            }
+            self.conn.may_send(message.len).map_err(refused)?;
+            if message.id.is_some() && !self.may_tell_of_one_more(link) {
+                return Err(TrySendError::Failed(Error::CompletionsNotTaken));
+            }
         }
         let Some(rings) = &mut self.rings else {
             return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
         };
-        let posted = match message.buffer.take() {
-            Some(buffer) if !eager => {
-                let descriptor = Descriptor {
-                    addr: buffer.addr(),
-                    len: buffer.len() as u64,
-                    rkey: buffer.rkey(),
-                };
+        let posted = match &message.content {
+            Content::Parts(parts) if eager => {
+                let transmit = self.conn.send(message.len).map_err(refused)?;
+                rings.post_send(&transmit, parts, message.id)
+            }
+            Content::Memory(memory) if eager => {
+                let transmit = self.conn.send(message.len).map_err(refused)?;
+                rings.post_send(&transmit, &[IoSlice::new(memory.bytes())], message.id)
+            }
+            Content::Parts(_) | Content::Memory(_) => return Ok(None),
+            Content::Lent(lent) => {
+                let descriptor = lent.descriptor();
                 let transmit = self.conn.send_large(&descriptor).map_err(refused)?;
-                rings.post_large(&transmit, &descriptor, buffer, message.id)
+                match mem::replace(&mut message.content, Content::Gone) {
+                    Content::Lent(lent) => rings.post_large(&transmit, lent, message.id),
+                    Content::Parts(_) | Content::Memory(_) | Content::Gone => Ok(()),
+                }
             }
-            Some(buffer) if !buffer.bytes().is_empty() => {
-                let transmit = self.conn.send(message.len).map_err(refused)?;
-                rings.post_send_from(&transmit, buffer, message.id)
-            }
-            Some(_) | None => {
-                let transmit = self.conn.send(message.len).map_err(refused)?;
-                rings.post_send(&transmit, message.parts, message.id)
-            }
+            Content::Gone => Ok(()),
         };
         match posted {
-            Ok(()) => Ok(Some(())),
+            Ok(()) => {
+                message.content = Content::Gone;
+                Ok(Some(()))
+            }
             Err(error) => Err(self.post_failed(error)),
         }
     }
@@ -193,12 +220,7 @@ impl Core {
             // The connection has ended, which is told soon enough.
             return true;
         };
-        let lent = rings.books.lent.iter().filter(|lent| lent.id.is_some());
-        rings.books.in_flight.ids()
-            + lent.count()
-            + completions.len()
-            + link.aside.load(Ordering::Relaxed)
-            < link.most_ids
+        rings.books.ids() + completions.len() + link.aside.load(Ordering::Relaxed) < link.most_ids
     }
 }
 

@@ -24,7 +24,7 @@ impl Mapping {
     ///
     /// A child process does not get them (`MADV_DONTFORK`): with copy-on-write, the parent's next write could move its page away from
     /// under the device.
-    pub(super) fn new(len: usize) -> Result<Self, OsError> {
+    pub(crate) fn new(len: usize) -> Result<Self, OsError> {
         Self::with(len, 0)
     }
 

@@ -1,7 +1,8 @@
 //! Large messages: what a peer may claim of memory, and of what it has read.
 
+use device::PATIENCE;
 use rdmsg::{
-    CloseReason, Endpoint,
+    CloseReason, Completion, Endpoint, RemoteAccess, Token,
     status::WcStatus,
     verbs::{MemoryRegion, RemoteAddr, SendWr},
 };
@@ -188,14 +189,6 @@ fn offered(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
 #[test]
 fn a_forged_count_of_messages_taken_is_named() {
     let scene = Scene::new("a_forged_count_of_messages_taken_is_named");
-    let taken = |arg: u32| {
-        // Each offer has taken a credit that comes back.
-        Frame {
-            arg,
-            ..Frame::control(GRANT)
-        }
-        .bytes()
-    };
     for role in ROLES {
         // More than there are, and fewer than before.
         for claims in [
@@ -352,6 +345,65 @@ fn a_peer_that_reads_nothing_is_given_up() {
         peer.disconnect();
         assert_eq!(end(&endpoint).0, CloseReason::LocallyClosed);
         scene.stage.bystander.assert_well();
+    }
+    scene.finish();
+}
+
+/// Says that so many large messages were taken in all.
+fn taken(count: u32) -> Vec<u8> {
+    Frame {
+        arg: count,
+        ..Frame::control(GRANT)
+    }
+    .bytes()
+}
+
+/// The device acknowledges small messages that wait, in the peer's library, behind a large one that is not read.
+#[test]
+fn what_waits_behind_a_large_message_that_is_not_read_is_not_sent() {
+    let scene = Scene::new("what_waits_behind_a_large_message_that_is_not_read_is_not_sent");
+    for role in ROLES {
+        for read in [true, false] {
+            let (mut peer, endpoint) = scene.connect(role);
+            let next = || endpoint.next_timeout(PATIENCE).unwrap();
+            endpoint.send_with_id(&[3; 5000], 1).unwrap();
+            endpoint.send_with_id(b"behind", 2).unwrap();
+            endpoint.send_with_id(&[4; 5000], 3).unwrap();
+            endpoint.send_with_id(b"behind both", 4).unwrap();
+            // The device does things in their order: when this is done, all of that has been acknowledged.
+            let lent = peer.lend(8);
+            let ours = endpoint.region(8, RemoteAccess::NONE).unwrap();
+            let mut token = [0; Token::LEN];
+            token[..8].copy_from_slice(&lent.addr().to_le_bytes());
+            token[8..16].copy_from_slice(&8_u64.to_le_bytes());
+            token[16..20].copy_from_slice(&lent.rkey().to_le_bytes());
+            token[20] = 1;
+            let token = Token::from_bytes(&token);
+            endpoint.read(&ours, 0..8, &token, 0, 77).unwrap();
+            let told = next();
+            assert!(matches!(told, Completion::Read(77)), "{role:?}: {told:?}");
+
+            if read {
+                peer.send(&taken(1));
+                assert!(matches!(next(), Completion::Sent(1)), "{role:?}");
+                assert!(matches!(next(), Completion::Sent(2)), "{role:?}");
+                peer.send(&taken(2));
+                assert!(matches!(next(), Completion::Sent(3)), "{role:?}");
+                assert!(matches!(next(), Completion::Sent(4)), "{role:?}");
+            }
+            peer.disconnect();
+            if !read {
+                for expected in 1..=4 {
+                    let told = next();
+                    assert!(
+                        matches!(told, Completion::Failed { id, .. } if id == expected),
+                        "{role:?}: {told:?}"
+                    );
+                }
+            }
+            assert!(matches!(next(), Completion::Disconnected(_)), "{role:?}");
+            scene.stage.bystander.assert_well();
+        }
     }
     scene.finish();
 }

@@ -6,6 +6,7 @@ mod announcements;
 mod bystander;
 mod frames;
 mod hellos;
+mod keys;
 mod large;
 mod noise;
 mod pace;

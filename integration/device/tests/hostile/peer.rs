@@ -8,7 +8,7 @@ use rdmsg::{
     status::CmEventType,
     verbs::{
         AccessFlags, CompletionQueue, MemoryRegion, ProtectionDomain, QpCap, QpInitAttr, QpType,
-        QueuePair, RecvWr, SendWr, Sge, WorkCompletion,
+        QueuePair, RecvWr, RemoteAddr, SendWr, Sge, WorkCompletion,
     },
 };
 
@@ -208,6 +208,17 @@ impl Peer {
         let this: &'a Self = self;
         let sge = Sge::new(&this.region, at..at + bytes.len());
         this.qp.post_send(&[make(SEND, sge)]).unwrap();
+    }
+
+    /// Reads of the library's memory. `None`: it must not, which has ended the connection.
+    pub(crate) fn read(&mut self, target: RemoteAddr) -> Option<[u8; 64]> {
+        let at = self.posted as usize * SLOT;
+        let mut bytes = [0; 64];
+        self.send_as(&bytes, |id, sge| SendWr::read(id, sge, target));
+        let done = self.flush();
+        self.region.copy_out(at, &mut bytes);
+        assert!(done || bytes == [0; 64], "what is refused brings nothing");
+        done.then_some(bytes)
     }
 
     /// Waits until the library's device has acknowledged everything, or the connection is no more. Says which: whether it is still there.

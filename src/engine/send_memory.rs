@@ -1,0 +1,261 @@
+//! Memory for messages that the application fills itself, and for copies of those above the eager size.
+//!
+//! Nothing of it is registered but what is lent: a peer can read exactly the bytes of a large message, with a key of its own, from before
+//! the message is announced until the peer has taken it. Before that and afterwards it can read nothing, whatever keys it remembers.
+//! Memory windows would give such keys for less, but soft-RoCE's are no good: they check the bounds of the region that they are bound to
+//! instead of their own, and a peer that invalidates one by its key when it is not bound any more brings down the other's kernel.
+//!
+//! A connection keeps some of the memory that is free for its next messages, because mapping it takes time.
+//!
+//! This file makes references to memory that is registered at times. That is sound because a [`SendMemory`] is owned, so whoever holds
+//! it is the only one that accesses it, and it gives its bytes out while it is not registered alone: a [`Lent`] gives none out, and
+//! deregisters them before it gives the memory back. The device only reads.
+#![allow(unsafe_code)]
+
+use std::{
+    fmt, slice,
+    sync::{Arc, Mutex},
+};
+
+use super::link::lock;
+use crate::{
+    proto::Descriptor,
+    status::OsError,
+    verbs::{AccessFlags, Mapping, MemoryRegion, ProtectionDomain},
+};
+
+/// The smallest piece: a smaller one would cost as much time.
+const SMALLEST: usize = 64 << 10;
+/// Up to here pieces are a power of two long, so that they fit many messages; longer ones end with their last page.
+const LARGEST_CLASS: usize = 16 << 20;
+/// How many free pieces are kept at most, so that looking through them stays cheap.
+const MOST_KEPT: usize = 16;
+
+/// Makes memory for messages and keeps what is free, up to a bound.
+pub(crate) struct SendPool {
+    /// How many bytes are kept at most.
+    limit: u64,
+    free: Mutex<Free>,
+}
+
+struct Free {
+    pieces: Vec<Mapping>,
+    bytes: u64,
+    /// Whether nothing is kept any more.
+    closed: bool,
+}
+
+impl SendPool {
+    pub(super) fn new(limit: u64) -> Arc<Self> {
+        Arc::new(Self {
+            limit,
+            free: Mutex::new(Free {
+                pieces: Vec::new(),
+                bytes: 0,
+                closed: false,
+            }),
+        })
+    }
+
+    /// Memory of `len` bytes, whose content is anything.
+    pub(super) fn get(self: &Arc<Self>, len: usize) -> Result<SendMemory, OsError> {
+        let piece = match self.take(len) {
+            Some(piece) => piece,
+            None => Mapping::new(class(len))?,
+        };
+        Ok(SendMemory {
+            piece: Some(piece),
+            len,
+            pool: Arc::clone(self),
+        })
+    }
+
+    /// The free piece that fits best, if one does without wasting more than half of it.
+    fn take(&self, len: usize) -> Option<Mapping> {
+        let most = class(len).saturating_mul(2);
+        let mut free = lock(&self.free);
+        let (at, _) = free
+            .pieces
+            .iter()
+            .enumerate()
+            .filter(|(_, piece)| (len..=most).contains(&piece.len()))
+            .min_by_key(|(_, piece)| piece.len())?;
+        let piece = free.pieces.swap_remove(at);
+        free.bytes -= piece.len() as u64;
+        Some(piece)
+    }
+
+    fn put_back(&self, piece: Mapping) {
+        let mut free = lock(&self.free);
+        let bytes = free.bytes + piece.len() as u64;
+        if !free.closed && bytes <= self.limit && free.pieces.len() < MOST_KEPT {
+            free.bytes = bytes;
+            free.pieces.push(piece);
+        } else {
+            drop(free);
+            drop(piece);
+        }
+    }
+
+    /// Gives all that is free back to the system, and from now on everything else as it becomes free.
+    pub(super) fn close(&self) {
+        let mut free = lock(&self.free);
+        free.closed = true;
+        free.bytes = 0;
+        let pieces = std::mem::take(&mut free.pieces);
+        drop(free);
+        drop(pieces);
+    }
+}
+
+impl fmt::Debug for SendPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendPool")
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How long a piece for `len` bytes is made.
+fn class(len: usize) -> usize {
+    if len <= LARGEST_CLASS {
+        len.max(SMALLEST).next_power_of_two()
+    } else {
+        // What cannot be rounded up cannot be mapped either, which the system will say.
+        len.checked_next_multiple_of(4096).unwrap_or(len)
+    }
+}
+
+/// Memory that belongs to whoever holds this, and that no device knows of. It goes back to its pool when dropped.
+pub(crate) struct SendMemory {
+    /// `None` only while it is dropped.
+    piece: Option<Mapping>,
+    len: usize,
+    pool: Arc<SendPool>,
+}
+
+impl SendMemory {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Uses only the first `len` bytes.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Whether it is one of `pool`'s, which only one connection's are.
+    pub(super) fn is_of(&self, pool: &Arc<SendPool>) -> bool {
+        Arc::ptr_eq(&self.pool, pool)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let Some(piece) = &self.piece else {
+            return &[];
+        };
+        // SAFETY: the piece is at least `len` bytes long, zeroed when it was mapped, and lives as long as `self`; nobody writes it
+        // while there is a reference (top of this file).
+        unsafe { slice::from_raw_parts(piece.start().as_ptr(), self.len) }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        let Some(piece) = &self.piece else {
+            return &mut [];
+        };
+        // SAFETY: as in `bytes`, and `self` is borrowed mutably, so this is the only reference.
+        unsafe { slice::from_raw_parts_mut(piece.start().as_ptr(), self.len) }
+    }
+
+    /// Lets peers of queue pairs in this domain read these bytes, once they are told the key. The memory comes back with an error.
+    pub(super) fn lend(self, pd: &ProtectionDomain) -> Result<Lent, (Self, OsError)> {
+        let start = self
+            .piece
+            .as_ref()
+            .map_or(std::ptr::null_mut(), |piece| piece.start().as_ptr());
+        // SAFETY: the bytes stay mapped and initialised until the region is gone, since `Lent` drops it first and hands out no handle of it;
+        // and nobody has a reference to them until then (top of this file).
+        let registered =
+            unsafe { MemoryRegion::register(pd, start, self.len, AccessFlags::REMOTE_READ) };
+        match registered {
+            Ok(region) => Ok(Lent {
+                region,
+                memory: self,
+            }),
+            Err(error) => Err((self, error)),
+        }
+    }
+}
+
+impl Drop for SendMemory {
+    fn drop(&mut self) {
+        if let Some(piece) = self.piece.take() {
+            self.pool.put_back(piece);
+        }
+    }
+}
+
+impl fmt::Debug for SendMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendMemory")
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A message that the peer may read, from exactly these bytes.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    /// Before `memory`: once it is deregistered nobody reads that any more.
+    region: MemoryRegion,
+    memory: SendMemory,
+}
+
+impl Lent {
+    pub(super) fn descriptor(&self) -> Descriptor {
+        Descriptor {
+            addr: self.region.addr(),
+            len: self.memory.len as u64,
+            rkey: self.region.rkey(),
+        }
+    }
+
+    /// Takes the memory back: the key is good for nothing any more.
+    pub(super) fn take_back(self) -> SendMemory {
+        let Self { region, memory } = self;
+        drop(region);
+        memory
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_fit_and_waste_little() {
+        assert_eq!(class(usize::MAX), usize::MAX);
+        for len in [1, 100, 65536, 65537, 1 << 20, (16 << 20) + 1, 1 << 30] {
+            let class = class(len);
+            assert!(class >= len, "{len}");
+            assert!(class <= SMALLEST.max(2 * len), "{len}");
+        }
+    }
+
+    #[test]
+    fn what_is_free_is_used_again_within_the_bound() {
+        let pool = SendPool::new(256 << 10);
+        let mut first = pool.get(140_000).unwrap();
+        first.bytes_mut().fill(7);
+        first.truncate(10);
+        assert_eq!(first.bytes(), [7; 10]);
+        drop(first);
+        assert_eq!(pool.get(200_000).unwrap().bytes()[..140_000], [7; 140_000]);
+        drop(pool.get(1 << 20).unwrap());
+        assert_eq!(lock(&pool.free).pieces.len(), 1, "the bound");
+        let kept = pool.get(1).unwrap();
+        assert_eq!(kept.bytes(), [0], "the other would waste too much");
+        pool.close();
+        drop(kept);
+        assert!(lock(&pool.free).pieces.is_empty());
+    }
+}

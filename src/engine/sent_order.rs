@@ -1,0 +1,193 @@
+use std::collections::VecDeque;
+
+/// When which message may be said to be sent: in the order of sending, and no message before those that the peer's library holds it up
+/// behind. That is each large message before it: until that one was taken, what came behind it waits with it, and goes with it if the
+/// connection ends.
+///
+/// Of small messages, only those that the application is to be told of come here.
+#[derive(Debug, Default)]
+pub(super) struct SentOrder {
+    /// What is not known to be sent, oldest first.
+    waiting: VecDeque<Waiting>,
+    /// So many of the small messages in it, the oldest ones, are acknowledged by the peer's device.
+    acknowledged: usize,
+    /// So many of the large messages in it, the oldest ones, are taken.
+    taken: usize,
+    /// How many in it have ids.
+    ids: usize,
+}
+
+#[derive(Debug)]
+enum Waiting {
+    Small(u64),
+    Large(Option<u64>),
+}
+
+impl Waiting {
+    fn id(&self) -> Option<u64> {
+        match self {
+            Self::Small(id) => Some(*id),
+            Self::Large(id) => *id,
+        }
+    }
+}
+
+impl SentOrder {
+    /// A small message is on its way.
+    pub(super) fn small(&mut self, id: u64) {
+        self.push(Waiting::Small(id));
+    }
+
+    /// A large message was announced to the peer.
+    pub(super) fn large(&mut self, id: Option<u64>) {
+        self.push(Waiting::Large(id));
+    }
+
+    fn push(&mut self, waiting: Waiting) {
+        self.ids += usize::from(waiting.id().is_some());
+        self.waiting.push_back(waiting);
+    }
+
+    /// The peer's device has acknowledged one more small message: they are acknowledged in their order.
+    pub(super) fn acknowledge(&mut self) {
+        self.acknowledged += 1;
+    }
+
+    /// The peer has taken so many more large messages.
+    pub(super) fn take(&mut self, count: u32) {
+        self.taken += count as usize;
+    }
+
+    /// Takes the id of the next message that is sent, if it is known to be.
+    pub(super) fn next_sent(&mut self) -> Option<u64> {
+        loop {
+            let known = match self.waiting.front()? {
+                Waiting::Small(_) => &mut self.acknowledged,
+                Waiting::Large(_) => &mut self.taken,
+            };
+            *known = known.checked_sub(1)?;
+            if let Some(id) = self.waiting.pop_front()?.id() {
+                self.ids -= 1;
+                return Some(id);
+            }
+        }
+    }
+
+    /// The device failed the oldest small message that is not acknowledged: takes its id.
+    pub(super) fn fail(&mut self) -> Option<u64> {
+        let small = |(_, waiting): &(usize, &Waiting)| matches!(waiting, Waiting::Small(_));
+        let (at, _) = self
+            .waiting
+            .iter()
+            .enumerate()
+            .filter(small)
+            .nth(self.acknowledged)?;
+        let id = self.waiting.remove(at)?.id();
+        self.ids -= usize::from(id.is_some());
+        id
+    }
+
+    /// How many messages with ids are waiting.
+    pub(super) fn ids(&self) -> usize {
+        self.ids
+    }
+
+    /// Nothing more will be known: takes the ids of what is left, oldest first.
+    pub(super) fn abandon(&mut self) -> impl Iterator<Item = u64> {
+        std::mem::take(self)
+            .waiting
+            .into_iter()
+            .filter_map(|waiting| waiting.id())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sent(order: &mut SentOrder) -> Vec<u64> {
+        std::iter::from_fn(|| order.next_sent()).collect()
+    }
+
+    #[test]
+    fn a_small_message_waits_for_the_large_one_before_it() {
+        let mut order = SentOrder::default();
+        order.small(1);
+        order.large(Some(2));
+        order.small(3);
+        order.large(None);
+        order.small(4);
+        assert_eq!(order.ids(), 4);
+        for _ in 0..3 {
+            order.acknowledge();
+        }
+        assert_eq!(sent(&mut order), [1]);
+        order.take(1);
+        assert_eq!(sent(&mut order), [2, 3]);
+        assert_eq!(order.ids(), 1);
+        order.take(1);
+        assert_eq!(sent(&mut order), [4]);
+        assert_eq!(order.ids(), 0);
+        order.small(5);
+        order.acknowledge();
+        assert_eq!(sent(&mut order), [5], "nothing is left of what was before");
+    }
+
+    #[test]
+    fn a_large_message_waits_for_the_small_one_before_it() {
+        let mut order = SentOrder::default();
+        order.small(1);
+        order.large(Some(2));
+        order.take(1);
+        assert_eq!(sent(&mut order), []);
+        order.acknowledge();
+        assert_eq!(sent(&mut order), [1, 2]);
+    }
+
+    #[test]
+    fn what_failed_is_the_oldest_that_was_not_acknowledged() {
+        let mut order = SentOrder::default();
+        order.large(Some(1));
+        order.small(2);
+        order.small(3);
+        order.small(4);
+        order.acknowledge();
+        assert_eq!(order.fail(), Some(3));
+        assert_eq!(order.ids(), 3);
+        assert_eq!(order.abandon().collect::<Vec<_>>(), [1, 2, 4]);
+        assert_eq!((order.ids(), order.fail()), (0, None));
+    }
+
+    proptest! {
+        /// Whatever is known when: each id comes once, in the order of sending, as soon as everything up to it is known and not before.
+        #[test]
+        fn ids_come_in_the_order_of_sending(ops in prop::collection::vec(0_u8..5, 1..200)) {
+            let mut order = SentOrder::default();
+            // Each message: whether it is large, its id, and whether it is done.
+            let mut all: Vec<(bool, Option<u64>, bool)> = Vec::new();
+            let mut told = Vec::new();
+            for (id, op) in (0..).zip(ops) {
+                let mut finish = |large: bool| {
+                    let next = all.iter_mut().find(|(is, _, done)| *is == large && !*done);
+                    next.map(|(_, _, done)| *done = true).is_some()
+                };
+                match op {
+                    0 => { order.small(id); all.push((false, Some(id), false)); }
+                    1 => { order.large(Some(id)); all.push((true, Some(id), false)); }
+                    2 => { order.large(None); all.push((true, None, false)); }
+                    3 => if finish(false) { order.acknowledge(); }
+                    _ => if finish(true) { order.take(1); }
+                }
+                told.extend(sent(&mut order));
+                let done: Vec<u64> = all.iter().take_while(|(_, _, done)| *done).filter_map(|(_, id, _)| *id).collect();
+                prop_assert_eq!(&told, &done);
+            }
+            let left: Vec<u64> = order.abandon().collect();
+            told.extend(left);
+            let every: Vec<u64> = all.iter().filter_map(|(_, id, _)| *id).collect();
+            prop_assert_eq!(told, every);
+        }
+    }
+}
