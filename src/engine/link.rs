@@ -70,7 +70,7 @@ pub(crate) struct Link {
     pub(crate) aside: AtomicUsize,
     /// How many operations may be under way or be told of and not taken yet: the channel has places for so many.
     pub(super) most_ids: usize,
-    /// Counts polls by threads other than the engine's, which takes the queue over when they stop: see `reactor`.
+    /// Counts polls by threads other than the engine's, which takes the queue over when they stop: see `reactor::polling`.
     pub(super) polls: AtomicU64,
     /// Whether threads of the application poll, so that the engine's thread keeps away.
     pub(super) hot: AtomicBool,

@@ -1,42 +1,42 @@
 //! The engine's thread: an epoll loop over the connection manager's channel, the mailbox, and the completion channels of
 //! connections that no thread of the application polls.
 
+mod events;
+mod polling;
+mod requests;
+
 use std::{
     collections::{BTreeSet, HashMap},
     net::SocketAddr,
     os::fd::AsFd,
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::bounded;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::{
-    Engine, EngineStatistics,
-    backlog::Backlog,
+    EngineStatistics,
     budget::Budget,
     burst::Burst,
     core::Core,
     domain::Domains,
-    entry::{Entry, Role, Waiter, set_ack_timeout},
+    entry::{Entry, Role, Waiter},
     exit::{self, Registration},
-    link::{Link, Progress},
-    listening::{self, Listening},
+    link::Link,
+    listening::Listening,
     mailbox::{Command, Mailbox},
     peers::Peers,
     timers::Timers,
     turns::Turns,
 };
 use crate::{
-    cm::{CmEvent, CmId, EventChannel},
+    cm::{CmId, EventChannel},
     config::Config,
     error::Error,
-    listener::{Bound, Request},
-    proto::{
-        CloseReason, CmCall, CmInput, CmOp, Connection, Params, ReadDepth, Reject, Statistics,
-    },
-    status::{CmEventType, OsError},
+    proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Params, Statistics},
+    status::OsError,
 };
 
 /// Epoll tokens; connections and listeners use their keys, which start behind these.
@@ -47,11 +47,6 @@ const ROUNDS: u64 = 2;
 /// The timer key of those who wait for their turn.
 const TURNS: u64 = 3;
 const FIRST_KEY: u64 = 16;
-
-/// How long after its last poll by a thread of the application a completion queue is watched by the engine again. A program
-/// that mixes `recv` with `select!` may see a message this much late; one that polls often enough costs the engine one
-/// look in this time instead of one interrupt a message.
-const LEASE: Duration = Duration::from_millis(10);
 
 /// How many commands, and how many connection manager events, are taken before the completion queues are looked at again. Deadlines are
 /// looked at after each.
@@ -325,27 +320,6 @@ impl Reactor {
         }
     }
 
-    fn listen(
-        &mut self,
-        address: SocketAddr,
-        config: Config,
-        requests: Sender<Request>,
-        backlog: Arc<Backlog>,
-        engine: Engine,
-    ) -> Result<Bound, Error> {
-        let key = self.new_key();
-        let id = listening::bind(&self.channel, key, address, config.backlog)
-            .map_err(|error| Error::from_bind(address, error))?;
-        if !id.has_device() {
-            Error::from_bound_to_none(address)?;
-        }
-        let local = id.local_addr().unwrap_or(address);
-        log::info!("listener {key} on {local}");
-        let listening = Listening::new(id, local, config, requests, backlog, engine);
-        self.listeners.insert(key, listening);
-        Ok(Bound { key, local })
-    }
-
     fn connect(
         &mut self,
         address: SocketAddr,
@@ -455,150 +429,6 @@ impl Reactor {
         self.next_key
     }
 
-    // Connection manager events.
-
-    fn take_cm_events(&mut self) {
-        // What is left makes the next round begin at once.
-        for _ in 0..BATCH {
-            match self.channel.poll_event() {
-                Ok(Some(event)) => {
-                    self.take_cm_event(event);
-                    self.keep_time();
-                }
-                Ok(None) => return,
-                Err(error) => {
-                    log::error!("engine: {error}");
-                    return;
-                }
-            }
-        }
-    }
-
-    fn take_cm_event(&mut self, mut event: CmEvent) {
-        if let Some(id) = event.take_request() {
-            self.take_request(id, &event);
-            return;
-        }
-        let key = event.context();
-        if self.listeners.contains_key(&key) {
-            self.take_listener_event(key, &event);
-            return;
-        }
-        let Some(entry) = self.links.get(&key) else {
-            log::debug!(
-                "engine: {} for a connection {key} of which nothing is left to do",
-                event.event()
-            );
-            return;
-        };
-        log::debug!(target: "rdmsg::cm", "{}: {}{}", entry.link, event.event(), Status(event.status()));
-        let now = Instant::now();
-        if event.event() == CmEventType::DISCONNECTED {
-            // What the peer sent before it disconnected is in the queue already, and comes first.
-            entry.link.catch_up();
-        }
-        entry
-            .link
-            .with_core(|core| core.conn.handle_cm_event(cm_input(&event), now));
-        self.serve(key);
-    }
-
-    /// What befalls a listener's device befalls the listener.
-    fn take_listener_event(&mut self, key: u64, event: &CmEvent) {
-        let reason = match event.event() {
-            CmEventType::DEVICE_REMOVAL => CloseReason::DeviceRemoved,
-            CmEventType::ADDR_CHANGE => CloseReason::AddressChanged,
-            other => return log::warn!("listener {key}: {other}: ignored"),
-        };
-        let Some(listener) = self.listeners.get_mut(&key) else {
-            return;
-        };
-        let address = listener.local;
-        if listener.config.rebind {
-            log::warn!("listener {key} on {address}: {reason}; it is bound again when it can be");
-            let at = Instant::now() + listener.lose();
-            return self.timers.set(key, Some(at));
-        }
-        log::error!("listener {key} on {address} has ended: {reason}");
-        listener
-            .backlog
-            .finish(Error::ListenerEnded { address, reason });
-        // With its id, which the device waits for.
-        self.listeners.remove(&key);
-    }
-
-    /// It may be time to bind a listener again.
-    fn listen_again(&mut self, key: u64) {
-        if let Some(listener) = self.listeners.get_mut(&key)
-            && let Some(wait) = listener.try_again(&self.channel, key)
-        {
-            self.timers.set(key, Some(Instant::now() + wait));
-        }
-    }
-
-    fn take_request(&mut self, mut id: CmId, event: &CmEvent) {
-        let Some(listener) = event
-            .listen_context()
-            .and_then(|key| self.listeners.get(&key))
-        else {
-            log::debug!("engine: connect request for a listener that is gone");
-            return;
-        };
-        let (config, requests, backlog, engine) = (
-            listener.config.clone(),
-            listener.requests.clone(),
-            Arc::clone(&listener.backlog),
-            listener.engine.clone(),
-        );
-        let Some(peer) = id.peer_addr() else {
-            log::warn!("engine: connect request without an address");
-            return;
-        };
-        let full = if requests.is_full() {
-            Some(("backlog", config.backlog))
-        } else if listener.half_open.count() >= config.half_open.into() {
-            Some(("half_open", config.half_open))
-        } else {
-            None
-        };
-        if let Some((field, limit)) = full {
-            self.tell_refusal(peer, &format_args!("{field} is {limit}, and as many wait"));
-            return refuse(&mut id, &Reject::BUSY.emit(&[]));
-        }
-        let role = Role::Passive(Some(listener.half_open.clone()));
-        let key = self.new_key();
-        match Connection::requested(
-            self.params(&config),
-            event.private_data(),
-            read_depth(event),
-            Instant::now(),
-        ) {
-            Ok(conn) => {
-                id.set_context(key);
-                set_ack_timeout(&mut id, &config);
-                let local = id.local_addr();
-                let timeout = config.connect_timeout;
-                let link = self.adopt(key, conn, peer, config, Some(id), role);
-                self.serve(key);
-                log::debug!(target: "rdmsg::cm", "{link}: {}", event.event());
-                let request = Request::new(link, engine, local, timeout);
-                backlog.bring_request(&requests, request);
-            }
-            Err(refusal) => {
-                self.tell_refusal(peer, &refusal.reason);
-                refuse(&mut id, &refusal.private_data);
-            }
-        }
-    }
-
-    fn tell_refusal(&mut self, peer: SocketAddr, reason: &dyn std::fmt::Display) {
-        if let Some(others) = self.refusals.tell(Instant::now()) {
-            log::warn!(
-                "engine: rejected a connect request of {peer} ({others} others before it): {reason}"
-            );
-        }
-    }
-
     // Serving a connection: what its state machine wants of this thread.
 
     fn serve(&mut self, key: u64) {
@@ -701,98 +531,6 @@ impl Reactor {
         }
         // The id goes with the entry, after its queue pair.
     }
-
-    // Completion queues.
-
-    /// A watched completion channel raised an event.
-    fn take_completions(&mut self, key: u64) {
-        let Some(entry) = self.links.get(&key) else {
-            return;
-        };
-        if let Some(channel) = &entry.watched {
-            while let Ok(Some(_)) = channel.get_event() {}
-        }
-        entry.link.arm();
-        self.progress(key);
-    }
-
-    /// Takes some of what has come on a connection; the rest is its next turn's.
-    fn progress(&mut self, key: u64) {
-        if let Some(entry) = self.links.get(&key)
-            && entry.link.progress() == Progress::More
-        {
-            self.unfinished.insert(key);
-        }
-    }
-
-    /// Threads of the application poll: stop watching, and look now and then whether they still do.
-    fn keep_away(&mut self, key: u64) {
-        let Some(entry) = self.links.get(&key) else {
-            return;
-        };
-        if entry.link.is_watched() {
-            // It did not know yet that the connection's fd was asked for.
-            return self.take_over(key);
-        }
-        entry.set_interest(&self.epoll, EpollFlags::empty());
-        let polls = entry.link.polls.load(Ordering::Relaxed);
-        if self.hot.is_empty() {
-            self.timers.set(ROUNDS, Some(Instant::now() + LEASE));
-        }
-        self.hot.insert(key, polls);
-    }
-
-    /// Nobody polls any more: watch again.
-    fn take_over(&mut self, key: u64) {
-        self.hot.remove(&key);
-        let Some(entry) = self.links.get(&key) else {
-            return;
-        };
-        entry.link.hot.store(false, Ordering::SeqCst);
-        entry.set_interest(&self.epoll, EpollFlags::EPOLLIN);
-        entry.link.arm();
-        self.progress(key);
-    }
-
-    /// Looks which of the hot connections are still polled by others.
-    fn make_rounds(&mut self) {
-        let mut cold = Vec::new();
-        let links = &self.links;
-        self.hot.retain(|key, seen| {
-            let Some(entry) = links.get(key) else {
-                return false;
-            };
-            if entry.link.engine_may_leave() {
-                return false;
-            }
-            let polls = entry.link.polls.load(Ordering::Relaxed);
-            if polls == *seen {
-                cold.push(*key);
-                return false;
-            }
-            *seen = polls;
-            true
-        });
-        for key in cold {
-            self.take_over(key);
-        }
-        if !self.hot.is_empty() {
-            self.timers.set(ROUNDS, Some(Instant::now() + LEASE));
-        }
-    }
-}
-
-/// An event's status for the log: nothing where there is none.
-struct Status(i32);
-
-impl std::fmt::Display for Status {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.0 == 0 {
-            Ok(())
-        } else {
-            write!(f, ", status {}", self.0)
-        }
-    }
 }
 
 impl Drop for Reactor {
@@ -808,56 +546,8 @@ impl Drop for Reactor {
     }
 }
 
-/// Rejects a request of which nothing was made.
-fn refuse(id: &mut CmId, private_data: &[u8]) {
-    if let Err(error) = id.reject(private_data) {
-        log::debug!("engine: {error}");
-    }
-}
-
 /// A number that nobody else has. It is no secret.
 fn random() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(Instant::now())
-}
-
-/// The READs that the peer's request or acceptance allows.
-fn read_depth(event: &CmEvent) -> ReadDepth {
-    event.conn().map_or(
-        ReadDepth {
-            outgoing: 0,
-            incoming: 0,
-        },
-        |param| ReadDepth {
-            outgoing: param.initiator_depth,
-            incoming: param.responder_resources,
-        },
-    )
-}
-
-/// The state machine's view of an event.
-fn cm_input(event: &CmEvent) -> CmInput<'_> {
-    let status = event.cm_status();
-    match event.event() {
-        CmEventType::ADDR_RESOLVED => CmInput::AddrResolved,
-        CmEventType::ADDR_ERROR => CmInput::AddrError(status),
-        CmEventType::ROUTE_RESOLVED => CmInput::RouteResolved,
-        CmEventType::ROUTE_ERROR => CmInput::RouteError(status),
-        CmEventType::CONNECT_RESPONSE => CmInput::ConnectResponse,
-        CmEventType::CONNECT_ERROR => CmInput::ConnectError(status),
-        CmEventType::UNREACHABLE => CmInput::Unreachable(status),
-        CmEventType::REJECTED => CmInput::Rejected {
-            reason: event.reject_reason(),
-            private_data: event.private_data(),
-        },
-        CmEventType::ESTABLISHED => CmInput::Established {
-            private_data: event.private_data(),
-            reads: read_depth(event),
-        },
-        CmEventType::DISCONNECTED => CmInput::Disconnected,
-        CmEventType::DEVICE_REMOVAL => CmInput::DeviceRemoval,
-        CmEventType::ADDR_CHANGE => CmInput::AddrChange,
-        CmEventType::TIMEWAIT_EXIT => CmInput::TimewaitExit,
-        other => CmInput::Other(other.raw()),
-    }
 }
