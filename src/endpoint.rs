@@ -410,7 +410,7 @@ impl Endpoint {
     /// Closes the connection and waits until that is done, at most [`close_timeout`](crate::Config::close_timeout) and some.
     ///
     /// Sends of other threads fail from now on. What was sent before is delivered, the peer is told, and its answer awaited. The
-    /// peer receives all messages, then [`CloseReason::PeerClosed`](crate::CloseReason::PeerClosed). Messages that arrived here can still be received.
+    /// peer receives all messages, then [`CloseReason::PeerClosed`]. Messages that arrived here can still be received.
     ///
     /// `Ok` says that everything is with the peer's library and that the peer has answered. Whether its application reads it is the
     /// application's to say: one that drops its endpoint with messages unread drops those.
@@ -419,7 +419,7 @@ impl Endpoint {
     ///
     /// [`Error::Undelivered`] when it is not known that everything that was sent arrived, with the reason for which the
     /// connection ended; [`Error::Disconnected`] with
-    /// [`CloseReason::Truncated`](crate::CloseReason::Truncated) when everything that was sent
+    /// [`CloseReason::Truncated`] when everything that was sent
     /// arrived, but the peer left before all that it had sent could be read.
     pub fn close(&self) -> Result<(), Error> {
         self.inner.link.close();
@@ -438,7 +438,7 @@ impl Endpoint {
     }
 
     /// Ends the connection at once. What was sent and has not arrived is lost. The peer sees
-    /// [`CloseReason::PeerAborted`](crate::CloseReason::PeerAborted) with `code`, if the notice reaches it.
+    /// [`CloseReason::PeerAborted`] with `code`, if the notice reaches it.
     pub fn abort(&self, code: u32) {
         self.inner.link.abort(code);
     }
