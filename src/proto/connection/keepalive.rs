@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 use super::Connection;
 use crate::proto::CloseReason;
 
+/// A check that comes no later than this was in time, however short the timeout is.
+const TOLERANCE: Duration = Duration::from_millis(50);
+
 /// Checks twice an interval whether anything was heard, so that the arrival of a frame costs no look
 /// at the clock. A silence is noticed between half an interval and one after its beginning, and a
 /// peer that gives no sign of life is given up one timeout later: no later than `interval + timeout`
@@ -67,7 +70,7 @@ impl Keepalive {
         }
         let late = now.saturating_duration_since(self.deadline);
         let since = match self.silent {
-            Some(since) if late <= self.timeout / 4 => since,
+            Some(since) if late <= (self.timeout / 4).max(TOLERANCE) => since,
             // This side was too busy to look in time, so the peer's answer may be as late: the
             // trial begins anew.
             Some(_) | None => now,
