@@ -165,11 +165,6 @@ impl Conductor {
                 thread::sleep(time);
                 self.repair()?;
             }
-            Fault::LinkDown(time) => {
-                began[1] = self.b.begin(&network::link_down(time))?;
-                self.b.settle()?;
-                self.stop()?;
-            }
             Fault::ProcessKilled => {
                 began[1] = self.b.signal("KILL")?;
                 fate = Fate::CutShort;
@@ -236,7 +231,10 @@ impl Conductor {
 
     fn impair_both(&mut self, netem: &str) -> Result<[u64; 2]> {
         let script = network::impair(netem);
-        Ok([self.a.shell(&script)?, self.b.shell(&script)?])
+        self.a.shell(&script)?;
+        let begin_of_b = self.b.shell(&script)?;
+        // Until now something may have come from there.
+        Ok([clock::now(), begin_of_b])
     }
 
     fn repair(&mut self) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Lines of shell that change a host's network and its device, and change them back. In the lab the network device is `eth0`.
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
 
 /// Where the connections are whose address is changed.
 pub(crate) const SECOND_ADDRESS: &str = "10.8.1.2";
@@ -18,12 +18,6 @@ pub(crate) fn impair(netem: &str) -> String {
 
 /// Ends what [`impair`] began.
 pub(crate) const REPAIR: &str = "tc qdisc del dev eth0 root";
-
-/// Takes the network device down for a while.
-pub(crate) fn link_down(time: Duration) -> String {
-    const SCRIPT: &str = "ip link set eth0 down; sleep SECONDS; ip link set eth0 up";
-    SCRIPT.replace("SECONDS", &time.as_secs().to_string())
-}
 
 /// Has another address on the network device, and waits until connections can be made over it.
 pub(crate) fn add_address(address: &str) -> String {

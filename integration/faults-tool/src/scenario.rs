@@ -60,8 +60,6 @@ pub(crate) enum Fault {
     Swallowed(Duration),
     /// As `Swallowed`, and both sides are told to stop, and so to close, when that has begun.
     SwallowedWhileClosing(Duration),
-    /// The network device of host b is down for a while.
-    LinkDown(Duration),
     /// The server's process is killed.
     ProcessKilled,
     /// The server's process is stopped for a while.
@@ -193,7 +191,6 @@ impl Fault {
             | Self::SwallowedWhileClosing(_)
             | Self::AddressChanged => true,
             Self::Nothing
-            | Self::LinkDown(_)
             | Self::ProcessKilled
             | Self::ProcessStopped(_)
             | Self::ProcessLeaves
@@ -251,7 +248,6 @@ impl fmt::Display for Fault {
             Self::SwallowedWhileClosing(time) => {
                 write!(f, "closed, wire cut for {} s", time.as_secs())
             }
-            Self::LinkDown(time) => write!(f, "b's link down for {} s", time.as_secs()),
             Self::ProcessKilled => f.write_str("server killed"),
             Self::ProcessStopped(time) => write!(f, "server stopped for {} s", time.as_secs()),
             Self::ProcessLeaves => f.write_str("server returns from main"),

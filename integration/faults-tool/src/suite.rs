@@ -45,7 +45,7 @@ pub(crate) fn list(choice: &Choice) -> Result<ExitCode> {
     for scenario in chosen(choice)? {
         let quick = if scenario.quick { "quick" } else { "" };
         println!(
-            "{:<24} {:<32} {:<36} {quick}",
+            "{:<24} {:<60} {:<52} {quick}",
             scenario.name,
             scenario.traffic(),
             scenario.fault.to_string()
@@ -107,19 +107,37 @@ pub(crate) fn run(choice: &Choice) -> Result<ExitCode> {
 }
 
 fn table(rows: &[Row]) {
-    println!(
-        "\n{:<24} {:<32} {:<36} {:<52} {:>7}  verdict",
-        "scenario", "traffic", "fault", "seen", "seconds"
-    );
-    for row in rows {
-        println!(
-            "{:<24} {:<32} {:<36} {:<52} {:>7.1}  {}",
-            row.scenario.name,
-            row.scenario.traffic(),
-            row.scenario.fault.to_string(),
-            row.seen,
-            row.seconds,
-            if row.passed { "ok" } else { "FAILED" }
-        );
+    let head = ["scenario", "traffic", "fault", "seen"].map(str::to_owned);
+    let lines = rows.iter().map(|row| {
+        let Row { scenario, seen, .. } = row;
+        let fault = scenario.fault.to_string();
+        let cells = [
+            scenario.name.to_owned(),
+            scenario.traffic(),
+            fault,
+            seen.clone(),
+        ];
+        let verdict = if row.passed { "ok" } else { "FAILED" };
+        (cells, format!("{:.1}", row.seconds), verdict)
+    });
+    let lines: Vec<_> = [(head, "seconds".to_owned(), "verdict")]
+        .into_iter()
+        .chain(lines)
+        .collect();
+    let widths: Vec<_> = (0..4)
+        .map(|at| {
+            lines
+                .iter()
+                .map(|(cells, ..)| cells[at].len())
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    println!();
+    for (cells, seconds, verdict) in lines {
+        for (cell, width) in cells.iter().zip(&widths) {
+            print!("{cell:<width$}  ");
+        }
+        println!("{seconds:>7}  {verdict}");
     }
 }

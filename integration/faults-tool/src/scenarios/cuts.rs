@@ -23,14 +23,12 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         short("cut-1s", Fault::Swallowed(seconds(1))).quick(),
         short("cut-3s", Fault::Swallowed(seconds(3))),
         short("cut-10s", Fault::Swallowed(seconds(10))),
-        short("link-down-2s", Fault::LinkDown(seconds(2))),
         short(
             "cut-while-closing",
             Fault::SwallowedWhileClosing(seconds(3)),
         ),
         long("long-cut", Fault::Swallowed(seconds(12))).quick(),
         long("long-cut-30s", Fault::Swallowed(seconds(30))),
-        long("long-link-down", Fault::LinkDown(seconds(12))),
         Scenario::new("long-cut-while-closing", &IDLE_AND_BUSY)
             .fault(Fault::SwallowedWhileClosing(seconds(15)), Expect::Honest)
             .config(watchful),

@@ -70,6 +70,10 @@ impl Conversation {
     }
 
     fn talk(&self, endpoint: &Endpoint) -> End {
+        if self.leaves() {
+            // Nothing comes before the server is told to stop.
+            self.is_flowing();
+        }
         let operations = match self.group.talk {
             Talk::Operations => match Operations::offer(endpoint) {
                 Ok(operations) => Some(operations),
