@@ -120,6 +120,11 @@ fn preloaded() -> Vec<Case> {
 
 fn bad_input() -> Vec<Case> {
     let ours = |options: &str| side(Who::Rust, options).ends(Ends::Badly);
+    // Ours, which tells of the connection's events.
+    let traced = |options: &str| {
+        let program = "RUST_LOG=rdmsg::rsocket=debug {programs}/rstream";
+        Side::new(Who::C, "env", &format!("{program} {options}")).ends(Ends::Badly)
+    };
     let case = |what, server, client| Case::new("rstream", what, CM, server, client);
     vec![
         case(
@@ -146,13 +151,13 @@ fn bad_input() -> Vec<Case> {
         ),
         case(
             "a client that is killed",
-            ours("").says("must be the same"),
-            side(Who::C, "-s {server}").killed_on(Cue::OfTheOther("64_lat")),
+            traced("").says("must be the same"),
+            side(Who::C, "-s {server}").killed_on(Cue::OfTheOther("ESTABLISHED")),
         ),
         case(
             "a server that is killed",
-            side(Who::C, "").killed_on(Cue::OfTheOther("64_lat")),
-            ours("-s {server}").says("must be the same"),
+            side(Who::C, "").killed_on(Cue::OfTheOther("ESTABLISHED")),
+            traced("-s {server}").says("must be the same"),
         ),
         Case::new(
             "rstream",
