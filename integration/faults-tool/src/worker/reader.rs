@@ -73,9 +73,6 @@ impl Reader<'_> {
         let checked = match (self.operations, completion) {
             (Some(_), Completion::Written(_)) => Ok(()),
             (Some(operations), Completion::Read(id)) => operations.check_read(*id),
-            (Some(operations), Completion::Fetched { id, value }) => {
-                operations.check_fetched(*id, *value)
-            }
             (_, other) => Err(format!("an unexpected completion: {other:?}")),
         };
         self.conversation.page.write(|book| book.succeeded += 1);
