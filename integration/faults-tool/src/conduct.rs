@@ -99,7 +99,12 @@ impl Conductor {
     fn bound(&self, scenario: &Scenario) -> Duration {
         let config = scenario.effective_config();
         let interval = config.keepalive_interval.unwrap_or_default();
-        interval + config.keepalive_timeout + SLACK.mul_f64(self.slowness)
+        let slack = match scenario.fault {
+            // Its device goes on without it, and what that still serves is a sign of life.
+            Fault::ProcessStopped(_) => 2 * SLACK,
+            _ => SLACK,
+        };
+        interval + config.keepalive_timeout + slack.mul_f64(self.slowness)
     }
 
     fn patience(&self) -> Duration {

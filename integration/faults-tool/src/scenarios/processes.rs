@@ -24,7 +24,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         .config(long_keepalive),
         scenario(
             "long-stopped-process",
-            Fault::ProcessStopped(seconds(12)),
+            Fault::ProcessStopped(seconds(20)),
             Expect::ServerLearnsAfterwards,
         )
         .quick(),

@@ -120,7 +120,7 @@ pub(crate) fn run(order: &Order) -> Result<ExitCode> {
         open: Mutex::default(),
     });
     warm_up(&lab)?;
-    let before = Health::now(&lab);
+    let before = count(&lab)?;
     listen_to_stdin(worker.news.clone());
     match order.listen {
         None => {
@@ -144,7 +144,7 @@ pub(crate) fn run(order: &Order) -> Result<ExitCode> {
     }
     // A device that was removed counts anew, if at all.
     let removed = worker.scenario.fault == Fault::DeviceRemoved && side == Side::Server;
-    if !removed && let Err(problem) = Health::now(&lab).compare(&before) {
+    if !removed && let Err(problem) = count(&lab)?.compare(&before) {
         say(&format!("problem {problem}"));
     }
     say("done");
@@ -172,6 +172,15 @@ fn warm_up(lab: &Lab) -> Result<()> {
     drop(listener);
     engine.shutdown();
     Ok(())
+}
+
+/// What there is when no connection is left. What librdmacm keeps on an opened device depends on what was done last, so that is always
+/// the same.
+fn count(lab: &Lab) -> Result<Health> {
+    let engine = Engine::new()?;
+    drop(Listener::bind_with(lab.at(0), &Config::default(), &engine)?);
+    engine.shutdown();
+    Ok(Health::now(lab))
 }
 
 /// Where to connect to: the first that is told.
