@@ -15,9 +15,11 @@ use crate::{
 ///
 /// # Locked memory
 ///
-/// A connection's receive and send buffers are locked memory, of which a process may have as much as `ulimit -l` says; root may have any amount.
-/// So many connections fit, beside the quarter that [`EngineLimits::pinned`](crate::EngineLimits::pinned) takes for reading messages
-/// above the eager size; what a device's driver locks for its queues comes on top and is little beside buffers of some KiB:
+/// A connection's receive and send buffers are locked memory, of which a process may have as much
+/// as `ulimit -l` says; root may have any amount. So many connections fit, beside the quarter that
+/// [`EngineLimits::pinned`](crate::EngineLimits::pinned) takes for reading messages above the eager
+/// size; what a device's driver locks for its queues comes on top and is little beside buffers of
+/// some KiB:
 ///
 /// | `receive_window`, `send_depth`, `eager_size` | bytes each | in 64 KiB | in 8 MiB (systemd's default) | in 64 MiB | in 1 GiB |
 /// |---|---|---|---|---|---|
@@ -27,8 +29,8 @@ use crate::{
 /// | 16, 16, 4 KiB | 233472 | 0 | 26 | 215 | 3449 |
 /// | 8, 8, 1 KiB | 45056 | 1 | 139 | 1117 | 17873 |
 ///
-/// With [`shared_receive`](Self::shared_receive) the receive buffers are those of all connections together, and the others are made when they
-/// are first needed.
+/// With [`shared_receive`](Self::shared_receive) the receive buffers are those of all connections
+/// together, and the others are made when they are first needed.
 ///
 /// Values that cannot work are refused with [`Error::InvalidConfig`] where the configuration is first used: by
 /// [`Listener::bind_with`](crate::Listener::bind_with) and [`Connector::connect`](crate::Connector::connect). Limits that only the
@@ -38,8 +40,9 @@ use crate::{
 pub struct Config {
     /// How many messages the peer may have sent that this side has not yet let go of: the receives kept posted for it.
     ///
-    /// A [`Message`](crate::Message) that is kept occupies one place. When all are taken the peer's `send` waits.
-    /// 1 to 8192, default 32. Costs `receive_window` × [`eager_size`](Self::eager_size) of locked memory a connection.
+    /// A [`Message`](crate::Message) that is kept occupies one place. When all are taken the peer's
+    /// `send` waits. 1 to 8192, default 32. Costs `receive_window` ×
+    /// [`eager_size`](Self::eager_size) of locked memory a connection.
     pub receive_window: u16,
 
     /// Share receive buffers with other connections: how many buffers there are for all of them. For servers with many connections of which
@@ -63,7 +66,8 @@ pub struct Config {
     /// The largest message in bytes that the peer sends right into a buffer that is posted for it. Longer ones are read by this side
     /// from the peer's memory: one exchange more, but no buffer waits for them.
     ///
-    /// 64 B to 1 MiB, default 16 KiB. See [`receive_window`](Self::receive_window) for what it costs.
+    /// 64 B to 1 MiB, default 16 KiB. See [`receive_window`](Self::receive_window) for what it
+    /// costs.
     pub eager_size: u32,
 
     /// The largest message in bytes that the peer may send to this side.
@@ -74,8 +78,9 @@ pub struct Config {
     /// How many bytes of messages above the eager size may be on their way to the peer, and as many again may have been received and not
     /// let go of. The peer's `send` waits when either is reached. A single message may be longer than this; then it is the only one.
     ///
-    /// 64 KiB to 1 TiB, default 64 MiB. What is received takes memory as it arrives, and is locked only while it is read; what is sent is locked until
-    /// it has arrived. What all connections may hold together is said by [`EngineLimits`](crate::EngineLimits).
+    /// 64 KiB to 1 TiB, default 64 MiB. What is received takes memory as it arrives, and is locked
+    /// only while it is read; what is sent is locked until it has arrived. What all connections may
+    /// hold together is said by [`EngineLimits`](crate::EngineLimits).
     pub large_memory: u64,
 
     /// How many bytes of memory are kept, each way, for the next messages above the eager size, since mapping it costs time, and
@@ -89,7 +94,8 @@ pub struct Config {
 
     /// How many messages and one-sided operations may be on their way from this side: the depth of the send ring.
     ///
-    /// 1 to 8192, default 16. Costs `send_depth` × [`eager_size`](Self::eager_size) of locked memory a connection.
+    /// 1 to 8192, default 16. Costs `send_depth` × [`eager_size`](Self::eager_size) of locked
+    /// memory a connection.
     pub send_depth: u16,
 
     /// Messages up to this many bytes, 16 bytes of header included, travel inside the work request itself.
@@ -149,11 +155,13 @@ pub struct Config {
     /// 10 ms to 10 min, default 3 s.
     pub keepalive_timeout: Duration,
 
-    /// How long a message above the eager size may stand still: its memory is memory that other connections wait for. When nothing of it has
-    /// come for this long, and half as long again at most, the connection ends with
-    /// [`CloseReason::ReadTimeout`](crate::CloseReason::ReadTimeout); when there was no memory for it for this long, with
-    /// [`CloseReason::OutOfMemory`](crate::CloseReason::OutOfMemory). A message that comes slowly is left alone, and so is one that waits
-    /// because the application holds others (see [`EngineLimits`](crate::EngineLimits)).
+    /// How long a message above the eager size may stand still: its memory is memory that other
+    /// connections wait for. When nothing of it has come for this long, and half as long again at
+    /// most, the connection ends with
+    /// [`CloseReason::ReadTimeout`](crate::CloseReason::ReadTimeout); when there was no memory for
+    /// it for this long, with [`CloseReason::OutOfMemory`](crate::CloseReason::OutOfMemory). A
+    /// message that comes slowly is left alone, and so is one that waits because the application
+    /// holds others (see [`EngineLimits`](crate::EngineLimits)).
     ///
     /// 100 ms to 1 h, default 30 s.
     pub read_timeout: Duration,

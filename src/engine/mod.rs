@@ -82,10 +82,11 @@ pub struct EngineStatistics {
     pub ended: u64,
     /// The sum of all connections' statistics; what is held is that of those that there are now.
     pub all: Statistics,
-    /// Bytes that are pinned for reading large messages, or set aside for it, now: by all engines that share the budget. See
-    /// [`EngineLimits::pinned`].
+    /// Bytes that are pinned for reading large messages, or set aside for it, now: by all engines
+    /// that share the budget. See [`EngineLimits::pinned`].
     pub pinned: u64,
-    /// Bytes of large messages that are being read or held by the application now, by the same engines. See [`EngineLimits::held`].
+    /// Bytes of large messages that are being read or held by the application now, by the same
+    /// engines. See [`EngineLimits::held`].
     pub held: u64,
 }
 
@@ -108,7 +109,8 @@ impl Engine {
         Self::start(Budget::shared())
     }
 
-    /// Starts an engine of its own whose connections have this much memory for the peers' large messages, and share it with no other engine's.
+    /// Starts an engine of its own whose connections have this much memory for the peers' large
+    /// messages, and share it with no other engine's.
     ///
     /// # Errors
     ///

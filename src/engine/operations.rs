@@ -142,8 +142,9 @@ impl Link {
         })
     }
 
-    /// Memory on which an operation works, and the part of it. On iWARP the peer's device writes what a read asks for, and learns the key of where
-    /// to: so the read has a registration of its own, with that right and for as long as it takes, unless the peer has the right anyway.
+    /// Memory on which an operation works, and the part of it. On iWARP the peer's device writes
+    /// what a read asks for, and learns the key of where to: so the read has a registration of its
+    /// own, with that right and for as long as it takes, unless the peer has the right anyway.
     fn target(
         &self,
         op: OneSided,

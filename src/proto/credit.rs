@@ -20,7 +20,8 @@
 //!   than that on their way of which it was not told.
 //! * **Ping: 1**, because there is no second before the first one's pong.
 //! * **Pong: 1**, because the peer sends its next ping after it has seen the pong to the one before.
-//! * **Close: 1**, **CloseAck: 1**, and **Abort or Failure: 1**, because each is sent once, and of the last two only one.
+//! * **Close: 1**, **CloseAck: 1**, and **Abort or Failure: 1**, because each is sent once, and of
+//!   the last two only one.
 
 use super::{account::Account, lending::LARGE_IN_FLIGHT, reason::Violation};
 

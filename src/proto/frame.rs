@@ -21,7 +21,8 @@ pub(crate) enum Kind {
     Abort = 6,
     /// The receiver's close has come, and what it sent before that has been read.
     CloseAck = 7,
-    /// The sender's library ends the connection at once, because it cannot go on; `arg` says why: see [`OUT_OF_RESOURCES`].
+    /// The sender's library ends the connection at once, because it cannot go on; `arg` says why:
+    /// see [`OUT_OF_RESOURCES`].
     Failure = 8,
     /// One large message of the application, which the receiver reads from where the payload, a [`Descriptor`], says. Takes a credit.
     Rendezvous = 16,
@@ -45,7 +46,8 @@ impl Kind {
     }
 }
 
-/// In a failure's `arg`: there was no memory for what the receiver of this frame sent, for long. There may be other codes one day.
+/// In a failure's `arg`: there was no memory for what the receiver of this frame sent, for long.
+/// There may be other codes one day.
 pub(crate) const OUT_OF_RESOURCES: u32 = 1;
 
 /// A frame's header. On the wire, little-endian: kind `u8`, flags `u8` = 0, reserved `u16` = 0, grant `u32`, len `u32`, arg `u32`.
@@ -56,8 +58,8 @@ pub(crate) struct Header {
     pub(crate) grant: u32,
     /// Bytes of payload behind the header.
     pub(crate) len: u32,
-    /// In an abort the application's code, in a failure the reason; in all others how many large messages of the receiver of this frame have been read, in
-    /// all, modulo 2³².
+    /// In an abort the application's code, in a failure the reason; in all others how many large
+    /// messages of the receiver of this frame have been read, in all, modulo 2³².
     pub(crate) arg: u32,
 }
 

@@ -13,9 +13,9 @@ use super::{
 
 /// The books of what has arrived.
 ///
-/// A large message is begun, which takes a place in memory and perhaps some time. Then it is read in pieces, for each of which memory is
-/// made ready first, and then delivered. Reads complete in the order in which they were posted, so large messages are done in the order in which
-/// they came.
+/// A large message is begun, which takes a place in memory and perhaps some time. Then it is read
+/// in pieces, for each of which memory is made ready first, and then delivered. Reads complete in
+/// the order in which they were posted, so large messages are done in the order in which they came.
 #[derive(Debug)]
 pub(super) struct Inbound {
     /// What waits to be delivered, oldest first. Empty unless a large message is in front.

@@ -65,11 +65,11 @@ pub(crate) enum Output {
     Repost(u32),
     /// Post this receive buffer again, and call `release`: its frame took credit, and nothing of it is kept.
     Release(u32),
-    /// Find a place in memory for a large message of the peer's, of this name and length, and report it with `handle_memory`. As long as there
-    /// is none, this may come again.
+    /// Find a place in memory for a large message of the peer's, of this name and length, and
+    /// report it with `handle_memory`. As long as there is none, this may come again.
     Begin { name: u32, len: u64 },
-    /// Make memory ready for this piece of it, and report it with `handle_prepared`: the read follows then. As long as there is none, this may
-    /// come again.
+    /// Make memory ready for this piece of it, and report it with `handle_prepared`: the read
+    /// follows then. As long as there is none, this may come again.
     Prepare { name: u32, offset: u64, len: u64 },
     /// Post a read of a piece of a large message of the peer's. Its completion is to be reported with `handle_read`.
     Read(Read),

@@ -120,8 +120,8 @@ pub enum CloseReason {
     NotRdmsg,
     /// The peer is an rsocket: [`rsocket`](crate::rsocket) speaks to it.
     PeerIsRsocket,
-    /// The peer has not what is needed: memory that it may lock, or shared receives, for another connection; or, for long, memory for a
-    /// message above the eager size. It may later.
+    /// The peer has not what is needed: memory that it may lock, or shared receives, for another
+    /// connection; or, for long, memory for a message above the eager size. It may later.
     PeerOutOfResources,
     /// The peer's library could not go on, for a reason of which this version knows only the code.
     PeerFailed(u32),
@@ -147,8 +147,8 @@ pub enum CloseReason {
     TimedOut(Phase),
     /// The peer gave no sign of life for longer than the configuration allows.
     KeepaliveTimeout,
-    /// The peer announced a message above the eager size, and nothing of it could be read for longer than
-    /// [`Config::read_timeout`](crate::Config::read_timeout).
+    /// The peer announced a message above the eager size, and nothing of it could be read for
+    /// longer than [`Config::read_timeout`](crate::Config::read_timeout).
     ReadTimeout,
     /// The peer closed the connection, and everything that it sent has been delivered.
     ///
@@ -168,8 +168,9 @@ pub enum CloseReason {
     LocallyClosed,
     /// This side aborted the connection.
     LocallyAborted,
-    /// For longer than [`Config::read_timeout`](crate::Config::read_timeout) there was no memory for a message above the eager size that the
-    /// peer announced: most often the process may not lock as much.
+    /// For longer than [`Config::read_timeout`](crate::Config::read_timeout) there was no memory
+    /// for a message above the eager size that the peer announced: most often the process may not
+    /// lock as much.
     OutOfMemory(OsError),
     /// A call into the system failed.
     Os(OsError),

@@ -28,7 +28,8 @@ impl Mapping {
         Self::with(len, 0)
     }
 
-    /// As [`new`](Self::new), for memory of which perhaps little will be used: the system sets nothing aside for it.
+    /// As [`new`](Self::new), for memory of which perhaps little will be used: the system sets
+    /// nothing aside for it.
     pub(crate) fn reserve(len: usize) -> Result<Self, OsError> {
         Self::with(len, libc::MAP_NORESERVE)
     }

@@ -105,9 +105,11 @@ impl MemoryRegion {
         // SAFETY: the part lies inside of the region.
         let start = unsafe { self.inner.start.add(part.start) };
         let (pd, reach) = (self.pd(), self.inner.reach - part.start);
-        // SAFETY: the region keeps the bytes, and is kept below until they are deregistered. As it does, the new one gives out no reference to them.
+        // SAFETY: the region keeps the bytes, and is kept below until they are deregistered. As it
+        // does, the new one gives out no reference to them.
         let raw = unsafe { register(pd, start, len, access) }?;
-        // SAFETY: registered just now, and the bytes are the region's, which accesses them as `SharedBytes`.
+        // SAFETY: registered just now, and the bytes are the region's, which accesses them as
+        // `SharedBytes`.
         Ok(unsafe { Self::from_raw(raw, pd, start, len, reach, None, Some(self.clone())) })
     }
 

@@ -103,7 +103,8 @@ impl Connection {
         self.finish();
     }
 
-    /// Ends the connection without waiting for anything but, for a moment, the notice to the peer. Nothing is said twice.
+    /// Ends the connection without waiting for anything but, for a moment, the notice to the peer.
+    /// Nothing is said twice.
     pub(super) fn say_and_leave(
         &mut self,
         reason: CloseReason,

@@ -1,6 +1,7 @@
-//! A connection is tested against another one: [`pair`] puts two of them on a simulated wire and a simulated connection manager,
-//! [`establishing`], [`transferring`], [`large`], [`living`], [`memory`], [`ending`] and [`hostile`] play named scenes on it, [`random`] plays anything, and [`table`] looks at
-//! each event in each state.
+//! A connection is tested against another one: [`pair`] puts two of them on a simulated wire and a
+//! simulated connection manager, [`establishing`], [`transferring`], [`large`], [`living`],
+//! [`memory`], [`ending`] and [`hostile`] play named scenes on it, [`random`] plays anything, and
+//! [`table`] looks at each event in each state.
 
 mod ending;
 mod establishing;
