@@ -17,6 +17,7 @@ enum Verdict {
     Pong,
     Close,
     Abort(u32),
+    Failure(u32),
 }
 
 fn read(frame: &[u8]) -> Verdict {
@@ -27,7 +28,7 @@ fn read(frame: &[u8]) -> Verdict {
         return Verdict::Violation("frame length");
     }
     let (kind, payload) = (frame[0], frame.len() - 16);
-    if !matches!(kind, 1..=7 | 16) {
+    if !matches!(kind, 1..=8 | 16) {
         return Verdict::Violation("kind");
     }
     if frame[1] != 0 {
@@ -55,7 +56,7 @@ fn read(frame: &[u8]) -> Verdict {
     if word(4) != ours.window.into() {
         return Verdict::Violation("grant");
     }
-    if kind != 6 && word(12) != 0 {
+    if !matches!(kind, 6 | 8) && word(12) != 0 {
         return Verdict::Violation("arg");
     }
     match kind {
@@ -66,6 +67,7 @@ fn read(frame: &[u8]) -> Verdict {
         4 | 7 => Verdict::Violation("kind"),
         5 => Verdict::Close,
         6 => Verdict::Abort(word(12)),
+        8 => Verdict::Failure(word(12)),
         _ if long(24) > ours.max_message => Verdict::Violation("descriptor len"),
         _ => Verdict::Large {
             addr: long(16),
@@ -93,6 +95,7 @@ pub fn one_frame(frame: &[u8]) {
     conn.handle_recv(3, frame, now);
     let mut seen = Vec::new();
     let (mut reposted, mut said) = (0, Vec::new());
+    let (mut announced, mut asked) = (0, 0);
     while let Some(output) = conn.poll_output() {
         match output {
             Output::Event(Event::Arrived(Arrival::Message {
@@ -104,12 +107,17 @@ pub fn one_frame(frame: &[u8]) {
                 seen.push(Verdict::Message(len));
             }
             Output::Read(read) => {
-                assert_eq!(read.offset, 0);
-                seen.push(Verdict::Large {
-                    addr: read.remote_addr,
-                    len: read.len,
-                    rkey: read.rkey,
-                });
+                // Piece by piece, and no byte that was not announced.
+                assert_eq!(read.offset, asked);
+                asked += read.len;
+                assert!(read.len > 0 && asked <= announced);
+                if read.offset == 0 {
+                    seen.push(Verdict::Large {
+                        addr: read.remote_addr,
+                        len: announced,
+                        rkey: read.rkey,
+                    });
+                }
             }
             Output::Repost(buffer) => {
                 assert_eq!(buffer, 3);
@@ -120,7 +128,10 @@ pub fn one_frame(frame: &[u8]) {
                 reposted += 1;
                 conn.release();
             }
-            Output::Begin { name, .. } => conn.handle_memory(name, now),
+            Output::Begin { name, len } => {
+                announced = len;
+                conn.handle_memory(name, now);
+            }
             Output::Prepare { len, .. } => conn.handle_prepared(len, now),
             Output::Post(transmit) => said.push(transmit.header[0]),
             Output::Cm(_) | Output::PostDrainMarkers | Output::Timer => {}
@@ -132,6 +143,8 @@ pub fn one_frame(frame: &[u8]) {
             Some(Verdict::Violation(violation.field()))
         }
         Some(CloseReason::PeerAborted(code)) => Some(Verdict::Abort(*code)),
+        Some(CloseReason::PeerOutOfResources) => Some(Verdict::Failure(1)),
+        Some(CloseReason::PeerFailed(code)) => Some(Verdict::Failure(*code)),
         Some(CloseReason::PeerClosed) => Some(Verdict::Close),
         Some(other) => panic!("{other:?}"),
         None if said == [4] => Some(Verdict::Pong),
@@ -150,7 +163,7 @@ pub fn one_frame(frame: &[u8]) {
         Verdict::Large { .. } | Verdict::Nothing | Verdict::Pong | Verdict::Close => {
             assert_eq!(reposted, 1);
         }
-        Verdict::Violation(_) | Verdict::Abort(_) => assert!(reposted <= 1),
+        Verdict::Violation(_) | Verdict::Abort(_) | Verdict::Failure(_) => assert!(reposted <= 1),
     }
     assert_eq!(seen, [expected]);
 }
