@@ -21,7 +21,10 @@ enum Inner {
         buffer: u32,
     },
     /// In a buffer of its own.
-    Large { landing: Landing, link: Arc<Link> },
+    Large {
+        landing: Box<Landing>,
+        link: Arc<Link>,
+    },
 }
 
 impl Message {
@@ -35,7 +38,7 @@ impl Message {
         }
     }
 
-    pub(crate) fn large(link: Arc<Link>, landing: Landing) -> Self {
+    pub(crate) fn large(link: Arc<Link>, landing: Box<Landing>) -> Self {
         Self {
             inner: Some(Inner::Large { landing, link }),
         }

@@ -102,7 +102,7 @@ impl Landings {
 
     /// A place for a message of `len` bytes. `None`: the process has no room for it, and will tell
     /// when it has.
-    pub(super) fn place(self: &Arc<Self>, len: usize) -> Result<Option<Landing>, OsError> {
+    pub(super) fn place(self: &Arc<Self>, len: usize) -> Result<Option<Box<Landing>>, OsError> {
         // Short messages take whole pages as well.
         let pages = len.checked_next_multiple_of(4096).unwrap_or(len);
         let Some(held) = self.customer.hold(pages as u64) else {
@@ -126,12 +126,13 @@ impl Landings {
                 }
             }
         };
-        Ok(Some(Landing {
+        // In a box: a channel has a place for each message that may come.
+        Ok(Some(Box::new(Landing {
             memory: Some(memory),
             len,
             landings: Arc::clone(self),
             _held: held,
-        }))
+        })))
     }
 
     /// The system had no memory: tells when others have given some back.

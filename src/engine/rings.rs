@@ -159,7 +159,7 @@ pub(super) struct Books {
     /// By slot of the send ring.
     pub(super) in_flight: InFlight,
     /// The peer's large messages that are being read: their names, and where they are read to. Oldest first.
-    pub(super) pulls: VecDeque<(u32, Landing)>,
+    pub(super) pulls: VecDeque<(u32, Box<Landing>)>,
     /// Large messages that the peer has not taken yet, oldest first: what it may read.
     pub(super) lent: VecDeque<Lent>,
     /// Messages of which the application is to be told.
@@ -172,7 +172,7 @@ impl Books {
         let mut pulls = self.pulls.iter_mut();
         pulls
             .find(|(pull, _)| *pull == name)
-            .map(|(_, landing)| landing)
+            .map(|(_, landing)| &mut **landing)
     }
 
     /// How many completions the application is still to be told.

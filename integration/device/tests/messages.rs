@@ -251,13 +251,14 @@ fn what_was_sent_before_a_close_arrives() {
     let _watchdog = Watchdog::new("what_was_sent_before_a_close_arrives", 120);
     for _ in 0..20 {
         let (client, server) = pair();
-        for i in 0..50_u8 {
-            client.send(&[i]).unwrap();
+        let window = Config::default().receive_window;
+        for i in 0..window {
+            client.send(&i.to_le_bytes()).unwrap();
         }
         // Nobody reads yet, and the close succeeds all the same: it is the device that takes the messages.
         client.close().unwrap();
-        for i in 0..50_u8 {
-            assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), [i]);
+        for i in 0..window {
+            assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), i.to_le_bytes());
         }
         assert_eq!(
             reason(server.recv_timeout(PATIENCE)),
