@@ -1,7 +1,8 @@
 //! Says what is missing to build the bindings, all of it at once.
 //!
-//! It is the build script of rdma-sys that needs it, and stops at the first thing that it does not find. This one needs nothing itself, so it
-//! is compiled and done long before that one's generator is: where something is missing, its word comes first.
+//! It is the build script of rdma-sys that needs it, and stops at the first thing that it does not
+//! find. This one needs nothing itself, so it is compiled and done long before that one's generator
+//! is: where something is missing, its word comes first.
 
 use std::{
     env, fs,

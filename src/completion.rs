@@ -9,10 +9,11 @@ use crate::{CloseReason, Message};
 pub enum Completion {
     /// A message arrived.
     Received(Message),
-    /// A message sent with this id has arrived: the peer's device acknowledged it, or, if it was above the eager size, the
-    /// peer's library has read it; and the peer's library has read every message above the eager size that was sent before it, behind
-    /// which it would have to wait there. They come in the order of sending. Whether the peer's application looks at the message
-    /// is another matter.
+    /// A message sent with this id has arrived: the peer's device acknowledged it, or, if it was
+    /// above the eager size, the peer's library has read it; and the peer's library has read every
+    /// message above the eager size that was sent before it, behind which it would have to wait
+    /// there. They come in the order of sending. Whether the peer's application looks at the
+    /// message is another matter.
     Sent(u64),
     /// A one-sided [`read`](crate::Endpoint::read) is done: the bytes are in the region.
     Read(u64),

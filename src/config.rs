@@ -82,13 +82,15 @@ pub struct Config {
     /// hold together is said by [`EngineLimits`](crate::EngineLimits).
     pub large_memory: u64,
 
-    /// How many bytes of memory are kept, each way, for the next messages above the eager size, since mapping it costs time, and
-    /// registering it: what messages were received into stays registered. Only memory that this crate allocated itself is kept, so
-    /// what is kept can never stand for memory that was unmapped since.
+    /// How many bytes of memory are kept, each way, for the next messages above the eager size,
+    /// since mapping it costs time, and registering it: what messages were received into stays
+    /// registered. Only memory that this crate allocated itself is kept, so what is kept can never
+    /// stand for memory that was unmapped since.
     ///
-    /// 0 to 1 TiB, default 16 MiB. From the first such message on until the connection ends; what is kept for receiving is locked. For
-    /// receiving, all connections together keep no more than half of [`EngineLimits::pinned`](crate::EngineLimits::pinned), and on iWARP
-    /// devices, where a peer could write to what stays registered, nothing.
+    /// 0 to 1 TiB, default 16 MiB. From the first such message on until the connection ends; what
+    /// is kept for receiving is locked. For receiving, all connections together keep no more than
+    /// half of [`EngineLimits::pinned`](crate::EngineLimits::pinned), and on iWARP devices, where a
+    /// peer could write to what stays registered, nothing.
     pub registration_cache: u64,
 
     /// How many messages and one-sided operations may be on their way from this side: the depth of the send ring.
@@ -128,8 +130,8 @@ pub struct Config {
     /// Default `false`: each of these ends the connect at once.
     pub retry_refused: bool,
 
-    /// The bound on the exchange that closes a connection; afterwards it is torn down and what was not delivered is lost. A process that ends
-    /// waits for its connections to close, within this.
+    /// The bound on the exchange that closes a connection; afterwards it is torn down and what was
+    /// not delivered is lost. A process that ends waits for its connections to close, within this.
     ///
     /// 0 to 10 min, default 5 s.
     pub close_timeout: Duration,
@@ -141,9 +143,9 @@ pub struct Config {
     /// A peer that is gone is reported within `keepalive_interval` +
     /// [`keepalive_timeout`](Self::keepalive_timeout) after its last sign of life, on an idle
     /// connection as on a busy one. A sign of life is anything that arrives, bytes of this side's
-    /// that the peer's device has acknowledged, and any of these on another connection with the same
-    /// [`Engine`](crate::Engine) of the peer's: on a slow link a probe may wait behind their bytes.
-    /// A side that is too busy to look in time gives the peer the time that it lost itself.
+    /// that the peer's device has acknowledged, and any of these on another connection with the
+    /// same [`Engine`](crate::Engine) of the peer's: on a slow link a probe may wait behind their
+    /// bytes. A side that is too busy to look in time gives the peer the time that it lost itself.
     ///
     /// 10 ms to 1 h, default 2 s.
     pub keepalive_interval: Option<Duration>,
@@ -190,10 +192,11 @@ pub struct Config {
     /// 1 to 65535, default 128.
     pub backlog: u16,
 
-    /// Have a listener on one address bind itself again when it lost its RDMA device or its address: it tries after 100 ms first, then
-    /// less and less often, up to every 2 s, until it succeeds or is dropped, and shows nothing of it but
-    /// in the log. Connections end all the same. A listener on all addresses (`0.0.0.0`, `[::]`) needs none of it: it takes requests on whatever
-    /// devices there are.
+    /// Have a listener on one address bind itself again when it lost its RDMA device or its
+    /// address: it tries after 100 ms first, then less and less often, up to every 2 s, until it
+    /// succeeds or is dropped, and shows nothing of it but in the log. Connections end all the
+    /// same. A listener on all addresses (`0.0.0.0`, `[::]`) needs none of it: it takes requests on
+    /// whatever devices there are.
     ///
     /// Default `false`: the listener ends with [`Error::ListenerEnded`].
     pub rebind: bool,

@@ -23,9 +23,10 @@ use crate::{
 
 /// An established connection that carries whole messages in both directions, in order.
 ///
-/// Clones are handles of the same connection and may be used by different threads at once. When the last one is dropped the
-/// connection is closed in the background, as by [`Endpoint::close`]. A process that ends normally waits for that, and closes what is still open: see
-/// [the crate's documentation](crate#when-the-process-ends).
+/// Clones are handles of the same connection and may be used by different threads at once. When the
+/// last one is dropped the connection is closed in the background, as by [`Endpoint::close`]. A
+/// process that ends normally waits for that, and closes what is still open: see [the crate's
+/// documentation](crate#when-the-process-ends).
 ///
 /// ```no_run
 /// # fn main() -> Result<(), rdmsg::Error> {
@@ -125,9 +126,10 @@ impl Endpoint {
         self.send_until(&mut Outgoing::new(parts, None), &Deadline::never())
     }
 
-    /// As [`send`](Self::send), and [`Completion::Sent`] with this `id` tells when the message has arrived, with all that were sent before
-    /// it, or [`Completion::Failed`] that this is not known. It comes in the order of sending: not before the peer's library has read
-    /// every message above the eager size that was sent before this one.
+    /// As [`send`](Self::send), and [`Completion::Sent`] with this `id` tells when the message has
+    /// arrived, with all that were sent before it, or [`Completion::Failed`] that this is not
+    /// known. It comes in the order of sending: not before the peer's library has read every
+    /// message above the eager size that was sent before this one.
     ///
     /// # Errors
     ///
@@ -375,25 +377,31 @@ impl Endpoint {
         &self.inner.completions
     }
 
-    /// A file descriptor for event loops: `epoll`, `poll`, mio, polling, or tokio's `AsyncFd` over a
-    /// [`try_clone_to_owned`](BorrowedFd::try_clone_to_owned). There is one for each [`Interest`], made when it is first asked for.
-    /// Whichever it is, register it for *reading*, and never read or write it.
+    /// A file descriptor for event loops: `epoll`, `poll`, mio, polling, or tokio's `AsyncFd` over
+    /// a [`try_clone_to_owned`](BorrowedFd::try_clone_to_owned). There is one for each
+    /// [`Interest`], made when it is first asked for. Whichever it is, register it for *reading*,
+    /// and never read or write it.
     ///
-    /// * [`Interest::Readable`]: while [`try_next`](Self::try_next) has something to return: a message, another completion, or the connection's
-    ///   end, and that for good. Programs that ask for no other completions may call [`try_recv`](Self::try_recv) instead.
-    /// * [`Interest::Writable`]: from the beginning until a [`try_send`](Self::try_send) is refused as [full](TrySendError::Full), again from
-    ///   when there is room until the next one is refused, and for good from the end on. It is readable nearly all the time,
-    ///   so a level-triggered loop watches it only while it has something to send, as with a socket.
+    /// * [`Interest::Readable`]: while [`try_next`](Self::try_next) has something to return: a
+    ///   message, another completion, or the connection's end, and that for good. Programs that ask
+    ///   for no other completions may call [`try_recv`](Self::try_recv) instead.
+    /// * [`Interest::Writable`]: from the beginning until a [`try_send`](Self::try_send) is refused
+    ///   as [full](TrySendError::Full), again from when there is room until the next one is
+    ///   refused, and for good from the end on. It is readable nearly all the time, so a
+    ///   level-triggered loop watches it only while it has something to send, as with a socket.
     ///
-    /// Both are for level-triggered loops, and for edge-triggered ones: each arrival, and each time that there is room for a send that was
-    /// refused, is a new edge. An edge-triggered loop calls `try_next` or `try_recv` until there is nothing, and `try_send` until it is refused or
-    /// there is nothing to send, before it waits. With `AsyncFd` have one for each interest; nothing and full are
-    /// what `try_io` is told as [`WouldBlock`](std::io::ErrorKind::WouldBlock).
+    /// Both are for level-triggered loops, and for edge-triggered ones: each arrival, and each time
+    /// that there is room for a send that was refused, is a new edge. An edge-triggered loop calls
+    /// `try_next` or `try_recv` until there is nothing, and `try_send` until it is refused or there
+    /// is nothing to send, before it waits. With `AsyncFd` have one for each interest; nothing and
+    /// full are what `try_io` is told as [`WouldBlock`](std::io::ErrorKind::WouldBlock).
     ///
-    /// Handles that are clones have these fds between them. They are closed with the connection's last handle and message.
+    /// Handles that are clones have these fds between them. They are closed with the connection's
+    /// last handle and message.
     ///
-    /// What is taken from [`completions`](Self::completions) is not seen here at once: the fd may stay readable until the next
-    /// `try_next` or `try_recv`. Once an fd was asked for, the engine's thread polls this connection at all times, so that the fd is never late.
+    /// What is taken from [`completions`](Self::completions) is not seen here at once: the fd may
+    /// stay readable until the next `try_next` or `try_recv`. Once an fd was asked for, the
+    /// engine's thread polls this connection at all times, so that the fd is never late.
     ///
     /// # Errors
     ///
@@ -409,8 +417,9 @@ impl Endpoint {
 
     /// Closes the connection and waits until that is done, at most [`close_timeout`](crate::Config::close_timeout) and some.
     ///
-    /// Sends of other threads fail from now on. What was sent before is delivered, the peer is told, and its answer awaited. The
-    /// peer receives all messages, then [`CloseReason::PeerClosed`]. Messages that arrived here can still be received.
+    /// Sends of other threads fail from now on. What was sent before is delivered, the peer is
+    /// told, and its answer awaited. The peer receives all messages, then
+    /// [`CloseReason::PeerClosed`]. Messages that arrived here can still be received.
     ///
     /// `Ok` says that everything is with the peer's library and that the peer has answered. Whether its application reads it is the
     /// application's to say: one that drops its endpoint with messages unread drops those.

@@ -227,7 +227,8 @@ impl Error {
         }
     }
 
-    /// The error of an `address` that was bound, though to no device, if nobody could ever connect to it.
+    /// The error of an `address` that was bound, though to no device, if nobody could ever connect
+    /// to it.
     pub(crate) fn from_bound_to_none(address: SocketAddr) -> Result<(), Self> {
         let error = OsError::new("rdma_bind_addr", libc::ENODEV);
         if !address.ip().is_unspecified() {
@@ -286,7 +287,8 @@ impl fmt::Debug for Error {
     }
 }
 
-/// Where a connection was not established for a reason that is this machine's own: the call that failed, or the event.
+/// Where a connection was not established for a reason that is this machine's own: the call that
+/// failed, or the event.
 fn before_anything_was_sent(reason: &CloseReason) -> Option<OsError> {
     let event = |call, status: &CmStatus| Some(OsError::new(call, -status.raw()));
     match reason {
@@ -301,7 +303,8 @@ fn is_loopback(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
 
-/// Whether what is in the way of listening on all addresses is a listener on one of them, for which the kernel has no word of its own.
+/// Whether what is in the way of listening on all addresses is a listener on one of them, for which
+/// the kernel has no word of its own.
 fn is_taken_elsewhere(address: &SocketAddr, error: &OsError) -> bool {
     error.errno == libc::EADDRNOTAVAIL && address.ip().is_unspecified()
 }

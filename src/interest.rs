@@ -1,4 +1,5 @@
-/// What an event loop waits for on an [`Endpoint`](crate::Endpoint): see [`event_fd`](crate::Endpoint::event_fd).
+/// What an event loop waits for on an [`Endpoint`](crate::Endpoint): see
+/// [`event_fd`](crate::Endpoint::event_fd).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Interest {

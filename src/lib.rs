@@ -70,8 +70,9 @@
 //! # }
 //! ```
 //!
-//! Programs with an event loop of their own register the [`event_fd`](Endpoint::event_fd)s of each endpoint, one for each [`Interest`], and
-//! the one of each [listener](Listener::event_fd), and call [`try_recv`](Endpoint::try_recv), [`try_send`](Endpoint::try_send) and
+//! Programs with an event loop of their own register the [`event_fd`](Endpoint::event_fd)s of each
+//! endpoint, one for each [`Interest`], and the one of each [listener](Listener::event_fd), and
+//! call [`try_recv`](Endpoint::try_recv), [`try_send`](Endpoint::try_send) and
 //! [`try_accept`](Listener::try_accept) when it is readable:
 //!
 //! ```no_run
@@ -121,10 +122,12 @@
 //!
 //! # Large messages
 //!
-//! Messages up to the [eager size](Config::eager_size) go right into a buffer that waits for them. A longer one stays in memory of its
-//! sender until the receiver's library has read it, which costs one exchange more, but no buffer has to wait for it: the limit is
-//! [`Config::max_message`], 1 GiB by default. The peer can read exactly the message's bytes, and nothing any more once it has taken them. The order of messages is kept across both kinds, and how much memory they take on either side is
-//! bounded by [`Config::large_memory`].
+//! Messages up to the [eager size](Config::eager_size) go right into a buffer that waits for them.
+//! A longer one stays in memory of its sender until the receiver's library has read it, which costs
+//! one exchange more, but no buffer has to wait for it: the limit is [`Config::max_message`], 1 GiB
+//! by default. The peer can read exactly the message's bytes, and nothing any more once it has
+//! taken them. The order of messages is kept across both kinds, and how much memory they take on
+//! either side is bounded by [`Config::large_memory`].
 //!
 //! Whoever fills a buffer anyway can fill memory of the connection's and save the copy:
 //!
@@ -140,9 +143,11 @@
 //!
 //! # Knowing what arrived
 //!
-//! `send` returns when a message is on its way. Three things tell that it has arrived: [`Endpoint::flush`] waits for all that was sent so far;
-//! [`Endpoint::send_with_id`] gives it an id that comes back as [`Completion::Sent`], in the order of sending; and a [`close`](Endpoint::close) that succeeds vouches
-//! for everything. All of them speak of the peer's library. What its application makes of a message only an answer can tell.
+//! `send` returns when a message is on its way. Three things tell that it has arrived:
+//! [`Endpoint::flush`] waits for all that was sent so far; [`Endpoint::send_with_id`] gives it an
+//! id that comes back as [`Completion::Sent`], in the order of sending; and a
+//! [`close`](Endpoint::close) that succeeds vouches for everything. All of them speak of the peer's
+//! library. What its application makes of a message only an answer can tell.
 //!
 //! Each id comes back exactly once, as a success or as [`Completion::Failed`]. Completions of all kinds are taken with [`Endpoint::next`] or from
 //! [`Endpoint::completions`].
@@ -189,26 +194,32 @@
 //! it sent before still arrives. Programs that say "I am done" and go on receiving say so in a message. However a connection ends, each side learns it once, after all messages, with the first cause:
 //! [`CloseReason`]. A peer that vanishes is noticed by a failing send, or by [keepalive](Config::keepalive_interval) where nothing is sent.
 //!
-//! A device that is removed ends the connections and listeners on it, and may come back under its own name or another: nothing of a process that was told
-//! of it keeps the device. A listener on all addresses goes on with whatever devices there are; one on a single address ends, or binds itself
-//! again ([`Config::rebind`]). Connecting again is the application's affair. What an application still holds delays the
-//! removal, as long as the driver waits for its users: messages that were received, buffers and regions are the device's as well. And a device that was used, but
-//! on which there is neither a connection nor a listener on its address when it is removed, is let go of only when the process
-//! connects or listens again while there is another.
+//! A device that is removed ends the connections and listeners on it, and may come back under its
+//! own name or another: nothing of a process that was told of it keeps the device. A listener on
+//! all addresses goes on with whatever devices there are; one on a single address ends, or binds
+//! itself again ([`Config::rebind`]). Connecting again is the application's affair. What an
+//! application still holds delays the removal, as long as the driver waits for its users: messages
+//! that were received, buffers and regions are the device's as well. And a device that was used,
+//! but on which there is neither a connection nor a listener on its address when it is removed, is
+//! let go of only when the process connects or listens again while there is another.
 //!
 //! # When the process ends
 //!
-//! A return from `main`, and `exit(3)` (`std::process::exit`), first close what is open, as [`Engine::shutdown`] does, and wait for that. So
-//! what was sent arrives, whether its endpoint was dropped before or is still there. The wait is over when all connections of all engines
-//! have ended, and after the longest of their [`close_timeout`](Config::close_timeout)s and two seconds at the latest; a process without
-//! connections does not wait. Meanwhile listeners stop, and threads that use endpoints see them end. What is given up is logged at the level
-//! `warn`, as it is when an endpoint that was dropped could not deliver everything. A program that wants to know for itself calls
-//! [`close`](Endpoint::close).
+//! A return from `main`, and `exit(3)` (`std::process::exit`), first close what is open, as
+//! [`Engine::shutdown`] does, and wait for that. So what was sent arrives, whether its endpoint was
+//! dropped before or is still there. The wait is over when all connections of all engines have
+//! ended, and after the longest of their [`close_timeout`](Config::close_timeout)s and two seconds
+//! at the latest; a process without connections does not wait. Meanwhile listeners stop, and
+//! threads that use endpoints see them end. What is given up is logged at the level `warn`, as it
+//! is when an endpoint that was dropped could not deliver everything. A program that wants to know
+//! for itself calls [`close`](Endpoint::close).
 //!
-//! `abort` (and with it a panic where panics abort), `_exit` and signals that kill end the process at once: what is on its way then may be lost, and
-//! the peer sees [`CloseReason::PeerDisconnected`]. A program that is ended by a signal, SIGTERM or SIGINT for instance, handles it and returns from
-//! `main`; `exit` in the handler itself is not safe. A forked child has none of these threads: it closes nothing, and does not
-//! wait. Where it is an engine's own thread that ends the process, in a logger for instance, nobody waits for that engine.
+//! `abort` (and with it a panic where panics abort), `_exit` and signals that kill end the process
+//! at once: what is on its way then may be lost, and the peer sees
+//! [`CloseReason::PeerDisconnected`]. A program that is ended by a signal, SIGTERM or SIGINT for
+//! instance, handles it and returns from `main`; `exit` in the handler itself is not safe. A forked
+//! child has none of these threads: it closes nothing, and does not wait. Where it is an engine's
+//! own thread that ends the process, in a logger for instance, nobody waits for that engine.
 //!
 //! # Below
 //!

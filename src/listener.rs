@@ -203,7 +203,8 @@ impl Listener {
         self.backlog.end().cloned().unwrap_or(Error::EngineShutDown)
     }
 
-    /// The connections as they are accepted, until the listener can go on no longer: the error that says so comes once, as the last item.
+    /// The connections as they are accepted, until the listener can go on no longer: the error that
+    /// says so comes once, as the last item.
     pub fn incoming(&self) -> impl FusedIterator<Item = Result<Endpoint, Error>> + '_ {
         let mut ended = false;
         iter::from_fn(move || {
@@ -233,10 +234,11 @@ impl Listener {
         request
     }
 
-    /// A file descriptor for event loops, as [`Endpoint::event_fd`]: readable while [`try_accept`](Self::try_accept) has something to
-    /// do or to return: a request, an established connection, or the listener's end, and that for good. Register it for reading, never
-    /// read it, and after an event call `try_accept` until it returns `None`. It is for level-triggered loops, and for edge-triggered
-    /// ones: whatever comes is a new edge.
+    /// A file descriptor for event loops, as [`Endpoint::event_fd`]: readable while
+    /// [`try_accept`](Self::try_accept) has something to do or to return: a request, an established
+    /// connection, or the listener's end, and that for good. Register it for reading, never read
+    /// it, and after an event call `try_accept` until it returns `None`. It is for level-triggered
+    /// loops, and for edge-triggered ones: whatever comes is a new edge.
     ///
     /// Programs that look at requests before they accept them call [`try_request`](Self::try_request) instead. What is taken from
     /// [`requests`](Self::requests) is not seen here at once: the fd may stay readable until the next `try_accept` or `try_request`.

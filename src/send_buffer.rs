@@ -5,13 +5,16 @@ use std::{
 
 use crate::engine::SendMemory;
 
-/// Memory to be filled and sent as one message without a copy: made by [`Endpoint::buffer`](crate::Endpoint::buffer), sent by
+/// Memory to be filled and sent as one message without a copy: made by
+/// [`Endpoint::buffer`](crate::Endpoint::buffer), sent by
 /// [`Endpoint::send_owned`](crate::Endpoint::send_owned).
 ///
-/// It dereferences to its bytes, which at first are anything, for instance what an earlier message left. Nobody else can read them before they are
-/// sent, nor those that [`truncate`](Self::truncate) cut off. Dropping it gives the memory back to the
-/// connection, which keeps it for the next one within [`Config::registration_cache`](crate::Config::registration_cache). It belongs to the
-/// connection that made it and can be sent there only.
+/// It dereferences to its bytes, which at first are anything, for instance what an earlier message
+/// left. Nobody else can read them before they are sent, nor those that
+/// [`truncate`](Self::truncate) cut off. Dropping it gives the memory back to the connection, which
+/// keeps it for the next one within
+/// [`Config::registration_cache`](crate::Config::registration_cache). It belongs to the connection
+/// that made it and can be sent there only.
 pub struct SendBuffer {
     pub(crate) memory: SendMemory,
 }

@@ -2,12 +2,14 @@
 
 //! The devices as librdmacm has them, and how a device that was removed is let go of.
 //!
-//! librdmacm opens a device when it is first needed and counts who uses it: ids, and lists of devices. It closes only those that it
-//! knows to be gone, which it learns while it makes a list. A driver without hot removal, such as that of software RoCE, waits for that:
-//! until then the device keeps its name, and whoever removes it waits. So when a device was removed, which an id's event tells, and the
-//! last list of this crate's with it goes, librdmacm is asked for a list once more. It makes none, and learns nothing, while there is no
-//! device left at all. Then the descriptors behind the open device are replaced by ones that lead nowhere: the kernel has its
-//! device back, and librdmacm closes what it still has when there is a device again.
+//! librdmacm opens a device when it is first needed and counts who uses it: ids, and lists of
+//! devices. It closes only those that it knows to be gone, which it learns while it makes a list. A
+//! driver without hot removal, such as that of software RoCE, waits for that: until then the device
+//! keeps its name, and whoever removes it waits. So when a device was removed, which an id's event
+//! tells, and the last list of this crate's with it goes, librdmacm is asked for a list once more.
+//! It makes none, and learns nothing, while there is no device left at all. Then the descriptors
+//! behind the open device are replaced by ones that lead nowhere: the kernel has its device back,
+//! and librdmacm closes what it still has when there is a device again.
 
 use std::{
     any::Any,
@@ -28,7 +30,8 @@ use crate::{
 
 /// The RDMA devices, opened by librdmacm. Ids use these and no others, so what is shared by several ids is made on them.
 ///
-/// A device that is removed stays, for the kernel as well, until everything made on it is gone and every list that has it.
+/// A device that is removed stays, for the kernel as well, until everything made on it is gone and
+/// every list that has it.
 ///
 /// See [`rdma_get_devices(3)`](https://man7.org/linux/man-pages/man3/rdma_get_devices.3.html).
 #[derive(Clone)]
@@ -51,7 +54,8 @@ struct List {
     len: usize,
 }
 
-// SAFETY: the list does not change once it is entered, and `rdma_get_devices` and `rdma_free_devices` may be called by any thread.
+// SAFETY: the list does not change once it is entered, and `rdma_get_devices` and
+// `rdma_free_devices` may be called by any thread.
 unsafe impl Send for List {}
 // SAFETY: as above.
 unsafe impl Sync for List {}
@@ -65,7 +69,8 @@ struct Held {
     removed: bool,
 }
 
-/// The devices that lists have, by the address of their context. Held while lists are made and freed, so that it is exact.
+/// The devices that lists have, by the address of their context. Held while lists are made and
+/// freed, so that it is exact.
 static HELD: Mutex<BTreeMap<usize, Held>> = Mutex::new(BTreeMap::new());
 
 fn held() -> MutexGuard<'static, BTreeMap<usize, Held>> {
@@ -84,8 +89,8 @@ impl Devices {
         Ok(Self::enter(list, &mut held))
     }
 
-    /// One device alone, behind a pointer that librdmacm gave: the list keeps no other one from being removed. `None` for one that is
-    /// not among those that there are now.
+    /// One device alone, behind a pointer that librdmacm gave: the list keeps no other one from
+    /// being removed. `None` for one that is not among those that there are now.
     pub(super) fn only(raw: *mut ffi::ibv_context) -> Result<Option<Self>, OsError> {
         let mut held = held();
         let mut list = List::get()?;
@@ -178,7 +183,8 @@ impl Drop for Inner {
                 held.remove(&raw.addr());
             }
             if let (0, true, Some(context)) = (lists, removed, NonNull::new(*raw)) {
-                // SAFETY: this list, which goes after this, keeps librdmacm from freeing it, and it was the last.
+                // SAFETY: this list, which goes after this, keeps librdmacm from freeing it, and it
+                // was the last.
                 unsafe { let_go(context) };
             }
         }
@@ -197,7 +203,8 @@ impl List {
     }
 
     fn all(&self) -> &[*mut ffi::ibv_context] {
-        // SAFETY: librdmacm gave a list of this many entries, and whoever changes it has it to itself.
+        // SAFETY: librdmacm gave a list of this many entries, and whoever changes it has it to
+        // itself.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
@@ -215,8 +222,8 @@ impl List {
         let copy: NonNull<*mut ffi::ibv_context> = cvt_ptr("malloc", copy.cast())?;
         // SAFETY: the copy has room for as many, and is nobody else's.
         unsafe { ptr::copy_nonoverlapping(others.as_ptr(), copy.as_ptr(), others.len()) };
-        // SAFETY: it gives back one use of each device in the list, which ends with null, and frees the list with `free`. This list has
-        // counted them, and names them no more from here on.
+        // SAFETY: it gives back one use of each device in the list, which ends with null, and frees
+        // the list with `free`. This list has counted them, and names them no more from here on.
         unsafe { ffi::rdma_free_devices(copy.as_ptr()) };
         // SAFETY: the list, which nobody else looks at, has more than one entry.
         let kept = unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), 2) };
@@ -237,7 +244,8 @@ impl Drop for List {
 ///
 /// # Safety
 ///
-/// librdmacm does not free the context before this returns, and nothing of this crate's that was made on it is left.
+/// librdmacm does not free the context before this returns, and nothing of this crate's that was
+/// made on it is left.
 unsafe fn let_go(context: NonNull<ffi::ibv_context>) {
     match List::get() {
         // While it made the list it has marked the device: it closes it with the last use.
@@ -250,7 +258,8 @@ unsafe fn let_go(context: NonNull<ffi::ibv_context>) {
     }
 }
 
-/// Closes what the kernel has open for a context, without librdmacm's knowledge: its descriptors stay, and lead nowhere.
+/// Closes what the kernel has open for a context, without librdmacm's knowledge: its descriptors
+/// stay, and lead nowhere.
 ///
 /// # Safety
 ///
@@ -264,8 +273,8 @@ unsafe fn lead_nowhere(context: NonNull<ffi::ibv_context>) -> Result<(), OsError
     // SAFETY: the caller vouches for the context.
     let context = unsafe { context.as_ref() };
     for fd in [context.cmd_fd, context.async_fd] {
-        // SAFETY: the number is the context's for as long as it exists. It stays open, so that nobody else is given it, and whatever is tried
-        // with it fails.
+        // SAFETY: the number is the context's for as long as it exists. It stays open, so that
+        // nobody else is given it, and whatever is tried with it fails.
         cvt("dup3", unsafe {
             libc::dup3(nowhere.as_raw_fd(), fd, libc::O_CLOEXEC)
         })?;

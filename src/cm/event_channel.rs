@@ -35,7 +35,8 @@ struct Inner {
     /// Taken by whoever reads an event and by whoever calls something on an id of this channel: librdmacm writes into the id
     /// while it reads an event, under no lock of its own that an id's other users would take. No other lock is taken under it.
     lock: Mutex<()>,
-    /// The devices of ids that were looked for, while somebody uses them: asking librdmacm for them anew takes a while.
+    /// The devices of ids that were looked for, while somebody uses them: asking librdmacm for them
+    /// anew takes a while.
     devices: Mutex<Vec<WeakDevices>>,
 }
 
@@ -123,7 +124,8 @@ impl EventChannel {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The device behind the pointer that an id of this channel has. It holds that device and no other.
+    /// The device behind the pointer that an id of this channel has. It holds that device and no
+    /// other.
     pub(super) fn device(&self, raw: *mut ffi::ibv_context) -> Result<Option<Context>, OsError> {
         let mut devices = self
             .inner

@@ -88,10 +88,12 @@ impl Endpoint {
         self.operate(op, region, range, token, offset, id)
     }
 
-    /// Adds to a number of 8 bytes, in the peer's byte order, in the peer's memory, in one step that no other such operation interrupts. The
-    /// address of the number must be a multiple of 8. [`Completion::Fetched`](crate::Completion::Fetched) brings what it was before. That comes to
-    /// `at` of this side's region as well, when the completion is told. Operations may have the same `at`: the last one that is done is
-    /// found there, and each completion brings its own operation's value.
+    /// Adds to a number of 8 bytes, in the peer's byte order, in the peer's memory, in one step
+    /// that no other such operation interrupts. The address of the number must be a multiple of 8.
+    /// [`Completion::Fetched`](crate::Completion::Fetched) brings what it was before. That comes to
+    /// `at` of this side's region as well, when the completion is told. Operations may have the
+    /// same `at`: the last one that is done is found there, and each completion brings its own
+    /// operation's value.
     ///
     /// # Errors
     ///

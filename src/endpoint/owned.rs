@@ -25,19 +25,21 @@ impl From<NotSent> for Error {
 
 /// Sending without a copy.
 impl Endpoint {
-    /// Memory of `len` bytes to be filled and sent on this connection by [`send_owned`](Self::send_owned). What is in it at first may be
-    /// anything.
+    /// Memory of `len` bytes to be filled and sent on this connection by
+    /// [`send_owned`](Self::send_owned). What is in it at first may be anything.
     ///
     /// # Errors
     ///
-    /// [`Error::Os`] when there is no memory, [`Error::Disconnected`] when the connection has ended.
+    /// [`Error::Os`] when there is no memory, [`Error::Disconnected`] when the connection has
+    /// ended.
     pub fn buffer(&self, len: usize) -> Result<SendBuffer, Error> {
         let memory = self.inner.link.send_memory(len)?;
         Ok(SendBuffer { memory })
     }
 
-    /// Sends what is in `buffer` as one message, without a copy if it is above the eager size, waiting as [`send`](Self::send) does. A shorter one
-    /// is copied into a buffer that the device knows already, which costs less than making this one known to it.
+    /// Sends what is in `buffer` as one message, without a copy if it is above the eager size,
+    /// waiting as [`send`](Self::send) does. A shorter one is copied into a buffer that the device
+    /// knows already, which costs less than making this one known to it.
     ///
     /// # Errors
     ///

@@ -81,7 +81,8 @@ impl Backlog {
         !nothing || self.end.get().is_some()
     }
 
-    /// Brings a request, for which there is a place. Where nobody takes any more, it is dropped, which rejects it.
+    /// Brings a request, for which there is a place. Where nobody takes any more, it is dropped,
+    /// which rejects it.
     pub(super) fn bring_request(&self, requests: &Sender<Request>, request: Request) {
         let _ = requests.try_send(request);
         self.show();

@@ -3,8 +3,8 @@ use std::time::{Duration, Instant};
 /// How often the log says that something goes on.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Keeps what somebody else can cause at will from filling the log: the first of a burst is told, the others are counted, and the count is
-/// told with the next one after a second.
+/// Keeps what somebody else can cause at will from filling the log: the first of a burst is told,
+/// the others are counted, and the count is told with the next one after a second.
 #[derive(Debug, Default)]
 pub(crate) struct Burst {
     told: Option<Instant>,

@@ -459,7 +459,8 @@ impl Core {
     }
 }
 
-/// The device has done this. Tells the application, if it is to know by now, and says whether it is.
+/// The device has done this. Tells the application, if it is to know by now, and says whether it
+/// is.
 fn succeed(
     posted: &Posted,
     order: &mut SentOrder,
@@ -475,7 +476,8 @@ fn succeed(
     }
 }
 
-/// Tells the application of the messages that are known to be sent by now, and says whether there were any.
+/// Tells the application of the messages that are known to be sent by now, and says whether there
+/// were any.
 fn tell_sent(order: &mut SentOrder, completions: &Option<Sender<Completion>>) -> bool {
     let mut any = false;
     while let Some(id) = order.next_sent() {
@@ -492,7 +494,8 @@ fn tell_failed(id: Option<u64>, reason: &CloseReason, completions: &Option<Sende
     }
 }
 
-/// Tells the application of the end of a message or operation, if it may still hear of it. Says whether it may.
+/// Tells the application of the end of a message or operation, if it may still hear of it. Says
+/// whether it may.
 fn tell(completions: &Option<Sender<Completion>>, completion: Completion) -> bool {
     let Some(completions) = completions else {
         return false;

@@ -235,13 +235,14 @@ impl Entry {
         }
     }
 
-    /// Whether a step of accepting failed because the peer has withdrawn its request: the connection manager's event of that may still be on
-    /// its way.
+    /// Whether a step of accepting failed because the peer has withdrawn its request: the
+    /// connection manager's event of that may still be on its way.
     pub(super) fn is_withdrawn(&mut self, call: CmCall, error: OsError) -> bool {
         let accepting = matches!(call, CmCall::CreateTransport | CmCall::Accept);
         match (&self.role, &mut self.id, &self.problem) {
             (Role::Passive(_), Some(id), None) if accepting && error.errno == libc::EINVAL => {
-                // The connection manager knows what a queue pair needs for as long as there is a request.
+                // The connection manager knows what a queue pair needs for as long as there is a
+                // request.
                 id.init_qp_attr(QpState::INIT).is_err()
             }
             (Role::Active | Role::Passive(_), _, _) => false,
@@ -262,7 +263,8 @@ impl Entry {
         waiter.reply.send(Ok(endpoint));
     }
 
-    /// Nobody will ask how the connection ended: the log says it where something was sent that may not have arrived.
+    /// Nobody will ask how the connection ended: the log says it where something was sent that may
+    /// not have arrived.
     pub(super) fn tell_undelivered(&self, reason: &CloseReason) {
         let delivered = self.link.ended().is_some_and(|(_, delivered)| delivered);
         let Statistics {

@@ -1,14 +1,19 @@
-//! What a process that ends normally still does for its connections, as a kernel does for sockets: it closes them.
+//! What a process that ends normally still does for its connections, as a kernel does for sockets:
+//! it closes them.
 //!
-//! A close takes an exchange with the peer, and a process that ends takes the engines' threads along. So the first engine registers an
-//! exit handler, which has all engines close what is open and waits for those that have connections, each for at most as long as its
-//! connections may take. Three things could go wrong:
+//! A close takes an exchange with the peer, and a process that ends takes the engines' threads
+//! along. So the first engine registers an exit handler, which has all engines close what is open
+//! and waits for those that have connections, each for at most as long as its connections may take.
+//! Three things could go wrong:
 //!
-//! * A forked child has the list and the handler, but no thread of any engine, and perhaps a lock that nobody will ever give back.
-//!   It is another process than the one that was noted, and does nothing.
-//! * The thread that ends the process may be an engine's own, for instance in a logger: nobody waits for that engine.
-//! * The thread that ends the process may hold a connection's lock, also in a logger. Then that connection's engine cannot finish, and the
-//!   bound ends the wait. The locks here are held only where no code of the application runs.
+//! * A forked child has the list and the handler, but no thread of any engine, and perhaps a lock
+//!   that nobody will ever give back. It is another process than the one that was noted, and does
+//!   nothing.
+//! * The thread that ends the process may be an engine's own, for instance in a logger: nobody
+//!   waits for that engine.
+//! * The thread that ends the process may hold a connection's lock, also in a logger. Then that
+//!   connection's engine cannot finish, and the bound ends the wait. The locks here are held only
+//!   where no code of the application runs.
 
 use std::{
     collections::BTreeMap,
@@ -28,7 +33,8 @@ use super::{
 };
 use crate::{status::OsError, sys};
 
-/// The engines whose threads run, those included that finish closing after their last handle is gone.
+/// The engines whose threads run, those included that finish closing after their last handle is
+/// gone.
 static RUNNING: Mutex<Vec<Arc<Running>>> = Mutex::new(Vec::new());
 
 /// One of them has ended.
@@ -107,8 +113,8 @@ impl Drop for Registration {
     }
 }
 
-/// The exit handler. It uses nothing of the thread that is destroyed before exit handlers run, and does not log: a logger may be what
-/// ends the process.
+/// The exit handler. It uses nothing of the thread that is destroyed before exit handlers run, and
+/// does not log: a logger may be what ends the process.
 extern "C" fn close_all() {
     if OWNER.load(Ordering::Acquire) != process::id() {
         return;

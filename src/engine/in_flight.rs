@@ -5,7 +5,8 @@ use crate::{completion::Completion, verbs::MemoryRegion};
 pub(super) enum Posted {
     /// A frame of which nobody wants to know.
     Frame,
-    /// A message of whose end the application is to be told: see [`SentOrder`](super::sent_order::SentOrder).
+    /// A message of whose end the application is to be told: see
+    /// [`SentOrder`](super::sent_order::SentOrder).
     Message,
     /// A piece of the peer's large message of this name, at this place in it.
     Piece { name: u32, offset: usize },
@@ -18,7 +19,8 @@ pub(super) enum Posted {
 pub(super) struct Operation {
     pub(super) id: u64,
     pub(super) kind: OperationKind,
-    /// Memory of this side that it reads or writes, or that its answer comes to. Held until the device is done with it.
+    /// Memory of this side that it reads or writes, or that its answer comes to. Held until the
+    /// device is done with it.
     pub(super) memory: MemoryRegion,
 }
 
@@ -27,8 +29,9 @@ pub(super) struct Operation {
 pub(super) enum OperationKind {
     Read,
     Write,
-    /// The device puts the old value into the operation's slot, from where it comes to this offset of the memory when the operation is done.
-    /// In the memory itself it would not be safe: other operations name the same place, and the application may write there.
+    /// The device puts the old value into the operation's slot, from where it comes to this offset
+    /// of the memory when the operation is done. In the memory itself it would not be safe: other
+    /// operations name the same place, and the application may write there.
     Atomic {
         offset: usize,
         answer: SlotBytes,
@@ -97,7 +100,8 @@ impl InFlight {
         });
     }
 
-    /// All that the device has, oldest first. It stays: until its queue pair is destroyed the device may still use what goes with it.
+    /// All that the device has, oldest first. It stays: until its queue pair is destroyed the
+    /// device may still use what goes with it.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Posted> {
         let (newer, older) = self.slots.split_at(self.oldest as usize);
         older.iter().chain(newer)

@@ -70,7 +70,8 @@ pub(crate) struct Link {
     pub(crate) aside: AtomicUsize,
     /// How many operations may be under way or be told of and not taken yet: the channel has places for so many.
     pub(super) most_ids: usize,
-    /// Counts polls by threads other than the engine's, which takes the queue over when they stop: see `reactor::polling`.
+    /// Counts polls by threads other than the engine's, which takes the queue over when they stop:
+    /// see `reactor::polling`.
     pub(super) polls: AtomicU64,
     /// Whether threads of the application poll, so that the engine's thread keeps away.
     pub(super) hot: AtomicBool,
@@ -403,14 +404,16 @@ impl Link {
             let core = self.core();
             match interest {
                 Interest::Readable => self.announce_readable(&core),
-                // That there is none is known from a `try_send`, which did not know of the fd either.
+                // That there is none is known from a `try_send`, which did not know of the fd
+                // either.
                 Interest::Writable => signal.announce(|| true),
             }
         }
         Ok(fd)
     }
 
-    /// Whether an event loop watches one of the fds, so that the engine's thread is to watch the queue.
+    /// Whether an event loop watches one of the fds, so that the engine's thread is to watch the
+    /// queue.
     pub(super) fn is_watched(&self) -> bool {
         self.readable.is_wanted() || self.writable.is_wanted()
     }
@@ -424,8 +427,9 @@ impl Link {
         self.over.load(Ordering::Acquire) || self.aside.load(Ordering::Relaxed) > 0
     }
 
-    /// A send that does not wait was refused, and another try follows. If that is refused as well, the fd tells when there is room: what comes
-    /// between the two may be overlooked, and what comes later is not.
+    /// A send that does not wait was refused, and another try follows. If that is refused as well,
+    /// the fd tells when there is room: what comes between the two may be overlooked, and what
+    /// comes later is not.
     pub(crate) fn want_room(&self) {
         self.writable.update(|| self.over.load(Ordering::Acquire));
     }
@@ -471,8 +475,9 @@ impl Link {
         self.settle_share(side);
     }
 
-    /// Sees to it that the queue pair takes no more of shared receives, and notes which it took, while its completions are there to tell:
-    /// a driver may remove those of a queue pair that is destroyed.
+    /// Sees to it that the queue pair takes no more of shared receives, and notes which it took,
+    /// while its completions are there to tell: a driver may remove those of a queue pair that is
+    /// destroyed.
     fn still_shared_receives(&self, side: Option<&mut PollSide>) {
         let core = lock(&self.core);
         let (Some(share), Some(rings), Some(side)) = (&core.share, &core.rings, side) else {
@@ -485,7 +490,8 @@ impl Link {
         share.take_all(side);
     }
 
-    /// The queue pair is gone, or there was none: what was promised of shared receives, and what was taken, goes back.
+    /// The queue pair is gone, or there was none: what was promised of shared receives, and what
+    /// was taken, goes back.
     fn settle_share(&self, side: Option<PollSide>) {
         let mut core = lock(&self.core);
         let Core { share, conn, .. } = &mut *core;

@@ -13,12 +13,14 @@ use crate::{
     status::OsError,
 };
 
-/// The wait before a listener that lost its device is first bound again, and the longest between two tries.
+/// The wait before a listener that lost its device is first bound again, and the longest between
+/// two tries.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
-/// The requests that the kernel keeps until they are taken from it. What is too much is to be rejected here, by name: the kernel drops it without
-/// a word, and the peer repeats it some seconds later. The kernel has a limit of its own, which is 1024.
+/// The requests that the kernel keeps until they are taken from it. What is too much is to be
+/// rejected here, by name: the kernel drops it without a word, and the peer repeats it some seconds
+/// later. The kernel has a limit of its own, which is 1024.
 const KERNEL_BACKLOG: i32 = 1024;
 
 /// A listener. Whoever waits for its connections learns of its end when it is dropped.
@@ -75,7 +77,8 @@ impl Listening {
         }
     }
 
-    /// Its device is gone, or its address: the id goes, which the device waits for. Says when to try again.
+    /// Its device is gone, or its address: the id goes, which the device waits for. Says when to
+    /// try again.
     pub(super) fn lose(&mut self) -> Duration {
         self.place = Place::Lost { wait: FIRST_WAIT };
         FIRST_WAIT

@@ -43,8 +43,8 @@ impl Reply {
 /// How long after its deadline the engine has to say how far a connection had come.
 const LAST_WORD: Duration = Duration::from_millis(100);
 
-/// Waits for what came of a connection. The engine has the same deadline, and drops what nobody waits for; but it serves many, and who waits for
-/// one is not to wait for those.
+/// Waits for what came of a connection. The engine has the same deadline, and drops what nobody
+/// waits for; but it serves many, and who waits for one is not to wait for those.
 pub(crate) fn wait_for_reply(
     result: &Receiver<Result<Endpoint, Error>>,
     peer: SocketAddr,
@@ -109,7 +109,8 @@ pub(crate) enum Command {
     Retire,
     /// Close everything, then end.
     ShutDown,
-    /// As `ShutDown`: the process ends, and nobody will ask any more what became of its connections.
+    /// As `ShutDown`: the process ends, and nobody will ask any more what became of its
+    /// connections.
     Exit,
 }
 

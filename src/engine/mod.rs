@@ -63,10 +63,11 @@ use crate::{cm, error::Error, proto::Statistics};
 /// Make one with [`Engine::new`] to keep groups of connections apart, or to [shut all of them down](Engine::shutdown) and know that
 /// everything was given back. Clones are handles of the same engine.
 ///
-/// The thread handles connection events, timers (deadlines, keepalive), and the completion queues of connections on which no
-/// thread waits. It sleeps while there is none of that. When the last handle, listener and endpoint are gone it finishes closing
-/// what is still being closed, and ends. A process that ends normally has all engines do so first, and waits for them: see
-/// [the crate's documentation](crate#when-the-process-ends).
+/// The thread handles connection events, timers (deadlines, keepalive), and the completion queues
+/// of connections on which no thread waits. It sleeps while there is none of that. When the last
+/// handle, listener and endpoint are gone it finishes closing what is still being closed, and ends.
+/// A process that ends normally has all engines do so first, and waits for them: see [the crate's
+/// documentation](crate#when-the-process-ends).
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<EngineInner>,

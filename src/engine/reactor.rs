@@ -48,8 +48,8 @@ const ROUNDS: u64 = 2;
 const TURNS: u64 = 3;
 const FIRST_KEY: u64 = 16;
 
-/// How many commands, and how many connection manager events, are taken before the completion queues are looked at again. Deadlines are
-/// looked at after each.
+/// How many commands, and how many connection manager events, are taken before the completion
+/// queues are looked at again. Deadlines are looked at after each.
 const BATCH: usize = 32;
 
 /// How many connections are established at a time, of those that this host asks for and of those
@@ -168,7 +168,8 @@ impl Reactor {
         }
     }
 
-    /// Does what is due. Called after whatever may have taken a while: many of such things must not keep a deadline waiting.
+    /// Does what is due. Called after whatever may have taken a while: many of such things must not
+    /// keep a deadline waiting.
     fn keep_time(&mut self) {
         let now = Instant::now();
         while let Some(key) = self.timers.pop(now) {
@@ -177,7 +178,8 @@ impl Reactor {
             } else if key == TURNS {
                 self.more = true;
             } else if let Some(entry) = self.links.get(&key) {
-                // A deadline judges the peer by what has come from it, and what has come is not to be lost.
+                // A deadline judges the peer by what has come from it, and what has come is not to
+                // be lost.
                 entry.link.catch_up();
                 entry.link.with_core(|core| core.handle_timeout(now));
                 self.serve(key);
@@ -191,7 +193,8 @@ impl Reactor {
     fn give_turns(&mut self) {
         for _ in 0..2 * SIDE_BY_SIDE {
             let now = Instant::now();
-            // A peer has come further with what it asks for than this side with what it has not begun.
+            // A peer has come further with what it asks for than this side with what it has not
+            // begun.
             let Some(key) = self.accepts.next(now).or_else(|| self.connects.next(now)) else {
                 break;
             };

@@ -7,8 +7,9 @@
 //! * a receive buffer belongs to the device from [`Rings::post_recv`] until its completion is polled, and to a
 //!   [`RecvSlice`] or to nobody otherwise; the state machine names each buffer once for each completion and asks for it to be
 //!   posted again once for each, which its simulator checks;
-//! * a send buffer belongs to the device from [`Rings::post_send`] until a completion covers its slot; the state machine
-//!   reuses a slot only after that. What the device writes there for an atomic operation is looked at between the two;
+//! * a send buffer belongs to the device from [`Rings::post_send`] until a completion covers its
+//!   slot; the state machine reuses a slot only after that. What the device writes there for an
+//!   atomic operation is looked at between the two;
 //! * memory of the application's and of large messages that a work request names is kept in `books` until the request is done, or the
 //!   queue pair is destroyed.
 #![allow(unsafe_code)]
@@ -486,7 +487,8 @@ impl Rings {
     }
 }
 
-/// A part of a region for the device. It is less than 4 GiB long: a buffer is at most 1 MiB and a header (`Config::check`).
+/// A part of a region for the device. It is less than 4 GiB long: a buffer is at most 1 MiB and a
+/// header (`Config::check`).
 fn sge(memory: &MemoryRegion, offset: usize, len: usize) -> ffi::ibv_sge {
     ffi::ibv_sge {
         addr: memory.addr() + offset as u64,

@@ -1,15 +1,20 @@
-//! Memory for messages that the application fills itself, and for copies of those above the eager size.
+//! Memory for messages that the application fills itself, and for copies of those above the eager
+//! size.
 //!
-//! Nothing of it is registered but what is lent: a peer can read exactly the bytes of a large message, with a key of its own, from before
-//! the message is announced until the peer has taken it. Before that and afterwards it can read nothing, whatever keys it remembers.
-//! Memory windows would give such keys for less, but soft-RoCE's are no good: they check the bounds of the region that they are bound to
-//! instead of their own, and a peer that invalidates one by its key when it is not bound any more brings down the other's kernel.
+//! Nothing of it is registered but what is lent: a peer can read exactly the bytes of a large
+//! message, with a key of its own, from before the message is announced until the peer has taken
+//! it. Before that and afterwards it can read nothing, whatever keys it remembers. Memory windows
+//! would give such keys for less, but soft-RoCE's are no good: they check the bounds of the region
+//! that they are bound to instead of their own, and a peer that invalidates one by its key when it
+//! is not bound any more brings down the other's kernel.
 //!
-//! A connection keeps some of the memory that is free for its next messages, because mapping it takes time.
+//! A connection keeps some of the memory that is free for its next messages, because mapping it
+//! takes time.
 //!
-//! This file makes references to memory that is registered at times. That is sound because a [`SendMemory`] is owned, so whoever holds
-//! it is the only one that accesses it, and it gives its bytes out while it is not registered alone: a [`Lent`] gives none out, and
-//! deregisters them before it gives the memory back. The device only reads.
+//! This file makes references to memory that is registered at times. That is sound because a
+//! [`SendMemory`] is owned, so whoever holds it is the only one that accesses it, and it gives its
+//! bytes out while it is not registered alone: a [`Lent`] gives none out, and deregisters them
+//! before it gives the memory back. The device only reads.
 #![allow(unsafe_code)]
 
 use std::{
@@ -26,7 +31,8 @@ use crate::{
 
 /// The smallest piece: a smaller one would cost as much time.
 const SMALLEST: usize = 64 << 10;
-/// Up to here pieces are a power of two long, so that they fit many messages; longer ones end with their last page.
+/// Up to here pieces are a power of two long, so that they fit many messages; longer ones end with
+/// their last page.
 const LARGEST_CLASS: usize = 16 << 20;
 /// How many free pieces are kept at most, so that looking through them stays cheap.
 const MOST_KEPT: usize = 16;
@@ -97,7 +103,8 @@ impl SendPool {
         }
     }
 
-    /// Gives all that is free back to the system, and from now on everything else as it becomes free.
+    /// Gives all that is free back to the system, and from now on everything else as it becomes
+    /// free.
     pub(super) fn close(&self) {
         let mut free = lock(&self.free);
         free.closed = true;
@@ -126,7 +133,8 @@ fn class(len: usize) -> usize {
     }
 }
 
-/// Memory that belongs to whoever holds this, and that no device knows of. It goes back to its pool when dropped.
+/// Memory that belongs to whoever holds this, and that no device knows of. It goes back to its pool
+/// when dropped.
 pub(crate) struct SendMemory {
     /// `None` only while it is dropped.
     piece: Option<Mapping>,
@@ -153,8 +161,8 @@ impl SendMemory {
         let Some(piece) = &self.piece else {
             return &[];
         };
-        // SAFETY: the piece is at least `len` bytes long, zeroed when it was mapped, and lives as long as `self`; nobody writes it
-        // while there is a reference (top of this file).
+        // SAFETY: the piece is at least `len` bytes long, zeroed when it was mapped, and lives as
+        // long as `self`; nobody writes it while there is a reference (top of this file).
         unsafe { slice::from_raw_parts(piece.start().as_ptr(), self.len) }
     }
 
@@ -166,14 +174,16 @@ impl SendMemory {
         unsafe { slice::from_raw_parts_mut(piece.start().as_ptr(), self.len) }
     }
 
-    /// Lets peers of queue pairs in this domain read these bytes, once they are told the key. The memory comes back with an error.
+    /// Lets peers of queue pairs in this domain read these bytes, once they are told the key. The
+    /// memory comes back with an error.
     pub(super) fn lend(self, pd: &ProtectionDomain) -> Result<Lent, (Self, OsError)> {
         let start = self
             .piece
             .as_ref()
             .map_or(std::ptr::null_mut(), |piece| piece.start().as_ptr());
-        // SAFETY: the bytes stay mapped and initialised until the region is gone, since `Lent` drops it first and hands out no handle of it;
-        // and nobody has a reference to them until then (top of this file).
+        // SAFETY: the bytes stay mapped and initialised until the region is gone, since `Lent`
+        // drops it first and hands out no handle of it; and nobody has a reference to them until
+        // then (top of this file).
         let registered =
             unsafe { MemoryRegion::register(pd, start, self.len, AccessFlags::REMOTE_READ) };
         match registered {

@@ -1,4 +1,5 @@
-//! How messages leave: in the caller's thread, copied into a slot of the ring, or lent to the peer from memory of their own.
+//! How messages leave: in the caller's thread, copied into a slot of the ring, or lent to the peer
+//! from memory of their own.
 
 use std::{
     io::IoSlice,
@@ -35,7 +36,8 @@ enum Content<'a> {
     Parts(&'a [IoSlice<'a>]),
     /// Memory that the application filled, or a copy that was needed because the message is large.
     Memory(SendMemory),
-    /// A large message that the device knows: the peer can read it as soon as it is told where it is.
+    /// A large message that the device knows: the peer can read it as soon as it is told where it
+    /// is.
     Lent(Lent),
     /// It is on its way, or it is not known how much of it the peer has seen.
     Gone,
@@ -70,8 +72,8 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-/// The sum of lengths. The same bytes may be named many times, so it may be more than a number holds: then it is the greatest, which
-/// is longer than any message.
+/// The sum of lengths. The same bytes may be named many times, so it may be more than a number
+/// holds: then it is the greatest, which is longer than any message.
 fn total(lens: impl Iterator<Item = usize>) -> usize {
     lens.fold(0, usize::saturating_add)
 }
@@ -88,8 +90,9 @@ impl Link {
         {
             return done;
         }
-        // There is room for a large message that the device does not know yet. Copying and registering it takes time, so it is done
-        // without the locks; the next try finds the room taken or not.
+        // There is room for a large message that the device does not know yet. Copying and
+        // registering it takes time, so it is done without the locks; the next try finds the room
+        // taken or not.
         self.lend(message).map_err(TrySendError::Failed)?;
         match self.with_core(|core| core.try_send(message, self))? {
             Some(()) => Ok(()),
@@ -146,7 +149,8 @@ impl Link {
 }
 
 impl Core {
-    /// Sends a message. `None` says that there is room for it, but that the device has to know it first.
+    /// Sends a message. `None` says that there is room for it, but that the device has to know it
+    /// first.
     fn try_send(
         &mut self,
         message: &mut Outgoing<'_>,

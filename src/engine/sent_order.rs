@@ -1,8 +1,8 @@
 use std::collections::VecDeque;
 
-/// When which message may be said to be sent: in the order of sending, and no message before those that the peer's library holds it up
-/// behind. That is each large message before it: until that one was taken, what came behind it waits with it, and goes with it if the
-/// connection ends.
+/// When which message may be said to be sent: in the order of sending, and no message before those
+/// that the peer's library holds it up behind. That is each large message before it: until that one
+/// was taken, what came behind it waits with it, and goes with it if the connection ends.
 ///
 /// Of small messages, only those that the application is to be told of come here.
 #[derive(Debug, Default)]
@@ -48,7 +48,8 @@ impl SentOrder {
         self.waiting.push_back(waiting);
     }
 
-    /// The peer's device has acknowledged one more small message: they are acknowledged in their order.
+    /// The peer's device has acknowledged one more small message: they are acknowledged in their
+    /// order.
     pub(super) fn acknowledge(&mut self) {
         self.acknowledged += 1;
     }
@@ -161,7 +162,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is known when: each id comes once, in the order of sending, as soon as everything up to it is known and not before.
+        /// Whatever is known when: each id comes once, in the order of sending, as soon as
+        /// everything up to it is known and not before.
         #[test]
         fn ids_come_in_the_order_of_sending(ops in prop::collection::vec(0_u8..5, 1..200)) {
             let mut order = SentOrder::default();

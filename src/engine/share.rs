@@ -31,7 +31,8 @@ impl Share {
         self.receives.take(buffer, self.key);
     }
 
-    /// Looks at all that is in the completion queue, for nothing but the buffers that the peer used.
+    /// Looks at all that is in the completion queue, for nothing but the buffers that the peer
+    /// used.
     pub(super) fn take_all(&self, side: &mut PollSide) {
         // As much as the queue holds; one that fails is not looked at again.
         while let Ok(count @ 1..) = side.cq.poll(&mut side.batch) {

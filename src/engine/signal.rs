@@ -11,8 +11,9 @@ use crate::status::OsError;
 /// A file descriptor that is readable exactly while there is something to take, for those who ask for one. The others pay one look
 /// at an atomic.
 ///
-/// Whoever puts something there calls [`announce`](Self::announce) afterwards, and whoever takes something away [`update`](Self::update).
-/// These follow one another, so the last one saw everything, and what it says holds.
+/// Whoever puts something there calls [`announce`](Self::announce) afterwards, and whoever takes
+/// something away [`update`](Self::update). These follow one another, so the last one saw
+/// everything, and what it says holds.
 #[derive(Debug, Default)]
 pub(crate) struct Signal {
     fd: OnceLock<EventFd>,
@@ -43,8 +44,9 @@ impl Signal {
         self.set(ready, false);
     }
 
-    /// As [`update`](Self::update), because something new is there. Edge-triggered loops hear of it even if the fd was readable before: what
-    /// made it so may have been taken behind its back, or left.
+    /// As [`update`](Self::update), because something new is there. Edge-triggered loops hear of it
+    /// even if the fd was readable before: what made it so may have been taken behind its back, or
+    /// left.
     pub(crate) fn announce(&self, ready: impl FnOnce() -> bool) {
         self.set(ready, true);
     }
@@ -53,7 +55,8 @@ impl Signal {
         let Some(fd) = self.fd.get() else { return };
         let mut raised = lock(&self.raised);
         let ready = ready();
-        // Neither can fail: the counter has room for more than anybody will write, and it is read only when it is not 0.
+        // Neither can fail: the counter has room for more than anybody will write, and it is read
+        // only when it is not 0.
         if ready && (news || !*raised) {
             let _ = fd.write(1);
         } else if !ready && *raised {

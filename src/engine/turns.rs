@@ -1,12 +1,14 @@
 //! Who may establish a connection when.
 //!
-//! Establishing one costs this host much at once: memory is registered, queues are made, and its answer is awaited. Of many that start together
-//! none is through before the last has been begun. So only some are established at a time, and the others wait for their turn, at little cost,
-//! the oldest first.
+//! Establishing one costs this host much at once: memory is registered, queues are made, and its
+//! answer is awaited. Of many that start together none is through before the last has been begun.
+//! So only some are established at a time, and the others wait for their turn, at little cost, the
+//! oldest first.
 //!
-//! A turn ends when the connection is established, or fails. One that lasts for longer than the *patience* goes on, but holds up nobody any
-//! more: it waits for its peer, not for this host. Of the hosts at the other end, the one with the fewest turns is next, and no host gets all
-//! places: who waits for a host that is gone does not hold up those who want to reach another.
+//! A turn ends when the connection is established, or fails. One that lasts for longer than the
+//! *patience* goes on, but holds up nobody any more: it waits for its peer, not for this host. Of
+//! the hosts at the other end, the one with the fewest turns is next, and no host gets all places:
+//! who waits for a host that is gone does not hold up those who want to reach another.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -140,7 +142,8 @@ impl Turns {
         Some(key)
     }
 
-    /// When to ask for [`next`](Self::next) again, if nothing happens before: `None` when nobody waits.
+    /// When to ask for [`next`](Self::next) again, if nothing happens before: `None` when nobody
+    /// waits.
     pub(super) fn next_at(&self, now: Instant) -> Option<Instant> {
         let mut waiting = self
             .hosts

@@ -18,7 +18,8 @@ pub struct Denied {
     pub mode: u32,
 }
 
-/// The first of the device files that this process may not open: the connection manager's, and the devices'.
+/// The first of the device files that this process may not open: the connection manager's, and the
+/// devices'.
 pub(crate) fn denied() -> Option<Denied> {
     denied_in(Path::new("/dev/infiniband"))
 }

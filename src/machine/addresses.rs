@@ -2,7 +2,8 @@ use std::{collections::BTreeSet, fs, net::IpAddr, path::Path};
 
 use nix::ifaddrs::getifaddrs;
 
-/// The addresses of this machine's network interfaces that have an RDMA device, but for those that mean something on one link only.
+/// The addresses of this machine's network interfaces that have an RDMA device, but for those that
+/// mean something on one link only.
 pub(crate) fn rdma_addresses() -> Vec<IpAddr> {
     let interfaces = interfaces(Path::new("/sys/class/infiniband"));
     let Ok(all) = getifaddrs() else {
@@ -20,7 +21,8 @@ pub(crate) fn rdma_addresses() -> Vec<IpAddr> {
     addresses.into_iter().collect()
 }
 
-/// The network interfaces of all devices: those that their ports' GIDs come from, and those that they are made on.
+/// The network interfaces of all devices: those that their ports' GIDs come from, and those that
+/// they are made on.
 fn interfaces(devices: &Path) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for device in entries(devices) {

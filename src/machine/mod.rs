@@ -1,4 +1,5 @@
-//! What this machine says of itself, for the texts of errors: looked up when something has gone wrong, and never before.
+//! What this machine says of itself, for the texts of errors: looked up when something has gone
+//! wrong, and never before.
 
 mod access;
 mod addresses;

@@ -14,9 +14,10 @@ pub(crate) const REPLY_DATA_MAX: usize = 196 - LEN;
 
 /// What each side tells the other before anything else, in the private data of the request and of the acceptance.
 ///
-/// On the wire, in network order: magic `u32`, version `u8`, length of the whole `u8`, features `u16`, receive window `u16`, first credits `u16`,
-/// eager size `u32`, largest message `u64`, keepalive interval `u32` (ms, 0 = none), engine `u64`, the application's bytes. The
-/// length is inside because the connection manager pads private data with zeros.
+/// On the wire, in network order: magic `u32`, version `u8`, length of the whole `u8`, features
+/// `u16`, receive window `u16`, first credits `u16`, eager size `u32`, largest message `u64`,
+/// keepalive interval `u32` (ms, 0 = none), engine `u64`, the application's bytes. The length is
+/// inside because the connection manager pads private data with zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) version: u8,
@@ -97,8 +98,8 @@ impl Hello {
     }
 }
 
-/// Whether these are the private data of an rsocket, which [`rsocket`](crate::rsocket) speaks to: version 1, one known flag for certain, and
-/// a table of two windows.
+/// Whether these are the private data of an rsocket, which [`rsocket`](crate::rsocket) speaks to:
+/// version 1, one known flag for certain, and a table of two windows.
 pub(super) fn is_rsocket(bytes: &[u8]) -> bool {
     let Some([1, flags, _, _, 0, 0, 0, rest @ ..]) = bytes.first_chunk::<40>() else {
         return false;

@@ -84,7 +84,8 @@ pub(crate) enum Output {
 /// A connection manager call, or what goes with one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CmOp {
-    /// Call `take_turn` when there is time for another connection to be established, the oldest first.
+    /// Call `take_turn` when there is time for another connection to be established, the oldest
+    /// first.
     AwaitTurn,
     /// Make an id.
     CreateId,

@@ -112,9 +112,10 @@ pub enum CloseReason {
         /// What the peer's application gave along, where it was the application that rejected.
         data: Box<[u8]>,
     },
-    /// The peer rejected the connection without a cause. An application that rejects with this crate gives one, so what listens on the
-    /// port is another program, such as an rsocket in C, or listens for the other of IPv4 and IPv6; or the listener has no place in its
-    /// backlog, or ended just then.
+    /// The peer rejected the connection without a cause. An application that rejects with this
+    /// crate gives one, so what listens on the port is another program, such as an rsocket in C, or
+    /// listens for the other of IPv4 and IPv6; or the listener has no place in its backlog, or
+    /// ended just then.
     RejectedWithoutCause,
     /// The peer answered, but is no program that uses this crate.
     NotRdmsg,
@@ -125,8 +126,9 @@ pub enum CloseReason {
     PeerOutOfResources,
     /// The peer's library could not go on, for a reason of which this version knows only the code.
     PeerFailed(u32),
-    /// As many requests as the peer's listener takes at a time wait there ([`backlog`](crate::Config::backlog),
-    /// [`half_open`](crate::Config::half_open)). A connector with [`retry_refused`](crate::Config::retry_refused) tries again.
+    /// As many requests as the peer's listener takes at a time wait there
+    /// ([`backlog`](crate::Config::backlog), [`half_open`](crate::Config::half_open)). A connector
+    /// with [`retry_refused`](crate::Config::retry_refused) tries again.
     PeerBusy,
     /// The peer uses this crate, and the two sides do not go together.
     PeerIncompatible(Mismatch),
@@ -152,7 +154,8 @@ pub enum CloseReason {
     ReadTimeout,
     /// The peer closed the connection, and everything that it sent has been delivered.
     ///
-    /// A `send` that fails with it while messages still arrive says only that the peer takes no more.
+    /// A `send` that fails with it while messages still arrive says only that the peer takes no
+    /// more.
     PeerClosed,
     /// The peer closed the connection and left before all that it had sent could be read from its
     /// memory: the last `missing` messages are lost. Its own `close` failed, or it did not wait.

@@ -26,9 +26,10 @@
 //!
 //! # What is not served
 //!
-//! C programs that write into memory of their peer by offset, with `riomap` and `riowrite`: those calls have no counterpart here. A stream
-//! has no place for a peer's mappings, so `riomap` fails there with `ENOMEM` where it is for the peer to write to, and `riowrite` writes
-//! nothing. To write a peer's memory from Rust there is [`Region`](crate::Region).
+//! C programs that write into memory of their peer by offset, with `riomap` and `riowrite`: those
+//! calls have no counterpart here. A stream has no place for a peer's mappings, so `riomap` fails
+//! there with `ENOMEM` where it is for the peer to write to, and `riowrite` writes nothing. To
+//! write a peer's memory from Rust there is [`Region`](crate::Region).
 //!
 //! # How it works
 //!

@@ -124,7 +124,8 @@ impl ConnData {
         bytes
     }
 
-    /// What a listener rejects with, so that a peer that is no rsocket knows whom it met: an rsocket with no memory for anybody.
+    /// What a listener rejects with, so that a peer that is no rsocket knows whom it met: an
+    /// rsocket with no memory for anybody.
     pub(super) const NOTHING: Self = Self {
         big_endian: cfg!(target_endian = "big"),
         credits: 0,

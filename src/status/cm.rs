@@ -176,11 +176,12 @@ impl RejectReason {
         self.0 == Self::CONSUMER_DEFINED.0 || self.0 == -libc::ECONNREFUSED
     }
 
-    /// What a rejection with this reason, and without private data of the peer's program, most often comes from: a text for a person.
-    /// `None` where the reason's name says it.
+    /// What a rejection with this reason, and without private data of the peer's program, most
+    /// often comes from: a text for a person. `None` where the reason's name says it.
     ///
-    /// The connection manager of the peer's host gives `CONSUMER_DEFINED` itself when a listener has the port but not the address, and
-    /// for a program that ended with the request in its hands.
+    /// The connection manager of the peer's host gives `CONSUMER_DEFINED` itself when a listener
+    /// has the port but not the address, and for a program that ended with the request in its
+    /// hands.
     #[must_use]
     pub const fn explanation(self) -> Option<&'static str> {
         match self {

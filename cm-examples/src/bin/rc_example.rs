@@ -10,9 +10,10 @@
 //! Because the server takes no part in 2 and 3, it has to be told when it may look, or change its buffer: before and after each step
 //! both sides say a byte over TCP and wait for the other's.
 //!
-//! How long its buffer is neither side tells the other, and copies of the classic program differ in it: 16, 18 and 21 bytes, as long as
-//! their first text is. So the texts here fit the shortest, this side's buffer has room for more, and the client takes the length of
-//! what the server sends for that of the server's buffer.
+//! How long its buffer is neither side tells the other, and copies of the classic program differ in
+//! it: 16, 18 and 21 bytes, as long as their first text is. So the texts here fit the shortest,
+//! this side's buffer has room for more, and the client takes the length of what the server sends
+//! for that of the server's buffer.
 
 use std::{
     net::TcpStream,

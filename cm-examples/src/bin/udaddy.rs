@@ -40,7 +40,8 @@ struct Options {
     /// Datagrams each way for each of them; the same on both sides
     #[arg(short = 'C', default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=10000))]
     count: u32,
-    /// Bytes of a datagram, which is one packet; the same on both sides. 0 for no datagrams at all, as in C
+    /// Bytes of a datagram, which is one packet; the same on both sides. 0 for no datagrams at all,
+    /// as in C
     #[arg(short = 'S', default_value_t = 100)]
     size: u32,
     /// Type of service

@@ -1,5 +1,5 @@
-//! Both sides of a connection send as much as goes while they receive, each in one thread with an event loop over the file descriptors:
-//! level-triggered, edge-triggered, and tokio's.
+//! Both sides of a connection send as much as goes while they receive, each in one thread with an
+//! event loop over the file descriptors: level-triggered, edge-triggered, and tokio's.
 
 use std::{
     io,
@@ -198,7 +198,8 @@ fn one_that_does_not_want_to_read_sleeps_until_there_is_room() {
     epoll.add(room, level).unwrap();
     let mut sent = 0;
     for _ in 0..20 {
-        // The device may still be about to say that a send is done, so room may come, and every time something is sent for it.
+        // The device may still be about to say that a send is done, so room may come, and every
+        // time something is sent for it.
         loop {
             let before = sent;
             while server.try_send(b"answer").is_ok() {

@@ -1,5 +1,5 @@
-//! Programs that end: what they sent still arrives, and they do not wait for nothing. The programs are roles of this one, played in
-//! processes of their own.
+//! Programs that end: what they sent still arrives, and they do not wait for nothing. The programs
+//! are roles of this one, played in processes of their own.
 
 use std::{
     env,
@@ -10,16 +10,13 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use device::{Lab, PATIENCE, Watchdog, pattern, reason};
 use log::{LevelFilter, Log, Metadata, Record};
 use nix::{
-    sys::{
-        signal::{Signal, kill},
-        wait::{WaitPidFlag, WaitStatus, waitpid},
-    },
+    sys::wait::{WaitStatus, waitpid},
     unistd::{ForkResult, fork},
 };
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Listener, Polling};
@@ -166,8 +163,8 @@ fn role_leaves_a_request_unanswered_and_returns() {
     let _kept = Box::leak(Box::new((listener, client, request)));
 }
 
-/// Ends the process when a connection's state machine has something to say, which it does with the connection locked: in an engine's
-/// thread, or in one of the application's.
+/// Ends the process when a connection's state machine has something to say, which it does with the
+/// connection locked: in an engine's thread, or in one of the application's.
 struct Exit {
     in_engine: bool,
     armed: AtomicBool,
@@ -346,19 +343,8 @@ fn a_forked_child_ends_at_once_and_leaves_its_parents_connections_alone() {
     match unsafe { fork() }.unwrap() {
         ForkResult::Child => process::exit(9),
         ForkResult::Parent { child } => {
-            let deadline = Instant::now() + 2 * PATIENCE;
-            let status = loop {
-                match waitpid(child, Some(WaitPidFlag::WNOHANG)).unwrap() {
-                    WaitStatus::StillAlive if Instant::now() < deadline => {
-                        thread::sleep(Duration::from_millis(10));
-                    }
-                    status => break status,
-                }
-            };
-            if status == WaitStatus::StillAlive {
-                kill(child, Signal::SIGKILL).unwrap();
-            }
-            assert_eq!(status, WaitStatus::Exited(child, 9));
+            // The watchdog bounds it.
+            assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 9));
         }
     }
     client.send(b"after the fork").unwrap();

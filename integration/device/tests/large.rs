@@ -361,7 +361,8 @@ fn a_close_waits_for_large_messages_on_both_sides() {
     }
 }
 
-/// The sender gives up before the receiver has memory for the rest: neither may look as if all was well.
+/// The sender gives up before the receiver has memory for the rest: neither may look as if all was
+/// well.
 #[test]
 fn a_conversation_cut_short_is_not_told_as_a_clean_end() {
     let _watchdog = Watchdog::new("a_conversation_cut_short_is_not_told_as_a_clean_end", 60);

@@ -159,7 +159,8 @@ fn atomics_add_and_swap() {
     client.close().unwrap();
 }
 
-/// All completions are looked at after the last operation is done. Where an answer is looked for then says whose it is.
+/// All completions are looked at after the last operation is done. Where an answer is looked for
+/// then says whose it is.
 #[test]
 fn each_atomic_operation_tells_its_own_value_where_many_share_a_place() {
     const COUNT: u64 = 60;
@@ -169,7 +170,8 @@ fn each_atomic_operation_tells_its_own_value_where_many_share_a_place() {
     );
     for shared_receive in [None, Some(1 << 17)] {
         let mut config = Config::default();
-        // The engine's thread alone looks, when the first completion is there: many more are by then.
+        // The engine's thread alone looks, when the first completion is there: many more are by
+        // then.
         config.polling = rdmsg::Polling::Event;
         config.shared_receive = shared_receive;
         config.receive_window = 16;

@@ -1,5 +1,5 @@
-//! A device that is taken away while it is in use, and comes back: a second one of software RoCE, made for this, and the only one that
-//! there is.
+//! A device that is taken away while it is in use, and comes back: a second one of software RoCE,
+//! made for this, and the only one that there is.
 
 use std::{
     fs,

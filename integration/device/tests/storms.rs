@@ -1,4 +1,5 @@
-//! Many connects at once: more than the machine can do, more than the listener takes, and peers that ask and then say nothing.
+//! Many connects at once: more than the machine can do, more than the listener takes, and peers
+//! that ask and then say nothing.
 
 use std::{
     net::SocketAddr,
@@ -27,7 +28,8 @@ struct Outcome {
     result: Result<Endpoint, Error>,
 }
 
-/// So many connects from a thread each, all at once. They come in the order in which they came back.
+/// So many connects from a thread each, all at once. They come in the order in which they came
+/// back.
 fn storm(count: usize, connector: &Connector, address: SocketAddr) -> Vec<Outcome> {
     let gate = Arc::new(Barrier::new(count));
     let threads: Vec<_> = (0..count)
@@ -56,7 +58,8 @@ fn storm(count: usize, connector: &Connector, address: SocketAddr) -> Vec<Outcom
     outcomes
 }
 
-/// A thread that only sleeps and looks how late it wakes up: no thread of the program can be asked to be earlier than that.
+/// A thread that only sleeps and looks how late it wakes up: no thread of the program can be asked
+/// to be earlier than that.
 struct Control {
     enough: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,
@@ -102,7 +105,8 @@ fn reason(error: &Error) -> &CloseReason {
     }
 }
 
-/// What exists when one plain connection has come and gone: what librdmacm keeps depends on what happened last.
+/// What exists when one plain connection has come and gone: what librdmacm keeps depends on what
+/// happened last.
 fn what_exists(lab: &Lab) -> (String, usize) {
     let engine = Engine::new().unwrap();
     let listener = Listener::bind_with(lab.at(0), &small(), &engine).unwrap();
@@ -341,8 +345,8 @@ fn accept_all(listener: Listener) -> JoinHandle<Vec<Endpoint>> {
     })
 }
 
-/// Prints how many of so many connects get through, for whoever changes how many are served at a time:
-/// `STORM=200 … --ignored --nocapture how_many_of_a_storm_get_through`.
+/// Prints how many of so many connects get through, for whoever changes how many are served at a
+/// time: `STORM=200 … --ignored --nocapture how_many_of_a_storm_get_through`.
 #[test]
 #[ignore = "it measures"]
 fn how_many_of_a_storm_get_through() {

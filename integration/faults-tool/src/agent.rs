@@ -1,11 +1,14 @@
-//! What runs on both hosts: starts this host's side of a scenario, and does to the host what goes wrong, at the wish of the conductor on
-//! host a.
+//! What runs on both hosts: starts this host's side of a scenario, and does to the host what goes
+//! wrong, at the wish of the conductor on host a.
 //!
-//! One TCP connection, on which each request is a line and so is each answer. `start` is followed by the worker's arguments, a line
-//! each, and an empty line. `line MILLISECONDS` is answered by `line …` with the worker's next line, `silent`, or `ended STATUS`. `tell …`
-//! gives it a line, `signal …` a signal. `shell …` runs a line of shell and is answered by `done`, when it has ended, with the time when it began; `begin …` the
-//! same without waiting, which `settle` does. `left` is answered by `done` unless more exists on the device than before the worker was
-//! started. `book N` is answered by the N-th book of the journal, `none` behind the last. `die` restarts the host at once.
+//! One TCP connection, on which each request is a line and so is each answer. `start` is followed
+//! by the worker's arguments, a line each, and an empty line. `line MILLISECONDS` is answered by
+//! `line …` with the worker's next line, `silent`, or `ended STATUS`. `tell …` gives it a line,
+//! `signal …` a signal. `shell …` runs a line of shell and is answered by `done`, when it has
+//! ended, with the time when it began; `begin …` the same without waiting, which `settle` does.
+//! `left` is answered by `done` unless more exists on the device than before the worker was
+//! started. `book N` is answered by the N-th book of the journal, `none` behind the last. `die`
+//! restarts the host at once.
 
 use std::{
     fs,

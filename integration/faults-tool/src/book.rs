@@ -22,7 +22,8 @@ pub(crate) struct Book {
     pub(crate) received: u64,
     /// When the end was learned of, in milliseconds of this host's clock.
     pub(crate) ended: u64,
-    /// Whether `close` said that everything was delivered; it is asked when the connection has ended.
+    /// Whether `close` said that everything was delivered; it is asked when the connection has
+    /// ended.
     pub(crate) delivered: bool,
     pub(crate) end: End,
 }

@@ -207,7 +207,8 @@ impl Conductor {
                 fate = Fate::Lost;
             }
         }
-        // What is under way is bounded by the windows, and every wait of the library by its configuration.
+        // What is under way is bounded by the windows, and every wait of the library by its
+        // configuration.
         let patience = 2 * self.patience() + self.bound(scenario);
         self.a
             .wait("done", patience, |notes| notes.ended.is_some())?;

@@ -3,8 +3,8 @@ use fastrand::Rng;
 
 use crate::scenario::Talk;
 
-/// What one side of a connection sends: lengths and bytes of its messages. The receiver makes them anew to compare, so a message that
-/// is lost, repeated, moved, cut or changed shows.
+/// What one side of a connection sends: lengths and bytes of its messages. The receiver makes them
+/// anew to compare, so a message that is lost, repeated, moved, cut or changed shows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Content {
     pub(crate) seed: u64,

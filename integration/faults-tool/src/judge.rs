@@ -1,4 +1,5 @@
-//! What the books of both sides must say of every connection, whatever happened to it, and what they must say after a particular fault.
+//! What the books of both sides must say of every connection, whatever happened to it, and what
+//! they must say after a particular fault.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,7 +16,8 @@ pub(crate) struct Evidence {
     pub(crate) clients: Vec<Book>,
     pub(crate) servers: Vec<Book>,
     pub(crate) fate: Fate,
-    /// When the fault began, by the clocks of the client's and the server's host; when it was over where a side can learn of it only then.
+    /// When the fault began, by the clocks of the client's and the server's host; when it was over
+    /// where a side can learn of it only then.
     pub(crate) began: [u64; 2],
     /// In which time the end must be known.
     pub(crate) bound: Duration,
@@ -26,7 +28,8 @@ pub(crate) struct Evidence {
 pub(crate) enum Fate {
     /// It had all connections to the end, and its books are complete.
     Whole,
-    /// It ended before it could take everything: its books are those of its journal, or of the moment when it left.
+    /// It ended before it could take everything: its books are those of its journal, or of the
+    /// moment when it left.
     CutShort,
     /// It took its books along.
     Lost,
@@ -107,8 +110,8 @@ fn without_a_server(expect: Expect, evidence: &Evidence, client: &Book) -> Resul
     }
 }
 
-/// What always holds of the messages in one direction: each that was sent is received once and in order, or its sender is told that this
-/// is not known and its receiver that there may be more.
+/// What always holds of the messages in one direction: each that was sent is received once and in
+/// order, or its sender is told that this is not known and its receiver that there may be more.
 fn direction(
     from: Side,
     sender: &Book,

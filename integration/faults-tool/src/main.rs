@@ -1,8 +1,9 @@
-//! Connections of rdmsg between two hosts while networks, processes, hosts and devices fail: every message is accounted for, and what
-//! breaks is learned of in time.
+//! Connections of rdmsg between two hosts while networks, processes, hosts and devices fail: every
+//! message is accounted for, and what breaks is learned of in time.
 //!
-//! Started on a developer's machine it starts itself on both hosts of the lab. There each runs an agent, which starts this program once
-//! more for each scenario, as a worker with all connections of its side; host a has the conductor besides.
+//! Started on a developer's machine it starts itself on both hosts of the lab. There each runs an
+//! agent, which starts this program once more for each scenario, as a worker with all connections
+//! of its side; host a has the conductor besides.
 
 mod agent;
 mod book;
@@ -27,10 +28,11 @@ type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
 /// Connections between two hosts while networks, processes, hosts and devices fail
 ///
-/// Runs scenarios on two virtual machines with software RoCE and a wire between them. Each has traffic, something that goes wrong, and
-/// what both sides must see: every message that was sent is received once, in order, with the right bytes, or its sender is told that
-/// this is not known and its receiver that there may be more; what breaks is known in time; nothing is left behind. Prints a line
-/// for each scenario as it ends, and a table at the end. Ends 0 if all passed.
+/// Runs scenarios on two virtual machines with software RoCE and a wire between them. Each has
+/// traffic, something that goes wrong, and what both sides must see: every message that was sent is
+/// received once, in order, with the right bytes, or its sender is told that this is not known and
+/// its receiver that there may be more; what breaks is known in time; nothing is left behind.
+/// Prints a line for each scenario as it ends, and a table at the end. Ends 0 if all passed.
 #[derive(Debug, Parser)]
 #[command(name = "integration/faults", bin_name = "integration/faults")]
 struct Options {

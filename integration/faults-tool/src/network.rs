@@ -1,4 +1,5 @@
-//! Lines of shell that change a host's network and its device, and change them back. In the lab the network device is `eth0`.
+//! Lines of shell that change a host's network and its device, and change them back. In the lab the
+//! network device is `eth0`.
 
 use std::net::SocketAddr;
 
@@ -8,7 +9,8 @@ pub(crate) const SECOND_ADDRESS: &str = "10.8.1.2";
 /// The address that comes in its place.
 const THIRD_ADDRESS: &str = "10.8.1.3";
 
-/// Treats all packets of RDMA that this host sends as `netem` says, and nothing else: the conductor is heard on the same wire.
+/// Treats all packets of RDMA that this host sends as `netem` says, and nothing else: the conductor
+/// is heard on the same wire.
 pub(crate) fn impair(netem: &str) -> String {
     const SCRIPT: &str = "tc qdisc add dev eth0 root handle 1: prio bands 3 priomap 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 && \
          tc qdisc add dev eth0 parent 1:3 handle 30: netem limit 100000 NETEM && \
@@ -48,8 +50,8 @@ pub(crate) const RESTORE_DEVICE: &str = "for i in $(seq 400); do [ -e /sys/class
      for i in $(seq 400); do grep -qs $GID /sys/class/infiniband/$LAB_DEV/ports/1/gids/* && \
      grep -qs ACTIVE /sys/class/infiniband/$LAB_DEV/ports/1/state && exit 0; sleep 0.05; done; exit 1";
 
-/// Connects to the server with programs that do not speak its protocol: many at once, and one after the other, half of them killed on
-/// their way. What comes of that is their own affair.
+/// Connects to the server with programs that do not speak its protocol: many at once, and one after
+/// the other, half of them killed on their way. What comes of that is their own affair.
 pub(crate) fn strangers(server: &SocketAddr) -> String {
     const SCRIPT: &str = "{ for i in 1 2 3; do timeout -s KILL 10 ucmatose -s HOST -p PORT -c 20 -C 1 & \
          timeout -s KILL 0.$i ucmatose -s HOST -p PORT -c 20 -C 1; timeout -s KILL 10 rping -c -a HOST -p PORT -C 1; \

@@ -54,7 +54,8 @@ pub(crate) enum Reading {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Nothing,
-    /// Both hosts treat what they send so, as `tc … netem` names it, from before the first connection until after the last.
+    /// Both hosts treat what they send so, as `tc … netem` names it, from before the first
+    /// connection until after the last.
     Network(&'static str),
     /// Everything sent by either host vanishes for a while.
     Swallowed(Duration),
@@ -68,7 +69,8 @@ pub(crate) enum Fault {
     ProcessLeaves,
     /// The server shuts its engine down, with all connections, and listens anew, so often.
     ServerRestarts(u32),
-    /// Programs on host a that speak another protocol connect to the server again and again, and some are killed meanwhile.
+    /// Programs on host a that speak another protocol connect to the server again and again, and
+    /// some are killed meanwhile.
     Strangers,
     /// The RDMA device of host b is removed. It comes back before the next scenario.
     DeviceRemoved,
@@ -157,7 +159,8 @@ impl Scenario {
         unreachable!("the place is less than the sum of all groups")
     }
 
-    /// What every connection has, the waits long enough for an emulated processor and a network that loses packets.
+    /// What every connection has, the waits long enough for an emulated processor and a network
+    /// that loses packets.
     pub(crate) fn effective_config(&self) -> Config {
         let mut config = Config::default();
         config.connect_timeout = Duration::from_secs(60);
@@ -183,7 +186,8 @@ impl Scenario {
 }
 
 impl Fault {
-    /// Whether a host's network is not as it was afterwards, or may not be when something went wrong meanwhile.
+    /// Whether a host's network is not as it was afterwards, or may not be when something went
+    /// wrong meanwhile.
     pub(crate) fn changes_the_network(self) -> bool {
         match self {
             Self::Network(_)

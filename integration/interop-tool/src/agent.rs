@@ -1,9 +1,11 @@
 //! Host b: starts servers at the wish of host a.
 //!
-//! One TCP connection, on which each request and each answer is a line. `start` is followed by the arguments, a line each, and an
-//! empty line; it is answered by `started`. `await cm PORT` and `await tcp PORT` are answered by `ready`, `ended` or `late`. `hear MILLISECONDS TEXT`
-//! waits until the server has printed that, and is answered by `said`, `ended` or `late`. `finish MILLISECONDS` lets the server run for so long at
-//! most, kills it then, and is answered by its status, or `killed`, and the length of its output, which follows.
+//! One TCP connection, on which each request and each answer is a line. `start` is followed by the
+//! arguments, a line each, and an empty line; it is answered by `started`. `await cm PORT` and
+//! `await tcp PORT` are answered by `ready`, `ended` or `late`. `hear MILLISECONDS TEXT` waits
+//! until the server has printed that, and is answered by `said`, `ended` or `late`. `finish
+//! MILLISECONDS` lets the server run for so long at most, kills it then, and is answered by its
+//! status, or `killed`, and the length of its output, which follows.
 
 use std::{
     fs,

@@ -1,5 +1,6 @@
-//! A copy of the classic `RDMA_RC_example`, of which Debian has none, for `rc_example` to meet: with a text, and so a buffer, of any
-//! length. Like those in C it posts, registers, reads and writes exactly so many bytes, and says nowhere how many they are.
+//! A copy of the classic `RDMA_RC_example`, of which Debian has none, for `rc_example` to meet:
+//! with a text, and so a buffer, of any length. Like those in C it posts, registers, reads and
+//! writes exactly so many bytes, and says nowhere how many they are.
 
 use std::{
     net::TcpStream,

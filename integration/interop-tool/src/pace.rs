@@ -1,4 +1,5 @@
-//! How fast this machine is at the moment: bounds are multiples of that, so that no case depends on what else it has to do.
+//! How fast this machine is at the moment: bounds are multiples of that, so that no case depends on
+//! what else it has to do.
 
 use std::{
     process::Command,
@@ -7,7 +8,8 @@ use std::{
 
 use crate::Result;
 
-/// What starting and ending a program that does nothing takes in the lab on an idle machine, rounded up.
+/// What starting and ending a program that does nothing takes in the lab on an idle machine,
+/// rounded up.
 const USUAL: Duration = Duration::from_millis(60);
 /// Times that it is done: the worst counts.
 const TRIES: u32 = 3;

@@ -8,7 +8,8 @@ use std::{
 
 use crate::Result;
 
-/// How long to wait for what a program had printed when it was killed, as long as its outputs are open.
+/// How long to wait for what a program had printed when it was killed, as long as its outputs are
+/// open.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// A program that runs, with its output kept. It is killed when dropped.
@@ -99,7 +100,8 @@ impl Process {
         }
     }
 
-    /// Takes what it prints next. It is disconnected when both of its outputs are closed, which is what ending does.
+    /// Takes what it prints next. It is disconnected when both of its outputs are closed, which is
+    /// what ending does.
     fn print(&mut self, deadline: Instant) -> Result<(), RecvTimeoutError> {
         let left = deadline.saturating_duration_since(Instant::now());
         self.printed.extend(self.output.recv_timeout(left)?);

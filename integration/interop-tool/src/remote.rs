@@ -14,7 +14,8 @@ use crate::{
     process::{Ended, Heard},
 };
 
-/// How long the agent may take to start: a program that does nothing else, and there may be much else.
+/// How long the agent may take to start: a program that does nothing else, and there may be much
+/// else.
 const START_LIMIT: Duration = Duration::from_secs(300);
 
 #[derive(Debug)]

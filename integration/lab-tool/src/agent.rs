@@ -29,7 +29,8 @@ use crate::{
     wire::{Frame, Job, PORT},
 };
 
-/// How much later than this one the other host may be up, on a machine that is busy with other things.
+/// How much later than this one the other host may be up, on a machine that is busy with other
+/// things.
 const PEER_LIMIT: Duration = Duration::from_secs(100);
 
 type Port = Arc<Mutex<File>>;
@@ -94,7 +95,8 @@ fn bring_up() -> Result<()> {
     Ok(())
 }
 
-/// Waits until a host answers. It may be far from up, and then `ping` gives up as soon as nobody has the address: so again and again.
+/// Waits until a host answers. It may be far from up, and then `ping` gives up as soon as nobody
+/// has the address: so again and again.
 fn await_answer(peer: &str) -> Result<()> {
     let deadline = Instant::now() + PEER_LIMIT;
     loop {

@@ -9,9 +9,10 @@ use nix::sys::epoll::EpollFlags;
 
 use super::{super::link::Progress, ROUNDS, Reactor};
 
-/// How long after its last poll by a thread of the application a completion queue is watched by the engine again. A program
-/// that mixes `recv` with `select!` may see a message this much late; one that polls often enough costs the engine one
-/// look in this time instead of one interrupt a message.
+/// How long after its last poll by a thread of the application a completion queue is watched by the
+/// engine again. A program that mixes `recv` with `select!` may see a message this much late; one
+/// that polls often enough costs the engine one look in this time instead of one interrupt a
+/// message.
 const LEASE: Duration = Duration::from_millis(10);
 
 impl Reactor {

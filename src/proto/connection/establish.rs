@@ -71,8 +71,8 @@ impl Connection {
         this
     }
 
-    /// There is time for this connection, for which [`CmOp::AwaitTurn`] asked: it takes the next steps now. Its turn lasts for as long as
-    /// [`has_turn`](Self::has_turn) says.
+    /// There is time for this connection, for which [`CmOp::AwaitTurn`] asked: it takes the next
+    /// steps now. Its turn lasts for as long as [`has_turn`](Self::has_turn) says.
     pub(crate) fn take_turn(&mut self, now: Instant) {
         if self.next_timeout().is_some_and(|at| at <= now) {
             return self.handle_timeout(now);
@@ -454,8 +454,8 @@ impl Connection {
     }
 }
 
-/// Whether two sides can work together at all. Without READs in both directions no message above the
-/// eager size could ever be read, and everything sent after one would wait for ever.
+/// Whether two sides can work together at all. Without READs in both directions no message above
+/// the eager size could ever be read, and everything sent after one would wait for ever.
 fn compatible(
     params: &Params,
     hello: &Hello,
@@ -539,9 +539,9 @@ fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReason {
     }
 }
 
-/// Whether the same request may be taken a while later. One that nobody answers any more, because the
-/// listener's process has ended, is rejected by its kernel, in the name of a program but without a
-/// word of one.
+/// Whether the same request may be taken a while later. One that nobody answers any more, because
+/// the listener's process has ended, is rejected by its kernel, in the name of a program but
+/// without a word of one.
 fn may_pass(cause: &CloseReason, reason: RejectReason) -> bool {
     let nobody = matches!(
         cause,
@@ -550,7 +550,8 @@ fn may_pass(cause: &CloseReason, reason: RejectReason) -> bool {
     nobody || reason == RejectReason::STALE_CONN
 }
 
-/// Whether an error is of the kind that does not change within seconds: there is no route, or no right to go there.
+/// Whether an error is of the kind that does not change within seconds: there is no route, or no
+/// right to go there.
 fn is_permanent(errno: i32) -> bool {
     matches!(
         errno,

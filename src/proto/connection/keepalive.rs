@@ -8,10 +8,10 @@ use crate::proto::CloseReason;
 /// A check that comes no later than this was in time, however short the timeout is.
 const TOLERANCE: Duration = Duration::from_millis(50);
 
-/// Checks twice an interval whether anything was heard, so that the arrival of a frame costs no look
-/// at the clock. A silence is noticed between half an interval and one after its beginning, and a
-/// peer that gives no sign of life is given up one timeout later: no later than `interval + timeout`
-/// after its last one.
+/// Checks twice an interval whether anything was heard, so that the arrival of a frame costs no
+/// look at the clock. A silence is noticed between half an interval and one after its beginning,
+/// and a peer that gives no sign of life is given up one timeout later: no later than `interval +
+/// timeout` after its last one.
 #[derive(Debug)]
 pub(super) struct Keepalive {
     interval: Duration,
@@ -61,7 +61,8 @@ impl Keepalive {
         if heard != before {
             self.silent = None;
             self.deadline = next;
-            // A peer that is alive elsewhere may have lost this connection, which only a send tells.
+            // A peer that is alive elsewhere may have lost this connection, which only a send
+            // tells.
             return if heard.here == before.here {
                 Check::Probe
             } else {

@@ -119,7 +119,8 @@ impl Connection {
         }
     }
 
-    /// This side gives out memory that the peer may write, so the peer may send immediates from now on.
+    /// This side gives out memory that the peer may write, so the peer may send immediates from now
+    /// on.
     pub(crate) fn allow_immediates(&mut self) {
         self.gave_out_writable = true;
     }

@@ -272,8 +272,8 @@ impl Connection {
         }
     }
 
-    /// Whether a buffer that is free again is to be posted: shared ones serve others, whatever becomes of this connection. After the end
-    /// they go back with all else.
+    /// Whether a buffer that is free again is to be posted: shared ones serve others, whatever
+    /// becomes of this connection. After the end they go back with all else.
     fn takes_back(&self) -> bool {
         let shared = self.params.shared && !matches!(self.state, State::Closed);
         shared || self.takes_receives()

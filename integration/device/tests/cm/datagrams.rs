@@ -180,8 +180,8 @@ fn groups_are_left_by_whoever_goes() {
         Leaves::Never,
     ] {
         run(leaves);
-        // librdmacm's own protection domain goes with the last id, unless a list of devices outlives that: the counts are taken after the
-        // same last act.
+        // librdmacm's own protection domain goes with the last id, unless a list of devices
+        // outlives that: the counts are taken after the same last act.
         run(Leaves::First);
         assert_eq!(lab.resources(), before, "{leaves:?}");
     }

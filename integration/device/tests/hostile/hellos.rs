@@ -145,7 +145,8 @@ fn a_server_with_a_bad_hello_is_left_with_the_reason() {
     scene.finish();
 }
 
-/// Messages above the eager size could never be read, and all that is sent after one would wait for ever.
+/// Messages above the eager size could never be read, and all that is sent after one would wait for
+/// ever.
 #[test]
 fn a_peer_without_reads_does_not_mute_the_library() {
     let scene = Scene::new("a_peer_without_reads_does_not_mute_the_library");

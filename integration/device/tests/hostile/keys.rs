@@ -1,5 +1,5 @@
-//! Keys to large messages of the library's, kept by a peer for longer than they were given for: good for one message, exactly its
-//! bytes, until it was taken.
+//! Keys to large messages of the library's, kept by a peer for longer than they were given for:
+//! good for one message, exactly its bytes, until it was taken.
 
 use rdmsg::{Completion, Endpoint, verbs::RemoteAddr};
 
@@ -44,7 +44,8 @@ fn taken(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
     offer
 }
 
-/// A peer that reads where it may not, after `prepare` with the library's side, reads nothing, and ends its own connection alone.
+/// A peer that reads where it may not, after `prepare` with the library's side, reads nothing, and
+/// ends its own connection alone.
 fn refused<T>(
     what: &'static str,
     prepare: impl Fn(&mut Peer, &Endpoint, Role) -> (Descriptor, u64, T),

@@ -358,7 +358,8 @@ fn taken(count: u32) -> Vec<u8> {
     .bytes()
 }
 
-/// The device acknowledges small messages that wait, in the peer's library, behind a large one that is not read.
+/// The device acknowledges small messages that wait, in the peer's library, behind a large one that
+/// is not read.
 #[test]
 fn what_waits_behind_a_large_message_that_is_not_read_is_not_sent() {
     let scene = Scene::new("what_waits_behind_a_large_message_that_is_not_read_is_not_sent");
@@ -370,7 +371,8 @@ fn what_waits_behind_a_large_message_that_is_not_read_is_not_sent() {
             endpoint.send_with_id(b"behind", 2).unwrap();
             endpoint.send_with_id(&[4; 5000], 3).unwrap();
             endpoint.send_with_id(b"behind both", 4).unwrap();
-            // The device does things in their order: when this is done, all of that has been acknowledged.
+            // The device does things in their order: when this is done, all of that has been
+            // acknowledged.
             let lent = peer.lend(8);
             let ours = endpoint.region(8, RemoteAccess::NONE).unwrap();
             let mut token = [0; Token::LEN];

@@ -13,7 +13,8 @@ use crate::{
 
 /// Each connection keeps so many buffers for itself.
 const SHARE: u32 = 13;
-/// One honest connection to the scene's listener: the client, with buffers of its own, and the server.
+/// One honest connection to the scene's listener: the client, with buffers of its own, and the
+/// server.
 fn honest(scene: &Scene) -> (Endpoint, Endpoint) {
     let mut own = config();
     own.shared_receive = None;
@@ -30,7 +31,8 @@ fn sharing(count: u32) -> Config {
     config
 }
 
-/// It sends more than there are buffers, all of it nonsense, and does not answer when it is disconnected.
+/// It sends more than there are buffers, all of it nonsense, and does not answer when it is
+/// disconnected.
 #[test]
 fn a_violation_holds_back_no_buffer_that_others_share() {
     let scene = Scene::with(
@@ -59,6 +61,7 @@ fn a_violation_holds_back_no_buffer_that_others_share() {
     }
     client.close().unwrap();
     drop((client, server));
-    // Whoever sends more than it may finds no receive at some time, and takes some of others for a moment.
+    // Whoever sends more than it may finds no receive at some time, and takes some of others for a
+    // moment.
     scene.finish_with_rnr_naks();
 }

@@ -11,7 +11,8 @@ use crate::{
     wire::Hello,
 };
 
-/// They take all the places that there are, and honest ones are told; who tries again gets through when their time is over.
+/// They take all the places that there are, and honest ones are told; who tries again gets through
+/// when their time is over.
 #[test]
 fn silent_peers_keep_others_out_for_no_longer_than_their_time() {
     const HALF_OPEN: u16 = 6;

@@ -1,4 +1,5 @@
-//! Wires that are cut for a while. A short cut is none of the connections' business; of a long one both sides learn in time.
+//! Wires that are cut for a while. A short cut is none of the connections' business; of a long one
+//! both sides learn in time.
 
 use std::time::Duration;
 

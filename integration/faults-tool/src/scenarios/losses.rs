@@ -1,4 +1,5 @@
-//! Networks that lose, delay, repeat and spoil what they carry: every connection goes on, and nothing is lost.
+//! Networks that lose, delay, repeat and spoil what they carry: every connection goes on, and
+//! nothing is lost.
 
 use std::time::Duration;
 
@@ -36,8 +37,9 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     ]
 }
 
-/// Where a packet waits for seconds behind those of other connections: the device is not to repeat it meanwhile, and a message may stand
-/// still for as long as others move. Keepalive is as always: idle or not, nothing ends while bytes move.
+/// Where a packet waits for seconds behind those of other connections: the device is not to repeat
+/// it meanwhile, and a message may stand still for as long as others move. Keepalive is as always:
+/// idle or not, nothing ends while bytes move.
 fn patient(config: &mut Config) {
     config.ack_timeout = Some(23);
     config.read_timeout = Duration::from_secs(600);

@@ -45,7 +45,8 @@ fn establish(
         .connect(address)
 }
 
-/// Follows each connection that the server ends with the next one, until it is to stop and has closed one itself.
+/// Follows each connection that the server ends with the next one, until it is to stop and has
+/// closed one itself.
 fn again_and_again(worker: &Arc<Worker>, slot: u32, address: SocketAddr, engine: &Engine) {
     let slots = worker.scenario.connections();
     for round in 0.. {

@@ -49,7 +49,8 @@ impl Conversation {
         }
     }
 
-    /// Sends and receives until the end. Says how that was, and whether the connection came about at all.
+    /// Sends and receives until the end. Says how that was, and whether the connection came about
+    /// at all.
     pub(crate) fn run(self: &Arc<Self>, endpoint: Result<Endpoint, Error>) -> End {
         let end = match endpoint {
             Ok(endpoint) if self.leaves() && self.worker.side == Side::Server => {
@@ -103,7 +104,8 @@ impl Conversation {
         End::Open
     }
 
-    /// Whether the server's process is going to end by itself, which the client is not to be faster with.
+    /// Whether the server's process is going to end by itself, which the client is not to be faster
+    /// with.
     pub(crate) fn leaves(&self) -> bool {
         self.worker.scenario.fault == Fault::ProcessLeaves
     }

@@ -1,8 +1,10 @@
 //! One side's program: it has the connections, and keeps the books.
 //!
-//! It says on stdout, a line each: `port N` where it listens, `flowing` when all connections are there and something has come on each,
-//! `book …` for each connection that has ended, `problem …`, and `done`. A server that restarts says `restarted` when it has had
-//! its last restart and all are back. On stdin the client is told to `connect ADDRESS`, each to `go` on after the first messages and to `stop`, such a server that it is `over`, and one that is stuck to `quit`.
+//! It says on stdout, a line each: `port N` where it listens, `flowing` when all connections are
+//! there and something has come on each, `book …` for each connection that has ended, `problem …`,
+//! and `done`. A server that restarts says `restarted` when it has had its last restart and all are
+//! back. On stdin the client is told to `connect ADDRESS`, each to `go` on after the first messages
+//! and to `stop`, such a server that it is `over`, and one that is stuck to `quit`.
 
 mod client;
 mod conversation;
@@ -151,8 +153,8 @@ pub(crate) fn run(order: &Order) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has one connection within this process, with a message that is read, so that what is counted afterwards is what every process has
-/// that ever had one.
+/// Has one connection within this process, with a message that is read, so that what is counted
+/// afterwards is what every process has that ever had one.
 fn warm_up(lab: &Lab) -> Result<()> {
     let engine = Engine::new()?;
     let listener = Listener::bind_with(lab.at(0), &Config::default(), &engine)?;
@@ -174,8 +176,8 @@ fn warm_up(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// What there is when no connection is left. What librdmacm keeps on an opened device depends on what was done last, so that is always
-/// the same.
+/// What there is when no connection is left. What librdmacm keeps on an opened device depends on
+/// what was done last, so that is always the same.
 fn count(lab: &Lab) -> Result<Health> {
     let engine = Engine::new()?;
     drop(Listener::bind_with(lab.at(0), &Config::default(), &engine)?);

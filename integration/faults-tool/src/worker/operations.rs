@@ -3,7 +3,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use device::pattern;
 use rdmsg::{Endpoint, Error, Message, Region, RemoteAccess, Token};
 
-/// How many bytes are written to the peer's memory in a round. In this side's own, what is read back comes behind them.
+/// How many bytes are written to the peer's memory in a round. In this side's own, what is read
+/// back comes behind them.
 const LEN: usize = 5000;
 
 /// The ids of operations, in turn. They count up from here, behind those of all messages.
@@ -11,8 +12,8 @@ const FIRST_ID: u64 = 1 << 63;
 
 /// One-sided operations on one connection, in rounds: write, and read what was written.
 ///
-/// No atomic ones: among many connections, where packets have to be repeated, those of software RoCE were seen to succeed without their
-/// answer.
+/// No atomic ones: among many connections, where packets have to be repeated, those of software
+/// RoCE were seen to succeed without their answer.
 #[derive(Debug)]
 pub(super) struct Operations {
     /// What the peer may write to and read, for as long as this is there.

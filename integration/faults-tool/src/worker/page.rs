@@ -29,7 +29,8 @@ impl Page {
         page
     }
 
-    /// Changes the book. It is in the journal, where there is one, before this returns: for those who outlive this process.
+    /// Changes the book. It is in the journal, where there is one, before this returns: for those
+    /// who outlive this process.
     pub(crate) fn write(&self, change: impl FnOnce(&mut Book)) {
         let mut book = self.book();
         change(&mut book);

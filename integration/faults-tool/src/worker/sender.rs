@@ -4,7 +4,8 @@ use rdmsg::{Endpoint, Error};
 use super::{conversation::Conversation, operations::Operations};
 use crate::scenario::{TAIL, Talk};
 
-/// Sends one message, and further ones from when it is told to go on until it is told to stop; some more then, and the last. The client closes when the peer's last has come as well.
+/// Sends one message, and further ones from when it is told to go on until it is told to stop; some
+/// more then, and the last. The client closes when the peer's last has come as well.
 pub(super) fn send_all(
     conversation: &Conversation,
     endpoint: &Endpoint,

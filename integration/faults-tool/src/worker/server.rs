@@ -52,7 +52,8 @@ pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr) -> Result<Over> {
     Ok(Over { end, thread })
 }
 
-/// Takes connections, each in a thread of its own, until that is to end, or all are there and that is enough.
+/// Takes connections, each in a thread of its own, until that is to end, or all are there and that
+/// is enough.
 fn accept(
     worker: &Arc<Worker>,
     listener: &Listener,
@@ -100,7 +101,8 @@ fn leave(worker: &Arc<Worker>, listener: &Listener) {
     worker.tell(News::Over);
 }
 
-/// Serves, and ends everything so often when all clients are there, as a server does that is started anew.
+/// Serves, and ends everything so often when all clients are there, as a server does that is
+/// started anew.
 fn restart(
     worker: &Arc<Worker>,
     listener: Listener,

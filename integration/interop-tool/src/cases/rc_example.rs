@@ -2,7 +2,8 @@ use crate::case::{Case, Ends, Ready, Side, Who};
 
 const PORT: Ready = Ready::Tcp(19875);
 
-/// The original is not among Debian's programs, so ours meets itself, a counterpart by hand, and some that do not keep to the protocol.
+/// The original is not among Debian's programs, so ours meets itself, a counterpart by hand, and
+/// some that do not keep to the protocol.
 pub(crate) fn cases() -> Vec<Case> {
     let ours = |options: &str| Side::new(Who::Rust, "rc_example", options);
     let bash = |line: &str| Side::new(Who::C, "bash", &format!("-c {line}")).ends(Ends::Somehow);

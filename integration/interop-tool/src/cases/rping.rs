@@ -88,9 +88,10 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// A request that finds no place at the server is dropped, and its client asks again after four seconds, then eight: a server that keeps a
-/// few waits half a minute for clients that come at the same moment. The kernel counts how often it asked again. On a busy machine
-/// that may happen to some.
+/// A request that finds no place at the server is dropped, and its client asks again after four
+/// seconds, then eight: a server that keeps a few waits half a minute for clients that come at the
+/// same moment. The kernel counts how often it asked again. On a busy machine that may happen to
+/// some.
 fn no_request_is_lost() -> Case {
     let asking =
         "retries=/sys/class/infiniband/rxe0/ports/1/cm_tx_retries/req; before=$(cat $retries) &&

@@ -338,7 +338,8 @@ fn shared_buffers_of_control_frames_go_back_while_draining() {
     assert_eq!(given_back(&mut conn), [0, 1, 2]);
 }
 
-/// After the end all that the connection holds goes back at once, and nothing may come after the end.
+/// After the end all that the connection holds goes back at once, and nothing may come after the
+/// end.
 #[test]
 fn nothing_is_given_back_one_by_one_after_the_end() {
     let now = Instant::now();

@@ -184,9 +184,9 @@ proptest! {
         }
     }
 
-    /// However a connection is ended and by whom, on whatever is going on: each side ends, once, in bounded time, nothing comes out of
-    /// order, a side that is told that everything was delivered is told the truth, and so is one that is told
-    /// of a clean end, or of a truncated one.
+    /// However a connection is ended and by whom, on whatever is going on: each side ends, once, in
+    /// bounded time, nothing comes out of order, a side that is told that everything was delivered
+    /// is told the truth, and so is one that is told of a clean end, or of a truncated one.
     #[test]
     fn every_end_is_an_end(
         a in sizes(),
