@@ -10,7 +10,7 @@ use crate::{
 /// ```
 /// let mut config = rdmsg::Config::default();
 /// config.receive_window = 128;
-/// config.eager_size = 16 * 1024;
+/// config.eager_size = 8 * 1024;
 /// ```
 ///
 /// # Locked memory
@@ -23,8 +23,9 @@ use crate::{
 ///
 /// | `receive_window`, `send_depth`, `eager_size` | bytes each | in 64 KiB | in 8 MiB (systemd's default) | in 64 MiB | in 1 GiB |
 /// |---|---|---|---|---|---|
-/// | the default: 32, 32, 8 KiB | 729088 | 0 | 8 | 69 | 1104 |
+/// | the default: 32, 16, 16 KiB | 1187840 | 0 | 5 | 42 | 677 |
 /// | 64, 64, 16 KiB | 2502656 | 0 | 2 | 20 | 321 |
+/// | 32, 32, 8 KiB | 729088 | 0 | 8 | 69 | 1104 |
 /// | 16, 16, 4 KiB | 233472 | 0 | 26 | 215 | 3449 |
 /// | 8, 8, 1 KiB | 45056 | 1 | 139 | 1117 | 17873 |
 ///
@@ -65,7 +66,7 @@ pub struct Config {
     /// The largest message in bytes that the peer sends right into a buffer that is posted for it. Longer ones are read by this side
     /// from the peer's memory: one exchange more, but no buffer waits for them.
     ///
-    /// 64 B to 1 MiB, default 8 KiB. See [`receive_window`](Self::receive_window) for what it
+    /// 64 B to 1 MiB, default 16 KiB. See [`receive_window`](Self::receive_window) for what it
     /// costs.
     pub eager_size: u32,
 
@@ -95,7 +96,7 @@ pub struct Config {
 
     /// How many messages and one-sided operations may be on their way from this side: the depth of the send ring.
     ///
-    /// 1 to 8192, default 32. Costs `send_depth` × [`eager_size`](Self::eager_size) of locked
+    /// 1 to 8192, default 16. Costs `send_depth` × [`eager_size`](Self::eager_size) of locked
     /// memory a connection.
     pub send_depth: u16,
 
@@ -157,8 +158,8 @@ pub struct Config {
     pub keepalive_timeout: Duration,
 
     /// How long a message above the eager size may stand still: its memory is memory that other
-    /// connections wait for. When nothing of it has come for this long, and half as long again at
-    /// most, the connection ends with
+    /// connections wait for. When no byte of it, nor of any that is read from the same engine of the
+    /// peer, has come for this long, and half as long again at most, the connection ends with
     /// [`CloseReason::ReadTimeout`](crate::CloseReason::ReadTimeout); when there was no memory for
     /// it for this long, with [`CloseReason::OutOfMemory`](crate::CloseReason::OutOfMemory). A
     /// message that comes slowly is left alone, and so is one that waits because the application
@@ -243,11 +244,11 @@ impl Default for Config {
         Self {
             receive_window: 32,
             shared_receive: None,
-            eager_size: 8 * 1024,
+            eager_size: 16 * 1024,
             max_message: 1 << 30,
             large_memory: 64 << 20,
             registration_cache: 16 << 20,
-            send_depth: 32,
+            send_depth: 16,
             max_inline: 256,
             connect_timeout: Duration::from_secs(5),
             resolve_timeout: Duration::from_secs(2),

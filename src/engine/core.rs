@@ -109,7 +109,7 @@ impl Core {
     /// A deadline may be past. What came of the peer's engine elsewhere counts as well.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         if let Some(life) = &self.life {
-            self.conn.hear_of_engine(life.signs());
+            self.conn.hear_of_engine(life.heard());
         }
         self.conn.handle_timeout(now);
     }

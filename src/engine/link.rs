@@ -321,15 +321,13 @@ impl Link {
 
     fn act(self: &Arc<Self>, completions: &[WorkCompletion], hand: Option<&Hand>) {
         self.with_core(|core| {
-            let before = core.conn.signs_of_life();
+            let before = core.conn.heard();
             for wc in completions {
                 core.handle_completion(self, wc, hand);
                 core.settle(self, hand);
             }
-            if let Some(life) = &core.life
-                && core.conn.signs_of_life() != before
-            {
-                life.sign();
+            if let Some(life) = &core.life {
+                life.add(before, core.conn.heard());
             }
         });
     }

@@ -7,22 +7,39 @@ use std::{
     },
 };
 
+use crate::proto::Heard;
+
 /// The signs of life that one engine of a peer's has given on all of its connections with this one.
 ///
 /// The probe of an idle connection may wait in the network behind what busy ones send. As long as
-/// they hear of the peer, so does the idle one. Another process on the same host is another engine.
+/// they hear of the peer, so does the idle one; and a read may wait behind the reads of others.
+/// Another process on the same host is another engine.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Life(Arc<AtomicU64>);
+pub(super) struct Life(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    heard: AtomicU64,
+    pieces: AtomicU64,
+}
 
 impl Life {
-    /// Counts a sign.
-    pub(super) fn sign(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+    /// Counts what a connection has heard more than before.
+    pub(super) fn add(&self, before: Heard, now: Heard) {
+        if now.signs != before.signs {
+            self.0.heard.fetch_add(1, Ordering::Relaxed);
+        }
+        if now.pieces != before.pieces {
+            self.0.pieces.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
-    /// How many there were.
-    pub(super) fn signs(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+    /// How much was heard.
+    pub(super) fn heard(&self) -> Heard {
+        Heard {
+            signs: self.0.heard.load(Ordering::Relaxed),
+            pieces: self.0.pieces.load(Ordering::Relaxed),
+        }
     }
 }
 
@@ -30,7 +47,7 @@ impl Life {
 /// hellos. The address goes with it because the identity is what a peer claims.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
-    lives: HashMap<(IpAddr, u64), Weak<AtomicU64>>,
+    lives: HashMap<(IpAddr, u64), Weak<Counts>>,
     /// With so many entries those without a connection are removed.
     crowded: usize,
 }
@@ -61,10 +78,13 @@ mod tests {
         let here = IpAddr::from([10, 8, 0, 1]);
         let there = IpAddr::from([10, 8, 0, 2]);
         let one = peers.life_of(here, 1);
-        peers.life_of(here, 1).sign();
-        peers.life_of(here, 2).sign();
-        peers.life_of(there, 1).sign();
-        assert_eq!(one.signs(), 1);
+        let heard = |signs, pieces| Heard { signs, pieces };
+        peers.life_of(here, 1).add(heard(7, 3), heard(8, 3));
+        peers.life_of(here, 2).add(heard(0, 0), heard(1, 1));
+        peers.life_of(there, 1).add(heard(0, 0), heard(1, 1));
+        assert_eq!(one.heard(), heard(1, 0));
+        peers.life_of(here, 1).add(heard(8, 3), heard(9, 4));
+        assert_eq!(one.heard(), heard(2, 1));
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(crate) use self::{
     account::Account,
     budget::Gauge,
     clock::Clock,
-    connection::{Connection, Flush},
+    connection::{Connection, Flush, Heard},
     credit::CONTROL_RECEIVES,
     frame::{Descriptor, HEADER_LEN},
     hello::{REPLY_DATA_MAX, REQUEST_DATA_MAX},

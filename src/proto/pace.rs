@@ -11,7 +11,7 @@ pub(crate) const LONGEST_PIECE: u64 = 1 << 20;
 pub(crate) const SHORTEST_PIECE: u64 = 64 << 10;
 
 /// Pieces grow while one comes within this time, and shrink when one takes longer than that.
-const QUICK: Duration = Duration::from_millis(50);
+const QUICK: Duration = Duration::from_millis(100);
 const SLOW: Duration = Duration::from_millis(400);
 
 /// How long the pieces are in which large messages are read, and how many of them are on their way
@@ -116,8 +116,8 @@ mod tests {
     fn short_messages_tell_as_much_of_the_link_as_they_can() {
         let mut pace = Pace::new(LONGEST_PIECE);
         for _ in 0..10 {
-            // 20 KiB at 1 MB/s: 64 KiB would take 65 ms.
-            pieces(&mut pace, 20 << 10, 1_000_000);
+            // 20 KiB at 500 kB/s: 64 KiB would take 131 ms.
+            pieces(&mut pace, 20 << 10, 500_000);
         }
         assert_eq!(pace.piece(), SHORTEST_PIECE);
         pieces(&mut pace, 20 << 10, 100_000_000);

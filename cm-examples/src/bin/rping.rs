@@ -88,8 +88,7 @@ fn serve(options: &Options) -> Result<()> {
     let requests = EventChannel::new()?;
     let mut listener = CmId::new(&requests, PortSpace::TCP, 0)?;
     listener.bind_addr(address)?;
-    // 0 is as many as the kernel allows. A request that finds no place is dropped, and comes again
-    // seconds later.
+    // 0 is as many as the kernel allows. A request without a place is dropped and comes again late.
     listener.listen(0)?;
     loop {
         let Some(mut event) = requests.wait_event(Duration::MAX)? else {

@@ -68,7 +68,7 @@ fn the_counter_counts() {
 fn eager_messages_allocate_nothing() {
     let _watchdog = Watchdog::new("eager_messages_allocate_nothing", 120);
     for polling in [Polling::default(), Polling::Busy, Polling::Event] {
-        for len in [0, 64, 8 * 1024] {
+        for len in [0, 64, 16 * 1024] {
             let mut config = Config::default();
             config.polling = polling;
             let (client, server) = pair_with(&config);

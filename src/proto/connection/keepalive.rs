@@ -18,18 +18,27 @@ pub(super) struct Keepalive {
     timeout: Duration,
     deadline: Instant,
     /// What had been heard at the last check.
-    heard: Heard,
+    heard: Hearing,
     /// Since when the peer is on trial: the check that found a silence, and probed.
     silent: Option<Instant>,
 }
 
 /// Signs of life, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Heard {
-    /// On this connection: frames, and completions that show that bytes have moved.
+pub(crate) struct Heard {
+    /// Frames, and completions that show that bytes have moved.
+    pub(crate) signs: u64,
+    /// Pieces of large messages that were read.
+    pub(crate) pieces: u64,
+}
+
+/// What this side has heard of the peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Hearing {
+    /// On this connection.
     pub(super) here: u64,
-    /// On any connection with the same engine of the peer's.
-    pub(super) of_engine: u64,
+    /// On any connection with the same engine of the peer's, as often as it was asked for.
+    pub(super) of_engine: Heard,
 }
 
 /// What a check came to.
@@ -41,7 +50,7 @@ enum Check {
 }
 
 impl Keepalive {
-    pub(super) fn new(interval: Duration, timeout: Duration, heard: Heard, now: Instant) -> Self {
+    pub(super) fn new(interval: Duration, timeout: Duration, heard: Hearing, now: Instant) -> Self {
         Self {
             interval,
             timeout,
@@ -55,7 +64,7 @@ impl Keepalive {
         self.deadline
     }
 
-    fn check(&mut self, heard: Heard, now: Instant) -> Check {
+    fn check(&mut self, heard: Hearing, now: Instant) -> Check {
         let before = std::mem::replace(&mut self.heard, heard);
         let next = now + self.interval / 2;
         if heard != before {
@@ -151,18 +160,21 @@ impl Probe {
 }
 
 impl Connection {
-    /// How many signs of life the peer has given on this connection.
-    pub(crate) fn signs_of_life(&self) -> u64 {
+    /// What the peer has let this side hear on this connection.
+    pub(crate) fn heard(&self) -> Heard {
         self.transfer
             .as_ref()
-            .map_or(0, |transfer| transfer.heard.here)
+            .map_or_else(Heard::default, |transfer| Heard {
+                signs: transfer.heard.here,
+                pieces: transfer.inbound.pieces(),
+            })
     }
 
-    /// How many the peer's engine has given on all of its connections with this side. To be told
-    /// before `handle_timeout`, which judges by it.
-    pub(crate) fn hear_of_engine(&mut self, signs: u64) {
+    /// What the peer's engine has let this side hear on all of its connections. To be told before
+    /// `handle_timeout`, which judges by it.
+    pub(crate) fn hear_of_engine(&mut self, heard: Heard) {
         if let Some(transfer) = &mut self.transfer {
-            transfer.heard.of_engine = signs;
+            transfer.heard.of_engine = heard;
         }
     }
 

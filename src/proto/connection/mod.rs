@@ -5,7 +5,7 @@ mod reading;
 mod receiving;
 mod transfer;
 
-pub(crate) use self::transfer::Flush;
+pub(crate) use self::{keepalive::Heard, transfer::Flush};
 
 #[cfg(test)]
 mod tests;

@@ -54,7 +54,7 @@ impl Connection {
                         transfer.inbound.reading_begins(now.now());
                     }
                     if !transfer.patience.is_watching() {
-                        let pieces = transfer.inbound.pieces();
+                        let pieces = transfer.pieces();
                         transfer.patience.reading(pieces, now.now());
                     }
                     let (slot, _) = transfer.ring.take(true);
@@ -111,10 +111,8 @@ impl Connection {
     /// A deadline of reading may be past.
     pub(super) fn on_reading_timeout(&mut self, now: Instant) {
         if let Some(transfer) = &mut self.transfer {
-            let inbound = &transfer.inbound;
-            let look = transfer
-                .patience
-                .look(inbound.pieces(), inbound.is_reading(), now);
+            let (pieces, reading) = (transfer.pieces(), transfer.inbound.is_reading());
+            let look = transfer.patience.look(pieces, reading, now);
             self.act_on(look, now);
         }
     }

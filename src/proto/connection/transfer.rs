@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     Connection, State,
-    keepalive::{Heard, Keepalive, Probe},
+    keepalive::{Hearing, Keepalive, Probe},
 };
 use crate::proto::{
     Clock, Event, Negotiated, Output, Params, SendRefused, Statistics, Transmit,
@@ -37,7 +37,7 @@ pub(super) struct Transfer {
     pub(super) keepalive: Option<Keepalive>,
     keepalive_timeout: Duration,
     /// The peer's signs of life.
-    pub(super) heard: Heard,
+    pub(super) heard: Hearing,
     /// The identity of the peer's engine.
     pub(super) peer_engine: u64,
     /// Whether nothing more that the peer sends counts: it aborted, or broke the protocol. What follows a frame that could not be
@@ -126,7 +126,7 @@ impl Transfer {
             probe: Probe::default(),
             keepalive: None,
             keepalive_timeout: params.keepalive_timeout,
-            heard: Heard::default(),
+            heard: Hearing::default(),
             peer_engine: hello.engine,
             deaf: false,
             blocked: None,
@@ -150,6 +150,12 @@ impl Transfer {
 
     pub(super) fn keepalive_mut(&mut self) -> Option<&mut Keepalive> {
         self.keepalive.as_mut()
+    }
+
+    /// Pieces of large messages that were read, here and on any connection with the peer's engine:
+    /// reads wait behind those of others where the path is slow.
+    pub(super) fn pieces(&self) -> u64 {
+        self.inbound.pieces() + self.heard.of_engine.pieces
     }
 
     pub(super) fn keepalive_deadline(&self) -> Option<Instant> {

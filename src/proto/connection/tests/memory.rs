@@ -8,7 +8,7 @@ use super::{
     pair::{A, B, Pair, Step, no_memory},
     params,
 };
-use crate::proto::{CloseReason, Params, connection::State, frame::Header};
+use crate::proto::{CloseReason, Heard, Params, connection::State, frame::Header};
 
 const MIB: u64 = 1 << 20;
 
@@ -35,6 +35,30 @@ fn a_read_that_is_never_answered_ends_the_connection_and_says_so() {
     assert_eq!(
         pair.sides[B].conn.close_reason(),
         Some(&CloseReason::ReadTimeout)
+    );
+}
+
+/// Where the path is slow, reads wait behind those of other connections.
+#[test]
+fn a_read_stands_still_only_where_those_of_other_connections_do_as_well() {
+    let mut pair = pair();
+    announced(&mut pair);
+    pair.take(Step::Memory(B));
+    for pieces in 1..10 {
+        pair.wait(Duration::from_secs(15));
+        let signs = 2 * pieces;
+        pair.sides[B].conn.hear_of_engine(Heard { signs, pieces });
+    }
+    assert_eq!(pair.sides[B].conn.close_reason(), None);
+    for signs in 20..23 {
+        pair.wait(Duration::from_secs(15));
+        let pieces = 9;
+        pair.sides[B].conn.hear_of_engine(Heard { signs, pieces });
+    }
+    assert_eq!(
+        pair.sides[B].conn.close_reason(),
+        Some(&CloseReason::ReadTimeout),
+        "a sign of life is no piece"
     );
 }
 
