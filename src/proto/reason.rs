@@ -231,8 +231,9 @@ impl fmt::Display for CloseReason {
             Self::PeerClosed => f.write_str("closed by the peer"),
             Self::Truncated { missing } => write!(
                 f,
-                "truncated: the peer closed and left before its last {missing} messages were read; \
-                 receive and let go of messages faster, or raise close_timeout at the peer"
+                "truncated: the peer closed and left before its last {missing} message{} read; \
+                 receive and let go of messages faster, or raise close_timeout at the peer",
+                if *missing == 1 { " was" } else { "s were" }
             ),
             Self::PeerAborted(code) => write!(f, "aborted by the peer with code {code}"),
             Self::PeerDisconnected => f.write_str("the peer disconnected without closing; its process may have ended"),

@@ -29,18 +29,23 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         .quick(),
         Scenario::new(
             "slow-wire",
-            &[Group::new(1, Talk::Idle), Group::new(3, Talk::Large)],
+            &[
+                Group::new(1, Talk::Idle),
+                Group::new(1, Talk::Large),
+                Group::new(2, Talk::Mixed),
+            ],
         )
         .fault(Fault::Network("rate 1mbit"), Expect::GoesOn)
         .config(patient)
-        .flow(10),
+        .flow(3),
     ]
 }
 
 /// Where a packet waits for seconds behind those of other connections: the device is not to repeat
-/// it meanwhile. Keepalive and `read_timeout` are as always: idle or not, nothing ends while bytes
-/// move.
+/// it meanwhile, and few messages are on their way, so that the end is seen. Keepalive and
+/// `read_timeout` are as always: idle or not, nothing ends while bytes move.
 fn patient(config: &mut Config) {
     config.ack_timeout = Some(23);
+    config.receive_window = 4;
     config.close_timeout = Duration::from_secs(300);
 }
