@@ -97,14 +97,14 @@ impl Token {
     }
 
     /// The token as bytes that can be sent: address `u64`, length `u64`, rkey `u32`, rights
-    /// `u32` (1 read, 2 write, 4 atomic), all little-endian.
+    /// `u32` (1 read, 2 write, 4 atomic), all in network order (big-endian).
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
-        bytes[..8].copy_from_slice(&self.addr.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.len.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.rkey.to_le_bytes());
-        bytes[20..].copy_from_slice(&self.access.to_bits().to_le_bytes());
+        bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.len.to_be_bytes());
+        bytes[16..20].copy_from_slice(&self.rkey.to_be_bytes());
+        bytes[20..].copy_from_slice(&self.access.to_bits().to_be_bytes());
         bytes
     }
 
@@ -112,9 +112,9 @@ impl Token {
     #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         let word = |at: usize| {
-            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+            u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
-        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        let long = |at: usize| u64::from(word(at)) << 32 | u64::from(word(at + 4));
         Self {
             addr: long(0),
             len: long(8),
@@ -141,7 +141,10 @@ mod tests {
             },
         };
         let bytes = token.to_bytes();
-        assert_eq!(bytes[..8], [8, 7, 6, 5, 4, 3, 2, 1]);
+        let expected = [
+            1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 1, 0, 0, 0, 0, 0, 0x11, 0x12, 0x13, 0x14, 0, 0, 0, 5,
+        ];
+        assert_eq!(bytes, expected);
         assert_eq!(Token::from_bytes(&bytes), token);
     }
 }

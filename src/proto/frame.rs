@@ -46,11 +46,14 @@ impl Kind {
     }
 }
 
+/// The first four bytes of a message's frame: kind, flags and reserved bytes.
+const DATA: u32 = (Kind::Data as u32) << 24;
+
 /// In a failure's `arg`: there was no memory for what the receiver of this frame sent, for long.
 /// There may be other codes one day.
 pub(crate) const OUT_OF_RESOURCES: u32 = 1;
 
-/// A frame's header. On the wire, little-endian: kind `u8`, flags `u8` = 0, reserved `u16` = 0, grant `u32`, len `u32`, arg `u32`.
+/// A frame's header. On the wire, in network order: kind `u8`, flags `u8` = 0, reserved `u16` = 0, grant `u32`, len `u32`, arg `u32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) kind: Kind,
@@ -66,7 +69,7 @@ pub(crate) struct Header {
 /// Bytes of a [`Descriptor`] on the wire.
 pub(crate) const DESCRIPTOR_LEN: usize = 24;
 
-/// Where a large message lies in its sender's memory. On the wire, little-endian: address `u64`, length `u64`, rkey `u32`, reserved
+/// Where a large message lies in its sender's memory. On the wire, in network order: address `u64`, length `u64`, rkey `u32`, reserved
 /// `u32` = 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Descriptor {
@@ -78,9 +81,9 @@ pub(crate) struct Descriptor {
 impl Descriptor {
     pub(crate) fn emit(&self) -> [u8; DESCRIPTOR_LEN] {
         let mut bytes = [0; DESCRIPTOR_LEN];
-        bytes[..8].copy_from_slice(&self.addr.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.len.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.rkey.to_le_bytes());
+        bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.len.to_be_bytes());
+        bytes[16..20].copy_from_slice(&self.rkey.to_be_bytes());
         bytes
     }
 
@@ -96,17 +99,15 @@ impl Descriptor {
                 "the length of a descriptor in a rendezvous",
             ));
         };
-        let word = |at: usize| {
-            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
-        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
-        if word(20) != 0 {
-            return Err(Violation::new("descriptor reserved", word(20).into(), "0"));
+        let long = |at: usize| u64::from(word(bytes, at)) << 32 | u64::from(word(bytes, at + 4));
+        let reserved = word(bytes, 20);
+        if reserved != 0 {
+            return Err(Violation::new("descriptor reserved", reserved.into(), "0"));
         }
         let descriptor = Self {
             addr: long(0),
             len: long(8),
-            rkey: word(16),
+            rkey: word(bytes, 16),
         };
         if descriptor.len == 0 || descriptor.addr.checked_add(descriptor.len).is_none() {
             return Err(Violation::new(
@@ -123,26 +124,23 @@ impl Header {
     pub(crate) fn emit(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         bytes[0] = self.kind as u8;
-        bytes[4..8].copy_from_slice(&self.grant.to_le_bytes());
-        bytes[8..12].copy_from_slice(&self.len.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.arg.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.grant.to_be_bytes());
+        bytes[8..12].copy_from_slice(&self.len.to_be_bytes());
+        bytes[12..16].copy_from_slice(&self.arg.to_be_bytes());
         bytes
     }
 
     /// Reads the header of a message's frame. `None` for all other frames, and for those that are not as they should be.
     pub(crate) fn parse_data(frame: &[u8]) -> Option<Self> {
         let (header, payload) = frame.split_first_chunk::<HEADER_LEN>()?;
-        let word = |at: usize| {
-            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
-        };
         let parsed = Self {
             kind: Kind::Data,
-            grant: word(4),
-            len: word(8),
-            arg: word(12),
+            grant: word(header, 4),
+            len: word(header, 8),
+            arg: word(header, 12),
         };
         // Kind, flags and reserved bytes at once.
-        (word(0) == Kind::Data as u32 && parsed.len as usize == payload.len()).then_some(parsed)
+        (word(header, 0) == DATA && parsed.len as usize == payload.len()).then_some(parsed)
     }
 
     /// Reads the header of a received frame and checks everything about it that does not depend on the connection's state.
@@ -154,23 +152,20 @@ impl Header {
                 "at least 16 bytes",
             ));
         };
-        let word = |at: usize| {
-            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
-        };
         let kind = Kind::parse(header[0])
             .ok_or_else(|| Violation::new("kind", header[0].into(), "a known kind"))?;
         if header[1] != 0 {
             return Err(Violation::new("flags", header[1].into(), "0"));
         }
-        let reserved = u16::from_le_bytes([header[2], header[3]]);
+        let reserved = u16::from_be_bytes([header[2], header[3]]);
         if reserved != 0 {
             return Err(Violation::new("reserved", reserved.into(), "0"));
         }
         let parsed = Self {
             kind,
-            grant: word(4),
-            len: word(8),
-            arg: word(12),
+            grant: word(header, 4),
+            len: word(header, 8),
+            arg: word(header, 12),
         };
         if parsed.len as usize != payload.len() {
             return Err(Violation::new(
@@ -200,6 +195,11 @@ impl Header {
     }
 }
 
+/// The 32-bit field at this offset.
+fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -222,15 +222,53 @@ mod tests {
     }
 
     #[test]
-    fn a_header_lies_on_the_wire_as_documented() {
-        let header = Header {
-            kind: Kind::Abort,
-            grant: 0x0102_0304,
-            len: 0,
-            arg: 0x0506_0708,
+    fn each_frame_lies_on_the_wire_as_documented() {
+        let control = b"\0\0\0\x01\x02\x03\x04\0\0\0\0\x05\x06\x07\x08";
+        let data = b"\0\0\0\x01\x02\x03\x04\0\0\0\x05\x05\x06\x07\x08hello";
+        let rendezvous = b"\0\0\0\x01\x02\x03\x04\0\0\0\x18\x05\x06\x07\x08\
+            \x11\x12\x13\x14\x15\x16\x17\x18\x21\x22\x23\x24\x25\x26\x27\x28\x31\x32\x33\x34\0\0\0\0";
+        let descriptor = Descriptor {
+            addr: 0x1112_1314_1516_1718,
+            len: 0x2122_2324_2526_2728,
+            rkey: 0x3132_3334,
         };
-        let bytes = [6, 0, 0, 0, 4, 3, 2, 1, 0, 0, 0, 0, 8, 7, 6, 5];
-        assert_eq!(header.emit(), bytes);
+        for (kind, number, rest) in [
+            (Kind::Data, 1, &data[..]),
+            (Kind::Grant, 2, control),
+            (Kind::Ping, 3, control),
+            (Kind::Pong, 4, control),
+            (Kind::Close, 5, control),
+            (Kind::Abort, 6, control),
+            (Kind::CloseAck, 7, control),
+            (Kind::Failure, 8, control),
+            (Kind::Rendezvous, 16, rendezvous),
+        ] {
+            let payload = match kind {
+                Kind::Data => b"hello".to_vec(),
+                Kind::Rendezvous => descriptor.emit().to_vec(),
+                Kind::Grant
+                | Kind::Ping
+                | Kind::Pong
+                | Kind::Close
+                | Kind::Abort
+                | Kind::CloseAck
+                | Kind::Failure => Vec::new(),
+            };
+            let header = Header {
+                kind,
+                grant: 0x0102_0304,
+                len: payload.len() as u32,
+                arg: 0x0506_0708,
+            };
+            let frame = [&[number], rest].concat();
+            assert_eq!([&header.emit()[..], &payload].concat(), frame, "{kind:?}");
+            assert_eq!(Header::parse(&frame), Ok(header));
+            let message = (kind == Kind::Data).then_some(header);
+            assert_eq!(Header::parse_data(&frame), message, "{kind:?}");
+            if kind == Kind::Rendezvous {
+                assert_eq!(Descriptor::parse(&frame), Ok(descriptor));
+            }
+        }
     }
 
     #[test]

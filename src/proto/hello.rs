@@ -3,7 +3,7 @@ use super::private::{PrivateBytes, Reader};
 /// The first bytes of a hello: `rdms`.
 const MAGIC: u32 = 0x7264_6d73;
 /// The protocol version that this crate speaks.
-pub(super) const VERSION: u8 = 2;
+pub(super) const VERSION: u8 = 3;
 /// Bytes of a hello without the application's own.
 const LEN: usize = 36;
 
@@ -17,7 +17,9 @@ pub(crate) const REPLY_DATA_MAX: usize = 196 - LEN;
 /// On the wire, in network order: magic `u32`, version `u8`, length of the whole `u8`, features
 /// `u16`, receive window `u16`, first credits `u16`, eager size `u32`, largest message `u64`,
 /// keepalive interval `u32` (ms, 0 = none), engine `u64`, the application's bytes. The length is
-/// inside because the connection manager pads private data with zeros.
+/// inside because the connection manager pads private data with zeros. Magic and version stay where
+/// they are in every version, and so does all of a [rejection](super::reject::Reject): two sides of
+/// different versions refuse each other by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) version: u8,
@@ -125,6 +127,25 @@ mod tests {
         keepalive_ms: 2000,
         engine: 0x0102_0304_0506_0708,
     };
+
+    #[test]
+    fn a_hello_lies_on_the_wire_as_documented() {
+        let hello = Hello {
+            version: VERSION,
+            features: 0x0102,
+            window: 0x1112,
+            credits: 0x2122,
+            eager_size: 0x3132_3334,
+            max_message: 0x4142_4344_4546_4748,
+            keepalive_ms: 0x5152_5354,
+            engine: 0x6162_6364_6566_6768,
+        };
+        let bytes = b"rdms\x03\x28\x01\x02\x11\x12\x21\x22\x31\x32\x33\x34\
+            \x41\x42\x43\x44\x45\x46\x47\x48\x51\x52\x53\x54\
+            \x61\x62\x63\x64\x65\x66\x67\x68user";
+        assert_eq!(*hello.emit(b"user"), *bytes);
+        assert_eq!(Hello::parse(bytes), Ok((hello, &b"user"[..])));
+    }
 
     #[test]
     fn a_hello_comes_back_as_it_went_through_padding() {

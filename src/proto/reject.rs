@@ -118,6 +118,35 @@ mod tests {
     use crate::proto::testing::cases;
 
     #[test]
+    fn a_rejection_lies_on_the_wire_as_documented() {
+        for (number, code) in [
+            (0, RejectCode::Application),
+            (1, RejectCode::Version),
+            (2, RejectCode::Window),
+            (3, RejectCode::EagerSize),
+            (4, RejectCode::MaxMessage),
+            (5, RejectCode::Resources),
+            (6, RejectCode::ResponderResources),
+            (7, RejectCode::InitiatorDepth),
+            (8, RejectCode::Busy),
+        ] {
+            let reject = Reject {
+                code,
+                own: 0x1112_1314_1516_1718,
+                theirs: 0x2122_2324_2526_2728,
+            };
+            let bytes = [
+                &b"rdmR\x03\x1b\0"[..],
+                &[number],
+                b"\x11\x12\x13\x14\x15\x16\x17\x18\x21\x22\x23\x24\x25\x26\x27\x28why",
+            ]
+            .concat();
+            assert_eq!(*reject.emit(b"why"), *bytes);
+            assert_eq!(Reject::parse(&bytes), Some((reject, &b"why"[..])));
+        }
+    }
+
+    #[test]
     fn a_rejection_comes_back_as_it_went_through_padding() {
         let reject = Reject {
             code: RejectCode::Version,

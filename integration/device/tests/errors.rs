@@ -455,8 +455,8 @@ fn a_client_of_another_version_is_told_both_versions() {
     assert_eq!(event, CmEventType::REJECTED);
     // Magic, our version, length, the code for a version, our version, theirs.
     let expected = [
-        &b"rdmR\x02\x18\x00\x01"[..],
-        &2_u64.to_be_bytes(),
+        &b"rdmR\x03\x18\x00\x01"[..],
+        &3_u64.to_be_bytes(),
         &9_u64.to_be_bytes(),
     ]
     .concat();
@@ -484,7 +484,7 @@ fn a_server_of_another_version_is_named_with_both_versions() {
     let reject = [
         &b"rdmR\x09\x18\x00\x01"[..],
         &9_u64.to_be_bytes(),
-        &2_u64.to_be_bytes(),
+        &3_u64.to_be_bytes(),
     ]
     .concat();
     request.reject(&reject).unwrap();
@@ -492,7 +492,7 @@ fn a_server_of_another_version_is_named_with_both_versions() {
     assert_eq!(
         error.to_string(),
         format!(
-            "cannot connect to {address}: the two sides do not go together: version is 2 here and 9 at the peer"
+            "cannot connect to {address}: the two sides do not go together: version is 3 here and 9 at the peer"
         )
     );
 }

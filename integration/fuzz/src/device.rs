@@ -257,7 +257,7 @@ impl Device {
 
     fn post(&mut self, transmit: &Transmit, len: u32) {
         let header = &transmit.header;
-        let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().unwrap());
+        let word = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
         let reserved = match header[0] {
             1 | 16 => READS + CONTROL_SENDS,
             2..=8 => 0,
@@ -386,7 +386,7 @@ impl Device {
             });
         }
         if frame.len() >= 16 {
-            let grant = u32::from_le_bytes(frame[4..8].try_into().unwrap());
+            let grant = u32::from_be_bytes(frame[4..8].try_into().unwrap());
             if grant > self.credit.1 && grant - self.credit.0 <= self.window() {
                 self.credit.1 = grant;
             }
@@ -573,8 +573,8 @@ fn work(sent: &Sent) -> Work {
 
 /// The descriptor of a frame that announces a large message.
 fn large(frame: &[u8]) -> Option<Descriptor> {
-    let word = |at: usize| u32::from_le_bytes(frame[at..at + 4].try_into().unwrap());
-    let long = |at: usize| u64::from_le_bytes(frame[at..at + 8].try_into().unwrap());
+    let word = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
+    let long = |at: usize| u64::from_be_bytes(frame[at..at + 8].try_into().unwrap());
     let whole = frame.len() == 40 && frame[..4] == [16, 0, 0, 0] && word(8) == 24;
     whole.then(|| Descriptor {
         addr: long(16),

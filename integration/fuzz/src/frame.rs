@@ -22,8 +22,8 @@ enum Verdict {
 
 fn read(frame: &[u8]) -> Verdict {
     let ours = params();
-    let word = |at: usize| u32::from_le_bytes(frame[at..at + 4].try_into().unwrap());
-    let long = |at: usize| u64::from_le_bytes(frame[at..at + 8].try_into().unwrap());
+    let word = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
+    let long = |at: usize| u64::from_be_bytes(frame[at..at + 8].try_into().unwrap());
     if frame.len() < 16 {
         return Verdict::Violation("frame length");
     }

@@ -30,7 +30,7 @@ fn read(bytes: &[u8]) -> Verdict<'_> {
     if bytes.len() < 6 || bytes[..4] != *b"rdms" {
         return Verdict::NotRdmsg;
     }
-    if bytes[4] != 2 {
+    if bytes[4] != 3 {
         return Verdict::Version(bytes[4]);
     }
     let len = usize::from(bytes[5]);
@@ -82,7 +82,7 @@ pub fn one_hello(bytes: &[u8]) {
     let bad = match verdict {
         Verdict::NotRdmsg => Some(CloseReason::NotRdmsg),
         Verdict::Rsocket => Some(CloseReason::PeerIsRsocket),
-        Verdict::Version(theirs) => Some(mismatch("version", 2, theirs.into())),
+        Verdict::Version(theirs) => Some(mismatch("version", 3, theirs.into())),
         Verdict::Zero(field, ours) => Some(mismatch(field, ours, 0)),
         Verdict::Good { .. } => None,
     };
@@ -101,7 +101,7 @@ pub fn one_hello(bytes: &[u8]) {
         Err(refusal) => {
             assert_eq!(Some(refusal.reason), bad);
             assert_eq!(refusal.private_data.len(), 24);
-            assert_eq!(refusal.private_data[..6], *b"rdmR\x02\x18");
+            assert_eq!(refusal.private_data[..6], *b"rdmR\x03\x18");
         }
     }
 

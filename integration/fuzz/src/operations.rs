@@ -155,9 +155,9 @@ impl Frame {
             Kind::Abort => (6, Vec::new()),
             Kind::CloseAck => (7, Vec::new()),
             Kind::Rendezvous { addr, len, rkey } => {
-                let mut payload = addr.to_le_bytes().to_vec();
-                payload.extend(u64::from(len % (5 << 20)).to_le_bytes());
-                payload.extend(rkey.to_le_bytes());
+                let mut payload = addr.to_be_bytes().to_vec();
+                payload.extend(u64::from(len % (5 << 20)).to_be_bytes());
+                payload.extend(rkey.to_be_bytes());
                 payload.extend([0; 4]);
                 (16, payload)
             }
@@ -166,9 +166,9 @@ impl Frame {
         let grant = self.grant.pick(device.credit.1, most);
         let taken = self.taken.pick(device.lent.1, device.lent.0);
         let mut bytes = vec![kind, 0, 0, 0];
-        bytes.extend(grant.to_le_bytes());
-        bytes.extend((payload.len() as u32).to_le_bytes());
-        bytes.extend(taken.to_le_bytes());
+        bytes.extend(grant.to_be_bytes());
+        bytes.extend((payload.len() as u32).to_be_bytes());
+        bytes.extend(taken.to_be_bytes());
         bytes.extend(payload);
         if let Some((at, byte)) = self.mistake {
             let at = usize::from(at) % bytes.len();

@@ -32,7 +32,7 @@ pub(crate) fn params() -> Params {
 
 /// The hello of a peer with such sizes.
 pub(crate) fn hello(params: &Params) -> Vec<u8> {
-    let mut bytes = b"rdms\x02\x24\0\0".to_vec();
+    let mut bytes = b"rdms\x03\x24\0\0".to_vec();
     bytes.extend(params.window.to_be_bytes());
     bytes.extend([0; 2]);
     bytes.extend(params.eager_size.to_be_bytes());

@@ -62,6 +62,10 @@ fn faulty() -> Vec<(Vec<u8>, Fault)> {
             Fault::Mismatch(1, "version", VERSION.into(), 1),
         ),
         (
+            Hello { version: 2, ..good }.bytes(),
+            Fault::Mismatch(1, "version", VERSION.into(), 2),
+        ),
+        (
             Hello {
                 version: 255,
                 ..good

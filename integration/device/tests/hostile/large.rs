@@ -60,7 +60,7 @@ fn forged(scene: &Scene, what: &str, field: &'static str, forge: impl Fn(Descrip
 fn hear(peer: &mut Peer, enough: impl Fn(u32, u32) -> bool) {
     loop {
         let frame = peer.receive();
-        let word = |at: usize| u32::from_le_bytes(frame[at..at + 4].try_into().unwrap());
+        let word = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
         if enough(word(4), word(12)) {
             return;
         }
@@ -376,10 +376,10 @@ fn what_waits_behind_a_large_message_that_is_not_read_is_not_sent() {
             let lent = peer.lend(8);
             let ours = endpoint.region(8, RemoteAccess::NONE).unwrap();
             let mut token = [0; Token::LEN];
-            token[..8].copy_from_slice(&lent.addr().to_le_bytes());
-            token[8..16].copy_from_slice(&8_u64.to_le_bytes());
-            token[16..20].copy_from_slice(&lent.rkey().to_le_bytes());
-            token[20] = 1;
+            token[..8].copy_from_slice(&lent.addr().to_be_bytes());
+            token[8..16].copy_from_slice(&8_u64.to_be_bytes());
+            token[16..20].copy_from_slice(&lent.rkey().to_be_bytes());
+            token[23] = 1;
             let token = Token::from_bytes(&token);
             endpoint.read(&ours, 0..8, &token, 0, 77).unwrap();
             let told = next();

@@ -1,7 +1,7 @@
 //! The bytes on the wire, written down a second time on purpose: a slip in the library's own codec shows here.
 
 /// The protocol's version.
-pub(crate) const VERSION: u8 = 2;
+pub(crate) const VERSION: u8 = 3;
 /// The receives that either side of these tests has for data.
 pub(crate) const WINDOW: u16 = 4;
 /// The largest payload of a data frame that either side takes.
@@ -59,10 +59,10 @@ impl<'a> Frame<'a> {
 
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![self.kind, self.flags];
-        bytes.extend(self.reserved.to_le_bytes());
-        bytes.extend(self.grant.to_le_bytes());
-        bytes.extend(self.len.unwrap_or(self.payload.len() as u32).to_le_bytes());
-        bytes.extend(self.arg.to_le_bytes());
+        bytes.extend(self.reserved.to_be_bytes());
+        bytes.extend(self.grant.to_be_bytes());
+        bytes.extend(self.len.unwrap_or(self.payload.len() as u32).to_be_bytes());
+        bytes.extend(self.arg.to_be_bytes());
         assert_eq!(bytes.len(), HEADER_LEN);
         bytes.extend(self.payload);
         bytes
@@ -80,10 +80,10 @@ pub(crate) struct Descriptor {
 
 impl Descriptor {
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        let mut bytes = self.addr.to_le_bytes().to_vec();
-        bytes.extend(self.len.to_le_bytes());
-        bytes.extend(self.rkey.to_le_bytes());
-        bytes.extend(self.reserved.to_le_bytes());
+        let mut bytes = self.addr.to_be_bytes().to_vec();
+        bytes.extend(self.len.to_be_bytes());
+        bytes.extend(self.rkey.to_be_bytes());
+        bytes.extend(self.reserved.to_be_bytes());
         assert_eq!(bytes.len(), 24);
         bytes
     }
@@ -92,8 +92,8 @@ impl Descriptor {
     pub(crate) fn of(frame: &[u8]) -> Self {
         assert_eq!((frame[0], frame.len()), (RENDEZVOUS, HEADER_LEN + 24));
         let payload = &frame[HEADER_LEN..];
-        let word = |at: usize| u32::from_le_bytes(payload[at..at + 4].try_into().unwrap());
-        let long = |at: usize| u64::from_le_bytes(payload[at..at + 8].try_into().unwrap());
+        let word = |at: usize| u32::from_be_bytes(payload[at..at + 4].try_into().unwrap());
+        let long = |at: usize| u64::from_be_bytes(payload[at..at + 8].try_into().unwrap());
         Self {
             addr: long(0),
             len: long(8),

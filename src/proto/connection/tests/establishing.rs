@@ -297,7 +297,7 @@ fn rejections_are_told_apart() {
         (
             9,
             4,
-            "the two sides do not go together: version is 9 here and 2 at the peer",
+            "the two sides do not go together: version is 9 here and 3 at the peer",
         ),
         (
             VERSION,
@@ -374,6 +374,51 @@ fn a_rejection_of_a_stranger_names_what_may_be_there_and_an_rsocket_what_it_is()
     assert_eq!(rejected(consumer, &rsocket), CloseReason::PeerIsRsocket);
     let refusal = Connection::requested(params(), &rsocket, BOTH_WAYS, Instant::now()).unwrap_err();
     assert_eq!(refusal.reason, CloseReason::PeerIsRsocket);
+}
+
+/// What version 2 sends and understands: its bytes are written down here, for they will not change any more.
+#[test]
+fn a_peer_of_version_2_and_this_side_refuse_each_other_by_name() {
+    let now = Instant::now();
+    let hello = b"rdms\x02\x24\0\0\0\x20\0\0\0\0\x40\0\0\0\0\0\x40\0\0\0\
+        \0\0\x13\x88\x01\x02\x03\x04\x05\x06\x07\x08";
+    let mismatch = CloseReason::PeerIncompatible(Mismatch {
+        field: "version",
+        ours: 3,
+        theirs: 2,
+    });
+    let active = || {
+        let mut conn = started(params(), 1, b"", now);
+        conn.handle_cm_event(CmInput::AddrResolved, now);
+        conn.handle_cm_event(CmInput::RouteResolved, now);
+        conn
+    };
+
+    // It asks: the rejection has the layout that it reads, with its own version as the last number.
+    let refusal = Connection::requested(params(), hello, BOTH_WAYS, now).unwrap_err();
+    assert_eq!(refusal.reason, mismatch);
+    let expected = b"rdmR\x03\x18\0\x01\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x02";
+    assert_eq!(*refusal.private_data, *expected);
+
+    // It answers with a rejection, which is what it does, or with an acceptance.
+    let mut conn = active();
+    conn.handle_cm_event(
+        CmInput::Rejected {
+            reason: RejectReason::CONSUMER_DEFINED,
+            private_data: b"rdmR\x02\x18\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03",
+        },
+        now,
+    );
+    assert_eq!(end(&mut conn), mismatch);
+    let mut conn = active();
+    conn.handle_cm_event(
+        CmInput::Established {
+            private_data: hello,
+            reads: BOTH_WAYS,
+        },
+        now,
+    );
+    assert_eq!(end(&mut conn), mismatch);
 }
 
 #[test]
