@@ -100,4 +100,4 @@ macro_rules! bit_flags {
     };
 }
 
-pub(super) use bit_flags;
+pub(in crate::verbs) use bit_flags;

@@ -33,68 +33,34 @@
 //! The device, and a peer that has been given a key, may change registered memory at any time. No safe method hands out a
 //! reference into it: [`MemoryRegion::copy_in`] and [`MemoryRegion::copy_out`] copy.
 
-mod access;
-mod address_handle;
-mod async_event;
 mod bit_flags;
-mod completion_channel;
-mod completion_queue;
-mod context;
+mod completion;
 mod device;
-mod device_attr;
-mod device_attr_ex;
-mod device_memory;
-mod extended_completion;
-mod gid;
-mod mapping;
-mod memory_region;
-mod modify_error;
-mod port_attr;
-mod posting;
-mod protection_domain;
-mod qp_attr;
-mod qp_init_attr;
-mod qp_state;
+mod memory;
 mod queue_pair;
-mod recv_queue;
-mod recv_wr;
-mod send_ops;
-mod send_queue;
-mod send_wr;
-mod sge;
-mod shared_bytes;
-mod shared_receive_queue;
-mod work_completion;
+mod work_request;
 
-pub use access::AccessFlags;
-pub use address_handle::{AddressHandle, AhAttr, GlobalRoute};
-pub use async_event::{AsyncElement, AsyncEvent, AsyncEventType};
-pub use completion_channel::CompletionChannel;
-pub use completion_queue::CompletionQueue;
-pub use context::Context;
-pub use device::{Device, DeviceList, NodeType, TransportType};
-pub use device_attr::{AtomicCap, DeviceAttr, DeviceCapFlags};
-pub use device_attr_ex::{DeviceAttrEx, OdpCaps, OdpTransportCaps};
-pub use device_memory::DeviceMemory;
-pub use extended_completion::ExtendedCompletion;
-pub use gid::{Gid, GidEntry, GidType};
-pub(crate) use mapping::Mapping;
-pub use memory_region::{Advice, MemoryRegion};
-pub use modify_error::ModifyError;
-pub use port_attr::{LinkLayer, Mtu, PortAttr, PortState};
-pub use posting::PostError;
-pub use protection_domain::ProtectionDomain;
-pub use qp_attr::{AltPath, MigState, QpAttr, QpAttrMask};
-pub use qp_init_attr::{QpCap, QpInitAttr, QpType};
-pub use qp_state::QpState;
-pub(crate) use queue_pair::QpOwner;
-pub use queue_pair::QueuePair;
-pub use recv_wr::RecvWr;
-pub(crate) use send_wr::Op as SendOp;
-pub use send_wr::{Inline, Payload, RemoteAddr, SendWr};
-pub use sge::{Sge, SgeList};
-pub use shared_receive_queue::{SharedReceiveQueue, SrqAttr};
-pub use work_completion::{Success, WcError, WcFlags, WcOpcode, WorkCompletion};
+pub use self::{
+    completion::{
+        CompletionChannel, CompletionQueue, ExtendedCompletion, Success, WcError, WcFlags,
+        WcOpcode, WorkCompletion,
+    },
+    device::{
+        AsyncElement, AsyncEvent, AsyncEventType, AtomicCap, Context, Device, DeviceAttr,
+        DeviceAttrEx, DeviceCapFlags, DeviceList, Gid, GidEntry, GidType, LinkLayer, Mtu, NodeType,
+        OdpCaps, OdpTransportCaps, PortAttr, PortState, TransportType,
+    },
+    memory::{AccessFlags, Advice, DeviceMemory, MemoryRegion, ProtectionDomain},
+    queue_pair::{
+        AltPath, MigState, ModifyError, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType,
+        QueuePair, SharedReceiveQueue, SrqAttr,
+    },
+    work_request::{
+        AddressHandle, AhAttr, GlobalRoute, Inline, Payload, PostError, RecvWr, RemoteAddr, SendWr,
+        Sge, SgeList,
+    },
+};
+pub(crate) use self::{memory::Mapping, queue_pair::QpOwner, work_request::Op as SendOp};
 
 /// What the documentation above says of threads.
 #[cfg(test)]

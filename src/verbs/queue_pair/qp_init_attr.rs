@@ -1,9 +1,10 @@
 use std::ptr;
 
-use super::{CompletionQueue, ProtectionDomain, SharedReceiveQueue};
+use super::SharedReceiveQueue;
 use crate::{
     status::{OsError, open_enum},
     sys::ffi,
+    verbs::{completion::CompletionQueue, memory::ProtectionDomain},
 };
 
 /// What a queue pair is made of.

@@ -1,7 +1,6 @@
 use std::{ffi::CStr, fmt};
 
-use super::bit_flags::bit_flags;
-use crate::{status::open_enum, sys::ffi};
+use crate::{status::open_enum, sys::ffi, verbs::bit_flags::bit_flags};
 
 /// What a device can do, and how much of it.
 ///

@@ -1,10 +1,9 @@
 use std::ptr;
 
-use super::{
-    PostError, RecvWr,
-    posting::{Chain, HeldRegions},
+use crate::{
+    sys::ffi,
+    verbs::work_request::{Chain, HeldRegions, PostError, RecvWr},
 };
-use crate::sys::ffi;
 
 /// The safe way into a receive queue, of a queue pair or shared: what is posted stays alive until the queue goes.
 #[derive(Default)]

@@ -1,4 +1,4 @@
-use super::bit_flags::bit_flags;
+use crate::verbs::bit_flags::bit_flags;
 
 bit_flags! {
     /// What a memory region allows, or a queue pair accepts from its peer: `enum ibv_access_flags`.

@@ -1,5 +1,5 @@
-use super::{AddressHandle, QpType, Sge, sge::SgeList};
-use crate::sys::ffi;
+use super::{AddressHandle, Sge, SgeList};
+use crate::{sys::ffi, verbs::queue_pair::QpType};
 
 /// A work request of the send queue: a send, or a one-sided operation.
 ///
@@ -21,26 +21,26 @@ use crate::sys::ffi;
 #[derive(Debug, Clone, Copy)]
 #[doc(alias = "ibv_send_wr")]
 pub struct SendWr<'a> {
-    pub(super) wr_id: u64,
-    pub(super) payload: Payload<'a>,
-    pub(super) op: Op,
-    pub(super) ud: Option<UdTarget<'a>>,
-    pub(super) flags: u32,
+    pub(in crate::verbs) wr_id: u64,
+    pub(in crate::verbs) payload: Payload<'a>,
+    pub(in crate::verbs) op: Op,
+    pub(in crate::verbs) ud: Option<UdTarget<'a>>,
+    pub(in crate::verbs) flags: u32,
 }
 
 /// The bytes that a send or WRITE carries: pieces of memory regions, or [`Inline`] ones.
 #[derive(Debug, Clone, Copy)]
-pub struct Payload<'a>(pub(super) Bytes<'a>);
+pub struct Payload<'a>(pub(in crate::verbs) Bytes<'a>);
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Bytes<'a> {
+pub(in crate::verbs) enum Bytes<'a> {
     Registered(SgeList<'a>),
     Inline(&'a [u8]),
 }
 
 /// Bytes that are copied into the work request when it is posted, so they need not be registered.
 ///
-/// At most as many as the queue pair's [`QpCap::max_inline_data`](super::QpCap::max_inline_data).
+/// At most as many as the queue pair's [`QpCap::max_inline_data`](crate::verbs::QpCap::max_inline_data).
 #[derive(Debug, Clone, Copy)]
 #[doc(alias = "IBV_SEND_INLINE")]
 #[expect(clippy::exhaustive_structs, reason = "a name for a parameter")]
@@ -53,9 +53,9 @@ pub struct Inline<'a>(pub &'a [u8]);
     reason = "what one-sided operations take, no more"
 )]
 pub struct RemoteAddr {
-    /// The address of the first byte: [`MemoryRegion::addr`](super::MemoryRegion::addr) at the peer, plus an offset.
+    /// The address of the first byte: [`MemoryRegion::addr`](crate::verbs::MemoryRegion::addr) at the peer, plus an offset.
     pub addr: u64,
-    /// The key: [`MemoryRegion::rkey`](super::MemoryRegion::rkey) at the peer.
+    /// The key: [`MemoryRegion::rkey`](crate::verbs::MemoryRegion::rkey) at the peer.
     pub rkey: u32,
 }
 
@@ -80,10 +80,10 @@ pub(crate) enum Op {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct UdTarget<'a> {
-    pub(super) handle: &'a AddressHandle,
-    pub(super) qp_num: u32,
-    pub(super) qkey: u32,
+pub(in crate::verbs) struct UdTarget<'a> {
+    pub(in crate::verbs) handle: &'a AddressHandle,
+    pub(in crate::verbs) qp_num: u32,
+    pub(in crate::verbs) qkey: u32,
 }
 
 impl<'a> SendWr<'a> {
@@ -182,7 +182,7 @@ impl<'a> SendWr<'a> {
     }
 
     /// The peer's completion counts where only solicited ones were asked for:
-    /// [`CompletionQueue::req_notify`](super::CompletionQueue::req_notify).
+    /// [`CompletionQueue::req_notify`](crate::verbs::CompletionQueue::req_notify).
     #[must_use]
     #[doc(alias = "IBV_SEND_SOLICITED")]
     pub fn solicited(self) -> Self {
@@ -217,7 +217,7 @@ impl<'a> SendWr<'a> {
 }
 
 impl Op {
-    pub(super) const fn opcode(self) -> ffi::ibv_wr_opcode::Type {
+    pub(in crate::verbs) const fn opcode(self) -> ffi::ibv_wr_opcode::Type {
         use ffi::ibv_wr_opcode as c;
         match self {
             Self::Send => c::IBV_WR_SEND,
@@ -233,7 +233,7 @@ impl Op {
 
     /// Whether queue pairs of this type can do it. Drivers look at members of the request that depend on the type, so one that does not
     /// fit must never reach them.
-    pub(super) fn is_possible(self, qp_type: QpType) -> bool {
+    pub(in crate::verbs) fn is_possible(self, qp_type: QpType) -> bool {
         let plain = matches!(self, Self::Send | Self::SendWithImm(_));
         match qp_type {
             QpType::RC => true,
@@ -243,7 +243,7 @@ impl Op {
         }
     }
 
-    pub(super) const fn is_atomic(self) -> bool {
+    pub(in crate::verbs) const fn is_atomic(self) -> bool {
         matches!(self, Self::FetchAdd { .. } | Self::CompareSwap { .. })
     }
 }

@@ -2,13 +2,16 @@
 
 use std::{collections::HashMap, mem::MaybeUninit};
 
-use super::{
-    AddressHandle, Context, PostError, QpCap, QpType, RemoteAddr, SendWr,
-    posting::{Chain, HeldRegions},
-    recv_queue::num_sge,
-    send_wr::{Bytes, Op, UdTarget},
+use super::{QpCap, QpType, recv_queue::num_sge};
+use crate::{
+    sys::ffi,
+    verbs::{
+        device::Context,
+        work_request::{
+            AddressHandle, Bytes, Chain, HeldRegions, Op, PostError, RemoteAddr, SendWr, UdTarget,
+        },
+    },
 };
-use crate::sys::ffi;
 
 /// The safe way into a send queue: what is posted is something the queue pair can do, and stays alive until the queue pair goes.
 pub(super) struct SendQueue {

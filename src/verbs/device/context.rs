@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     AsyncEvent, DeviceAttr, DeviceAttrEx, GidEntry, PortAttr, async_event,
-    device::{self, NodeType, TransportType},
+    device_list::{self, NodeType, TransportType},
     gid,
 };
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
 
 /// An open device. Clones are the same one.
 ///
-/// Either this process opened it with [`Device::open`](super::Device::open), or it is the one that the connection manager uses, from
+/// Either this process opened it with [`Device::open`](crate::verbs::Device::open), or it is the one that the connection manager uses, from
 /// [`cm::Devices`](crate::cm::Devices). Objects made of one context cannot be combined with those of another, even of the same device.
 ///
 /// See [`ibv_open_device(3)`](https://man7.org/linux/man-pages/man3/ibv_open_device.3.html).
@@ -100,7 +100,7 @@ impl Context {
     #[doc(alias = "ibv_get_device_name")]
     pub fn device_name(&self) -> String {
         // SAFETY: the device of an open context exists.
-        unsafe { device::name(self.device()) }
+        unsafe { device_list::name(self.device()) }
     }
 
     /// The device's GUID as a number: `0x0002_c903_0000_1234` is written `0002:c903:0000:1234`.
@@ -108,21 +108,21 @@ impl Context {
     #[doc(alias = "ibv_get_device_guid")]
     pub fn guid(&self) -> u64 {
         // SAFETY: the device of an open context exists.
-        unsafe { device::guid(self.device()) }
+        unsafe { device_list::guid(self.device()) }
     }
 
     /// What kind of node the device is: an adapter of InfiniBand or RoCE, an iWARP adapter, and so on.
     #[must_use]
     pub fn node_type(&self) -> NodeType {
         // SAFETY: the device of an open context exists.
-        unsafe { device::node_type(self.device()) }
+        unsafe { device_list::node_type(self.device()) }
     }
 
     /// Which transport the device speaks: that of InfiniBand and RoCE, or iWARP.
     #[must_use]
     pub fn transport_type(&self) -> TransportType {
         // SAFETY: the device of an open context exists.
-        unsafe { device::transport_type(self.device()) }
+        unsafe { device_list::transport_type(self.device()) }
     }
 
     /// What the device can do, and how much of it.

@@ -1,7 +1,7 @@
 use std::fmt;
 
-use super::{DeviceAttr, bit_flags::bit_flags};
-use crate::sys::ffi;
+use super::DeviceAttr;
+use crate::{sys::ffi, verbs::bit_flags::bit_flags};
 
 /// What a device can do beyond [`DeviceAttr`]. What its driver does not know of is zero.
 ///
@@ -15,7 +15,7 @@ impl DeviceAttrEx {
         Self(raw)
     }
 
-    /// What [`Context::query_device`](super::Context::query_device) says.
+    /// What [`Context::query_device`](crate::verbs::Context::query_device) says.
     #[must_use]
     pub fn device_attr(&self) -> DeviceAttr {
         DeviceAttr::from_raw(self.0.orig_attr)
@@ -83,9 +83,9 @@ bit_flags! {
     /// On-demand paging: `enum ibv_odp_general_caps`.
     #[doc(alias = "ibv_odp_general_caps")]
     pub struct OdpCaps;
-    /// There are regions made with [`AccessFlags::ON_DEMAND`](super::AccessFlags::ON_DEMAND).
+    /// There are regions made with [`AccessFlags::ON_DEMAND`](crate::verbs::AccessFlags::ON_DEMAND).
     SUPPORT = 1 << 0;
-    /// One region can stand for all memory: [`MemoryRegion::new_implicit`](super::MemoryRegion::new_implicit).
+    /// One region can stand for all memory: [`MemoryRegion::new_implicit`](crate::verbs::MemoryRegion::new_implicit).
     SUPPORT_IMPLICIT = 1 << 1;
 }
 

@@ -1,4 +1,4 @@
-use super::sge::SgeList;
+use super::SgeList;
 
 /// A receive: where the next message goes.
 ///
@@ -6,15 +6,15 @@ use super::sge::SgeList;
 #[derive(Debug, Clone, Copy)]
 #[doc(alias = "ibv_recv_wr")]
 pub struct RecvWr<'a> {
-    pub(super) wr_id: u64,
-    pub(super) sg_list: SgeList<'a>,
+    pub(in crate::verbs) wr_id: u64,
+    pub(in crate::verbs) sg_list: SgeList<'a>,
 }
 
 impl<'a> RecvWr<'a> {
     /// Puts the next message into these pieces, one after the other. Its completion carries `wr_id`.
     ///
     /// They must allow `LOCAL_WRITE`, and be long enough for the message; a datagram takes 40 bytes more
-    /// ([`AddressHandle::GRH_LEN`](super::AddressHandle::GRH_LEN)). An RDMA WRITE with immediate data uses a receive and none of its
+    /// ([`AddressHandle::GRH_LEN`](crate::verbs::AddressHandle::GRH_LEN)). An RDMA WRITE with immediate data uses a receive and none of its
     /// bytes.
     #[must_use]
     pub fn new(wr_id: u64, sg_list: impl Into<SgeList<'a>>) -> Self {

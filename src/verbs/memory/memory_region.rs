@@ -146,7 +146,7 @@ impl MemoryRegion {
     /// # Errors
     ///
     /// `EINVAL` for a `len` of zero, and for an `access` that lets peers in: they would have the whole process.
-    /// [`OdpCaps::SUPPORT_IMPLICIT`](super::OdpCaps::SUPPORT_IMPLICIT) tells whether the device can do it; otherwise as [`new`](Self::new).
+    /// [`OdpCaps::SUPPORT_IMPLICIT`](crate::verbs::OdpCaps::SUPPORT_IMPLICIT) tells whether the device can do it; otherwise as [`new`](Self::new).
     pub fn new_implicit(
         pd: &ProtectionDomain,
         len: usize,
@@ -333,7 +333,7 @@ impl MemoryRegion {
     }
 
     /// Tells regions apart.
-    pub(super) fn id(&self) -> usize {
+    pub(in crate::verbs) fn id(&self) -> usize {
         Arc::as_ptr(&self.inner).addr()
     }
 

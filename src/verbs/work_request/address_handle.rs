@@ -2,10 +2,10 @@
 
 use std::{fmt, mem::MaybeUninit, ptr, ptr::NonNull, sync::Arc};
 
-use super::{Gid, ProtectionDomain, WorkCompletion};
 use crate::{
     status::OsError,
     sys::{cvt_errno, cvt_ptr, ffi, log_destroy_error},
+    verbs::{completion::WorkCompletion, device::Gid, memory::ProtectionDomain},
 };
 
 /// The path to a port: where packets go, and how.
@@ -45,7 +45,7 @@ pub struct GlobalRoute {
 }
 
 impl AhAttr {
-    pub(super) fn to_raw(self) -> ffi::ibv_ah_attr {
+    pub(in crate::verbs) fn to_raw(self) -> ffi::ibv_ah_attr {
         let grh = self.grh.unwrap_or_default();
         ffi::ibv_ah_attr {
             grh: ffi::ibv_global_route {
@@ -178,12 +178,12 @@ impl AddressHandle {
     }
 
     /// The C object. It exists for as long as this handle or a clone lives.
-    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_ah {
+    pub(in crate::verbs) fn as_ptr(&self) -> *mut ffi::ibv_ah {
         self.inner.raw.as_ptr()
     }
 
     /// Tells handles apart.
-    pub(super) fn id(&self) -> usize {
+    pub(in crate::verbs) fn id(&self) -> usize {
         Arc::as_ptr(&self.inner).addr()
     }
 }

@@ -14,7 +14,7 @@ use crate::{status::OsError, sys::ffi};
 pub struct ExtendedCompletion {
     /// The completion.
     pub completion: WorkCompletion,
-    /// When it came, in ticks of the device's clock: [`DeviceAttrEx::hca_core_clock`](super::DeviceAttrEx::hca_core_clock). `None` when the
+    /// When it came, in ticks of the device's clock: [`DeviceAttrEx::hca_core_clock`](crate::verbs::DeviceAttrEx::hca_core_clock). `None` when the
     /// queue was made without timestamps.
     pub timestamp: Option<u64>,
 }

@@ -8,17 +8,17 @@ use std::{
     time::Duration,
 };
 
-use super::Context;
 use crate::{
     status::OsError,
     sys::{cvt, cvt_errno, cvt_ptr, ffi, log_destroy_error, set_nonblocking, wait_readable},
+    verbs::device::Context,
 };
 
 /// Where completion queues announce that something is in them. Clones are the same one.
 ///
 /// Its descriptor is non-blocking, and readable while an event waits to be read. To sleep without missing a completion:
 ///
-/// 1. [`CompletionQueue::req_notify`](super::CompletionQueue::req_notify) asks for one event;
+/// 1. [`CompletionQueue::req_notify`](crate::verbs::CompletionQueue::req_notify) asks for one event;
 /// 2. poll the queue until it is empty: what came before step 1 causes no event;
 /// 3. sleep until the descriptor is readable, read with [`get_event`](Self::get_event) until it says `None`, and start again.
 ///

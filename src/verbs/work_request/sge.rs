@@ -1,7 +1,6 @@
 use std::ops::{Bound, RangeBounds};
 
-use super::MemoryRegion;
-use crate::sys::ffi;
+use crate::{sys::ffi, verbs::memory::MemoryRegion};
 
 /// A piece of a memory region: where a work request takes its bytes from, or puts them.
 ///
@@ -51,7 +50,7 @@ impl<'a> Sge<'a> {
         self.region
     }
 
-    pub(super) fn to_raw(self) -> ffi::ibv_sge {
+    pub(in crate::verbs) fn to_raw(self) -> ffi::ibv_sge {
         ffi::ibv_sge {
             addr: self.addr,
             length: self.length,

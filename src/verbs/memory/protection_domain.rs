@@ -2,10 +2,10 @@
 
 use std::{fmt, ptr::NonNull, sync::Arc};
 
-use super::Context;
 use crate::{
     status::OsError,
     sys::{cvt_errno, cvt_ptr, ffi, log_destroy_error},
+    verbs::device::Context,
 };
 
 /// A protection domain: queue pairs can use the memory regions of their own domain only. Clones are the same one.

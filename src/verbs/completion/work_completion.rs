@@ -1,11 +1,13 @@
 use std::fmt;
 
-use super::bit_flags::bit_flags;
-use crate::status::{WcStatus, open_enum};
+use crate::{
+    status::{WcStatus, open_enum},
+    verbs::bit_flags::bit_flags,
+};
 
 /// How one work request ended.
 ///
-/// [`Default`] is an empty one: make an array of them for [`CompletionQueue::poll`](super::CompletionQueue::poll) to fill.
+/// [`Default`] is an empty one: make an array of them for [`CompletionQueue::poll`](crate::verbs::CompletionQueue::poll) to fill.
 ///
 /// When a request failed, only [`wr_id`](Self::wr_id), [`status`](Self::status), [`vendor_err`](Self::vendor_err) and
 /// [`qp_num`](Self::qp_num) mean anything. [`result`](Self::result) gives access to the rest only when it means something.

@@ -7,10 +7,14 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::{PostError, ProtectionDomain, RecvWr, recv_queue::RecvQueue};
+use super::recv_queue::RecvQueue;
 use crate::{
     status::OsError,
     sys::{cvt_errno, cvt_ptr, ffi, log_destroy_error},
+    verbs::{
+        memory::ProtectionDomain,
+        work_request::{PostError, RecvWr},
+    },
 };
 
 /// A receive queue that queue pairs share. Clones are the same one.
@@ -35,7 +39,7 @@ pub struct SrqAttr {
     /// Scatter/gather elements of a receive.
     pub max_sge: u32,
     /// When fewer receives than this are left, there is one asynchronous event
-    /// ([`SRQ_LIMIT_REACHED`](super::AsyncEventType::SRQ_LIMIT_REACHED)), and the limit becomes 0, which is none.
+    /// ([`SRQ_LIMIT_REACHED`](crate::verbs::AsyncEventType::SRQ_LIMIT_REACHED)), and the limit becomes 0, which is none.
     pub srq_limit: u32,
 }
 

@@ -8,13 +8,17 @@ use std::{
 };
 
 use super::{
-    CompletionQueue, ModifyError, PostError, ProtectionDomain, QpAttr, QpAttrMask, QpCap,
-    QpInitAttr, QpState, QpType, RecvWr, SendWr, SharedReceiveQueue, qp_attr,
-    recv_queue::RecvQueue, send_ops, send_queue::SendQueue,
+    ModifyError, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, SharedReceiveQueue,
+    qp_attr, recv_queue::RecvQueue, send_ops, send_queue::SendQueue,
 };
 use crate::{
     status::OsError,
     sys::{cvt_errno, cvt_ptr, ffi, log_destroy_error, verbs_ext},
+    verbs::{
+        completion::CompletionQueue,
+        memory::ProtectionDomain,
+        work_request::{PostError, RecvWr, SendWr},
+    },
 };
 
 /// A queue pair: work requests go in, completions come out of its completion queues.
@@ -65,7 +69,7 @@ impl QueuePair {
     /// # Errors
     ///
     /// What [`ibv_create_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html) answers: `EINVAL` or `ENOMEM` when the device
-    /// cannot do as much; `EINVAL` too when not everything belongs to the same [`Context`](super::Context).
+    /// cannot do as much; `EINVAL` too when not everything belongs to the same [`Context`](crate::verbs::Context).
     #[doc(alias = "ibv_create_qp")]
     pub fn new(pd: &ProtectionDomain, attr: &QpInitAttr<'_>) -> Result<Self, OsError> {
         attr.check("ibv_create_qp", pd)?;

@@ -2,14 +2,18 @@
 
 use std::mem::MaybeUninit;
 
-use super::{AccessFlags, AhAttr, Mtu, QpCap, QpState, bit_flags::bit_flags};
-use crate::{status::open_enum, sys::ffi};
+use super::{QpCap, QpState};
+use crate::{
+    status::open_enum,
+    sys::ffi,
+    verbs::{bit_flags::bit_flags, device::Mtu, memory::AccessFlags, work_request::AhAttr},
+};
 
 /// Attributes of a queue pair: those to change, or all that it has.
 ///
 /// Which ones a change of state needs, and which it may have, the tables in
 /// [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html) say, and a
-/// [`ModifyError`](super::ModifyError) when they are not met.
+/// [`ModifyError`](crate::verbs::ModifyError) when they are not met.
 ///
 /// ```
 /// use rdmsg::verbs::{AccessFlags, QpAttr, QpState};

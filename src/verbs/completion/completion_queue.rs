@@ -6,10 +6,11 @@ use std::{
     sync::Arc,
 };
 
-use super::{CompletionChannel, Context, ExtendedCompletion, WorkCompletion, extended_completion};
+use super::{CompletionChannel, ExtendedCompletion, WorkCompletion, extended_completion};
 use crate::{
     status::OsError,
     sys::{consts::IBV_WC_STANDARD_FLAGS, cvt_errno, cvt_ptr, ffi, log_destroy_error, verbs_ext},
+    verbs::device::Context,
 };
 
 /// A queue of work completions. Clones are the same one.
@@ -44,7 +45,7 @@ impl CompletionQueue {
     /// # Errors
     ///
     /// What [`ibv_create_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq.3.html) answers: `EINVAL` for a `cqe` of zero or more than
-    /// [`DeviceAttr::max_cqe`](super::DeviceAttr::max_cqe), and for a channel of another context.
+    /// [`DeviceAttr::max_cqe`](crate::verbs::DeviceAttr::max_cqe), and for a channel of another context.
     #[doc(alias = "ibv_create_cq")]
     pub fn new(
         context: &Context,
@@ -65,7 +66,7 @@ impl CompletionQueue {
     /// # Errors
     ///
     /// `EOPNOTSUPP` when the driver has no such queues, or no timestamps:
-    /// [`DeviceAttrEx::completion_timestamp_mask`](super::DeviceAttrEx::completion_timestamp_mask); otherwise as [`new`](Self::new).
+    /// [`DeviceAttrEx::completion_timestamp_mask`](crate::verbs::DeviceAttrEx::completion_timestamp_mask); otherwise as [`new`](Self::new).
     #[doc(alias = "ibv_create_cq_ex")]
     pub fn new_extended(
         context: &Context,

@@ -2,15 +2,15 @@
 
 use std::{fmt, ptr::NonNull, sync::Arc};
 
-use super::Context;
 use crate::{
     status::OsError,
     sys::{cvt_errno, cvt_ptr, ffi, log_destroy_error, verbs_ext},
+    verbs::device::Context,
 };
 
 /// Memory on the device itself, which work requests reach without a way over the bus. Clones are the same.
 ///
-/// Make a region of it with [`MemoryRegion::of_device`](super::MemoryRegion::of_device).
+/// Make a region of it with [`MemoryRegion::of_device`](crate::verbs::MemoryRegion::of_device).
 ///
 /// See [`ibv_alloc_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html).
 #[derive(Clone)]
@@ -35,7 +35,7 @@ impl DeviceMemory {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` when the device has none: [`DeviceAttrEx::max_dm_size`](super::DeviceAttrEx::max_dm_size); others of
+    /// `EOPNOTSUPP` when the device has none: [`DeviceAttrEx::max_dm_size`](crate::verbs::DeviceAttrEx::max_dm_size); others of
     /// [`ibv_alloc_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html).
     #[doc(alias = "ibv_alloc_dm")]
     pub fn new(context: &Context, len: usize) -> Result<Self, OsError> {

@@ -2,10 +2,11 @@
 
 use std::{collections::HashMap, error::Error, fmt, io, ptr};
 
-use super::{MemoryRegion, Sge};
+use super::Sge;
 use crate::{
     status::OsError,
     sys::{cvt_errno, ffi},
+    verbs::memory::MemoryRegion,
 };
 
 /// That one of several work requests could not be posted.
@@ -44,14 +45,14 @@ impl From<PostError> for io::Error {
 ///
 /// Which requests are done, the queue does not learn: its completions are polled elsewhere. So a region stays until the queue goes.
 #[derive(Debug, Default)]
-pub(super) struct HeldRegions {
+pub(in crate::verbs) struct HeldRegions {
     regions: HashMap<usize, MemoryRegion>,
     /// The one asked for last, most often the next one, too. 0 is none.
     last: usize,
 }
 
 impl HeldRegions {
-    pub(super) fn hold(&mut self, sges: &[Sge<'_>]) {
+    pub(in crate::verbs) fn hold(&mut self, sges: &[Sge<'_>]) {
         for region in sges.iter().map(Sge::region) {
             let id = region.id();
             if id != self.last {
@@ -63,7 +64,7 @@ impl HeldRegions {
 }
 
 /// A C work request that can be chained.
-pub(super) trait RawWr {
+pub(in crate::verbs) trait RawWr {
     /// The function that posts it.
     const CALL: &'static str;
 
@@ -99,7 +100,7 @@ impl RawWr for ffi::ibv_recv_wr {
 }
 
 /// Work requests in the form that C takes. Kept between posts for its memory alone.
-pub(super) struct Chain<W> {
+pub(in crate::verbs) struct Chain<W> {
     /// Their pointers are set, and mean anything, inside `post` only.
     wrs: Vec<W>,
     /// The scatter/gather elements of all of them, in order.
@@ -123,7 +124,7 @@ impl<W: RawWr> Chain<W> {
     ///
     /// `translate` gives the C form of a request, without pointers, and appends its elements to the list. `post` is the C function, on
     /// the first request of the chain; it leaves a pointer to the one that it did not take, if it fails.
-    pub(super) fn post<T>(
+    pub(in crate::verbs) fn post<T>(
         &mut self,
         requests: &[T],
         mut translate: impl FnMut(&T, &mut Vec<ffi::ibv_sge>) -> Result<W, libc::c_int>,

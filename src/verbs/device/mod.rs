@@ -1,0 +1,19 @@
+//! Devices of this machine, opened and not, and what they say of themselves.
+//!
+//! Everything else in `verbs` is made of a [`Context`]; this folder uses none of it.
+
+mod async_event;
+mod context;
+mod device_attr;
+mod device_attr_ex;
+mod device_list;
+mod gid;
+mod port_attr;
+
+pub use async_event::{AsyncElement, AsyncEvent, AsyncEventType};
+pub use context::Context;
+pub use device_attr::{AtomicCap, DeviceAttr, DeviceCapFlags};
+pub use device_attr_ex::{DeviceAttrEx, OdpCaps, OdpTransportCaps};
+pub use device_list::{Device, DeviceList, NodeType, TransportType};
+pub use gid::{Gid, GidEntry, GidType};
+pub use port_attr::{LinkLayer, Mtu, PortAttr, PortState};

@@ -1,0 +1,22 @@
+//! Queue pairs and shared receive queues: where work requests are posted.
+//!
+//! Whatever is posted the safe way is checked against what the queue can take, and the memory that it
+//! refers to is held until the queue is destroyed. Uses all other folders of `verbs`.
+
+mod modify_error;
+mod qp;
+mod qp_attr;
+mod qp_init_attr;
+mod qp_state;
+mod recv_queue;
+mod send_ops;
+mod send_queue;
+mod shared_receive_queue;
+
+pub use modify_error::ModifyError;
+pub(crate) use qp::QpOwner;
+pub use qp::QueuePair;
+pub use qp_attr::{AltPath, MigState, QpAttr, QpAttrMask};
+pub use qp_init_attr::{QpCap, QpInitAttr, QpType};
+pub use qp_state::QpState;
+pub use shared_receive_queue::{SharedReceiveQueue, SrqAttr};

@@ -1,0 +1,19 @@
+//! Work requests, what they refer to, and how a list of them becomes the chain that C takes.
+//!
+//! A request describes what to do, and does not know the queue that it will be posted on: whether a
+//! queue can take it is checked in `queue_pair`. Uses `device`, `memory` and `completion`.
+
+mod address_handle;
+mod posting;
+mod recv_wr;
+mod send_wr;
+mod sge;
+
+pub use address_handle::{AddressHandle, AhAttr, GlobalRoute};
+pub use posting::PostError;
+pub(in crate::verbs) use posting::{Chain, HeldRegions};
+pub use recv_wr::RecvWr;
+pub(crate) use send_wr::Op;
+pub(in crate::verbs) use send_wr::{Bytes, UdTarget};
+pub use send_wr::{Inline, Payload, RemoteAddr, SendWr};
+pub use sge::{Sge, SgeList};
