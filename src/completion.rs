@@ -44,20 +44,24 @@ pub enum Completion {
 /// As a [`Message`] does, it occupies one place of the window until it is dropped.
 #[derive(Debug)]
 pub struct Immediate {
-    word: u32,
+    imm_data: u32,
     len: u32,
     place: Message,
 }
 
 impl Immediate {
-    pub(crate) fn new(word: u32, len: u32, place: Message) -> Self {
-        Self { word, len, place }
+    pub(crate) fn new(imm_data: u32, len: u32, place: Message) -> Self {
+        Self {
+            imm_data,
+            len,
+            place,
+        }
     }
 
-    /// The peer's word.
+    /// Returns the immediate data: the word that the peer gave.
     #[must_use]
-    pub fn word(&self) -> u32 {
-        self.word
+    pub fn imm_data(&self) -> u32 {
+        self.imm_data
     }
 
     /// How many bytes the peer wrote.

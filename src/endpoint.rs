@@ -47,7 +47,7 @@ struct Inner {
     link: Arc<Link>,
     /// Here and not in the link: unread messages hold the link, so it must not hold them.
     completions: Receiver<Completion>,
-    /// Completions that a `recv` came across. They are for `next`.
+    /// Completions that a `recv` came across. They are for `next_completion`.
     aside: Mutex<VecDeque<Completion>>,
     /// Keeps the engine's thread alive.
     engine: Engine,
@@ -313,25 +313,25 @@ impl Endpoint {
     /// # Errors
     ///
     /// [`Error::Disconnected`] when [`Completion::Disconnected`] was taken before.
-    pub fn next(&self) -> Result<Completion, Error> {
+    pub fn next_completion(&self) -> Result<Completion, Error> {
         self.next_until(&Deadline::never())
     }
 
-    /// As [`next`](Self::next), waiting no longer than `timeout`.
+    /// As [`next_completion`](Self::next_completion), waiting no longer than `timeout`.
     ///
     /// # Errors
     ///
-    /// As [`next`](Self::next), and [`Error::TimedOut`] when nothing happened.
-    pub fn next_timeout(&self, timeout: Duration) -> Result<Completion, Error> {
+    /// As [`next_completion`](Self::next_completion), and [`Error::TimedOut`] when nothing happened.
+    pub fn next_completion_timeout(&self, timeout: Duration) -> Result<Completion, Error> {
         self.next_until(&Deadline::after(timeout))
     }
 
-    /// As [`next`](Self::next), without waiting: `None` when nothing happened.
+    /// As [`next_completion`](Self::next_completion), without waiting: `None` when nothing happened.
     ///
     /// # Errors
     ///
-    /// As [`next`](Self::next).
-    pub fn try_next(&self) -> Result<Option<Completion>, Error> {
+    /// As [`next_completion`](Self::next_completion).
+    pub fn try_next_completion(&self) -> Result<Option<Completion>, Error> {
         if let Some(completion) = self.take_any() {
             return completion.map(Some);
         }
@@ -369,8 +369,8 @@ impl Endpoint {
 
     /// Everything that happens on this connection, as a channel: for [`crossbeam_channel::select!`] over several connections.
     ///
-    /// What is taken here is not returned by [`recv`](Self::recv) or [`next`](Self::next), and the other way round: completions that a `recv` comes
-    /// across while it looks for a message are kept for `next`. While no thread waits in `recv` the
+    /// What is taken here is not returned by [`recv`](Self::recv) or [`next_completion`](Self::next_completion), and the other way round: completions that a `recv` comes
+    /// across while it looks for a message are kept for `next_completion`. While no thread waits in `recv` the
     /// engine's thread feeds the channel; a thread that has just been in `recv` may delay that by some milliseconds.
     #[must_use]
     pub fn completions(&self) -> &Receiver<Completion> {
@@ -382,7 +382,7 @@ impl Endpoint {
     /// [`Interest`], made when it is first asked for. Whichever it is, register it for *reading*,
     /// and never read or write it.
     ///
-    /// * [`Interest::Readable`]: while [`try_next`](Self::try_next) has something to return: a
+    /// * [`Interest::Readable`]: while [`try_next_completion`](Self::try_next_completion) has something to return: a
     ///   message, another completion, or the connection's end, and that for good. Programs that ask
     ///   for no other completions may call [`try_recv`](Self::try_recv) instead.
     /// * [`Interest::Writable`]: from the beginning until a [`try_send`](Self::try_send) is refused
@@ -392,7 +392,7 @@ impl Endpoint {
     ///
     /// Both are for level-triggered loops, and for edge-triggered ones: each arrival, and each time
     /// that there is room for a send that was refused, is a new edge. An edge-triggered loop calls
-    /// `try_next` or `try_recv` until there is nothing, and `try_send` until it is refused or there
+    /// `try_next_completion` or `try_recv` until there is nothing, and `try_send` until it is refused or there
     /// is nothing to send, before it waits. With `AsyncFd` have one for each interest; nothing and
     /// full are what `try_io` is told as [`WouldBlock`](std::io::ErrorKind::WouldBlock).
     ///
@@ -400,7 +400,7 @@ impl Endpoint {
     /// last handle and message.
     ///
     /// What is taken from [`completions`](Self::completions) is not seen here at once: the fd may
-    /// stay readable until the next `try_next` or `try_recv`. Once an fd was asked for, the
+    /// stay readable until the next `try_next_completion` or `try_recv`. Once an fd was asked for, the
     /// engine's thread polls this connection at all times, so that the fd is never late.
     ///
     /// # Errors

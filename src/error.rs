@@ -133,12 +133,12 @@ pub enum Error {
         limit: u64,
     },
 
-    /// The peer's token does not allow the operation. Nothing was done; the connection goes on.
+    /// The peer's region does not allow the operation. Nothing was done; the connection goes on.
     #[error(
-        "the peer did not give the right for it: its token allows {allowed}, the operation needs {needed}"
+        "the peer does not allow it: its region allows {allowed}, the operation needs {needed}"
     )]
     NotAllowed {
-        /// What the token allows.
+        /// What the region allows.
         allowed: RemoteAccess,
         /// What the operation needs.
         needed: RemoteAccess,

@@ -149,31 +149,31 @@
 //! [`close`](Endpoint::close) that succeeds vouches for everything. All of them speak of the peer's
 //! library. What its application makes of a message only an answer can tell.
 //!
-//! Each id comes back exactly once, as a success or as [`Completion::Failed`]. Completions of all kinds are taken with [`Endpoint::next`] or from
+//! Each id comes back exactly once, as a success or as [`Completion::Failed`]. Completions of all kinds are taken with [`Endpoint::next_completion`] or from
 //! [`Endpoint::completions`].
 //!
 //! # Memory of the peer
 //!
 //! One-sided operations read and write a peer's memory without its program: the peer makes a [`Region`], says what others may do with it, and
-//! sends its [`Token`].
+//! sends its [`RemoteRegion`].
 //!
 //! ```no_run
-//! use rdmsg::{Completion, Endpoint, RemoteAccess, Token};
+//! use rdmsg::{Completion, Endpoint, RemoteAccess, RemoteRegion};
 //!
 //! # fn main() -> Result<(), rdmsg::Error> {
 //! // The one who has the memory:
 //! # let endpoint = Endpoint::connect("10.8.0.1:7471")?;
 //! let table = endpoint.region(1 << 20, RemoteAccess::READ)?;
 //! table.copy_in(0, b"what others may know");
-//! endpoint.send(&table.token().to_bytes())?;
+//! endpoint.send(&table.remote().to_bytes())?;
 //!
 //! // The one who reads it:
 //! let message = endpoint.recv()?;
 //! if let Ok(bytes) = message.as_ref().try_into() {
-//!     let token = Token::from_bytes(bytes);
+//!     let remote = RemoteRegion::from_bytes(bytes);
 //!     let here = endpoint.region(20, RemoteAccess::NONE)?;
-//!     endpoint.read(&here, 0..20, &token, 0, 1)?;
-//!     while !matches!(endpoint.next()?, Completion::Read(1)) {}
+//!     endpoint.read(&here, 0..20, &remote, 0, 1)?;
+//!     while !matches!(endpoint.next_completion()?, Completion::Read(1)) {}
 //!     let mut known = [0; 20];
 //!     here.copy_out(0, &mut known);
 //! }
@@ -261,7 +261,7 @@ pub use crate::{
     machine::Denied,
     message::Message,
     proto::{CloseReason, Mismatch, Negotiated, Phase, Statistics, Violation},
-    region::{Region, Token},
+    region::{Region, RemoteRegion},
     remote_access::RemoteAccess,
     send_buffer::SendBuffer,
 };

@@ -5,7 +5,7 @@ use crate::{engine::Registered, remote_access::RemoteAccess};
 /// Memory that peers may read or write by one-sided operations, without this side's program taking part.
 ///
 /// Made by [`Endpoint::region`](crate::Endpoint::region) with the rights that the peer is to have, and used on that connection alone: no other peer
-/// can reach it. What the peer needs for access is the region's [`token`](Self::token); rights that it does not give cannot be used.
+/// can reach it. What the peer needs for access is the region's [`remote`](Self::remote); rights that it does not give cannot be used.
 ///
 /// A peer that has the right may change bytes at any time, so no reference into the memory is given out: bytes are copied in and out.
 /// Which are whose when is for the two programs to say, for instance by a message or by
@@ -51,8 +51,8 @@ impl Region {
 
     /// What a peer needs to access the region: send it as part of a message.
     #[must_use]
-    pub fn token(&self) -> Token {
-        Token {
+    pub fn remote(&self) -> RemoteRegion {
+        RemoteRegion {
             addr: self.memory.addr(),
             len: self.memory.len() as u64,
             rkey: self.memory.rkey(),
@@ -72,15 +72,15 @@ impl fmt::Debug for Region {
 
 /// A peer's [`Region`], as the peer made it known: where it is, how long, and what it allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Token {
+pub struct RemoteRegion {
     pub(crate) addr: u64,
     pub(crate) len: u64,
     pub(crate) rkey: u32,
     pub(crate) access: RemoteAccess,
 }
 
-impl Token {
-    /// Bytes of a token on the wire.
+impl RemoteRegion {
+    /// The size in bytes of what [`to_bytes`](Self::to_bytes) returns.
     pub const LEN: usize = 24;
 
     /// The region's length in bytes.
@@ -96,8 +96,8 @@ impl Token {
         self.access
     }
 
-    /// The token as bytes that can be sent: address `u64`, length `u64`, rkey `u32`, rights
-    /// `u32` (1 read, 2 write, 4 atomic), all in network order (big-endian).
+    /// Returns the remote region as bytes to be sent: address `u64`, length `u64`, rkey `u32`,
+    /// rights `u32` (1 read, 2 write, 4 atomic), in network byte order.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -108,7 +108,8 @@ impl Token {
         bytes
     }
 
-    /// The token that [`to_bytes`](Self::to_bytes) wrote. Any bytes are some token; whether there is such a region only an operation tells.
+    /// Returns the remote region that [`to_bytes`](Self::to_bytes) wrote. Any bytes are valid;
+    /// whether such a region exists only an operation shows.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         let word = |at: usize| {
@@ -129,8 +130,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_comes_back_as_it_went() {
-        let token = Token {
+    fn a_remote_region_comes_back_as_it_went() {
+        let remote = RemoteRegion {
             addr: 0x0102_0304_0506_0708,
             len: 1 << 40,
             rkey: 0x1112_1314,
@@ -140,11 +141,11 @@ mod tests {
                 ..RemoteAccess::NONE
             },
         };
-        let bytes = token.to_bytes();
+        let bytes = remote.to_bytes();
         let expected = [
             1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 1, 0, 0, 0, 0, 0, 0x11, 0x12, 0x13, 0x14, 0, 0, 0, 5,
         ];
         assert_eq!(bytes, expected);
-        assert_eq!(Token::from_bytes(&bytes), token);
+        assert_eq!(RemoteRegion::from_bytes(&bytes), remote);
     }
 }

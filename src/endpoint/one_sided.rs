@@ -4,13 +4,13 @@ use super::Endpoint;
 use crate::{
     Error,
     engine::{Deadline, OneSided},
-    region::{Region, Token},
+    region::{Region, RemoteRegion},
     remote_access::RemoteAccess,
 };
 
 /// One-sided operations: this side's device and the peer's move the bytes, and the peer's program takes no part.
 ///
-/// Each names a range of a [`Region`] of this side, a peer's [`Token`] with an offset, and an id for its completion. Bounds and rights are
+/// Each names a range of a [`Region`] of this side, a peer's [`RemoteRegion`] with an offset, and an id for its completion. Bounds and rights are
 /// checked before anything is done. What only the peer's device can find, a region that is gone or a right that was never given, is told by
 /// [`Completion::Failed`](crate::Completion::Failed) with the device's status, and ends the connection: that is how RDMA's reliable connections
 /// are.
@@ -24,7 +24,7 @@ use crate::{
 /// connection has ended. After an error nothing was done and no completion comes.
 impl Endpoint {
     /// Registers `len` bytes of zeroed memory for one-sided operations, which peers that know its
-    /// [token](Region::token) may access as `access` says.
+    /// [remote](Region::remote) may access as `access` says.
     ///
     /// # Errors
     ///
@@ -44,11 +44,11 @@ impl Endpoint {
         &self,
         region: &Region,
         range: Range<usize>,
-        token: &Token,
+        remote: &RemoteRegion,
         offset: u64,
         id: u64,
     ) -> Result<(), Error> {
-        self.operate(OneSided::Read, region, range, token, offset, id)
+        self.operate(OneSided::Read, region, range, remote, offset, id)
     }
 
     /// Writes `range` of this side's region to the peer's memory, from `offset` of its region on.
@@ -62,11 +62,11 @@ impl Endpoint {
         &self,
         region: &Region,
         range: Range<usize>,
-        token: &Token,
+        remote: &RemoteRegion,
         offset: u64,
         id: u64,
     ) -> Result<(), Error> {
-        self.operate(OneSided::Write, region, range, token, offset, id)
+        self.operate(OneSided::Write, region, range, remote, offset, id)
     }
 
     /// As [`write`](Self::write), and tells the peer's program when the bytes are there, by
@@ -79,13 +79,13 @@ impl Endpoint {
         &self,
         region: &Region,
         range: Range<usize>,
-        token: &Token,
+        remote: &RemoteRegion,
         offset: u64,
         word: u32,
         id: u64,
     ) -> Result<(), Error> {
         let op = OneSided::WriteWithImm(word);
-        self.operate(op, region, range, token, offset, id)
+        self.operate(op, region, range, remote, offset, id)
     }
 
     /// Adds to a number of 8 bytes, in the peer's byte order, in the peer's memory, in one step
@@ -102,13 +102,13 @@ impl Endpoint {
         &self,
         region: &Region,
         at: usize,
-        token: &Token,
+        remote: &RemoteRegion,
         offset: u64,
         add: u64,
         id: u64,
     ) -> Result<(), Error> {
         let op = OneSided::FetchAdd(add);
-        self.operate(op, region, eight_from(at), token, offset, id)
+        self.operate(op, region, eight_from(at), remote, offset, id)
     }
 
     /// Replaces a number of 8 bytes, in the peer's byte order, in the peer's memory by `swap` if it is `compare`, in one step that no other
@@ -122,14 +122,14 @@ impl Endpoint {
         &self,
         region: &Region,
         at: usize,
-        token: &Token,
+        remote: &RemoteRegion,
         offset: u64,
         compare: u64,
         swap: u64,
         id: u64,
     ) -> Result<(), Error> {
         let op = OneSided::CompareSwap { compare, swap };
-        self.operate(op, region, eight_from(at), token, offset, id)
+        self.operate(op, region, eight_from(at), remote, offset, id)
     }
 
     fn operate(
@@ -137,12 +137,12 @@ impl Endpoint {
         op: OneSided,
         region: &Region,
         range: Range<usize>,
-        token: &Token,
+        remote: &RemoteRegion,
         offset: u64,
         id: u64,
     ) -> Result<(), Error> {
         let link = &self.inner.link;
-        let checked = link.check(op, region, range, token, offset, id)?;
+        let checked = link.check(op, region, range, remote, offset, id)?;
         self.wait_for_room(&Deadline::never(), || link.try_operate(&checked))
     }
 }

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     error::{Error, TrySendError},
     proto::SendRefused,
-    region::{Region, Token},
+    region::{Region, RemoteRegion},
     remote_access::RemoteAccess,
     verbs::{AccessFlags, MemoryRegion, RemoteAddr, SendOp},
 };
@@ -101,17 +101,17 @@ impl Link {
         op: OneSided,
         region: &Region,
         range: Range<usize>,
-        token: &Token,
+        remote: &RemoteRegion,
         offset: u64,
         id: u64,
     ) -> Result<Checked, Error> {
         let len = range.end.saturating_sub(range.start) as u64;
         within("the region", range.start as u64, len, region.len() as u64)?;
-        within("the peer's region", offset, len, token.len)?;
+        within("the peer's region", offset, len, remote.len)?;
         let needed = op.needs();
-        if !token.access.contains(needed) {
+        if !remote.access.contains(needed) {
             return Err(Error::NotAllowed {
-                allowed: token.access,
+                allowed: remote.access,
                 needed,
             });
         }
@@ -123,7 +123,7 @@ impl Link {
             let limit = memory.domain.max_msg_sz().into();
             within("what the device moves at once", 0, len, limit)?;
         }
-        let addr = token.addr.wrapping_add(offset);
+        let addr = remote.addr.wrapping_add(offset);
         if matches!(op, OneSided::FetchAdd(_) | OneSided::CompareSwap { .. })
             && !addr.is_multiple_of(8)
         {
@@ -131,7 +131,7 @@ impl Link {
         }
         let remote = RemoteAddr {
             addr,
-            rkey: token.rkey,
+            rkey: remote.rkey,
         };
         let (memory, range) = self.target(op, region, range)?;
         Ok(Checked {
@@ -157,7 +157,7 @@ impl Link {
         };
         let own = op.is_read()
             && reading != AccessFlags::LOCAL_WRITE
-            && !region.token().access().write
+            && !region.remote().access().write
             && !range.is_empty();
         if !own {
             return Ok((region.memory.clone(), range));

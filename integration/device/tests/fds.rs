@@ -222,8 +222,11 @@ fn completions_of_operations_are_there_to_take_as_well() {
     client.send_with_id(b"question", 7).unwrap();
     wait_readable(fd);
     assert!(client.try_recv().unwrap().is_none(), "it is no message");
-    assert!(readable(fd), "it is put aside, for try_next");
-    assert!(matches!(client.try_next(), Ok(Some(Completion::Sent(7)))));
+    assert!(readable(fd), "it is put aside, for try_next_completion");
+    assert!(matches!(
+        client.try_next_completion(),
+        Ok(Some(Completion::Sent(7)))
+    ));
     assert!(!readable(fd));
     assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"question");
     // Above the eager size, by way of the fd.

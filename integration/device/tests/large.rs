@@ -112,7 +112,7 @@ fn a_gibibyte_in_one_message() {
         assert_eq!(page[4088..], (!number as u64).to_le_bytes());
     }
     drop(message);
-    let sent = client.next_timeout(PATIENCE).unwrap();
+    let sent = client.next_completion_timeout(PATIENCE).unwrap();
     assert!(matches!(sent, Completion::Sent(77)), "{sent:?}");
     client.close().unwrap();
 }
@@ -288,7 +288,7 @@ fn ids_come_back_once_each() {
             match client.send_with_id(&pattern(id, len), id) {
                 Ok(()) => break,
                 Err(Error::CompletionsNotTaken) => {
-                    let done = client.next_timeout(PATIENCE).unwrap();
+                    let done = client.next_completion_timeout(PATIENCE).unwrap();
                     let Completion::Sent(id) = done else {
                         panic!("{done:?}")
                     };
@@ -301,13 +301,16 @@ fn ids_come_back_once_each() {
     }
     client.flush_timeout(PATIENCE).unwrap();
     while !open.is_empty() {
-        let done = client.next_timeout(PATIENCE).unwrap();
+        let done = client.next_completion_timeout(PATIENCE).unwrap();
         let Completion::Sent(id) = done else {
             panic!("{done:?}")
         };
         assert!(open.remove(&id), "{id} was out");
     }
-    assert!(client.try_next().unwrap().is_none(), "and no more");
+    assert!(
+        client.try_next_completion().unwrap().is_none(),
+        "and no more"
+    );
     client.close().unwrap();
     assert_eq!(reader.join().unwrap(), 300);
 }
@@ -325,7 +328,7 @@ fn what_is_not_known_to_have_arrived_is_told_as_failed() {
     client.flush_timeout(PATIENCE).unwrap();
     client.send_with_id(&pattern(0, 1 << 20), 2).unwrap();
     server.abort(9);
-    let told: Vec<String> = std::iter::from_fn(|| client.next_timeout(PATIENCE).ok())
+    let told: Vec<String> = std::iter::from_fn(|| client.next_completion_timeout(PATIENCE).ok())
         .map(|completion| format!("{completion:?}"))
         .collect();
     assert_eq!(

@@ -3,11 +3,11 @@
 use device::{Lab, PATIENCE, Watchdog, pair, pair_with, pattern, reason};
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Region,
-    RemoteAccess, Token, status::WcStatus,
+    RemoteAccess, RemoteRegion, status::WcStatus,
 };
 
 fn next(endpoint: &Endpoint) -> Completion {
-    endpoint.next_timeout(PATIENCE).unwrap()
+    endpoint.next_completion_timeout(PATIENCE).unwrap()
 }
 
 fn copy(region: &Region, range: std::ops::Range<usize>) -> Vec<u8> {
@@ -16,11 +16,11 @@ fn copy(region: &Region, range: std::ops::Range<usize>) -> Vec<u8> {
     bytes
 }
 
-/// Hands a token over, as programs do.
-fn tell(from: &Endpoint, to: &Endpoint, token: &Token) -> Token {
-    from.send(&token.to_bytes()).unwrap();
+/// Hands a remote over, as programs do.
+fn tell(from: &Endpoint, to: &Endpoint, remote: &RemoteRegion) -> RemoteRegion {
+    from.send(&remote.to_bytes()).unwrap();
     let message = to.recv_timeout(PATIENCE).unwrap();
-    Token::from_bytes(message.as_ref().try_into().unwrap())
+    RemoteRegion::from_bytes(message.as_ref().try_into().unwrap())
 }
 
 #[test]
@@ -31,12 +31,12 @@ fn bytes_are_read_and_written_where_asked() {
     let (client, server) = pair();
     let theirs = server.region(3 << 20, RemoteAccess::ALL).unwrap();
     theirs.copy_in(0, &pattern(1, 3 << 20));
-    let token = tell(&server, &client, &theirs.token());
-    assert_eq!(token, theirs.token());
+    let remote = tell(&server, &client, &theirs.remote());
+    assert_eq!(remote, theirs.remote());
     let ours = client.region(3 << 20, RemoteAccess::NONE).unwrap();
 
     client
-        .read(&ours, 10..(2 << 20) + 10, &token, 1000, 5)
+        .read(&ours, 10..(2 << 20) + 10, &remote, 1000, 5)
         .unwrap();
     assert!(matches!(next(&client), Completion::Read(5)));
     let expected = &pattern(1, 3 << 20)[1000..(2 << 20) + 1000];
@@ -44,7 +44,7 @@ fn bytes_are_read_and_written_where_asked() {
     assert_eq!(copy(&ours, 0..10), [0; 10]);
 
     ours.copy_in(0, &pattern(2, 5000));
-    client.write(&ours, 0..5000, &token, 77, 6).unwrap();
+    client.write(&ours, 0..5000, &remote, 77, 6).unwrap();
     assert!(matches!(next(&client), Completion::Written(6)));
     client.send(b"look").unwrap();
     assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"look");
@@ -52,7 +52,7 @@ fn bytes_are_read_and_written_where_asked() {
     assert_eq!(copy(&theirs, 0..77), pattern(1, 3 << 20)[..77]);
 
     // Nothing at all, too.
-    client.write(&ours, 7..7, &token, 3 << 20, 8).unwrap();
+    client.write(&ours, 7..7, &remote, 3 << 20, 8).unwrap();
     assert!(matches!(next(&client), Completion::Written(8)));
     client.close().unwrap();
     assert_eq!(lab.rnr_naks(), rnr);
@@ -69,14 +69,14 @@ fn an_immediate_tells_the_peer_in_turn_and_takes_a_place() {
     ours.copy_in(0, &pattern(3, 4096));
     client.send(b"before").unwrap();
     client
-        .write_with_imm(&ours, 0..4096, &theirs.token(), 0, 0xfeed_0001, 1)
+        .write_with_imm(&ours, 0..4096, &theirs.remote(), 0, 0xfeed_0001, 1)
         .unwrap();
     client.send(b"after").unwrap();
     assert!(matches!(next(&server), Completion::Received(message) if *message == *b"before"));
     let Completion::Immediate(immediate) = next(&server) else {
         panic!("in turn")
     };
-    assert_eq!((immediate.word(), immediate.len()), (0xfeed_0001, 4096));
+    assert_eq!((immediate.imm_data(), immediate.len()), (0xfeed_0001, 4096));
     assert!(copy(&theirs, 0..4096) == pattern(3, 4096));
     drop(immediate);
     assert!(matches!(next(&server), Completion::Received(message) if *message == *b"after"));
@@ -85,10 +85,10 @@ fn an_immediate_tells_the_peer_in_turn_and_takes_a_place() {
     // Nobody reads: the window fills, and the next one waits; then all go on.
     let waiting = std::thread::spawn({
         let client = client.clone();
-        let (ours, token) = (ours.clone(), theirs.token());
+        let (ours, remote) = (ours.clone(), theirs.remote());
         move || {
             for word in 0..200 {
-                while let Err(error) = client.write_with_imm(&ours, 0..8, &token, 0, word, 2) {
+                while let Err(error) = client.write_with_imm(&ours, 0..8, &remote, 0, word, 2) {
                     assert!(matches!(error, Error::CompletionsNotTaken), "{error}");
                     assert!(matches!(next(&client), Completion::Written(2)));
                 }
@@ -100,7 +100,7 @@ fn an_immediate_tells_the_peer_in_turn_and_takes_a_place() {
         let Completion::Immediate(immediate) = next(&server) else {
             panic!("in turn")
         };
-        assert_eq!(immediate.word(), word);
+        assert_eq!(immediate.imm_data(), word);
         kept.push(immediate);
         // All but one of the window.
         if kept.len() == usize::from(Config::default().receive_window) - 1 {
@@ -120,36 +120,40 @@ fn atomics_add_and_swap() {
     let theirs = server.region(64, RemoteAccess::ALL).unwrap();
     theirs.copy_in(8, &40_u64.to_ne_bytes());
     let ours = client.region(64, RemoteAccess::NONE).unwrap();
-    let token = theirs.token();
-    client.fetch_add(&ours, 0, &token, 8, 2, 1).unwrap();
+    let remote = theirs.remote();
+    client.fetch_add(&ours, 0, &remote, 8, 2, 1).unwrap();
     assert!(matches!(
         next(&client),
         Completion::Fetched { id: 1, value: 40 }
     ));
-    client.compare_swap(&ours, 16, &token, 8, 41, 0, 2).unwrap();
+    client
+        .compare_swap(&ours, 16, &remote, 8, 41, 0, 2)
+        .unwrap();
     assert!(matches!(
         next(&client),
         Completion::Fetched { id: 2, value: 42 }
     ));
-    client.compare_swap(&ours, 16, &token, 8, 42, 7, 3).unwrap();
+    client
+        .compare_swap(&ours, 16, &remote, 8, 42, 7, 3)
+        .unwrap();
     assert!(matches!(
         next(&client),
         Completion::Fetched { id: 3, value: 42 }
     ));
     assert_eq!(copy(&theirs, 8..16), 7_u64.to_ne_bytes());
     assert_eq!(copy(&ours, 16..24), 42_u64.to_ne_bytes());
-    let error = client.fetch_add(&ours, 0, &token, 12, 2, 1).unwrap_err();
+    let error = client.fetch_add(&ours, 0, &remote, 12, 2, 1).unwrap_err();
     assert!(matches!(error, Error::Misaligned { offset: 12 }), "{error}");
 
     // Two sides add to one number, and nothing is lost.
     let own = server.region(64, RemoteAccess::NONE).unwrap();
     let number = client.region(8, RemoteAccess::ALL).unwrap().clone();
-    let token = number.token();
+    let remote = number.remote();
     let adder = std::thread::spawn({
         let (server, own) = (server.clone(), own);
         move || {
             for _ in 0..200 {
-                server.fetch_add(&own, 0, &token, 0, 1, 0).unwrap();
+                server.fetch_add(&own, 0, &remote, 0, 1, 0).unwrap();
                 assert!(matches!(next(&server), Completion::Fetched { .. }));
             }
         }
@@ -179,15 +183,15 @@ fn each_atomic_operation_tells_its_own_value_where_many_share_a_place() {
         config.eager_size = 64;
         let (client, server) = pair_with(&config);
         let theirs = server.region(8, RemoteAccess::ALL).unwrap();
-        let token = theirs.token();
+        let remote = theirs.remote();
         let ours = client.region(24, RemoteAccess::NONE).unwrap();
         ours.copy_in(0, &[7; 24]);
         for id in 0..COUNT {
             if id % 2 == 0 {
-                client.fetch_add(&ours, 8, &token, 0, 1, id).unwrap();
+                client.fetch_add(&ours, 8, &remote, 0, 1, id).unwrap();
             } else {
                 client
-                    .compare_swap(&ours, 8, &token, 0, id, id + 1, id)
+                    .compare_swap(&ours, 8, &remote, 0, id, id + 1, id)
                     .unwrap();
             }
             // What the application does with the place is its own affair.
@@ -216,27 +220,27 @@ fn what_is_wrong_with_the_arguments_is_said_and_does_no_harm() {
     );
     let (client, server) = pair();
     let theirs = server.region(100, RemoteAccess::READ).unwrap();
-    let token = theirs.token();
+    let remote = theirs.remote();
     let ours = client.region(100, RemoteAccess::NONE).unwrap();
     let out = |result: Result<(), Error>, what: &str| {
         let error = result.unwrap_err().to_string();
         assert_eq!(error, what);
     };
     out(
-        client.read(&ours, 50..101, &token, 0, 0),
+        client.read(&ours, 50..101, &remote, 0, 0),
         "the region: 51 bytes from 50 are not within 100",
     );
     out(
-        client.read(&ours, 0..50, &token, 51, 0),
+        client.read(&ours, 0..50, &remote, 51, 0),
         "the peer's region: 50 bytes from 51 are not within 100",
     );
     out(
-        client.read(&ours, 0..50, &token, u64::MAX, 0),
+        client.read(&ours, 0..50, &remote, u64::MAX, 0),
         "the peer's region: 50 bytes from 18446744073709551615 are not within 100",
     );
     out(
-        client.write(&ours, 0..50, &token, 0, 0),
-        "the peer did not give the right for it: its token allows read, the operation needs write",
+        client.write(&ours, 0..50, &remote, 0, 0),
+        "the peer did not give the right for it: its remote allows read, the operation needs write",
     );
     // A region of another engine is of another protection domain.
     let engine = Engine::new().unwrap();
@@ -247,13 +251,13 @@ fn what_is_wrong_with_the_arguments_is_said_and_does_no_harm() {
     let _accepted = listener.accept_timeout(PATIENCE).unwrap();
     let other = connecting.join().unwrap();
     let foreign = other.region(100, RemoteAccess::NONE).unwrap();
-    let error = client.read(&foreign, 0..10, &token, 0, 0).unwrap_err();
+    let error = client.read(&foreign, 0..10, &remote, 0, 0).unwrap_err();
     assert!(matches!(error, Error::ForeignMemory), "{error}");
     assert!(
-        client.try_next().unwrap().is_none(),
+        client.try_next_completion().unwrap().is_none(),
         "no completion for what was refused"
     );
-    client.read(&ours, 0..100, &token, 0, 1).unwrap();
+    client.read(&ours, 0..100, &remote, 0, 1).unwrap();
     assert!(matches!(next(&client), Completion::Read(1)));
     client.close().unwrap();
     drop(other);
@@ -266,14 +270,15 @@ fn what_only_the_peers_device_finds_fails_that_operation_and_ends_the_connection
     let (client, server) = pair();
     let (bystander, other_bystander) = pair();
     let theirs = server.region(4096, RemoteAccess::ALL).unwrap();
-    let token = theirs.token();
+    let remote = theirs.remote();
     let ours = client.region(4096, RemoteAccess::NONE).unwrap();
-    client.write(&ours, 0..8, &token, 0, 1).unwrap();
+    client.write(&ours, 0..8, &remote, 0, 1).unwrap();
     assert!(matches!(next(&client), Completion::Written(1)));
     drop(theirs);
-    client.read(&ours, 0..4096, &token, 0, 2).unwrap();
-    client.read(&ours, 0..4096, &token, 0, 3).unwrap();
-    let told: Vec<Completion> = std::iter::from_fn(|| client.next_timeout(PATIENCE).ok()).collect();
+    client.read(&ours, 0..4096, &remote, 0, 2).unwrap();
+    client.read(&ours, 0..4096, &remote, 0, 3).unwrap();
+    let told: Vec<Completion> =
+        std::iter::from_fn(|| client.next_completion_timeout(PATIENCE).ok()).collect();
     match &told[..] {
         [
             Completion::Failed {
@@ -322,7 +327,7 @@ fn a_region_may_go_while_it_is_used() {
     for id in 0..20 {
         let ours = client.region(2 << 20, RemoteAccess::NONE).unwrap();
         client
-            .read(&ours, 0..2 << 20, &theirs.token(), 0, id)
+            .read(&ours, 0..2 << 20, &theirs.remote(), 0, id)
             .unwrap();
         drop(ours);
         assert!(matches!(next(&client), Completion::Read(done) if done == id));

@@ -260,13 +260,13 @@ fn large_messages_and_operations_go_the_same_way() {
     let source = client.region(4096, RemoteAccess::NONE).unwrap();
     for word in 0..40 {
         client
-            .write_with_imm(&source, 0..64, &region.token(), 0, word, word.into())
+            .write_with_imm(&source, 0..64, &region.remote(), 0, word, word.into())
             .unwrap();
-        match end.next_timeout(PATIENCE).unwrap() {
-            rdmsg::Completion::Immediate(immediate) => assert_eq!(immediate.word(), word),
+        match end.next_completion_timeout(PATIENCE).unwrap() {
+            rdmsg::Completion::Immediate(immediate) => assert_eq!(immediate.imm_data(), word),
             other => panic!("{other:?}"),
         }
-        client.next_timeout(PATIENCE).unwrap();
+        client.next_completion_timeout(PATIENCE).unwrap();
     }
     ping(&client, &end, 5, 1000);
     drop((region, source));

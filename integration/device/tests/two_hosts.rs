@@ -11,7 +11,7 @@ use std::{
 use device::{Lab, Watchdog, pattern};
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Polling,
-    RemoteAccess, Token, status::WcStatus,
+    RemoteAccess, RemoteRegion, status::WcStatus,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -148,9 +148,9 @@ fn one_sided_operations_reach_the_other_hosts_memory() {
     let owner = |endpoint: Endpoint| {
         let region = endpoint.region(1 << 20, RemoteAccess::ALL).unwrap();
         region.copy_in(0, &pattern(1, 1 << 20));
-        endpoint.send(&region.token().to_bytes()).unwrap();
-        let word = match endpoint.next_timeout(PATIENCE).unwrap() {
-            Completion::Immediate(immediate) => immediate.word(),
+        endpoint.send(&region.remote().to_bytes()).unwrap();
+        let word = match endpoint.next_completion_timeout(PATIENCE).unwrap() {
+            Completion::Immediate(immediate) => immediate.imm_data(),
             other => panic!("{other:?}"),
         };
         assert_eq!(word, 7);
@@ -168,24 +168,24 @@ fn one_sided_operations_reach_the_other_hosts_memory() {
     };
     let user = |endpoint: Endpoint| {
         let message = endpoint.recv_timeout(PATIENCE).unwrap();
-        let token = Token::from_bytes(message.as_ref().try_into().unwrap());
-        let next = || endpoint.next_timeout(PATIENCE).unwrap();
+        let remote = RemoteRegion::from_bytes(message.as_ref().try_into().unwrap());
+        let next = || endpoint.next_completion_timeout(PATIENCE).unwrap();
         let here = endpoint.region(1 << 20, RemoteAccess::NONE).unwrap();
-        endpoint.read(&here, 0..1 << 20, &token, 0, 1).unwrap();
+        endpoint.read(&here, 0..1 << 20, &remote, 0, 1).unwrap();
         assert!(matches!(next(), Completion::Read(1)));
         let mut read = vec![0; 1 << 20];
         here.copy_out(0, &mut read);
         assert!(read == pattern(1, 1 << 20));
         let before = u64::from_ne_bytes(read[8192..8200].try_into().unwrap());
         endpoint
-            .compare_swap(&here, 0, &token, 8192, before, 40, 2)
+            .compare_swap(&here, 0, &remote, 8192, before, 40, 2)
             .unwrap();
         assert!(matches!(next(), Completion::Fetched { id: 2, value } if value == before));
-        endpoint.fetch_add(&here, 0, &token, 8192, 2, 3).unwrap();
+        endpoint.fetch_add(&here, 0, &remote, 8192, 2, 3).unwrap();
         assert!(matches!(next(), Completion::Fetched { id: 3, value: 40 }));
         here.copy_in(0, &pattern(2, 5000));
         endpoint
-            .write_with_imm(&here, 0..5000, &token, 100, 7, 4)
+            .write_with_imm(&here, 0..5000, &remote, 100, 7, 4)
             .unwrap();
         assert!(matches!(next(), Completion::Written(4)));
         endpoint.close().unwrap();

@@ -418,11 +418,11 @@ fn other_work_requests_than_a_send_need_credit_as_well() {
         peer.disconnect();
         let mut words = Vec::new();
         let violation = loop {
-            match endpoint.next_timeout(PATIENCE).unwrap() {
+            match endpoint.next_completion_timeout(PATIENCE).unwrap() {
                 Completion::Received(message) => assert_eq!(*message, *b"plain"),
                 Completion::Immediate(immediate) => {
                     assert_eq!(immediate.len(), 0);
-                    words.push(immediate.word());
+                    words.push(immediate.imm_data());
                 }
                 Completion::Disconnected(CloseReason::ProtocolViolation(violation)) => {
                     break violation;

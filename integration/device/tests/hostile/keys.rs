@@ -39,7 +39,7 @@ fn taken(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
         }
         .bytes(),
     );
-    let told = endpoint.next_timeout(PATIENCE).unwrap();
+    let told = endpoint.next_completion_timeout(PATIENCE).unwrap();
     assert!(matches!(told, Completion::Sent(1)), "{told:?}");
     offer
 }

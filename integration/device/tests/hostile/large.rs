@@ -2,7 +2,7 @@
 
 use device::PATIENCE;
 use rdmsg::{
-    CloseReason, Completion, Endpoint, RemoteAccess, Token,
+    CloseReason, Completion, Endpoint, RemoteAccess, RemoteRegion,
     status::WcStatus,
     verbs::{MemoryRegion, RemoteAddr, SendWr},
 };
@@ -366,7 +366,7 @@ fn what_waits_behind_a_large_message_that_is_not_read_is_not_sent() {
     for role in ROLES {
         for read in [true, false] {
             let (mut peer, endpoint) = scene.connect(role);
-            let next = || endpoint.next_timeout(PATIENCE).unwrap();
+            let next = || endpoint.next_completion_timeout(PATIENCE).unwrap();
             endpoint.send_with_id(&[3; 5000], 1).unwrap();
             endpoint.send_with_id(b"behind", 2).unwrap();
             endpoint.send_with_id(&[4; 5000], 3).unwrap();
@@ -375,13 +375,13 @@ fn what_waits_behind_a_large_message_that_is_not_read_is_not_sent() {
             // acknowledged.
             let lent = peer.lend(8);
             let ours = endpoint.region(8, RemoteAccess::NONE).unwrap();
-            let mut token = [0; Token::LEN];
-            token[..8].copy_from_slice(&lent.addr().to_be_bytes());
-            token[8..16].copy_from_slice(&8_u64.to_be_bytes());
-            token[16..20].copy_from_slice(&lent.rkey().to_be_bytes());
-            token[23] = 1;
-            let token = Token::from_bytes(&token);
-            endpoint.read(&ours, 0..8, &token, 0, 77).unwrap();
+            let mut remote = [0; RemoteRegion::LEN];
+            remote[..8].copy_from_slice(&lent.addr().to_be_bytes());
+            remote[8..16].copy_from_slice(&8_u64.to_be_bytes());
+            remote[16..20].copy_from_slice(&lent.rkey().to_be_bytes());
+            remote[23] = 1;
+            let remote = RemoteRegion::from_bytes(&remote);
+            endpoint.read(&ours, 0..8, &remote, 0, 77).unwrap();
             let told = next();
             assert!(matches!(told, Completion::Read(77)), "{role:?}: {told:?}");
 

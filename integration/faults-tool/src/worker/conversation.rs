@@ -8,7 +8,7 @@ use std::{
 };
 
 use device::Side;
-use rdmsg::{Endpoint, Error, Token};
+use rdmsg::{Endpoint, Error, RemoteRegion};
 
 use super::{News, Worker, operations::Operations, page::Page, reader, sender, signals::Signals};
 use crate::{
@@ -27,7 +27,7 @@ pub(crate) struct Conversation {
     pub(crate) page: Page,
     pub(crate) signals: Signals,
     /// Where the peer's memory is, once it has said so.
-    pub(crate) token: OnceLock<Token>,
+    pub(crate) remote: OnceLock<RemoteRegion>,
     flows: AtomicBool,
 }
 
@@ -44,7 +44,7 @@ impl Conversation {
             group: worker.scenario.group(connection),
             page: Page::new(connection, journal.clone()),
             signals,
-            token: OnceLock::new(),
+            remote: OnceLock::new(),
             flows: AtomicBool::new(false),
         }
     }

@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use device::pattern;
-use rdmsg::{Endpoint, Error, Message, Region, RemoteAccess, Token};
+use rdmsg::{Endpoint, Error, Message, Region, RemoteAccess, RemoteRegion};
 
 /// How many bytes are written to the peer's memory in a round. In this side's own, what is read
 /// back comes behind them.
@@ -29,7 +29,7 @@ impl Operations {
     /// Has memory for it, and tells the peer where: in the first message.
     pub(super) fn offer(endpoint: &Endpoint) -> Result<Self, Error> {
         let open = endpoint.region(LEN, RemoteAccess::ALL)?;
-        endpoint.send(&open.token().to_bytes())?;
+        endpoint.send(&open.remote().to_bytes())?;
         Ok(Self {
             _open: open,
             own: endpoint.region(2 * LEN, RemoteAccess::NONE)?,
@@ -39,17 +39,17 @@ impl Operations {
     }
 
     /// The peer's offer.
-    pub(super) fn token(message: &Message) -> Result<Token, String> {
+    pub(super) fn remote(message: &Message) -> Result<RemoteRegion, String> {
         let bytes = message.as_ref().try_into();
-        let bytes = bytes.map_err(|_| format!("no token: {} bytes", message.len()))?;
-        Ok(Token::from_bytes(bytes))
+        let bytes = bytes.map_err(|_| format!("no remote: {} bytes", message.len()))?;
+        Ok(RemoteRegion::from_bytes(bytes))
     }
 
     /// Begins a round if the last one is done, and calls `count` for each operation that is begun.
     pub(super) fn begin(
         &self,
         endpoint: &Endpoint,
-        token: &Token,
+        remote: &RemoteRegion,
         count: impl Fn(),
     ) -> Result<(), Error> {
         let round = self.begun.load(Ordering::Relaxed);
@@ -61,9 +61,9 @@ impl Operations {
         let written = 0..LEN;
         let read = LEN..2 * LEN;
         self.own.copy_in(0, &pattern(round, LEN));
-        endpoint.write(&self.own, written, token, 0, id)?;
+        endpoint.write(&self.own, written, remote, 0, id)?;
         count();
-        endpoint.read(&self.own, read, token, 0, id + 1)?;
+        endpoint.read(&self.own, read, remote, 0, id + 1)?;
         count();
         Ok(())
     }

@@ -45,9 +45,9 @@ impl Reader<'_> {
                 self.kept.clear();
             }
             let next = if self.kept.is_empty() {
-                endpoint.next()
+                endpoint.next_completion()
             } else {
-                endpoint.next_timeout(LOOK)
+                endpoint.next_completion_timeout(LOOK)
             };
             match next {
                 Ok(Completion::Received(message)) => {
@@ -89,10 +89,10 @@ impl Reader<'_> {
             group,
             ..
         } = self.conversation;
-        if self.operations.is_some() && self.conversation.token.get().is_none() {
-            let token = Operations::token(&message)?;
+        if self.operations.is_some() && self.conversation.remote.get().is_none() {
+            let remote = Operations::remote(&message)?;
             // It was empty just now, and nobody else writes it.
-            let _ = self.conversation.token.set(token);
+            let _ = self.conversation.remote.set(remote);
             return Ok(());
         }
         let number = page.read().received;

@@ -36,9 +36,9 @@ pub(super) fn send_all(
             break;
         }
         number += 1;
-        if let (Some(operations), Some(token)) = (operations, conversation.token.get()) {
+        if let (Some(operations), Some(remote)) = (operations, conversation.remote.get()) {
             let count = || conversation.page.write(|book| book.ids += 1);
-            match operations.begin(endpoint, token, count) {
+            match operations.begin(endpoint, remote, count) {
                 Ok(()) => {}
                 Err(Error::Disconnected(_)) => return,
                 Err(error) => {
