@@ -29,20 +29,21 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    fn parse(byte: u8) -> Option<Self> {
-        [
-            Self::Data,
-            Self::Grant,
-            Self::Ping,
-            Self::Pong,
-            Self::Close,
-            Self::Abort,
-            Self::CloseAck,
-            Self::Failure,
-            Self::Rendezvous,
-        ]
-        .into_iter()
-        .find(|k| *k as u8 == byte)
+    /// All kinds, in the order of their numbers.
+    pub(super) const ALL: [Self; 9] = [
+        Self::Data,
+        Self::Grant,
+        Self::Ping,
+        Self::Pong,
+        Self::Close,
+        Self::Abort,
+        Self::CloseAck,
+        Self::Failure,
+        Self::Rendezvous,
+    ];
+
+    fn parse(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as u8 == number)
     }
 }
 
@@ -208,17 +209,7 @@ mod tests {
     use crate::proto::testing::cases;
 
     fn kind() -> impl Strategy<Value = Kind> {
-        prop::sample::select(vec![
-            Kind::Data,
-            Kind::Grant,
-            Kind::Ping,
-            Kind::Pong,
-            Kind::Close,
-            Kind::Abort,
-            Kind::CloseAck,
-            Kind::Failure,
-            Kind::Rendezvous,
-        ])
+        prop::sample::select(&Kind::ALL)
     }
 
     #[test]

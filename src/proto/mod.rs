@@ -22,6 +22,8 @@ mod send_ring;
 mod statistics;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod wire_format;
 
 pub(crate) use self::{
     account::Account,

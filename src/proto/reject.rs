@@ -33,6 +33,23 @@ pub(crate) enum RejectCode {
 }
 
 impl RejectCode {
+    /// All codes, in the order of their numbers.
+    pub(super) const ALL: [Self; 9] = [
+        Self::Application,
+        Self::Version,
+        Self::Window,
+        Self::EagerSize,
+        Self::MaxMessage,
+        Self::Resources,
+        Self::ResponderResources,
+        Self::InitiatorDepth,
+        Self::Busy,
+    ];
+
+    fn parse(number: u16) -> Option<Self> {
+        Self::ALL.into_iter().find(|code| *code as u16 == number)
+    }
+
     /// The field's name, for errors.
     pub(crate) const fn field(self) -> &'static str {
         match self {
@@ -93,18 +110,7 @@ impl Reject {
         if magic != MAGIC || len < LEN || len > bytes.len() {
             return None;
         }
-        let codes = [
-            RejectCode::Application,
-            RejectCode::Version,
-            RejectCode::Window,
-            RejectCode::EagerSize,
-            RejectCode::MaxMessage,
-            RejectCode::Resources,
-            RejectCode::ResponderResources,
-            RejectCode::InitiatorDepth,
-            RejectCode::Busy,
-        ];
-        let code = codes.into_iter().find(|known| *known as u16 == code)?;
+        let code = RejectCode::parse(code)?;
         let (own, theirs) = (reader.u64()?, reader.u64()?);
         Some((Self { code, own, theirs }, &bytes[LEN..len]))
     }
