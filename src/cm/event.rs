@@ -1,11 +1,16 @@
 #![allow(unsafe_code)]
 
-use std::{ptr::NonNull, slice};
+use std::{
+    os::fd::AsFd,
+    ptr::{self, NonNull},
+    slice,
+    time::Duration,
+};
 
-use super::{CmId, ConnEventParam, EventChannel, PrivateData, UdEventParam};
+use super::{ConnEventParam, Devices, EventChannel, PrivateData, UdEventParam, owned_id::OwnedId};
 use crate::{
-    status::{CmEventType, CmStatus, RejectReason},
-    sys::ffi,
+    status::{CmEventType, CmStatus, OsError, RejectReason},
+    sys::{self, cvt, ffi},
     verbs::{AhAttr, QpType},
 };
 
@@ -22,7 +27,7 @@ pub struct CmEvent {
     conn: Option<ConnEventParam>,
     ud: Option<UdEventParam>,
     private_data: PrivateData,
-    request: Option<CmId>,
+    request: Option<OwnedId>,
 }
 
 impl CmEvent {
@@ -39,7 +44,7 @@ impl CmEvent {
             let id = unsafe { (*raw).id };
             this.request = NonNull::new(id).map(|id| {
                 // SAFETY: a CONNECT_REQUEST brings a new id, on the listener's channel, that nobody has seen yet.
-                unsafe { CmId::from_request(id, channel) }
+                unsafe { OwnedId::from_request(id, channel) }
             });
         }
         this
@@ -152,9 +157,58 @@ impl CmEvent {
         &self.private_data
     }
 
-    /// Takes the new id of a CONNECT_REQUEST. An id that is not taken is destroyed with the event, which rejects the request.
-    pub fn take_request(&mut self) -> Option<CmId> {
+    /// Takes the new id of a CONNECT_REQUEST, for [`take_request`](Self::take_request).
+    pub(super) fn take_owned_request(&mut self) -> Option<OwnedId> {
         self.request.take()
+    }
+}
+
+impl EventChannel {
+    /// Takes the next event, if there is one. It is acknowledged already.
+    ///
+    /// # Errors
+    ///
+    /// Of `rdma_get_cm_event`; what goes wrong with a single connection is an event, not an error.
+    #[doc(alias = "rdma_get_cm_event")]
+    #[doc(alias = "rdma_ack_cm_event")]
+    pub fn poll_event(&self) -> Result<Option<CmEvent>, OsError> {
+        let lock = self.lock();
+        let mut raw = ptr::null_mut();
+        // SAFETY: the channel exists, the out pointer is a local, and the lock keeps others from the ids that are written.
+        let ret = unsafe { ffi::rdma_get_cm_event(self.as_ptr(), &raw mut raw) };
+        match cvt("rdma_get_cm_event", ret) {
+            Ok(_) => {}
+            Err(OsError {
+                errno: libc::EAGAIN | libc::EINTR,
+                ..
+            }) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        // SAFETY: the call succeeded, so it is an event that is ours until it is acknowledged, of an id of this channel.
+        let event = unsafe { CmEvent::copy(raw, self) };
+        if event.event() == CmEventType::DEVICE_REMOVAL {
+            // SAFETY: as above.
+            let id = unsafe { (*raw).id };
+            // SAFETY: the event's id exists, and is not destroyed while the lock is held.
+            let device = unsafe { (*id).verbs };
+            // SAFETY: as above.
+            unsafe { Devices::removed(device) };
+        }
+        // SAFETY: it is acknowledged once, and the copy does not point into it.
+        let ret = unsafe { ffi::rdma_ack_cm_event(raw) };
+        // Before an error can drop the event, and the id in it: destroying that takes the lock.
+        drop(lock);
+        cvt("rdma_ack_cm_event", ret)?;
+        Ok(Some(event))
+    }
+
+    /// Takes the next event, waiting for it until `timeout` is over: then `None`.
+    ///
+    /// # Errors
+    ///
+    /// As [`poll_event`](Self::poll_event).
+    pub fn wait_event(&self, timeout: Duration) -> Result<Option<CmEvent>, OsError> {
+        sys::wait_readable(self.as_fd(), timeout, || self.poll_event())
     }
 }
 

@@ -3,9 +3,8 @@
 use std::{
     fmt,
     os::fd::{AsFd, AsRawFd, BorrowedFd},
-    ptr::{self, NonNull},
+    ptr::NonNull,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
 use nix::{
@@ -13,10 +12,10 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
 
-use super::{CmEvent, Devices, devices::WeakDevices};
+use super::{Devices, devices::WeakDevices};
 use crate::{
-    status::{CmEventType, OsError},
-    sys::{self, cvt, cvt_ptr, ffi},
+    status::OsError,
+    sys::{self, cvt_ptr, ffi},
     verbs::Context,
 };
 
@@ -66,53 +65,6 @@ impl EventChannel {
         };
         sys::set_nonblocking(this.as_fd())?;
         Ok(this)
-    }
-
-    /// Takes the next event, if there is one. It is acknowledged already.
-    ///
-    /// # Errors
-    ///
-    /// Of `rdma_get_cm_event`; what goes wrong with a single connection is an event, not an error.
-    #[doc(alias = "rdma_get_cm_event")]
-    #[doc(alias = "rdma_ack_cm_event")]
-    pub fn poll_event(&self) -> Result<Option<CmEvent>, OsError> {
-        let lock = self.lock();
-        let mut raw = ptr::null_mut();
-        // SAFETY: the channel exists, the out pointer is a local, and the lock keeps others from the ids that are written.
-        let ret = unsafe { ffi::rdma_get_cm_event(self.as_ptr(), &raw mut raw) };
-        match cvt("rdma_get_cm_event", ret) {
-            Ok(_) => {}
-            Err(OsError {
-                errno: libc::EAGAIN | libc::EINTR,
-                ..
-            }) => return Ok(None),
-            Err(error) => return Err(error),
-        }
-        // SAFETY: the call succeeded, so it is an event that is ours until it is acknowledged, of an id of this channel.
-        let event = unsafe { CmEvent::copy(raw, self) };
-        if event.event() == CmEventType::DEVICE_REMOVAL {
-            // SAFETY: as above.
-            let id = unsafe { (*raw).id };
-            // SAFETY: the event's id exists, and is not destroyed while the lock is held.
-            let device = unsafe { (*id).verbs };
-            // SAFETY: as above.
-            unsafe { Devices::removed(device) };
-        }
-        // SAFETY: it is acknowledged once, and the copy does not point into it.
-        let ret = unsafe { ffi::rdma_ack_cm_event(raw) };
-        // Before an error can drop the event, and the id in it: destroying that takes the lock.
-        drop(lock);
-        cvt("rdma_ack_cm_event", ret)?;
-        Ok(Some(event))
-    }
-
-    /// Takes the next event, waiting for it until `timeout` is over: then `None`.
-    ///
-    /// # Errors
-    ///
-    /// As [`poll_event`](Self::poll_event).
-    pub fn wait_event(&self, timeout: Duration) -> Result<Option<CmEvent>, OsError> {
-        sys::wait_readable(self.as_fd(), timeout, || self.poll_event())
     }
 
     /// Keeps others from reading events, and from calls on ids of this channel.

@@ -26,10 +26,15 @@
 mod addr_info;
 mod conn_param;
 mod devices;
-mod event;
 mod event_channel;
+mod groups;
 mod id;
+mod owned_id;
+mod port_space;
 mod private_data;
+
+// Behind `event_channel`, so that the documentation of `EventChannel` begins with `new`.
+mod event;
 
 pub use self::{
     addr_info::{AddrInfo, AddrInfoHints},
@@ -37,7 +42,8 @@ pub use self::{
     devices::Devices,
     event::CmEvent,
     event_channel::EventChannel,
-    id::{CmId, Ece, PortSpace},
+    id::{CmId, Ece},
+    port_space::PortSpace,
     private_data::PrivateData,
 };
 

@@ -7,8 +7,8 @@ use super::{
     Config,
     receiving::Receiving,
     send_ring::SendRing,
-    sending::{Sending, WINDOWS},
-    wire::{ConnData, Immediate, Window},
+    sending::Sending,
+    wire::{ConnData, Immediate, WINDOWS, Window},
 };
 use crate::{
     cm::{CmId, ConnParam, EventChannel, PrivateData},

@@ -1,6 +1,6 @@
 use std::{collections::VecDeque, ops::Range};
 
-use super::sending::WINDOWS;
+use super::wire::WINDOWS;
 
 /// What has come in and is not read, and what the peer is to be told when it is.
 ///

@@ -1,9 +1,6 @@
 use std::collections::VecDeque;
 
-use super::wire::Window;
-
-/// How many windows a peer has in its table. They are used in turn.
-pub(super) const WINDOWS: u32 = 2;
+use super::wire::{WINDOWS, Window};
 
 /// What the peer allows this side to write, and where.
 #[derive(Debug)]

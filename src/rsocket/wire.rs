@@ -1,5 +1,8 @@
 //! What goes over the wire: private data while connecting, immediate data with each write, and windows.
 
+/// The number of windows in a side's table. They are used in turn.
+pub(super) const WINDOWS: u32 = 2;
+
 /// What a side may write to: bytes of the other side's memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Window {
@@ -132,7 +135,7 @@ impl ConnData {
         target: Window {
             addr: 0,
             rkey: 0,
-            length: super::sending::WINDOWS,
+            length: WINDOWS,
         },
         data: Window {
             addr: 0,
@@ -152,7 +155,7 @@ impl ConnData {
             target: Window::from_be(*bytes[8..].first_chunk()?),
             data: Window::from_be(*bytes[24..].first_chunk()?),
         };
-        (version == Self::VERSION && this.target.length == super::sending::WINDOWS).then_some(this)
+        (version == Self::VERSION && this.target.length == WINDOWS).then_some(this)
     }
 }
 

@@ -5,63 +5,11 @@
 //! Nothing here calls into C; the unit tests of `sys` compare the numbers with the headers'.
 
 mod cm;
+mod open_enum;
 mod os;
 mod wc;
 
 pub use cm::{CmEventType, CmStatus, RejectReason};
+pub(crate) use open_enum::open_enum;
 pub use os::OsError;
 pub use wc::WcStatus;
-
-/// Defines an open newtype over an integer: named constants, a `name` for those it knows, `Display` and `Debug` for all.
-macro_rules! open_enum {
-    (
-        $(#[$meta:meta])*
-        $vis:vis struct $name:ident($int:ty);
-        $( $(#[$variant_meta:meta])* $variant:ident = $value:expr; )*
-    ) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub struct $name($int);
-
-        impl $name {
-            $( $(#[$variant_meta])* pub const $variant: Self = Self($value); )*
-
-            /// Takes a raw value as the C interface gives it. Every value is accepted.
-            #[must_use]
-            pub const fn from_raw(raw: $int) -> Self {
-                Self(raw)
-            }
-
-            /// The raw value.
-            #[must_use]
-            pub const fn raw(self) -> $int {
-                self.0
-            }
-
-            /// The constant's name, or `None` for a value that this crate does not know.
-            #[must_use]
-            pub const fn name(self) -> Option<&'static str> {
-                match self.0 {
-                    $( $value => Some(stringify!($variant)), )*
-                    _ => None,
-                }
-            }
-        }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                match self.name() {
-                    Some(name) => f.write_str(name),
-                    None => write!(f, "unknown ({})", self.0),
-                }
-            }
-        }
-
-        impl std::fmt::Debug for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                write!(f, "{}({self})", stringify!($name))
-            }
-        }
-    };
-}
-pub(crate) use open_enum;

@@ -3,68 +3,16 @@
 //! No other module names the `rdma_sys` crate.
 
 pub(crate) mod consts;
+mod convert;
 mod fd;
 mod process;
 pub(crate) mod sockaddr;
 pub(crate) mod verbs_ext;
 
-use std::{io, ptr::NonNull};
-
+pub(crate) use convert::{cvt, cvt_errno, cvt_ptr, log_destroy_error};
 pub(crate) use fd::{set_nonblocking, wait_readable};
 pub(crate) use process::at_exit;
 pub(crate) use rdma_sys as ffi;
-
-use crate::status::OsError;
-
-/// Converts the result of a call that returns −1 and sets `errno`, as the `rdma_*` calls and the system's own do.
-///
-/// Any other value is the call's answer.
-pub(crate) fn cvt(call: &'static str, ret: libc::c_int) -> Result<libc::c_int, OsError> {
-    if ret == -1 {
-        Err(last_error(call))
-    } else {
-        Ok(ret)
-    }
-}
-
-/// Converts the result of a call that returns 0 or an error number, as most `ibv_*` calls do.
-///
-/// Not all of them agree on how: a driver may return the number, the number negated, or −1 with `errno` set. All three are
-/// understood. (−1 is never `-EPERM` here: the calls that negate return what the kernel's command said, and `errno` has that too.)
-pub(crate) fn cvt_errno(call: &'static str, ret: libc::c_int) -> Result<(), OsError> {
-    match ret {
-        0 => Ok(()),
-        -1 => Err(last_error(call)),
-        _ => Err(OsError::new(call, ret.saturating_abs())),
-    }
-}
-
-/// Converts the result of a call that returns a pointer, or null with `errno` set.
-pub(crate) fn cvt_ptr<T>(call: &'static str, ptr: *mut T) -> Result<NonNull<T>, OsError> {
-    NonNull::new(ptr).ok_or_else(|| last_error(call))
-}
-
-/// Notes that an object could not be destroyed, from its `Drop`, which has nobody to tell.
-///
-/// A device that is gone answers `EIO` or `ENODEV`, and that is nobody's mistake. Anything else would be one of this crate's:
-/// an object destroyed before those that depend on it.
-pub(crate) fn log_destroy_error(result: Result<(), OsError>) {
-    let Err(error) = result else { return };
-    log::error!("{error}: the object is leaked");
-    debug_assert!(
-        matches!(error.errno, libc::EIO | libc::ENODEV) || std::thread::panicking(),
-        "{error}: destroyed while something still depends on it"
-    );
-}
-
-/// `errno` of the call just made. A call that failed without setting it is reported as `EIO`, never as success.
-fn last_error(call: &'static str) -> OsError {
-    let errno = match io::Error::last_os_error().raw_os_error() {
-        Some(errno) if errno > 0 => errno,
-        _ => libc::EIO,
-    };
-    OsError::new(call, errno)
-}
 
 #[cfg(test)]
 mod tests;

@@ -2,8 +2,10 @@
 
 #![allow(unsafe_code)]
 
+use std::ptr::NonNull;
+
 use super::*;
-use crate::status::{CmEventType, WcStatus};
+use crate::status::{CmEventType, OsError, WcStatus};
 
 #[test]
 fn cvt_takes_minus_one_for_an_error() {

@@ -7,24 +7,10 @@ use libc::c_int;
 
 use super::CmId;
 use crate::{
-    status::{CmEventType, OsError, open_enum},
+    status::{CmEventType, OsError},
     sys::{ffi, sockaddr},
     verbs::Context,
 };
-
-open_enum! {
-    /// Which kind of service a port number means: `enum rdma_port_space`.
-    #[doc(alias = "rdma_port_space")]
-    pub struct PortSpace(u32);
-    /// Datagrams over IP over InfiniBand, whose queue pairs can talk to its.
-    IPOIB = 0x0002;
-    /// Reliable connections, addressed by IP address and port.
-    TCP = 0x0106;
-    /// Datagrams, addressed by IP address and port.
-    UDP = 0x0111;
-    /// Any service, addressed as InfiniBand does.
-    IB = 0x013f;
-}
 
 impl CmId {
     /// Binds to a local address. Port 0 takes a free one. An address that says which interface binds to its device, too.
@@ -157,13 +143,5 @@ mod tests {
         assert_eq!(millis(Duration::from_micros(1)), 1);
         assert_eq!(millis(Duration::from_secs(2)), 2000);
         assert_eq!(millis(Duration::MAX), c_int::MAX);
-    }
-
-    #[test]
-    fn port_spaces_are_those_of_the_header() {
-        assert_eq!(PortSpace::TCP.raw(), ffi::rdma_port_space::RDMA_PS_TCP);
-        assert_eq!(PortSpace::UDP.raw(), ffi::rdma_port_space::RDMA_PS_UDP);
-        assert_eq!(PortSpace::IB.raw(), ffi::rdma_port_space::RDMA_PS_IB);
-        assert_eq!(PortSpace::IPOIB.raw(), ffi::rdma_port_space::RDMA_PS_IPOIB);
     }
 }

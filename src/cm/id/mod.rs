@@ -4,6 +4,7 @@
 mod address;
 mod connect;
 mod migrate;
+mod mode;
 mod multicast;
 mod options;
 mod queue_pair;
@@ -11,19 +12,16 @@ mod sync;
 
 use std::{
     fmt,
-    net::SocketAddr,
     ptr::{self, NonNull},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
-use libc::c_int;
-
-use self::sync::Mode;
-pub use self::{address::PortSpace, options::Ece};
-use super::EventChannel;
+use self::mode::Mode;
+pub use self::options::Ece;
+use super::{CmEvent, EventChannel, PortSpace, owned_id::OwnedId};
 use crate::{
     status::OsError,
-    sys::{cvt, cvt_ptr, ffi, log_destroy_error},
+    sys::{cvt, cvt_ptr, ffi},
 };
 
 /// A communication id: librdmacm's counterpart of a socket.
@@ -35,36 +33,10 @@ use crate::{
 /// See [`rdma_create_id(3)`](https://man7.org/linux/man-pages/man3/rdma_create_id.3.html).
 #[doc(alias = "rdma_cm_id")]
 pub struct CmId {
-    inner: Arc<Inner>,
+    /// Shared with the queue pair.
+    inner: Arc<OwnedId>,
     mode: Mode,
 }
-
-/// The id itself, shared with its queue pair.
-struct Inner {
-    raw: NonNull<ffi::rdma_cm_id>,
-    /// Locked first, then the channel in it: whoever holds both has the id to itself.
-    home: Mutex<Home>,
-}
-
-struct Home {
-    /// Where the id's events come in.
-    channel: EventChannel,
-    local: Local,
-}
-
-/// What has to be known of an id beyond what librdmacm tells.
-#[derive(Default)]
-struct Local {
-    /// Whether it listens, so that connect requests may wait on its channel.
-    listens: bool,
-    /// The multicast groups that it joined and has not left.
-    groups: Vec<SocketAddr>,
-}
-
-// SAFETY: the pointer is used with `home` and the channel's lock held, see `Inner::with`.
-unsafe impl Send for Inner {}
-// SAFETY: as above.
-unsafe impl Sync for Inner {}
 
 impl CmId {
     /// Makes an id whose events come in on `channel`, marked with `context`, a number of the program's own.
@@ -84,31 +56,10 @@ impl CmId {
         Ok(Self::from_raw(cvt_ptr(CALL, raw)?, channel, Mode::Async))
     }
 
-    /// Takes the id that a CONNECT_REQUEST brought.
-    ///
-    /// # Safety
-    ///
-    /// `raw` is a new id on `channel`, owned by nobody, and the channel's lock is held.
-    pub(super) unsafe fn from_request(
-        raw: NonNull<ffi::rdma_cm_id>,
-        channel: &EventChannel,
-    ) -> Self {
-        // SAFETY: the caller vouches for the id and the lock. It has its listener's context, whose events are not its own.
-        unsafe { (*raw.as_ptr()).context = ptr::null_mut() };
-        Self::from_raw(raw, channel, Mode::Async)
-    }
-
     /// Takes over an id of librdmacm's that nobody else will destroy.
     fn from_raw(raw: NonNull<ffi::rdma_cm_id>, channel: &EventChannel, mode: Mode) -> Self {
-        let home = Home {
-            channel: channel.clone(),
-            local: Local::default(),
-        };
         Self {
-            inner: Arc::new(Inner {
-                raw,
-                home: Mutex::new(home),
-            }),
+            inner: Arc::new(OwnedId::new(raw, channel)),
             mode,
         }
     }
@@ -131,46 +82,14 @@ impl CmId {
     }
 }
 
-impl Inner {
-    fn home(&self) -> MutexGuard<'_, Home> {
-        // The lock guards no data that a panic could leave half-done.
-        self.home.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn channel(&self) -> EventChannel {
-        self.home().channel.clone()
-    }
-
-    /// Runs `f` while nobody else uses the id and nobody reads an event of it.
-    fn with<T>(&self, f: impl FnOnce(*mut ffi::rdma_cm_id, &mut Local) -> T) -> T {
-        let mut home = self.home();
-        let Home { channel, local } = &mut *home;
-        let _lock = channel.lock();
-        f(self.raw.as_ptr(), local)
-    }
-
-    /// Makes a call of librdmacm's on the id.
-    fn call(
-        &self,
-        name: &'static str,
-        f: impl FnOnce(*mut ffi::rdma_cm_id) -> c_int,
-    ) -> Result<(), OsError> {
-        self.with(|id, _| cvt(name, f(id)).map(drop))
-    }
-
-    /// Makes a call that follows the id's pointer to its device. As long as it has none, as before ADDR_RESOLVED was read, the
-    /// answer is `EINVAL`, where librdmacm would follow null.
-    fn call_bound(
-        &self,
-        name: &'static str,
-        f: impl FnOnce(*mut ffi::rdma_cm_id) -> c_int,
-    ) -> Result<(), OsError> {
-        self.with(|id, _| {
-            // SAFETY: the id exists and is locked.
-            if unsafe { (*id).verbs }.is_null() {
-                return Err(OsError::new(name, libc::EINVAL));
-            }
-            cvt(name, f(id)).map(drop)
+impl CmEvent {
+    /// Takes the new id of a CONNECT_REQUEST. An id that is not taken is destroyed with the event,
+    /// which rejects the request.
+    pub fn take_request(&mut self) -> Option<CmId> {
+        let id = self.take_owned_request()?;
+        Some(CmId {
+            inner: Arc::new(id),
+            mode: Mode::Async,
         })
     }
 }
@@ -182,18 +101,5 @@ impl fmt::Debug for CmId {
             .field("local", &self.local_addr())
             .field("peer", &self.peer_addr())
             .finish_non_exhaustive()
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        let result = self.with(|id, local| {
-            // SAFETY: the id exists and is locked.
-            unsafe { local.leave_groups(id) };
-            // SAFETY: this is the last handle, the queue pair, which holds one, is gone, and all events that were read are
-            // acknowledged, so it waits for nobody.
-            cvt("rdma_destroy_id", unsafe { ffi::rdma_destroy_id(id) })
-        });
-        log_destroy_error(result.map(drop));
     }
 }

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, ptr};
 
 use libc::c_int;
 
-use super::{CmId, Local};
+use super::CmId;
 use crate::{
     status::{CmEventType, OsError},
     sys::{
@@ -62,7 +62,7 @@ impl CmId {
         let mut addr = sockaddr::from_std(group);
         self.inner.with(|id, local| {
             cvt(call, join(id, (&raw mut addr).cast()))?;
-            local.groups.push(group);
+            local.groups.joined(group);
             Ok::<_, OsError>(())
         })?;
         self.complete(call, &[CmEventType::MULTICAST_JOIN])
@@ -77,37 +77,8 @@ impl CmId {
     #[doc(alias = "rdma_leave_multicast")]
     pub fn leave_multicast(&mut self, group: SocketAddr) -> Result<(), OsError> {
         self.inner.with(|id, local| {
-            if let Some(place) = local.groups.iter().position(|joined| *joined == group) {
-                local.groups.swap_remove(place);
-            }
-            // SAFETY: the id exists and is locked.
-            cvt("rdma_leave_multicast", unsafe { leave(id, group) }).map(drop)
+            // SAFETY: the id exists and is locked, and its events are acknowledged as they are read.
+            unsafe { local.groups.leave(id, group) }
         })
     }
-}
-
-impl Local {
-    /// Leaves all groups. As long as a queue pair is in one, the kernel refuses to destroy it, which librdmacm does not tell; and what
-    /// librdmacm keeps of a group is not freed with the id.
-    ///
-    /// # Safety
-    ///
-    /// `id` is the id that this is about, exists, and nobody else uses it meanwhile.
-    pub(super) unsafe fn leave_groups(&mut self, id: *mut ffi::rdma_cm_id) {
-        for group in self.groups.drain(..) {
-            // SAFETY: the caller vouches for the id.
-            if let Err(error) = cvt("rdma_leave_multicast", unsafe { leave(id, group) }) {
-                log::warn!("{group}: {error}");
-            }
-        }
-    }
-}
-
-/// # Safety
-///
-/// `id` exists, and nobody else uses it meanwhile. All events that were read of it are acknowledged, so the call waits for nobody.
-unsafe fn leave(id: *mut ffi::rdma_cm_id, group: SocketAddr) -> c_int {
-    let mut addr = sockaddr::from_std(group);
-    // SAFETY: the caller vouches for the id; the address is a local of the size of any.
-    unsafe { ffi::rdma_leave_multicast(id, (&raw mut addr).cast()) }
 }

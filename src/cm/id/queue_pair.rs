@@ -3,8 +3,9 @@
 
 use std::{mem::MaybeUninit, ptr::NonNull, sync::Arc};
 
-use super::{CmId, Inner};
+use super::CmId;
 use crate::{
+    cm::owned_id::OwnedId,
     status::OsError,
     sys::{cvt, cvt_ptr, ffi},
     verbs::{ProtectionDomain, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpOwner, QpState, QueuePair},
@@ -71,11 +72,12 @@ impl CmId {
     }
 }
 
-impl QpOwner for Inner {
+impl QpOwner for OwnedId {
     fn destroy_qp(&self, _raw: NonNull<ffi::ibv_qp>) {
         self.with(|id, local| {
-            // SAFETY: the id exists, for the queue pair holds it, and is locked.
-            unsafe { local.leave_groups(id) };
+            // SAFETY: the id exists, for the queue pair holds it, and is locked; its events are
+            // acknowledged as they are read.
+            unsafe { local.groups.leave_all(id) };
             // SAFETY: the id exists, for the queue pair holds it, and is locked; it has this queue pair and no other.
             unsafe { ffi::rdma_destroy_qp(id) };
         });

@@ -1,8 +1,7 @@
 #![allow(unsafe_code)]
 
-use std::mem::MaybeUninit;
+use std::{mem::MaybeUninit, os::fd::BorrowedFd};
 
-use super::Context;
 use crate::{
     status::{OsError, open_enum},
     sys::{cvt, ffi, set_nonblocking},
@@ -105,11 +104,19 @@ impl AsyncEvent {
     }
 }
 
-pub(super) fn poll(context: &Context) -> Result<Option<AsyncEvent>, OsError> {
-    set_nonblocking(context.async_fd())?;
+/// Reads an event of an open device, if there is one, and acknowledges it. Never blocks.
+///
+/// # Safety
+///
+/// The context is open, and `fd` is its descriptor of asynchronous events.
+pub(super) unsafe fn poll(
+    context: *mut ffi::ibv_context,
+    fd: BorrowedFd<'_>,
+) -> Result<Option<AsyncEvent>, OsError> {
+    set_nonblocking(fd)?;
     let mut raw = MaybeUninit::<ffi::ibv_async_event>::zeroed();
-    // SAFETY: the context is open, and the structure is a local.
-    let ret = unsafe { ffi::ibv_get_async_event(context.as_ptr(), raw.as_mut_ptr()) };
+    // SAFETY: the caller vouches for the context, and the structure is a local.
+    let ret = unsafe { ffi::ibv_get_async_event(context, raw.as_mut_ptr()) };
     match cvt("ibv_get_async_event", ret) {
         Ok(_) => {}
         Err(error) if error.errno == libc::EAGAIN => return Ok(None),

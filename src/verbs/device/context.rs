@@ -10,9 +10,8 @@ use std::{
 };
 
 use super::{
-    AsyncEvent, DeviceAttr, DeviceAttrEx, GidEntry, PortAttr, async_event,
-    device_list::{self, NodeType, TransportType},
-    gid,
+    AsyncEvent, DeviceAttr, DeviceAttrEx, GidEntry, PortAttr, async_event, gid,
+    identity::{self, NodeType, TransportType},
 };
 use crate::{
     status::OsError,
@@ -100,7 +99,7 @@ impl Context {
     #[doc(alias = "ibv_get_device_name")]
     pub fn device_name(&self) -> String {
         // SAFETY: the device of an open context exists.
-        unsafe { device_list::name(self.device()) }
+        unsafe { identity::name(self.device()) }
     }
 
     /// The device's GUID as a number: `0x0002_c903_0000_1234` is written `0002:c903:0000:1234`.
@@ -108,21 +107,21 @@ impl Context {
     #[doc(alias = "ibv_get_device_guid")]
     pub fn guid(&self) -> u64 {
         // SAFETY: the device of an open context exists.
-        unsafe { device_list::guid(self.device()) }
+        unsafe { identity::guid(self.device()) }
     }
 
     /// What kind of node the device is: an adapter of InfiniBand or RoCE, an iWARP adapter, and so on.
     #[must_use]
     pub fn node_type(&self) -> NodeType {
         // SAFETY: the device of an open context exists.
-        unsafe { device_list::node_type(self.device()) }
+        unsafe { identity::node_type(self.device()) }
     }
 
     /// Which transport the device speaks: that of InfiniBand and RoCE, or iWARP.
     #[must_use]
     pub fn transport_type(&self) -> TransportType {
         // SAFETY: the device of an open context exists.
-        unsafe { device_list::transport_type(self.device()) }
+        unsafe { identity::transport_type(self.device()) }
     }
 
     /// What the device can do, and how much of it.
@@ -204,7 +203,10 @@ impl Context {
         for port in 1..=self.query_device()?.phys_port_cnt() {
             len += self.query_port(port)?.gid_tbl_len() as usize;
         }
-        gid::table(self, port, len)
+        // SAFETY: the context is open.
+        let mut entries = unsafe { gid::all(self.as_ptr(), len) }?;
+        entries.retain(|entry| entry.port_num == u32::from(port));
+        Ok(entries)
     }
 
     /// An entry of a port's table of partition keys.
@@ -259,7 +261,8 @@ impl Context {
     #[doc(alias = "ibv_get_async_event")]
     #[doc(alias = "ibv_ack_async_event")]
     pub fn poll_async_event(&self) -> Result<Option<AsyncEvent>, OsError> {
-        async_event::poll(self)
+        // SAFETY: the context is open for as long as `self` lives.
+        unsafe { async_event::poll(self.as_ptr(), self.async_fd()) }
     }
 
     /// Whether both are the same open device, so that their objects may be combined.

@@ -1,10 +1,13 @@
 #![allow(unsafe_code)]
 
-use std::{ffi::CStr, fmt, ptr::NonNull, sync::Arc};
+use std::{fmt, ptr::NonNull, sync::Arc};
 
-use super::Context;
+use super::{
+    Context,
+    identity::{self, NodeType, TransportType},
+};
 use crate::{
-    status::{OsError, open_enum},
+    status::OsError,
     sys::{cvt_ptr, ffi},
 };
 
@@ -112,7 +115,7 @@ impl Device {
     #[doc(alias = "ibv_get_device_name")]
     pub fn name(&self) -> String {
         // SAFETY: the list keeps the device.
-        unsafe { name(self.raw.as_ptr()) }
+        unsafe { identity::name(self.raw.as_ptr()) }
     }
 
     /// The device's GUID as a number: `0x0002_c903_0000_1234` is written `0002:c903:0000:1234`.
@@ -120,21 +123,21 @@ impl Device {
     #[doc(alias = "ibv_get_device_guid")]
     pub fn guid(&self) -> u64 {
         // SAFETY: the list keeps the device.
-        unsafe { guid(self.raw.as_ptr()) }
+        unsafe { identity::guid(self.raw.as_ptr()) }
     }
 
     /// What kind of node it is: an adapter of InfiniBand or RoCE, an iWARP adapter, and so on.
     #[must_use]
     pub fn node_type(&self) -> NodeType {
         // SAFETY: the list keeps the device.
-        unsafe { node_type(self.raw.as_ptr()) }
+        unsafe { identity::node_type(self.raw.as_ptr()) }
     }
 
     /// Which transport it speaks: that of InfiniBand and RoCE, or iWARP.
     #[must_use]
     pub fn transport_type(&self) -> TransportType {
         // SAFETY: the list keeps the device.
-        unsafe { transport_type(self.raw.as_ptr()) }
+        unsafe { identity::transport_type(self.raw.as_ptr()) }
     }
 
     /// Opens the device. The list may be dropped then.
@@ -165,87 +168,4 @@ impl Drop for RawList {
         // SAFETY: made by `ibv_get_device_list`, freed once, here; open devices hold their own reference.
         unsafe { ffi::ibv_free_device_list(self.0.as_ptr()) };
     }
-}
-
-open_enum! {
-    /// What kind of node a device is: `enum ibv_node_type`.
-    #[doc(alias = "ibv_node_type")]
-    pub struct NodeType(i32);
-    /// A channel adapter: InfiniBand or RoCE.
-    CA = 1;
-    /// An InfiniBand switch.
-    SWITCH = 2;
-    /// An InfiniBand router.
-    ROUTER = 3;
-    /// An iWARP adapter.
-    RNIC = 4;
-    /// A usNIC adapter.
-    USNIC = 5;
-    /// A usNIC adapter over UDP.
-    USNIC_UDP = 6;
-    /// An adapter with a transport of its own.
-    UNSPECIFIED = 7;
-}
-
-open_enum! {
-    /// Which transport a device speaks: `enum ibv_transport_type`.
-    #[doc(alias = "ibv_transport_type")]
-    pub struct TransportType(i32);
-    /// InfiniBand's, which RoCE speaks as well.
-    IB = 0;
-    /// iWARP.
-    IWARP = 1;
-    /// usNIC.
-    USNIC = 2;
-    /// usNIC over UDP.
-    USNIC_UDP = 3;
-    /// One of its own.
-    UNSPECIFIED = 4;
-}
-
-/// A device's name.
-///
-/// # Safety
-///
-/// The device is held by a list or open.
-pub(super) unsafe fn name(device: *mut ffi::ibv_device) -> String {
-    // SAFETY: the caller vouches for the device.
-    let name = unsafe { ffi::ibv_get_device_name(device) };
-    if name.is_null() {
-        return String::new();
-    }
-    // SAFETY: a string inside the device, with its final zero; it does not change.
-    unsafe { CStr::from_ptr(name) }
-        .to_string_lossy()
-        .into_owned()
-}
-
-/// A device's GUID in host order.
-///
-/// # Safety
-///
-/// The device is held by a list or open.
-pub(super) unsafe fn guid(device: *mut ffi::ibv_device) -> u64 {
-    // SAFETY: the caller vouches for the device.
-    u64::from_be(unsafe { ffi::ibv_get_device_guid(device) })
-}
-
-/// A device's node type.
-///
-/// # Safety
-///
-/// The device is held by a list or open.
-pub(super) unsafe fn node_type(device: *mut ffi::ibv_device) -> NodeType {
-    // SAFETY: the caller vouches for the device; the field does not change.
-    NodeType::from_raw(unsafe { (*device).node_type })
-}
-
-/// A device's transport.
-///
-/// # Safety
-///
-/// The device is held by a list or open.
-pub(super) unsafe fn transport_type(device: *mut ffi::ibv_device) -> TransportType {
-    // SAFETY: the caller vouches for the device; the field does not change.
-    TransportType::from_raw(unsafe { (*device).transport_type })
 }

@@ -2,7 +2,6 @@
 
 use std::{fmt, net::Ipv6Addr};
 
-use super::Context;
 use crate::{
     status::{OsError, open_enum},
     sys::{ffi, verbs_ext},
@@ -101,22 +100,25 @@ impl GidEntry {
     }
 }
 
-/// The entries of one port, read from a device whose tables have room for `len` of them in all.
-pub(super) fn table(context: &Context, port: u8, len: usize) -> Result<Vec<GidEntry>, OsError> {
+/// Reads the entries of all ports of a device whose tables have room for `len` of them in total.
+///
+/// # Safety
+///
+/// The context is open.
+pub(super) unsafe fn all(
+    context: *mut ffi::ibv_context,
+    len: usize,
+) -> Result<Vec<GidEntry>, OsError> {
     let mut entries = Vec::<ffi::ibv_gid_entry>::with_capacity(len);
-    // SAFETY: the context is open, and the vector has room for as many.
-    let count =
-        unsafe { verbs_ext::ibv_query_gid_table(context.as_ptr(), entries.as_mut_ptr(), len) };
+    // SAFETY: the caller vouches for the context, and the vector has room for `len` entries.
+    let count = unsafe { verbs_ext::ibv_query_gid_table(context, entries.as_mut_ptr(), len) };
     let Ok(count) = usize::try_from(count) else {
         let errno = i32::try_from(count.unsigned_abs()).unwrap_or(libc::EIO);
         return Err(OsError::new("ibv_query_gid_table", errno));
     };
-    // SAFETY: the call filled in as many, at most `len`.
+    // SAFETY: the call filled in `count` entries, at most `len`.
     unsafe { entries.set_len(count.min(len)) };
-    let entries = entries.into_iter().map(GidEntry::from_raw);
-    Ok(entries
-        .filter(|entry| entry.port_num == u32::from(port))
-        .collect())
+    Ok(entries.into_iter().map(GidEntry::from_raw).collect())
 }
 
 #[cfg(test)]

@@ -6,17 +6,22 @@
 mod modify_error;
 mod qp;
 mod qp_attr;
+mod qp_cap;
 mod qp_init_attr;
 mod qp_state;
+mod qp_type;
 mod recv_queue;
 mod send_ops;
 mod send_queue;
 mod shared_receive_queue;
+mod transition;
 
 pub use modify_error::ModifyError;
 pub(crate) use qp::QpOwner;
 pub use qp::QueuePair;
 pub use qp_attr::{AltPath, MigState, QpAttr, QpAttrMask};
-pub use qp_init_attr::{QpCap, QpInitAttr, QpType};
+pub use qp_cap::QpCap;
+pub use qp_init_attr::QpInitAttr;
 pub use qp_state::QpState;
+pub use qp_type::QpType;
 pub use shared_receive_queue::{SharedReceiveQueue, SrqAttr};

@@ -1,6 +1,6 @@
 use std::{error::Error, fmt, io};
 
-use super::{QpAttr, QpAttrMask, QpState, QpType, qp_state::transition};
+use super::{QpAttr, QpAttrMask, QpState, QpType, transition::transition};
 use crate::status::OsError;
 
 /// That a queue pair could not be modified, and what the rules say about it.

@@ -122,6 +122,18 @@ fn translate(
 }
 
 impl Op {
+    /// Whether queue pairs of this type can do it. Drivers look at members of the request that depend on the type, so one that does not
+    /// fit must never reach them.
+    fn is_possible(self, qp_type: QpType) -> bool {
+        let plain = matches!(self, Self::Send | Self::SendWithImm(_));
+        match qp_type {
+            QpType::RC => true,
+            QpType::UC => plain || matches!(self, Self::Write(_) | Self::WriteWithImm(..)),
+            QpType::UD => plain,
+            _ => false,
+        }
+    }
+
     /// Writes the opcode and what goes with it into a request.
     pub(crate) fn encode(self, wr: &mut ffi::ibv_send_wr) {
         wr.opcode = self.opcode();
@@ -234,6 +246,38 @@ mod tests {
             translate(&SendWr::send(1, Inline(b"123456")), QpType::RC, &CAP).err(),
             Some(libc::EINVAL)
         );
+    }
+
+    #[test]
+    fn each_type_takes_what_it_can_do() {
+        let all = [
+            Op::Send,
+            Op::SendWithImm(1),
+            Op::SendWithInv(1),
+            Op::Write(REMOTE),
+            Op::WriteWithImm(REMOTE, 1),
+            Op::Read(REMOTE),
+            Op::FetchAdd {
+                remote: REMOTE,
+                add: 1,
+            },
+            Op::CompareSwap {
+                remote: REMOTE,
+                compare: 1,
+                swap: 2,
+            },
+        ];
+        let possible = |qp_type| all.map(|op| op.is_possible(qp_type));
+        assert_eq!(possible(QpType::RC), [true; 8]);
+        assert_eq!(
+            possible(QpType::UC),
+            [true, true, false, true, true, false, false, false]
+        );
+        assert_eq!(
+            possible(QpType::UD),
+            [true, true, false, false, false, false, false, false]
+        );
+        assert_eq!(possible(QpType::from_raw(99)), [false; 8]);
     }
 
     #[test]

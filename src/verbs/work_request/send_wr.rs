@@ -1,5 +1,5 @@
 use super::{AddressHandle, Sge, SgeList};
-use crate::{sys::ffi, verbs::queue_pair::QpType};
+use crate::sys::ffi;
 
 /// A work request of the send queue: a send, or a one-sided operation.
 ///
@@ -231,18 +231,6 @@ impl Op {
         }
     }
 
-    /// Whether queue pairs of this type can do it. Drivers look at members of the request that depend on the type, so one that does not
-    /// fit must never reach them.
-    pub(in crate::verbs) fn is_possible(self, qp_type: QpType) -> bool {
-        let plain = matches!(self, Self::Send | Self::SendWithImm(_));
-        match qp_type {
-            QpType::RC => true,
-            QpType::UC => plain || matches!(self, Self::Write(_) | Self::WriteWithImm(..)),
-            QpType::UD => plain,
-            _ => false,
-        }
-    }
-
     pub(in crate::verbs) const fn is_atomic(self) -> bool {
         matches!(self, Self::FetchAdd { .. } | Self::CompareSwap { .. })
     }
@@ -281,43 +269,6 @@ impl<'a> From<Inline<'a>> for Payload<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const REMOTE: RemoteAddr = RemoteAddr {
-        addr: 0x1000,
-        rkey: 7,
-    };
-
-    #[test]
-    fn each_type_takes_what_it_can_do() {
-        let all = [
-            Op::Send,
-            Op::SendWithImm(1),
-            Op::SendWithInv(1),
-            Op::Write(REMOTE),
-            Op::WriteWithImm(REMOTE, 1),
-            Op::Read(REMOTE),
-            Op::FetchAdd {
-                remote: REMOTE,
-                add: 1,
-            },
-            Op::CompareSwap {
-                remote: REMOTE,
-                compare: 1,
-                swap: 2,
-            },
-        ];
-        let possible = |qp_type| all.map(|op| op.is_possible(qp_type));
-        assert_eq!(possible(QpType::RC), [true; 8]);
-        assert_eq!(
-            possible(QpType::UC),
-            [true, true, false, true, true, false, false, false]
-        );
-        assert_eq!(
-            possible(QpType::UD),
-            [true, true, false, false, false, false, false, false]
-        );
-        assert_eq!(possible(QpType::from_raw(99)), [false; 8]);
-    }
 
     #[test]
     fn flags_add_up() {

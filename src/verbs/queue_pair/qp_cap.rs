@@ -1,0 +1,74 @@
+use crate::sys::ffi;
+
+/// How much the queues of a queue pair hold. What is asked for is a lower bound; what is granted, an upper one.
+///
+/// The default holds one work request of one element in each queue, and no inline data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "made by programs, field by field, as in C"
+)]
+#[doc(alias = "ibv_qp_cap")]
+pub struct QpCap {
+    /// Work requests of the send queue that are not completed.
+    pub max_send_wr: u32,
+    /// Receives that are not completed. Means nothing with a shared receive queue.
+    pub max_recv_wr: u32,
+    /// Scatter/gather elements of a work request of the send queue.
+    pub max_send_sge: u32,
+    /// Scatter/gather elements of a receive. Means nothing with a shared receive queue.
+    pub max_recv_sge: u32,
+    /// Bytes that a work request may carry inline.
+    pub max_inline_data: u32,
+}
+
+impl QpCap {
+    pub(crate) const fn from_raw(raw: ffi::ibv_qp_cap) -> Self {
+        Self {
+            max_send_wr: raw.max_send_wr,
+            max_recv_wr: raw.max_recv_wr,
+            max_send_sge: raw.max_send_sge,
+            max_recv_sge: raw.max_recv_sge,
+            max_inline_data: raw.max_inline_data,
+        }
+    }
+
+    pub(super) const fn to_raw(self) -> ffi::ibv_qp_cap {
+        ffi::ibv_qp_cap {
+            max_send_wr: self.max_send_wr,
+            max_recv_wr: self.max_recv_wr,
+            max_send_sge: self.max_send_sge,
+            max_recv_sge: self.max_recv_sge,
+            max_inline_data: self.max_inline_data,
+        }
+    }
+}
+
+impl Default for QpCap {
+    fn default() -> Self {
+        Self {
+            max_send_wr: 1,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capacities_come_back_as_they_went() {
+        let cap = QpCap {
+            max_send_wr: 1,
+            max_recv_wr: 2,
+            max_send_sge: 3,
+            max_recv_sge: 4,
+            max_inline_data: 5,
+        };
+        assert_eq!(QpCap::from_raw(cap.to_raw()), cap);
+    }
+}
