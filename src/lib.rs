@@ -244,6 +244,7 @@ mod remote_access;
 pub mod rsocket;
 mod send_buffer;
 pub mod status;
+mod sync;
 mod sys;
 pub mod verbs;
 

@@ -395,11 +395,8 @@ impl fmt::Debug for Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        if let Some(Open { link, engine, .. }) = self.open.take() {
-            let _ = engine.send(Command::Reject {
-                key: link.key(),
-                data: Vec::new(),
-            });
+        if let Some(Open { link, .. }) = self.open.take() {
+            link.reject();
         }
     }
 }

@@ -10,6 +10,7 @@ use std::{
 const LAYERS: &[(&str, &[&str])] = &[
     ("status", &[]),
     ("sys", &["status"]),
+    ("sync", &["status"]),
     ("verbs", &["sys", "status"]),
     ("cm", &["verbs", "sys", "status"]),
     ("proto", &["status"]),
@@ -23,6 +24,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "verbs",
             "sys",
             "status",
+            "sync",
             "completion",
             "config",
             "endpoint",
@@ -37,7 +39,7 @@ const LAYERS: &[(&str, &[&str])] = &[
 ];
 
 /// What the handles may name: they stand on the engine and never reach past it to the device.
-const HANDLES: &[&str] = &["proto", "status", "engine"];
+const HANDLES: &[&str] = &["proto", "status", "sync", "engine"];
 
 /// The one crate that only `sys` may name.
 const BINDINGS: &str = "rdma_sys";

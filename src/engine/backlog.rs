@@ -6,8 +6,14 @@ use std::{
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
-use super::{burst::Burst, link::lock, signal::Signal};
-use crate::{endpoint::Endpoint, error::Error, listener::Request, status::OsError};
+use super::burst::Burst;
+use crate::{
+    endpoint::Endpoint,
+    error::Error,
+    listener::Request,
+    status::OsError,
+    sync::{Readiness, lock},
+};
 
 /// A connection that was accepted, or why it was not established.
 pub(crate) type Accepted = Result<Endpoint, Error>;
@@ -20,7 +26,7 @@ pub(crate) struct Backlog {
     accepted: (Sender<Accepted>, Receiver<Accepted>),
     /// Why nothing more will come.
     end: OnceLock<Error>,
-    signal: Signal,
+    readiness: Readiness,
     /// For the log.
     failures: Mutex<Burst>,
 }
@@ -33,7 +39,7 @@ impl Backlog {
             requests,
             accepted: unbounded(),
             end: OnceLock::new(),
-            signal: Signal::default(),
+            readiness: Readiness::default(),
             failures: Mutex::default(),
         };
         (Arc::new(backlog), sender)
@@ -61,19 +67,19 @@ impl Backlog {
 
     /// The fd for event loops.
     pub(crate) fn event_fd(&self) -> Result<BorrowedFd<'_>, OsError> {
-        let fd = self.signal.fd()?;
+        let fd = self.readiness.fd()?;
         self.announce();
         Ok(fd)
     }
 
     /// Has the fd show whether there is anything to take. To be called by whoever took something.
     pub(crate) fn show(&self) {
-        self.signal.update(|| self.is_ready());
+        self.readiness.update(|| self.is_ready());
     }
 
     /// As [`show`](Self::show), by whoever brought something.
     fn announce(&self) {
-        self.signal.announce(|| self.is_ready());
+        self.readiness.announce(|| self.is_ready());
     }
 
     fn is_ready(&self) -> bool {

@@ -11,12 +11,11 @@ use std::{
     sync::{Arc, Mutex, Weak},
 };
 
-use super::{
-    limits::EngineLimits,
-    link::lock,
-    mailbox::{Command, Mailbox},
+use super::limits::EngineLimits;
+use crate::{
+    proto::Gauge,
+    sync::{Mailbox, Notice, NoticeKind, lock},
 };
-use crate::proto::Gauge;
 
 /// What there is for all, and who has what of it.
 pub(super) struct Budget {
@@ -33,7 +32,7 @@ struct Books {
     kept: u64,
     /// Customers for whom the system had no memory, though they had their place here.
     starved: VecDeque<u64>,
-    customers: HashMap<u64, (Arc<Mailbox>, u64)>,
+    customers: HashMap<u64, (Arc<Mailbox<Notice>>, u64)>,
     next: u64,
 }
 
@@ -85,8 +84,8 @@ impl Budget {
         (books.pinned.used() + books.kept, books.held.used())
     }
 
-    /// Takes a connection in. When it is served its engine gets a [`Command::Feed`] with its key.
-    pub(super) fn customer(self: &Arc<Self>, mailbox: &Arc<Mailbox>, key: u64) -> Customer {
+    /// Takes a connection in. When it is served its engine gets a [`NoticeKind::Feed`] with its key.
+    pub(super) fn customer(self: &Arc<Self>, mailbox: &Arc<Mailbox<Notice>>, key: u64) -> Customer {
         let mut books = lock(&self.books);
         let id = books.next;
         books.next += 1;
@@ -129,7 +128,10 @@ impl Budget {
         for (mailbox, key) in whom {
             // An engine that has ended has no use for it; its connections leave when they are
             // dropped.
-            mailbox.send(Command::Feed(key));
+            mailbox.send(Notice {
+                key,
+                kind: NoticeKind::Feed,
+            });
         }
     }
 }
@@ -234,11 +236,10 @@ impl Drop for Charge {
 mod tests {
     use super::*;
 
-    fn fed(mailbox: &Mailbox) -> Option<u64> {
-        match mailbox.take()? {
-            Command::Feed(key) => Some(key),
-            other => panic!("{other:?}"),
-        }
+    fn fed(mailbox: &Mailbox<Notice>) -> Option<u64> {
+        let notice = mailbox.take()?;
+        assert_eq!(notice.kind, NoticeKind::Feed);
+        Some(notice.key)
     }
 
     #[test]

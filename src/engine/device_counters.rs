@@ -1,5 +1,5 @@
-use super::link::{Link, lock};
-use crate::verbs::Context;
+use super::link::Link;
+use crate::{sync::lock, verbs::Context};
 
 /// What a device counts of all its connections, this process's and others'. `None` where its driver does not count it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::{
 use super::{
     budget::Customer,
     landing::Landings,
-    link::{PollSide, lock},
+    link::PollSide,
     rings::{Layout, Rings},
     send_memory::SendPool,
     shared_receives::SharedReceives,
@@ -16,6 +16,7 @@ use crate::{
     config::Config,
     proto::Account,
     status::OsError,
+    sync::lock,
     verbs::{
         AccessFlags, CompletionChannel, CompletionQueue, Context, ProtectionDomain, QpInitAttr,
         QpType, TransportType,

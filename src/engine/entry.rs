@@ -8,9 +8,9 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use super::{
     Engine,
     budget::Budget,
+    command::Reply,
     domain::{Domain, Domains, TransportError},
-    link::{Link, Memory, lock},
-    mailbox::Reply,
+    link::{Link, Memory},
     share::Share,
 };
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
     error::Error,
     proto::{CloseReason, CmCall, CmOp, Statistics},
     status::OsError,
+    sync::lock,
     verbs::{CompletionChannel, QpState},
 };
 

@@ -27,11 +27,12 @@ use std::{
 
 use nix::unistd::gettid;
 
-use super::{
-    link::lock,
-    mailbox::{Command, Mailbox},
+use super::command::Command;
+use crate::{
+    status::OsError,
+    sync::{Mailbox, lock},
+    sys,
 };
-use crate::{status::OsError, sys};
 
 /// The engines whose threads run, those included that finish closing after their last handle is
 /// gone.
@@ -45,7 +46,7 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// An engine whose thread runs, or is about to.
 struct Running {
-    mailbox: Arc<Mailbox>,
+    mailbox: Arc<Mailbox<Command>>,
     /// The thread's id; 0 before it runs.
     thread: AtomicI32,
     /// How many connections there are that may take so long to close.
@@ -65,7 +66,7 @@ impl Running {
 pub(super) struct Registration(Arc<Running>);
 
 /// Enters an engine. It is told to exit through its mailbox.
-pub(super) fn register(mailbox: Arc<Mailbox>) -> Result<Registration, OsError> {
+pub(super) fn register(mailbox: Arc<Mailbox<Command>>) -> Result<Registration, OsError> {
     let running = Arc::new(Running {
         mailbox,
         thread: AtomicI32::new(0),

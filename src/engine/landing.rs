@@ -20,13 +20,11 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use super::{
-    budget::{Charge, Customer},
-    link::lock,
-};
+use super::budget::{Charge, Customer};
 use crate::{
     proto::SHORTEST_PIECE,
     status::OsError,
+    sync::lock,
     verbs::{AccessFlags, Mapping, MemoryRegion, ProtectionDomain},
 };
 

@@ -15,7 +15,7 @@ use std::{
     net::SocketAddr,
     os::fd::BorrowedFd,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Instant,
@@ -27,9 +27,7 @@ use super::{
     core::{Aftermath, Core, SystemClock},
     domain::Domain,
     hand::Hand,
-    mailbox::{Command, Mailbox},
     send_memory::SendPool,
-    signal::Signal,
     waiting::Waiting,
 };
 use crate::{
@@ -39,6 +37,7 @@ use crate::{
     interest::Interest,
     proto::{CloseReason, Connection, DrainSide, Flush, SendRefused, Statistics},
     status::OsError,
+    sync::{Mailbox, Notice, NoticeKind, Readiness, lock},
     verbs::{CompletionChannel, CompletionQueue, ProtectionDomain, WorkCompletion},
 };
 
@@ -48,19 +47,13 @@ const BATCH: usize = 16;
 /// How many batches are taken in a row, so that a connection on which much comes holds up no other.
 const BATCHES: usize = 4;
 
-/// Takes a lock. A thread that panicked while holding one left no half-done state behind that matters more than going on:
-/// the state machine's inputs are applied whole.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// One connection. See the top of this file for its locks.
 pub(crate) struct Link {
     /// The connection's number in its engine; the `context` of its `CmId`.
     pub(super) key: u64,
     peer: SocketAddr,
     pub(super) polling: Polling,
-    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) mailbox: Arc<Mailbox<Notice>>,
     pub(super) poll: Mutex<Option<PollSide>>,
     core: Mutex<Core>,
     pub(super) waiting: Waiting,
@@ -84,9 +77,9 @@ pub(crate) struct Link {
     /// Whether `Core::ended` is set: for those who ask often.
     over: AtomicBool,
     /// The fds for event loops: see [`Endpoint::event_fd`](crate::Endpoint::event_fd).
-    readable: Signal,
+    readable: Readiness,
     /// Readable unless a `try_send` was refused and no room came since.
-    writable: Signal,
+    writable: Readiness,
 }
 
 /// The receiving end of the device: what polling needs.
@@ -130,7 +123,7 @@ impl Link {
         key: u64,
         peer: SocketAddr,
         polling: Polling,
-        mailbox: Arc<Mailbox>,
+        mailbox: Arc<Mailbox<Notice>>,
         conn: Connection,
         completions: Sender<Completion>,
         most_ids: usize,
@@ -152,8 +145,8 @@ impl Link {
             drains_when_empty: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             over: AtomicBool::new(false),
-            readable: Signal::default(),
-            writable: Signal::default(),
+            readable: Readiness::default(),
+            writable: Readiness::default(),
         })
     }
 
@@ -243,7 +236,7 @@ impl Link {
             // memory that large messages behind it need to be read.
             core.aftermath.hang_up = core.completions.take();
         });
-        self.mailbox.send(Command::Watch(self.key));
+        self.notify(NoticeKind::Watch);
     }
 
     /// Whether nobody is left whom a call could tell what became of the connection.
@@ -395,7 +388,7 @@ impl Link {
         let first = !signal.is_wanted();
         let fd = signal.fd()?;
         if !watched_before {
-            self.mailbox.send(Command::Watch(self.key));
+            self.notify(NoticeKind::Watch);
         }
         if first {
             // Under the lock: whoever put something there before this did not know of the fd.
@@ -442,10 +435,23 @@ impl Link {
         lock(&self.core)
     }
 
+    /// Asks the engine's thread to do something for this connection.
+    pub(super) fn notify(&self, kind: NoticeKind) {
+        self.mailbox.send(Notice {
+            key: self.key,
+            kind,
+        });
+    }
+
+    /// Has the engine's thread reject the request that this connection is.
+    pub(crate) fn reject(&self) {
+        self.notify(NoticeKind::Reject);
+    }
+
     /// Has the engine's thread look at this connection.
     fn want_service(&self) {
         if !self.service_wanted.swap(true, Ordering::AcqRel) {
-            self.mailbox.send(Command::Service(self.key));
+            self.notify(NoticeKind::Drive);
         }
     }
 

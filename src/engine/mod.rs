@@ -3,6 +3,7 @@
 mod backlog;
 mod budget;
 mod burst;
+mod command;
 mod core;
 mod deadline;
 mod device_counters;
@@ -15,7 +16,6 @@ mod landing;
 mod limits;
 mod link;
 mod listening;
-mod mailbox;
 mod operations;
 mod peers;
 mod reactor;
@@ -25,7 +25,6 @@ mod sending;
 mod sent_order;
 mod share;
 mod shared_receives;
-mod signal;
 mod timers;
 mod turns;
 mod wait;
@@ -33,7 +32,7 @@ mod waiting;
 
 use std::{
     fmt, ptr,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
     thread::{self, JoinHandle},
 };
 
@@ -42,11 +41,11 @@ use crossbeam_channel::bounded;
 use self::budget::Budget;
 pub(crate) use self::{
     backlog::Backlog,
+    command::{Command, Reply, wait_for_reply},
     deadline::Deadline,
     hand::Hand,
     landing::Landing,
     link::Link,
-    mailbox::{Command, Mailbox, Reply, wait_for_reply},
     operations::OneSided,
     rings::RecvSlice,
     send_memory::SendMemory,
@@ -55,7 +54,12 @@ pub(crate) use self::{
 pub use self::{device_counters::DeviceCounters, limits::EngineLimits};
 /// Memory that is registered, for the handles that stand for it.
 pub(crate) use crate::verbs::MemoryRegion as Registered;
-use crate::{cm, error::Error, proto::Statistics};
+use crate::{
+    cm,
+    error::Error,
+    proto::Statistics,
+    sync::{Mailbox, lock},
+};
 
 /// The thread that serves connections. Every [`Endpoint`](crate::Endpoint) and [`Listener`](crate::Listener) belongs to one.
 ///
@@ -92,7 +96,7 @@ pub struct EngineStatistics {
 }
 
 struct EngineInner {
-    mailbox: Arc<Mailbox>,
+    commands: Arc<Mailbox<Command>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -122,9 +126,9 @@ impl Engine {
 
     fn start(budget: Arc<Budget>) -> Result<Self, Error> {
         let channel = cm::EventChannel::new().map_err(Error::from_os)?;
-        let mailbox = Mailbox::new().map_err(Error::from_os)?;
-        let reactor =
-            reactor::Reactor::new(channel, Arc::clone(&mailbox), budget).map_err(Error::from_os)?;
+        let commands = Mailbox::new().map_err(Error::from_os)?;
+        let reactor = reactor::Reactor::new(channel, Arc::clone(&commands), budget)
+            .map_err(Error::from_os)?;
         let thread = thread::Builder::new()
             .name("rdmsg-engine".into())
             .spawn(move || reactor.run())
@@ -136,7 +140,7 @@ impl Engine {
             })?;
         Ok(Self {
             inner: Arc::new(EngineInner {
-                mailbox,
+                commands,
                 thread: Mutex::new(Some(thread)),
             }),
         })
@@ -148,9 +152,9 @@ impl Engine {
     ///
     /// As [`Engine::new`].
     pub fn shared() -> Result<Self, Error> {
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = lock(&SHARED);
         // One whose thread has ended, for whatever reason, serves nobody any more.
-        if let Some(inner) = shared.upgrade().filter(|inner| inner.mailbox.is_read()) {
+        if let Some(inner) = shared.upgrade().filter(|inner| inner.commands.is_read()) {
             return Ok(Self { inner });
         }
         let engine = Self::new()?;
@@ -165,19 +169,15 @@ impl Engine {
     /// [`close_timeout`](crate::Config::close_timeout). Later calls on any handle of this engine fail. Memory of messages that the
     /// application still holds stays until they are dropped.
     pub fn shutdown(self) {
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = lock(&SHARED);
         if ptr::eq(shared.as_ptr(), Arc::as_ptr(&self.inner)) {
             // Whoever asks for the shared engine from now on gets one that works.
             *shared = Weak::new();
         }
         drop(shared);
-        self.inner.mailbox.send(Command::ShutDown);
+        self.inner.commands.send(Command::ShutDown);
         // Held while waiting: whoever else shuts it down at the same time waits as well.
-        let mut thread = self
-            .inner
-            .thread
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut thread = lock(&self.inner.thread);
         if let Some(thread) = thread.take()
             && thread.join().is_err()
         {
@@ -197,7 +197,7 @@ impl Engine {
     }
 
     pub(crate) fn send(&self, command: Command) -> Result<(), Error> {
-        if self.inner.mailbox.send(command) {
+        if self.inner.commands.send(command) {
             Ok(())
         } else {
             Err(Error::EngineShutDown)
@@ -213,6 +213,6 @@ impl fmt::Debug for Engine {
 
 impl Drop for EngineInner {
     fn drop(&mut self) {
-        self.mailbox.send(Command::Retire);
+        self.commands.send(Command::Retire);
     }
 }

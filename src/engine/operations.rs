@@ -2,15 +2,13 @@
 
 use std::{ops::Range, sync::Arc};
 
-use super::{
-    core::Core,
-    link::{Link, lock},
-};
+use super::{core::Core, link::Link};
 use crate::{
     error::{Error, TrySendError},
     proto::SendRefused,
     region::{Region, RemoteRegion},
     remote_access::RemoteAccess,
+    sync::lock,
     verbs::{AccessFlags, MemoryRegion, RemoteAddr, SendOp},
 };
 

@@ -20,13 +20,13 @@ use super::{
     EngineStatistics,
     budget::Budget,
     burst::Burst,
+    command::Command,
     core::Core,
     domain::Domains,
     entry::{Entry, Role, Waiter},
     exit::{self, Registration},
     link::Link,
     listening::Listening,
-    mailbox::{Command, Mailbox},
     peers::Peers,
     timers::Timers,
     turns::Turns,
@@ -37,15 +37,17 @@ use crate::{
     error::Error,
     proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Params, Statistics},
     status::OsError,
+    sync::{Mailbox, Notice, NoticeKind},
 };
 
 /// Epoll tokens; connections and listeners use their keys, which start behind these.
-const BELL: u64 = 0;
+const COMMANDS: u64 = 0;
 const CM: u64 = 1;
 /// The timer key of the rounds that look after hot connections.
 const ROUNDS: u64 = 2;
 /// The timer key of those who wait for their turn.
 const TURNS: u64 = 3;
+const NOTICES: u64 = 4;
 const FIRST_KEY: u64 = 16;
 
 /// How many commands, and how many connection manager events, are taken before the completion
@@ -63,7 +65,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(super) struct Reactor {
     epoll: Epoll,
     channel: EventChannel,
-    mailbox: Arc<Mailbox>,
+    commands: Arc<Mailbox<Command>>,
+    notices: Arc<Mailbox<Notice>>,
     links: HashMap<u64, Entry>,
     listeners: HashMap<u64, Listening>,
     domains: Domains,
@@ -100,16 +103,17 @@ pub(super) struct Reactor {
 impl Reactor {
     pub(super) fn new(
         channel: EventChannel,
-        mailbox: Arc<Mailbox>,
+        commands: Arc<Mailbox<Command>>,
         budget: Arc<Budget>,
     ) -> Result<Self, OsError> {
-        let registration = exit::register(Arc::clone(&mailbox))?;
+        let registration = exit::register(Arc::clone(&commands))?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .map_err(|e| OsError::new("epoll_create1", e as i32))?;
         let reactor = Self {
             epoll,
             channel,
-            mailbox,
+            commands,
+            notices: Mailbox::new()?,
             links: HashMap::new(),
             listeners: HashMap::new(),
             domains: Domains::default(),
@@ -130,7 +134,8 @@ impl Reactor {
             past: EngineStatistics::default(),
             registration,
         };
-        reactor.watch(reactor.mailbox.bell(), BELL)?;
+        reactor.watch(reactor.commands.waker(), COMMANDS)?;
+        reactor.watch(reactor.notices.waker(), NOTICES)?;
         reactor.watch(&reactor.channel, CM)?;
         Ok(reactor)
     }
@@ -151,8 +156,11 @@ impl Reactor {
             };
             for event in &ready[..count] {
                 match event.data() {
-                    BELL => {
-                        let _ = self.mailbox.bell().read();
+                    COMMANDS => {
+                        let _ = self.commands.waker().read();
+                    }
+                    NOTICES => {
+                        let _ = self.notices.waker().read();
                     }
                     CM => self.take_cm_events(),
                     key => self.take_completions(key),
@@ -160,6 +168,7 @@ impl Reactor {
                 self.keep_time();
             }
             self.take_commands();
+            self.take_notices();
             self.keep_time();
             self.give_turns();
             for key in std::mem::take(&mut self.unfinished) {
@@ -234,16 +243,44 @@ impl Reactor {
 
     fn take_commands(&mut self) {
         for _ in 0..BATCH {
-            let Some(command) = self.mailbox.take() else {
+            let Some(command) = self.commands.take() else {
                 return;
             };
-            self.obey(command);
+            self.handle_command(command);
             self.keep_time();
         }
         self.more = true;
     }
 
-    fn obey(&mut self, command: Command) {
+    fn take_notices(&mut self) {
+        for _ in 0..BATCH {
+            let Some(notice) = self.notices.take() else {
+                return;
+            };
+            self.handle_notice(notice);
+            self.keep_time();
+        }
+        self.more = true;
+    }
+
+    fn handle_notice(&mut self, Notice { key, kind }: Notice) {
+        match kind {
+            NoticeKind::Drive => self.serve(key),
+            NoticeKind::Feed => {
+                if let Some(entry) = self.links.get(&key) {
+                    entry.link.with_core(|core| core.conn.ask_again());
+                }
+            }
+            NoticeKind::Polled => self.keep_away(key),
+            NoticeKind::Watch => {
+                self.take_over(key);
+                self.serve(key);
+            }
+            NoticeKind::Reject => self.reject(key, &[]),
+        }
+    }
+
+    fn handle_command(&mut self, command: Command) {
         match command {
             Command::Listen {
                 address,
@@ -286,14 +323,7 @@ impl Reactor {
                 engine,
                 reply,
             } => self.accept(&link, &data, at, Waiter { engine, reply }),
-            Command::Reject { key, data } => {
-                if let Some(entry) = self.links.get(&key) {
-                    entry
-                        .link
-                        .with_core(|core| core.conn.reject(&data, Instant::now()));
-                    self.serve(key);
-                }
-            }
+            Command::Reject { key, data } => self.reject(key, &data),
             Command::Statistics { reply } => {
                 let mut statistics = self.past;
                 (statistics.pinned, statistics.held) = self.budget.in_use();
@@ -302,17 +332,6 @@ impl Reactor {
                     statistics.all += entry.link.statistics();
                 }
                 let _ = reply.send(statistics);
-            }
-            Command::Service(key) => self.serve(key),
-            Command::Feed(key) => {
-                if let Some(entry) = self.links.get(&key) {
-                    entry.link.with_core(|core| core.conn.ask_again());
-                }
-            }
-            Command::Hot(key) => self.keep_away(key),
-            Command::Watch(key) => {
-                self.take_over(key);
-                self.serve(key);
             }
             Command::Retire => self.ending = true,
             Command::ShutDown => self.shut_down(),
@@ -363,7 +382,7 @@ impl Reactor {
             key,
             peer,
             config.polling,
-            Arc::clone(&self.mailbox),
+            Arc::clone(&self.notices),
             conn,
             sender,
             most_ids,
@@ -401,6 +420,15 @@ impl Reactor {
         entry.waiter = Some(waiter);
         entry.link.with_core(|core| core.conn.accept(data, at));
         self.serve(key);
+    }
+
+    fn reject(&mut self, key: u64, data: &[u8]) {
+        if let Some(entry) = self.links.get(&key) {
+            entry
+                .link
+                .with_core(|core| core.conn.reject(data, Instant::now()));
+            self.serve(key);
+        }
     }
 
     fn shut_down(&mut self) {
@@ -539,7 +567,8 @@ impl Reactor {
 impl Drop for Reactor {
     /// Connections are left only when the thread ends for a reason that is none: a panic, or an epoll that fails.
     fn drop(&mut self) {
-        self.mailbox.abandon();
+        self.commands.abandon();
+        self.notices.abandon();
         for (_, mut entry) in self.links.drain() {
             log::error!("{}: cut off: the engine's thread has ended", entry.link);
             entry.unwatch(&self.epoll);

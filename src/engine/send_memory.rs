@@ -22,10 +22,10 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use super::link::lock;
 use crate::{
     proto::Descriptor,
     status::OsError,
+    sync::lock,
     verbs::{AccessFlags, Mapping, MemoryRegion, ProtectionDomain},
 };
 

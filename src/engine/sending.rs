@@ -10,13 +10,14 @@ use std::{
 
 use super::{
     core::Core,
-    link::{Link, lock},
+    link::Link,
     send_memory::{Lent, SendMemory},
 };
 use crate::{
     error::{Error, TrySendError},
     proto::SendRefused,
     status::OsError,
+    sync::lock,
 };
 
 /// The longest message that there can be memory for.

@@ -10,11 +10,13 @@ use std::{
 use super::{
     deadline::Deadline,
     hand::Hand,
-    link::{Link, Progress, lock},
-    mailbox::Command,
+    link::{Link, Progress},
     waiting::TurnGuard,
 };
-use crate::config::Polling;
+use crate::{
+    config::Polling,
+    sync::{NoticeKind, lock},
+};
 
 /// How many empty polls pass between two looks at the clock, which costs as much as several polls.
 const POLLS_PER_LOOK: u32 = 32;
@@ -153,7 +155,7 @@ impl Link {
         self.polls.fetch_add(1, Ordering::Relaxed);
         // Pairs with `engine_may_leave`: a thread that wakes up sees `hot` unset, or the engine sees it awake.
         if !self.hot.load(Ordering::SeqCst) && !self.hot.swap(true, Ordering::SeqCst) {
-            self.mailbox.send(Command::Hot(self.key));
+            self.notify(NoticeKind::Polled);
         }
     }
 
@@ -162,7 +164,7 @@ impl Link {
     fn leave_to_engine(self: &Arc<Self>) {
         self.arm();
         if self.progress() == Progress::More {
-            self.mailbox.send(Command::Watch(self.key));
+            self.notify(NoticeKind::Watch);
         }
     }
 

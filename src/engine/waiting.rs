@@ -18,8 +18,10 @@ use nix::{
     sys::eventfd::EventFd,
 };
 
-use super::{link::lock, signal::eventfd};
-use crate::status::OsError;
+use crate::{
+    status::OsError,
+    sync::{eventfd, lock},
+};
 
 /// The longest single sleep: a bound on the harm of a bug, not something that anything relies on.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);

@@ -5,7 +5,7 @@ use std::{
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::link::lock;
+use super::lock;
 use crate::status::OsError;
 
 /// A file descriptor that is readable exactly while there is something to take, for those who ask for one. The others pay one look
@@ -15,13 +15,13 @@ use crate::status::OsError;
 /// something away [`update`](Self::update). These follow one another, so the last one saw
 /// everything, and what it says holds.
 #[derive(Debug, Default)]
-pub(crate) struct Signal {
+pub(crate) struct Readiness {
     fd: OnceLock<EventFd>,
     /// Whether the fd is readable.
     raised: Mutex<bool>,
 }
 
-impl Signal {
+impl Readiness {
     /// The fd, made when it is first asked for. Call [`announce`](Self::announce) afterwards.
     pub(crate) fn fd(&self) -> Result<BorrowedFd<'_>, OsError> {
         let fd = match self.fd.get() {
@@ -67,7 +67,7 @@ impl Signal {
 }
 
 /// An eventfd that is not inherited, and on which nobody blocks.
-pub(super) fn eventfd() -> Result<EventFd, OsError> {
+pub(crate) fn eventfd() -> Result<EventFd, OsError> {
     EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
         .map_err(|errno| OsError::new("eventfd", errno as i32))
 }
@@ -92,54 +92,54 @@ mod tests {
 
     #[test]
     fn nobody_is_asked_before_the_fd_is_wanted() {
-        let signal = Signal::default();
-        signal.update(|| panic!("there is no fd"));
-        assert!(!signal.is_wanted());
+        let readiness = Readiness::default();
+        readiness.update(|| panic!("there is no fd"));
+        assert!(!readiness.is_wanted());
     }
 
     #[test]
     fn the_fd_is_readable_while_there_is_something() {
-        let signal = Signal::default();
-        let fd = signal.fd().unwrap();
+        let readiness = Readiness::default();
+        let fd = readiness.fd().unwrap();
         for ready in [false, true, true, false, false, true] {
-            signal.update(|| ready);
+            readiness.update(|| ready);
             assert_eq!(readable(fd, PollTimeout::ZERO), ready);
         }
     }
 
     #[test]
     fn what_is_new_is_an_edge_even_where_the_fd_is_readable_already() {
-        let signal = Signal::default();
+        let readiness = Readiness::default();
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
         let edges = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
         epoll
-            .add(signal.fd().unwrap(), EpollEvent::new(edges, 1))
+            .add(readiness.fd().unwrap(), EpollEvent::new(edges, 1))
             .unwrap();
         let edge = || epoll.wait(&mut [EpollEvent::empty(); 4], 0_u8).unwrap() == 1;
         for _ in 0..3 {
-            signal.announce(|| true);
+            readiness.announce(|| true);
             assert!(edge(), "something new");
-            signal.update(|| true);
+            readiness.update(|| true);
             assert!(!edge(), "something is left, and nothing is new");
         }
-        signal.announce(|| false);
+        readiness.announce(|| false);
         assert!(!edge(), "it was taken before it was announced");
-        signal.announce(|| true);
+        readiness.announce(|| true);
         assert!(edge());
     }
 
     #[test]
     fn no_wake_is_lost_between_a_giver_and_a_taker() {
         const THINGS: u32 = 20_000;
-        let signal = Signal::default();
-        let fd = signal.fd().unwrap();
+        let readiness = Readiness::default();
+        let fd = readiness.fd().unwrap();
         let there = AtomicU32::new(0);
         let ready = || there.load(Ordering::SeqCst) > 0;
         thread::scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..THINGS {
                     there.fetch_add(1, Ordering::SeqCst);
-                    signal.announce(ready);
+                    readiness.announce(ready);
                 }
             });
             let mut taken = 0;
@@ -149,7 +149,7 @@ mod tests {
                     "{taken} taken, {there:?} there"
                 );
                 taken += there.swap(0, Ordering::SeqCst);
-                signal.update(ready);
+                readiness.update(ready);
             }
         });
         assert!(!readable(fd, PollTimeout::ZERO));
