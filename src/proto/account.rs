@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::credit::CONTROL_RECEIVES;
+use super::control_receives::CONTROL_RECEIVES;
 
 /// Data receives that a connection is never without: one for the message that is looked at, one for the next.
 const FLOOR: u16 = 2;

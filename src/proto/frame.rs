@@ -3,52 +3,79 @@ use super::reason::Violation;
 /// Bytes of header before each frame's payload.
 pub(crate) const HEADER_LEN: usize = 16;
 
-/// What a frame is for. The number is its first byte on the wire.
+/// What a frame is for. [`number`](Self::number) is its first byte on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub(crate) enum Kind {
     /// One message of the application. Takes a credit.
-    Data = 1,
-    /// Carries a grant, and how many large messages were taken, and nothing else. Takes no credit, as all that follow.
-    Grant = 2,
-    /// Asks for a sign of life.
-    Ping = 3,
-    /// Answers a ping.
-    Pong = 4,
+    Data,
+    /// One large message of the application, which the receiver reads from where the payload, a
+    /// [`Descriptor`], says. Takes a credit.
+    Rendezvous,
+    /// No message: takes no credit, and has no payload.
+    Control(Control),
+}
+
+/// What a frame without a message says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Control {
+    /// Carries a grant, and how many large messages were taken, and nothing else.
+    Grant,
+    /// Asks for a pong.
+    Ping,
+    /// Answers a ping: everything sent before it has been processed.
+    Pong,
     /// Nothing but control frames follows.
-    Close = 5,
+    Close,
     /// The sender ends the connection at once; `arg` is the application's code.
-    Abort = 6,
+    Abort,
     /// The receiver's close has come, and what it sent before that has been read.
-    CloseAck = 7,
+    CloseAck,
     /// The sender's library ends the connection at once, because it cannot go on; `arg` says why:
     /// see [`OUT_OF_RESOURCES`].
-    Failure = 8,
-    /// One large message of the application, which the receiver reads from where the payload, a [`Descriptor`], says. Takes a credit.
-    Rendezvous = 16,
+    Failure,
 }
 
 impl Kind {
     /// All kinds, in the order of their numbers.
     pub(super) const ALL: [Self; 9] = [
         Self::Data,
-        Self::Grant,
-        Self::Ping,
-        Self::Pong,
-        Self::Close,
-        Self::Abort,
-        Self::CloseAck,
-        Self::Failure,
+        Self::Control(Control::Grant),
+        Self::Control(Control::Ping),
+        Self::Control(Control::Pong),
+        Self::Control(Control::Close),
+        Self::Control(Control::Abort),
+        Self::Control(Control::CloseAck),
+        Self::Control(Control::Failure),
         Self::Rendezvous,
     ];
 
+    /// The number on the wire.
+    pub(crate) const fn number(self) -> u8 {
+        match self {
+            Self::Data => 1,
+            Self::Control(Control::Grant) => 2,
+            Self::Control(Control::Ping) => 3,
+            Self::Control(Control::Pong) => 4,
+            Self::Control(Control::Close) => 5,
+            Self::Control(Control::Abort) => 6,
+            Self::Control(Control::CloseAck) => 7,
+            Self::Control(Control::Failure) => 8,
+            Self::Rendezvous => 16,
+        }
+    }
+
     fn parse(number: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| *kind as u8 == number)
+        Self::ALL.into_iter().find(|kind| kind.number() == number)
+    }
+
+    /// The violation of a frame of this kind that must not come now.
+    pub(super) fn unexpected(self, expected: &'static str) -> Violation {
+        Violation::new("kind", self.number().into(), expected)
     }
 }
 
 /// The first four bytes of a message's frame: kind, flags and reserved bytes.
-const DATA: u32 = (Kind::Data as u32) << 24;
+const DATA: u32 = (Kind::Data.number() as u32) << 24;
 
 /// In a failure's `arg`: there was no memory for what the receiver of this frame sent, for long.
 /// There may be other codes one day.
@@ -122,9 +149,22 @@ impl Descriptor {
 }
 
 impl Header {
+    /// How many large messages of the receiver of this frame have been read in all. `None` where
+    /// `arg` is a code.
+    pub(crate) fn taken(&self) -> Option<u32> {
+        match self.kind {
+            Kind::Control(Control::Abort | Control::Failure) => None,
+            Kind::Data
+            | Kind::Rendezvous
+            | Kind::Control(
+                Control::Grant | Control::Ping | Control::Pong | Control::Close | Control::CloseAck,
+            ) => Some(self.arg),
+        }
+    }
+
     pub(crate) fn emit(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
-        bytes[0] = self.kind as u8;
+        bytes[0] = self.kind.number();
         bytes[4..8].copy_from_slice(&self.grant.to_be_bytes());
         bytes[8..12].copy_from_slice(&self.len.to_be_bytes());
         bytes[12..16].copy_from_slice(&self.arg.to_be_bytes());
@@ -181,13 +221,7 @@ impl Header {
                 payload.len() == DESCRIPTOR_LEN,
                 "the length of a descriptor in a rendezvous",
             ),
-            Kind::Grant
-            | Kind::Ping
-            | Kind::Pong
-            | Kind::Close
-            | Kind::Abort
-            | Kind::CloseAck
-            | Kind::Failure => (payload.is_empty(), "0 in a control frame"),
+            Kind::Control(_) => (payload.is_empty(), "0 in a control frame"),
         };
         if !fits {
             return Err(Violation::new("len", parsed.len.into(), expected));
@@ -225,25 +259,19 @@ mod tests {
         };
         for (kind, number, rest) in [
             (Kind::Data, 1, &data[..]),
-            (Kind::Grant, 2, control),
-            (Kind::Ping, 3, control),
-            (Kind::Pong, 4, control),
-            (Kind::Close, 5, control),
-            (Kind::Abort, 6, control),
-            (Kind::CloseAck, 7, control),
-            (Kind::Failure, 8, control),
+            (Kind::Control(Control::Grant), 2, control),
+            (Kind::Control(Control::Ping), 3, control),
+            (Kind::Control(Control::Pong), 4, control),
+            (Kind::Control(Control::Close), 5, control),
+            (Kind::Control(Control::Abort), 6, control),
+            (Kind::Control(Control::CloseAck), 7, control),
+            (Kind::Control(Control::Failure), 8, control),
             (Kind::Rendezvous, 16, rendezvous),
         ] {
             let payload = match kind {
                 Kind::Data => b"hello".to_vec(),
                 Kind::Rendezvous => descriptor.emit().to_vec(),
-                Kind::Grant
-                | Kind::Ping
-                | Kind::Pong
-                | Kind::Close
-                | Kind::Abort
-                | Kind::CloseAck
-                | Kind::Failure => Vec::new(),
+                Kind::Control(_) => Vec::new(),
             };
             let header = Header {
                 kind,
@@ -287,13 +315,7 @@ mod tests {
             let payload = match kind {
                 Kind::Data => data,
                 Kind::Rendezvous => descriptor.emit().to_vec(),
-                Kind::Grant
-                | Kind::Ping
-                | Kind::Pong
-                | Kind::Close
-                | Kind::Abort
-                | Kind::CloseAck
-                | Kind::Failure => Vec::new(),
+                Kind::Control(_) => Vec::new(),
             };
             let header = Header { kind, grant, len: payload.len() as u32, arg };
             let frame = [&header.emit()[..], &payload].concat();

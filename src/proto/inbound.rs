@@ -132,11 +132,9 @@ impl Inbound {
     /// The peer announces a large message.
     pub(super) fn announce(&mut self, descriptor: Descriptor) -> Result<(), Violation> {
         if self.received.wrapping_sub(self.told) >= LARGE_IN_FLIGHT {
-            return Err(Violation::new(
-                "kind",
-                Kind::Rendezvous as u64,
-                "no more large messages on their way than agreed",
-            ));
+            return Err(
+                Kind::Rendezvous.unexpected("no more large messages on their way than agreed")
+            );
         }
         self.received = self.received.wrapping_add(1);
         self.undone += 1;

@@ -5,6 +5,7 @@ mod account;
 mod budget;
 mod clock;
 mod connection;
+mod control_receives;
 mod credit;
 mod frame;
 mod hello;
@@ -30,7 +31,7 @@ pub(crate) use self::{
     budget::Gauge,
     clock::Clock,
     connection::{Connection, Flush, Heard},
-    credit::CONTROL_RECEIVES,
+    control_receives::CONTROL_RECEIVES,
     frame::{Descriptor, HEADER_LEN},
     hello::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
     output::{

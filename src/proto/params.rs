@@ -1,6 +1,6 @@
 use std::{fmt, time::Duration};
 
-use super::{account, credit::CONTROL_RECEIVES};
+use super::{account, control_receives::CONTROL_RECEIVES};
 
 /// The configuration as far as the state machine goes by it.
 #[derive(Clone, Debug)]

@@ -106,6 +106,13 @@ fn the_rejection_is_as_protocol_md_says() {
     assert_eq!(numbers_and_names("codes"), codes);
 }
 
+fn name(kind: Kind) -> String {
+    match kind {
+        Kind::Data | Kind::Rendezvous => format!("{kind:?}"),
+        Kind::Control(control) => format!("{control:?}"),
+    }
+}
+
 #[test]
 fn frames_are_as_protocol_md_says() {
     let header = |grant, len, arg| {
@@ -124,7 +131,7 @@ fn frames_are_as_protocol_md_says() {
         ("argument", header(0, 0, u32::MAX)),
     ];
     compare("frame", &header(0, 0, 0), &fields);
-    let kinds = Kind::ALL.map(|kind| ((kind as u8).to_string(), format!("{kind:?}")));
+    let kinds = Kind::ALL.map(|kind| (kind.number().to_string(), name(kind)));
     assert_eq!(numbers_and_names("kinds"), kinds);
 
     let descriptor = |addr, len, rkey| Descriptor { addr, len, rkey }.emit().to_vec();

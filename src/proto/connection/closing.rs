@@ -4,7 +4,11 @@ use std::time::{Duration, Instant};
 
 use super::{Connection, State, transfer::Farewell};
 use crate::{
-    proto::{Clock, CloseReason, CmOp, DrainSide, Output, frame::Kind, reason::Violation},
+    proto::{
+        Clock, CloseReason, CmOp, DrainSide, Output,
+        frame::{Control, Kind},
+        reason::Violation,
+    },
     status::WcStatus,
 };
 
@@ -82,7 +86,6 @@ impl Connection {
             }
             State::Closing(_) | State::Draining(_) | State::Closed => {}
         }
-        self.finish();
     }
 
     /// The application ends the connection without waiting for anything but, for a moment, the notice to the peer.
@@ -96,11 +99,10 @@ impl Connection {
             | State::Backoff { .. }
             | State::Accepting { .. } => self.fail(CloseReason::LocallyAborted, now),
             State::Established | State::Closing(_) => {
-                self.say_and_leave(CloseReason::LocallyAborted, Kind::Abort, code, now);
+                self.say_and_leave(CloseReason::LocallyAborted, Control::Abort, code, now);
             }
             State::Draining(_) | State::Closed => {}
         }
-        self.finish();
     }
 
     /// Ends the connection without waiting for anything but, for a moment, the notice to the peer.
@@ -108,7 +110,7 @@ impl Connection {
     pub(super) fn say_and_leave(
         &mut self,
         reason: CloseReason,
-        kind: Kind,
+        control: Control,
         code: u32,
         now: Instant,
     ) {
@@ -117,7 +119,7 @@ impl Connection {
         }
         self.start_closing(Role::Aborter, reason, ABORT_TIMEOUT, now);
         if let Some(transfer) = &mut self.transfer {
-            transfer.want_abort(kind, code);
+            transfer.want_abort(control, code);
         }
         self.send_control();
     }
@@ -137,7 +139,7 @@ impl Connection {
             return Ok(());
         };
         if transfer.has_peer_closed() {
-            return Err(Violation::new("kind", Kind::Close as u64, "one close"));
+            return Err(Kind::Control(Control::Close).unexpected("one close"));
         }
         transfer.farewell = Farewell::Closed;
         match &self.state {
@@ -190,11 +192,8 @@ impl Connection {
                 transfer.farewell = Farewell::Acknowledged;
             }
             _ => {
-                return Err(Violation::new(
-                    "kind",
-                    Kind::CloseAck as u64,
-                    "one acknowledgement of a close, after the sender's own close",
-                ));
+                return Err(Kind::Control(Control::CloseAck)
+                    .unexpected("one acknowledgement of a close, after the sender's own close"));
             }
         }
         self.on_goodbye(now);

@@ -67,7 +67,6 @@ impl Connection {
         };
         let mut this = Self::new(params, State::Waiting(attempts));
         this.cm(CmOp::AwaitTurn);
-        this.finish();
         this
     }
 
@@ -93,7 +92,6 @@ impl Connection {
             }
             other => self.state = other,
         }
-        self.finish();
     }
 
     /// Whether the connection is being established, and may cost time at any moment.
@@ -159,7 +157,6 @@ impl Connection {
         let mut this = Self::new(params, State::Requested { deadline });
         this.peer_data = data.to_vec();
         this.transfer = Some(transfer);
-        this.finish();
         Ok(this)
     }
 
@@ -172,7 +169,6 @@ impl Connection {
             };
             self.cm(CmOp::AwaitTurn);
         }
-        self.finish();
     }
 
     /// The application rejects a request, with at most [`REJECT_DATA_MAX`](crate::proto::REJECT_DATA_MAX) bytes of its own.
@@ -187,7 +183,6 @@ impl Connection {
             self.cm(CmOp::Reject { private_data });
             self.fail(CloseReason::LocallyClosed, now);
         }
-        self.finish();
     }
 
     /// There is no transport. A peer that was accepted is told why it is not connected.

@@ -19,7 +19,8 @@ use self::{
 };
 use super::{
     Account, Clock, CloseReason, CmCall, CmInput, CmOp, Descriptor, DrainSide, Event, Negotiated,
-    Output, Params, Phase, SendRefused, Transmit, Work, credit::CONTROL_RECEIVES, outputs::Outputs,
+    Output, Params, Phase, SendRefused, Transmit, Work, control_receives::CONTROL_RECEIVES,
+    outputs::Outputs,
 };
 use crate::status::{OsError, WcStatus};
 
@@ -125,9 +126,21 @@ impl Connection {
         self.gave_out_writable = true;
     }
 
-    /// Takes the next thing to do.
+    /// Takes the next thing to do. The deadline comes last, so whatever an input changes about it is
+    /// reported without the input's doing.
     pub(crate) fn poll_output(&mut self) -> Option<Output> {
-        self.outputs.pop()
+        self.outputs.pop().or_else(|| self.changed_timer())
+    }
+
+    /// [`Output::Timer`], if the deadline is another one than the driver knows of.
+    fn changed_timer(&mut self) -> Option<Output> {
+        let timeout = self.next_timeout();
+        // Nothing comes after the end, which takes the deadline away by itself.
+        if timeout == self.announced_timeout || matches!(self.state, State::Closed) {
+            return None;
+        }
+        self.announced_timeout = timeout;
+        Some(Output::Timer)
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called; look again after [`Output::Timer`].
@@ -220,7 +233,6 @@ impl Connection {
                 self.state.name()
             ),
         }
-        self.finish();
     }
 
     /// Learns that a connection manager call could not be made.
@@ -240,13 +252,11 @@ impl Connection {
                 self.on_disconnect_failure();
             }
         }
-        self.finish();
     }
 
     /// Learns that something could not be posted.
     pub(crate) fn handle_post_failure(&mut self, error: OsError, now: Instant) {
         self.fail(CloseReason::Os(error), now);
-        self.finish();
     }
 
     /// Takes a failed completion.
@@ -285,7 +295,6 @@ impl Connection {
                 self.fail(reason, now.now());
             }
         }
-        self.finish();
     }
 
     /// A marker came back: so has everything posted before it on that queue.
@@ -294,7 +303,6 @@ impl Connection {
             draining.marker(side);
         }
         self.end_if_drained();
-        self.finish();
     }
 
     /// A deadline may be past.
@@ -319,7 +327,6 @@ impl Connection {
                 State::Closed => {}
             }
         }
-        self.finish();
     }
 
     /// The connection cannot go on.
@@ -396,16 +403,6 @@ impl Connection {
 
     fn unexpected(&self, event: &str) {
         log::warn!("{event} in state {}: ignored", self.state.name());
-    }
-
-    /// Every input ends here.
-    fn finish(&mut self) {
-        let timeout = self.next_timeout();
-        // The end speaks for itself: nothing comes after it.
-        if timeout != self.announced_timeout && !matches!(self.state, State::Closed) {
-            self.announced_timeout = timeout;
-            self.outputs.push(Output::Timer);
-        }
     }
 
     /// Gives out a slot and a header for a message of `len` bytes, which go into the same frame. It is to be posted at once.

@@ -6,7 +6,7 @@ use super::{Connection, State};
 use crate::{
     proto::{
         Clock, CloseReason, Event, Output, Read, Work,
-        frame::{Kind, OUT_OF_RESOURCES},
+        frame::{Control, OUT_OF_RESOURCES},
         inbound::Step,
         patience::Look,
         reason::Violation,
@@ -32,7 +32,6 @@ impl Connection {
             self.tell_writable();
             self.on_goodbye(now);
         }
-        self.finish();
     }
 
     /// Reads more of the peer's large messages, as far as there are slots and memory, while the
@@ -73,7 +72,6 @@ impl Connection {
             transfer.inbound.placed(name);
             self.read_on(now);
         }
-        self.finish();
     }
 
     /// Memory is ready for the next piece, or for the first `len` bytes of it.
@@ -83,7 +81,6 @@ impl Connection {
             transfer.inbound.prepared(len);
             self.read_on(now);
         }
-        self.finish();
     }
 
     /// The system has no memory for what the last [`Output::Begin`] or [`Output::Prepare`] asked
@@ -93,7 +90,6 @@ impl Connection {
             let look = transfer.patience.starve(error, now);
             self.act_on(look, now);
         }
-        self.finish();
     }
 
     /// There may be memory now for what was asked for.
@@ -105,7 +101,6 @@ impl Connection {
             transfer.patience.retrying();
             self.outputs.push(ask(step));
         }
-        self.finish();
     }
 
     /// A deadline of reading may be past.
@@ -125,7 +120,7 @@ impl Connection {
             Look::Starved(error) => {
                 self.say_and_leave(
                     CloseReason::OutOfMemory(error),
-                    Kind::Failure,
+                    Control::Failure,
                     OUT_OF_RESOURCES,
                     now,
                 );

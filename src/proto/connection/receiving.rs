@@ -3,15 +3,16 @@
 use super::{Connection, State};
 use crate::proto::{
     Arrival, Clock, CloseReason, Descriptor, Event, HEADER_LEN, Output,
-    frame::{Header, Kind, OUT_OF_RESOURCES},
+    frame::{Control, Header, Kind, OUT_OF_RESOURCES},
     reason::Violation,
 };
 
 /// What a receive brought, as far as it can be checked by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Incoming {
-    Frame(Header),
+    Data(Header),
     Rendezvous(Header, Descriptor),
+    Control(Control, Header),
     Immediate { word: u32, len: u32 },
 }
 
@@ -19,15 +20,9 @@ impl Incoming {
     fn parse(frame: &[u8]) -> Result<Self, Violation> {
         let header = Header::parse(frame)?;
         Ok(match header.kind {
+            Kind::Data => Self::Data(header),
             Kind::Rendezvous => Self::Rendezvous(header, Descriptor::parse(frame)?),
-            Kind::Data
-            | Kind::Grant
-            | Kind::Ping
-            | Kind::Pong
-            | Kind::Close
-            | Kind::Abort
-            | Kind::CloseAck
-            | Kind::Failure => Self::Frame(header),
+            Kind::Control(control) => Self::Control(control, header),
         })
     }
 }
@@ -100,7 +95,6 @@ impl Connection {
             | State::Accepted { .. }
             | State::Closed => self.unexpected("a frame"),
         }
-        self.finish();
     }
 
     pub(super) fn on_incoming(
@@ -113,8 +107,7 @@ impl Connection {
             log::debug!("a frame after the peer's last word: ignored");
             return self.give_back(buffer);
         }
-        let is_control =
-            matches!(&incoming, Ok(Incoming::Frame(header)) if header.kind != Kind::Data);
+        let is_control = matches!(&incoming, Ok(Incoming::Control(..)));
         if is_control {
             // Before anything is sent that the frame allows: see `credit`.
             self.give_back(buffer);
@@ -130,13 +123,80 @@ impl Connection {
     }
 
     fn take(&mut self, buffer: u32, incoming: Incoming, now: impl Clock) -> Result<(), Violation> {
+        if let Some(transfer) = &mut self.transfer {
+            transfer.heard.here += 1;
+        }
+        match incoming {
+            Incoming::Data(header) => self.on_data(buffer, header)?,
+            Incoming::Rendezvous(header, descriptor) => {
+                self.on_rendezvous(buffer, header, descriptor, now)?;
+            }
+            Incoming::Control(control, header) => self.on_control(control, header, now)?,
+            Incoming::Immediate { word, len } => self.on_immediate(buffer, word, len)?,
+        }
+        self.tell_writable();
+        Ok(())
+    }
+
+    /// A message in a frame of its own.
+    fn on_data(&mut self, buffer: u32, header: Header) -> Result<(), Violation> {
+        self.take_counters(header)?;
         let Some(transfer) = &mut self.transfer else {
             return Ok(());
         };
-        transfer.heard.here += 1;
-        if let Incoming::Immediate { word, .. } = incoming
-            && !self.gave_out_writable
-        {
+        transfer.take_credit(Kind::Data)?;
+        if header.len > self.params.eager_size || u64::from(header.len) > self.params.max_message {
+            return Err(Violation::new(
+                "len",
+                header.len.into(),
+                "no more than the largest eager frame of the hello",
+            ));
+        }
+        transfer.counted.messages_received += 1;
+        transfer.counted.bytes_received += u64::from(header.len);
+        self.arrive(Arrival::Message {
+            buffer,
+            offset: HEADER_LEN as u32,
+            len: header.len,
+        });
+        Ok(())
+    }
+
+    /// The announcement of a large message.
+    fn on_rendezvous(
+        &mut self,
+        buffer: u32,
+        header: Header,
+        descriptor: Descriptor,
+        now: impl Clock,
+    ) -> Result<(), Violation> {
+        self.take_counters(header)?;
+        let Some(transfer) = &mut self.transfer else {
+            return Ok(());
+        };
+        transfer.take_credit(Kind::Rendezvous)?;
+        if descriptor.len > self.params.max_message {
+            return Err(Violation::new(
+                "descriptor len",
+                descriptor.len,
+                "no more than the largest message of the hello",
+            ));
+        }
+        transfer.inbound.announce(descriptor)?;
+        transfer.counted.messages_received += 1;
+        transfer.counted.bytes_received += descriptor.len;
+        transfer.counted.large_received += 1;
+        // Nothing of the frame is kept.
+        if self.takes_back() {
+            self.outputs.push(Output::Release(buffer));
+        }
+        self.read_on(now);
+        Ok(())
+    }
+
+    /// A write to this side's memory that the peer reports. It brings no header.
+    fn on_immediate(&mut self, buffer: u32, word: u32, len: u32) -> Result<(), Violation> {
+        if !self.gave_out_writable {
             // A write of no bytes needs no key, so the device lets anybody do it.
             return Err(Violation::new(
                 "immediate",
@@ -144,116 +204,46 @@ impl Connection {
                 "none, as no region was given out with the right to write",
             ));
         }
-        let (kind, header) = match incoming {
-            Incoming::Frame(header) | Incoming::Rendezvous(header, _) => {
-                (header.kind, Some(header))
-            }
-            Incoming::Immediate { .. } => (Kind::Data, None),
-        };
-        if let Some(header) = header {
-            transfer.send_credit.granted(header.grant)?;
-            if !matches!(kind, Kind::Abort | Kind::Failure) {
-                let taken = transfer.lending.taken(header.arg)?;
-                if taken > 0 {
-                    self.outputs.push(Output::Event(Event::Taken(taken)));
-                }
-            }
+        if let Some(transfer) = &mut self.transfer {
+            transfer.take_credit(Kind::Data)?;
         }
-        if matches!(kind, Kind::Data | Kind::Rendezvous) {
-            if transfer.has_peer_closed() {
-                return Err(Violation::new("kind", kind as u64, "no data after a close"));
-            }
-            transfer.recv_credit.receive()?;
-        }
-        match incoming {
-            Incoming::Rendezvous(_, descriptor) => {
-                if descriptor.len > self.params.max_message {
-                    return Err(Violation::new(
-                        "descriptor len",
-                        descriptor.len,
-                        "no more than the largest message of the hello",
-                    ));
-                }
-                transfer.inbound.announce(descriptor)?;
-                transfer.counted.messages_received += 1;
-                transfer.counted.bytes_received += descriptor.len;
-                transfer.counted.large_received += 1;
-                // Nothing of the frame is kept.
-                if self.takes_back() {
-                    self.outputs.push(Output::Release(buffer));
-                }
-                self.read_on(now);
-            }
-            Incoming::Immediate { word, len } => {
-                let arrival = transfer
-                    .inbound
-                    .arrive(Arrival::Immediate { buffer, word, len });
-                if let Some(arrival) = arrival {
-                    self.outputs.push(Output::Event(Event::Arrived(arrival)));
-                }
-                self.grant_if_due();
-            }
-            Incoming::Frame(header) if kind == Kind::Data => {
-                if header.len > self.params.eager_size
-                    || u64::from(header.len) > self.params.max_message
-                {
-                    return Err(Violation::new(
-                        "len",
-                        header.len.into(),
-                        "no more than the largest eager frame of the hello",
-                    ));
-                }
-                transfer.counted.messages_received += 1;
-                transfer.counted.bytes_received += u64::from(header.len);
-                let arrival = transfer.inbound.arrive(Arrival::Message {
-                    buffer,
-                    offset: HEADER_LEN as u32,
-                    len: header.len,
-                });
-                if let Some(arrival) = arrival {
-                    self.outputs.push(Output::Event(Event::Arrived(arrival)));
-                }
-                // It may have been the last that the peer could send, with room here that it does not know of.
-                self.grant_if_due();
-            }
-            Incoming::Frame(header) => self.take_control(header, now)?,
-        }
-        self.tell_writable();
+        self.arrive(Arrival::Immediate { buffer, word, len });
         Ok(())
     }
 
-    fn take_control(&mut self, header: Header, now: impl Clock) -> Result<(), Violation> {
+    fn on_control(
+        &mut self,
+        control: Control,
+        header: Header,
+        now: impl Clock,
+    ) -> Result<(), Violation> {
+        self.take_counters(header)?;
         let Some(transfer) = &mut self.transfer else {
             return Ok(());
         };
-        match header.kind {
-            Kind::Data | Kind::Rendezvous => {}
-            Kind::Grant => transfer.counted.grants_received += 1,
-            Kind::Ping => {
+        match control {
+            Control::Grant => transfer.counted.grants_received += 1,
+            Control::Ping => {
                 transfer.pending.pong = true;
                 self.send_control();
             }
-            Kind::Pong => {
+            Control::Pong => {
                 let answered = transfer.probe.answer();
                 // While closing nobody waits for it any more.
                 if !answered && matches!(self.state, State::Established) {
-                    return Err(Violation::new(
-                        "kind",
-                        Kind::Pong as u64,
-                        "no pong without a ping",
-                    ));
+                    return Err(Kind::Control(control).unexpected("no pong without a ping"));
                 }
                 self.outputs.push(Output::Event(Event::Answered));
                 // Another ping may have waited for this.
                 self.send_control();
             }
-            Kind::Close => self.on_close_frame(now)?,
-            Kind::CloseAck => self.on_close_ack(now)?,
-            Kind::Abort => {
+            Control::Close => self.on_close_frame(now)?,
+            Control::CloseAck => self.on_close_ack(now)?,
+            Control::Abort => {
                 self.turn_deaf();
                 self.fail(CloseReason::PeerAborted(header.arg), now.now());
             }
-            Kind::Failure => {
+            Control::Failure => {
                 self.turn_deaf();
                 let reason = match header.arg {
                     OUT_OF_RESOURCES => CloseReason::PeerOutOfResources,
@@ -263,6 +253,32 @@ impl Connection {
             }
         }
         Ok(())
+    }
+
+    /// Takes the counters that every frame carries.
+    fn take_counters(&mut self, header: Header) -> Result<(), Violation> {
+        let Some(transfer) = &mut self.transfer else {
+            return Ok(());
+        };
+        transfer.send_credit.granted(header.grant)?;
+        if let Some(taken) = header.taken() {
+            let taken = transfer.lending.taken(taken)?;
+            if taken > 0 {
+                self.outputs.push(Output::Event(Event::Taken(taken)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Delivers what arrived whole, or keeps it until what is before it is complete.
+    fn arrive(&mut self, arrival: Arrival) {
+        if let Some(transfer) = &mut self.transfer
+            && let Some(arrival) = transfer.inbound.arrive(arrival)
+        {
+            self.outputs.push(Output::Event(Event::Arrived(arrival)));
+        }
+        // It may have been the last that the peer could send, with room here that it does not know of.
+        self.grant_if_due();
     }
 
     /// Nothing is kept of what is in this buffer: it is posted again where that is worth anything.

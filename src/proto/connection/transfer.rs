@@ -9,11 +9,12 @@ use super::{
 use crate::proto::{
     Clock, Event, Negotiated, Output, Params, SendRefused, Statistics, Transmit,
     credit::{RecvCredit, SendCredit},
-    frame::{DESCRIPTOR_LEN, Header, Kind},
+    frame::{Control, DESCRIPTOR_LEN, Header, Kind},
     hello::Hello,
     inbound::Inbound,
     lending::Lending,
     patience::Patience,
+    reason::Violation,
     send_ring::SendRing,
 };
 
@@ -59,7 +60,7 @@ pub(super) struct Transfer {
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     /// An abort, or a failure.
-    abort: Option<(Kind, u32)>,
+    abort: Option<(Control, u32)>,
     pub(super) pong: bool,
     close: bool,
     close_ack: bool,
@@ -216,9 +217,9 @@ impl Transfer {
     }
 
     /// Nothing but this is said from now on: an abort, or a failure.
-    pub(super) fn want_abort(&mut self, kind: Kind, code: u32) {
+    pub(super) fn want_abort(&mut self, control: Control, code: u32) {
         self.silence();
-        self.pending.abort = Some((kind, code));
+        self.pending.abort = Some((control, code));
         self.last_word = LastWord::Wanted;
     }
 
@@ -273,7 +274,7 @@ impl Transfer {
         self.counted.messages_sent += 1;
         self.counted.bytes_sent += len as u64;
         // The limit is a `u32`, so the length fits.
-        Ok(self.frame(Kind::Data, len as u32, false))
+        Ok(self.data_frame(Kind::Data, len as u32))
     }
 
     pub(super) fn send_large(&mut self, len: u64) -> Result<Transmit, SendRefused> {
@@ -284,7 +285,15 @@ impl Transfer {
         self.counted.messages_sent += 1;
         self.counted.bytes_sent += len;
         self.counted.large_sent += 1;
-        Ok(self.frame(Kind::Rendezvous, DESCRIPTOR_LEN as u32, false))
+        Ok(self.data_frame(Kind::Rendezvous, DESCRIPTOR_LEN as u32))
+    }
+
+    /// Counts a data frame of the peer's, or what takes a credit as one does.
+    pub(super) fn take_credit(&mut self, kind: Kind) -> Result<(), Violation> {
+        if self.has_peer_closed() {
+            return Err(kind.unexpected("no data after a close"));
+        }
+        self.recv_credit.receive()
     }
 
     pub(super) fn operate(&mut self, takes_receive: bool) -> Result<u32, SendRefused> {
@@ -299,33 +308,34 @@ impl Transfer {
         Ok(self.ring.take_operation())
     }
 
-    fn frame(&mut self, kind: Kind, len: u32, signalled: bool) -> Transmit {
+    fn data_frame(&mut self, kind: Kind, len: u32) -> Transmit {
+        let slot = self.ring.take_data(len);
         let arg = self.inbound.tell();
-        self.frame_with(kind, len, arg, signalled)
+        self.frame(kind, len, arg, slot)
     }
 
-    fn frame_with(&mut self, kind: Kind, len: u32, arg: u32, signalled: bool) -> Transmit {
-        let (slot, signalled) = match kind {
-            Kind::Data | Kind::Rendezvous => self.ring.take_data(len),
-            Kind::Grant
-            | Kind::Ping
-            | Kind::Pong
-            | Kind::Close
-            | Kind::Abort
-            | Kind::CloseAck
-            | Kind::Failure => self.ring.take(signalled),
-        };
+    fn control_frame(&mut self, control: Control) -> Transmit {
+        let arg = self.inbound.tell();
+        self.control_frame_with(control, arg)
+    }
+
+    fn control_frame_with(&mut self, control: Control, arg: u32) -> Transmit {
+        let slot = self.ring.take(true);
+        self.frame(Kind::Control(control), 0, arg, slot)
+    }
+
+    /// The frame for a slot of the ring, with whether its send is signalled.
+    fn frame(&mut self, kind: Kind, len: u32, arg: u32, slot: (u32, bool)) -> Transmit {
         let header = Header {
             kind,
             grant: self.recv_credit.announce(),
             len,
             arg,
-        }
-        .emit();
+        };
         Transmit {
-            slot,
-            header,
-            signalled,
+            slot: slot.0,
+            header: header.emit(),
+            signalled: slot.1,
         }
     }
 
@@ -334,20 +344,20 @@ impl Transfer {
         if !self.ring.has_room() {
             return None;
         }
-        if let Some((kind, code)) = self.pending.abort.take() {
-            let transmit = self.frame_with(kind, 0, code, true);
+        if let Some((control, code)) = self.pending.abort.take() {
+            let transmit = self.control_frame_with(control, code);
             self.last_word = LastWord::Sent(transmit.slot);
             return Some(transmit);
         }
         if std::mem::take(&mut self.pending.pong) {
-            return Some(self.frame(Kind::Pong, 0, true));
+            return Some(self.control_frame(Control::Pong));
         }
         if std::mem::take(&mut self.pending.close) {
             self.closed = true;
-            return Some(self.frame(Kind::Close, 0, true));
+            return Some(self.control_frame(Control::Close));
         }
         if std::mem::take(&mut self.pending.close_ack) {
-            let transmit = self.frame(Kind::CloseAck, 0, true);
+            let transmit = self.control_frame(Control::CloseAck);
             self.last_word = LastWord::Sent(transmit.slot);
             return Some(transmit);
         }
@@ -356,11 +366,11 @@ impl Transfer {
             && (self.recv_credit.grant_due() || self.inbound.telling_due())
         {
             self.counted.grants_sent += 1;
-            return Some(self.frame(Kind::Grant, 0, true));
+            return Some(self.control_frame(Control::Grant));
         }
         if self.probe.take() {
             self.counted.pings_sent += 1;
-            return Some(self.frame(Kind::Ping, 0, true));
+            return Some(self.control_frame(Control::Ping));
         }
         None
     }
@@ -423,7 +433,6 @@ impl Connection {
             taken: transfer.lending.lent(),
         };
         self.send_control();
-        self.finish();
         Ok(flush)
     }
 
@@ -440,7 +449,6 @@ impl Connection {
             transfer.recv_credit.release(self.account.as_deref());
         }
         self.grant_if_due();
-        self.finish();
     }
 
     /// The application has let go of a large message of `len` bytes.
@@ -449,7 +457,6 @@ impl Connection {
             transfer.inbound.release(len);
         }
         self.read_on(now);
-        self.finish();
     }
 
     pub(super) fn grant_if_due(&mut self) {
@@ -470,7 +477,6 @@ impl Connection {
             self.read_on(now);
             self.on_goodbye(now);
         }
-        self.finish();
     }
 
     /// Posts the control frames that are pending, as far as there are slots, while the peer may be spoken to.

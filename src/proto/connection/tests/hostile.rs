@@ -10,7 +10,7 @@ use super::{
 use crate::{
     proto::{
         CloseReason, CmInput, Connection, Descriptor, Event, Output, Params, Work,
-        frame::{DESCRIPTOR_LEN, Header, Kind},
+        frame::{Control, DESCRIPTOR_LEN, Header, Kind},
         hello::{Hello, VERSION},
         testing::BOTH_WAYS,
     },
@@ -48,12 +48,12 @@ fn hostile_frames_end_the_connection_and_name_the_field() {
         (
             "payload in a control frame",
             "len",
-            [&header(Kind::Ping, 4, 1, 0)[..], b"x"].concat(),
+            [&header(Kind::Control(Control::Ping), 4, 1, 0)[..], b"x"].concat(),
         ),
         (
             "pong without a ping",
             "kind",
-            header(Kind::Pong, 4, 0, 0).to_vec(),
+            header(Kind::Control(Control::Pong), 4, 0, 0).to_vec(),
         ),
     ];
     for (what, field, frame) in cases {
@@ -106,9 +106,9 @@ fn data(grant: u32, payload: &[u8]) -> Vec<u8> {
     [&header.emit()[..], payload].concat()
 }
 
-fn control(kind: Kind) -> Vec<u8> {
+fn control(control: Control) -> Vec<u8> {
     let header = Header {
-        kind,
+        kind: Kind::Control(control),
         grant: 4,
         len: 0,
         arg: 0,
@@ -137,7 +137,7 @@ fn a_message_behind_a_bad_frame_is_not_delivered() {
 #[test]
 fn nothing_counts_behind_an_abort() {
     let mut pair = pair();
-    pair.forge(A, &control(Kind::Abort));
+    pair.forge(A, &control(Control::Abort));
     pair.forge(A, &data(4, &0_u32.to_le_bytes()));
     pair.forge(A, &[9; 16]);
     pair.finish();
@@ -147,15 +147,15 @@ fn nothing_counts_behind_an_abort() {
 
 #[test]
 fn a_close_is_acknowledged_once_and_after_both() {
-    let close_ack = || control(Kind::CloseAck);
+    let close_ack = || control(Control::CloseAck);
     let cases: [(bool, &[Vec<u8>]); 4] = [
         // B has not closed.
         (false, &[close_ack()]),
         // The peer has not.
         (true, &[close_ack()]),
-        (true, &[close_ack(), control(Kind::Close)]),
+        (true, &[close_ack(), control(Control::Close)]),
         // Twice.
-        (true, &[control(Kind::Close), close_ack(), close_ack()]),
+        (true, &[control(Control::Close), close_ack(), close_ack()]),
     ];
     for (closes, frames) in cases {
         let mut pair = pair();
@@ -186,11 +186,11 @@ fn a_close_is_the_last_word_but_for_control_frames() {
     for draining in [false, true] {
         for (behind, expected) in [
             (data(4, &0_u32.to_le_bytes()), 0),
-            (control(Kind::Close), 0),
+            (control(Control::Close), 0),
         ] {
             let mut pair = pair();
-            pair.forge(A, &control(Kind::Close));
-            pair.forge(A, &control(Kind::Grant));
+            pair.forge(A, &control(Control::Close));
+            pair.forge(A, &control(Control::Grant));
             pair.forge(A, &behind);
             pair.forge(A, &data(4, &0_u32.to_le_bytes()));
             while pair.can(Step::Wire(A)) {
@@ -246,7 +246,7 @@ fn a_message_that_the_hello_does_not_allow_is_a_violation() {
 fn a_second_close_takes_the_connection_down() {
     let mut pair = pair();
     for _ in 0..2 {
-        pair.forge(A, &control(Kind::Close));
+        pair.forge(A, &control(Control::Close));
         pair.take(Step::Wire(A));
     }
     pair.take(Step::Cq(B));
@@ -313,9 +313,9 @@ fn shared_buffers_behind_a_violation_go_back_at_once() {
         };
         [&header.emit()[..], &descriptor.emit()].concat()
     };
-    for bad in [vec![9; 16], data(9, b"x"), control(Kind::Pong), vec![]] {
+    for bad in [vec![9; 16], data(9, b"x"), control(Control::Pong), vec![]] {
         let mut conn = sharing();
-        let frames = [bad, data(4, b"x"), control(Kind::Ping), rendezvous()];
+        let frames = [bad, data(4, b"x"), control(Control::Ping), rendezvous()];
         for (buffer, frame) in (0..).zip(&frames) {
             conn.handle_recv(buffer, frame, now);
         }
@@ -332,7 +332,7 @@ fn shared_buffers_of_control_frames_go_back_while_draining() {
     let mut conn = sharing();
     conn.handle_cm_event(CmInput::Disconnected, now);
     assert_eq!(conn.state.name(), "Draining");
-    for (buffer, kind) in (0..).zip([Kind::Grant, Kind::Ping, Kind::Close]) {
+    for (buffer, kind) in (0..).zip([Control::Grant, Control::Ping, Control::Close]) {
         conn.handle_recv(buffer, &control(kind), now);
     }
     assert_eq!(given_back(&mut conn), [0, 1, 2]);
@@ -348,7 +348,7 @@ fn nothing_is_given_back_one_by_one_after_the_end() {
     conn.handle_timeout(now + params().drain_timeout);
     assert_eq!(conn.state.name(), "Closed");
     while conn.poll_output().is_some() {}
-    conn.handle_recv(0, &control(Kind::Grant), now);
+    conn.handle_recv(0, &control(Control::Grant), now);
     conn.handle_work_error(Work::Recv { buffer: 1 }, WcStatus::WR_FLUSH_ERR, 0, now);
     assert!(conn.poll_output().is_none());
 }
@@ -364,10 +364,10 @@ fn frames_that_overtake_the_hello_are_bounded() {
         conn.handle_cm_event(CmInput::AddrResolved, now);
         conn.handle_cm_event(CmInput::RouteResolved, now);
         for buffer in 0..allowed {
-            conn.handle_recv(buffer, &control(Kind::Grant), now);
+            conn.handle_recv(buffer, &control(Control::Grant), now);
             assert_eq!(conn.close_reason(), None);
         }
-        conn.handle_recv(allowed, &control(Kind::Grant), now);
+        conn.handle_recv(allowed, &control(Control::Grant), now);
         assert_eq!(
             violated_field(conn.close_reason().unwrap()),
             "frames before the hello"

@@ -154,7 +154,7 @@ fn a_peer_learns_that_there_was_no_memory_for_its_message() {
 fn a_failure_of_another_version_ends_the_connection_with_its_code() {
     let mut pair = pair();
     let header = Header {
-        kind: crate::proto::frame::Kind::Failure,
+        kind: crate::proto::frame::Kind::Control(crate::proto::frame::Control::Failure),
         grant: 4,
         len: 0,
         arg: 77,

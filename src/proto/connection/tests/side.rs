@@ -184,7 +184,7 @@ impl Side {
 
     pub(super) fn post(&mut self, transmit: Transmit, payload: &[u8]) {
         let kind = transmit.header[0];
-        if kind == Kind::Data as u8 || kind == Kind::Rendezvous as u8 {
+        if kind == Kind::Data.number() || kind == Kind::Rendezvous.number() {
             assert!(
                 self.slots.len() < self.params.send_slots as usize,
                 "data leaves the slots for reads and control frames alone"

@@ -6,7 +6,7 @@ use super::{params, started};
 use crate::{
     proto::{
         CloseReason, CmCall, CmInput, CmOp, Connection, DrainSide, Event, Output, Work,
-        frame::{Header, Kind},
+        frame::{Control, Header, Kind},
         hello::{Hello, VERSION},
         testing::BOTH_WAYS,
     },
@@ -208,7 +208,7 @@ fn commands() {
 #[test]
 #[rustfmt::skip]
 fn completions_and_failures() {
-    let frame = Header { kind: Kind::Grant, grant: 4, len: 0, arg: 0 }.emit();
+    let frame = Header { kind: Kind::Control(Control::Grant), grant: 4, len: 0, arg: 0 }.emit();
     let error = OsError::new("f", libc::EIO);
     //               Waiting   ResolvingAddr    ResolvingRoute Connecting    Backoff   Requested   Accepted   Accepting     Established   Closing     Draining    Closed
     expect("a frame", |conn, now| conn.handle_recv(0, &frame, now),
