@@ -10,7 +10,7 @@ use rdmsg::{
     cm::{CmId, ConnParam, EventChannel},
     status::{CmEventType, WcStatus},
     verbs::{
-        CompletionChannel, CompletionQueue, ProtectionDomain, QpCap, QpInitAttr, QpState, QpType,
+        CompletionChannel, CompletionQueue, ProtectionDomain, QpCap, QpInitAttr, QpState,
         QueuePair, Success, WorkCompletion,
     },
 };
@@ -52,12 +52,8 @@ impl Connection {
         let entries = cap.max_send_wr + cap.max_recv_wr;
         let cq = CompletionQueue::new(&device, entries, Some((&done, 0)))?;
         let attr = QpInitAttr {
-            qp_type: QpType::RC,
-            send_cq: &cq,
-            recv_cq: &cq,
-            srq: None,
-            cap,
             sq_sig_all: true,
+            ..QpInitAttr::rc(&cq, cap)
         };
         let qp = if own_qp {
             let qp = QueuePair::new(&pd, &attr)?;

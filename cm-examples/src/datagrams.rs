@@ -6,8 +6,7 @@ use rdmsg::{
     cm::CmId,
     verbs::{
         AccessFlags, AddressHandle, AhAttr, CompletionChannel, CompletionQueue, MemoryRegion,
-        ProtectionDomain, QpCap, QpInitAttr, QpType, QueuePair, RecvWr, SendWr, Sge,
-        WorkCompletion,
+        ProtectionDomain, QpCap, QpInitAttr, QueuePair, RecvWr, SendWr, Sge, WorkCompletion,
     },
 };
 
@@ -65,14 +64,7 @@ impl Datagrams {
             max_recv_wr: count.max(1),
             ..QpCap::default()
         };
-        let attr = QpInitAttr {
-            qp_type: QpType::UD,
-            send_cq: &cq,
-            recv_cq: &cq,
-            srq: None,
-            cap,
-            sq_sig_all: false,
-        };
+        let attr = QpInitAttr::ud(&cq, cap);
         let qp = id.create_qp(&pd, &attr)?;
         // In front of a datagram there is room for its global routing header.
         let len = AddressHandle::GRH_LEN + size as usize;

@@ -6,7 +6,7 @@ use rdmsg::{
     cm::CmId,
     verbs::{
         AccessFlags, CompletionChannel, CompletionQueue, Inline, MemoryRegion, ProtectionDomain,
-        QpCap, QpInitAttr, QpType, QueuePair, RecvWr, SendWr, Sge, WorkCompletion,
+        QpCap, QpInitAttr, QueuePair, RecvWr, SendWr, Sge, WorkCompletion,
     },
 };
 
@@ -70,16 +70,14 @@ impl Exchange {
             Ok(Done { cq, channel })
         };
         let (sends, receives) = (done()?, done()?);
+        let cap = QpCap {
+            max_inline_data: LEN as u32,
+            ..QpCap::default()
+        };
         let attr = QpInitAttr {
-            qp_type: QpType::RC,
-            send_cq: &sends.cq,
             recv_cq: &receives.cq,
-            srq: None,
-            cap: QpCap {
-                max_inline_data: LEN as u32,
-                ..QpCap::default()
-            },
             sq_sig_all: true,
+            ..QpInitAttr::rc(&sends.cq, cap)
         };
         let qp = id.create_qp(&pd, &attr)?;
         let memory = || MemoryRegion::new(&pd, LEN, AccessFlags::LOCAL_WRITE);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rdmsg::verbs::{
     AccessFlags, Advice, CompletionChannel, CompletionQueue, Context, DeviceMemory,
     ExtendedCompletion, MemoryRegion, OdpCaps, OdpTransportCaps, ProtectionDomain, QpCap,
-    QpInitAttr, QpType, QueuePair, RecvWr, SendWr, Sge, WorkCompletion,
+    QpInitAttr, QueuePair, RecvWr, SendWr, Sge, WorkCompletion,
 };
 
 use crate::Result;
@@ -131,12 +131,8 @@ impl Game {
             ..QpCap::default()
         };
         let attr = QpInitAttr {
-            qp_type: QpType::RC,
-            send_cq: &cq,
-            recv_cq: &cq,
-            srq: None,
-            cap,
             sq_sig_all: true,
+            ..QpInitAttr::rc(&cq, cap)
         };
         let qp = if rules.new_send {
             QueuePair::with_send_ops(&pd, &attr).map_err(|error| {

@@ -3,8 +3,8 @@
 use rdmsg::{
     cm::CmId,
     verbs::{
-        AccessFlags, CompletionQueue, MemoryRegion, ProtectionDomain, QpCap, QpInitAttr, QpType,
-        QueuePair, RecvWr, SendWr, Sge, WorkCompletion,
+        AccessFlags, CompletionQueue, MemoryRegion, ProtectionDomain, QpCap, QpInitAttr, QueuePair,
+        RecvWr, SendWr, Sge, WorkCompletion,
     },
 };
 
@@ -37,17 +37,15 @@ impl Transfer {
         let pd = ProtectionDomain::new(&device)?;
         let queue = || CompletionQueue::new(&device, count.max(1), None);
         let (sends, receives) = (queue()?, queue()?);
+        let cap = QpCap {
+            max_send_wr: count.max(1),
+            max_recv_wr: count.max(1),
+            ..QpCap::default()
+        };
         let attr = QpInitAttr {
-            qp_type: QpType::RC,
-            send_cq: &sends,
             recv_cq: &receives,
-            srq: None,
-            cap: QpCap {
-                max_send_wr: count.max(1),
-                max_recv_wr: count.max(1),
-                ..QpCap::default()
-            },
             sq_sig_all: true,
+            ..QpInitAttr::rc(&sends, cap)
         };
         let qp = id.create_qp(&pd, &attr)?;
         let memory = MemoryRegion::new(&pd, size.max(1) as usize, AccessFlags::LOCAL_WRITE)?;

@@ -19,7 +19,7 @@ use crate::{
     sync::lock,
     verbs::{
         AccessFlags, CompletionChannel, CompletionQueue, Context, ProtectionDomain, QpInitAttr,
-        QpType, TransportType,
+        TransportType,
     },
 };
 
@@ -168,12 +168,8 @@ impl Domain {
         let channel = Arc::new(CompletionChannel::new(&self.context)?);
         let cq = CompletionQueue::new(&self.context, layout.completions(), Some((&channel, 0)))?;
         let mut attr = QpInitAttr {
-            qp_type: QpType::RC,
-            send_cq: &cq,
-            recv_cq: &cq,
             srq: shared.as_deref().map(SharedReceives::queue),
-            cap,
-            sq_sig_all: false,
+            ..QpInitAttr::rc(&cq, cap)
         };
         let qp = match id.create_qp(&pd, &attr) {
             // Inline data is an optimisation, and some devices refuse the queue pair instead of granting less.

@@ -14,7 +14,7 @@ use crate::{
     cm::{CmId, ConnParam, EventChannel, PrivateData},
     verbs::{
         AccessFlags, CompletionChannel, CompletionQueue, MemoryRegion, ProtectionDomain, QpCap,
-        QpInitAttr, QpType, QueuePair, RecvWr, RemoteAddr, SendWr,
+        QpInitAttr, QueuePair, RecvWr, RemoteAddr, SendWr,
     },
 };
 
@@ -126,12 +126,8 @@ impl Link {
             ..QpCap::default()
         };
         let attr = QpInitAttr {
-            qp_type: QpType::RC,
-            send_cq: &cq,
-            recv_cq: &cq,
-            srq: None,
-            cap,
             sq_sig_all: true,
+            ..QpInitAttr::rc(&cq, cap)
         };
         let qp = id.create_qp(&pd, &attr)?;
         let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;

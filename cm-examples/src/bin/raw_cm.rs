@@ -35,7 +35,7 @@ use rdmsg::{
     status::CmEventType,
     verbs::{
         AccessFlags, CompletionChannel, CompletionQueue, MemoryRegion, ProtectionDomain, QpCap,
-        QpInitAttr, QpType, QueuePair, RecvWr, SendWr, Sge, WorkCompletion,
+        QpInitAttr, QueuePair, RecvWr, SendWr, Sge, WorkCompletion,
     },
 };
 
@@ -195,12 +195,8 @@ impl Connection {
             ..QpCap::default()
         };
         let attr = QpInitAttr {
-            qp_type: QpType::RC,
-            send_cq: &cq,
-            recv_cq: &cq,
-            srq: None,
-            cap,
             sq_sig_all: true,
+            ..QpInitAttr::rc(&cq, cap)
         };
         // The id moves its queue pair from state to state: one that can take receives now, one that can send when connected.
         let qp = id.create_qp(&pd, &attr)?;

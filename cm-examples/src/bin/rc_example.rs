@@ -31,7 +31,7 @@ use rdmsg::{
     status::WcStatus,
     verbs::{
         AccessFlags, CompletionQueue, Gid, MemoryRegion, Mtu, ProtectionDomain, QpCap, QpInitAttr,
-        QpType, QueuePair, RecvWr, RemoteAddr, SendWr, Sge, Success, WorkCompletion,
+        QueuePair, RecvWr, RemoteAddr, SendWr, Sge, Success, WorkCompletion,
     },
 };
 
@@ -147,12 +147,8 @@ impl Side {
         let pd = ProtectionDomain::new(&port.context)?;
         let cq = CompletionQueue::new(&port.context, 2, None)?;
         let attr = QpInitAttr {
-            qp_type: QpType::RC,
-            send_cq: &cq,
-            recv_cq: &cq,
-            srq: None,
-            cap: QpCap::default(),
             sq_sig_all: true,
+            ..QpInitAttr::rc(&cq, QpCap::default())
         };
         let qp = QueuePair::new(&pd, &attr)?;
         let access =

@@ -10,7 +10,7 @@ use std::{
 use cm_examples::bare::{Peer, Port, Terms, hear, meet, tell};
 use rdmsg::verbs::{
     AccessFlags, CompletionQueue, Gid, MemoryRegion, Mtu, ProtectionDomain, QpCap, QpInitAttr,
-    QpType, QueuePair, RecvWr, RemoteAddr, SendWr, Sge, WorkCompletion,
+    QueuePair, RecvWr, RemoteAddr, SendWr, Sge, WorkCompletion,
 };
 
 use crate::Result;
@@ -24,12 +24,8 @@ pub(crate) fn play(len: usize, server: Option<&str>) -> Result<()> {
     let pd = ProtectionDomain::new(&port.context)?;
     let cq = CompletionQueue::new(&port.context, 1, None)?;
     let attr = QpInitAttr {
-        qp_type: QpType::RC,
-        send_cq: &cq,
-        recv_cq: &cq,
-        srq: None,
-        cap: QpCap::default(),
         sq_sig_all: true,
+        ..QpInitAttr::rc(&cq, QpCap::default())
     };
     let qp = QueuePair::new(&pd, &attr)?;
     let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;

@@ -7,7 +7,21 @@ use crate::{
     verbs::{completion::CompletionQueue, memory::ProtectionDomain},
 };
 
-/// What a queue pair is made of.
+/// What a queue pair is created with.
+///
+/// [`rc`](Self::rc) and [`ud`](Self::ud) fill in what most programs want; the rest is set by field
+/// update:
+///
+/// ```no_run
+/// # use rdmsg::verbs::{CompletionQueue, QpCap, QpInitAttr};
+/// # fn main() {}
+/// # fn f(cq: &CompletionQueue) {
+/// let attr = QpInitAttr {
+///     sq_sig_all: true,
+///     ..QpInitAttr::rc(cq, QpCap::default())
+/// };
+/// # }
+/// ```
 ///
 /// See [`ibv_create_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html).
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +45,32 @@ pub struct QpInitAttr<'a> {
     pub sq_sig_all: bool,
 }
 
-impl QpInitAttr<'_> {
+impl<'a> QpInitAttr<'a> {
+    /// A queue pair of the given type with capacities of at least `cap`. Both queues complete on `cq`;
+    /// there is no shared receive queue, and only signaled work requests complete.
+    #[must_use]
+    pub const fn new(qp_type: QpType, cq: &'a CompletionQueue, cap: QpCap) -> Self {
+        Self {
+            qp_type,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            cap,
+            sq_sig_all: false,
+        }
+    }
+
+    /// A reliable connection: otherwise as [`new`](Self::new).
+    #[must_use]
+    pub const fn rc(cq: &'a CompletionQueue, cap: QpCap) -> Self {
+        Self::new(QpType::RC, cq, cap)
+    }
+
+    /// Unreliable datagrams: otherwise as [`new`](Self::new).
+    #[must_use]
+    pub const fn ud(cq: &'a CompletionQueue, cap: QpCap) -> Self {
+        Self::new(QpType::UD, cq, cap)
+    }
     /// The C form. It holds as long as what this one borrows.
     pub(crate) fn to_raw(self) -> ffi::ibv_qp_init_attr {
         ffi::ibv_qp_init_attr {

@@ -12,7 +12,7 @@ use rdmsg::{
     status::CmEventType,
     verbs::{
         AccessFlags, CompletionQueue, Context, Inline, MemoryRegion, ProtectionDomain, QpCap,
-        QpInitAttr, QpType, QueuePair, RecvWr, SendWr, Sge, Success, WorkCompletion,
+        QpInitAttr, QueuePair, RecvWr, SendWr, Sge, Success, WorkCompletion,
     },
 };
 
@@ -116,18 +116,15 @@ pub(crate) struct Queues {
 }
 
 pub(crate) fn attr(cq: &CompletionQueue) -> QpInitAttr<'_> {
+    let cap = QpCap {
+        max_send_wr: 4,
+        max_recv_wr: 4,
+        max_inline_data: 64,
+        ..QpCap::default()
+    };
     QpInitAttr {
-        qp_type: QpType::RC,
-        send_cq: cq,
-        recv_cq: cq,
-        srq: None,
-        cap: QpCap {
-            max_send_wr: 4,
-            max_recv_wr: 4,
-            max_inline_data: 64,
-            ..QpCap::default()
-        },
         sq_sig_all: true,
+        ..QpInitAttr::rc(cq, cap)
     }
 }
 

@@ -7,8 +7,8 @@ use rdmsg::{
     cm::{CmEvent, CmId, ConnParam, EventChannel, PortSpace, PrivateData},
     status::CmEventType,
     verbs::{
-        AccessFlags, CompletionQueue, MemoryRegion, ProtectionDomain, QpCap, QpInitAttr, QpType,
-        QueuePair, RecvWr, RemoteAddr, SendWr, Sge, WorkCompletion,
+        AccessFlags, CompletionQueue, MemoryRegion, ProtectionDomain, QpCap, QpInitAttr, QueuePair,
+        RecvWr, RemoteAddr, SendWr, Sge, WorkCompletion,
     },
 };
 
@@ -116,19 +116,16 @@ impl Peer {
         let context = id.verbs().unwrap();
         let pd = ProtectionDomain::new(&context).unwrap();
         let cq = CompletionQueue::new(&context, 4 * DEPTH, None).unwrap();
+        let cap = QpCap {
+            max_send_wr: DEPTH,
+            max_recv_wr: DEPTH,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
         let attr = QpInitAttr {
-            qp_type: QpType::RC,
-            send_cq: &cq,
-            recv_cq: &cq,
-            srq: None,
-            cap: QpCap {
-                max_send_wr: DEPTH,
-                max_recv_wr: DEPTH,
-                max_send_sge: 1,
-                max_recv_sge: 1,
-                max_inline_data: 0,
-            },
             sq_sig_all: true,
+            ..QpInitAttr::rc(&cq, cap)
         };
         let qp = id.create_qp(&pd, &attr).unwrap();
         let region =

@@ -14,7 +14,7 @@ use rdmsg::{
     status::CmEventType,
     verbs::{
         AccessFlags, CompletionQueue, Inline, MemoryRegion, ProtectionDomain, QpCap, QpInitAttr,
-        QpState, QpType, QueuePair, RecvWr, RemoteAddr, SendWr, WorkCompletion,
+        QpState, QueuePair, RecvWr, RemoteAddr, SendWr, WorkCompletion,
     },
 };
 
@@ -48,18 +48,15 @@ impl Peer {
         let device = id.verbs().unwrap();
         let pd = ProtectionDomain::new(&device).unwrap();
         let cq = CompletionQueue::new(&device, 64, None).unwrap();
+        let cap = QpCap {
+            max_send_wr: 16,
+            max_recv_wr: 16,
+            max_inline_data: 16,
+            ..QpCap::default()
+        };
         let attr = QpInitAttr {
-            qp_type: QpType::RC,
-            send_cq: &cq,
-            recv_cq: &cq,
-            srq: None,
-            cap: QpCap {
-                max_send_wr: 16,
-                max_recv_wr: 16,
-                max_inline_data: 16,
-                ..QpCap::default()
-            },
             sq_sig_all: true,
+            ..QpInitAttr::rc(&cq, cap)
         };
         // Not the id's: librdmacm would say so by itself.
         let qp = QueuePair::new(&pd, &attr).unwrap();

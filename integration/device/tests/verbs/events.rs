@@ -19,12 +19,8 @@ fn announced() -> (Pair, QueuePair, CompletionQueue, CompletionChannel) {
     assert!(cq.cqe() >= 16);
     let cap = pair.b.qp.cap();
     let attr = QpInitAttr {
-        qp_type: pair.b.qp.qp_type(),
-        send_cq: &cq,
-        recv_cq: &cq,
-        srq: None,
-        cap,
         sq_sig_all: true,
+        ..QpInitAttr::new(pair.b.qp.qp_type(), &cq, cap)
     };
     let qp = QueuePair::new(&pair.pd, &attr).unwrap();
     // To itself: one queue pair can be both ends.
@@ -77,12 +73,8 @@ fn only_solicited_completions_wake_when_asked_so() {
     let recv_cq = CompletionQueue::new(context, 16, Some((&channel, 1))).unwrap();
     let cap = a.qp.cap();
     let attr = QpInitAttr {
-        qp_type: a.qp.qp_type(),
-        send_cq: &a.cq,
         recv_cq: &recv_cq,
-        srq: None,
-        cap,
-        sq_sig_all: false,
+        ..QpInitAttr::new(a.qp.qp_type(), &a.cq, cap)
     };
     let qp = QueuePair::new(pd, &attr).unwrap();
     connect(&qp, &qp, &Setup::default());
@@ -183,12 +175,8 @@ fn an_overrun_completion_queue_is_announced() {
     let cq = CompletionQueue::new(context, 1, Some((&channel, 12))).unwrap();
     let cap = pair.a.qp.cap();
     let attr = QpInitAttr {
-        qp_type: pair.a.qp.qp_type(),
-        send_cq: &pair.a.cq,
         recv_cq: &cq,
-        srq: None,
-        cap,
-        sq_sig_all: false,
+        ..QpInitAttr::new(pair.a.qp.qp_type(), &pair.a.cq, cap)
     };
     let qp = QueuePair::new(pd, &attr).unwrap();
     connect(&qp, &qp, &Setup::default());

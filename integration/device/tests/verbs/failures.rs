@@ -4,8 +4,7 @@ use rdmsg::{
     status::WcStatus,
     verbs::{
         AccessFlags, CompletionChannel, CompletionQueue, Inline, MemoryRegion, ProtectionDomain,
-        QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, QueuePair, RecvWr, SendWr, Sge,
-        WcError,
+        QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QueuePair, RecvWr, SendWr, Sge, WcError,
     },
 };
 
@@ -16,14 +15,7 @@ fn a_failed_modify_names_what_is_missing() {
     let context = open();
     let pd = ProtectionDomain::new(&context).unwrap();
     let cq = CompletionQueue::new(&context, 8, None).unwrap();
-    let attr = QpInitAttr {
-        qp_type: QpType::RC,
-        send_cq: &cq,
-        recv_cq: &cq,
-        srq: None,
-        cap: QpCap::default(),
-        sq_sig_all: false,
-    };
+    let attr = QpInitAttr::rc(&cq, QpCap::default());
     let qp = QueuePair::new(&pd, &attr).unwrap();
     assert_eq!(qp.state(), Ok(QpState::RESET));
 
@@ -192,12 +184,8 @@ fn objects_of_different_contexts_are_not_combined() {
     for (send_cq, recv_cq) in [(&ours, &theirs), (&theirs, &ours)] {
         let cap = QpCap::default();
         let attr = QpInitAttr {
-            qp_type: QpType::RC,
-            send_cq,
             recv_cq,
-            srq: None,
-            cap,
-            sq_sig_all: false,
+            ..QpInitAttr::rc(send_cq, cap)
         };
         assert_eq!(QueuePair::new(&pd, &attr).unwrap_err().errno, EINVAL);
     }

@@ -13,7 +13,7 @@ use std::{
 use device::{Lab, Watchdog, open_fds};
 use rdmsg::verbs::{
     AddressHandle, CompletionChannel, CompletionQueue, Inline, ProtectionDomain, QpCap, QpInitAttr,
-    QpType, QueuePair, RecvWr, RemoteAddr, SendWr, Sge, SharedReceiveQueue, SrqAttr,
+    QueuePair, RecvWr, RemoteAddr, SendWr, Sge, SharedReceiveQueue, SrqAttr,
 };
 
 use crate::pair::{Pair, Setup, bytes, completions, connect, open, path, region, success};
@@ -39,12 +39,9 @@ fn everything() -> Vec<Box<dyn Any>> {
         ..QpCap::default()
     };
     let attr = QpInitAttr {
-        qp_type: QpType::RC,
-        send_cq: &cq,
-        recv_cq: &cq,
         srq: Some(&srq),
-        cap,
         sq_sig_all: true,
+        ..QpInitAttr::rc(&cq, cap)
     };
     let qp = QueuePair::new(&pd, &attr).unwrap();
     connect(&qp, &qp, &Setup::default());
@@ -230,14 +227,7 @@ fn a_queue_goes_while_its_event_is_read() {
                 max_inline_data: 16,
                 ..QpCap::default()
             };
-            let attr = QpInitAttr {
-                qp_type: QpType::RC,
-                send_cq: &cq,
-                recv_cq: &cq,
-                srq: None,
-                cap,
-                sq_sig_all: false,
-            };
+            let attr = QpInitAttr::rc(&cq, cap);
             let qp = QueuePair::new(&pd, &attr).unwrap();
             connect(&qp, &qp, &Setup::default());
             cq.req_notify(false).unwrap();

@@ -129,12 +129,8 @@ impl Pair {
                 CompletionQueue::new(&context, 64, None).unwrap()
             };
             let attr = QpInitAttr {
-                qp_type: setup.qp_type,
-                send_cq: &cq,
-                recv_cq: &cq,
                 srq,
-                cap: setup.cap,
-                sq_sig_all: false,
+                ..QpInitAttr::new(setup.qp_type, &cq, setup.cap)
             };
             let qp = if setup.extended {
                 QueuePair::with_send_ops(&pd, &attr).unwrap()

@@ -112,12 +112,8 @@ fn a_queue_pair_of_one_kind_does_not_take_requests_of_another() {
     let make = |qp_type| {
         let cap = a.qp.cap();
         let attr = QpInitAttr {
-            qp_type,
-            send_cq: &cq,
-            recv_cq: &cq,
-            srq: None,
-            cap,
             sq_sig_all: true,
+            ..QpInitAttr::new(qp_type, &cq, cap)
         };
         QueuePair::new(pd, &attr).unwrap()
     };
