@@ -9,8 +9,8 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use device::{Lab, Watchdog};
 use rdmsg::{Endpoint, Error, Listener};
+use toolbox::DeviceTest;
 
 /// Somebody without any rights of his own.
 const NOBODY: u32 = 65534;
@@ -60,8 +60,7 @@ impl Drop for Rights {
 
 #[test]
 fn a_loopback_address_is_answered_with_those_that_work() {
-    let _watchdog = Watchdog::new("a_loopback_address_is_answered_with_those_that_work", 60);
-    let lab = Lab::get();
+    let lab = DeviceTest::start();
     for place in ["127.0.0.1:7471", "[::1]:7471", "localhost:7471"] {
         let connected = Endpoint::connect(place).map(drop);
         let bound = Listener::bind(place).map(drop);
@@ -95,11 +94,7 @@ fn a_loopback_address_is_answered_with_those_that_work() {
 
 #[test]
 fn a_port_that_another_listener_has_is_in_use_whichever_addresses_they_have() {
-    let _watchdog = Watchdog::new(
-        "a_port_that_another_listener_has_is_in_use_whichever_addresses_they_have",
-        60,
-    );
-    let lab = Lab::get();
+    let lab = DeviceTest::start();
     let all = |port| SocketAddr::new(IpAddr::from([0, 0, 0, 0]), port);
     let one = Listener::bind(lab.at(0)).unwrap();
     let taken = one.local_addr().port();
@@ -133,11 +128,7 @@ fn a_port_that_another_listener_has_is_in_use_whichever_addresses_they_have() {
 
 #[test]
 fn a_device_file_that_may_not_be_opened_is_named_with_its_group() {
-    let _watchdog = Watchdog::new(
-        "a_device_file_that_may_not_be_opened_is_named_with_its_group",
-        120,
-    );
-    let lab = Lab::get();
+    let lab = DeviceTest::start();
     let nobody = |program: &str, arguments: &[&str]| {
         let mut command = example(program);
         command.args(arguments).uid(NOBODY).gid(NOBODY);
@@ -168,8 +159,7 @@ fn a_device_file_that_may_not_be_opened_is_named_with_its_group() {
 
 #[test]
 fn in_a_container_errors_say_what_to_start_it_with() {
-    let _watchdog = Watchdog::new("in_a_container_errors_say_what_to_start_it_with", 120);
-    let lab = Lab::get();
+    let lab = DeviceTest::start();
     let _rights = [
         Rights::new("/dev/infiniband/uverbs0", 0o666),
         Rights::new("/dev/infiniband/rdma_cm", 0o666),

@@ -7,8 +7,8 @@ use std::{
     thread,
 };
 
-use device::{PATIENCE, Watchdog, pair_with};
 use rdmsg::{Config, Endpoint, Polling};
+use toolbox::{DeviceTest, PATIENCE, pair_with};
 
 /// The system's allocator, counting for each thread.
 struct Counting;
@@ -66,7 +66,7 @@ fn the_counter_counts() {
 
 #[test]
 fn eager_messages_allocate_nothing() {
-    let _watchdog = Watchdog::new("eager_messages_allocate_nothing", 120);
+    let _test = DeviceTest::start();
     for polling in [Polling::default(), Polling::Busy, Polling::Event] {
         for len in [0, 64, 16 * 1024] {
             let mut config = Config::default();
@@ -91,7 +91,7 @@ fn eager_messages_allocate_nothing() {
 
 #[test]
 fn a_full_window_and_its_grants_allocate_nothing() {
-    let _watchdog = Watchdog::new("a_full_window_and_its_grants_allocate_nothing", 120);
+    let _test = DeviceTest::start();
     let (client, server) = pair_with(&Config::default());
     let reading = thread::spawn(move || {
         let read = |count| {

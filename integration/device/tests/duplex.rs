@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use device::{Lab, PATIENCE, Watchdog, pair_with, pattern};
 use nix::{
     poll::PollTimeout,
     sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
@@ -19,6 +18,7 @@ use tokio::{
     runtime::{Builder, Runtime},
     time::timeout,
 };
+use toolbox::{DeviceTest, PATIENCE, pair_with, pattern};
 
 /// How many messages go each way.
 const MESSAGES: u64 = 2000;
@@ -152,35 +152,29 @@ fn level_triggered(endpoint: &Endpoint) {
 
 /// Has both sides run the same loop, each in its own thread.
 fn exchange(run: impl Fn(&Endpoint) + Sync) {
-    let lab = Lab::get();
-    let rnr = lab.rnr_naks();
     let (client, server) = pair_with(&narrow());
     thread::scope(|scope| {
         scope.spawn(|| run(&client));
         run(&server);
     });
     client.close().unwrap();
-    assert_eq!(lab.rnr_naks(), rnr);
 }
 
 #[test]
 fn an_edge_triggered_loop_in_full_duplex_never_hangs() {
-    let _watchdog = Watchdog::new("an_edge_triggered_loop_in_full_duplex_never_hangs", 300);
+    let _test = DeviceTest::start();
     exchange(edge_triggered);
 }
 
 #[test]
 fn a_level_triggered_loop_in_full_duplex_never_hangs() {
-    let _watchdog = Watchdog::new("a_level_triggered_loop_in_full_duplex_never_hangs", 300);
+    let _test = DeviceTest::start();
     exchange(level_triggered);
 }
 
 #[test]
 fn one_that_does_not_want_to_read_sleeps_until_there_is_room() {
-    let _watchdog = Watchdog::new(
-        "one_that_does_not_want_to_read_sleeps_until_there_is_room",
-        120,
-    );
+    let _test = DeviceTest::start();
     let (client, server) = pair_with(&narrow());
     // Questions are there, and the answers do not fit.
     for _ in 0..3 {
@@ -232,10 +226,7 @@ fn one_that_does_not_want_to_read_sleeps_until_there_is_room() {
 
 #[test]
 fn what_was_taken_around_an_edge_triggered_loop_does_not_swallow_the_next_edge() {
-    let _watchdog = Watchdog::new(
-        "what_was_taken_around_an_edge_triggered_loop_does_not_swallow_the_next_edge",
-        120,
-    );
+    let _test = DeviceTest::start();
     let (client, server) = pair_with(&narrow());
     let epoll = epoll();
     let edges = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0);
@@ -311,7 +302,7 @@ fn runtime() -> Runtime {
 
 #[test]
 fn full_duplex_with_tokio_never_hangs() {
-    let _watchdog = Watchdog::new("full_duplex_with_tokio_never_hangs", 300);
+    let _test = DeviceTest::start();
     exchange(|endpoint| {
         runtime().block_on(async {
             let here = Async::new(endpoint.clone());

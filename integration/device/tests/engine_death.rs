@@ -6,10 +6,10 @@ use std::{
     time::Duration,
 };
 
-use device::{Lab, Watchdog};
 use log::{LevelFilter, Log, Metadata, Record};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rdmsg::{CloseReason, Endpoint, Error, Interest, Listener, TrySendError};
+use toolbox::DeviceTest;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -47,13 +47,9 @@ fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
 
 #[test]
 fn an_engine_that_dies_takes_its_own_connections_along_and_no_others() {
-    let _watchdog = Watchdog::new(
-        "an_engine_that_dies_takes_its_own_connections_along_and_no_others",
-        120,
-    );
+    let lab = DeviceTest::start();
     log::set_logger(&FUSE).unwrap();
     log::set_max_level(LevelFilter::Info);
-    let lab = Lab::get();
     let old = Listener::bind(lab.at(0)).unwrap();
     let (client, server) = pair(&old);
     let waiter = thread::spawn({

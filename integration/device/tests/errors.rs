@@ -11,12 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use device::{Lab, Watchdog};
 use rdmsg::{
     CloseReason, Config, Connector, Endpoint, Engine, Error, Listener,
     cm::{CmId, ConnParam, EventChannel, PortSpace},
     status::CmEventType,
 };
+use toolbox::{DeviceTest, Lab};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -52,7 +52,7 @@ fn fails_saying(output: &Output, expected: &[&str]) {
 
 #[test]
 fn an_unknown_host_is_named() {
-    let _watchdog = Watchdog::new("an_unknown_host_is_named", 60);
+    let _test = DeviceTest::start();
     let error = Endpoint::connect("no-such-host.invalid:7471").unwrap_err();
     assert!(matches!(error, Error::AddressLookup { .. }), "{error:?}");
     assert!(
@@ -65,8 +65,8 @@ fn an_unknown_host_is_named() {
 
 #[test]
 fn nobody_listening_is_refused_at_once() {
-    let _watchdog = Watchdog::new("nobody_listening_is_refused_at_once", 60);
-    let address = Lab::get().at(7999);
+    let lab = DeviceTest::start();
+    let address = lab.at(7999);
     let error = Endpoint::connect(address).unwrap_err();
     assert!(
         matches!(
@@ -89,8 +89,8 @@ fn nobody_listening_is_refused_at_once() {
 
 #[test]
 fn a_client_that_may_retry_waits_for_its_server() {
-    let _watchdog = Watchdog::new("a_client_that_may_retry_waits_for_its_server", 60);
-    let address = Lab::get().at(7998);
+    let lab = DeviceTest::start();
+    let address = lab.at(7998);
     let mut config = Config::default();
     config.retry_refused = true;
     config.connect_timeout = PATIENCE;
@@ -105,14 +105,14 @@ fn a_client_that_may_retry_waits_for_its_server() {
 
 #[test]
 fn the_connect_deadline_holds_while_retrying() {
-    let _watchdog = Watchdog::new("the_connect_deadline_holds_while_retrying", 60);
+    let lab = DeviceTest::start();
     let mut config = Config::default();
     config.retry_refused = true;
     config.connect_timeout = Duration::from_secs(1);
     let start = Instant::now();
     let error = Connector::new()
         .config(config)
-        .connect(Lab::get().at(7997))
+        .connect(lab.at(7997))
         .unwrap_err();
     assert!(
         matches!(
@@ -129,7 +129,7 @@ fn the_connect_deadline_holds_while_retrying() {
 
 #[test]
 fn an_address_without_an_rdma_device_is_explained() {
-    let _watchdog = Watchdog::new("an_address_without_an_rdma_device_is_explained", 60);
+    let _test = DeviceTest::start();
     let ip = |args: &str| {
         let output = run(Command::new("ip").args(args.split(' ')));
         assert!(
@@ -176,7 +176,7 @@ fn an_address_without_an_rdma_device_is_explained() {
 
 #[test]
 fn a_machine_without_rdma_is_told_what_to_load() {
-    let _watchdog = Watchdog::new("a_machine_without_rdma_is_told_what_to_load", 60);
+    let _test = DeviceTest::start();
     let script = "mount -t tmpfs none /dev/infiniband && exec \"$0\" 10.8.0.1:7471";
     let output = run(Command::new("unshare")
         .args(["--mount", "sh", "-c", script])
@@ -193,8 +193,7 @@ fn a_machine_without_rdma_is_told_what_to_load() {
 
 #[test]
 fn too_little_lockable_memory_is_explained_with_the_limit() {
-    let _watchdog = Watchdog::new("too_little_lockable_memory_is_explained_with_the_limit", 60);
-    let lab = Lab::get();
+    let lab = DeviceTest::start();
     // As udev's rules have it on an installed system: everybody may use the device.
     for entry in fs::read_dir("/dev/infiniband").unwrap() {
         fs::set_permissions(entry.unwrap().path(), Permissions::from_mode(0o666)).unwrap();
@@ -221,11 +220,7 @@ fn too_little_lockable_memory_is_explained_with_the_limit() {
 
 #[test]
 fn a_message_that_is_too_long_is_refused_and_the_connection_goes_on() {
-    let _watchdog = Watchdog::new(
-        "a_message_that_is_too_long_is_refused_and_the_connection_goes_on",
-        60,
-    );
-    let lab = Lab::get();
+    let lab = DeviceTest::start();
     let engine = Engine::shared().unwrap();
     let mut config = Config::default();
     config.max_message = 1000;
@@ -275,8 +270,8 @@ fn a_bad_configuration_is_refused_before_anything_happens() {
 
 #[test]
 fn an_engine_that_was_shut_down_says_so_and_the_next_shared_one_works() {
-    let _watchdog = Watchdog::new("an_engine_that_was_shut_down", 60);
-    let address = Lab::get().at(0);
+    let lab = DeviceTest::start();
+    let address = lab.at(0);
     let listener = Listener::bind(address).unwrap();
     let engine = Engine::shared().unwrap();
     engine.clone().shutdown();
@@ -292,9 +287,9 @@ fn an_engine_that_was_shut_down_says_so_and_the_next_shared_one_works() {
 
 #[test]
 fn an_iterator_over_connections_ends_with_its_listener() {
-    let _watchdog = Watchdog::new("an_iterator_over_connections_ends_with_its_listener", 60);
+    let lab = DeviceTest::start();
     let engine = Engine::new().unwrap();
-    let listener = Listener::bind_with(Lab::get().at(0), &Config::default(), &engine).unwrap();
+    let listener = Listener::bind_with(lab.at(0), &Config::default(), &engine).unwrap();
     engine.shutdown();
     let mut incoming = listener.incoming();
     let last = incoming.next().expect("it says why").unwrap_err();
@@ -305,11 +300,11 @@ fn an_iterator_over_connections_ends_with_its_listener() {
 
 #[test]
 fn a_request_that_is_accepted_too_late_says_so() {
-    let _watchdog = Watchdog::new("a_request_that_is_accepted_too_late_says_so", 60);
+    let lab = DeviceTest::start();
     let mut config = Config::default();
     config.connect_timeout = Duration::from_millis(500);
     let engine = Engine::shared().unwrap();
-    let listener = Listener::bind_with(Lab::get().at(0), &config, &engine).unwrap();
+    let listener = Listener::bind_with(lab.at(0), &config, &engine).unwrap();
     let address = listener.local_addr();
     let client = thread::spawn(move || Endpoint::connect_timeout(address, PATIENCE).unwrap_err());
     let request = listener.requests().recv_timeout(PATIENCE).unwrap();
@@ -336,8 +331,7 @@ fn a_request_that_is_accepted_too_late_says_so() {
 
 #[test]
 fn private_data_travels_both_ways_and_with_a_rejection() {
-    let _watchdog = Watchdog::new("private_data_travels_both_ways_and_with_a_rejection", 60);
-    let lab = Lab::get();
+    let lab = DeviceTest::start();
     let listener = Listener::bind(lab.at(0)).unwrap();
     let address = listener.local_addr();
     let connect = move |data: &'static [u8]| {
@@ -432,8 +426,8 @@ fn foreign_client(address: SocketAddr, private_data: &[u8]) -> (CmEventType, Vec
 
 #[test]
 fn a_client_that_is_not_of_this_crate_is_rejected() {
-    let _watchdog = Watchdog::new("a_client_that_is_not_of_this_crate_is_rejected", 60);
-    let listener = Listener::bind(Lab::get().at(0)).unwrap();
+    let lab = DeviceTest::start();
+    let listener = Listener::bind(lab.at(0)).unwrap();
     for hello in [&b""[..], b"GET / HTTP/1.1", &[0; 56]] {
         assert_eq!(
             foreign_client(listener.local_addr(), hello).0,
@@ -448,8 +442,8 @@ fn a_client_that_is_not_of_this_crate_is_rejected() {
 
 #[test]
 fn a_client_of_another_version_is_told_both_versions() {
-    let _watchdog = Watchdog::new("a_client_of_another_version_is_told_both_versions", 60);
-    let listener = Listener::bind(Lab::get().at(0)).unwrap();
+    let lab = DeviceTest::start();
+    let listener = Listener::bind(lab.at(0)).unwrap();
     let hello = [&b"rdms\x09\x24"[..], &[0; 50]].concat();
     let (event, private_data) = foreign_client(listener.local_addr(), &hello);
     assert_eq!(event, CmEventType::REJECTED);
@@ -465,11 +459,7 @@ fn a_client_of_another_version_is_told_both_versions() {
 
 #[test]
 fn a_server_of_another_version_is_named_with_both_versions() {
-    let _watchdog = Watchdog::new(
-        "a_server_of_another_version_is_named_with_both_versions",
-        60,
-    );
-    let lab = Lab::get();
+    let lab = DeviceTest::start();
     let channel = EventChannel::new().unwrap();
     let mut listener = CmId::new(&channel, PortSpace::TCP, 1).unwrap();
     listener.bind_addr(lab.at(0)).unwrap();
@@ -499,8 +489,7 @@ fn a_server_of_another_version_is_named_with_both_versions() {
 
 #[test]
 fn a_server_that_is_not_of_this_crate_is_named_as_such() {
-    let _watchdog = Watchdog::new("a_server_that_is_not_of_this_crate_is_named_as_such", 60);
-    let lab = Lab::get();
+    let lab = DeviceTest::start();
     // The stock program, which accepts everybody and knows nothing of hellos.
     let mut server = Command::new("rping")
         .args(["-s", "-p", "7996"])

@@ -13,13 +13,13 @@ use std::{
     time::Duration,
 };
 
-use device::{Lab, PATIENCE, Watchdog, pattern, reason};
 use log::{LevelFilter, Log, Metadata, Record};
 use nix::{
     sys::wait::{WaitStatus, waitpid},
     unistd::{ForkResult, fork},
 };
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Listener, Polling};
+use toolbox::{DeviceTest, Lab, PATIENCE, pattern, reason};
 
 /// Whom a role connects to.
 const PEER: &str = "EXITS_PEER";
@@ -229,7 +229,7 @@ fn role_exits_in_a_thread_that_holds_a_lock() {
 
 #[test]
 fn what_was_sent_before_a_program_ended_arrives() {
-    let _watchdog = Watchdog::new("what_was_sent_before_a_program_ended_arrives", 600);
+    let _test = DeviceTest::within(600);
     let listener = listen(&Config::default());
     let roles = [
         ("role_sends_four_drops_and_returns", 4, 5_000_000),
@@ -263,10 +263,7 @@ fn what_was_sent_before_a_program_ended_arrives() {
 
 #[test]
 fn a_program_whose_peer_never_reads_ends_and_says_what_it_gave_up() {
-    let _watchdog = Watchdog::new(
-        "a_program_whose_peer_never_reads_ends_and_says_what_it_gave_up",
-        120,
-    );
+    let _test = DeviceTest::start();
     let mut config = Config::default();
     // The first is kept unread, and the second has no room.
     config.large_memory = 64 << 10;
@@ -286,7 +283,7 @@ fn a_program_whose_peer_never_reads_ends_and_says_what_it_gave_up() {
 
 #[test]
 fn a_program_that_owes_nothing_ends_at_once() {
-    let _watchdog = Watchdog::new("a_program_that_owes_nothing_ends_at_once", 120);
+    let _test = DeviceTest::start();
     let listener = listen(&Config::default());
     // Their close_timeout is longer than the watchdog waits.
     start("role_listens_and_returns", listener.local_addr()).succeed();
@@ -305,10 +302,7 @@ fn a_program_that_owes_nothing_ends_at_once() {
 
 #[test]
 fn a_request_that_waits_at_a_program_that_ends_is_rejected() {
-    let _watchdog = Watchdog::new(
-        "a_request_that_waits_at_a_program_that_ends_is_rejected",
-        120,
-    );
+    let _test = DeviceTest::start();
     let listener = listen(&Config::default());
     let child = start(
         "role_leaves_a_request_unanswered_and_returns",
@@ -329,10 +323,7 @@ fn a_request_that_waits_at_a_program_that_ends_is_rejected() {
 
 #[test]
 fn a_forked_child_ends_at_once_and_leaves_its_parents_connections_alone() {
-    let _watchdog = Watchdog::new(
-        "a_forked_child_ends_at_once_and_leaves_its_parents_connections_alone",
-        120,
-    );
+    let _test = DeviceTest::start();
     let listener = listen(&Config::default());
     let address = listener.local_addr();
     let client = thread::spawn(move || connector(FOR_EVER).connect(address).unwrap());
@@ -354,10 +345,7 @@ fn a_forked_child_ends_at_once_and_leaves_its_parents_connections_alone() {
 
 #[test]
 fn a_program_may_end_in_its_engines_thread_or_with_a_lock_held() {
-    let _watchdog = Watchdog::new(
-        "a_program_may_end_in_its_engines_thread_or_with_a_lock_held",
-        120,
-    );
+    let _test = DeviceTest::start();
     let listener = listen(&Config::default());
     let address = listener.local_addr();
     thread::scope(|scope| {

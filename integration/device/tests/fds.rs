@@ -7,7 +7,6 @@ use std::{
     time::Duration,
 };
 
-use device::{Lab, Watchdog, open_fds};
 use mio::unix::SourceFd;
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -20,6 +19,7 @@ use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Interest, Listener,
     Message, Polling, TrySendError, crossbeam_channel::Select,
 };
+use toolbox::{DeviceTest, Lab, open_fds};
 
 /// Longer than anything here should take, even where each instruction is emulated.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -122,10 +122,7 @@ fn events(epoll: &Epoll) -> Vec<u64> {
 
 #[test]
 fn an_endpoints_fd_is_readable_exactly_while_there_is_something_to_take() {
-    let _watchdog = Watchdog::new(
-        "an_endpoints_fd_is_readable_exactly_while_there_is_something_to_take",
-        120,
-    );
+    let _test = DeviceTest::start();
     let (client, server) = pair();
     let fd = server.event_fd(Interest::Readable).unwrap();
     assert!(!readable(fd), "nothing was sent");
@@ -151,7 +148,7 @@ fn an_endpoints_fd_is_readable_exactly_while_there_is_something_to_take() {
 
 #[test]
 fn the_end_is_readable_for_good() {
-    let _watchdog = Watchdog::new("the_end_is_readable_for_good", 120);
+    let _test = DeviceTest::start();
     let (client, server) = pair();
     let fd = server.event_fd(Interest::Readable).unwrap();
     client.send(b"last words").unwrap();
@@ -182,7 +179,7 @@ fn the_end_is_readable_for_good() {
 
 #[test]
 fn what_was_there_before_the_fd_makes_it_readable() {
-    let _watchdog = Watchdog::new("what_was_there_before_the_fd_makes_it_readable", 120);
+    let _test = DeviceTest::start();
     let (client, server) = pair();
     client.send(b"early").unwrap();
     wait_unread(&server);
@@ -201,10 +198,7 @@ fn what_was_there_before_the_fd_makes_it_readable() {
 
 #[test]
 fn what_is_taken_from_the_channel_shows_with_the_next_try() {
-    let _watchdog = Watchdog::new(
-        "what_is_taken_from_the_channel_shows_with_the_next_try",
-        120,
-    );
+    let _test = DeviceTest::start();
     let (client, server) = pair();
     let fd = server.event_fd(Interest::Readable).unwrap();
     client.send(b"around").unwrap();
@@ -216,7 +210,7 @@ fn what_is_taken_from_the_channel_shows_with_the_next_try() {
 
 #[test]
 fn completions_of_operations_are_there_to_take_as_well() {
-    let _watchdog = Watchdog::new("completions_of_operations_are_there_to_take_as_well", 120);
+    let _test = DeviceTest::start();
     let (client, server) = pair();
     let fd = client.event_fd(Interest::Readable).unwrap();
     client.send_with_id(b"question", 7).unwrap();
@@ -242,7 +236,7 @@ fn completions_of_operations_are_there_to_take_as_well() {
 
 #[test]
 fn waiting_threads_and_event_loops_take_turns() {
-    let _watchdog = Watchdog::new("waiting_threads_and_event_loops_take_turns", 240);
+    let _test = DeviceTest::start();
     for polling in [Polling::Event, Polling::default(), Polling::Busy] {
         let mut config = Config::default();
         config.polling = polling;
@@ -280,7 +274,7 @@ fn waiting_threads_and_event_loops_take_turns() {
 
 #[test]
 fn a_refused_send_learns_from_the_fd_that_there_is_room() {
-    let _watchdog = Watchdog::new("a_refused_send_learns_from_the_fd_that_there_is_room", 120);
+    let _test = DeviceTest::start();
     let mut config = Config::default();
     config.receive_window = 8;
     let (client, server) = pair_with(&config);
@@ -387,12 +381,7 @@ fn echo_loop(listener: &Listener) {
 
 #[test]
 fn many_endpoints_and_their_listener_live_in_one_epoll_loop() {
-    let _watchdog = Watchdog::new(
-        "many_endpoints_and_their_listener_live_in_one_epoll_loop",
-        300,
-    );
-    let lab = Lab::get();
-    let rnr = lab.rnr_naks();
+    let lab = DeviceTest::start();
     let mut config = Config::default();
     config.receive_window = 8;
     let listener = Listener::bind_with(lab.at(0), &config, &Engine::shared().unwrap()).unwrap();
@@ -436,17 +425,13 @@ fn many_endpoints_and_their_listener_live_in_one_epoll_loop() {
         client.close().unwrap();
     }
     server.join().unwrap();
-    assert_eq!(lab.rnr_naks(), rnr);
 }
 
 #[test]
 fn a_listeners_fd_tells_of_requests_connections_and_the_end() {
-    let _watchdog = Watchdog::new(
-        "a_listeners_fd_tells_of_requests_connections_and_the_end",
-        120,
-    );
+    let lab = DeviceTest::start();
     let engine = Engine::new().unwrap();
-    let listener = Listener::bind_with(Lab::get().at(0), &Config::default(), &engine).unwrap();
+    let listener = Listener::bind_with(lab.at(0), &Config::default(), &engine).unwrap();
     let address = listener.local_addr();
     let fd = listener.event_fd().unwrap();
     assert!(!readable(fd));
@@ -488,7 +473,7 @@ fn a_listeners_fd_tells_of_requests_connections_and_the_end() {
 
 #[test]
 fn an_fd_works_with_mio() {
-    let _watchdog = Watchdog::new("an_fd_works_with_mio", 120);
+    let _test = DeviceTest::start();
     let (client, server) = pair();
     let mut poll = mio::Poll::new().unwrap();
     let fd = server.event_fd(Interest::Readable).unwrap().as_raw_fd();
@@ -524,14 +509,11 @@ fn an_fd_works_with_mio() {
 
 #[test]
 fn an_fd_that_cannot_be_made_is_reported_and_may_be_asked_for_again() {
-    let _watchdog = Watchdog::new(
-        "an_fd_that_cannot_be_made_is_reported_and_may_be_asked_for_again",
-        120,
-    );
+    let lab = DeviceTest::start();
     let mut config = Config::default();
     config.polling = Polling::Event;
     let (client, server) = pair_with(&config);
-    let listener = Listener::bind(Lab::get().at(0)).unwrap();
+    let listener = Listener::bind(lab.at(0)).unwrap();
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     // Fewer than there are: no fd is left, and those that exist go on.
     setrlimit(Resource::RLIMIT_NOFILE, 3, hard).unwrap();

@@ -6,8 +6,8 @@ use std::{
     thread,
 };
 
-use device::{Lab, PATIENCE, Watchdog};
 use rdmsg::{Config, Connector, Endpoint, Engine, Listener};
+use toolbox::{DeviceTest, PATIENCE};
 
 const CONNECTIONS: u32 = 100;
 
@@ -38,10 +38,10 @@ fn status(name: &str) -> u64 {
 
 #[test]
 fn an_idle_connection_costs_little_memory() {
-    let _watchdog = Watchdog::new("an_idle_connection_costs_little_memory", 90);
+    let lab = DeviceTest::start();
     let engine = Engine::new().unwrap();
     let config = sharing();
-    let listener = Listener::bind_with(Lab::get().at(0), &config, &engine).unwrap();
+    let listener = Listener::bind_with(lab.at(0), &config, &engine).unwrap();
     let address = listener.local_addr();
     let connect = |count: u32| -> Vec<(Endpoint, Endpoint)> {
         let connector = Connector::new().config(config.clone()).engine(&engine);

@@ -3,15 +3,13 @@
 
 use std::{io::IoSlice, process::Command, ptr, slice, thread, time::Duration};
 
-use device::{Lab, PATIENCE, Watchdog, pair, pair_with, pattern, reason};
 use nix::libc;
 use rdmsg::{CloseReason, Completion, Config, Error, TrySendError};
+use toolbox::{DeviceTest, PATIENCE, pair, pair_with, pattern, reason};
 
 #[test]
 fn any_size_arrives_whole_and_in_order() {
-    let _watchdog = Watchdog::new("any_size_arrives_whole_and_in_order", 120);
-    let lab = Lab::get();
-    let rnr = lab.rnr_naks();
+    let _test = DeviceTest::start();
     let (client, server) = pair();
     let eager = client.negotiated().unwrap().send_eager as usize;
     // Around every boundary: the eager size, the device's page, the smallest buffer, the piece in which large messages are read.
@@ -41,14 +39,11 @@ fn any_size_arrives_whole_and_in_order() {
         reason(server.recv_timeout(PATIENCE)),
         CloseReason::PeerClosed
     );
-    assert_eq!(lab.rnr_naks(), rnr);
 }
 
 #[test]
 fn both_directions_carry_large_messages_at_once() {
-    let _watchdog = Watchdog::new("both_directions_carry_large_messages_at_once", 120);
-    let lab = Lab::get();
-    let rnr = lab.rnr_naks();
+    let _test = DeviceTest::start();
     let (client, server) = pair();
     let talk = |endpoint: rdmsg::Endpoint| {
         let sender = thread::spawn({
@@ -81,12 +76,11 @@ fn both_directions_carry_large_messages_at_once() {
     let server = other.join().unwrap();
     client.close().unwrap();
     drop(server);
-    assert_eq!(lab.rnr_naks(), rnr);
 }
 
 #[test]
 fn a_gibibyte_in_one_message() {
-    let _watchdog = Watchdog::new("a_gibibyte_in_one_message", 300);
+    let _test = DeviceTest::start();
     let (client, server) = pair();
     assert_eq!(client.send_limit(), 1 << 30);
     let too_long = client.buffer((1 << 30) + 1).unwrap();
@@ -119,10 +113,7 @@ fn a_gibibyte_in_one_message() {
 
 #[test]
 fn unread_large_messages_hold_no_more_memory_than_configured() {
-    let _watchdog = Watchdog::new(
-        "unread_large_messages_hold_no_more_memory_than_configured",
-        120,
-    );
+    let _test = DeviceTest::start();
     let mut config = Config::default();
     config.large_memory = 4 << 20;
     config.registration_cache = 0;
@@ -171,10 +162,7 @@ fn locked_kib() -> u64 {
 
 #[test]
 fn a_single_message_may_be_longer_than_the_memory_for_several() {
-    let _watchdog = Watchdog::new(
-        "a_single_message_may_be_longer_than_the_memory_for_several",
-        60,
-    );
+    let _test = DeviceTest::start();
     let mut config = Config::default();
     config.large_memory = 64 << 10;
     config.receive_window = 1;
@@ -193,7 +181,7 @@ fn a_single_message_may_be_longer_than_the_memory_for_several() {
 
 #[test]
 fn owned_and_vectored_messages_arrive_as_they_are() {
-    let _watchdog = Watchdog::new("owned_and_vectored_messages_arrive_as_they_are", 60);
+    let _test = DeviceTest::start();
     let (client, server) = pair();
     for len in [0, 1, 200, 300, 10_000, 16384, 16385, 200_000] {
         let expected = pattern(9, len);
@@ -228,10 +216,7 @@ fn vast(len: usize) -> &'static [u8] {
 
 #[test]
 fn parts_that_sum_to_more_than_a_number_holds_are_too_long_and_not_sent_as_what_is_left() {
-    let _watchdog = Watchdog::new(
-        "parts_that_sum_to_more_than_a_number_holds_are_too_long_and_not_sent_as_what_is_left",
-        60,
-    );
+    let _test = DeviceTest::start();
     let (client, server) = pair();
     let vast = vast(1 << 46);
     // 2⁶⁴ and 15 more.
@@ -268,7 +253,7 @@ fn parts_that_sum_to_more_than_a_number_holds_are_too_long_and_not_sent_as_what_
 
 #[test]
 fn ids_come_back_once_each() {
-    let _watchdog = Watchdog::new("ids_come_back_once_each", 60);
+    let _test = DeviceTest::start();
     let (client, server) = pair();
     let reader = thread::spawn(move || {
         let mut count = 0;
@@ -317,7 +302,7 @@ fn ids_come_back_once_each() {
 
 #[test]
 fn what_is_not_known_to_have_arrived_is_told_as_failed() {
-    let _watchdog = Watchdog::new("what_is_not_known_to_have_arrived_is_told_as_failed", 60);
+    let _test = DeviceTest::start();
     let mut config = Config::default();
     config.large_memory = 1 << 20;
     let (client, server) = pair_with(&config);
@@ -343,7 +328,7 @@ fn what_is_not_known_to_have_arrived_is_told_as_failed() {
 
 #[test]
 fn a_close_waits_for_large_messages_on_both_sides() {
-    let _watchdog = Watchdog::new("a_close_waits_for_large_messages_on_both_sides", 120);
+    let _test = DeviceTest::start();
     for both in [false, true] {
         let (client, server) = pair();
         for number in 0..4 {
@@ -368,7 +353,7 @@ fn a_close_waits_for_large_messages_on_both_sides() {
 /// well.
 #[test]
 fn a_conversation_cut_short_is_not_told_as_a_clean_end() {
-    let _watchdog = Watchdog::new("a_conversation_cut_short_is_not_told_as_a_clean_end", 60);
+    let _test = DeviceTest::start();
     const LEN: usize = 2 << 20;
     let mut config = Config::default();
     config.large_memory = LEN as u64;
@@ -408,10 +393,7 @@ fn a_conversation_cut_short_is_not_told_as_a_clean_end() {
 
 #[test]
 fn a_dropped_endpoint_does_not_hold_up_the_close_with_what_it_never_read() {
-    let _watchdog = Watchdog::new(
-        "a_dropped_endpoint_does_not_hold_up_the_close_with_what_it_never_read",
-        60,
-    );
+    let _test = DeviceTest::start();
     let mut config = Config::default();
     config.large_memory = 64 << 10;
     config.close_timeout = PATIENCE;
@@ -432,7 +414,7 @@ fn a_dropped_endpoint_does_not_hold_up_the_close_with_what_it_never_read() {
 #[test]
 #[ignore = "a part of another test"]
 fn the_sender_that_dies() {
-    let _watchdog = Watchdog::new("the_sender_that_dies", 60);
+    let _test = DeviceTest::start();
     let address = std::env::var("ADDRESS").unwrap();
     let endpoint = rdmsg::Endpoint::connect(address.as_str()).unwrap();
     loop {
@@ -442,11 +424,7 @@ fn the_sender_that_dies() {
 
 #[test]
 fn a_sender_that_dies_in_the_middle_leaves_an_error_and_no_leak() {
-    let _watchdog = Watchdog::new(
-        "a_sender_that_dies_in_the_middle_leaves_an_error_and_no_leak",
-        120,
-    );
-    let lab = Lab::get();
+    let lab = DeviceTest::start();
     let mut config = Config::default();
     config.large_memory = 256 << 20;
     let engine = rdmsg::Engine::new().unwrap();

@@ -2,17 +2,15 @@
 
 use std::{collections::VecDeque, thread, time::Duration};
 
-use device::{Lab, PATIENCE, Watchdog, pair, pair_with, reason};
 use rdmsg::{
     CloseReason, Completion, Config, Endpoint, Error, Listener, Polling, TrySendError,
     crossbeam_channel::{self, select},
 };
+use toolbox::{DeviceTest, PATIENCE, pair, pair_with, reason};
 
 #[test]
 fn messages_arrive_whole_and_in_order() {
-    let _watchdog = Watchdog::new("messages_arrive_whole_and_in_order", 120);
-    let lab = Lab::get();
-    let rnr = lab.rnr_naks();
+    let _test = DeviceTest::start();
     let (client, server) = pair();
     let sizes = [
         0, 1, 15, 16, 17, 64, 239, 240, 241, 4095, 4096, 16383, 16384,
@@ -54,18 +52,11 @@ fn messages_arrive_whole_and_in_order() {
     );
     assert_eq!(reason(server.send(b"late")), CloseReason::PeerClosed);
     assert_eq!(reason(client.send(b"late")), CloseReason::LocallyClosed);
-    assert_eq!(
-        lab.rnr_naks(),
-        rnr,
-        "no receiver was ever without a receive"
-    );
 }
 
 #[test]
 fn both_directions_at_once_in_every_polling_mode() {
-    let _watchdog = Watchdog::new("both_directions_at_once_in_every_polling_mode", 240);
-    let lab = Lab::get();
-    let rnr = lab.rnr_naks();
+    let _test = DeviceTest::start();
     for polling in [Polling::Event, Polling::default(), Polling::Busy] {
         let mut config = Config::default();
         config.polling = polling;
@@ -88,17 +79,11 @@ fn both_directions_at_once_in_every_polling_mode() {
         }
         client.close().unwrap();
     }
-    assert_eq!(lab.rnr_naks(), rnr);
 }
 
 #[test]
 fn a_receiver_that_keeps_its_messages_stalls_the_sender_and_lets_it_go_on() {
-    let _watchdog = Watchdog::new(
-        "a_receiver_that_keeps_its_messages_stalls_the_sender_and_lets_it_go_on",
-        120,
-    );
-    let lab = Lab::get();
-    let rnr = lab.rnr_naks();
+    let _test = DeviceTest::start();
     let mut config = Config::default();
     config.receive_window = 8;
     let (client, server) = pair_with(&config);
@@ -132,14 +117,11 @@ fn a_receiver_that_keeps_its_messages_stalls_the_sender_and_lets_it_go_on() {
         assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"y");
     }
     client.close().unwrap();
-    assert_eq!(lab.rnr_naks(), rnr);
 }
 
 #[test]
 fn a_receiver_may_keep_all_but_one_place_of_its_window_for_good() {
-    let _watchdog = Watchdog::new("a_receiver_may_keep_all_but_one_place", 120);
-    let lab = Lab::get();
-    let rnr = lab.rnr_naks();
+    let _test = DeviceTest::start();
     let mut config = Config::default();
     config.receive_window = 8;
     config.keepalive_interval = None;
@@ -159,14 +141,11 @@ fn a_receiver_may_keep_all_but_one_place_of_its_window_for_good() {
     sender.join().unwrap();
     drop(kept);
     client.close().unwrap();
-    assert_eq!(lab.rnr_naks(), rnr);
 }
 
 #[test]
 fn both_sides_stall_and_resume_when_neither_reads() {
-    let _watchdog = Watchdog::new("both_sides_stall_and_resume_when_neither_reads", 120);
-    let lab = Lab::get();
-    let rnr = lab.rnr_naks();
+    let _test = DeviceTest::start();
     let (client, server) = pair();
     let mut counts = [0_u32; 2];
     for (endpoint, count) in [&client, &server].into_iter().zip(&mut counts) {
@@ -187,12 +166,11 @@ fn both_sides_stall_and_resume_when_neither_reads() {
         assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"on");
     }
     client.close().unwrap();
-    assert_eq!(lab.rnr_naks(), rnr);
 }
 
 #[test]
 fn the_smallest_window_and_ring_work() {
-    let _watchdog = Watchdog::new("the_smallest_window_and_ring_work", 120);
+    let _test = DeviceTest::start();
     let mut config = Config::default();
     config.receive_window = 1;
     config.send_depth = 1;
@@ -215,8 +193,8 @@ fn the_smallest_window_and_ring_work() {
 
 #[test]
 fn ipv6_works_as_well() {
-    let _watchdog = Watchdog::new("ipv6_works_as_well", 60);
-    let listener = Listener::bind((Lab::get().addr6, 0)).unwrap();
+    let lab = DeviceTest::start();
+    let listener = Listener::bind((lab.addr6, 0)).unwrap();
     let address = listener.local_addr();
     assert!(address.is_ipv6());
     let client = thread::spawn(move || Endpoint::connect(address).unwrap());
@@ -232,7 +210,7 @@ fn ipv6_works_as_well() {
 
 #[test]
 fn messages_outlive_their_connection() {
-    let _watchdog = Watchdog::new("messages_outlive_their_connection", 60);
+    let _test = DeviceTest::start();
     let (client, server) = pair();
     client.send(b"kept").unwrap();
     let message = server.recv_timeout(PATIENCE).unwrap();
@@ -248,7 +226,7 @@ fn messages_outlive_their_connection() {
 
 #[test]
 fn what_was_sent_before_a_close_arrives() {
-    let _watchdog = Watchdog::new("what_was_sent_before_a_close_arrives", 120);
+    let _test = DeviceTest::start();
     for _ in 0..20 {
         let (client, server) = pair();
         let window = Config::default().receive_window;
@@ -269,7 +247,7 @@ fn what_was_sent_before_a_close_arrives() {
 
 #[test]
 fn both_sides_may_close_at_once() {
-    let _watchdog = Watchdog::new("both_sides_may_close_at_once", 120);
+    let _test = DeviceTest::start();
     for _ in 0..20 {
         let (client, server) = pair();
         let other = thread::spawn(move || server.close());
@@ -280,7 +258,7 @@ fn both_sides_may_close_at_once() {
 
 #[test]
 fn an_abort_reaches_the_peer_with_its_code() {
-    let _watchdog = Watchdog::new("an_abort_reaches_the_peer_with_its_code", 60);
+    let _test = DeviceTest::start();
     let (client, server) = pair();
     client.abort(77);
     assert_eq!(
@@ -295,7 +273,7 @@ fn an_abort_reaches_the_peer_with_its_code() {
 
 #[test]
 fn dropping_the_last_handle_closes() {
-    let _watchdog = Watchdog::new("dropping_the_last_handle_closes", 60);
+    let _test = DeviceTest::start();
     let (client, server) = pair();
     let clone = client.clone();
     client.send(b"last").unwrap();
@@ -312,7 +290,7 @@ fn dropping_the_last_handle_closes() {
 
 #[test]
 fn completions_work_in_select_over_many_endpoints() {
-    let _watchdog = Watchdog::new("completions_work_in_select_over_many_endpoints", 120);
+    let _test = DeviceTest::start();
     let pairs: Vec<_> = (0..3).map(|_| pair()).collect();
     for round in 0..50_u8 {
         for (i, (client, _)) in pairs.iter().enumerate() {
@@ -350,7 +328,7 @@ fn completions_work_in_select_over_many_endpoints() {
 
 #[test]
 fn recv_and_select_may_be_mixed() {
-    let _watchdog = Watchdog::new("recv_and_select_may_be_mixed", 120);
+    let _test = DeviceTest::start();
     let (client, server) = pair();
     for i in 0..30_u8 {
         client.send(&[i]).unwrap();
@@ -366,7 +344,7 @@ fn recv_and_select_may_be_mixed() {
 
 #[test]
 fn many_threads_receive_on_one_endpoint() {
-    let _watchdog = Watchdog::new("many_threads_receive_on_one_endpoint", 120);
+    let _test = DeviceTest::start();
     let (client, server) = pair();
     let receivers: Vec<_> = (0..4)
         .map(|_| {
@@ -399,7 +377,7 @@ fn many_threads_receive_on_one_endpoint() {
 
 #[test]
 fn a_message_may_be_dropped_by_another_thread_long_after() {
-    let _watchdog = Watchdog::new("a_message_may_be_dropped_by_another_thread_long_after", 120);
+    let _test = DeviceTest::start();
     let mut config = Config::default();
     config.receive_window = 16;
     let (client, server) = pair_with(&config);
@@ -432,7 +410,7 @@ fn a_message_may_be_dropped_by_another_thread_long_after() {
 
 #[test]
 fn keepalive_leaves_an_idle_connection_alone() {
-    let _watchdog = Watchdog::new("keepalive_leaves_an_idle_connection_alone", 60);
+    let _test = DeviceTest::start();
     let mut config = Config::default();
     config.keepalive_interval = Some(Duration::from_millis(100));
     let (client, server) = pair_with(&config);

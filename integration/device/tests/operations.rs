@@ -1,10 +1,10 @@
 //! One-sided operations: the peer's program takes no part.
 
-use device::{Lab, PATIENCE, Watchdog, pair, pair_with, pattern, reason};
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Region,
     RemoteAccess, RemoteRegion, status::WcStatus,
 };
+use toolbox::{DeviceTest, PATIENCE, pair, pair_with, pattern, reason};
 
 fn next(endpoint: &Endpoint) -> Completion {
     endpoint.next_completion_timeout(PATIENCE).unwrap()
@@ -25,9 +25,7 @@ fn tell(from: &Endpoint, to: &Endpoint, remote: &RemoteRegion) -> RemoteRegion {
 
 #[test]
 fn bytes_are_read_and_written_where_asked() {
-    let _watchdog = Watchdog::new("bytes_are_read_and_written_where_asked", 60);
-    let lab = Lab::get();
-    let rnr = lab.rnr_naks();
+    let _test = DeviceTest::start();
     let (client, server) = pair();
     let theirs = server.region(3 << 20, RemoteAccess::ALL).unwrap();
     theirs.copy_in(0, &pattern(1, 3 << 20));
@@ -55,14 +53,11 @@ fn bytes_are_read_and_written_where_asked() {
     client.write(&ours, 7..7, &remote, 3 << 20, 8).unwrap();
     assert!(matches!(next(&client), Completion::Written(8)));
     client.close().unwrap();
-    assert_eq!(lab.rnr_naks(), rnr);
 }
 
 #[test]
 fn an_immediate_tells_the_peer_in_turn_and_takes_a_place() {
-    let _watchdog = Watchdog::new("an_immediate_tells_the_peer_in_turn_and_takes_a_place", 60);
-    let lab = Lab::get();
-    let rnr = lab.rnr_naks();
+    let _test = DeviceTest::start();
     let (client, server) = pair();
     let theirs = server.region(4096, RemoteAccess::WRITE).unwrap();
     let ours = client.region(4096, RemoteAccess::NONE).unwrap();
@@ -110,12 +105,11 @@ fn an_immediate_tells_the_peer_in_turn_and_takes_a_place() {
     waiting.join().unwrap();
     drop(kept);
     client.close().unwrap();
-    assert_eq!(lab.rnr_naks(), rnr);
 }
 
 #[test]
 fn atomics_add_and_swap() {
-    let _watchdog = Watchdog::new("atomics_add_and_swap", 60);
+    let _test = DeviceTest::start();
     let (client, server) = pair();
     let theirs = server.region(64, RemoteAccess::ALL).unwrap();
     theirs.copy_in(8, &40_u64.to_ne_bytes());
@@ -168,10 +162,7 @@ fn atomics_add_and_swap() {
 #[test]
 fn each_atomic_operation_tells_its_own_value_where_many_share_a_place() {
     const COUNT: u64 = 60;
-    let _watchdog = Watchdog::new(
-        "each_atomic_operation_tells_its_own_value_where_many_share_a_place",
-        60,
-    );
+    let _test = DeviceTest::start();
     for shared_receive in [None, Some(1 << 17)] {
         let mut config = Config::default();
         // The engine's thread alone looks, when the first completion is there: many more are by
@@ -214,10 +205,7 @@ fn each_atomic_operation_tells_its_own_value_where_many_share_a_place() {
 
 #[test]
 fn what_is_wrong_with_the_arguments_is_said_and_does_no_harm() {
-    let _watchdog = Watchdog::new(
-        "what_is_wrong_with_the_arguments_is_said_and_does_no_harm",
-        60,
-    );
+    let lab = DeviceTest::start();
     let (client, server) = pair();
     let theirs = server.region(100, RemoteAccess::READ).unwrap();
     let remote = theirs.remote();
@@ -244,7 +232,7 @@ fn what_is_wrong_with_the_arguments_is_said_and_does_no_harm() {
     );
     // A region of another engine is of another protection domain.
     let engine = Engine::new().unwrap();
-    let listener = Listener::bind(Lab::get().at(0)).unwrap();
+    let listener = Listener::bind(lab.at(0)).unwrap();
     let connector = Connector::new().config(Config::default()).engine(&engine);
     let address = listener.local_addr();
     let connecting = std::thread::spawn(move || connector.connect(address).unwrap());
@@ -266,7 +254,7 @@ fn what_is_wrong_with_the_arguments_is_said_and_does_no_harm() {
 
 #[test]
 fn what_only_the_peers_device_finds_fails_that_operation_and_ends_the_connection() {
-    let _watchdog = Watchdog::new("what_only_the_peers_device_finds", 60);
+    let _test = DeviceTest::start();
     let (client, server) = pair();
     let (bystander, other_bystander) = pair();
     let theirs = server.region(4096, RemoteAccess::ALL).unwrap();
@@ -320,7 +308,7 @@ fn what_only_the_peers_device_finds_fails_that_operation_and_ends_the_connection
 
 #[test]
 fn a_region_may_go_while_it_is_used() {
-    let _watchdog = Watchdog::new("a_region_may_go_while_it_is_used", 60);
+    let _test = DeviceTest::start();
     let (client, server) = pair();
     let theirs = server.region(2 << 20, RemoteAccess::ALL).unwrap();
     theirs.copy_in(0, &pattern(4, 2 << 20));

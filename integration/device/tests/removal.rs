@@ -10,8 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use device::{Lab, Watchdog};
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener};
+use toolbox::{DeviceTest, Lab};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -77,11 +77,8 @@ fn is_removed(error: &Error) -> bool {
 
 #[test]
 fn a_device_that_is_removed_ends_its_listener_and_its_connections_and_may_come_back() {
-    let _watchdog = Watchdog::new(
-        "a_device_that_is_removed_ends_its_listener_and_its_connections_and_may_come_back",
-        240,
-    );
-    let elsewhere = Listener::bind(Lab::get().at(0)).unwrap();
+    let lab = DeviceTest::without_credits();
+    let elsewhere = Listener::bind(lab.at(0)).unwrap();
     // It holds no other device than its own.
     let other = pair(&elsewhere, &Engine::shared().unwrap());
     run("ip link add going0 type dummy");
@@ -152,8 +149,8 @@ fn connect_when_back(address: SocketAddr, engine: &Engine) -> Endpoint {
 
 #[test]
 fn a_listener_that_is_to_binds_itself_again() {
-    let _watchdog = Watchdog::new("a_listener_that_is_to_binds_itself_again", 240);
-    let _elsewhere = Lab::get();
+    let lab = DeviceTest::without_credits();
+    let _elsewhere = lab;
     run("ip link add again0 type dummy");
     run("ip address add 10.97.0.1/24 dev again0");
     run("ip link set again0 up");
@@ -210,8 +207,7 @@ fn interface(lab: &Lab) -> String {
 #[test]
 #[ignore = "takes the host's only device away: integration/test runs it in a machine of its own"]
 fn the_only_device_may_be_removed_and_come_back() {
-    let _watchdog = Watchdog::new("the_only_device_may_be_removed_and_come_back", 240);
-    let lab = Lab::get();
+    let lab = DeviceTest::without_credits();
     let devices = fs::read_dir("/sys/class/infiniband").unwrap();
     assert_eq!(devices.count(), 1, "{} is the only one", lab.device);
     let interface = interface(&lab);

@@ -7,10 +7,10 @@ use std::{
     thread,
 };
 
-use device::{Lab, PATIENCE, Watchdog, pattern};
 use rdmsg::{
     CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, RemoteAccess, TrySendError,
 };
+use toolbox::{DeviceTest, Lab, PATIENCE, pattern};
 
 /// Each connection keeps so many buffers for itself.
 const SHARE: u32 = 13;
@@ -108,7 +108,7 @@ fn ping(from: &Endpoint, to: &Endpoint, number: u64, len: usize) {
 fn many_connections_draw_on_one_pool() {
     const CONNECTIONS: u32 = 32;
     const MESSAGES: u64 = 60;
-    let _watchdog = Watchdog::new("many_connections_draw_on_one_pool", 120);
+    let _test = DeviceTest::start();
     let server = Server::new(&sharing(CONNECTIONS * SHARE * 2));
     let (clients, servers): (Vec<_>, Vec<_>) = server.pairs(CONNECTIONS).into_iter().unzip();
     let sending: Vec<_> = clients
@@ -148,7 +148,7 @@ fn many_connections_draw_on_one_pool() {
 
 #[test]
 fn who_keeps_messages_stops_nobody_else() {
-    let _watchdog = Watchdog::new("who_keeps_messages_stops_nobody_else", 60);
+    let _test = DeviceTest::start();
     let server = Server::new(&sharing(2 * SHARE + 1));
     let (slow, keeper) = server.pair();
     let (client, other) = server.pair();
@@ -183,7 +183,7 @@ fn who_keeps_messages_stops_nobody_else() {
 
 #[test]
 fn one_connection_too_many_is_told_why_and_costs_nothing() {
-    let _watchdog = Watchdog::new("one_connection_too_many_is_told_why_and_costs_nothing", 60);
+    let _test = DeviceTest::start();
     let server = Server::new(&sharing(2 * SHARE + 5));
     let mut pairs = server.pairs(2);
     let (here, there) = server.refused();
@@ -220,7 +220,7 @@ fn one_connection_too_many_is_told_why_and_costs_nothing() {
 #[test]
 fn what_is_kept_outlives_its_connection_and_comes_back() {
     const COUNT: u32 = 4 * SHARE;
-    let _watchdog = Watchdog::new("what_is_kept_outlives_its_connection_and_comes_back", 60);
+    let _test = DeviceTest::start();
     let server = Server::new(&sharing(COUNT));
     let mut kept = Vec::new();
     for round in 0..3 {
@@ -249,7 +249,7 @@ fn what_is_kept_outlives_its_connection_and_comes_back() {
 #[test]
 fn large_messages_and_operations_go_the_same_way() {
     const COUNT: u32 = 3 * SHARE;
-    let _watchdog = Watchdog::new("large_messages_and_operations_go_the_same_way", 90);
+    let _test = DeviceTest::start();
     let server = Server::new(&sharing(COUNT));
     let (client, end) = server.pair();
     for (number, len) in [(0, 100_000), (1, 10), (2, 3_000_000), (3, 2048), (4, 2049)] {
@@ -276,7 +276,7 @@ fn large_messages_and_operations_go_the_same_way() {
 
 #[test]
 fn a_busy_connection_is_granted_more_than_its_floor() {
-    let _watchdog = Watchdog::new("a_busy_connection_is_granted_more_than_its_floor", 60);
+    let _test = DeviceTest::start();
     let server = Server::new(&sharing(20 * SHARE));
     let (client, end) = server.pair();
     for number in 0..20 {
@@ -297,12 +297,12 @@ fn a_busy_connection_is_granted_more_than_its_floor() {
 
 #[test]
 fn engines_and_kinds_of_connections_stand_side_by_side() {
-    let _watchdog = Watchdog::new("engines_and_kinds_of_connections_stand_side_by_side", 60);
+    let lab = DeviceTest::start();
     let shared = Server::new(&sharing(2 * SHARE));
     let another = Server::new(&sharing(2 * SHARE));
     let mut own = sharing(2 * SHARE);
     own.shared_receive = None;
-    let own = Listener::bind_with(Lab::get().at(0), &own, &Engine::new().unwrap()).unwrap();
+    let own = Listener::bind_with(lab.at(0), &own, &Engine::new().unwrap()).unwrap();
     let address = own.local_addr();
     // An end that shares with one that does not, and pools of different sizes on one engine.
     let engine = Engine::new().unwrap();
@@ -334,10 +334,7 @@ fn engines_and_kinds_of_connections_stand_side_by_side() {
 #[test]
 fn a_connection_that_cannot_be_watched_gives_its_buffers_back() {
     const LIMIT: &str = "/proc/sys/fs/epoll/max_user_watches";
-    let _watchdog = Watchdog::new(
-        "a_connection_that_cannot_be_watched_gives_its_buffers_back",
-        60,
-    );
+    let _test = DeviceTest::start();
     let server = Server::new(&sharing(2 * SHARE));
     // It keeps the pool.
     let (client, end) = server.pair();

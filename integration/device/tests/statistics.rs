@@ -1,11 +1,11 @@
 //! What a connection and an engine count.
 
-use device::{Lab, PATIENCE, Watchdog, pair};
 use rdmsg::{Connector, Engine, Listener};
+use toolbox::{DeviceTest, PATIENCE, pair};
 
 #[test]
 fn a_connection_counts_what_goes_through_it() {
-    let _watchdog = Watchdog::new("a_connection_counts_what_goes_through_it", 60);
+    let lab = DeviceTest::start();
     let (client, server) = pair();
     for _ in 0..10 {
         client.send(&[1; 100]).unwrap();
@@ -60,7 +60,7 @@ fn a_connection_counts_what_goes_through_it() {
         server.statistics()
     );
     let counters = client.device_counters();
-    assert_eq!(counters.rnr_naks, Some(Lab::get().rnr_naks()));
+    assert_eq!(counters.rnr_naks, Some(lab.rnr_naks()));
     client.close().unwrap();
     assert_eq!(
         client.statistics().messages_sent,
@@ -72,10 +72,9 @@ fn a_connection_counts_what_goes_through_it() {
 
 #[test]
 fn an_engine_adds_up_what_was_and_what_is() {
-    let _watchdog = Watchdog::new("an_engine_adds_up_what_was_and_what_is", 60);
+    let lab = DeviceTest::start();
     let (engine, other) = (Engine::new().unwrap(), Engine::new().unwrap());
-    let listener =
-        Listener::bind_with(Lab::get().at(0), &rdmsg::Config::default(), &other).unwrap();
+    let listener = Listener::bind_with(lab.at(0), &rdmsg::Config::default(), &other).unwrap();
     let address = listener.local_addr();
     let connector = Connector::new().engine(&engine);
     let connect = || {

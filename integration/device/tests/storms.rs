@@ -11,12 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use device::{Lab, PATIENCE, Watchdog, open_fds};
 use rdmsg::{
     CloseReason, Config, Connector, Endpoint, Engine, Error, Listener,
     cm::{CmId, EventChannel, PortSpace},
     status::CmEventType,
 };
+use toolbox::{DeviceTest, Lab, PATIENCE, open_fds};
 
 /// How much later than its deadline a call may come back.
 const LATE: Duration = Duration::from_millis(200);
@@ -123,8 +123,7 @@ fn what_exists(lab: &Lab) -> (String, usize) {
 #[test]
 fn every_connect_of_a_storm_comes_back_by_its_deadline_and_none_is_lost() {
     const COUNT: usize = 200;
-    let _watchdog = Watchdog::new("every_connect_of_a_storm_comes_back_by_its_deadline", 300);
-    let lab = Lab::get();
+    let lab = DeviceTest::start();
     let before = what_exists(&lab);
     // More than the machine can do in the time.
     let mut config = Config::default();
@@ -181,12 +180,12 @@ fn every_connect_of_a_storm_comes_back_by_its_deadline_and_none_is_lost() {
 fn who_finds_the_backlog_full_is_told_at_once_and_by_name() {
     const COUNT: usize = 60;
     const BACKLOG: u16 = 4;
-    let _watchdog = Watchdog::new("who_finds_the_backlog_full_is_told", 300);
+    let lab = DeviceTest::start();
     let mut config = small();
     config.backlog = BACKLOG;
     config.connect_timeout = Duration::from_secs(120);
     let engine = Engine::new().unwrap();
-    let listener = Listener::bind_with(Lab::get().at(0), &config, &engine).unwrap();
+    let listener = Listener::bind_with(lab.at(0), &config, &engine).unwrap();
     let address = listener.local_addr();
     let connector = Connector::new().config(config).engine(&engine);
     let (busy, told) = std::sync::mpsc::channel();
@@ -224,13 +223,13 @@ fn who_finds_the_backlog_full_is_told_at_once_and_by_name() {
 #[test]
 fn who_may_retry_gets_through_a_full_backlog() {
     const COUNT: usize = 40;
-    let _watchdog = Watchdog::new("who_may_retry_gets_through_a_full_backlog", 300);
+    let lab = DeviceTest::start();
     let mut config = small();
     config.backlog = 2;
     config.retry_refused = true;
     config.connect_timeout = Duration::from_secs(120);
     let (servers, clients) = (Engine::new().unwrap(), Engine::new().unwrap());
-    let listener = Listener::bind_with(Lab::get().at(0), &config, &servers).unwrap();
+    let listener = Listener::bind_with(lab.at(0), &config, &servers).unwrap();
     let address = listener.local_addr();
     // One after the other.
     let accepting = thread::spawn(move || {
@@ -254,10 +253,10 @@ fn who_may_retry_gets_through_a_full_backlog() {
 /// The kernel rejects in its name the requests that it had not answered.
 #[test]
 fn a_client_that_may_retry_outlives_the_end_of_a_server_that_had_not_answered() {
-    let _watchdog = Watchdog::new("a_client_that_may_retry_outlives_the_end_of_a_server", 60);
+    let lab = DeviceTest::start();
     let channel = EventChannel::new().unwrap();
     let mut dying = CmId::new(&channel, PortSpace::TCP, 1).unwrap();
-    dying.bind_addr(Lab::get().at(0)).unwrap();
+    dying.bind_addr(lab.at(0)).unwrap();
     dying.listen(4).unwrap();
     let address = dying.local_addr().unwrap();
     let mut config = Config::default();
@@ -285,8 +284,7 @@ fn a_client_that_may_retry_outlives_the_end_of_a_server_that_had_not_answered() 
 
 #[test]
 fn all_addresses_of_a_name_have_one_deadline() {
-    let _watchdog = Watchdog::new("all_addresses_of_a_name_have_one_deadline", 120);
-    let lab = Lab::get();
+    let lab = DeviceTest::start();
     // Nobody is there. What is sent there is lost without a word.
     let silent: Vec<SocketAddr> = (77..81)
         .map(|host| SocketAddr::from(([10, 8, 0, host], 7471)))
@@ -319,11 +317,7 @@ fn all_addresses_of_a_name_have_one_deadline() {
 
 #[test]
 fn a_network_that_is_unreachable_ends_the_connect_at_once() {
-    let _watchdog = Watchdog::new(
-        "a_network_that_is_unreachable_ends_the_connect_at_once",
-        120,
-    );
-    let _ = Lab::get();
+    let _test = DeviceTest::start();
     let start = Instant::now();
     let error = Endpoint::connect_timeout("203.0.113.1:7471", 3 * PATIENCE).unwrap_err();
     assert!(
@@ -350,7 +344,7 @@ fn accept_all(listener: Listener) -> JoinHandle<Vec<Endpoint>> {
 #[test]
 #[ignore = "it measures"]
 fn how_many_of_a_storm_get_through() {
-    let _watchdog = Watchdog::new("how_many_of_a_storm_get_through", 600);
+    let lab = DeviceTest::within(600);
     let counts = std::env::var("STORM").unwrap_or_else(|_| "50,100,200".into());
     for count in counts.split(',') {
         let count = count.parse().unwrap();
@@ -362,7 +356,7 @@ fn how_many_of_a_storm_get_through() {
         }
         config.backlog = 2000;
         let (servers, clients) = (Engine::new().unwrap(), Engine::new().unwrap());
-        let listener = Listener::bind_with(Lab::get().at(0), &config, &servers).unwrap();
+        let listener = Listener::bind_with(lab.at(0), &config, &servers).unwrap();
         let address = listener.local_addr();
         let accepting = accept_all(listener);
         let connector = Connector::new().config(config).engine(&clients);

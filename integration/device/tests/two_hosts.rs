@@ -8,25 +8,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-use device::{Lab, Watchdog, pattern};
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Polling,
     RemoteAccess, RemoteRegion, status::WcStatus,
 };
+use toolbox::{DeviceTest, Lab, pattern};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs one side of a test on each host, and checks that no receiver was ever without a receive.
 fn on_two_hosts(
-    what: &'static str,
     port: u16,
     config: &Config,
     listener: impl FnOnce(Endpoint),
     connector: impl FnOnce(Endpoint),
 ) {
-    let _watchdog = Watchdog::new(what, 240);
-    let lab = Lab::get();
-    let rnr = lab.rnr_naks();
+    let lab = DeviceTest::start();
     match lab.host.as_str() {
         "a" => {
             let bound =
@@ -46,7 +43,6 @@ fn on_two_hosts(
         }
         other => panic!("{other} is no host of two"),
     }
-    assert_eq!(lab.rnr_naks(), rnr);
 }
 
 fn echo(endpoint: &Endpoint) {
@@ -88,13 +84,7 @@ fn messages_come_back_as_they_went() {
     ] {
         let mut config = Config::default();
         config.polling = polling;
-        on_two_hosts(
-            "messages_come_back_as_they_went",
-            port,
-            &config,
-            |e| echo(&e),
-            |e| ask(&e),
-        );
+        on_two_hosts(port, &config, |e| echo(&e), |e| ask(&e));
     }
 }
 
@@ -135,7 +125,6 @@ fn large_messages_cross_the_wire_both_ways_and_in_order() {
         }
     };
     on_two_hosts(
-        "large_messages_cross_the_wire_both_ways_and_in_order",
         7520,
         &Config::default(),
         |e| talk(e, false),
@@ -190,13 +179,7 @@ fn one_sided_operations_reach_the_other_hosts_memory() {
         assert!(matches!(next(), Completion::Written(4)));
         endpoint.close().unwrap();
     };
-    on_two_hosts(
-        "one_sided_operations_reach_the_other_hosts_memory",
-        7521,
-        &Config::default(),
-        owner,
-        user,
-    );
+    on_two_hosts(7521, &Config::default(), owner, user);
 }
 
 #[test]
@@ -228,22 +211,14 @@ fn both_directions_flow_at_once() {
         }
     };
     let config = Config::default();
-    on_two_hosts(
-        "both_directions_flow_at_once",
-        7504,
-        &config,
-        |e| flow(e, false),
-        |e| flow(e, true),
-    );
+    on_two_hosts(7504, &config, |e| flow(e, false), |e| flow(e, true));
 }
 
 #[test]
 fn connections_that_share_receives_flow_side_by_side() {
     const CONNECTIONS: usize = 20;
     const MESSAGES: u64 = 100;
-    let _watchdog = Watchdog::new("connections_that_share_receives_flow_side_by_side", 240);
-    let lab = Lab::get();
-    let rnr = lab.rnr_naks();
+    let lab = DeviceTest::start();
     let mut config = Config::default();
     // The windows alone would take three times as many.
     config.shared_receive = Some(CONNECTIONS as u32 * 26);
@@ -295,13 +270,11 @@ fn connections_that_share_receives_flow_side_by_side() {
             );
         }
     }
-    assert_eq!(lab.rnr_naks(), rnr);
 }
 
 #[test]
 fn an_aborting_listener_is_noticed() {
     on_two_hosts(
-        "an_aborting_listener_is_noticed",
         7505,
         &Config::default(),
         |endpoint| {
@@ -434,8 +407,7 @@ fn cut_link(lab: &Lab) {
 #[test]
 #[ignore = "it takes host b's network down; integration/test runs it in a boot of its own"]
 fn a_cut_link_is_noticed_on_both_sides() {
-    let _watchdog = Watchdog::new("a_cut_link_is_noticed_on_both_sides", 240);
-    let lab = Lab::get();
+    let lab = DeviceTest::start();
     let [idle, busy] = idle_and_busy(&lab, 7510);
     if lab.host == "a" {
         notices_in_time(idle, busy);
@@ -468,8 +440,7 @@ fn a_cut_link_is_noticed_on_both_sides() {
 #[test]
 #[ignore = "host b does not survive it; integration/test runs it in a boot of its own"]
 fn a_killed_host_is_noticed() {
-    let _watchdog = Watchdog::new("a_killed_host_is_noticed", 240);
-    let lab = Lab::get();
+    let lab = DeviceTest::start();
     let [idle, busy] = idle_and_busy(&lab, 7512);
     if lab.host == "a" {
         notices_in_time(idle, busy);

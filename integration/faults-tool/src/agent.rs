@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use device::Lab;
+use toolbox::Lab;
 
 use crate::{Result, clock, process::Process, worker};
 

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, thread, time::Duration};
 
-use device::Lab;
+use toolbox::Lab;
 
 use crate::{
     Result,

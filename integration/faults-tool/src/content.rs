@@ -1,5 +1,5 @@
-use device::{Side, pattern};
 use fastrand::Rng;
+use toolbox::{Side, pattern};
 
 use crate::scenario::Talk;
 

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use device::Side;
+use toolbox::Side;
 
 use crate::{
     book::{Book, End},

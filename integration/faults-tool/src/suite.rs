@@ -2,7 +2,7 @@
 
 use std::{process::ExitCode, time::Instant};
 
-use device::Lab;
+use toolbox::Lab;
 
 use crate::{Choice, Result, agent, conduct::Conductor, scenario::Scenario, scenarios};
 

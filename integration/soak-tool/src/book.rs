@@ -1,7 +1,7 @@
 use std::{fmt, str::FromStr};
 
-use device::Side;
 use rdmsg::CloseReason;
+use toolbox::Side;
 
 use crate::plan::{End, Plan};
 

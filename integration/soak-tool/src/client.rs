@@ -1,7 +1,7 @@
 use std::{net::SocketAddr, sync::Arc, thread};
 
-use device::Side;
 use rdmsg::Connector;
+use toolbox::Side;
 
 use crate::{plan::Plan, run::Run, session::Session};
 

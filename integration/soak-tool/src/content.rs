@@ -1,5 +1,5 @@
-use device::Side;
 use fastrand::Rng;
+use toolbox::Side;
 
 use crate::plan::Plan;
 

@@ -1,5 +1,5 @@
-use device::{Lab, Side};
 use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener};
+use toolbox::{Lab, Side};
 
 use crate::board::PATIENCE;
 

@@ -4,12 +4,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use device::Side;
 use fastrand::Rng;
 use rdmsg::{
     CloseReason, Endpoint, Error, Message,
     crossbeam_channel::{Receiver, Sender, bounded},
 };
+use toolbox::Side;
 
 use crate::{
     board::Work,

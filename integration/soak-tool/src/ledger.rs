@@ -4,7 +4,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use device::Side;
+use toolbox::Side;
 
 use crate::{
     book::{Book, compare},

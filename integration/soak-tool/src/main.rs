@@ -23,7 +23,7 @@ use std::{process::ExitCode, time::Duration};
 
 use clap::Parser;
 
-use device::Side;
+use toolbox::Side;
 
 use crate::soak::{Settings, Soak};
 

@@ -1,8 +1,8 @@
 use std::time::Duration;
 
-use device::Side;
 use fastrand::Rng;
 use rdmsg::{Config, Polling};
+use toolbox::Side;
 
 use crate::content::random;
 

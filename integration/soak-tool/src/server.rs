@@ -3,11 +3,11 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use device::{Lab, Side};
 use rdmsg::{
     Error, Listener, Request,
     crossbeam_channel::{Receiver, Select},
 };
+use toolbox::{Lab, Side};
 
 use crate::{
     plan::{LISTENERS, Plan, listener_config},

@@ -1,8 +1,8 @@
 use std::{io::IoSlice, sync::Arc};
 
-use device::Side;
 use fastrand::Rng;
 use rdmsg::{Endpoint, Error, TrySendError};
+use toolbox::Side;
 
 use crate::{
     board::Work,

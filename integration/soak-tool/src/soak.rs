@@ -7,11 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use device::{Health, Lab, Side};
 use rdmsg::{
     Engine, Error,
     crossbeam_channel::{Receiver, bounded, unbounded},
 };
+use toolbox::{Health, Lab, Side};
 
 use crate::{
     board::{Board, PATIENCE},

@@ -6,7 +6,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use device::{Lab, open_fds};
 use rdmsg::{
     cm::{CmEvent, CmId, ConnParam, EventChannel, PortSpace, PrivateData},
     status::CmEventType,
@@ -15,6 +14,7 @@ use rdmsg::{
         QpInitAttr, QueuePair, RecvWr, SendWr, Sge, Success, WorkCompletion,
     },
 };
+use toolbox::{Lab, open_fds};
 
 /// `EINVAL` of `errno.h`.
 pub(crate) const EINVAL: i32 = 22;

@@ -2,12 +2,12 @@
 
 use std::net::IpAddr;
 
-use device::{Lab, Watchdog};
 use rdmsg::{
     cm::{CmId, ConnParam, EventChannel, PortSpace},
     status::CmEventType,
     verbs::QpState,
 };
+use toolbox::DeviceTest;
 
 use crate::common::{
     CLIENT, PATIENCE, Queues, SERVER, Server, Side, assert_none, connected, connecting, good,
@@ -39,21 +39,21 @@ fn whole_life(ip: IpAddr) {
 
 #[test]
 fn a_connection_lives_and_ends() {
-    let _watchdog = Watchdog::new("a_connection_lives_and_ends", 120);
-    whole_life(Lab::get().addr);
+    let lab = DeviceTest::without_credits();
+    whole_life(lab.addr);
 }
 
 #[test]
 fn a_connection_over_ipv6_lives_and_ends() {
-    let _watchdog = Watchdog::new("a_connection_over_ipv6_lives_and_ends", 120);
-    whole_life(Lab::get().addr6);
+    let lab = DeviceTest::without_credits();
+    whole_life(lab.addr6);
 }
 
 /// What the events of a connection tell about it.
 #[test]
 fn events_carry_what_the_peer_asked_for() {
-    let _watchdog = Watchdog::new("events_carry_what_the_peer_asked_for", 60);
-    let server = Server::new(Lab::get().addr);
+    let lab = DeviceTest::without_credits();
+    let server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let mut client = resolved(&channel, server.addr, CLIENT);
     let queues = Queues::of(&mut client);
@@ -98,8 +98,8 @@ fn events_carry_what_the_peer_asked_for() {
 /// A number set later marks the events that come later.
 #[test]
 fn an_id_can_be_renumbered() {
-    let _watchdog = Watchdog::new("an_id_can_be_renumbered", 60);
-    let server = Server::new(Lab::get().addr);
+    let lab = DeviceTest::without_credits();
+    let server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let mut id = CmId::new(&channel, PortSpace::TCP, u64::MAX).unwrap();
     assert_eq!(id.context(), u64::MAX);
@@ -113,8 +113,7 @@ fn an_id_can_be_renumbered() {
 /// A source address is kept, and a connection may come from a chosen port.
 #[test]
 fn the_source_address_can_be_chosen() {
-    let _watchdog = Watchdog::new("the_source_address_can_be_chosen", 60);
-    let lab = Lab::get();
+    let lab = DeviceTest::without_credits();
     let server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let mut id = CmId::new(&channel, PortSpace::TCP, CLIENT).unwrap();
@@ -138,8 +137,8 @@ fn the_source_address_can_be_chosen() {
 /// Events that wait on the old channel come in on the new one, and so do those of later steps.
 #[test]
 fn an_id_migrates_with_its_events() {
-    let _watchdog = Watchdog::new("an_id_migrates_with_its_events", 60);
-    let server = Server::new(Lab::get().addr);
+    let lab = DeviceTest::without_credits();
+    let server = Server::new(lab.addr);
     let [old, new, other] = [(); 3].map(|()| EventChannel::new().unwrap());
     let mut id = CmId::new(&old, PortSpace::TCP, CLIENT).unwrap();
     id.migrate(&old).unwrap();
@@ -169,8 +168,8 @@ fn an_id_migrates_with_its_events() {
 /// A connection that never was, and one whose request has not been answered, do not disconnect the others.
 #[test]
 fn connections_of_one_listener_are_apart() {
-    let _watchdog = Watchdog::new("connections_of_one_listener_are_apart", 60);
-    let (client, accepted, server) = connected(Lab::get().addr);
+    let lab = DeviceTest::without_credits();
+    let (client, accepted, server) = connected(lab.addr);
     let (second, _queues) = connecting(&client.channel, server.addr, 3, b"");
     let request = server.request().take_request().unwrap();
     drop(second);

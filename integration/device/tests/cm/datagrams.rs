@@ -2,12 +2,12 @@
 
 use std::net::SocketAddr;
 
-use device::{Lab, Watchdog};
 use rdmsg::{
     cm::{CmId, ConnParam, EventChannel, PortSpace, PrivateData},
     status::{CmEventType, RejectReason},
     verbs::{AddressHandle, Inline, QpInitAttr, QpState, QpType, RecvWr, SendWr, Sge},
 };
+use toolbox::{DeviceTest, Lab};
 
 use crate::common::{CLIENT, PATIENCE, Queues, SERVER, Server, assert_none, good, param};
 
@@ -51,7 +51,7 @@ fn resolved(channel: &EventChannel, addr: SocketAddr) -> CmId {
 /// The one that asks learns how to reach the other, which answers from what it received.
 #[test]
 fn a_datagram_peer_is_found() {
-    let _watchdog = Watchdog::new("a_datagram_peer_is_found", 60);
+    let _test = DeviceTest::without_credits();
     let request = [0xa5; PrivateData::UD_CONNECT_MAX];
     let answer = [0x5a; PrivateData::UD_ACCEPT_MAX];
     let server = listen();
@@ -90,7 +90,7 @@ fn a_datagram_peer_is_found() {
 
 #[test]
 fn a_datagram_peer_can_refuse() {
-    let _watchdog = Watchdog::new("a_datagram_peer_can_refuse", 60);
+    let _test = DeviceTest::without_credits();
     let server = listen();
     let channel = EventChannel::new().unwrap();
     let mut client = resolved(&channel, server.addr);
@@ -129,8 +129,7 @@ enum Leaves {
 /// A queue pair in a group is one that the kernel does not destroy.
 #[test]
 fn groups_are_left_by_whoever_goes() {
-    let _watchdog = Watchdog::new("groups_are_left_by_whoever_goes", 120);
-    let lab = Lab::get();
+    let lab = DeviceTest::without_credits();
     let groups = ["239.1.2.3:0", "239.1.2.4:0"].map(|group| group.parse().unwrap());
     let run = |leaves: Leaves| {
         let channel = EventChannel::new().unwrap();
@@ -190,10 +189,10 @@ fn groups_are_left_by_whoever_goes() {
 /// A group joined before there is a queue pair has none, and is left all the same.
 #[test]
 fn a_synchronous_id_joins_a_group() {
-    let _watchdog = Watchdog::new("a_synchronous_id_joins_a_group", 60);
+    let lab = DeviceTest::without_credits();
     let group = "239.1.2.5:0".parse().unwrap();
     let mut id = CmId::new_sync(PortSpace::UDP).unwrap();
-    id.bind_addr(Lab::get().at(0)).unwrap();
+    id.bind_addr(lab.at(0)).unwrap();
     id.join_multicast(group).unwrap();
     let event = id.last_event().unwrap();
     assert_eq!(event.event(), CmEventType::MULTICAST_JOIN);
@@ -207,10 +206,10 @@ fn a_synchronous_id_joins_a_group() {
 /// Connections have no groups.
 #[test]
 fn a_connections_id_joins_nothing() {
-    let _watchdog = Watchdog::new("a_connections_id_joins_nothing", 60);
+    let lab = DeviceTest::without_credits();
     let channel = EventChannel::new().unwrap();
     let mut id = CmId::new(&channel, PortSpace::TCP, CLIENT).unwrap();
-    id.bind_addr(Lab::get().at(0)).unwrap();
+    id.bind_addr(lab.at(0)).unwrap();
     let error = id.join_multicast("239.1.2.6:0".parse().unwrap());
     assert_eq!(error.unwrap_err().call, "rdma_join_multicast");
     assert_none(&channel);

@@ -2,12 +2,12 @@
 
 use std::{net::SocketAddr, process::Command};
 
-use device::{Lab, Watchdog};
 use rdmsg::{
     cm::{CmId, ConnParam, Devices, EventChannel, PortSpace},
     status::{CmEventType, OsError, RejectReason},
     verbs::{CompletionQueue, ProtectionDomain, QpState},
 };
+use toolbox::DeviceTest;
 
 use crate::common::{
     CLIENT, EINVAL, PATIENCE, Queues, Server, assert_none, attr, connecting, expect, resolved,
@@ -25,9 +25,9 @@ fn assert_einval<T: std::fmt::Debug>(result: Result<T, OsError>, call: &str) {
 
 #[test]
 fn nobody_listening_is_a_rejection() {
-    let _watchdog = Watchdog::new("nobody_listening_is_a_rejection", 60);
+    let lab = DeviceTest::without_credits();
     let channel = EventChannel::new().unwrap();
-    let (_client, queues) = connecting(&channel, Lab::get().at(7812), CLIENT, b"");
+    let (_client, queues) = connecting(&channel, lab.at(7812), CLIENT, b"");
     let event = expect(&channel, CmEventType::REJECTED, CLIENT);
     assert_eq!(event.status(), 8);
     assert_eq!(event.reject_reason(), RejectReason::INVALID_SERVICE_ID);
@@ -61,7 +61,7 @@ fn ip(args: &str) {
 
 #[test]
 fn an_address_without_a_device_is_an_error() {
-    let _watchdog = Watchdog::new("an_address_without_a_device_is_an_error", 60);
+    let _test = DeviceTest::without_credits();
     let _plain = PlainInterface::new();
     let channel = EventChannel::new().unwrap();
     let mut id = CmId::new(&channel, PortSpace::TCP, CLIENT).unwrap();
@@ -85,7 +85,7 @@ fn an_address_without_a_device_is_an_error() {
 
 #[test]
 fn an_address_without_a_route_is_an_error() {
-    let _watchdog = Watchdog::new("an_address_without_a_route_is_an_error", 60);
+    let _test = DeviceTest::without_credits();
     let channel = EventChannel::new().unwrap();
     let mut id = CmId::new(&channel, PortSpace::TCP, CLIENT).unwrap();
     let addr = "198.51.100.1:1".parse().unwrap();
@@ -99,8 +99,7 @@ fn an_address_without_a_route_is_an_error() {
 
 #[test]
 fn addresses_that_cannot_be_bound_are_refused() {
-    let _watchdog = Watchdog::new("addresses_that_cannot_be_bound_are_refused", 60);
-    let lab = Lab::get();
+    let lab = DeviceTest::without_credits();
     let server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let mut id = CmId::new(&channel, PortSpace::TCP, CLIENT).unwrap();
@@ -116,8 +115,7 @@ fn addresses_that_cannot_be_bound_are_refused() {
 /// An id has one queue pair at a time, on its own device.
 #[test]
 fn queue_pairs_are_made_once_and_where_the_id_is() {
-    let _watchdog = Watchdog::new("queue_pairs_are_made_once_and_where_the_id_is", 60);
-    let lab = Lab::get();
+    let lab = DeviceTest::without_credits();
     let server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let mut id = CmId::new(&channel, PortSpace::TCP, CLIENT).unwrap();
@@ -153,8 +151,8 @@ fn queue_pairs_are_made_once_and_where_the_id_is() {
 /// Steps that need a device, on ids that have none: some of them librdmacm would follow a null pointer for.
 #[test]
 fn steps_without_a_device_are_refused() {
-    let _watchdog = Watchdog::new("steps_without_a_device_are_refused", 60);
-    let addr = Lab::get().at(7814);
+    let lab = DeviceTest::without_credits();
+    let addr = lab.at(7814);
     let some = ConnParam {
         responder_resources: 1,
         initiator_depth: 1,
@@ -193,8 +191,7 @@ fn steps_without_a_device_are_refused() {
 /// Steps in the wrong order are errors, and the id goes on.
 #[test]
 fn steps_out_of_order_are_refused() {
-    let _watchdog = Watchdog::new("steps_out_of_order_are_refused", 60);
-    let lab = Lab::get();
+    let lab = DeviceTest::without_credits();
     let server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let mut id = resolved(&channel, server.addr, CLIENT);

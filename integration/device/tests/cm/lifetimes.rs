@@ -2,8 +2,8 @@
 
 use std::{any::Any, thread};
 
-use device::{Lab, Watchdog};
 use rdmsg::{cm::EventChannel, status::CmEventType};
+use toolbox::{DeviceTest, Lab};
 
 use crate::common::{
     CLIENT, Queues, SERVER, Server, Side, assert_none, connected, connecting, good, what_exists,
@@ -44,8 +44,7 @@ fn everything() -> [Box<dyn Any + Send>; COUNT] {
 /// All orders are too many; these bring every handle to every place, and each pair into both orders.
 #[test]
 fn handles_go_in_any_order() {
-    let _watchdog = Watchdog::new("handles dropped in any order", 300);
-    let lab = Lab::get();
+    let lab = DeviceTest::without_credits();
     let before = what_exists(&lab);
     for step in [1, 5, 12] {
         for start in 0..COUNT {
@@ -66,8 +65,7 @@ fn handles_go_in_any_order() {
 /// Each handle on a thread of its own.
 #[test]
 fn handles_go_on_any_thread() {
-    let _watchdog = Watchdog::new("handles dropped by threads", 120);
-    let lab = Lab::get();
+    let lab = DeviceTest::without_credits();
     let before = what_exists(&lab);
     for _ in 0..10 {
         thread::scope(|scope| {
@@ -82,8 +80,7 @@ fn handles_go_on_any_thread() {
 /// A queue pair keeps its connection when the ids' handles, the channels' and the listener's are gone.
 #[test]
 fn a_queue_pair_outlives_its_handles() {
-    let _watchdog = Watchdog::new("a_queue_pair_outlives_its_handles", 60);
-    let lab = Lab::get();
+    let lab = DeviceTest::without_credits();
     let before = what_exists(&lab);
     {
         let (client, accepted, server) = connected(lab.addr);
@@ -107,8 +104,7 @@ fn a_queue_pair_outlives_its_handles() {
 /// An id's events go with it: a channel never speaks of an id that is gone.
 #[test]
 fn unread_events_go_with_their_id() {
-    let _watchdog = Watchdog::new("unread_events_go_with_their_id", 60);
-    let lab = Lab::get();
+    let lab = DeviceTest::without_credits();
     let (client, accepted, server) = connected(lab.addr);
     let mut peer = client.id;
     peer.disconnect().unwrap();

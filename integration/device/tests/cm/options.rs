@@ -2,11 +2,11 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use device::{Lab, Watchdog};
 use rdmsg::{
     cm::{CmId, ConnParam, EventChannel, PortSpace},
     status::CmEventType,
 };
+use toolbox::DeviceTest;
 
 use crate::common::{CLIENT, EINVAL, PATIENCE, Queues, Server, connecting, good, resolved};
 
@@ -21,8 +21,8 @@ fn id(channel: &EventChannel) -> CmId {
 /// The type of service is the traffic class of the packets.
 #[test]
 fn the_type_of_service_reaches_the_queue_pair() {
-    let _watchdog = Watchdog::new("the_type_of_service_reaches_the_queue_pair", 60);
-    let server = Server::new(Lab::get().addr);
+    let lab = DeviceTest::without_credits();
+    let server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let mut client = id(&channel);
     client.set_tos(0x68).unwrap();
@@ -43,8 +43,8 @@ fn the_type_of_service_reaches_the_queue_pair() {
 
 #[test]
 fn the_acknowledgement_timeout_reaches_the_queue_pair() {
-    let _watchdog = Watchdog::new("the_acknowledgement_timeout", 60);
-    let server = Server::new(Lab::get().addr);
+    let lab = DeviceTest::without_credits();
+    let server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let mut client = resolved(&channel, server.addr, CLIENT);
     client.set_ack_timeout(11).unwrap();
@@ -59,8 +59,7 @@ fn the_acknowledgement_timeout_reaches_the_queue_pair() {
 
 #[test]
 fn options_that_make_no_sense_are_refused() {
-    let _watchdog = Watchdog::new("options_that_make_no_sense_are_refused", 60);
-    let lab = Lab::get();
+    let lab = DeviceTest::without_credits();
     let channel = EventChannel::new().unwrap();
     let mut client = id(&channel);
     client.set_ack_timeout(0).unwrap();
@@ -83,11 +82,11 @@ fn options_that_make_no_sense_are_refused() {
 /// An address is bound twice only if both agree, and heard on once.
 #[test]
 fn an_address_is_reused_where_both_agree() {
-    let _watchdog = Watchdog::new("an_address_is_reused_where_both_agree", 60);
+    let lab = DeviceTest::without_credits();
     let channel = EventChannel::new().unwrap();
     let mut first = id(&channel);
     first.set_reuseaddr(true).unwrap();
-    first.bind_addr(Lab::get().at(0)).unwrap();
+    first.bind_addr(lab.at(0)).unwrap();
     let addr = first.local_addr().unwrap();
     let mut second = id(&channel);
     let error = second.bind_addr(addr).unwrap_err();
@@ -107,8 +106,7 @@ fn an_address_is_reused_where_both_agree() {
 /// A listener on any IPv6 address hears IPv4, too, unless it is told not to.
 #[test]
 fn a_listener_keeps_to_its_family_when_told_to() {
-    let _watchdog = Watchdog::new("a_listener_keeps_to_its_family_when_told_to", 60);
-    let lab = Lab::get();
+    let lab = DeviceTest::without_credits();
     let any6 = |port| SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
     let any4 = |port| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
     let channel = EventChannel::new().unwrap();

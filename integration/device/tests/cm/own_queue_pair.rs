@@ -1,11 +1,11 @@
 //! Queue pairs that the program made itself, and enhanced connection establishment.
 
-use device::{Lab, Watchdog};
 use rdmsg::{
     cm::{CmId, ConnParam, Ece, EventChannel},
     status::CmEventType,
     verbs::{QpState, QueuePair},
 };
+use toolbox::{DeviceTest, Lab};
 
 use crate::common::{CLIENT, EINVAL, Queues, SERVER, Server, assert_none, good, resolved};
 
@@ -92,21 +92,21 @@ fn whole_life(offer: Option<Ece>, answer: Option<Ece>) {
 
 #[test]
 fn a_program_moves_its_own_queue_pairs() {
-    let _watchdog = Watchdog::new("a_program_moves_its_own_queue_pairs", 60);
+    let _test = DeviceTest::without_credits();
     whole_life(None, None);
 }
 
 #[test]
 fn vendor_options_travel_with_the_connection() {
-    let _watchdog = Watchdog::new("vendor_options_travel_with_the_connection", 60);
+    let _test = DeviceTest::without_credits();
     whole_life(Some(OFFER), Some(ANSWER));
 }
 
 /// An id with a queue pair establishes and negotiates by itself, and no vendor has no options.
 #[test]
 fn an_own_queue_pair_is_not_the_ids() {
-    let _watchdog = Watchdog::new("an_own_queue_pair_is_not_the_ids", 60);
-    let server = Server::new(Lab::get().addr);
+    let lab = DeviceTest::without_credits();
+    let server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let mut client = resolved(&channel, server.addr, CLIENT);
     let error = client.set_local_ece(NOTHING).unwrap_err();
@@ -123,8 +123,8 @@ fn an_own_queue_pair_is_not_the_ids() {
 /// The lab's device has no options of its own: a queue pair of the id accepts the vendor, and none of what the peer offers.
 #[test]
 fn vendor_options_that_the_device_lacks_are_not_granted() {
-    let _watchdog = Watchdog::new("vendor_options_that_the_device_lacks_are_not_granted", 60);
-    let server = Server::new(Lab::get().addr);
+    let lab = DeviceTest::without_credits();
+    let server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let mut client = resolved(&channel, server.addr, CLIENT);
     let connecting = queues(&client);

@@ -1,10 +1,10 @@
 //! Private data of requests, acceptances and rejections.
 
-use device::{Lab, Watchdog};
 use rdmsg::{
     cm::{EventChannel, PrivateData},
     status::{CmEventType, RejectReason},
 };
+use toolbox::{DeviceTest, Lab};
 
 use crate::common::{CLIENT, Queues, Server, connecting, expect, good, param, resolved};
 
@@ -39,13 +39,13 @@ fn both_ways(request: &[u8], answer: &[u8]) {
 
 #[test]
 fn private_data_arrives_padded() {
-    let _watchdog = Watchdog::new("private_data_arrives_padded", 60);
+    let _test = DeviceTest::without_credits();
     both_ways(b"a request", b"an answer");
 }
 
 #[test]
 fn as_much_private_data_arrives_as_fits() {
-    let _watchdog = Watchdog::new("as_much_private_data_arrives_as_fits", 60);
+    let _test = DeviceTest::without_credits();
     both_ways(
         &[0xa5; PrivateData::CONNECT_MAX],
         &[0x5a; PrivateData::ACCEPT_MAX],
@@ -54,14 +54,14 @@ fn as_much_private_data_arrives_as_fits() {
 
 #[test]
 fn no_private_data_arrives_as_zeros() {
-    let _watchdog = Watchdog::new("no_private_data_arrives_as_zeros", 60);
+    let _test = DeviceTest::without_credits();
     both_ways(b"", b"");
 }
 
 #[test]
 fn a_rejection_says_why() {
-    let _watchdog = Watchdog::new("a_rejection_says_why", 60);
-    let server = Server::new(Lab::get().addr);
+    let lab = DeviceTest::without_credits();
+    let server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     for reason in [&b"not today"[..], &[7; PrivateData::REJECT_MAX], b""] {
         let (_client, _queues) = connecting(&channel, server.addr, CLIENT, b"");
@@ -76,8 +76,8 @@ fn a_rejection_says_why() {
 /// What does not fit is refused before anything is sent, and leaves the id as it was.
 #[test]
 fn too_much_private_data_is_refused() {
-    let _watchdog = Watchdog::new("too_much_private_data_is_refused", 60);
-    let server = Server::new(Lab::get().addr);
+    let lab = DeviceTest::without_credits();
+    let server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let mut client = resolved(&channel, server.addr, CLIENT);
     let _queues = Queues::of(&mut client);

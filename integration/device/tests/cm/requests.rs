@@ -1,10 +1,10 @@
 //! Requests that are never read, never taken, never answered.
 
-use device::{Lab, Watchdog};
 use rdmsg::{
     cm::{ConnParam, EventChannel},
     status::{CmEventType, RejectReason},
 };
+use toolbox::DeviceTest;
 
 use crate::common::{
     CLIENT, Queues, SERVER, Server, assert_none, connecting, expect, good, what_exists,
@@ -20,8 +20,7 @@ fn assert_rejected(channel: &EventChannel, context: u64) {
 /// Requests that wait on the channel are gone with their listener.
 #[test]
 fn unread_requests_go_with_their_listener() {
-    let _watchdog = Watchdog::new("unread_requests_go_with_their_listener", 120);
-    let lab = Lab::get();
+    let lab = DeviceTest::without_credits();
     let before = what_exists(&lab);
     let mut unread = 0;
     for _ in 0..5 {
@@ -49,8 +48,8 @@ fn unread_requests_go_with_their_listener() {
 /// A request that was taken does not need its listener any more.
 #[test]
 fn a_taken_request_outlives_its_listener() {
-    let _watchdog = Watchdog::new("a_taken_request_outlives_its_listener", 60);
-    let server = Server::new(Lab::get().addr);
+    let lab = DeviceTest::without_credits();
+    let server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let (_first, queues) = connecting(&channel, server.addr, 1, b"");
     let mut accepted = server.request().take_request().unwrap();
@@ -75,8 +74,8 @@ fn a_taken_request_outlives_its_listener() {
 
 #[test]
 fn a_request_dropped_with_its_event_is_rejected() {
-    let _watchdog = Watchdog::new("a_request_dropped_with_its_event_is_rejected", 60);
-    let server = Server::new(Lab::get().addr);
+    let lab = DeviceTest::without_credits();
+    let server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let _client = connecting(&channel, server.addr, CLIENT, b"");
     drop(server.request());
@@ -90,8 +89,8 @@ fn a_request_dropped_with_its_event_is_rejected() {
 /// With a queue pair, and after its channel's and listener's handles are gone.
 #[test]
 fn an_unanswered_request_with_a_queue_pair_is_rejected_once_both_are_gone() {
-    let _watchdog = Watchdog::new("an_unanswered_request_with_a_queue_pair", 60);
-    let server = Server::new(Lab::get().addr);
+    let lab = DeviceTest::without_credits();
+    let server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let _client = connecting(&channel, server.addr, CLIENT, b"");
     let mut request = server.request().take_request().unwrap();

@@ -2,11 +2,11 @@
 
 use std::thread;
 
-use device::{Lab, Watchdog};
 use rdmsg::{
     cm::{AddrInfo, AddrInfoHints, CmId, ConnParam, EventChannel, PortSpace, PrivateData},
     status::{CmEventType, RejectReason},
 };
+use toolbox::DeviceTest;
 
 use crate::common::{PATIENCE, Queues, param};
 
@@ -82,22 +82,22 @@ fn whole_life(host: &str) {
 
 #[test]
 fn a_synchronous_connection_lives_and_ends() {
-    let _watchdog = Watchdog::new("a_synchronous_connection_lives_and_ends", 120);
-    whole_life(&Lab::get().addr.to_string());
+    let lab = DeviceTest::without_credits();
+    whole_life(&lab.addr.to_string());
 }
 
 #[test]
 fn a_synchronous_connection_over_ipv6_lives_and_ends() {
-    let _watchdog = Watchdog::new("a_synchronous_connection_over_ipv6", 120);
-    whole_life(&Lab::get().addr6.to_string());
+    let lab = DeviceTest::without_credits();
+    whole_life(&lab.addr6.to_string());
 }
 
 /// Step by step, without looking anything up.
 #[test]
 fn synchronous_steps_leave_their_events() {
-    let _watchdog = Watchdog::new("synchronous_steps_leave_their_events", 60);
+    let lab = DeviceTest::without_credits();
     let mut listener = CmId::new_sync(PortSpace::TCP).unwrap();
-    listener.bind_addr(Lab::get().at(0)).unwrap();
+    listener.bind_addr(lab.at(0)).unwrap();
     listener.listen(1).unwrap();
     let addr = listener.local_addr().unwrap();
     let mut client = CmId::new_sync(PortSpace::TCP).unwrap();
@@ -120,11 +120,9 @@ fn synchronous_steps_leave_their_events() {
 
 #[test]
 fn synchronous_failures_say_why() {
-    let _watchdog = Watchdog::new("synchronous_failures_say_why", 60);
+    let lab = DeviceTest::without_credits();
     let mut client = CmId::new_sync(PortSpace::TCP).unwrap();
-    client
-        .resolve_addr(None, Lab::get().at(7815), PATIENCE)
-        .unwrap();
+    client.resolve_addr(None, lab.at(7815), PATIENCE).unwrap();
     client.resolve_route(PATIENCE).unwrap();
     let _queues = Queues::of(&mut client);
     let error = client.connect(&ConnParam::default()).unwrap_err();
@@ -136,8 +134,8 @@ fn synchronous_failures_say_why() {
 /// A synchronous id that moves to a channel is an ordinary one from there on.
 #[test]
 fn a_synchronous_id_moves_to_a_channel() {
-    let _watchdog = Watchdog::new("a_synchronous_id_moves_to_a_channel", 60);
-    let mut listener = listen(&Lab::get().addr.to_string());
+    let lab = DeviceTest::without_credits();
+    let mut listener = listen(&lab.addr.to_string());
     let mut client = find(&listener);
     let channel = EventChannel::new().unwrap();
     client.migrate(&channel).unwrap();
@@ -156,7 +154,7 @@ fn a_synchronous_id_moves_to_a_channel() {
 
 #[test]
 fn what_cannot_be_looked_up_is_an_error() {
-    let _watchdog = Watchdog::new("what_cannot_be_looked_up_is_an_error", 60);
+    let _test = DeviceTest::without_credits();
     let mut hints = AddrInfoHints::default();
     hints.numeric_host = true;
     for (node, service) in [(Some("a.name"), "1"), (Some("\0"), "1"), (None, "\0")] {

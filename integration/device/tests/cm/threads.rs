@@ -10,12 +10,12 @@ use std::{
     time::Duration,
 };
 
-use device::{Lab, Watchdog};
 use rdmsg::{
     cm::{CmId, ConnParam, Devices, EventChannel, PortSpace},
     status::CmEventType,
     verbs::{CompletionQueue, ProtectionDomain},
 };
+use toolbox::DeviceTest;
 
 use crate::common::{PATIENCE, Queues, Server, attr, what_exists};
 
@@ -110,8 +110,7 @@ fn serve(server: &Server, done: &AtomicBool) -> u64 {
 
 #[test]
 fn ids_are_used_while_their_channel_is_read() {
-    let _watchdog = Watchdog::new("ids_are_used_while_their_channel_is_read", 240);
-    let lab = Lab::get();
+    let lab = DeviceTest::without_credits();
     let before = what_exists(&lab);
     {
         let server = Server::new(lab.addr);
@@ -154,8 +153,8 @@ fn ids_are_used_while_their_channel_is_read() {
 /// Two ids move to and fro between two channels that others read.
 #[test]
 fn ids_migrate_while_their_channels_are_read() {
-    let _watchdog = Watchdog::new("ids_migrate_while_their_channels_are_read", 120);
-    let server = Server::new(Lab::get().addr);
+    let lab = DeviceTest::without_credits();
+    let server = Server::new(lab.addr);
     let channels = [(); 2].map(|()| EventChannel::new().unwrap());
     let done = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -2,11 +2,11 @@
 
 use std::{net::SocketAddr, thread, time::Duration};
 
-use device::{Lab, Watchdog};
 use rdmsg::{
     cm::{CmId, ConnParam, EventChannel, PortSpace},
     status::CmEventType,
 };
+use toolbox::{DeviceTest, Lab};
 
 use crate::common::{
     CLIENT, EINVAL, PATIENCE, Queues, SERVER, Server, assert_none, connecting, good, resolved,
@@ -36,8 +36,8 @@ fn routed(addr: SocketAddr) -> CmId {
 /// The peer answers only when the queue pair is gone, so one that waited for the answer would wait for ever.
 #[test]
 fn a_queue_pair_goes_while_its_id_waits() {
-    let _watchdog = Watchdog::new("a_queue_pair_goes_while_its_id_waits", 60);
-    let server = Server::new(Lab::get().addr);
+    let lab = DeviceTest::without_credits();
+    let server = Server::new(lab.addr);
     let mut client = routed(server.addr);
     let queues = Queues::of(&mut client);
     thread::scope(|scope| {
@@ -53,7 +53,7 @@ fn a_queue_pair_goes_while_its_id_waits() {
 
 #[test]
 fn a_listener_waits_as_long_as_it_is_told_to() {
-    let _watchdog = Watchdog::new("a_listener_waits_as_long_as_it_is_told_to", 60);
+    let _test = DeviceTest::without_credits();
     let (mut listener, addr) = listen();
     for timeout in [Duration::ZERO, Duration::from_millis(20)] {
         assert!(listener.get_request_timeout(timeout).unwrap().is_none());
@@ -71,10 +71,10 @@ fn a_listener_waits_as_long_as_it_is_told_to() {
 /// Nobody would come, or somebody else would be told.
 #[test]
 fn only_synchronous_listeners_wait_for_requests() {
-    let _watchdog = Watchdog::new("only_synchronous_listeners_wait_for_requests", 60);
-    let server = Server::new(Lab::get().addr);
+    let lab = DeviceTest::without_credits();
+    let server = Server::new(lab.addr);
     let mut bound = CmId::new_sync(PortSpace::TCP).unwrap();
-    bound.bind_addr(Lab::get().at(0)).unwrap();
+    bound.bind_addr(lab.at(0)).unwrap();
     let (mut moved, _) = listen();
     moved.migrate(&EventChannel::new().unwrap()).unwrap();
     for mut id in [server.listener, bound, moved] {
@@ -86,7 +86,7 @@ fn only_synchronous_listeners_wait_for_requests() {
 /// The end of a connection that is not there is no event to wait for.
 #[test]
 fn disconnecting_waits_only_for_a_connection() {
-    let _watchdog = Watchdog::new("disconnecting_waits_only_for_a_connection", 60);
+    let _test = DeviceTest::without_credits();
     let (mut listener, addr) = listen();
     let mut client = routed(addr);
     assert!(client.disconnect().is_err());
@@ -130,12 +130,12 @@ fn disconnecting_waits_only_for_a_connection() {
 /// A request that waits would be lost on the way, so the listener stays until it is read.
 #[test]
 fn a_listener_with_unread_requests_does_not_migrate() {
-    let _watchdog = Watchdog::new("a_listener_with_unread_requests_does_not_migrate", 60);
-    let mut server = Server::new(Lab::get().addr);
+    let lab = DeviceTest::without_credits();
+    let mut server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let first = connecting(&channel, server.addr, 1, b"");
     // When a later one has come, so has this.
-    let fence = Server::new(Lab::get().addr);
+    let fence = Server::new(lab.addr);
     let _later = connecting(&channel, fence.addr, 2, b"");
     let _request = fence.request();
 
@@ -160,14 +160,14 @@ fn a_listener_with_unread_requests_does_not_migrate() {
 /// What is made on the device of one id serves all others, whatever their channels.
 #[test]
 fn ids_of_different_channels_have_the_same_device() {
-    let _watchdog = Watchdog::new("ids_of_different_channels_have_the_same_device", 60);
-    let server = Server::new(Lab::get().addr);
+    let lab = DeviceTest::without_credits();
+    let server = Server::new(lab.addr);
     let ids = [1, 2].map(|context| {
         let channel = EventChannel::new().unwrap();
         resolved(&channel, server.addr, context).verbs().unwrap()
     });
     assert_eq!(ids[0].id(), ids[1].id());
     // The ids and channels are gone, the device is still open.
-    assert_eq!(ids[0].device_name(), Lab::get().device);
+    assert_eq!(ids[0].device_name(), lab.device);
     assert!(ids[1].query_device().is_ok());
 }

@@ -1,7 +1,7 @@
 //! Peers that go in the middle of something, without a word or without an answer.
 
-use device::PATIENCE;
 use rdmsg::CloseReason;
+use toolbox::PATIENCE;
 
 use crate::{
     scene::{ROLES, Scene, config, end},
@@ -11,7 +11,7 @@ use crate::{
 /// Goes as a process that is killed does: queue pair and id are destroyed by its kernel.
 #[test]
 fn a_peer_that_is_gone_after_some_frames_was_not_closing() {
-    let scene = Scene::new("a_peer_that_is_gone_after_some_frames_was_not_closing");
+    let scene = Scene::new();
     for role in ROLES {
         for frames in 0..=WINDOW.into() {
             let (mut peer, endpoint) = scene.connect(role);
@@ -33,7 +33,7 @@ fn a_peer_that_is_gone_after_some_frames_was_not_closing() {
 /// The library has messages out, and waits for credit, when the peer goes.
 #[test]
 fn a_peer_that_is_gone_while_it_is_sent_to_ends_the_waiting() {
-    let scene = Scene::new("a_peer_that_is_gone_while_it_is_sent_to_ends_the_waiting");
+    let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
         let sender = endpoint.clone();
@@ -58,7 +58,7 @@ fn a_peer_that_is_gone_while_it_is_sent_to_ends_the_waiting() {
 /// The library's own close is under way when the peer goes instead of acknowledging it.
 #[test]
 fn a_peer_that_is_gone_instead_of_closing_did_not_get_everything() {
-    let scene = Scene::new("a_peer_that_is_gone_instead_of_closing_did_not_get_everything");
+    let scene = Scene::new();
     for (role, closes) in ROLES
         .into_iter()
         .flat_map(|role| [(role, false), (role, true)])
@@ -87,7 +87,7 @@ fn a_peer_that_is_gone_instead_of_closing_did_not_get_everything() {
 /// It breaks the protocol and then does nothing at all, not even agree to being disconnected: the library does not wait for that.
 #[test]
 fn a_peer_that_does_not_let_go_is_let_go_of() {
-    let scene = Scene::new("a_peer_that_does_not_let_go_is_let_go_of");
+    let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
         peer.send(&[]);
@@ -107,10 +107,7 @@ fn a_peer_that_does_not_let_go_is_let_go_of() {
 fn a_peer_that_stops_in_the_middle_of_closing_is_given_up() {
     let mut config = config();
     config.close_timeout = std::time::Duration::from_millis(200);
-    let scene = Scene::with(
-        "a_peer_that_stops_in_the_middle_of_closing_is_given_up",
-        config,
-    );
+    let scene = Scene::with(config);
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
         peer.send(&Frame::control(CLOSE).bytes());

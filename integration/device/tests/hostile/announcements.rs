@@ -11,8 +11,8 @@ use std::{
     time::Duration,
 };
 
-use device::{Lab, PATIENCE, Watchdog, pattern};
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener};
+use toolbox::{DeviceTest, PATIENCE, pattern};
 
 use crate::{
     bystander::Bystander,
@@ -73,10 +73,7 @@ fn wait_announced(scene: &Scene, endpoint: &Endpoint, len: u64) {
 
 #[test]
 fn an_announcement_of_a_gibibyte_pins_next_to_nothing() {
-    let scene = Scene::with(
-        "an_announcement_of_a_gibibyte_pins_next_to_nothing",
-        patient(),
-    );
+    let scene = Scene::with(patient());
     for role in [Role::Client, Role::Server] {
         let (mut peer, endpoint) = scene.connect(role);
         let (before, resident) = (pinned(), status("VmRSS:"));
@@ -98,7 +95,7 @@ fn an_announcement_of_a_gibibyte_pins_next_to_nothing() {
 #[test]
 fn peers_that_announce_and_vanish_leave_nothing() {
     const LEN: u64 = 128 * MIB;
-    let scene = Scene::with("peers_that_announce_and_vanish_leave_nothing", patient());
+    let scene = Scene::with(patient());
     let threads = || fs::read_dir("/proc/self/task").unwrap().count();
     let before = (pinned(), threads());
     let mut endpoints = Vec::new();
@@ -123,16 +120,13 @@ fn peers_that_announce_and_vanish_leave_nothing() {
 
 #[test]
 fn a_read_that_stalls_ends_its_connection_and_frees_the_budget() {
-    let _watchdog = Watchdog::new(
-        "a_read_that_stalls_ends_its_connection_and_frees_the_budget",
-        120,
-    );
+    let lab = DeviceTest::without_credits();
     let mut limits = rdmsg::EngineLimits::default();
     limits.held = 4 * MIB;
     let engine = Engine::with_limits(limits).unwrap();
     let mut config = patient();
     config.read_timeout = Duration::from_millis(500);
-    let address = Lab::get().at(0);
+    let address = lab.at(0);
     let listener = Listener::bind_with(address, &config, &engine).unwrap();
     let address = listener.local_addr();
     let hello = Hello::GOOD.bytes();
@@ -188,7 +182,7 @@ fn as_nobody(test: &str, kib: u32) -> Command {
 
 #[test]
 fn announcements_do_not_use_up_the_lock_limit_of_others() {
-    let _watchdog = Watchdog::new("announcements_do_not_use_up_the_lock_limit_of_others", 240);
+    let _test = DeviceTest::without_credits();
     let status = as_nobody("among_announcers_with_a_small_lock_limit", 8192)
         .status()
         .unwrap();
@@ -198,9 +192,9 @@ fn announcements_do_not_use_up_the_lock_limit_of_others() {
 #[test]
 #[ignore = "started by another test, with a limit"]
 fn among_announcers_with_a_small_lock_limit() {
-    let _watchdog = Watchdog::new("among_announcers_with_a_small_lock_limit", 200);
+    let lab = DeviceTest::without_credits();
     let engine = Engine::new().unwrap();
-    let address = Lab::get().at(0);
+    let address = lab.at(0);
     let bystander = Bystander::new(&engine, address);
     let listener = Listener::bind_with(address, &patient(), &engine).unwrap();
     let address = listener.local_addr();
@@ -240,10 +234,7 @@ fn among_announcers_with_a_small_lock_limit() {
 
 #[test]
 fn a_client_learns_that_the_server_had_no_memory_for_its_message() {
-    let _watchdog = Watchdog::new(
-        "a_client_learns_that_the_server_had_no_memory_for_its_message",
-        120,
-    );
+    let _test = DeviceTest::without_credits();
     let mut server = as_nobody("a_server_that_may_lock_nothing_more", 8192)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -279,13 +270,13 @@ fn a_client_learns_that_the_server_had_no_memory_for_its_message() {
 fn a_server_that_may_lock_nothing_more() {
     use nix::sys::resource::{Resource, setrlimit};
 
-    let _watchdog = Watchdog::new("a_server_that_may_lock_nothing_more", 100);
+    let lab = DeviceTest::without_credits();
     let mut config = Config::default();
     config.read_timeout = Duration::from_secs(1);
     config.receive_window = 8;
     config.send_depth = 8;
     let engine = Engine::new().unwrap();
-    let listener = Listener::bind_with(Lab::get().at(0), &config, &engine).unwrap();
+    let listener = Listener::bind_with(lab.at(0), &config, &engine).unwrap();
     let say = |what: std::fmt::Arguments<'_>| {
         let mut stdout = std::io::stdout().lock();
         writeln!(stdout, "\n{what}").unwrap();

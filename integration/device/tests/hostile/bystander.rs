@@ -6,8 +6,8 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use device::PATIENCE;
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Polling};
+use toolbox::PATIENCE;
 
 /// A healthy connection whose messages go round all the time, each of which is checked.
 pub(crate) struct Bystander {

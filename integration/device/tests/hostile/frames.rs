@@ -1,11 +1,11 @@
 //! Frames that the protocol forbids, each on a fresh connection that was well until then.
 
-use device::PATIENCE;
 use rdmsg::{
     CloseReason, Completion, RemoteAccess,
     status::WcStatus,
     verbs::{RemoteAddr, SendWr},
 };
+use toolbox::PATIENCE;
 
 use crate::{
     scene::{ROLES, Scene, end, violated_field},
@@ -32,8 +32,8 @@ fn case(what: &'static str, field: &'static str, bytes: Vec<u8>) -> Case {
     }
 }
 
-fn play(name: &'static str, cases: impl Fn() -> Vec<Case>) {
-    let scene = Scene::new(name);
+fn play(cases: impl Fn() -> Vec<Case>) {
+    let scene = Scene::new();
     for role in ROLES {
         for Case {
             what,
@@ -64,7 +64,7 @@ fn play(name: &'static str, cases: impl Fn() -> Vec<Case>) {
 
 #[test]
 fn a_malformed_header_is_named_by_its_field() {
-    play("a_malformed_header_is_named_by_its_field", || {
+    play(|| {
         let good = Frame::data(b"x");
         let mut cases = vec![
             case("nothing at all", "frame length", Vec::new()),
@@ -167,29 +167,26 @@ fn a_malformed_header_is_named_by_its_field() {
 #[test]
 fn a_frame_that_is_longer_than_the_hello_allows_is_named_by_its_length() {
     let longest = vec![7; EAGER_SIZE as usize + 8];
-    play(
-        "a_frame_that_is_longer_than_the_hello_allows_is_named_by_its_length",
-        || {
-            let frame = |len: u32| Frame::data(&longest[..len as usize]).bytes();
-            // The longest that fits the buffer, which is rounded up, and the first that does not keep to the hello.
-            let mut cases = vec![
-                case("longer by one", "len", frame(EAGER_SIZE + 1)),
-                case("as long as the buffer", "len", frame(EAGER_SIZE + 8)),
-            ];
-            cases.push(Case {
-                what: "longer by one behind one that is allowed",
-                frames: vec![frame(EAGER_SIZE), frame(EAGER_SIZE + 1)],
-                field: "len",
-                messages: 1,
-            });
-            cases
-        },
-    );
+    play(|| {
+        let frame = |len: u32| Frame::data(&longest[..len as usize]).bytes();
+        // The longest that fits the buffer, which is rounded up, and the first that does not keep to the hello.
+        let mut cases = vec![
+            case("longer by one", "len", frame(EAGER_SIZE + 1)),
+            case("as long as the buffer", "len", frame(EAGER_SIZE + 8)),
+        ];
+        cases.push(Case {
+            what: "longer by one behind one that is allowed",
+            frames: vec![frame(EAGER_SIZE), frame(EAGER_SIZE + 1)],
+            field: "len",
+            messages: 1,
+        });
+        cases
+    });
 }
 
 #[test]
 fn a_frame_that_is_longer_than_the_buffer_is_stopped_by_the_device() {
-    let scene = Scene::new("a_frame_that_is_longer_than_the_buffer_is_stopped_by_the_device");
+    let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
         peer.send(&Frame::data(&[7; EAGER_SIZE as usize + 9]).bytes());
@@ -216,7 +213,7 @@ fn a_frame_that_is_longer_than_the_buffer_is_stopped_by_the_device() {
 #[test]
 fn a_forged_grant_is_named() {
     let window = u32::from(WINDOW);
-    play("a_forged_grant_is_named", || {
+    play(|| {
         let mut cases = Vec::new();
         for kind in [DATA, GRANT, PING, CLOSE, ABORT, CLOSE_ACK] {
             for grant in [0, window - 1, window + 1, 1 << 31, u32::MAX] {
@@ -246,7 +243,7 @@ fn a_forged_grant_is_named() {
 
 #[test]
 fn a_grant_that_goes_back_is_named_after_one_that_was_earned() {
-    let scene = Scene::new("a_grant_that_goes_back_is_named_after_one_that_was_earned");
+    let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
         endpoint.send(b"one").unwrap();
@@ -270,25 +267,22 @@ fn a_grant_that_goes_back_is_named_after_one_that_was_earned() {
 
 #[test]
 fn data_without_credit_is_named_and_what_had_credit_is_delivered() {
-    play(
-        "data_without_credit_is_named_and_what_had_credit_is_delivered",
-        || {
-            // It finds a receive: those for control frames are all free.
-            let excess = usize::from(WINDOW) + 1;
-            assert!(excess <= usize::from(WINDOW) + CONTROL_RECEIVES);
-            vec![Case {
-                what: "one more than the window",
-                frames: vec![Frame::data(b"message").bytes(); excess],
-                field: "kind",
-                messages: WINDOW.into(),
-            }]
-        },
-    );
+    play(|| {
+        // It finds a receive: those for control frames are all free.
+        let excess = usize::from(WINDOW) + 1;
+        assert!(excess <= usize::from(WINDOW) + CONTROL_RECEIVES);
+        vec![Case {
+            what: "one more than the window",
+            frames: vec![Frame::data(b"message").bytes(); excess],
+            field: "kind",
+            messages: WINDOW.into(),
+        }]
+    });
 }
 
 #[test]
 fn an_answer_to_nothing_is_named() {
-    play("an_answer_to_nothing_is_named", || {
+    play(|| {
         vec![
             case("a pong", "kind", Frame::control(PONG).bytes()),
             case(
@@ -308,7 +302,7 @@ fn an_answer_to_nothing_is_named() {
 
 #[test]
 fn messages_behind_a_bad_frame_are_not_delivered() {
-    let scene = Scene::new("messages_behind_a_bad_frame_are_not_delivered");
+    let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
         peer.send(&Frame::data(b"before").bytes());
@@ -331,7 +325,7 @@ fn messages_behind_a_bad_frame_are_not_delivered() {
 /// The first cause stays. The connection is taken down at once all the same: the bound on closing is longer than this test may take.
 #[test]
 fn what_may_not_follow_a_close_takes_the_connection_down() {
-    let scene = Scene::new("what_may_not_follow_a_close_takes_the_connection_down");
+    let scene = Scene::new();
     let forbidden = [
         Frame::control(CLOSE).bytes(),
         Frame::control(CLOSE_ACK).bytes(),
@@ -367,7 +361,7 @@ fn what_may_not_follow_a_close_takes_the_connection_down() {
 
 #[test]
 fn nothing_counts_behind_an_abort() {
-    let scene = Scene::new("nothing_counts_behind_an_abort");
+    let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
         peer.send(
@@ -399,7 +393,7 @@ fn nothing_counts_behind_an_abort() {
 /// Immediate data means nothing with a message. A WRITE that has some is told of, and takes a place of the window as a message does.
 #[test]
 fn other_work_requests_than_a_send_need_credit_as_well() {
-    let scene = Scene::new("other_work_requests_than_a_send_need_credit_as_well");
+    let scene = Scene::new();
     let nowhere = RemoteAddr { addr: 0, rkey: 0 };
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
@@ -440,7 +434,7 @@ fn other_work_requests_than_a_send_need_credit_as_well() {
 /// An application that only receives would have its window filled with what it did not ask for.
 #[test]
 fn immediates_for_which_there_is_no_memory_do_not_fill_the_window() {
-    let scene = Scene::new("immediates_for_which_there_is_no_memory_do_not_fill_the_window");
+    let scene = Scene::new();
     let nowhere = RemoteAddr { addr: 0, rkey: 0 };
     for role in ROLES {
         for access in [None, Some(RemoteAccess::READ)] {
@@ -459,7 +453,7 @@ fn immediates_for_which_there_is_no_memory_do_not_fill_the_window() {
 /// The library registers its buffers without rights for the peer: whoever reaches for them ends its own connection.
 #[test]
 fn nothing_of_the_library_can_be_read_or_written() {
-    let scene = Scene::new("nothing_of_the_library_can_be_read_or_written");
+    let scene = Scene::new();
     for role in ROLES {
         for writes in [false, true] {
             let (mut peer, endpoint) = scene.connect(role);

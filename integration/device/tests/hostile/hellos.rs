@@ -2,8 +2,8 @@
 
 use std::thread;
 
-use device::PATIENCE;
 use rdmsg::{CloseReason, Error, status::CmEventType};
+use toolbox::PATIENCE;
 
 use crate::{
     peer::{Depth, Peer},
@@ -98,7 +98,7 @@ fn faulty() -> Vec<(Vec<u8>, Fault)> {
 
 #[test]
 fn a_client_with_a_bad_hello_is_rejected_with_the_reason() {
-    let scene = Scene::new("a_client_with_a_bad_hello_is_rejected_with_the_reason");
+    let scene = Scene::new();
     for (hello, fault) in faulty() {
         let peer = Peer::request(scene.stage.listener.local_addr(), &hello);
         let event = peer.event(CmEventType::REJECTED);
@@ -122,7 +122,7 @@ fn a_client_with_a_bad_hello_is_rejected_with_the_reason() {
 
 #[test]
 fn a_server_with_a_bad_hello_is_left_with_the_reason() {
-    let scene = Scene::new("a_server_with_a_bad_hello_is_left_with_the_reason");
+    let scene = Scene::new();
     for (hello, fault) in faulty() {
         let server = scene.server();
         let (connector, addr) = (scene.connector(), server.addr);
@@ -153,7 +153,7 @@ fn a_server_with_a_bad_hello_is_left_with_the_reason() {
 /// ever.
 #[test]
 fn a_peer_without_reads_does_not_mute_the_library() {
-    let scene = Scene::new("a_peer_without_reads_does_not_mute_the_library");
+    let scene = Scene::new();
     for (depth, code, field) in [
         (
             Depth {
@@ -206,7 +206,7 @@ fn a_peer_without_reads_does_not_mute_the_library() {
 
 #[test]
 fn a_rejection_of_any_bytes_is_a_rejection() {
-    let scene = Scene::new("a_rejection_of_any_bytes_is_a_rejection");
+    let scene = Scene::new();
     let unknown_code = [&b"rdmR\x01\x18\x00\x63"[..], &[0; 16]].concat();
     let cut_off = b"rdmR\x01\x08\x00\x01".to_vec();
     let too_long = [&b"rdmR\x01\xff\x00\x00"[..], &[0; 16]].concat();
@@ -235,7 +235,7 @@ fn a_rejection_of_any_bytes_is_a_rejection() {
 /// A peer may promise what it likes: it costs the library nothing until it is used.
 #[test]
 fn promises_without_bounds_are_bounded_here() {
-    let scene = Scene::new("promises_without_bounds_are_bounded_here");
+    let scene = Scene::new();
     let hello = Hello {
         features: u16::MAX,
         window: u16::MAX,
@@ -289,7 +289,7 @@ fn promises_without_bounds_are_bounded_here() {
 /// A request that is withdrawn at once, again and again, takes no place for good.
 #[test]
 fn requests_that_are_withdrawn_leave_nothing() {
-    let scene = Scene::new("requests_that_are_withdrawn_leave_nothing");
+    let scene = Scene::new();
     for _ in 0..20 {
         let peer = Peer::request(scene.stage.listener.local_addr(), &Hello::GOOD.bytes());
         drop(peer);

@@ -3,7 +3,7 @@
 
 use rdmsg::{Completion, Endpoint, verbs::RemoteAddr};
 
-use device::PATIENCE;
+use toolbox::PATIENCE;
 
 use crate::{
     peer::Peer,
@@ -46,11 +46,8 @@ fn taken(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
 
 /// A peer that reads where it may not, after `prepare` with the library's side, reads nothing, and
 /// ends its own connection alone.
-fn refused<T>(
-    what: &'static str,
-    prepare: impl Fn(&mut Peer, &Endpoint, Role) -> (Descriptor, u64, T),
-) {
-    let scene = Scene::new(what);
+fn refused<T>(prepare: impl Fn(&mut Peer, &Endpoint, Role) -> (Descriptor, u64, T)) {
+    let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
         let (offer, at, kept) = prepare(&mut peer, &endpoint, role);
@@ -65,70 +62,55 @@ fn refused<T>(
 
 #[test]
 fn the_key_of_a_message_that_was_taken_reads_nothing() {
-    refused(
-        "the_key_of_a_message_that_was_taken_reads_nothing",
-        |peer, endpoint, _| (taken(peer, endpoint), 0, ()),
-    );
+    refused(|peer, endpoint, _| (taken(peer, endpoint), 0, ()));
 }
 
 #[test]
 fn a_buffer_that_the_application_fills_cannot_be_read_with_the_key_of_an_earlier_message() {
-    refused(
-        "a_buffer_that_the_application_fills_cannot_be_read_with_the_key_of_an_earlier_message",
-        |peer, endpoint, _| {
-            let offer = taken(peer, endpoint);
-            let mut buffer = endpoint.buffer(5000).unwrap();
-            assert_eq!(buffer.as_ptr().addr() as u64, offer.addr, "the same memory");
-            buffer.fill(SECRET);
-            (offer, 0, buffer)
-        },
-    );
+    refused(|peer, endpoint, _| {
+        let offer = taken(peer, endpoint);
+        let mut buffer = endpoint.buffer(5000).unwrap();
+        assert_eq!(buffer.as_ptr().addr() as u64, offer.addr, "the same memory");
+        buffer.fill(SECRET);
+        (offer, 0, buffer)
+    });
 }
 
 #[test]
 fn a_buffer_that_was_dropped_unsent_cannot_be_read_with_the_key_of_an_earlier_message() {
-    refused(
-        "a_buffer_that_was_dropped_unsent_cannot_be_read_with_the_key_of_an_earlier_message",
-        |peer, endpoint, _| {
-            let offer = taken(peer, endpoint);
-            endpoint.buffer(5000).unwrap().fill(SECRET);
-            (offer, 0, ())
-        },
-    );
+    refused(|peer, endpoint, _| {
+        let offer = taken(peer, endpoint);
+        endpoint.buffer(5000).unwrap().fill(SECRET);
+        (offer, 0, ())
+    });
 }
 
 #[test]
 fn a_later_message_in_the_same_memory_cannot_be_read_with_the_key_of_an_earlier_one() {
-    refused(
-        "a_later_message_in_the_same_memory_cannot_be_read_with_the_key_of_an_earlier_one",
-        |peer, endpoint, _| {
-            let earlier = taken(peer, endpoint);
-            endpoint.send(&[SECRET; 5000]).unwrap();
-            let later = Descriptor::of(&peer.receive());
-            assert_eq!(later.addr, earlier.addr, "the same memory");
-            assert_ne!(later.rkey, earlier.rkey);
-            assert_eq!(read(peer, &later, 0), Some([SECRET; 64]));
-            (earlier, 0, ())
-        },
-    );
+    refused(|peer, endpoint, _| {
+        let earlier = taken(peer, endpoint);
+        endpoint.send(&[SECRET; 5000]).unwrap();
+        let later = Descriptor::of(&peer.receive());
+        assert_eq!(later.addr, earlier.addr, "the same memory");
+        assert_ne!(later.rkey, earlier.rkey);
+        assert_eq!(read(peer, &later, 0), Some([SECRET; 64]));
+        (earlier, 0, ())
+    });
 }
 
 #[test]
 fn what_lies_behind_the_end_of_a_message_cannot_be_read() {
     for beyond in [1, 64, 2000] {
-        refused(
-            "what_lies_behind_the_end_of_a_message_cannot_be_read",
-            |peer, endpoint, role| {
-                let mut buffer = endpoint.buffer(8000).unwrap();
-                buffer.fill(SECRET);
-                buffer[..5000].fill(3);
-                buffer.truncate(5000);
-                endpoint.send_owned(buffer).unwrap();
-                let offer = Descriptor::of(&peer.receive());
-                assert_eq!(offer.len, 5000, "{role:?}");
-                assert_eq!(read(peer, &offer, 5000 - 64), Some([3; 64]));
-                (offer, 5000 - 64 + beyond, ())
-            },
-        );
+        refused(|peer, endpoint, role| {
+            let mut buffer = endpoint.buffer(8000).unwrap();
+            buffer.fill(SECRET);
+            buffer[..5000].fill(3);
+            buffer.truncate(5000);
+            endpoint.send_owned(buffer).unwrap();
+            let offer = Descriptor::of(&peer.receive());
+            assert_eq!(offer.len, 5000, "{role:?}");
+            assert_eq!(read(peer, &offer, 5000 - 64), Some([3; 64]));
+            (offer, 5000 - 64 + beyond, ())
+        });
     }
 }

@@ -1,11 +1,11 @@
 //! Large messages: what a peer may claim of memory, and of what it has read.
 
-use device::PATIENCE;
 use rdmsg::{
     CloseReason, Completion, Endpoint, RemoteAccess, RemoteRegion,
     status::WcStatus,
     verbs::{MemoryRegion, RemoteAddr, SendWr},
 };
+use toolbox::PATIENCE;
 
 use crate::{
     peer::Peer,
@@ -69,7 +69,7 @@ fn hear(peer: &mut Peer, enough: impl Fn(u32, u32) -> bool) {
 
 #[test]
 fn a_malformed_descriptor_is_named_by_its_field() {
-    let scene = Scene::new("a_malformed_descriptor_is_named_by_its_field");
+    let scene = Scene::new();
     let cut = |descriptor: Descriptor, len: usize| {
         let mut payload = descriptor.bytes();
         payload.resize(len, 0);
@@ -112,7 +112,7 @@ fn a_malformed_descriptor_is_named_by_its_field() {
 /// Nobody but the peer's device knows: the read fails there.
 #[test]
 fn memory_that_cannot_be_read_is_named_by_its_key() {
-    let scene = Scene::new("memory_that_cannot_be_read_is_named_by_its_key");
+    let scene = Scene::new();
     let rendezvous = |descriptor: Descriptor| rendezvous(&descriptor.bytes());
     forged(&scene, "another key", "rkey", |good| {
         rendezvous(Descriptor {
@@ -145,7 +145,7 @@ fn memory_that_cannot_be_read_is_named_by_its_key() {
 #[test]
 fn more_large_messages_than_agreed_are_named() {
     const TOGETHER: u32 = 4;
-    let scene = Scene::new("more_large_messages_than_agreed_are_named");
+    let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
         let lent = peer.lend(MAX_MESSAGE as usize);
@@ -188,7 +188,7 @@ fn offered(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
 
 #[test]
 fn a_forged_count_of_messages_taken_is_named() {
-    let scene = Scene::new("a_forged_count_of_messages_taken_is_named");
+    let scene = Scene::new();
     for role in ROLES {
         // More than there are, and fewer than before.
         for claims in [
@@ -218,7 +218,7 @@ fn a_forged_count_of_messages_taken_is_named() {
 /// What was taken, by the peer's own word, may be lent anew: that it never read it is its own loss.
 #[test]
 fn a_peer_that_claims_what_it_did_not_read_harms_itself_alone() {
-    let scene = Scene::new("a_peer_that_claims_what_it_did_not_read_harms_itself_alone");
+    let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
         for count in 1..=u32::from(WINDOW) {
@@ -251,10 +251,7 @@ fn a_peer_that_is_gone_while_it_is_read_from_ends_the_connection() {
     const LONG: usize = 16 << 20;
     let mut config = config();
     config.max_message = LONG as u64;
-    let scene = Scene::with(
-        "a_peer_that_is_gone_while_it_is_read_from_ends_the_connection",
-        config,
-    );
+    let scene = Scene::with(config);
     for role in ROLES {
         for orderly in [true, false] {
             let (mut peer, endpoint) = scene.connect(role);
@@ -291,7 +288,7 @@ fn a_peer_that_is_gone_while_it_is_read_from_ends_the_connection() {
 /// The memory goes while it is being read, and the queue pair stays.
 #[test]
 fn memory_that_is_taken_back_while_it_is_read_is_named_by_its_key() {
-    let scene = Scene::new("memory_that_is_taken_back_while_it_is_read_is_named_by_its_key");
+    let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
         let lent = peer.lend(MAX_MESSAGE as usize);
@@ -312,7 +309,7 @@ fn a_long_message_that_is_not_there_leaves_nothing() {
     const LONG: u64 = 64 << 20;
     let mut config = config();
     config.max_message = LONG;
-    let scene = Scene::with("a_long_message_that_is_not_there_leaves_nothing", config);
+    let scene = Scene::with(config);
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
         let nowhere = Descriptor {
@@ -335,7 +332,7 @@ fn a_long_message_that_is_not_there_leaves_nothing() {
 fn a_peer_that_reads_nothing_is_given_up() {
     let mut config = config();
     config.close_timeout = std::time::Duration::from_millis(200);
-    let scene = Scene::with("a_peer_that_reads_nothing_is_given_up", config);
+    let scene = Scene::with(config);
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
         offered(&mut peer, &endpoint);
@@ -362,7 +359,7 @@ fn taken(count: u32) -> Vec<u8> {
 /// is not read.
 #[test]
 fn what_waits_behind_a_large_message_that_is_not_read_is_not_sent() {
-    let scene = Scene::new("what_waits_behind_a_large_message_that_is_not_read_is_not_sent");
+    let scene = Scene::new();
     for role in ROLES {
         for read in [true, false] {
             let (mut peer, endpoint) = scene.connect(role);
@@ -413,7 +410,7 @@ fn what_waits_behind_a_large_message_that_is_not_read_is_not_sent() {
 /// What is lent to one peer is not another's to read, even if that one learns of its address and key.
 #[test]
 fn what_is_lent_to_one_peer_cannot_be_read_by_another() {
-    let scene = Scene::new("what_is_lent_to_one_peer_cannot_be_read_by_another");
+    let scene = Scene::new();
     for role in ROLES {
         let (mut honest, lender) = scene.connect(Role::Client);
         let offer = offered(&mut honest, &lender);

@@ -115,7 +115,7 @@ fn seed() -> u64 {
 
 #[test]
 fn frames_of_chance_do_no_harm() {
-    let scene = Scene::new("frames_of_chance_do_no_harm");
+    let scene = Scene::new();
     let mut random = Random(seed());
     let mut ends = BTreeMap::<&str, u32>::new();
     for batch in 0..CONNECTIONS / BATCH {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use device::PATIENCE;
 use rdmsg::CloseReason;
+use toolbox::PATIENCE;
 
 use crate::{
     peer::DEPTH,
@@ -13,7 +13,7 @@ use crate::{
 
 #[test]
 fn as_many_pings_as_there_are_receives_are_taken() {
-    let scene = Scene::new("as_many_pings_as_there_are_receives_are_taken");
+    let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
         for _ in 0..CONTROL_RECEIVES {
@@ -41,7 +41,7 @@ fn a_second_pong_is_named() {
     let mut config = config();
     config.keepalive_interval = Some(Duration::from_millis(50));
     config.keepalive_timeout = PATIENCE;
-    let scene = Scene::with("a_second_pong_is_named", config);
+    let scene = Scene::with(config);
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
         assert_eq!(peer.receive()[0], PING);
@@ -61,7 +61,7 @@ fn a_peer_that_answers_no_ping_is_dead() {
     let mut config = config();
     config.keepalive_interval = Some(Duration::from_millis(50));
     config.keepalive_timeout = Duration::from_millis(200);
-    let scene = Scene::with("a_peer_that_answers_no_ping_is_dead", config);
+    let scene = Scene::with(config);
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
         assert_eq!(peer.receive()[0], PING);
@@ -75,7 +75,7 @@ fn a_peer_that_answers_no_ping_is_dead() {
 /// Without credit for it a peer sends control frames faster than anybody looks. Its own device is told to wait, and the connection lives.
 #[test]
 fn a_flood_of_pings_harms_nobody_else() {
-    let scene = Scene::new("a_flood_of_pings_harms_nobody_else");
+    let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
         for _ in 0..DEPTH - 1 {

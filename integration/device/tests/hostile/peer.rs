@@ -2,7 +2,6 @@
 
 use std::{net::SocketAddr, thread, time::Instant};
 
-use device::PATIENCE;
 use rdmsg::{
     cm::{CmEvent, CmId, ConnParam, EventChannel, PortSpace, PrivateData},
     status::CmEventType,
@@ -11,6 +10,7 @@ use rdmsg::{
         RecvWr, RemoteAddr, SendWr, Sge, WorkCompletion,
     },
 };
+use toolbox::PATIENCE;
 
 use crate::wire::HEADER_LEN;
 

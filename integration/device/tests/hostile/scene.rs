@@ -1,7 +1,7 @@
 use std::{net::SocketAddr, thread, time::Duration};
 
-use device::{Lab, PATIENCE, Watchdog, open_fds};
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Message, Polling};
+use toolbox::{DeviceTest, PATIENCE, open_fds};
 
 use crate::{
     bystander::Bystander,
@@ -23,10 +23,9 @@ pub(crate) const ROLES: [Role; 2] = [Role::Client, Role::Server];
 /// An engine with a listener for the hostile, and a connection that they are not to disturb.
 pub(crate) struct Scene {
     pub(crate) stage: Stage,
-    lab: Lab,
+    lab: DeviceTest,
     before: (String, usize),
     rnr_naks: u64,
-    _watchdog: Watchdog,
 }
 
 /// What belongs to the engine.
@@ -71,13 +70,12 @@ pub(crate) fn config() -> Config {
 }
 
 impl Scene {
-    pub(crate) fn new(what: &'static str) -> Self {
-        Self::with(what, config())
+    pub(crate) fn new() -> Self {
+        Self::with(config())
     }
 
-    pub(crate) fn with(what: &'static str, config: Config) -> Self {
-        let watchdog = Watchdog::new(what, 300);
-        let lab = Lab::get();
+    pub(crate) fn with(config: Config) -> Self {
+        let lab = DeviceTest::without_credits();
         // What librdmacm keeps on an opened device depends on what happened last: so count after the same last act.
         Stage::new(lab.at(0), config.clone()).clear();
         Self {
@@ -85,7 +83,6 @@ impl Scene {
             rnr_naks: lab.rnr_naks(),
             stage: Stage::new(lab.at(0), config),
             lab,
-            _watchdog: watchdog,
         }
     }
 

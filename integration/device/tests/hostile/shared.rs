@@ -2,8 +2,8 @@
 
 use std::thread;
 
-use device::PATIENCE;
 use rdmsg::{Config, Connector, Endpoint};
+use toolbox::PATIENCE;
 
 use crate::{
     peer::DEPTH,
@@ -35,10 +35,7 @@ fn sharing(count: u32) -> Config {
 /// disconnected.
 #[test]
 fn a_violation_holds_back_no_buffer_that_others_share() {
-    let scene = Scene::with(
-        "a_violation_holds_back_no_buffer_that_others_share",
-        sharing(2 * SHARE),
-    );
+    let scene = Scene::with(sharing(2 * SHARE));
     let (client, server) = honest(&scene);
     let nonsense = Frame {
         flags: 9,

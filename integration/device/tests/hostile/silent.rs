@@ -2,8 +2,8 @@
 
 use std::{thread, time::Duration};
 
-use device::PATIENCE;
 use rdmsg::{CloseReason, Error};
+use toolbox::PATIENCE;
 
 use crate::{
     peer::Peer,
@@ -20,10 +20,7 @@ fn silent_peers_keep_others_out_for_no_longer_than_their_time() {
     config.half_open = HALF_OPEN;
     // Theirs, from when they were accepted.
     config.connect_timeout = Duration::from_secs(15);
-    let scene = Scene::with(
-        "silent_peers_keep_others_out_for_no_longer_than_their_time",
-        config.clone(),
-    );
+    let scene = Scene::with(config.clone());
     let addr = scene.stage.listener.local_addr();
     thread::scope(|scope| {
         let peers: Vec<_> = (0..HALF_OPEN)
@@ -73,7 +70,7 @@ fn silent_peers_keep_others_out_for_no_longer_than_their_time() {
 /// Whether the word of that comes before the application accepts, or while it does, or not at all.
 #[test]
 fn a_request_that_its_peer_withdraws_while_it_is_accepted_ends_as_a_connect() {
-    let scene = Scene::new("a_request_that_its_peer_withdraws_while_it_is_accepted");
+    let scene = Scene::new();
     let addr = scene.stage.listener.local_addr();
     for round in 0..60_u64 {
         let peer = Peer::request(addr, &Hello::GOOD.bytes());

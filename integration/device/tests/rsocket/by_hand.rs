@@ -7,7 +7,6 @@ use std::{
     time::Instant,
 };
 
-use device::{Lab, PATIENCE, Watchdog};
 use rdmsg::{
     cm::{CmId, ConnParam, EventChannel, PortSpace, PrivateData},
     rsocket::{Config, Listener, Stream},
@@ -17,6 +16,7 @@ use rdmsg::{
         QpState, QueuePair, RecvWr, RemoteAddr, SendWr, WorkCompletion,
     },
 };
+use toolbox::{DeviceTest, PATIENCE};
 
 use crate::{read_all, write_all};
 
@@ -137,8 +137,8 @@ const SAID: u64 = 100;
 fn an_end_before_the_beginning_is_said() {
     const DISCONNECT: u32 = 7 << 29;
     const SHUTDOWN: u32 = DISCONNECT | 2;
-    let _watchdog = Watchdog::new("an_end_before_the_beginning_is_said", 60);
-    let listener = Listener::bind(Lab::get().at(0)).unwrap();
+    let lab = DeviceTest::start();
+    let listener = Listener::bind(lab.at(0)).unwrap();
     let address = listener.local_addr().unwrap();
     let answered = || {
         let connecting = thread::spawn(move || Peer::answered(address, 1).unwrap());
@@ -180,11 +180,11 @@ fn an_end_before_the_beginning_is_said() {
 /// What a peer says is held against what it may, and costs no other connection anything.
 #[test]
 fn peers_that_do_not_keep_to_the_protocol() {
-    let _watchdog = Watchdog::new("peers_that_do_not_keep_to_the_protocol", 60);
+    let lab = DeviceTest::start();
     let mut config = Config::default();
     config.receive_buffer = 1000;
     config.receive_queue = 4;
-    let listener = Listener::bind_with(Lab::get().at(0), &config).unwrap();
+    let listener = Listener::bind_with(lab.at(0), &config).unwrap();
     let address = listener.local_addr().unwrap();
     // The other side's accept goes on by itself.
     let (sender, accepted) = std::sync::mpsc::channel();

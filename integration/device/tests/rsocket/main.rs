@@ -10,11 +10,11 @@ use std::{
     time::Duration,
 };
 
-use device::{Lab, Watchdog};
 use rdmsg::{
     CloseReason, Endpoint,
     rsocket::{Config, Listener, Stream},
 };
+use toolbox::{DeviceTest, Lab};
 
 /// Two ends of a connection.
 fn pair(config: &Config) -> (Stream, Stream) {
@@ -65,7 +65,7 @@ fn read_all(mut stream: &Stream, len: usize, piece: usize) {
 /// Each side reads with one thread and writes with another, much more than fits anywhere.
 #[test]
 fn both_directions_at_once() {
-    let _watchdog = Watchdog::new("both_directions_at_once", 120);
+    let _test = DeviceTest::start();
     for (config, len) in [(Config::default(), 8 << 20), (small(), 300_000)] {
         let (client, server) = pair(&config);
         thread::scope(|scope| {
@@ -81,8 +81,8 @@ fn both_directions_at_once() {
 #[test]
 fn no_connection_misses_a_window() {
     const ROUNDS: u32 = 100;
-    let _watchdog = Watchdog::new("no_connection_misses_a_window", 120);
-    let listener = Listener::bind_with(Lab::get().at(0), &small()).unwrap();
+    let lab = DeviceTest::start();
+    let listener = Listener::bind_with(lab.at(0), &small()).unwrap();
     let address = listener.local_addr().unwrap();
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -99,7 +99,7 @@ fn no_connection_misses_a_window() {
 
 #[test]
 fn small_pieces_arrive_in_order() {
-    let _watchdog = Watchdog::new("small_pieces_arrive_in_order", 120);
+    let _test = DeviceTest::start();
     for config in [Config::default(), small()] {
         let (client, server) = pair(&config);
         thread::scope(|scope| {
@@ -112,7 +112,7 @@ fn small_pieces_arrive_in_order() {
 /// What was written before is read to the end, then comes the end; the other direction goes on.
 #[test]
 fn one_direction_ends_before_the_other() {
-    let _watchdog = Watchdog::new("one_direction_ends_before_the_other", 60);
+    let _test = DeviceTest::start();
     let (mut client, mut server) = pair(&Config::default());
     client.write_all(b"a question").unwrap();
     client.shutdown(Shutdown::Write).unwrap();
@@ -130,7 +130,7 @@ fn one_direction_ends_before_the_other() {
 
 #[test]
 fn a_dropped_stream_delivers_first() {
-    let _watchdog = Watchdog::new("a_dropped_stream_delivers_first", 60);
+    let _test = DeviceTest::start();
     let mut config = Config::default();
     config.receive_buffer = 1 << 20;
     config.send_buffer = 1 << 20;
@@ -145,7 +145,7 @@ fn a_dropped_stream_delivers_first() {
 
 #[test]
 fn waiting_is_bounded_where_it_should_be() {
-    let _watchdog = Watchdog::new("waiting_is_bounded_where_it_should_be", 60);
+    let _test = DeviceTest::start();
     let mut config = small();
     config.receive_queue = 384;
     let (mut client, mut server) = pair(&config);
@@ -184,7 +184,7 @@ fn waiting_is_bounded_where_it_should_be() {
 /// A thread that reads learns that another one has ended that.
 #[test]
 fn a_shutdown_wakes_who_reads() {
-    let _watchdog = Watchdog::new("a_shutdown_wakes_who_reads", 60);
+    let _test = DeviceTest::start();
     for how in [Shutdown::Read, Shutdown::Both] {
         let (client, _server) = pair(&Config::default());
         let client = Arc::new(client);
@@ -198,7 +198,7 @@ fn a_shutdown_wakes_who_reads() {
 /// One thread sleeps in the kernel, others behind it, and another one calls all the time: all learn of the end.
 #[test]
 fn a_peers_end_wakes_all_who_wait() {
-    let _watchdog = Watchdog::new("a_peers_end_wakes_all_who_wait", 60);
+    let _test = DeviceTest::start();
     for _ in 0..20 {
         let (client, server) = pair(&small());
         client
@@ -215,7 +215,7 @@ fn a_peers_end_wakes_all_who_wait() {
 
 #[test]
 fn keepalive_goes_on_without_calls() {
-    let _watchdog = Watchdog::new("keepalive_goes_on_without_calls", 60);
+    let _test = DeviceTest::start();
     let (client, mut server) = pair(&Config::default());
     client
         .set_keepalive(Some(Duration::from_millis(1)))
@@ -232,8 +232,8 @@ fn keepalive_goes_on_without_calls() {
 /// One that is no rsocket is rejected, and the listener goes on.
 #[test]
 fn others_are_turned_away() {
-    let _watchdog = Watchdog::new("others_are_turned_away", 60);
-    let listener = Listener::bind(Lab::get().at(0)).unwrap();
+    let lab = DeviceTest::start();
+    let listener = Listener::bind(lab.at(0)).unwrap();
     let address = listener.local_addr().unwrap();
     assert!(
         listener
@@ -247,18 +247,15 @@ fn others_are_turned_away() {
     let server = accepting.join().unwrap();
     write_all(&client, 100, 100);
     read_all(&server, 100, 100);
-    let error = Stream::connect(Lab::get().at(1)).unwrap_err();
+    let error = Stream::connect(lab.at(1)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
 }
 
 /// Both are told with whom they speak, where the connection manager alone says "CONSUMER_DEFINED".
 #[test]
 fn an_endpoint_at_an_rsocket_and_an_rsocket_at_an_endpoint_are_told_so() {
-    let _watchdog = Watchdog::new(
-        "an_endpoint_at_an_rsocket_and_an_rsocket_at_an_endpoint_are_told_so",
-        60,
-    );
-    let rsocket = Listener::bind(Lab::get().at(0)).unwrap();
+    let lab = DeviceTest::start();
+    let rsocket = Listener::bind(lab.at(0)).unwrap();
     let address = rsocket.local_addr().unwrap();
     let connecting = thread::spawn(move || Endpoint::connect(address).unwrap_err());
     let accepted = rsocket.accept_timeout(Duration::from_secs(1)).unwrap();
@@ -276,7 +273,7 @@ fn an_endpoint_at_an_rsocket_and_an_rsocket_at_an_endpoint_are_told_so() {
     );
     assert!(error.to_string().contains("rdmsg::rsocket"), "{error}");
 
-    let endpoints = rdmsg::Listener::bind(Lab::get().at(0)).unwrap();
+    let endpoints = rdmsg::Listener::bind(lab.at(0)).unwrap();
     let error = Stream::connect(endpoints.local_addr()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
     assert!(error.to_string().contains("rdmsg::Endpoint"), "{error}");
@@ -285,8 +282,7 @@ fn an_endpoint_at_an_rsocket_and_an_rsocket_at_an_endpoint_are_told_so() {
 /// The peer's connection manager rejects for a listener that has the port, but not the address.
 #[test]
 fn a_client_of_ipv6_at_a_listener_of_ipv4_is_told_of_it() {
-    let _watchdog = Watchdog::new("a_client_of_ipv6_at_a_listener_of_ipv4_is_told_of_it", 60);
-    let lab = Lab::get();
+    let lab = DeviceTest::start();
     let rsocket = Listener::bind(lab.at(0)).unwrap();
     let endpoints = rdmsg::Listener::bind(lab.at(0)).unwrap();
     let hint = "the other of IPv4 and IPv6";
@@ -303,16 +299,16 @@ fn a_client_of_ipv6_at_a_listener_of_ipv4_is_told_of_it() {
 
 #[test]
 fn a_hundred_connections_leave_nothing() {
-    let _watchdog = Watchdog::new("a_hundred_connections_leave_nothing", 120);
+    let lab = DeviceTest::start();
     let once = || {
         let (client, server) = pair(&Config::default());
         write_all(&client, 1000, 100);
         read_all(&server, 1000, 100);
     };
     once();
-    let before = Lab::get().resources();
+    let before = lab.resources();
     for _ in 0..100 {
         once();
     }
-    assert_eq!(Lab::get().resources(), before);
+    assert_eq!(lab.resources(), before);
 }

@@ -2,11 +2,11 @@
 
 use std::{fs, net::Ipv6Addr, path::PathBuf};
 
-use device::Lab;
 use rdmsg::verbs::{
     AtomicCap, DeviceList, Gid, GidType, LinkLayer, Mtu, NodeType, PortState, QpState,
     TransportType,
 };
+use toolbox::Lab;
 
 use crate::pair::{EINVAL, PORT, Pair, gid, open};
 

@@ -2,12 +2,12 @@
 
 use std::{thread, time::Duration};
 
-use device::Watchdog;
 use rdmsg::verbs::{
     AsyncElement, AsyncEventType, CompletionChannel, CompletionQueue, Context, Inline,
     ProtectionDomain, QpAttr, QpInitAttr, QpState, QueuePair, RecvWr, SendWr, Sge,
     SharedReceiveQueue, SrqAttr,
 };
+use toolbox::Watchdog;
 
 use crate::pair::{PATIENCE, Pair, Setup, assert_none, completions, connect, open, success};
 
@@ -94,7 +94,7 @@ fn only_solicited_completions_wake_when_asked_so() {
 
 /// Waits for an event of that type; others, as of ports, may come in between.
 fn expect(context: &Context, event_type: AsyncEventType) -> AsyncElement {
-    let _watchdog = Watchdog::new("an asynchronous event", PATIENCE.as_secs());
+    let _watchdog = Watchdog::new(PATIENCE.as_secs());
     loop {
         match context.poll_async_event().unwrap() {
             Some(event) if event.event_type() == event_type => return event.element(),

@@ -10,11 +10,11 @@ use std::{
     time::Duration,
 };
 
-use device::{Lab, Watchdog, open_fds};
 use rdmsg::verbs::{
     AddressHandle, CompletionChannel, CompletionQueue, Inline, ProtectionDomain, QpCap, QpInitAttr,
     QueuePair, RecvWr, RemoteAddr, SendWr, Sge, SharedReceiveQueue, SrqAttr,
 };
+use toolbox::{DeviceTest, Lab, open_fds};
 
 use crate::pair::{Pair, Setup, bytes, completions, connect, open, path, region, success};
 
@@ -67,8 +67,7 @@ fn everything() -> Vec<Box<dyn Any>> {
 /// All orders of eight handles are too many; these bring every handle to every place, and each pair into both orders.
 #[test]
 fn handles_go_in_any_order() {
-    let lab = Lab::get();
-    let _watchdog = Watchdog::new("handles dropped in any order", 240);
+    let lab = DeviceTest::without_credits();
     let (resources, fds) = (lab.resources(), open_fds());
     for step in [1, 3, 5, 7] {
         for start in 0..8 {
@@ -205,7 +204,7 @@ fn threads_share_a_queue_pair() {
 #[test]
 fn a_queue_goes_while_its_event_is_read() {
     const ROUNDS: u64 = 100;
-    let _watchdog = Watchdog::new("a completion queue destroyed under a reader", 100);
+    let _test = DeviceTest::without_credits();
     let context = open();
     let pd = ProtectionDomain::new(&context).unwrap();
     let channel = CompletionChannel::new(&context).unwrap();

@@ -5,12 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use device::{Lab, Watchdog};
 use rdmsg::verbs::{
     AccessFlags, AhAttr, CompletionQueue, Context, DeviceList, GidEntry, GidType, GlobalRoute,
     MemoryRegion, ProtectionDomain, QpAttr, QpCap, QpInitAttr, QpState, QpType, QueuePair,
     SharedReceiveQueue, Success, WcError, WorkCompletion,
 };
+use toolbox::{Lab, Watchdog};
 
 pub(crate) const PORT: u8 = 1;
 pub(crate) const QKEY: u32 = 0x1122_3344;
@@ -108,12 +108,14 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
+    #[track_caller]
     pub(crate) fn new() -> Self {
         Self::with(Setup::default(), None)
     }
 
+    #[track_caller]
     pub(crate) fn with(setup: Setup, srq: Option<&SharedReceiveQueue>) -> Self {
-        let watchdog = Watchdog::new("a test of verbs", 120);
+        let watchdog = Watchdog::new(300);
         let (context, pd) = match srq {
             Some(srq) => (srq.pd().context().clone(), srq.pd().clone()),
             None => {

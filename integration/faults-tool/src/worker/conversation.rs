@@ -7,8 +7,8 @@ use std::{
     thread,
 };
 
-use device::Side;
 use rdmsg::{Endpoint, Error, RemoteRegion};
+use toolbox::Side;
 
 use super::{News, Worker, operations::Operations, page::Page, reader, sender, signals::Signals};
 use crate::{

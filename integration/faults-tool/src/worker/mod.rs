@@ -29,8 +29,8 @@ use std::{
 };
 
 use clap::Args;
-use device::{Health, Lab, Side, pattern};
 use rdmsg::{Config, Connector, Engine, Listener, crossbeam_channel};
+use toolbox::{Health, Lab, Side, pattern};
 
 pub(crate) use self::page::journal;
 use self::{conversation::Conversation, signals::Signals};
@@ -165,8 +165,8 @@ fn warm_up(lab: &Lab) -> Result<()> {
         endpoint.send(&pattern(1, 100_000))?;
         endpoint.close()
     });
-    let server = listener.accept_timeout(device::PATIENCE)?;
-    server.recv_timeout(device::PATIENCE)?;
+    let server = listener.accept_timeout(toolbox::PATIENCE)?;
+    server.recv_timeout(toolbox::PATIENCE)?;
     drop(server);
     client
         .join()

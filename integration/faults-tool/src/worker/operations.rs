@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use device::pattern;
 use rdmsg::{Endpoint, Error, Message, Region, RemoteAccess, RemoteRegion};
+use toolbox::pattern;
 
 /// How many bytes are written to the peer's memory in a round. In this side's own, what is read
 /// back comes behind them.

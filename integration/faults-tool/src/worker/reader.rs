@@ -1,7 +1,7 @@
 use std::{mem, thread, time::Duration};
 
-use device::Side;
 use rdmsg::{Completion, Endpoint, Error, Message};
+use toolbox::Side;
 
 use super::{conversation::Conversation, operations::Operations};
 use crate::{book::End, clock, scenario::Reading};

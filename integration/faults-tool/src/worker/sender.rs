@@ -1,5 +1,5 @@
-use device::Side;
 use rdmsg::{Endpoint, Error};
+use toolbox::Side;
 
 use super::{conversation::Conversation, operations::Operations};
 use crate::scenario::{TAIL, Talk};

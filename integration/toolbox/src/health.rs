@@ -1,13 +1,13 @@
 use std::fs;
 
-use crate::{Lab, open_fds};
+use crate::Lab;
 
-/// How much more memory in KiB may be resident at the end than at the start. It is more than what threads come and go with, and far less
-/// than what the messages of a minute come to.
+/// How much more memory in KiB may be resident at the end than at the start. It is more than what
+/// threads come and go with, and far less than what the messages of a minute come to.
 const RESIDENT_SLACK: u64 = 16 << 10;
 
-/// What this process has, and what has happened on the device, at a moment when no connection exists that is to be watched: for
-/// comparing an end with a start.
+/// What this process has, and what has happened on the device, at a moment when no connection exists
+/// that is to be watched: for comparing an end with a start.
 #[derive(Debug)]
 pub struct Health {
     resources: String,
@@ -62,8 +62,8 @@ impl Health {
             && *resident <= start.resident + RESIDENT_SLACK;
         if fine {
             Ok(format!(
-                "RNR NAKs 0; as at the start: {resources}; {fds} file descriptors, {pinned} KiB pinned; resident {} KiB at the \
-                 start, {resident} KiB now",
+                "RNR NAKs 0; as at the start: {resources}; {fds} file descriptors, {pinned} KiB \
+                 pinned; resident {} KiB at the start, {resident} KiB now",
                 start.resident
             ))
         } else {
@@ -72,4 +72,16 @@ impl Health {
             ))
         }
     }
+}
+
+/// How many file descriptors this process has open.
+///
+/// # Panics
+///
+/// Without /proc.
+#[must_use]
+pub fn open_fds() -> usize {
+    fs::read_dir("/proc/self/fd")
+        .expect("/proc is mounted")
+        .count()
 }

@@ -1,0 +1,134 @@
+use std::{
+    env, fs,
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+    process,
+};
+
+use anyhow::{Context, Result, ensure};
+
+/// Where this program runs: the lab's environment.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Lab {
+    /// This host's name: `a`, or `b` where there are two.
+    pub host: String,
+    /// The RDMA device's name.
+    pub device: String,
+    /// This host's address.
+    pub addr: IpAddr,
+    /// The other host's address; this host's own where there is one.
+    pub peer: IpAddr,
+    /// This host's IPv6 address.
+    pub addr6: IpAddr,
+    /// The other host's IPv6 address; this host's own where there is one.
+    pub peer6: IpAddr,
+    /// A folder for what is to remain.
+    pub results: PathBuf,
+}
+
+impl Lab {
+    /// Reads the lab's environment and makes sure that there is a device.
+    ///
+    /// # Panics
+    ///
+    /// Without a device: there is nothing to test then, and no test may pass.
+    #[must_use]
+    pub fn get() -> Self {
+        // What goes wrong behind a test's back is shown with it; RUST_LOG shows more.
+        let _ = env_logger::builder().is_test(true).try_init();
+        Self::find()
+            .unwrap_or_else(|error| panic!("{error:#}: run the device tests with integration/test"))
+    }
+
+    /// Reads the lab's environment and makes sure that there is a device.
+    ///
+    /// # Errors
+    ///
+    /// What is missing.
+    pub fn find() -> Result<Self> {
+        fn var(name: &str) -> Result<String> {
+            env::var(name).with_context(|| format!("{name} is not set, as it is in the lab"))
+        }
+        fn addr(name: &str) -> Result<IpAddr> {
+            var(name)?
+                .parse()
+                .with_context(|| format!("{name} is not an address"))
+        }
+        let device = var("LAB_DEV")?;
+        ensure!(
+            Path::new("/sys/class/infiniband").join(&device).exists(),
+            "there is no RDMA device {device}"
+        );
+        Ok(Self {
+            host: var("LAB_HOST")?,
+            device,
+            addr: addr("LAB_ADDR")?,
+            peer: addr("LAB_PEER")?,
+            addr6: addr("LAB_ADDR6")?,
+            peer6: addr("LAB_PEER6")?,
+            results: var("LAB_RESULTS")?.into(),
+        })
+    }
+
+    /// Whether this program runs in the lab.
+    #[must_use]
+    pub fn is_here() -> bool {
+        env::var_os("LAB_HOST").is_some()
+    }
+
+    /// This host's address with a port; port 0 takes a free one.
+    #[must_use]
+    pub fn at(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.addr, port)
+    }
+
+    /// The other host's address with a port.
+    #[must_use]
+    pub fn peer_at(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.peer, port)
+    }
+
+    /// A hardware counter of the device, for instance `send_rnr_err`.
+    ///
+    /// # Panics
+    ///
+    /// When the device has no such counter.
+    #[must_use]
+    pub fn counter(&self, name: &str) -> u64 {
+        let path = format!(
+            "/sys/class/infiniband/{}/ports/1/hw_counters/{name}",
+            self.device
+        );
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        text.trim()
+            .parse()
+            .unwrap_or_else(|_| panic!("{path}: {text}"))
+    }
+
+    /// How often a receiver had no receive posted, as far as this device knows, on either side of
+    /// the connection.
+    #[must_use]
+    pub fn rnr_naks(&self) -> u64 {
+        self.counter("rcvd_rnr_err") + self.counter("send_rnr_err")
+    }
+
+    /// What exists on the device, as `rdma resource show` counts it.
+    ///
+    /// # Panics
+    ///
+    /// When the command fails.
+    #[must_use]
+    pub fn resources(&self) -> String {
+        let output = process::Command::new("rdma")
+            .args(["resource", "show", &self.device])
+            .output()
+            .unwrap_or_else(|error| panic!("rdma resource show: {error}"));
+        assert!(
+            output.status.success(),
+            "rdma resource show: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+}

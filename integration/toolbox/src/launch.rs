@@ -1,0 +1,102 @@
+use std::{
+    env,
+    ffi::OsStr,
+    io::{BufRead, BufReader, Write, stdout},
+    os::unix::process::CommandExt,
+    process::{Command, ExitCode, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, Error, Result};
+
+/// Starts this program anew on the hosts of the lab. It has to run in the checkout, as
+/// `integration/tool` sees to.
+#[derive(Debug)]
+pub struct Launch {
+    lab: Command,
+    arguments: Vec<String>,
+}
+
+impl Launch {
+    /// On one host or two, for at most that long.
+    #[must_use]
+    pub fn new(hosts: u8, limit: Duration) -> Self {
+        let mut lab = Command::new("integration/lab");
+        lab.args(["exec", "--hosts", &hosts.to_string()]);
+        lab.args(["--timeout", &limit.as_secs().to_string()]);
+        Self {
+            lab,
+            arguments: Vec::new(),
+        }
+    }
+
+    /// With an option of `integration/lab exec`.
+    #[must_use]
+    pub fn option(mut self, name: &str, value: &str) -> Self {
+        self.lab.args([name, value]);
+        self
+    }
+
+    /// On this machine itself where it has RDMA.
+    ///
+    /// # Errors
+    ///
+    /// When there is no lab.
+    pub fn native_where_possible(mut self) -> Result<Self> {
+        let probe = Command::new("integration/lab")
+            .arg("probe")
+            .stderr(Stdio::null())
+            .output()
+            .context("cannot run integration/lab")?;
+        if probe.stdout.starts_with(b"native") {
+            self.lab.arg("--native");
+        }
+        Ok(self)
+    }
+
+    /// With an argument for this program.
+    #[must_use]
+    pub fn argument(mut self, argument: impl Into<String>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    fn command(&mut self) -> Result<&mut Command> {
+        self.command_of(env::current_exe()?)
+    }
+
+    fn command_of(&mut self, program: impl AsRef<OsStr>) -> Result<&mut Command> {
+        Ok(self.lab.arg("--").arg(program).args(&self.arguments))
+    }
+
+    /// Replaces this process.
+    #[must_use]
+    pub fn exec(mut self) -> Error {
+        match self.command() {
+            Ok(command) => Error::new(command.exec()).context("cannot run integration/lab"),
+            Err(error) => error,
+        }
+    }
+
+    /// Runs it to its end, and prints what it prints without the name of the host on each line.
+    ///
+    /// # Errors
+    ///
+    /// When there is no lab.
+    pub fn run_without_names(mut self) -> Result<ExitCode> {
+        let mut lab = self
+            .command()?
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot run integration/lab")?;
+        let printed = lab.stdout.take().context("the lab prints nothing")?;
+        for line in BufReader::new(printed).lines() {
+            let line = line?;
+            let line = line.strip_prefix("b|").unwrap_or(&line);
+            let line = line.strip_prefix(' ').unwrap_or(line);
+            writeln!(stdout(), "{line}")?;
+        }
+        let status = lab.wait()?.code().unwrap_or(1);
+        Ok(u8::try_from(status).map_or(ExitCode::FAILURE, ExitCode::from))
+    }
+}

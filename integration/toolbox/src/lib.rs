@@ -1,0 +1,47 @@
+//! What the device tests and the tools share: where they run, programs and hosts that they control,
+//! messages whose every byte is known, and bounds that a busy machine does not break.
+//!
+//! The tests and the tools run in the lab, or on a machine with an RDMA device: see
+//! `integration/test`. A test that finds no device fails. Every wait is bounded: by the library's
+//! own timeouts, and by a [`Watchdog`] that ends a program which hangs all the same.
+
+pub mod agent;
+mod deadline;
+mod device_test;
+mod health;
+mod lab;
+mod launch;
+mod listening;
+mod pair;
+mod pattern;
+mod process;
+mod side;
+mod watchdog;
+mod wire;
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub use crate::{
+    deadline::{Deadline, slowness},
+    device_test::DeviceTest,
+    health::{Health, open_fds},
+    lab::Lab,
+    launch::Launch,
+    listening::Listening,
+    pair::{pair, pair_with, reason},
+    pattern::{check, fill, pattern, random},
+    process::{Ended, Heard, Line, Process, words},
+    side::Side,
+    watchdog::Watchdog,
+};
+
+/// How long a test waits for something that comes: longer than it can take, even where each
+/// instruction is emulated and the machine is busy.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Milliseconds of this host's clock, which all of its processes share and nobody sets.
+#[must_use]
+pub fn clock_millis() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| now.as_millis() as u64)
+}

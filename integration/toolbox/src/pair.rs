@@ -1,0 +1,42 @@
+use std::{fmt, thread};
+
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener};
+
+use crate::{Lab, PATIENCE};
+
+/// Two ends of a connection from this host to itself, on the shared engine: the one that connected
+/// and the one that accepted.
+///
+/// # Panics
+///
+/// When there is no connection.
+#[must_use]
+pub fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
+    let engine = Engine::shared().expect("there is an engine");
+    let listener = Listener::bind_with(Lab::get().at(0), config, &engine).expect("it listens");
+    let address = listener.local_addr();
+    let connector = Connector::new().config(config.clone());
+    let client = thread::spawn(move || connector.connect(address).expect("it connects"));
+    let server = listener.accept_timeout(PATIENCE).expect("it accepts");
+    (client.join().expect("it does not panic"), server)
+}
+
+/// As [`pair_with`], with the default configuration.
+#[must_use]
+pub fn pair() -> (Endpoint, Endpoint) {
+    pair_with(&Config::default())
+}
+
+/// Why a connection has ended, as a call on it says.
+///
+/// # Panics
+///
+/// When the call did not fail, or for another reason.
+pub fn reason(result: Result<impl fmt::Debug, Error>) -> CloseReason {
+    match result.expect_err("the connection has ended") {
+        Error::Disconnected(reason)
+        | Error::Connect { reason, .. }
+        | Error::Undelivered(reason) => reason,
+        other => panic!("not the end of a connection: {other:?}"),
+    }
+}

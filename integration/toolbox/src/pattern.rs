@@ -1,0 +1,103 @@
+use fastrand::Rng;
+
+/// How many bytes are compared at a time.
+const PIECE: usize = 4096;
+
+/// A random number generator for one purpose, which all the parts name together.
+#[must_use]
+pub fn random(parts: &[u64]) -> Rng {
+    let seed = parts
+        .iter()
+        .fold(0, |state, part| Rng::with_seed(state ^ part).u64(..));
+    Rng::with_seed(seed)
+}
+
+/// Bytes to recognise a message by: number, length and place all matter.
+#[must_use]
+pub fn pattern(number: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    fill(number, &mut bytes);
+    bytes
+}
+
+/// Writes the [`pattern`] of this number and length.
+pub fn fill(number: u64, bytes: &mut [u8]) {
+    let len = bytes.len();
+    Pattern::new(number, len).fill(bytes);
+}
+
+/// Compares length and every byte with the [`pattern`] of this number and length, without room for
+/// another message.
+///
+/// # Errors
+///
+/// What is different.
+pub fn check(number: u64, len: usize, message: &[u8]) -> Result<(), String> {
+    if message.len() != len {
+        return Err(format!("{} bytes instead of {len}", message.len()));
+    }
+    let mut pattern = Pattern::new(number, len);
+    let mut expected = [0; PIECE];
+    for (at, piece) in message.chunks(PIECE).enumerate() {
+        let expected = &mut expected[..piece.len()];
+        pattern.fill(expected);
+        if piece != expected {
+            let differing = piece.iter().zip(&*expected).filter(|(a, b)| a != b);
+            return Err(format!(
+                "{} bytes of the {} from {} differ",
+                differing.count(),
+                piece.len(),
+                at * PIECE
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A sequence of bytes. Eight are made at a time, so all pieces but the last are multiples of that.
+struct Pattern(u64);
+
+impl Pattern {
+    fn new(number: u64, len: usize) -> Self {
+        Self((number.wrapping_add(1)).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ len as u64)
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) {
+        for word in bytes.chunks_mut(8) {
+            self.0 = self
+                .0
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            word.copy_from_slice(&(self.0 ^ self.0 >> 29).to_le_bytes()[..word.len()]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_byte_a_cut_and_another_message_are_found() {
+        for len in [1, 7, 8, PIECE, PIECE + 1, 3 * PIECE + 5] {
+            let mut message = pattern(7, len);
+            check(7, len, &message).unwrap();
+            assert!(check(8, len, &message).is_err(), "{len}");
+            *message.last_mut().unwrap() ^= 1;
+            let problem = check(7, len, &message).unwrap_err();
+            assert!(problem.starts_with("1 bytes of the"), "{problem}");
+            message.pop();
+            let problem = check(7, len, &message).unwrap_err();
+            assert!(problem.contains("instead of"), "{problem}");
+        }
+        check(7, 0, &[]).unwrap();
+    }
+
+    #[test]
+    fn all_parts_of_a_purpose_matter() {
+        let number = |parts: &[u64]| random(parts).u64(..);
+        assert_eq!(number(&[1, 2]), number(&[1, 2]));
+        assert_ne!(number(&[1, 2]), number(&[2, 1]));
+        assert_ne!(number(&[1, 2]), number(&[1, 3]));
+    }
+}
