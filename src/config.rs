@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::{
     error::Error,
-    proto::{self, Account, LONGEST_PIECE},
+    proto::{self, Account, LONGEST_CHUNK},
 };
 
 /// How a connection behaves. [`Config::default`] works; change single fields.
@@ -323,7 +323,7 @@ impl Config {
             eager_size: self.eager_size,
             max_message: self.max_message,
             large_memory: self.large_memory,
-            longest_piece: LONGEST_PIECE,
+            longest_chunk: LONGEST_CHUNK,
             read_timeout: self.read_timeout,
             send_slots: u32::from(self.send_depth),
             connect_timeout: self.connect_timeout,

@@ -109,7 +109,7 @@ impl Core {
     /// A deadline may be past. What came of the peer's engine elsewhere counts as well.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         if let Some(life) = &self.life {
-            self.conn.hear_of_engine(life.heard());
+            self.conn.set_engine_activity(life.activity());
         }
         self.conn.handle_timeout(now);
     }
@@ -139,8 +139,8 @@ impl Core {
             (WorkId::Recv(buffer), WcStatus::SUCCESS)
                 if wc.opcode() == WcOpcode::RECV_RDMA_WITH_IMM =>
             {
-                let word = wc.imm_data().unwrap_or_default();
-                conn.handle_immediate(buffer, word, wc.byte_len(), SystemClock);
+                let imm_data = wc.imm_data().unwrap_or_default();
+                conn.handle_immediate(buffer, imm_data, wc.byte_len(), SystemClock);
             }
             (WorkId::Recv(buffer), WcStatus::SUCCESS) => {
                 let frame = rings.frame(buffer, wc.byte_len());
@@ -181,7 +181,7 @@ impl Core {
         let mut wake = false;
         in_flight.done(slot, |posted| {
             piece = match posted {
-                Posted::Piece { name, offset } => Some((name, offset)),
+                Posted::ReadChunk { id, offset } => Some((id, offset)),
                 Posted::Frame | Posted::Message | Posted::Operation(_) => None,
             };
             wake |= succeed(&posted, order, completions);
@@ -189,8 +189,8 @@ impl Core {
         wake |= tell_sent(order, completions);
         self.aftermath.wake |= wake;
         self.aftermath.arrived |= wake;
-        if let Some((name, offset)) = piece {
-            if let Some(landing) = rings.books.pull(name) {
+        if let Some((id, offset)) = piece {
+            if let Some(landing) = rings.books.pull(id) {
                 landing.came(offset);
             }
             self.conn.handle_read(slot, SystemClock);
@@ -219,7 +219,7 @@ impl Core {
                     Posted::Frame => None,
                     Posted::Message => order.fail(),
                     Posted::Operation(operation) => Some(operation.id),
-                    Posted::Piece { .. } => {
+                    Posted::ReadChunk { .. } => {
                         work = Work::Read { slot };
                         None
                     }
@@ -244,8 +244,8 @@ impl Core {
                     self.aftermath.service = true;
                 }
                 Output::Post(transmit) => self.post(|rings| rings.post_send(&transmit, &[], None)),
-                Output::Begin { name, len } => self.begin(name, len),
-                Output::Prepare { name, offset, len } => self.prepare(name, offset, len),
+                Output::Begin { id, len } => self.begin(id, len),
+                Output::Prepare { id, offset, len } => self.prepare(id, offset, len),
                 Output::Read(read) => self.post(|rings| rings.post_read(&read)),
                 Output::Repost(buffer) => self.post(|rings| rings.post_recv(buffer)),
                 Output::Release(buffer) => {
@@ -321,7 +321,7 @@ impl Core {
     }
 
     /// Finds a place in memory for a large message.
-    fn begin(&mut self, name: u32, len: u64) {
+    fn begin(&mut self, id: u32, len: u64) {
         let (Some(landings), Some(rings)) = (&self.landings, &mut self.rings) else {
             return;
         };
@@ -329,8 +329,8 @@ impl Core {
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         match landings.place(len) {
             Ok(Some(landing)) => {
-                rings.books.pulls.push_back((name, landing));
-                self.conn.handle_memory(name, SystemClock);
+                rings.books.pulls.push_back((id, landing));
+                self.conn.handle_memory(id, SystemClock);
             }
             Ok(None) => {}
             Err(error) => self.starve(error),
@@ -338,8 +338,8 @@ impl Core {
     }
 
     /// Makes memory ready for a piece of a large message.
-    fn prepare(&mut self, name: u32, offset: u64, len: u64) {
-        let pull = self.rings.as_mut().and_then(|rings| rings.books.pull(name));
+    fn prepare(&mut self, id: u32, offset: u64, len: u64) {
+        let pull = self.rings.as_mut().and_then(|rings| rings.books.pull(id));
         let Some(landing) = pull else { return };
         match landing.prepare(offset as usize, len as usize) {
             Ok(Some(ready)) => self.conn.handle_prepared(ready as u64, SystemClock),
@@ -358,7 +358,7 @@ impl Core {
         if let Some(landings) = &self.landings {
             landings.starve();
         }
-        self.conn.handle_starved(error, Instant::now());
+        self.conn.handle_out_of_memory(error, Instant::now());
     }
 
     /// The peer has read so many more large messages.
@@ -388,19 +388,23 @@ impl Core {
                 let bytes = rings.received(buffer, offset + len).part(offset, len);
                 Completion::Received(Message::eager(Arc::clone(link), buffer, bytes))
             }
-            Arrival::Large { name, .. } => {
+            Arrival::Large { id, .. } => {
                 let Some((pull, buffer)) = rings.books.pulls.pop_front() else {
                     return;
                 };
                 debug_assert_eq!(
-                    pull, name,
+                    pull, id,
                     "they are done in the order in which they are begun"
                 );
                 Completion::Received(Message::large(Arc::clone(link), buffer))
             }
-            Arrival::Immediate { buffer, word, len } => {
+            Arrival::Immediate {
+                buffer,
+                imm_data,
+                len,
+            } => {
                 let place = Message::eager(Arc::clone(link), buffer, rings.received(buffer, 0));
-                Completion::Immediate(Immediate::new(word, len, place))
+                Completion::Immediate(Immediate::new(imm_data, len, place))
             }
         };
         // Nothing is before it in the channel, and nobody else need be woken: the thread that waits is this one.
@@ -467,7 +471,7 @@ fn succeed(
     completions: &Option<Sender<Completion>>,
 ) -> bool {
     match posted {
-        Posted::Frame | Posted::Piece { .. } => false,
+        Posted::Frame | Posted::ReadChunk { .. } => false,
         Posted::Message => {
             order.acknowledge();
             false

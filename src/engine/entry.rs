@@ -196,7 +196,7 @@ impl Entry {
             })?;
         if let Some(shared) = transport.shared {
             let mut core = self.link.core();
-            core.conn.draw_on(Arc::clone(&shared.account));
+            core.conn.use_account(Arc::clone(&shared.account));
             core.share = Some(Share::new(shared, self.link.key));
         }
         epoll

@@ -8,8 +8,8 @@ pub(super) enum Posted {
     /// A message of whose end the application is to be told: see
     /// [`SentOrder`](super::sent_order::SentOrder).
     Message,
-    /// A piece of the peer's large message of this name, at this place in it.
-    Piece { name: u32, offset: usize },
+    /// A read of a chunk of the peer's large message of this id, at this place in it.
+    ReadChunk { id: u32, offset: usize },
     /// A one-sided operation.
     Operation(Operation),
 }
@@ -112,7 +112,7 @@ impl Posted {
     fn is_operation(&self) -> bool {
         match self {
             Self::Operation(_) => true,
-            Self::Frame | Self::Message | Self::Piece { .. } => false,
+            Self::Frame | Self::Message | Self::ReadChunk { .. } => false,
         }
     }
 }

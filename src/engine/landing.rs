@@ -22,7 +22,7 @@ use std::{
 
 use super::budget::{Charge, Customer};
 use crate::{
-    proto::SHORTEST_PIECE,
+    proto::SHORTEST_CHUNK,
     status::OsError,
     sync::lock,
     verbs::{AccessFlags, Mapping, MemoryRegion, ProtectionDomain},
@@ -221,11 +221,11 @@ impl fmt::Debug for Landings {
 
 /// How long a mapping for `len` bytes is.
 fn class(len: usize) -> usize {
-    let len = len.max(SHORTEST_PIECE as usize);
+    let len = len.max(SHORTEST_CHUNK as usize);
     let class = if len <= LARGEST_CLASS {
         len.checked_next_power_of_two()
     } else {
-        len.checked_next_multiple_of(SHORTEST_PIECE as usize)
+        len.checked_next_multiple_of(SHORTEST_CHUNK as usize)
     };
     // What cannot be rounded up cannot be mapped either, which the system will say.
     class.unwrap_or(len)
@@ -271,7 +271,7 @@ impl Landing {
             // As long as that of any message which this mapping may serve next.
             Some(_) => (
                 len.next_power_of_two()
-                    .max(SHORTEST_PIECE as usize)
+                    .max(SHORTEST_CHUNK as usize)
                     .min(capacity),
                 None,
             ),

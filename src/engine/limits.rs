@@ -2,7 +2,7 @@ use std::fs;
 
 use nix::sys::resource::{Resource, getrlimit};
 
-use crate::proto::{LONGEST_PIECE, SHORTEST_PIECE};
+use crate::proto::{LONGEST_CHUNK, SHORTEST_CHUNK};
 
 /// How much memory the connections of an [`Engine`](crate::Engine) may use together for messages
 /// above the eager size that peers send.
@@ -27,15 +27,15 @@ use crate::proto::{LONGEST_PIECE, SHORTEST_PIECE};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineLimits {
-    /// How many bytes may be pinned for reading at a time. Half of them are for pieces of messages
+    /// How many bytes may be pinned for reading at a time. Half of them are for chunks of messages
     /// that are being read right now, each for as long as its read takes; the other half is for
     /// memory that connections keep registered for their next messages, as
     /// [`Config::registration_cache`](crate::Config::registration_cache) says.
     ///
     /// Default: a quarter of the limit on locked memory (`ulimit -l`) and at most an eighth of the
     /// machine's memory, so that there is room for the buffers of connections. Where this is less
-    /// than 8 MiB, messages are read in shorter pieces than the usual 1 MiB. Nothing is too small:
-    /// one piece of at most 64 KiB is read at any rate.
+    /// than 8 MiB, messages are read in shorter chunks than the usual 1 MiB. Nothing is too small:
+    /// one chunk of at most 64 KiB is read at any rate.
     pub pinned: u64,
 
     /// How many bytes of messages may be held: being read, or received and not let go of by the
@@ -78,10 +78,10 @@ impl EngineLimits {
     }
 
     /// The longest piece that is read: so short that some connections can read at a time.
-    pub(super) fn longest_piece(&self) -> u64 {
+    pub(super) fn longest_chunk(&self) -> u64 {
         let share = self.pinned_for_reads() / 4;
         let power = share.checked_ilog2().map_or(1, |log| 1 << log);
-        power.clamp(SHORTEST_PIECE, LONGEST_PIECE)
+        power.clamp(SHORTEST_CHUNK, LONGEST_CHUNK)
     }
 }
 
@@ -129,13 +129,13 @@ mod tests {
         let gib = 1 << 30;
         let limits = EngineLimits::of(2 * gib, u64::MAX);
         assert_eq!((limits.pinned, limits.held), (gib / 4, gib / 2));
-        assert_eq!(limits.longest_piece(), LONGEST_PIECE);
+        assert_eq!(limits.longest_chunk(), LONGEST_CHUNK);
         // systemd's default.
         let limits = EngineLimits::of(16 * gib, 8 << 20);
         assert_eq!(limits.pinned, 2 << 20);
-        assert_eq!(limits.longest_piece(), 256 << 10);
+        assert_eq!(limits.longest_chunk(), 256 << 10);
         let limits = EngineLimits::of(16 * gib, 0);
-        assert_eq!(limits.longest_piece(), SHORTEST_PIECE);
+        assert_eq!(limits.longest_chunk(), SHORTEST_CHUNK);
         let default = EngineLimits::default();
         assert!(default.held > 0, "{default:?}");
     }

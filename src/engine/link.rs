@@ -314,13 +314,13 @@ impl Link {
 
     fn act(self: &Arc<Self>, completions: &[WorkCompletion], hand: Option<&Hand>) {
         self.with_core(|core| {
-            let before = core.conn.heard();
+            let before = core.conn.peer_activity();
             for wc in completions {
                 core.handle_completion(self, wc, hand);
                 core.settle(self, hand);
             }
             if let Some(life) = &core.life {
-                life.add(before, core.conn.heard());
+                life.add(before, core.conn.peer_activity());
             }
         });
     }

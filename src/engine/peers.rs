@@ -7,7 +7,7 @@ use std::{
     },
 };
 
-use crate::proto::Heard;
+use crate::proto::Activity;
 
 /// The signs of life that one engine of a peer's has given on all of its connections with this one.
 ///
@@ -19,26 +19,26 @@ pub(super) struct Life(Arc<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
-    heard: AtomicU64,
-    pieces: AtomicU64,
+    signs: AtomicU64,
+    chunks: AtomicU64,
 }
 
 impl Life {
-    /// Counts what a connection has heard more than before.
-    pub(super) fn add(&self, before: Heard, now: Heard) {
+    /// Counts what a connection has signs more than before.
+    pub(super) fn add(&self, before: Activity, now: Activity) {
         if now.signs != before.signs {
-            self.0.heard.fetch_add(1, Ordering::Relaxed);
+            self.0.signs.fetch_add(1, Ordering::Relaxed);
         }
-        if now.pieces != before.pieces {
-            self.0.pieces.fetch_add(1, Ordering::Relaxed);
+        if now.chunks != before.chunks {
+            self.0.chunks.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// How much was heard.
-    pub(super) fn heard(&self) -> Heard {
-        Heard {
-            signs: self.0.heard.load(Ordering::Relaxed),
-            pieces: self.0.pieces.load(Ordering::Relaxed),
+    /// How much was signs.
+    pub(super) fn activity(&self) -> Activity {
+        Activity {
+            signs: self.0.signs.load(Ordering::Relaxed),
+            chunks: self.0.chunks.load(Ordering::Relaxed),
         }
     }
 }
@@ -78,13 +78,13 @@ mod tests {
         let here = IpAddr::from([10, 8, 0, 1]);
         let there = IpAddr::from([10, 8, 0, 2]);
         let one = peers.life_of(here, 1);
-        let heard = |signs, pieces| Heard { signs, pieces };
-        peers.life_of(here, 1).add(heard(7, 3), heard(8, 3));
-        peers.life_of(here, 2).add(heard(0, 0), heard(1, 1));
-        peers.life_of(there, 1).add(heard(0, 0), heard(1, 1));
-        assert_eq!(one.heard(), heard(1, 0));
-        peers.life_of(here, 1).add(heard(8, 3), heard(9, 4));
-        assert_eq!(one.heard(), heard(2, 1));
+        let activity = |signs, chunks| Activity { signs, chunks };
+        peers.life_of(here, 1).add(activity(7, 3), activity(8, 3));
+        peers.life_of(here, 2).add(activity(0, 0), activity(1, 1));
+        peers.life_of(there, 1).add(activity(0, 0), activity(1, 1));
+        assert_eq!(one.activity(), activity(1, 0));
+        peers.life_of(here, 1).add(activity(8, 3), activity(9, 4));
+        assert_eq!(one.activity(), activity(2, 1));
     }
 
     #[test]

@@ -448,9 +448,9 @@ impl Reactor {
         let config = config.params();
         Params {
             engine: self.identity,
-            longest_piece: config
-                .longest_piece
-                .min(self.budget.limits().longest_piece()),
+            longest_chunk: config
+                .longest_chunk
+                .min(self.budget.limits().longest_chunk()),
             ..config
         }
     }
@@ -550,7 +550,7 @@ impl Reactor {
         self.past.all += Statistics {
             buffers_held: 0,
             large_bytes_held: 0,
-            large_bytes_lent: 0,
+            large_bytes_exposed: 0,
             ..entry.link.statistics()
         };
         if let Some(waiter) = entry.waiter.take() {

@@ -159,7 +159,7 @@ enum Receives {
 pub(super) struct Books {
     /// By slot of the send ring.
     pub(super) in_flight: InFlight,
-    /// The peer's large messages that are being read: their names, and where they are read to. Oldest first.
+    /// The peer's large messages that are being read: their ids, and where they are read to. Oldest first.
     pub(super) pulls: VecDeque<(u32, Box<Landing>)>,
     /// Large messages that the peer has not taken yet, oldest first: what it may read.
     pub(super) lent: VecDeque<Lent>,
@@ -168,11 +168,11 @@ pub(super) struct Books {
 }
 
 impl Books {
-    /// Where the large message of this name is read to.
-    pub(super) fn pull(&mut self, name: u32) -> Option<&mut Landing> {
+    /// Where the large message of this id is read to.
+    pub(super) fn pull(&mut self, id: u32) -> Option<&mut Landing> {
         let mut pulls = self.pulls.iter_mut();
         pulls
-            .find(|(pull, _)| *pull == name)
+            .find(|(pull, _)| *pull == id)
             .map(|(_, landing)| &mut **landing)
     }
 
@@ -310,7 +310,7 @@ impl Rings {
     /// Reads a piece of a large message of the peer's to where it was prepared.
     pub(super) fn post_read(&mut self, read: &Read) -> Result<(), OsError> {
         let (offset, len) = (read.offset as usize, read.len as usize);
-        let landing = self.books.pull(read.name);
+        let landing = self.books.pull(read.id);
         let (addr, lkey) = landing
             .and_then(|landing| landing.piece(offset, len))
             .expect("the state machine reads what was prepared");
@@ -325,8 +325,8 @@ impl Rings {
             rkey: read.rkey,
         };
         self.one_sided(read.slot, SendOp::Read(remote), &mut sge)?;
-        let name = read.name;
-        let posted = Posted::Piece { name, offset };
+        let id = read.id;
+        let posted = Posted::ReadChunk { id, offset };
         self.books.in_flight.put(read.slot, posted);
         Ok(())
     }

@@ -65,7 +65,7 @@ impl Share {
     pub(super) fn settle(&mut self, conn: &mut Connection) -> Result<(), OsError> {
         if !self.settled {
             self.receives.post_all_of(self.key)?;
-            conn.settle_account(self.lent);
+            conn.release_account(self.lent);
             self.settled = true;
         }
         Ok(())

@@ -29,7 +29,7 @@ pub(super) struct Inbound {
     /// Pieces that have come, in all.
     pieces: u64,
     pace: Pace,
-    /// Large messages begun, in all: the name of the next one.
+    /// Large messages begun, in all: the id of the next one.
     begun: u32,
     /// Large messages that were announced by the peer, in all.
     received: u32,
@@ -51,9 +51,9 @@ pub(super) struct Inbound {
 #[derive(Debug)]
 pub(super) enum Step {
     /// A place in memory is to be found for it.
-    Begin { name: u32, len: u64 },
+    Begin { id: u32, len: u64 },
     /// Memory is to be made ready for a piece of it.
-    Prepare { name: u32, offset: u64, len: u64 },
+    Prepare { id: u32, offset: u64, len: u64 },
     /// A piece is to be read.
     Read(Read),
 }
@@ -62,9 +62,9 @@ pub(super) enum Step {
 #[derive(Clone, Copy, Debug)]
 enum Demand {
     Nothing,
-    /// A place in memory, for the message of this name and length.
+    /// A place in memory, for the message of this id and length.
     Place {
-        name: u32,
+        id: u32,
         len: u64,
     },
     /// Memory for this piece.
@@ -83,8 +83,8 @@ enum Waiting {
 #[derive(Debug)]
 struct Large {
     descriptor: Descriptor,
-    /// Its name, once it is begun.
-    name: Option<u32>,
+    /// Its id, once it is begun.
+    id: Option<u32>,
     /// Whether it has its place in memory.
     has_place: bool,
     /// Bytes for which reads were posted.
@@ -95,15 +95,15 @@ struct Large {
 
 impl Inbound {
     /// At most `most_held` large messages, and at most `limit` bytes of them, are held at a time.
-    /// No piece is longer than `longest_piece`.
-    pub(super) fn new(most_held: u16, limit: u64, longest_piece: u64) -> Self {
+    /// No piece is longer than `longest_chunk`.
+    pub(super) fn new(most_held: u16, limit: u64, longest_chunk: u64) -> Self {
         Self {
             waiting: VecDeque::new(),
             undone: 0,
             demand: Demand::Nothing,
             reads: VecDeque::with_capacity(READS as usize),
             pieces: 0,
-            pace: Pace::new(longest_piece),
+            pace: Pace::new(longest_chunk),
             begun: 0,
             received: 0,
             taken: 0,
@@ -140,7 +140,7 @@ impl Inbound {
         self.undone += 1;
         self.waiting.push_back(Waiting::Large(Large {
             descriptor,
-            name: None,
+            id: None,
             has_place: false,
             asked: 0,
             come: 0,
@@ -171,12 +171,12 @@ impl Inbound {
             Waiting::Large(_) | Waiting::Arrival(_) => None,
         })?;
         let Descriptor { addr, len, rkey } = large.descriptor;
-        match large.name {
-            Some(name) if large.has_place => {
+        match large.id {
+            Some(id) if large.has_place => {
                 let offset = large.asked;
                 self.demand = Demand::Memory(Read {
                     slot: u32::MAX,
-                    name,
+                    id,
                     offset,
                     len: (len - offset).min(self.pace.piece()),
                     remote_addr: addr + offset,
@@ -184,12 +184,12 @@ impl Inbound {
                 });
             }
             None if alone || (may_hold_more && len <= room) => {
-                let name = self.begun;
-                large.name = Some(name);
-                self.begun = name.wrapping_add(1);
+                let id = self.begun;
+                large.id = Some(id);
+                self.begun = id.wrapping_add(1);
                 self.held += 1;
                 self.held_bytes = self.held_bytes.saturating_add(len);
-                self.demand = Demand::Place { name, len };
+                self.demand = Demand::Place { id, len };
             }
             Some(_) | None => return None,
         }
@@ -200,17 +200,17 @@ impl Inbound {
     pub(super) fn demanded(&self) -> Option<Step> {
         match self.demand {
             Demand::Nothing | Demand::Slot(_) => None,
-            Demand::Place { name, len } => Some(Step::Begin { name, len }),
+            Demand::Place { id, len } => Some(Step::Begin { id, len }),
             Demand::Memory(Read {
-                name, offset, len, ..
-            }) => Some(Step::Prepare { name, offset, len }),
+                id, offset, len, ..
+            }) => Some(Step::Prepare { id, offset, len }),
         }
     }
 
     fn read(&mut self, read: Read) -> Step {
         for waiting in &mut self.waiting {
             if let Waiting::Large(large) = waiting
-                && large.name == Some(read.name)
+                && large.id == Some(read.id)
             {
                 large.asked += read.len;
             }
@@ -219,16 +219,16 @@ impl Inbound {
         Step::Read(read)
     }
 
-    /// The large message of this name has its place in memory.
-    pub(super) fn placed(&mut self, name: u32) {
-        if !matches!(self.demand, Demand::Place { name: wanted, .. } if wanted == name) {
+    /// The large message of this id has its place in memory.
+    pub(super) fn placed(&mut self, id: u32) {
+        if !matches!(self.demand, Demand::Place { id: wanted, .. } if wanted == id) {
             debug_assert!(false, "it was asked for");
             return;
         }
         self.demand = Demand::Nothing;
         for waiting in &mut self.waiting {
             if let Waiting::Large(large) = waiting
-                && large.name == Some(name)
+                && large.id == Some(id)
             {
                 large.has_place = true;
             }
@@ -295,12 +295,12 @@ impl Inbound {
         match self.waiting.front()? {
             Waiting::Large(Large {
                 descriptor,
-                name: Some(name),
+                id: Some(id),
                 come,
                 ..
             }) if *come == descriptor.len => {
                 let arrival = Arrival::Large {
-                    name: *name,
+                    id: *id,
                     len: descriptor.len,
                 };
                 self.waiting.pop_front();

@@ -65,12 +65,12 @@ pub(crate) enum Output {
     Repost(u32),
     /// Post this receive buffer again, and call `release`: its frame took credit, and nothing of it is kept.
     Release(u32),
-    /// Find a place in memory for a large message of the peer's, of this name and length, and
+    /// Find a place in memory for a large message of the peer's, of this id and length, and
     /// report it with `handle_memory`. As long as there is none, this may come again.
-    Begin { name: u32, len: u64 },
+    Begin { id: u32, len: u64 },
     /// Make memory ready for this piece of it, and report it with `handle_prepared`: the read
     /// follows then. As long as there is none, this may come again.
-    Prepare { name: u32, offset: u64, len: u64 },
+    Prepare { id: u32, offset: u64, len: u64 },
     /// Post a read of a piece of a large message of the peer's. Its completion is to be reported with `handle_read`.
     Read(Read),
     /// Move the queue pair to its error state and post a marker behind the last send and one behind the last receive.
@@ -173,10 +173,14 @@ pub(crate) enum Arrival {
     /// A message lies in a receive buffer, which stays out until `release`.
     Message { buffer: u32, offset: u32, len: u32 },
     /// A large message was read whole. Its memory counts as held until `release_large`.
-    Large { name: u32, len: u64 },
+    Large { id: u32, len: u64 },
     /// The peer wrote `len` bytes to this side's memory, and says so with this word. It took a receive buffer, which stays out until
     /// `release`.
-    Immediate { buffer: u32, word: u32, len: u32 },
+    Immediate {
+        buffer: u32,
+        imm_data: u32,
+        len: u32,
+    },
 }
 
 /// A read to be posted, always signalled.
@@ -185,7 +189,7 @@ pub(crate) struct Read {
     /// The slot of the send ring.
     pub(crate) slot: u32,
     /// Which large message it is a piece of. They are numbered in the order in which they are begun, delivered and taken.
-    pub(crate) name: u32,
+    pub(crate) id: u32,
     /// Where in the message the piece lies.
     pub(crate) offset: u64,
     pub(crate) len: u64,

@@ -5,10 +5,10 @@ use super::send_ring::READS;
 /// The longest piece in bytes in which a large message is read: long enough to make the work
 /// request's cost small, short enough that control frames, which queue behind it, are not held up
 /// for long.
-pub(crate) const LONGEST_PIECE: u64 = 1 << 20;
+pub(crate) const LONGEST_CHUNK: u64 = 1 << 20;
 
 /// The shortest piece, unless the message ends before: half a second on a link of 1 Mbit/s.
-pub(crate) const SHORTEST_PIECE: u64 = 64 << 10;
+pub(crate) const SHORTEST_CHUNK: u64 = 64 << 10;
 
 /// Pieces grow while one comes within this time, and shrink when one takes longer than that.
 const QUICK: Duration = Duration::from_millis(100);
@@ -32,7 +32,7 @@ pub(super) struct Pace {
 impl Pace {
     pub(super) fn new(longest: u64) -> Self {
         Self {
-            piece: SHORTEST_PIECE.min(longest),
+            piece: SHORTEST_CHUNK.min(longest),
             longest,
             since: None,
         }
@@ -45,7 +45,7 @@ impl Pace {
 
     /// How many reads may be on their way.
     pub(super) fn depth(&self) -> usize {
-        if self.piece < self.longest.min(2 * SHORTEST_PIECE) {
+        if self.piece < self.longest.min(2 * SHORTEST_CHUNK) {
             READS as usize / 2
         } else {
             READS as usize
@@ -68,7 +68,7 @@ impl Pace {
         if took <= QUICK.as_nanos() {
             self.piece = (2 * self.piece).min(self.longest);
         } else if took > SLOW.as_nanos() {
-            self.piece = (self.piece / 2).max(SHORTEST_PIECE.min(self.longest));
+            self.piece = (self.piece / 2).max(SHORTEST_CHUNK.min(self.longest));
         }
     }
 }
@@ -95,16 +95,16 @@ mod tests {
 
     #[test]
     fn on_a_slow_link_a_piece_takes_less_than_a_second() {
-        let mut pace = Pace::new(LONGEST_PIECE);
+        let mut pace = Pace::new(LONGEST_CHUNK);
         // 1 Mbit/s.
         let pieces = pieces(&mut pace, 4 << 20, 125_000);
-        assert!(pieces.iter().all(|piece| *piece == SHORTEST_PIECE));
+        assert!(pieces.iter().all(|piece| *piece == SHORTEST_CHUNK));
         assert_eq!(pace.depth(), 2, "and few are on their way");
     }
 
     #[test]
     fn on_a_fast_link_pieces_are_soon_as_long_as_they_may_be() {
-        let mut pace = Pace::new(LONGEST_PIECE);
+        let mut pace = Pace::new(LONGEST_CHUNK);
         assert_eq!(pace.depth(), 2);
         let pieces = pieces(&mut pace, 4 << 20, 1_000_000_000);
         let kib: Vec<u64> = pieces.iter().map(|piece| piece >> 10).collect();
@@ -114,28 +114,28 @@ mod tests {
 
     #[test]
     fn short_messages_tell_as_much_of_the_link_as_they_can() {
-        let mut pace = Pace::new(LONGEST_PIECE);
+        let mut pace = Pace::new(LONGEST_CHUNK);
         for _ in 0..10 {
             // 20 KiB at 500 kB/s: 64 KiB would take 131 ms.
             pieces(&mut pace, 20 << 10, 500_000);
         }
-        assert_eq!(pace.piece(), SHORTEST_PIECE);
+        assert_eq!(pace.piece(), SHORTEST_CHUNK);
         pieces(&mut pace, 20 << 10, 100_000_000);
-        assert_eq!(pace.piece(), 2 * SHORTEST_PIECE);
+        assert_eq!(pace.piece(), 2 * SHORTEST_CHUNK);
     }
 
     #[test]
     fn a_link_that_becomes_slow_gets_short_pieces_again() {
-        let mut pace = Pace::new(LONGEST_PIECE);
+        let mut pace = Pace::new(LONGEST_CHUNK);
         pieces(&mut pace, 8 << 20, 1_000_000_000);
-        assert_eq!(pace.piece(), LONGEST_PIECE);
+        assert_eq!(pace.piece(), LONGEST_CHUNK);
         pieces(&mut pace, 8 << 20, 125_000);
-        assert_eq!(pace.piece(), SHORTEST_PIECE);
+        assert_eq!(pace.piece(), SHORTEST_CHUNK);
     }
 
     #[test]
     fn no_piece_is_longer_than_the_memory_for_it() {
-        for longest in [4096, SHORTEST_PIECE, 4 * SHORTEST_PIECE] {
+        for longest in [4096, SHORTEST_CHUNK, 4 * SHORTEST_CHUNK] {
             let mut pace = Pace::new(longest);
             for _ in 0..10 {
                 pieces(&mut pace, 1 << 20, 1_000_000_000);

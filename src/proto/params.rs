@@ -16,7 +16,7 @@ pub(crate) struct Params {
     /// How many bytes of large messages may be on their way to the peer, and how many may be held here. One alone may be longer.
     pub(crate) large_memory: u64,
     /// The longest piece in bytes in which a large message is read.
-    pub(crate) longest_piece: u64,
+    pub(crate) longest_chunk: u64,
     /// How long reads may stand still, and how long memory may be missing for them.
     pub(crate) read_timeout: Duration,
     /// Slots of the send ring for data; `READS` and `CONTROL_SENDS` come on top.

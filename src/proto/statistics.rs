@@ -34,7 +34,7 @@ pub struct Statistics {
     /// Bytes of messages above the eager size that are being received, or are held by the application, now.
     pub large_bytes_held: u64,
     /// Bytes of messages above the eager size that the peer has not read yet.
-    pub large_bytes_lent: u64,
+    pub large_bytes_exposed: u64,
 }
 
 impl AddAssign for Statistics {
@@ -53,7 +53,7 @@ impl AddAssign for Statistics {
             pings_sent,
             buffers_held,
             large_bytes_held,
-            large_bytes_lent,
+            large_bytes_exposed,
         } = other;
         self.messages_sent += messages_sent;
         self.bytes_sent += bytes_sent;
@@ -68,7 +68,7 @@ impl AddAssign for Statistics {
         self.pings_sent += pings_sent;
         self.buffers_held += buffers_held;
         self.large_bytes_held += large_bytes_held;
-        self.large_bytes_lent += large_bytes_lent;
+        self.large_bytes_exposed += large_bytes_exposed;
     }
 }
 
@@ -76,8 +76,8 @@ impl fmt::Display for Statistics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} messages ({} B, {} large) out, {} ({} B, {} large) in, {} operations, {} stalls, {}/{} grants out/in; holding {} buffers and {} B \
-             large, lending {} B",
+            "{} messages ({} B, {} large) out, {} ({} B, {} large) in, {} operations, {} stalls, \
+             {}/{} grants out/in; {} buffers and {} B large held, {} B exposed",
             self.messages_sent,
             self.bytes_sent,
             self.large_sent,
@@ -90,7 +90,7 @@ impl fmt::Display for Statistics {
             self.grants_received,
             self.buffers_held,
             self.large_bytes_held,
-            self.large_bytes_lent
+            self.large_bytes_exposed
         )
     }
 }

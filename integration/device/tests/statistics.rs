@@ -18,7 +18,7 @@ fn a_connection_counts_what_goes_through_it() {
         (11, 101_000, 1)
     );
     assert_eq!(
-        (sent.large_bytes_lent, sent.stalls, sent.pings_sent),
+        (sent.large_bytes_exposed, sent.stalls, sent.pings_sent),
         (0, 0, 1)
     );
     let received = server.statistics();

@@ -28,7 +28,7 @@ struct Sent {
 #[derive(Debug)]
 struct Large {
     descriptor: Descriptor,
-    name: Option<u32>,
+    id: Option<u32>,
     asked: u64,
     come: u64,
 }
@@ -139,7 +139,7 @@ impl Device {
                     self.repost(buffer);
                     self.conn.release();
                 }
-                Output::Begin { name, len } => self.begin(name, len),
+                Output::Begin { id, len } => self.begin(id, len),
                 Output::Prepare { len, .. } => self.conn.handle_prepared(len, self.now),
                 Output::Read(read) => self.read(&read),
                 Output::PostDrainMarkers => {
@@ -170,10 +170,10 @@ impl Device {
         }
         let statistics = self.conn.statistics();
         assert_eq!(
-            statistics.large_bytes_lent,
+            statistics.large_bytes_exposed,
             self.lengths.iter().sum::<u64>()
         );
-        let begun = self.inbound.iter().filter(|large| large.name.is_some());
+        let begun = self.inbound.iter().filter(|large| large.id.is_some());
         let held: Vec<u64> = begun
             .map(|large| large.descriptor.len)
             .chain(self.large.iter().copied())
@@ -214,11 +214,11 @@ impl Device {
                 assert!(frame.is_empty());
                 self.kept.push_back(buffer);
             }
-            Event::Arrived(Arrival::Large { name, len }) => {
+            Event::Arrived(Arrival::Large { id, len }) => {
                 let large = self.inbound.pop_front().expect("it was announced");
                 assert_eq!(
-                    (large.name, large.descriptor.len, large.come),
-                    (Some(name), len, len)
+                    (large.id, large.descriptor.len, large.come),
+                    (Some(id), len, len)
                 );
                 self.large.push_back(len);
             }
@@ -281,12 +281,12 @@ impl Device {
         assert!(self.credit.0 <= self.credit.1, "no message without credit");
     }
 
-    fn begin(&mut self, name: u32, len: u64) {
-        let first = self.inbound.iter_mut().find(|large| large.name.is_none());
+    fn begin(&mut self, id: u32, len: u64) {
+        let first = self.inbound.iter_mut().find(|large| large.id.is_none());
         let first = first.expect("it was announced");
         assert_eq!(len, first.descriptor.len);
-        first.name = Some(name);
-        self.conn.handle_memory(name, self.now);
+        first.id = Some(id);
+        self.conn.handle_memory(id, self.now);
     }
 
     fn read(&mut self, read: &Read) {
@@ -300,7 +300,7 @@ impl Device {
         assert!(read.offset + read.len <= first.descriptor.len);
         assert_eq!(read.remote_addr, first.descriptor.addr + read.offset);
         assert_eq!(read.rkey, first.descriptor.rkey);
-        assert_eq!(first.name, Some(read.name));
+        assert_eq!(first.id, Some(read.id));
         first.asked += read.len;
         self.take_slot(read.slot, CONTROL_SENDS, true, Some(read.len));
         let reads = self.sending.iter().filter(|sent| sent.read.is_some());
@@ -380,7 +380,7 @@ impl Device {
             self.announced += 1;
             self.inbound.push_back(Large {
                 descriptor,
-                name: None,
+                id: None,
                 asked: 0,
                 come: 0,
             });

@@ -128,9 +128,9 @@ pub fn one_frame(frame: &[u8]) {
                 reposted += 1;
                 conn.release();
             }
-            Output::Begin { name, len } => {
+            Output::Begin { id, len } => {
                 announced = len;
-                conn.handle_memory(name, now);
+                conn.handle_memory(id, now);
             }
             Output::Prepare { len, .. } => conn.handle_prepared(len, now),
             Output::Post(transmit) => said.push(transmit.header[0]),

@@ -16,7 +16,7 @@ pub(crate) fn params() -> Params {
         eager_size: 64,
         max_message: 1 << 20,
         large_memory: 1 << 20,
-        longest_piece: 1 << 20,
+        longest_chunk: 1 << 20,
         read_timeout: Duration::from_secs(30),
         send_slots: 4,
         connect_timeout: Duration::from_secs(5),

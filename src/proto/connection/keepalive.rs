@@ -25,11 +25,11 @@ pub(super) struct Keepalive {
 
 /// Signs of life, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Heard {
+pub(crate) struct Activity {
     /// Frames, and completions that show that bytes have moved.
     pub(crate) signs: u64,
     /// Pieces of large messages that were read.
-    pub(crate) pieces: u64,
+    pub(crate) chunks: u64,
 }
 
 /// What this side has heard of the peer.
@@ -38,7 +38,7 @@ pub(super) struct Hearing {
     /// On this connection.
     pub(super) here: u64,
     /// On any connection with the same engine of the peer's, as often as it was asked for.
-    pub(super) of_engine: Heard,
+    pub(super) of_engine: Activity,
 }
 
 /// What a check came to.
@@ -161,18 +161,18 @@ impl Probe {
 
 impl Connection {
     /// What the peer has let this side hear on this connection.
-    pub(crate) fn heard(&self) -> Heard {
+    pub(crate) fn peer_activity(&self) -> Activity {
         self.transfer
             .as_ref()
-            .map_or_else(Heard::default, |transfer| Heard {
+            .map_or_else(Activity::default, |transfer| Activity {
                 signs: transfer.heard.here,
-                pieces: transfer.inbound.pieces(),
+                chunks: transfer.inbound.pieces(),
             })
     }
 
     /// What the peer's engine has let this side hear on all of its connections. To be told before
     /// `handle_timeout`, which judges by it.
-    pub(crate) fn hear_of_engine(&mut self, heard: Heard) {
+    pub(crate) fn set_engine_activity(&mut self, heard: Activity) {
         if let Some(transfer) = &mut self.transfer {
             transfer.heard.of_engine = heard;
         }

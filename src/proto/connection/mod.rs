@@ -5,7 +5,7 @@ mod reading;
 mod receiving;
 mod transfer;
 
-pub(crate) use self::{keepalive::Heard, transfer::Flush};
+pub(crate) use self::{keepalive::Activity, transfer::Flush};
 
 #[cfg(test)]
 mod tests;
@@ -104,13 +104,13 @@ impl Connection {
     }
 
     /// Receives are promised from this account from now on, where [`Account::open`] reserved the least that is needed.
-    pub(crate) fn draw_on(&mut self, account: Arc<Account>) {
+    pub(crate) fn use_account(&mut self, account: Arc<Account>) {
         self.account = Some(account);
     }
 
     /// The queue pair is gone, and all receives that it took are posted again, except for the `held` that hold messages which the
     /// application has. Gives what was promised back to the account; each of those is to be given when it is posted again.
-    pub(crate) fn settle_account(&mut self, held: u32) {
+    pub(crate) fn release_account(&mut self, held: u32) {
         if let Some(account) = self.account.take() {
             let promised = match &self.transfer {
                 Some(transfer) => CONTROL_RECEIVES + transfer.recv_credit.promised(),

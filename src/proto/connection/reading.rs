@@ -65,11 +65,11 @@ impl Connection {
         }
     }
 
-    /// The large message of this name has its place in memory.
-    pub(crate) fn handle_memory(&mut self, name: u32, now: impl Clock) {
+    /// The large message of this id has its place in memory.
+    pub(crate) fn handle_memory(&mut self, id: u32, now: impl Clock) {
         if let Some(transfer) = &mut self.transfer {
             transfer.patience.fed();
-            transfer.inbound.placed(name);
+            transfer.inbound.placed(id);
             self.read_on(now);
         }
     }
@@ -85,7 +85,7 @@ impl Connection {
 
     /// The system has no memory for what the last [`Output::Begin`] or [`Output::Prepare`] asked
     /// for, which may pass: it is asked again.
-    pub(crate) fn handle_starved(&mut self, error: OsError, now: Instant) {
+    pub(crate) fn handle_out_of_memory(&mut self, error: OsError, now: Instant) {
         if let Some(transfer) = &mut self.transfer {
             let look = transfer.patience.starve(error, now);
             self.act_on(look, now);
@@ -157,8 +157,8 @@ impl Connection {
 /// What the driver is to do for this.
 fn ask(step: Step) -> Output {
     match step {
-        Step::Begin { name, len } => Output::Begin { name, len },
-        Step::Prepare { name, offset, len } => Output::Prepare { name, offset, len },
+        Step::Begin { id, len } => Output::Begin { id, len },
+        Step::Prepare { id, offset, len } => Output::Prepare { id, offset, len },
         Step::Read(read) => Output::Read(read),
     }
 }

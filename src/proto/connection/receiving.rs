@@ -13,7 +13,7 @@ pub(super) enum Incoming {
     Data(Header),
     Rendezvous(Header, Descriptor),
     Control(Control, Header),
-    Immediate { word: u32, len: u32 },
+    Immediate { imm_data: u32, len: u32 },
 }
 
 impl Incoming {
@@ -62,8 +62,14 @@ impl Connection {
     }
 
     /// The peer wrote `len` bytes to this side's memory with an immediate `word`, which took a receive.
-    pub(crate) fn handle_immediate(&mut self, buffer: u32, word: u32, len: u32, now: impl Clock) {
-        self.on_recv(buffer, Ok(Incoming::Immediate { word, len }), now);
+    pub(crate) fn handle_immediate(
+        &mut self,
+        buffer: u32,
+        imm_data: u32,
+        len: u32,
+        now: impl Clock,
+    ) {
+        self.on_recv(buffer, Ok(Incoming::Immediate { imm_data, len }), now);
     }
 
     fn on_recv(&mut self, buffer: u32, incoming: Result<Incoming, Violation>, now: impl Clock) {
@@ -132,7 +138,7 @@ impl Connection {
                 self.on_rendezvous(buffer, header, descriptor, now)?;
             }
             Incoming::Control(control, header) => self.on_control(control, header, now)?,
-            Incoming::Immediate { word, len } => self.on_immediate(buffer, word, len)?,
+            Incoming::Immediate { imm_data, len } => self.on_immediate(buffer, imm_data, len)?,
         }
         self.tell_writable();
         Ok(())
@@ -195,19 +201,23 @@ impl Connection {
     }
 
     /// A write to this side's memory that the peer reports. It brings no header.
-    fn on_immediate(&mut self, buffer: u32, word: u32, len: u32) -> Result<(), Violation> {
+    fn on_immediate(&mut self, buffer: u32, imm_data: u32, len: u32) -> Result<(), Violation> {
         if !self.gave_out_writable {
             // A write of no bytes needs no key, so the device lets anybody do it.
             return Err(Violation::new(
                 "immediate",
-                word.into(),
+                imm_data.into(),
                 "none, as no region was given out with the right to write",
             ));
         }
         if let Some(transfer) = &mut self.transfer {
             transfer.take_credit(Kind::Data)?;
         }
-        self.arrive(Arrival::Immediate { buffer, word, len });
+        self.arrive(Arrival::Immediate {
+            buffer,
+            imm_data,
+            len,
+        });
         Ok(())
     }
 

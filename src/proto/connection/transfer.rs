@@ -121,7 +121,7 @@ impl Transfer {
             recv_credit: RecvCredit::new(params.window, params.credits(), start),
             ring: SendRing::new(params.send_slots),
             lending: Lending::new(params.large_memory),
-            inbound: Inbound::new(params.window, params.large_memory, params.longest_piece),
+            inbound: Inbound::new(params.window, params.large_memory, params.longest_chunk),
             patience: Patience::new(params.read_timeout),
             counted: Statistics::default(),
             probe: Probe::default(),
@@ -156,7 +156,7 @@ impl Transfer {
     /// Pieces of large messages that were read, here and on any connection with the peer's engine:
     /// reads wait behind those of others where the path is slow.
     pub(super) fn pieces(&self) -> u64 {
-        self.inbound.pieces() + self.heard.of_engine.pieces
+        self.inbound.pieces() + self.heard.of_engine.chunks
     }
 
     pub(super) fn keepalive_deadline(&self) -> Option<Instant> {
@@ -256,7 +256,7 @@ impl Transfer {
         Statistics {
             buffers_held: self.recv_credit.held().into(),
             large_bytes_held: self.inbound.held_bytes(),
-            large_bytes_lent: self.lending.bytes(),
+            large_bytes_exposed: self.lending.bytes(),
             ..self.counted
         }
     }

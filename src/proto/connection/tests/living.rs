@@ -6,7 +6,7 @@ use super::{
     pair::{A, B, Pair, Step},
     params,
 };
-use crate::proto::{CloseReason, Heard, Params};
+use crate::proto::{Activity, CloseReason, Params};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -94,9 +94,9 @@ fn a_sign_of_life_on_another_connection_counts_and_does_not_stop_the_probes() {
     let mut pair = Pair::established(alive(), alive());
     stop(&mut pair, B);
     for second in 1..60 {
-        pair.sides[A].conn.hear_of_engine(Heard {
+        pair.sides[A].conn.set_engine_activity(Activity {
             signs: second,
-            pieces: 0,
+            chunks: 0,
         });
         pair.wait(Duration::from_millis(500));
         assert!(pair.sides[A].ended.is_none(), "after {second} half seconds");

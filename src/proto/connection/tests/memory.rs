@@ -8,7 +8,7 @@ use super::{
     pair::{A, B, Pair, Step, no_memory},
     params,
 };
-use crate::proto::{CloseReason, Heard, Params, connection::State, frame::Header};
+use crate::proto::{Activity, CloseReason, Params, connection::State, frame::Header};
 
 const MIB: u64 = 1 << 20;
 
@@ -44,16 +44,20 @@ fn a_read_stands_still_only_where_those_of_other_connections_do_as_well() {
     let mut pair = pair();
     announced(&mut pair);
     pair.take(Step::Memory(B));
-    for pieces in 1..10 {
+    for chunks in 1..10 {
         pair.wait(Duration::from_secs(15));
-        let signs = 2 * pieces;
-        pair.sides[B].conn.hear_of_engine(Heard { signs, pieces });
+        let signs = 2 * chunks;
+        pair.sides[B]
+            .conn
+            .set_engine_activity(Activity { signs, chunks });
     }
     assert_eq!(pair.sides[B].conn.close_reason(), None);
     for signs in 20..23 {
         pair.wait(Duration::from_secs(15));
-        let pieces = 9;
-        pair.sides[B].conn.hear_of_engine(Heard { signs, pieces });
+        let chunks = 9;
+        pair.sides[B]
+            .conn
+            .set_engine_activity(Activity { signs, chunks });
     }
     assert_eq!(
         pair.sides[B].conn.close_reason(),
@@ -67,15 +71,15 @@ fn a_message_that_comes_slowly_is_left_alone() {
     let mut pair = pair();
     announced(&mut pair);
     pair.take(Step::Memory(B));
-    let mut pieces = 0;
+    let mut chunks = 0;
     while pair.sides[B].received == 0 {
         pair.wait(Duration::from_secs(12));
         for step in [Step::Wire(B), Step::Ack(B), Step::Cq(B)] {
             pair.take(step);
         }
-        pieces += 1;
+        chunks += 1;
     }
-    assert!(pieces >= 3 * 16, "in the shortest pieces");
+    assert!(chunks >= 3 * 16, "in the shortest chunks");
     assert!(matches!(pair.sides[B].conn.state, State::Established));
 }
 

@@ -28,7 +28,7 @@ fn params() -> Params {
         eager_size: 64,
         max_message: 8 << 20,
         large_memory: 4 << 20,
-        longest_piece: 1 << 20,
+        longest_chunk: 1 << 20,
         read_timeout: Duration::from_secs(30),
         send_slots: 4,
         connect_timeout: Duration::from_secs(5),

@@ -132,11 +132,11 @@ impl Pair {
                 }
                 Output::Begin { .. } | Output::Prepare { .. } if side.starving => {
                     side.starved += 1;
-                    side.conn.handle_starved(no_memory(), self.now);
+                    side.conn.handle_out_of_memory(no_memory(), self.now);
                 }
-                Output::Begin { name, len } => side.begin(name, len),
-                Output::Prepare { name, offset, len } => {
-                    let ready = side.prepare(name, offset, len);
+                Output::Begin { id, len } => side.begin(id, len),
+                Output::Prepare { id, offset, len } => {
+                    let ready = side.prepare(id, offset, len);
                     side.conn.handle_prepared(ready, self.now);
                 }
                 Output::Read(read) => side.read(read),
@@ -187,7 +187,7 @@ impl Pair {
                     count = SHARED;
                     let account = Arc::new(Account::new(count));
                     assert!(account.open(window));
-                    side.conn.draw_on(Arc::clone(&account));
+                    side.conn.use_account(Arc::clone(&account));
                     side.shared = Some(Shared {
                         account,
                         promised: 0,
@@ -335,8 +335,8 @@ impl Pair {
                 let pull = side.pulls.iter_mut().find(|pull| !pull.has_memory);
                 let pull = pull.expect("it was begun");
                 pull.has_memory = true;
-                let name = pull.name;
-                side.conn.handle_memory(name, now);
+                let id = pull.id;
+                side.conn.handle_memory(id, now);
                 self.settle(at);
             }
             Step::Cm(at) => {

@@ -180,7 +180,7 @@ proptest! {
         let at_b = if both_close { CloseReason::LocallyClosed } else { CloseReason::PeerClosed };
         prop_assert_eq!(pair.reason(B), &at_b);
         for side in &mut pair.sides {
-            side.settle_account();
+            side.release_account();
         }
     }
 
@@ -226,7 +226,7 @@ proptest! {
                 }
                 _ => {}
             }
-            pair.sides[at].settle_account();
+            pair.sides[at].release_account();
         }
     }
 

@@ -62,7 +62,7 @@ impl InFlight {
 /// A large message that is being read.
 #[derive(Debug)]
 pub(super) struct Pull {
-    pub(super) name: u32,
+    pub(super) id: u32,
     pub(super) number: u32,
     pub(super) len: u64,
     pub(super) has_memory: bool,
@@ -210,9 +210,9 @@ impl Side {
                 let bytes = &self.buffers[&buffer][offset as usize..][..len as usize];
                 u32::from_le_bytes(bytes.try_into().unwrap())
             }
-            Arrival::Large { name, len } => {
+            Arrival::Large { id, len } => {
                 let pull = self.pulls.pop_front().expect("it was begun");
-                assert_eq!((pull.name, pull.len, pull.come), (name, len, len));
+                assert_eq!((pull.id, pull.len, pull.come), (id, len, len));
                 self.kept.push_back(Kept::Large(len));
                 pull.number
             }
@@ -223,9 +223,9 @@ impl Side {
     }
 
     /// Starts looking for memory.
-    pub(super) fn begin(&mut self, name: u32, len: u64) {
+    pub(super) fn begin(&mut self, id: u32, len: u64) {
         self.pulls.push_back(Pull {
-            name,
+            id,
             number: u32::MAX,
             len,
             has_memory: false,
@@ -244,14 +244,14 @@ impl Side {
         self.pulls
             .iter()
             .find(|pull| !pull.has_memory)
-            .map(|pull| pull.name)
+            .map(|pull| pull.id)
     }
 
     /// Makes memory ready for a piece, or now and then for a part of it: says for how much.
-    pub(super) fn prepare(&mut self, name: u32, offset: u64, len: u64) -> u64 {
+    pub(super) fn prepare(&mut self, id: u32, offset: u64, len: u64) -> u64 {
         let pull = self.pulls.back().expect("it was begun");
-        assert!(pull.has_memory && len > 0 && len <= self.params.longest_piece);
-        assert_eq!((pull.name, pull.asked), (name, offset));
+        assert!(pull.has_memory && len > 0 && len <= self.params.longest_chunk);
+        assert_eq!((pull.id, pull.asked), (id, offset));
         if offset > 0 && len > 4096 && offset.is_multiple_of(3) {
             len - 4096
         } else {
@@ -264,7 +264,7 @@ impl Side {
         let pull = self.pulls.back_mut().expect("it was begun");
         assert!(pull.has_memory);
         pull.number = read.rkey;
-        assert_eq!((pull.name, pull.asked), (read.name, read.offset));
+        assert_eq!((pull.id, pull.asked), (read.id, read.offset));
         assert!(read.len > 0 && pull.asked + read.len <= pull.len);
         pull.asked += read.len;
         let slot = read.slot;
@@ -282,7 +282,7 @@ impl Side {
             .iter_mut()
             .find(|pull| pull.come < pull.len)
             .expect("it was begun");
-        assert_eq!((pull.name, pull.come), (read.name, read.offset));
+        assert_eq!((pull.id, pull.come), (read.id, read.offset));
         pull.come += read.len;
     }
 
@@ -301,10 +301,10 @@ impl Side {
     }
 
     /// The connection has ended, and its queue pair is gone: whatever it was promised is free again, no more and no less.
-    pub(super) fn settle_account(&mut self) {
+    pub(super) fn release_account(&mut self) {
         let kept = |kept: &&Kept| matches!(kept, Kept::Buffer(_));
         let kept = self.kept.iter().filter(kept).count() as u32;
-        self.conn.settle_account(kept);
+        self.conn.release_account(kept);
         if let Some(shared) = &self.shared {
             let strangers = shared.promised + shared.taken.len() as u32;
             assert_eq!(
