@@ -239,13 +239,13 @@ mod listener;
 mod machine;
 mod message;
 mod proto;
-mod region;
 mod remote_access;
 pub mod rsocket;
 mod send_buffer;
 pub mod status;
 mod sync;
 mod sys;
+mod transport;
 pub mod verbs;
 
 pub use crossbeam_channel;
@@ -255,16 +255,19 @@ pub use crate::{
     config::{Config, Polling},
     connector::Connector,
     endpoint::{Endpoint, NotSent},
-    engine::{DeviceCounters, Engine, EngineLimits, EngineStatistics},
+    engine::{Engine, EngineStatistics},
     error::{Error, TrySendError},
     interest::Interest,
     listener::{Listener, Request},
     machine::Denied,
     message::Message,
     proto::{CloseReason, Mismatch, Negotiated, Phase, Statistics, Violation},
-    region::{Region, RemoteRegion},
     remote_access::RemoteAccess,
     send_buffer::SendBuffer,
+    transport::{
+        EngineLimits,
+        rdma::{DeviceCounters, Region, RemoteRegion},
+    },
 };
 
 /// The README's examples are compiled with the documentation's.

@@ -1,6 +1,9 @@
 use std::{fmt, ops::Deref, sync::Arc};
 
-use crate::engine::{Landing, Link, RecvSlice};
+use crate::{
+    engine::Link,
+    transport::rdma::{InboundBuffer, RecvSlice},
+};
 
 /// A received message: a view of the registered buffer into which the device wrote it, without a copy.
 ///
@@ -22,7 +25,7 @@ enum Inner {
     },
     /// In a buffer of its own.
     Large {
-        landing: Box<Landing>,
+        inbound: Box<InboundBuffer>,
         link: Arc<Link>,
     },
 }
@@ -38,9 +41,9 @@ impl Message {
         }
     }
 
-    pub(crate) fn large(link: Arc<Link>, landing: Box<Landing>) -> Self {
+    pub(crate) fn large(link: Arc<Link>, inbound: Box<InboundBuffer>) -> Self {
         Self {
-            inner: Some(Inner::Large { landing, link }),
+            inner: Some(Inner::Large { inbound, link }),
         }
     }
 
@@ -62,7 +65,7 @@ impl Deref for Message {
     fn deref(&self) -> &[u8] {
         match &self.inner {
             Some(Inner::Eager { bytes, .. }) => bytes,
-            Some(Inner::Large { landing, .. }) => landing.bytes(),
+            Some(Inner::Large { inbound, .. }) => inbound.bytes(),
             None => &[],
         }
     }
@@ -92,10 +95,10 @@ impl Drop for Message {
                 drop(bytes);
                 link.release(buffer);
             }
-            Some(Inner::Large { landing, link }) => {
-                let len = landing.len() as u64;
+            Some(Inner::Large { inbound, link }) => {
+                let len = inbound.len() as u64;
                 // First, so that the next one finds it.
-                drop(landing);
+                drop(inbound);
                 link.release_large(len);
             }
             None => {}

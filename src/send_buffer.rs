@@ -3,7 +3,7 @@ use std::{
     ops::{Deref, DerefMut},
 };
 
-use crate::engine::SendMemory;
+use crate::transport::rdma::OutboundBuffer;
 
 /// Memory to be filled and sent as one message without a copy: made by
 /// [`Endpoint::buffer`](crate::Endpoint::buffer), sent by
@@ -16,7 +16,7 @@ use crate::engine::SendMemory;
 /// [`Config::registration_cache`](crate::Config::registration_cache). It belongs to the connection
 /// that made it and can be sent there only.
 pub struct SendBuffer {
-    pub(crate) memory: SendMemory,
+    pub(crate) memory: OutboundBuffer,
 }
 
 impl SendBuffer {

@@ -15,10 +15,25 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("cm", &["verbs", "sys", "status"]),
     ("proto", &["status"]),
     ("rsocket", &["cm", "verbs", "status"]),
+    (
+        "transport",
+        &[
+            "proto",
+            "cm",
+            "verbs",
+            "sys",
+            "status",
+            "sync",
+            "config",
+            "error",
+            "remote_access",
+        ],
+    ),
     // The engine gives out what it makes of the handles' types, so these two lie side by side at the top.
     (
         "engine",
         &[
+            "transport",
             "proto",
             "cm",
             "verbs",
@@ -32,14 +47,13 @@ const LAYERS: &[(&str, &[&str])] = &[
             "interest",
             "listener",
             "message",
-            "region",
             "remote_access",
         ],
     ),
 ];
 
 /// What the handles may name: they stand on the engine and never reach past it to the device.
-const HANDLES: &[&str] = &["proto", "status", "sync", "engine"];
+const HANDLES: &[&str] = &["proto", "status", "sync", "transport", "engine"];
 
 /// The one crate that only `sys` may name.
 const BINDINGS: &str = "rdma_sys";

@@ -3,9 +3,9 @@ use std::ops::Range;
 use super::Endpoint;
 use crate::{
     Error,
-    engine::{Deadline, OneSided},
-    region::{Region, RemoteRegion},
+    engine::Deadline,
     remote_access::RemoteAccess,
+    transport::rdma::{OneSided, Region, RemoteRegion},
 };
 
 /// One-sided operations: this side's device and the peer's move the bytes, and the peer's program takes no part.
@@ -142,7 +142,7 @@ impl Endpoint {
         id: u64,
     ) -> Result<(), Error> {
         let link = &self.inner.link;
-        let checked = link.check(op, region, range, remote, offset, id)?;
+        let checked = link.check(op, (region, range), (remote, offset), id)?;
         self.wait_for_room(&Deadline::never(), || link.try_operate(&checked))
     }
 }

@@ -33,7 +33,7 @@ impl Endpoint {
     /// [`Error::Os`] when there is no memory, [`Error::Disconnected`] when the connection has
     /// ended.
     pub fn buffer(&self, len: usize) -> Result<SendBuffer, Error> {
-        let memory = self.inner.link.send_memory(len)?;
+        let memory = self.inner.link.buffer(len)?;
         Ok(SendBuffer { memory })
     }
 

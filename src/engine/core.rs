@@ -2,31 +2,23 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Instant,
 };
 
 use crossbeam_channel::Sender;
 
-use super::{
-    hand::Hand,
-    in_flight::Posted,
-    landing::Landings,
-    link::Link,
-    peers::Life,
-    rings::{Books, Rings, WorkId},
-    sent_order::SentOrder,
-    share::Share,
-};
+use super::{hand::Hand, link::Link, peers::Life, sent_order::SentOrder};
 use crate::{
     completion::{Completion, Immediate},
     error::Error,
     message::Message,
-    proto::{
-        Arrival, Clock, CloseReason, CmOp, Connection, DrainSide, Event, HEADER_LEN, Output, Work,
-    },
+    proto::{Arrival, Clock, CloseReason, CmOp, Connection, Event, HEADER_LEN, Output, Work},
     status::{OsError, WcStatus},
-    verbs::{WcOpcode, WorkCompletion},
+    transport::rdma::{Done, Outcome, Posted, Rings, Share},
 };
 
 /// The state machine with the rings that it rules.
@@ -35,8 +27,8 @@ pub(super) struct Core {
     pub(super) rings: Option<Rings>,
     /// Where receives are shared: what this connection has of them.
     pub(super) share: Option<Share>,
-    /// Where large messages are read to.
-    pub(super) landings: Option<Arc<Landings>>,
+    /// Messages whose end is to be reported.
+    pub(super) order: SentOrder,
     /// What the state machine wants of the connection manager: the engine's thread does it.
     pub(super) cm_ops: VecDeque<CmOp>,
     pub(super) established: bool,
@@ -48,6 +40,10 @@ pub(super) struct Core {
     /// live for ever.
     pub(super) completions: Option<Sender<Completion>>,
     pub(super) aftermath: Aftermath,
+    /// How many completions were taken from the channel and deferred, because they were not what was looked for.
+    deferred: Arc<AtomicUsize>,
+    /// How many operations may be in flight, or reported and not taken yet: the channel has places for that many.
+    most_ids: usize,
 }
 
 /// Reads the clock when it is asked.
@@ -83,18 +79,25 @@ impl Aftermath {
 }
 
 impl Core {
-    pub(super) fn new(conn: Connection, completions: Sender<Completion>) -> Self {
+    pub(super) fn new(
+        conn: Connection,
+        completions: Sender<Completion>,
+        deferred: Arc<AtomicUsize>,
+        most_ids: usize,
+    ) -> Self {
         Self {
             conn,
             rings: None,
             share: None,
-            landings: None,
+            order: SentOrder::default(),
             cm_ops: VecDeque::new(),
             established: false,
             life: None,
             ended: None,
             completions: Some(completions),
             aftermath: Aftermath::default(),
+            deferred,
+            most_ids,
         }
     }
 
@@ -123,27 +126,15 @@ impl Core {
     }
 
     /// Tells the state machine what the device has done. The first message may go into the `hand`.
-    pub(super) fn handle_completion(
-        &mut self,
-        link: &Arc<Link>,
-        wc: &WorkCompletion,
-        hand: Option<&Hand>,
-    ) {
+    pub(super) fn handle_done(&mut self, link: &Arc<Link>, done: Done, hand: Option<&Hand>) {
         let Some(rings) = &self.rings else { return };
         let conn = &mut self.conn;
-        let work = WorkId::decode(wc.wr_id());
-        if let (WorkId::Recv(buffer), Some(share)) = (work, &self.share) {
+        if let (Some(buffer), Some(share)) = (done.receive_buffer(), &self.share) {
             share.take(buffer);
         }
-        match (work, wc.status()) {
-            (WorkId::Recv(buffer), WcStatus::SUCCESS)
-                if wc.opcode() == WcOpcode::RECV_RDMA_WITH_IMM =>
-            {
-                let imm_data = wc.imm_data().unwrap_or_default();
-                conn.handle_immediate(buffer, imm_data, wc.byte_len(), SystemClock);
-            }
-            (WorkId::Recv(buffer), WcStatus::SUCCESS) => {
-                let frame = rings.frame(buffer, wc.byte_len());
+        match done {
+            Done::Received { buffer, len } => {
+                let frame = rings.frame(buffer, len);
                 if let Some(len) = conn.take_message(frame) {
                     let message = Arrival::Message {
                         buffer,
@@ -155,31 +146,34 @@ impl Core {
                     conn.handle_recv(buffer, frame, SystemClock);
                 }
             }
-            (WorkId::Send(slot), WcStatus::SUCCESS) => self.sent(slot),
-            (WorkId::Recv(buffer), status) => {
-                conn.handle_work_error(Work::Recv { buffer }, status, wc.vendor_err(), SystemClock);
-            }
-            (WorkId::Send(slot), status) => self.send_failed(slot, status, wc.vendor_err()),
-            (WorkId::DrainRecv, _) => conn.handle_drained(DrainSide::Recv),
-            (WorkId::DrainSend, _) => {
-                conn.handle_drained(DrainSide::Send);
-                if self.share.is_some() {
-                    link.drains_when_empty.store(true, Ordering::Relaxed);
-                }
-            }
+            Done::Immediate {
+                buffer,
+                imm_data,
+                len,
+            } => conn.handle_immediate(buffer, imm_data, len, SystemClock),
+            Done::Sent { slot } => self.sent(slot),
+            Done::ReceiveFailed {
+                buffer,
+                status,
+                vendor_err,
+            } => conn.handle_work_error(Work::Recv { buffer }, status, vendor_err, SystemClock),
+            Done::SendFailed {
+                slot,
+                status,
+                vendor_err,
+            } => self.send_failed(slot, status, vendor_err),
+            Done::Drained(side) => conn.handle_drained(side),
         }
     }
 
     /// The device is done with this slot, and with all that were posted before it.
     fn sent(&mut self, slot: u32) {
         let Some(rings) = &mut self.rings else { return };
-        let Books {
-            in_flight, order, ..
-        } = &mut rings.books;
+        let order = &mut self.order;
         let completions = &self.completions;
         let mut piece = None;
         let mut wake = false;
-        in_flight.done(slot, |posted| {
+        rings.books.in_flight.done(slot, |posted| {
             piece = match posted {
                 Posted::ReadChunk { id, offset } => Some((id, offset)),
                 Posted::Frame | Posted::Message | Posted::Operation(_) => None,
@@ -190,8 +184,8 @@ impl Core {
         self.aftermath.wake |= wake;
         self.aftermath.arrived |= wake;
         if let Some((id, offset)) = piece {
-            if let Some(landing) = rings.books.pull(id) {
-                landing.came(offset);
+            if let Some(inbound) = rings.books.inbound(id) {
+                inbound.came(offset);
             }
             self.conn.handle_read(slot, SystemClock);
         } else {
@@ -206,11 +200,9 @@ impl Core {
         // Flushed requests say nothing of their end: they may even have been carried out.
         if status != WcStatus::WR_FLUSH_ERR {
             let reason = CloseReason::WorkRequest { status, vendor_err };
-            let Books {
-                in_flight, order, ..
-            } = &mut rings.books;
+            let order = &mut self.order;
             let completions = &self.completions;
-            in_flight.failed(slot, |posted, failed| {
+            rings.books.in_flight.failed(slot, |posted, failed| {
                 if !failed {
                     succeed(&posted, order, completions);
                     return;
@@ -243,7 +235,7 @@ impl Core {
                     self.cm_ops.push_back(op);
                     self.aftermath.service = true;
                 }
-                Output::Post(transmit) => self.post(|rings| rings.post_send(&transmit, &[], None)),
+                Output::Post(transmit) => self.post(|rings| rings.post_send(&transmit, &[], false)),
                 Output::Begin { id, len } => self.begin(id, len),
                 Output::Prepare { id, offset, len } => self.prepare(id, offset, len),
                 Output::Read(read) => self.post(|rings| rings.post_read(&read)),
@@ -255,13 +247,7 @@ impl Core {
                     }
                     self.release(buffer);
                 }
-                Output::PostDrainMarkers => {
-                    // Nothing more is read.
-                    if let Some(landings) = &self.landings {
-                        landings.leave();
-                    }
-                    self.post(|rings| rings.post_drain_markers());
-                }
+                Output::PostDrainMarkers => self.post(|rings| rings.post_drain_markers()),
                 Output::Timer => self.aftermath.service = true,
                 Output::Event(Event::Established) => {
                     self.established = true;
@@ -284,14 +270,14 @@ impl Core {
 
     /// Tells the application of the end.
     fn end(&mut self, reason: CloseReason, delivered: bool) {
-        if let Some(rings) = &mut self.rings {
+        if let Some(rings) = &self.rings {
             let completions = &self.completions;
             for posted in rings.books.in_flight.iter() {
                 if let Posted::Operation(operation) = posted {
                     tell_failed(Some(operation.id), &reason, completions);
                 }
             }
-            for id in rings.books.order.abandon() {
+            for id in self.order.abandon() {
                 tell_failed(Some(id), &reason, completions);
             }
         }
@@ -312,6 +298,16 @@ impl Core {
         }
     }
 
+    /// Whether the channel has a place for the completion of one more operation.
+    pub(super) fn may_report_one_more(&self) -> bool {
+        let (Some(rings), Some(completions)) = (&self.rings, &self.completions) else {
+            // The connection has ended, which is reported soon enough.
+            return true;
+        };
+        let ids = rings.books.in_flight.operations() + self.order.ids();
+        ids + completions.len() + self.deferred.load(Ordering::Relaxed) < self.most_ids
+    }
+
     /// Posts something; a failure ends the connection.
     fn post(&mut self, post: impl FnOnce(&mut Rings) -> Result<(), OsError>) {
         let Some(rings) = &mut self.rings else { return };
@@ -322,26 +318,21 @@ impl Core {
 
     /// Finds a place in memory for a large message.
     fn begin(&mut self, id: u32, len: u64) {
-        let (Some(landings), Some(rings)) = (&self.landings, &mut self.rings) else {
-            return;
-        };
-        // No address space is so large that the length would not fit.
-        let len = usize::try_from(len).unwrap_or(usize::MAX);
-        match landings.place(len) {
-            Ok(Some(landing)) => {
-                rings.books.pulls.push_back((id, landing));
-                self.conn.handle_memory(id, SystemClock);
-            }
-            Ok(None) => {}
+        let Some(rings) = &mut self.rings else { return };
+        match rings.books.begin(id, len) {
+            Ok(true) => self.conn.handle_memory(id, SystemClock),
+            Ok(false) => {}
             Err(error) => self.starve(error),
         }
     }
 
     /// Makes memory ready for a piece of a large message.
     fn prepare(&mut self, id: u32, offset: u64, len: u64) {
-        let pull = self.rings.as_mut().and_then(|rings| rings.books.pull(id));
-        let Some(landing) = pull else { return };
-        match landing.prepare(offset as usize, len as usize) {
+        let rings = self.rings.as_mut();
+        let Some(inbound) = rings.and_then(|rings| rings.books.inbound(id)) else {
+            return;
+        };
+        match inbound.prepare(offset as usize, len as usize) {
             Ok(Some(ready)) => self.conn.handle_prepared(ready as u64, SystemClock),
             Ok(None) => {}
             Err(error) => self.starve(error),
@@ -355,8 +346,8 @@ impl Core {
             (_, libc::ENOMEM) | ("ibv_reg_mr", libc::EPERM) => {}
             _ => return self.conn.handle_post_failure(error, Instant::now()),
         }
-        if let Some(landings) = &self.landings {
-            landings.starve();
+        if let Some(rings) = &self.rings {
+            rings.books.starve();
         }
         self.conn.handle_out_of_memory(error, Instant::now());
     }
@@ -365,9 +356,9 @@ impl Core {
     fn taken(&mut self, count: u32) {
         let Some(rings) = &mut self.rings else { return };
         // Before it is told: what is said to be sent cannot be read any more.
-        rings.books.lent.drain(..count as usize);
-        rings.books.order.take(count);
-        self.aftermath.arrived |= tell_sent(&mut rings.books.order, &self.completions);
+        rings.books.taken(count);
+        self.order.take(count);
+        self.aftermath.arrived |= tell_sent(&mut self.order, &self.completions);
         self.aftermath.wake = true;
     }
 
@@ -389,11 +380,11 @@ impl Core {
                 Completion::Received(Message::eager(Arc::clone(link), buffer, bytes))
             }
             Arrival::Large { id, .. } => {
-                let Some((pull, buffer)) = rings.books.pulls.pop_front() else {
+                let Some((next, buffer)) = rings.books.take_inbound() else {
                     return;
                 };
                 debug_assert_eq!(
-                    pull, id,
+                    next, id,
                     "they are done in the order in which they are begun"
                 );
                 Completion::Received(Message::large(Arc::clone(link), buffer))
@@ -476,7 +467,15 @@ fn succeed(
             order.acknowledge();
             false
         }
-        Posted::Operation(operation) => tell(completions, operation.succeed()),
+        Posted::Operation(operation) => {
+            let id = operation.id;
+            let completion = match operation.outcome() {
+                Outcome::Read => Completion::Read(id),
+                Outcome::Written => Completion::Written(id),
+                Outcome::Fetched(value) => Completion::Fetched { id, value },
+            };
+            tell(completions, completion)
+        }
     }
 }
 

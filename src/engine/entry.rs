@@ -5,14 +5,7 @@ use std::{net::SocketAddr, sync::Arc};
 use crossbeam_channel::Receiver;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 
-use super::{
-    Engine,
-    budget::Budget,
-    command::Reply,
-    domain::{Domain, Domains, TransportError},
-    link::{Link, Memory},
-    share::Share,
-};
+use super::{Engine, command::Reply, link::Link};
 use crate::{
     cm::{CmId, ConnParam, EventChannel, PortSpace},
     completion::Completion,
@@ -21,21 +14,20 @@ use crate::{
     error::Error,
     proto::{CloseReason, CmCall, CmOp, Statistics},
     status::OsError,
-    sync::lock,
-    verbs::{CompletionChannel, QpState},
+    transport::{
+        Budget,
+        rdma::{CompletionEvents, Device, Devices, Transport},
+    },
+    verbs::QpState,
 };
-
-/// The `min_rnr_timer` code for 0.64 ms (`ibv_modify_qp(3)`). Credits keep receives posted, so it should never matter; the connection
-/// manager's 0 would mean 655 ms for every slip.
-const MIN_RNR_TIMER: u8 = 12;
 
 /// A connection, with what only this thread may touch. Fields in the order in which they are to go.
 pub(super) struct Entry {
     pub(super) link: Arc<Link>,
     /// The completion channel that epoll watches, while there is one.
-    pub(super) watched: Option<Arc<CompletionChannel>>,
+    pub(super) watched: Option<Arc<CompletionEvents>>,
     /// Before the id: what holds a device list open is to go before the last id, with which librdmacm cleans up after itself.
-    pub(super) domain: Option<Arc<Domain>>,
+    pub(super) device: Option<Arc<Device>>,
     pub(super) id: Option<CmId>,
     pub(super) config: Config,
     pub(super) role: Role,
@@ -89,7 +81,7 @@ impl Entry {
         &mut self,
         op: CmOp,
         channel: &EventChannel,
-        domains: &mut Domains,
+        devices: &mut Devices,
         epoll: &Epoll,
         budget: &Arc<Budget>,
     ) -> Result<(), OsError> {
@@ -106,7 +98,7 @@ impl Entry {
                 let peer = self.peer;
                 self.id()?.resolve_addr(None, peer, timeout)
             }
-            CmOp::CreateTransport => self.create_transport(domains, epoll, budget),
+            CmOp::CreateTransport => self.create_transport(devices, epoll, budget),
             CmOp::ResolveRoute { timeout } => self.id()?.resolve_route(timeout),
             CmOp::Connect { private_data } => {
                 let param = self.conn_param(&private_data)?;
@@ -118,13 +110,13 @@ impl Entry {
             }
             CmOp::Reject { private_data } => self.id()?.reject(&private_data),
             CmOp::SetMinRnrTimer => match &self.link.core().rings {
-                Some(rings) => rings.qp().set_min_rnr_timer(MIN_RNR_TIMER),
+                Some(rings) => rings.set_min_rnr_timer(),
                 None => Ok(()),
             },
             CmOp::Disconnect => self.id()?.disconnect(),
             CmOp::Discard => {
                 self.unwatch(epoll);
-                self.link.free();
+                self.link.uninstall();
                 // And with it all events that it may still have had.
                 self.id = None;
                 Ok(())
@@ -149,7 +141,7 @@ impl Entry {
 
     fn create_transport(
         &mut self,
-        domains: &mut Domains,
+        devices: &mut Devices,
         epoll: &Epoll,
         budget: &Arc<Budget>,
     ) -> Result<(), OsError> {
@@ -160,62 +152,23 @@ impl Entry {
             .verbs()
             .ok_or(OsError::new("rdma_create_qp", libc::ENODEV))?;
         self.link.waiting.prepare()?;
-        let domain = domains.get(context)?;
-        let transport = domain
-            .transport(
-                id,
-                &self.config,
-                budget.customer(&self.link.mailbox, self.link.key),
-            )
-            .map_err(|error| match error {
-                TransportError::Os(error) => error,
-                TransportError::Limit {
-                    field,
-                    value,
-                    limit,
-                } => {
-                    self.problem = Some(Error::InvalidConfig {
-                        field,
-                        value: format!("too much for the device ({value} with what comes on top)"),
-                        allowed: format!("{limit} on this device"),
-                    });
-                    OsError::new("rdma_create_qp", libc::EINVAL)
-                }
-                TransportError::SharedReceivesExhausted {
-                    total,
-                    free,
-                    needed,
-                } => {
-                    self.problem = Some(Error::SharedReceivesExhausted {
-                        total,
-                        free,
-                        needed,
-                    });
-                    OsError::new("rdma_create_qp", libc::ENOMEM)
-                }
-            })?;
-        if let Some(shared) = transport.shared {
-            let mut core = self.link.core();
-            core.conn.use_account(Arc::clone(&shared.account));
-            core.share = Some(Share::new(shared, self.link.key));
-        }
+        let device = devices.get(context)?;
+        let customer = budget.customer(&self.link.mailbox, self.link.key);
+        let made = Transport::new(&device, id, self.link.key, &self.config, customer);
+        let transport = made.map_err(|no| {
+            self.problem = no.problem;
+            no.error
+        })?;
+        self.device = Some(device);
+        let events = Arc::clone(transport.poll_side.events());
+        self.link.install(transport);
         epoll
             .add(
-                &*transport.channel,
+                &*events,
                 EpollEvent::new(EpollFlags::EPOLLIN, self.link.key),
             )
             .map_err(|errno| OsError::new("epoll_ctl", errno as i32))?;
-        self.watched = Some(transport.channel);
-        *lock(&self.link.poll) = Some(transport.poll_side);
-        self.domain = Some(Arc::clone(&domain));
-        *lock(&self.link.memory) = Some(Memory {
-            domain,
-            pd: transport.pd,
-            sending: transport.sending,
-        });
-        let mut core = self.link.core();
-        core.rings = Some(transport.rings);
-        core.landings = Some(transport.landings);
+        self.watched = Some(events);
         Ok(())
     }
 

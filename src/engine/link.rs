@@ -25,9 +25,7 @@ use crossbeam_channel::Sender;
 
 use super::{
     core::{Aftermath, Core, SystemClock},
-    domain::Domain,
     hand::Hand,
-    send_memory::SendPool,
     waiting::Waiting,
 };
 use crate::{
@@ -38,11 +36,8 @@ use crate::{
     proto::{CloseReason, Connection, DrainSide, Flush, SendRefused, Statistics},
     status::OsError,
     sync::{Mailbox, Notice, NoticeKind, Readiness, lock},
-    verbs::{CompletionChannel, CompletionQueue, ProtectionDomain, WorkCompletion},
+    transport::rdma::{BATCH, DeviceCounters, Done, Memory, PollSide, Transport},
 };
-
-/// How many completions are taken from the queue at a time.
-const BATCH: usize = 16;
 
 /// How many batches are taken in a row, so that a connection on which much comes holds up no other.
 const BATCHES: usize = 4;
@@ -58,11 +53,9 @@ pub(crate) struct Link {
     core: Mutex<Core>,
     pub(super) waiting: Waiting,
     /// What memory is made of, while there is a transport.
-    pub(super) memory: Mutex<Option<Memory>>,
+    memory: Mutex<Option<Arc<Memory>>>,
     /// How many completions were taken from the channel and put aside, because they were not what was looked for.
-    pub(crate) aside: AtomicUsize,
-    /// How many operations may be under way or be told of and not taken yet: the channel has places for so many.
-    pub(super) most_ids: usize,
+    pub(crate) aside: Arc<AtomicUsize>,
     /// Counts polls by threads other than the engine's, which takes the queue over when they stop:
     /// see `reactor::polling`.
     pub(super) polls: AtomicU64,
@@ -70,8 +63,6 @@ pub(crate) struct Link {
     pub(super) hot: AtomicBool,
     /// Whether the engine was told to look at this connection and has not yet.
     service_wanted: AtomicBool,
-    /// Whether the receives are back once the queue is empty: where they are shared, nothing else says so.
-    pub(super) drains_when_empty: AtomicBool,
     /// Whether the last handle is gone.
     abandoned: AtomicBool,
     /// Whether `Core::ended` is set: for those who ask often.
@@ -80,31 +71,6 @@ pub(crate) struct Link {
     readable: Readiness,
     /// Readable unless a `try_send` was refused and no room came since.
     writable: Readiness,
-}
-
-/// The receiving end of the device: what polling needs.
-pub(super) struct PollSide {
-    pub(super) cq: CompletionQueue,
-    pub(super) channel: Arc<CompletionChannel>,
-    pub(super) batch: [WorkCompletion; BATCH],
-}
-
-impl PollSide {
-    pub(super) fn new(cq: CompletionQueue, channel: Arc<CompletionChannel>) -> Self {
-        Self {
-            cq,
-            channel,
-            batch: std::array::from_fn(|_| WorkCompletion::default()),
-        }
-    }
-}
-
-/// Where a connection's memory comes from that the application uses.
-pub(super) struct Memory {
-    pub(super) domain: Arc<Domain>,
-    pub(super) pd: ProtectionDomain,
-    /// Memory for messages.
-    pub(super) sending: Arc<SendPool>,
 }
 
 /// What a look into the completion queue came to.
@@ -128,21 +94,20 @@ impl Link {
         completions: Sender<Completion>,
         most_ids: usize,
     ) -> Arc<Self> {
+        let aside = Arc::new(AtomicUsize::new(0));
         Arc::new(Self {
             key,
             peer,
             polling,
             mailbox,
             poll: Mutex::new(None),
-            core: Mutex::new(Core::new(conn, completions)),
+            core: Mutex::new(Core::new(conn, completions, Arc::clone(&aside), most_ids)),
             waiting: Waiting::new(),
             memory: Mutex::new(None),
-            aside: AtomicUsize::new(0),
-            most_ids,
+            aside,
             polls: AtomicU64::new(0),
             hot: AtomicBool::new(false),
             service_wanted: AtomicBool::new(false),
-            drains_when_empty: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             over: AtomicBool::new(false),
             readable: Readiness::default(),
@@ -278,12 +243,12 @@ impl Link {
     ) -> Progress {
         let mut progress = Progress::Nothing;
         let mut side = lock(&self.poll);
-        let Some(PollSide { cq, batch, .. }) = side.as_mut() else {
+        let Some(side) = side.as_mut() else {
             return Progress::Nothing;
         };
         for _ in 0..BATCHES {
             let count = loop {
-                match cq.poll(batch) {
+                match side.poll() {
                     Ok(0) if looks > 1 => {
                         looks -= 1;
                         hint::spin_loop();
@@ -299,11 +264,10 @@ impl Link {
             looks = 1;
             if count > 0 {
                 progress = Progress::Some;
-                self.act(&batch[..count], hand);
+                self.act(side, count, hand);
             }
             if count < BATCH {
-                if self.drains_when_empty.load(Ordering::Relaxed) {
-                    self.drains_when_empty.store(false, Ordering::Relaxed);
+                if side.is_drained() {
                     self.with_core(|core| core.conn.handle_drained(DrainSide::Recv));
                 }
                 return progress;
@@ -312,23 +276,30 @@ impl Link {
         Progress::More
     }
 
-    fn act(self: &Arc<Self>, completions: &[WorkCompletion], hand: Option<&Hand>) {
-        self.with_core(|core| {
+    /// Acts on the first `count` of what was polled last.
+    fn act(self: &Arc<Self>, side: &mut PollSide, count: usize, hand: Option<&Hand>) {
+        let drains_when_empty = self.with_core(|core| {
             let before = core.conn.peer_activity();
-            for wc in completions {
-                core.handle_completion(self, wc, hand);
+            let mut drains = false;
+            for done in side.done(count) {
+                drains |= matches!(done, Done::Drained(DrainSide::Send));
+                core.handle_done(self, done, hand);
                 core.settle(self, hand);
             }
             if let Some(life) = &core.life {
                 life.add(before, core.conn.peer_activity());
             }
+            drains && core.share.is_some()
         });
+        if drains_when_empty {
+            side.drains_when_empty();
+        }
     }
 
     /// Takes all that is in the completion queue now, and not what keeps coming meanwhile.
     pub(super) fn catch_up(self: &Arc<Self>) {
-        let places = lock(&self.poll).as_ref().map_or(0, |side| side.cq.cqe());
-        let looks = (places as usize).div_ceil(BATCH * BATCHES);
+        let places = lock(&self.poll).as_ref().map_or(0, |side| side.capacity());
+        let looks = places.div_ceil(BATCH * BATCHES);
         for _ in 0..looks {
             if self.progress() != Progress::More {
                 break;
@@ -460,43 +431,72 @@ impl Link {
         self.service_wanted.store(false, Ordering::Release);
     }
 
-    /// Gives everything that belongs to the device back: the queue pair first, then the completion queue.
-    pub(super) fn free(&self) {
-        // From here on nobody else polls.
-        let mut side = lock(&self.poll).take();
-        self.still_shared_receives(side.as_mut());
-        let (rings, landings) = {
+    /// Takes a transport into use. From now on threads may poll it.
+    pub(super) fn install(&self, transport: Transport) {
+        let Transport {
+            rings,
+            share,
+            poll_side,
+            memory,
+        } = transport;
+        {
             let mut core = lock(&self.core);
-            (core.rings.take(), core.landings.take())
-        };
-        drop(rings);
-        if let Some(landings) = landings {
-            landings.close();
+            if let Some(share) = &share {
+                core.conn.use_account(Arc::clone(share.account()));
+            }
+            core.share = share;
+            core.rings = Some(rings);
         }
-        if let Some(memory) = lock(&self.memory).take() {
-            memory.sending.close();
-        }
-        self.settle_share(side);
+        *lock(&self.memory) = Some(memory);
+        *lock(&self.poll) = Some(poll_side);
     }
 
-    /// Sees to it that the queue pair takes no more of shared receives, and notes which it took,
-    /// while its completions are there to tell: a driver may remove those of a queue pair that is
-    /// destroyed.
-    fn still_shared_receives(&self, side: Option<&mut PollSide>) {
-        let core = lock(&self.core);
-        let (Some(share), Some(rings), Some(side)) = (&core.share, &core.rings, side) else {
-            return;
+    /// What makes memory, while there is a transport.
+    pub(super) fn memory(&self) -> Option<Arc<Memory>> {
+        lock(&self.memory).clone()
+    }
+
+    /// What a call comes to that needs a transport when there is none.
+    pub(super) fn has_ended(&self) -> Error {
+        Error::Disconnected(self.core().reason())
+    }
+
+    /// What the device counts.
+    pub(crate) fn device_counters(&self) -> DeviceCounters {
+        self.memory()
+            .map_or_else(DeviceCounters::default, |memory| memory.device_counters())
+    }
+
+    /// Gives everything that belongs to the device back: the queue pair first, then the completion
+    /// queue.
+    pub(super) fn uninstall(&self) {
+        // From here on nobody else polls.
+        let mut side = lock(&self.poll).take();
+        let rings = {
+            let mut core = lock(&self.core);
+            if let (Some(share), Some(rings), Some(side)) = (&core.share, &core.rings, &mut side) {
+                // The queue pair, drained or not, is to take no more of shared receives; and which
+                // it took is noted while its completions are there to tell: a driver may remove
+                // those of a queue pair that is destroyed.
+                if let Err(error) = rings.fail() {
+                    log::debug!("{self}: {error}");
+                }
+                share.take_all(side);
+            }
+            core.rings.take()
         };
-        // Drained or not.
-        if let Err(error) = rings.qp().to_err() {
-            log::debug!("{self}: {error}");
+        if let Some(rings) = rings {
+            rings.destroy();
         }
-        share.take_all(side);
+        if let Some(memory) = lock(&self.memory).take() {
+            memory.close();
+        }
+        self.release_share(side);
     }
 
     /// The queue pair is gone, or there was none: what was promised of shared receives, and what
     /// was taken, goes back.
-    fn settle_share(&self, side: Option<PollSide>) {
+    fn release_share(&self, side: Option<PollSide>) {
         let mut core = lock(&self.core);
         let Core { share, conn, .. } = &mut *core;
         let Some(share) = share else { return };

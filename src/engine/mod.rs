@@ -1,30 +1,20 @@
 //! The engine: one thread that serves connection manager events, timers and the queues that nobody else polls.
 
 mod backlog;
-mod budget;
 mod burst;
 mod command;
 mod core;
 mod deadline;
-mod device_counters;
-mod domain;
 mod entry;
 mod exit;
 mod hand;
-mod in_flight;
-mod landing;
-mod limits;
 mod link;
 mod listening;
-mod operations;
+mod one_sided;
 mod peers;
 mod reactor;
-mod rings;
-mod send_memory;
 mod sending;
 mod sent_order;
-mod share;
-mod shared_receives;
 mod timers;
 mod turns;
 mod wait;
@@ -38,27 +28,20 @@ use std::{
 
 use crossbeam_channel::bounded;
 
-use self::budget::Budget;
 pub(crate) use self::{
     backlog::Backlog,
     command::{Command, Reply, wait_for_reply},
     deadline::Deadline,
     hand::Hand,
-    landing::Landing,
     link::Link,
-    operations::OneSided,
-    rings::RecvSlice,
-    send_memory::SendMemory,
     sending::Outgoing,
 };
-pub use self::{device_counters::DeviceCounters, limits::EngineLimits};
-/// Memory that is registered, for the handles that stand for it.
-pub(crate) use crate::verbs::MemoryRegion as Registered;
 use crate::{
     cm,
     error::Error,
     proto::Statistics,
     sync::{Mailbox, lock},
+    transport::{Budget, EngineLimits},
 };
 
 /// The thread that serves connections. Every [`Endpoint`](crate::Endpoint) and [`Listener`](crate::Listener) belongs to one.

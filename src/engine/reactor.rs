@@ -18,11 +18,9 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 
 use super::{
     EngineStatistics,
-    budget::Budget,
     burst::Burst,
     command::Command,
     core::Core,
-    domain::Domains,
     entry::{Entry, Role, Waiter},
     exit::{self, Registration},
     link::Link,
@@ -38,6 +36,7 @@ use crate::{
     proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Params, Statistics},
     status::OsError,
     sync::{Mailbox, Notice, NoticeKind},
+    transport::{Budget, rdma::Devices},
 };
 
 /// Epoll tokens; connections and listeners use their keys, which start behind these.
@@ -69,7 +68,7 @@ pub(super) struct Reactor {
     notices: Arc<Mailbox<Notice>>,
     links: HashMap<u64, Entry>,
     listeners: HashMap<u64, Listening>,
-    domains: Domains,
+    devices: Devices,
     timers: Timers,
     /// Connections that threads of the application poll, each with its count of polls at the last round.
     hot: HashMap<u64, u64>,
@@ -116,7 +115,7 @@ impl Reactor {
             notices: Mailbox::new()?,
             links: HashMap::new(),
             listeners: HashMap::new(),
-            domains: Domains::default(),
+            devices: Devices::default(),
             timers: Timers::default(),
             hot: HashMap::new(),
             unfinished: BTreeSet::new(),
@@ -392,7 +391,7 @@ impl Reactor {
             link: Arc::clone(&link),
             watched: None,
             id,
-            domain: None,
+            device: None,
             config,
             role,
             waiter: None,
@@ -487,7 +486,7 @@ impl Reactor {
             if let Err(error) = entry.perform(
                 op,
                 &self.channel,
-                &mut self.domains,
+                &mut self.devices,
                 &self.epoll,
                 &self.budget,
             ) {
@@ -539,7 +538,7 @@ impl Reactor {
         let turns = entry.role.choose(&mut self.connects, &mut self.accepts);
         turns.leave(key);
         entry.unwatch(&self.epoll);
-        entry.link.free();
+        entry.link.uninstall();
         self.registration
             .connection_went(entry.config.longest_close());
         if self.exiting || entry.link.is_abandoned() {
@@ -573,7 +572,7 @@ impl Drop for Reactor {
             log::error!("{}: cut off: the engine's thread has ended", entry.link);
             entry.unwatch(&self.epoll);
             entry.link.with_core(Core::cut_off);
-            entry.link.free();
+            entry.link.uninstall();
         }
     }
 }

@@ -1,23 +1,14 @@
 //! How messages leave: in the caller's thread, copied into a slot of the ring, or lent to the peer
 //! from memory of their own.
 
-use std::{
-    io::IoSlice,
-    mem,
-    sync::{Arc, atomic::Ordering},
-    time::Instant,
-};
+use std::{io::IoSlice, mem, sync::Arc, time::Instant};
 
-use super::{
-    core::Core,
-    link::Link,
-    send_memory::{Lent, SendMemory},
-};
+use super::{core::Core, link::Link};
 use crate::{
     error::{Error, TrySendError},
     proto::SendRefused,
     status::OsError,
-    sync::lock,
+    transport::rdma::{Exposed, OutboundBuffer},
 };
 
 /// The longest message that there can be memory for.
@@ -36,10 +27,10 @@ enum Content<'a> {
     /// The application's bytes, one part after the other.
     Parts(&'a [IoSlice<'a>]),
     /// Memory that the application filled, or a copy that was needed because the message is large.
-    Memory(SendMemory),
+    Memory(OutboundBuffer),
     /// A large message that the device knows: the peer can read it as soon as it is told where it
     /// is.
-    Lent(Lent),
+    Exposed(Exposed),
     /// It is on its way, or it is not known how much of it the peer has seen.
     Gone,
 }
@@ -55,7 +46,7 @@ impl<'a> Outgoing<'a> {
     }
 
     /// What is in `memory`.
-    pub(crate) fn owned(memory: SendMemory, id: Option<u64>) -> Self {
+    pub(crate) fn owned(memory: OutboundBuffer, id: Option<u64>) -> Self {
         Self {
             len: memory.len(),
             content: Content::Memory(memory),
@@ -64,10 +55,10 @@ impl<'a> Outgoing<'a> {
     }
 
     /// The memory, where the message was not sent.
-    pub(crate) fn into_memory(self) -> Option<SendMemory> {
+    pub(crate) fn into_memory(self) -> Option<OutboundBuffer> {
         match self.content {
             Content::Memory(memory) => Some(memory),
-            Content::Lent(lent) => Some(lent.take_back()),
+            Content::Exposed(exposed) => Some(exposed.take_back()),
             Content::Parts(_) | Content::Gone => None,
         }
     }
@@ -85,78 +76,65 @@ impl Link {
         self: &Arc<Self>,
         message: &mut Outgoing<'_>,
     ) -> Result<(), TrySendError> {
-        if let Some(done) = self
-            .with_core(|core| core.try_send(message, self))
-            .transpose()
-        {
+        if let Some(done) = self.with_core(|core| core.try_send(message)).transpose() {
             return done;
         }
         // There is room for a large message that the device does not know yet. Copying and
         // registering it takes time, so it is done without the locks; the next try finds the room
         // taken or not.
-        self.lend(message).map_err(TrySendError::Failed)?;
-        match self.with_core(|core| core.try_send(message, self))? {
+        self.expose(message).map_err(TrySendError::Failed)?;
+        match self.with_core(|core| core.try_send(message))? {
             Some(()) => Ok(()),
             // The device knows it, so this does not happen.
             None => Err(TrySendError::Full),
         }
     }
 
-    /// Makes a large message known to the device, from memory of this connection's.
-    fn lend(&self, message: &mut Outgoing<'_>) -> Result<(), Error> {
-        let pd = lock(&self.memory).as_ref().map(|memory| memory.pd.clone());
-        let pd = pd.ok_or_else(|| Error::Disconnected(self.core().reason()))?;
-        let memory = match mem::replace(&mut message.content, Content::Gone) {
+    /// Exposes a large message to the peer, from memory of this connection's.
+    fn expose(&self, message: &mut Outgoing<'_>) -> Result<(), Error> {
+        let memory = self.memory().ok_or_else(|| self.has_ended())?;
+        let buffer = match mem::replace(&mut message.content, Content::Gone) {
             Content::Parts(parts) => {
                 message.content = Content::Parts(parts);
-                let mut memory = self.send_memory(message.len)?;
-                let mut to = memory.bytes_mut();
+                let mut buffer = memory.buffer(message.len).map_err(Error::from_os)?;
+                let mut to = buffer.bytes_mut();
                 for part in parts {
                     let (here, rest) = to.split_at_mut(part.len());
                     here.copy_from_slice(part);
                     to = rest;
                 }
-                memory
+                buffer
             }
-            Content::Memory(memory) => memory,
-            content @ (Content::Lent(_) | Content::Gone) => {
+            Content::Memory(buffer) => buffer,
+            content @ (Content::Exposed(_) | Content::Gone) => {
                 message.content = content;
                 return Ok(());
             }
         };
-        let (content, result) = match memory.lend(&pd) {
-            Ok(lent) => (Content::Lent(lent), Ok(())),
-            Err((memory, error)) => (Content::Memory(memory), Err(Error::from_os(error))),
+        let (content, result) = match memory.expose(buffer) {
+            Ok(exposed) => (Content::Exposed(exposed), Ok(())),
+            Err((buffer, error)) => (Content::Memory(buffer), Err(Error::from_os(error))),
         };
         message.content = content;
         result
     }
 
-    /// Memory of `len` bytes for a message of this connection's.
-    pub(crate) fn send_memory(&self, len: usize) -> Result<SendMemory, Error> {
-        let pool = lock(&self.memory)
-            .as_ref()
-            .map(|memory| Arc::clone(&memory.sending));
-        let pool = pool.ok_or_else(|| Error::Disconnected(self.core().reason()))?;
-        pool.get(len).map_err(Error::from_os)
+    /// Allocates a buffer of `len` bytes for a message of this connection's.
+    pub(crate) fn buffer(&self, len: usize) -> Result<OutboundBuffer, Error> {
+        let memory = self.memory().ok_or_else(|| self.has_ended())?;
+        memory.buffer(len).map_err(Error::from_os)
     }
 
-    /// Whether it is memory that this connection made, and so may send.
-    pub(crate) fn owns(&self, memory: &SendMemory) -> bool {
-        lock(&self.memory)
-            .as_ref()
-            .is_some_and(|of_this| memory.is_of(&of_this.sending))
+    /// Whether this connection made the buffer, and so may send it.
+    pub(crate) fn owns(&self, buffer: &OutboundBuffer) -> bool {
+        self.memory().is_some_and(|memory| memory.owns(buffer))
     }
 }
 
 impl Core {
     /// Sends a message. `None` says that there is room for it, but that the device has to know it
     /// first.
-    fn try_send(
-        &mut self,
-        message: &mut Outgoing<'_>,
-        link: &Link,
-    ) -> Result<Option<()>, TrySendError> {
+    fn try_send(&mut self, message: &mut Outgoing<'_>) -> Result<Option<()>, TrySendError> {
         self.check_not_ended()?;
         let refused = |refused| match refused {
             SendRefused::Blocked => TrySendError::Full,
@@ -177,55 +155,51 @@ impl Core {
                 }));
             }
             self.conn.may_send(message.len).map_err(refused)?;
-            if message.id.is_some() && !self.may_tell_of_one_more(link) {
+            if message.id.is_some() && !self.may_report_one_more() {
                 return Err(TrySendError::Failed(Error::CompletionsNotTaken));
             }
         }
         let Some(rings) = &mut self.rings else {
             return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
         };
+        let reported = message.id.is_some();
+        let large = matches!(message.content, Content::Exposed(_));
         let posted = match &message.content {
             Content::Parts(parts) if eager => {
                 let transmit = self.conn.send(message.len).map_err(refused)?;
-                rings.post_send(&transmit, parts, message.id)
+                rings.post_send(&transmit, parts, reported)
             }
             Content::Memory(memory) if eager => {
                 let transmit = self.conn.send(message.len).map_err(refused)?;
-                rings.post_send(&transmit, &[IoSlice::new(memory.bytes())], message.id)
+                rings.post_send(&transmit, &[IoSlice::new(memory.bytes())], reported)
             }
             Content::Parts(_) | Content::Memory(_) => return Ok(None),
-            Content::Lent(lent) => {
-                let descriptor = lent.descriptor();
+            Content::Exposed(exposed) => {
+                let descriptor = exposed.descriptor();
                 let transmit = self.conn.send_large(&descriptor).map_err(refused)?;
                 match mem::replace(&mut message.content, Content::Gone) {
-                    Content::Lent(lent) => rings.post_large(&transmit, lent, message.id),
+                    Content::Exposed(exposed) => rings.post_large(&transmit, exposed),
                     Content::Parts(_) | Content::Memory(_) | Content::Gone => Ok(()),
                 }
             }
-            Content::Gone => Ok(()),
+            Content::Gone => return Ok(Some(())),
         };
-        match posted {
-            Ok(()) => {
-                message.content = Content::Gone;
-                Ok(Some(()))
-            }
-            Err(error) => Err(self.post_failed(error)),
+        if let Err(error) = posted {
+            return Err(self.post_failed(error));
         }
+        message.content = Content::Gone;
+        match message.id {
+            id if large => self.order.large(id),
+            Some(id) => self.order.small(id),
+            None => {}
+        }
+        Ok(Some(()))
     }
 
     /// A work request could not be posted: the connection ends.
     pub(super) fn post_failed(&mut self, error: OsError) -> TrySendError {
         self.conn.handle_post_failure(error, Instant::now());
         TrySendError::Failed(Error::Disconnected(self.reason()))
-    }
-
-    /// Whether the channel has a place for the completion of one more operation.
-    pub(super) fn may_tell_of_one_more(&self, link: &Link) -> bool {
-        let (Some(rings), Some(completions)) = (&self.rings, &self.completions) else {
-            // The connection has ended, which is told soon enough.
-            return true;
-        };
-        rings.books.ids() + completions.len() + link.aside.load(Ordering::Relaxed) < link.most_ids
     }
 }
 

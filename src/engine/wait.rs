@@ -113,16 +113,16 @@ impl Link {
         hand: Option<&Hand>,
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Polled<T> {
-        let channel = lock(&self.poll)
+        let events = lock(&self.poll)
             .as_ref()
-            .map(|side| Arc::clone(&side.channel));
-        let (Some(channel), Some(bell)) = (channel, self.waiting.bell()) else {
+            .map(|side| Arc::clone(side.events()));
+        let (Some(events), Some(bell)) = (events, self.waiting.bell()) else {
             // The connection is being torn down; its end is what there is to wait for, and the engine brings that.
             hint::spin_loop();
             return Polled::Slept;
         };
         let mut value = None;
-        let slept = turn.sleep(channel.as_fd(), bell, deadline.at(), || {
+        let slept = turn.sleep(events.as_fd(), bell, deadline.at(), || {
             self.arm();
             let progress = self.progress_within(1, hand);
             value = ready();
@@ -132,14 +132,14 @@ impl Link {
             log::error!("{self}: cannot sleep: {error}");
         }
         self.keep_engine_away();
-        while let Ok(Some(_)) = channel.get_event() {}
+        events.clear();
         value.map_or(Polled::Slept, Polled::Ready)
     }
 
     /// Has the device raise an event for the next completion.
     pub(super) fn arm(self: &Arc<Self>) {
         if let Some(side) = lock(&self.poll).as_ref()
-            && let Err(error) = side.cq.req_notify(false)
+            && let Err(error) = side.arm()
         {
             log::error!("{self}: {error}");
         }

@@ -21,8 +21,8 @@ impl Reactor {
         let Some(entry) = self.links.get(&key) else {
             return;
         };
-        if let Some(channel) = &entry.watched {
-            while let Ok(Some(_)) = channel.get_event() {}
+        if let Some(events) = &entry.watched {
+            events.clear();
         }
         entry.link.arm();
         self.progress(key);

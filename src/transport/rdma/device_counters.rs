@@ -1,5 +1,4 @@
-use super::link::Link;
-use crate::{sync::lock, verbs::Context};
+use crate::verbs::Context;
 
 /// What a device counts of all its connections, this process's and others'. `None` where its driver does not count it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,23 +19,14 @@ const RETRANSMISSIONS: [&str; 3] = [
     "local_ack_timeout_err",
 ];
 
-impl Link {
-    /// What the device counts. Reads files, so not for every message.
-    pub(crate) fn device_counters(&self) -> DeviceCounters {
-        let domain = lock(&self.memory)
-            .as_ref()
-            .map(|memory| memory.domain.clone());
-        domain.map_or_else(DeviceCounters::default, |domain| {
-            let context = domain.context();
-            DeviceCounters {
-                rnr_naks: sum(context, &RNR_NAKS),
-                retransmissions: sum(context, &RETRANSMISSIONS),
-            }
-        })
+/// Reads what the device counts. It reads files, so not for every message.
+pub(super) fn read(context: &Context) -> DeviceCounters {
+    DeviceCounters {
+        rnr_naks: sum(context, &RNR_NAKS),
+        retransmissions: sum(context, &RETRANSMISSIONS),
     }
 }
 
-/// The sum of those counters of the first port that there are.
 fn sum(context: &Context, names: &[&str]) -> Option<u64> {
     names
         .iter()

@@ -60,7 +60,7 @@ impl Default for EngineLimits {
 }
 
 impl EngineLimits {
-    pub(super) fn of(memory: u64, lockable: u64) -> Self {
+    pub(crate) fn of(memory: u64, lockable: u64) -> Self {
         Self {
             pinned: (lockable / 4).min(memory / 8),
             held: memory / 4,
@@ -68,17 +68,17 @@ impl EngineLimits {
     }
 
     /// How many bytes may be pinned for the reads that are under way.
-    pub(super) fn pinned_for_reads(&self) -> u64 {
+    pub(crate) fn pinned_for_reads(&self) -> u64 {
         self.pinned - self.pinned_for_keeping()
     }
 
     /// How many bytes may stay pinned for the next reads.
-    pub(super) fn pinned_for_keeping(&self) -> u64 {
+    pub(crate) fn pinned_for_keeping(&self) -> u64 {
         self.pinned / 2
     }
 
     /// The longest piece that is read: so short that some connections can read at a time.
-    pub(super) fn longest_chunk(&self) -> u64 {
+    pub(crate) fn longest_chunk(&self) -> u64 {
         let share = self.pinned_for_reads() / 4;
         let power = share.checked_ilog2().map_or(1, |log| 1 << log);
         power.clamp(SHORTEST_CHUNK, LONGEST_CHUNK)

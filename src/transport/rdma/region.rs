@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::{engine::Registered, remote_access::RemoteAccess};
+use crate::{remote_access::RemoteAccess, verbs::MemoryRegion};
 
 /// Memory that peers may read or write by one-sided operations, without this side's program taking part.
 ///
@@ -15,12 +15,12 @@ use crate::{engine::Registered, remote_access::RemoteAccess};
 /// a peer's operation on it fails, and ends the connection on which it was made.
 #[derive(Clone)]
 pub struct Region {
-    pub(crate) memory: Registered,
+    pub(super) memory: MemoryRegion,
     access: RemoteAccess,
 }
 
 impl Region {
-    pub(crate) fn new(memory: Registered, access: RemoteAccess) -> Self {
+    pub(super) fn new(memory: MemoryRegion, access: RemoteAccess) -> Self {
         Self { memory, access }
     }
 

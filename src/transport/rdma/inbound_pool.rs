@@ -7,7 +7,7 @@
 //! steps stay registered, and the mapping serves further messages: registering takes time. On iWARP
 //! peers could write to what stays registered, so there nothing does.
 //!
-//! This file makes references to memory that was registered. That is sound because a [`Landing`] is
+//! This file makes references to memory that was registered. That is sound because a [`InboundBuffer`] is
 //! owned: while reads into it are under way it is in the books of [`Rings`](super::rings::Rings),
 //! where nobody looks at its bytes, and it leaves them when all have come, or after the queue pair
 //! is destroyed. Steps that stay registered allow the local device alone to write, and that writes
@@ -20,7 +20,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use super::budget::{Charge, Customer};
+use crate::transport::budget::{Charge, Customer};
 use crate::{
     proto::SHORTEST_CHUNK,
     status::OsError,
@@ -34,7 +34,7 @@ const LARGEST_CLASS: usize = 16 << 20;
 const MOST_KEPT: usize = 16;
 
 /// Makes the landings of one connection and keeps some.
-pub(super) struct Landings {
+pub(crate) struct InboundPool {
     pd: ProtectionDomain,
     access: AccessFlags,
     customer: Customer,
@@ -77,9 +77,9 @@ impl Step {
     }
 }
 
-impl Landings {
+impl InboundPool {
     /// Memory is registered in `pd` with `access`. At most `limit` bytes stay registered.
-    pub(super) fn new(
+    pub(crate) fn new(
         pd: &ProtectionDomain,
         access: AccessFlags,
         limit: u64,
@@ -100,7 +100,10 @@ impl Landings {
 
     /// A place for a message of `len` bytes. `None`: the process has no room for it, and will tell
     /// when it has.
-    pub(super) fn place(self: &Arc<Self>, len: usize) -> Result<Option<Box<Landing>>, OsError> {
+    pub(crate) fn place(
+        self: &Arc<Self>,
+        len: usize,
+    ) -> Result<Option<Box<InboundBuffer>>, OsError> {
         // Short messages take whole pages as well.
         let pages = len.checked_next_multiple_of(4096).unwrap_or(len);
         let Some(held) = self.customer.hold(pages as u64) else {
@@ -125,7 +128,7 @@ impl Landings {
             }
         };
         // In a box: a channel has a place for each message that may come.
-        Ok(Some(Box::new(Landing {
+        Ok(Some(Box::new(InboundBuffer {
             memory: Some(memory),
             len,
             landings: Arc::clone(self),
@@ -134,12 +137,12 @@ impl Landings {
     }
 
     /// The system had no memory: tells when others have given some back.
-    pub(super) fn starve(&self) {
+    pub(crate) fn starve(&self) {
         self.customer.starve();
     }
 
     /// Nothing is waited for any more.
-    pub(super) fn leave(&self) {
+    pub(crate) fn leave(&self) {
         self.customer.leave();
     }
 
@@ -204,16 +207,16 @@ impl Landings {
     }
 
     /// Gives all that is free back to the system, and from now on all else as it becomes free.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.leave();
         lock(&self.spare).closed = true;
         self.give_up_free();
     }
 }
 
-impl fmt::Debug for Landings {
+impl fmt::Debug for InboundPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Landings")
+        f.debug_struct("InboundPool")
             .field("limit", &self.limit)
             .finish_non_exhaustive()
     }
@@ -232,16 +235,16 @@ fn class(len: usize) -> usize {
 }
 
 /// Where one large message is read to, and where the application finds it.
-pub(crate) struct Landing {
+pub(crate) struct InboundBuffer {
     /// `None` only while it is dropped.
     memory: Option<Memory>,
     len: usize,
-    landings: Arc<Landings>,
+    landings: Arc<InboundPool>,
     /// After the memory.
     _held: Charge,
 }
 
-impl Landing {
+impl InboundBuffer {
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -249,7 +252,7 @@ impl Landing {
     /// Makes `len` bytes at `offset` ready for a read, or the first of them: says how many. `None`:
     /// the process has no room for that, and will tell when it has. Pieces are prepared in their
     /// order.
-    pub(super) fn prepare(&mut self, offset: usize, len: usize) -> Result<Option<usize>, OsError> {
+    pub(crate) fn prepare(&mut self, offset: usize, len: usize) -> Result<Option<usize>, OsError> {
         assert!(
             len > 0 && offset.checked_add(len).is_some_and(|end| end <= self.len),
             "the state machine reads what was announced"
@@ -289,7 +292,7 @@ impl Landing {
             .retain(|step| step.end() <= offset || step.offset >= offset + long);
         // SAFETY: `long` bytes from `offset` on lie inside of the mapping.
         let start = unsafe { memory.mapping.start().as_ptr().add(offset) };
-        let Landings { pd, access, .. } = &*self.landings;
+        let InboundPool { pd, access, .. } = &*self.landings;
         // SAFETY: the mapping outlives the registration, whose only handle lies in the step: steps
         // are dropped before their mapping. There is no reference to the bytes while the device may
         // write them, and nobody else knows of them (top of this file).
@@ -319,7 +322,7 @@ impl Landing {
     }
 
     /// Where the device finds a piece that was prepared: its address and key.
-    pub(super) fn piece(&self, offset: usize, len: usize) -> Option<(u64, u32)> {
+    pub(crate) fn piece(&self, offset: usize, len: usize) -> Option<(u64, u32)> {
         let steps = self.memory.as_ref().map(|memory| &memory.steps)?;
         let step = steps
             .iter()
@@ -329,7 +332,7 @@ impl Landing {
     }
 
     /// The read of the piece at `offset` is done.
-    pub(super) fn came(&mut self, offset: usize) {
+    pub(crate) fn came(&mut self, offset: usize) {
         if let Some(memory) = &mut self.memory
             && memory.kept.is_none()
         {
@@ -348,7 +351,7 @@ impl Landing {
     }
 }
 
-impl Drop for Landing {
+impl Drop for InboundBuffer {
     fn drop(&mut self) {
         if let Some(memory) = self.memory.take() {
             self.landings.put_back(memory);
@@ -356,9 +359,9 @@ impl Drop for Landing {
     }
 }
 
-impl fmt::Debug for Landing {
+impl fmt::Debug for InboundBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Landing")
+        f.debug_struct("InboundBuffer")
             .field("len", &self.len)
             .finish_non_exhaustive()
     }

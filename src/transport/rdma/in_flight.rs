@@ -1,14 +1,13 @@
-use crate::{completion::Completion, verbs::MemoryRegion};
+use crate::verbs::MemoryRegion;
 
 /// What goes with a work request on the send queue until it is done.
 #[derive(Debug)]
-pub(super) enum Posted {
+pub(crate) enum Posted {
     /// A frame of which nobody wants to know.
     Frame,
-    /// A message of whose end the application is to be told: see
-    /// [`SentOrder`](super::sent_order::SentOrder).
+    /// A message whose end is reported.
     Message,
-    /// A read of a chunk of the peer's large message of this id, at this place in it.
+    /// A read of a chunk of the peer's large message of this id, at this offset in it.
     ReadChunk { id: u32, offset: usize },
     /// A one-sided operation.
     Operation(Operation),
@@ -16,17 +15,26 @@ pub(super) enum Posted {
 
 /// A one-sided operation under way.
 #[derive(Debug)]
-pub(super) struct Operation {
-    pub(super) id: u64,
-    pub(super) kind: OperationKind,
+pub(crate) struct Operation {
+    pub(crate) id: u64,
+    pub(crate) kind: OperationKind,
     /// Memory of this side that it reads or writes, or that its answer comes to. Held until the
     /// device is done with it.
-    pub(super) memory: MemoryRegion,
+    pub(crate) memory: MemoryRegion,
+}
+
+/// What a one-sided operation came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Read,
+    Written,
+    /// What the peer's memory held before.
+    Fetched(u64),
 }
 
 /// What a one-sided operation does.
 #[derive(Debug)]
-pub(super) enum OperationKind {
+pub(crate) enum OperationKind {
     Read,
     Write,
     /// The device puts the old value into the operation's slot, from where it comes to this offset
@@ -40,14 +48,14 @@ pub(super) enum OperationKind {
 
 /// The first bytes of a slot of the send ring.
 #[derive(Debug)]
-pub(super) struct SlotBytes {
-    pub(super) region: MemoryRegion,
-    pub(super) offset: usize,
+pub(crate) struct SlotBytes {
+    pub(crate) region: MemoryRegion,
+    pub(crate) offset: usize,
 }
 
 /// The work requests that the device has, by slot of the send ring.
 #[derive(Debug)]
-pub(super) struct InFlight {
+pub(crate) struct InFlight {
     slots: Box<[Posted]>,
     /// The slot after the last one that is known to be done.
     oldest: u32,
@@ -56,7 +64,7 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    pub(super) fn new(slots: u32) -> Self {
+    pub(crate) fn new(slots: u32) -> Self {
         Self {
             slots: (0..slots).map(|_| Posted::Frame).collect(),
             oldest: 0,
@@ -64,18 +72,18 @@ impl InFlight {
         }
     }
 
-    pub(super) fn put(&mut self, slot: u32, posted: Posted) {
+    pub(crate) fn put(&mut self, slot: u32, posted: Posted) {
         self.operations += usize::from(posted.is_operation());
         self.slots[slot as usize] = posted;
     }
 
     /// How many of them are one-sided operations.
-    pub(super) fn operations(&self) -> usize {
+    pub(crate) fn operations(&self) -> usize {
         self.operations
     }
 
     /// The device is done with everything up to and including `slot`: gives it out, oldest first.
-    pub(super) fn done(&mut self, slot: u32, mut each: impl FnMut(Posted)) {
+    pub(crate) fn done(&mut self, slot: u32, mut each: impl FnMut(Posted)) {
         let count = self.slots.len() as u32;
         loop {
             let at = self.oldest;
@@ -90,7 +98,7 @@ impl InFlight {
     }
 
     /// The device is done with everything before `slot`, which has failed: gives that out, oldest first, then the failed one.
-    pub(super) fn failed(&mut self, slot: u32, mut each: impl FnMut(Posted, bool)) {
+    pub(crate) fn failed(&mut self, slot: u32, mut each: impl FnMut(Posted, bool)) {
         let oldest = self.oldest;
         let count = self.slots.len() as u32;
         let mut left = (slot + count - oldest) % count;
@@ -102,7 +110,7 @@ impl InFlight {
 
     /// All that the device has, oldest first. It stays: until its queue pair is destroyed the
     /// device may still use what goes with it.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Posted> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Posted> {
         let (newer, older) = self.slots.split_at(self.oldest as usize);
         older.iter().chain(newer)
     }
@@ -118,20 +126,16 @@ impl Posted {
 }
 
 impl Operation {
-    /// The device has done it: what the application is to be told.
-    pub(super) fn succeed(&self) -> Completion {
-        let id = self.id;
+    /// The device has done it: returns what it came to.
+    pub(crate) fn outcome(&self) -> Outcome {
         match &self.kind {
-            OperationKind::Read => Completion::Read(id),
-            OperationKind::Write => Completion::Written(id),
+            OperationKind::Read => Outcome::Read,
+            OperationKind::Write => Outcome::Written,
             OperationKind::Atomic { offset, answer } => {
                 let mut old = [0; 8];
                 answer.region.copy_out(answer.offset, &mut old);
                 self.memory.copy_in(*offset, &old);
-                Completion::Fetched {
-                    id,
-                    value: u64::from_ne_bytes(old),
-                }
+                Outcome::Fetched(u64::from_ne_bytes(old))
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Memory for messages that the application fills itself, and for copies of those above the eager
 //! size.
 //!
-//! Nothing of it is registered but what is lent: a peer can read exactly the bytes of a large
+//! Nothing of it is registered but what is exposed: a peer can read exactly the bytes of a large
 //! message, with a key of its own, from before the message is announced until the peer has taken
 //! it. Before that and afterwards it can read nothing, whatever keys it remembers. Memory windows
 //! would give such keys for less, but soft-RoCE's are no good: they check the bounds of the region
@@ -12,8 +12,8 @@
 //! takes time.
 //!
 //! This file makes references to memory that is registered at times. That is sound because a
-//! [`SendMemory`] is owned, so whoever holds it is the only one that accesses it, and it gives its
-//! bytes out while it is not registered alone: a [`Lent`] gives none out, and deregisters them
+//! [`OutboundBuffer`] is owned, so whoever holds it is the only one that accesses it, and it gives its
+//! bytes out while it is not registered alone: a [`Exposed`] gives none out, and deregisters them
 //! before it gives the memory back. The device only reads.
 #![allow(unsafe_code)]
 
@@ -38,7 +38,7 @@ const LARGEST_CLASS: usize = 16 << 20;
 const MOST_KEPT: usize = 16;
 
 /// Makes memory for messages and keeps what is free, up to a bound.
-pub(crate) struct SendPool {
+pub(crate) struct OutboundPool {
     /// How many bytes are kept at most.
     limit: u64,
     free: Mutex<Free>,
@@ -51,8 +51,8 @@ struct Free {
     closed: bool,
 }
 
-impl SendPool {
-    pub(super) fn new(limit: u64) -> Arc<Self> {
+impl OutboundPool {
+    pub(crate) fn new(limit: u64) -> Arc<Self> {
         Arc::new(Self {
             limit,
             free: Mutex::new(Free {
@@ -64,12 +64,12 @@ impl SendPool {
     }
 
     /// Memory of `len` bytes, whose content is anything.
-    pub(super) fn get(self: &Arc<Self>, len: usize) -> Result<SendMemory, OsError> {
+    pub(crate) fn get(self: &Arc<Self>, len: usize) -> Result<OutboundBuffer, OsError> {
         let piece = match self.take(len) {
             Some(piece) => piece,
             None => Mapping::new(class(len))?,
         };
-        Ok(SendMemory {
+        Ok(OutboundBuffer {
             piece: Some(piece),
             len,
             pool: Arc::clone(self),
@@ -105,7 +105,7 @@ impl SendPool {
 
     /// Gives all that is free back to the system, and from now on everything else as it becomes
     /// free.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut free = lock(&self.free);
         free.closed = true;
         free.bytes = 0;
@@ -115,9 +115,9 @@ impl SendPool {
     }
 }
 
-impl fmt::Debug for SendPool {
+impl fmt::Debug for OutboundPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendPool")
+        f.debug_struct("OutboundPool")
             .field("limit", &self.limit)
             .finish_non_exhaustive()
     }
@@ -135,14 +135,14 @@ fn class(len: usize) -> usize {
 
 /// Memory that belongs to whoever holds this, and that no device knows of. It goes back to its pool
 /// when dropped.
-pub(crate) struct SendMemory {
+pub(crate) struct OutboundBuffer {
     /// `None` only while it is dropped.
     piece: Option<Mapping>,
     len: usize,
-    pool: Arc<SendPool>,
+    pool: Arc<OutboundPool>,
 }
 
-impl SendMemory {
+impl OutboundBuffer {
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -153,7 +153,7 @@ impl SendMemory {
     }
 
     /// Whether it is one of `pool`'s, which only one connection's are.
-    pub(super) fn is_of(&self, pool: &Arc<SendPool>) -> bool {
+    pub(crate) fn is_of(&self, pool: &Arc<OutboundPool>) -> bool {
         Arc::ptr_eq(&self.pool, pool)
     }
 
@@ -176,18 +176,18 @@ impl SendMemory {
 
     /// Lets peers of queue pairs in this domain read these bytes, once they are told the key. The
     /// memory comes back with an error.
-    pub(super) fn lend(self, pd: &ProtectionDomain) -> Result<Lent, (Self, OsError)> {
+    pub(crate) fn expose(self, pd: &ProtectionDomain) -> Result<Exposed, (Self, OsError)> {
         let start = self
             .piece
             .as_ref()
             .map_or(std::ptr::null_mut(), |piece| piece.start().as_ptr());
-        // SAFETY: the bytes stay mapped and initialised until the region is gone, since `Lent`
+        // SAFETY: the bytes stay mapped and initialised until the region is gone, since `Exposed`
         // drops it first and hands out no handle of it; and nobody has a reference to them until
         // then (top of this file).
         let registered =
             unsafe { MemoryRegion::register(pd, start, self.len, AccessFlags::REMOTE_READ) };
         match registered {
-            Ok(region) => Ok(Lent {
+            Ok(region) => Ok(Exposed {
                 region,
                 memory: self,
             }),
@@ -196,7 +196,7 @@ impl SendMemory {
     }
 }
 
-impl Drop for SendMemory {
+impl Drop for OutboundBuffer {
     fn drop(&mut self) {
         if let Some(piece) = self.piece.take() {
             self.pool.put_back(piece);
@@ -204,9 +204,9 @@ impl Drop for SendMemory {
     }
 }
 
-impl fmt::Debug for SendMemory {
+impl fmt::Debug for OutboundBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendMemory")
+        f.debug_struct("OutboundBuffer")
             .field("len", &self.len)
             .finish_non_exhaustive()
     }
@@ -214,14 +214,14 @@ impl fmt::Debug for SendMemory {
 
 /// A message that the peer may read, from exactly these bytes.
 #[derive(Debug)]
-pub(crate) struct Lent {
+pub(crate) struct Exposed {
     /// Before `memory`: once it is deregistered nobody reads that any more.
     region: MemoryRegion,
-    memory: SendMemory,
+    memory: OutboundBuffer,
 }
 
-impl Lent {
-    pub(super) fn descriptor(&self) -> Descriptor {
+impl Exposed {
+    pub(crate) fn descriptor(&self) -> Descriptor {
         Descriptor {
             addr: self.region.addr(),
             len: self.memory.len as u64,
@@ -230,7 +230,7 @@ impl Lent {
     }
 
     /// Takes the memory back: the key is good for nothing any more.
-    pub(super) fn take_back(self) -> SendMemory {
+    pub(crate) fn take_back(self) -> OutboundBuffer {
         let Self { region, memory } = self;
         drop(region);
         memory
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn what_is_free_is_used_again_within_the_bound() {
-        let pool = SendPool::new(256 << 10);
+        let pool = OutboundPool::new(256 << 10);
         let mut first = pool.get(140_000).unwrap();
         first.bytes_mut().fill(7);
         first.truncate(10);

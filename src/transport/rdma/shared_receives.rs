@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-use super::rings::WorkId;
+use super::work_id::WorkId;
 use crate::{
     proto::Account,
     status::OsError,
@@ -27,22 +27,22 @@ const POSTED: u64 = 0;
 const MESSAGE: u64 = u64::MAX;
 
 /// See the top of this file.
-pub(super) struct SharedReceives {
+pub(crate) struct SharedReceives {
     /// Before `memory`: once it is destroyed the device touches none of the buffers.
     queue: SharedReceiveQueue,
-    pub(super) memory: MemoryRegion,
-    pub(super) pd: ProtectionDomain,
+    pub(crate) memory: MemoryRegion,
+    pub(crate) pd: ProtectionDomain,
     /// The length of a buffer in bytes.
     size: usize,
     /// Who has each buffer.
     holders: Box<[AtomicU64]>,
     /// What is promised to peers, and what is free.
-    pub(super) account: Arc<Account>,
+    pub(crate) account: Arc<Account>,
 }
 
 impl SharedReceives {
     /// Makes `count` buffers of `size` bytes and posts them.
-    pub(super) fn new(pd: ProtectionDomain, count: u32, size: usize) -> Result<Self, OsError> {
+    pub(crate) fn new(pd: ProtectionDomain, count: u32, size: usize) -> Result<Self, OsError> {
         let attr = SrqAttr {
             max_wr: count,
             ..SrqAttr::default()
@@ -63,31 +63,31 @@ impl SharedReceives {
         Ok(shared)
     }
 
-    pub(super) fn queue(&self) -> &SharedReceiveQueue {
+    pub(crate) fn queue(&self) -> &SharedReceiveQueue {
         &self.queue
     }
 
     /// Whether it is what a configuration of so many buffers of this size asks for.
-    pub(super) fn is(&self, count: u32, size: usize) -> bool {
+    pub(crate) fn is(&self, count: u32, size: usize) -> bool {
         self.holders.len() == count as usize && self.size == size
     }
 
     /// Where a buffer lies in the region.
-    pub(super) fn offset(&self, buffer: u32) -> usize {
+    pub(crate) fn offset(&self, buffer: u32) -> usize {
         self.size * buffer as usize
     }
 
-    pub(super) fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.size
     }
 
     /// How many buffers there are.
-    pub(super) fn count(&self) -> u32 {
+    pub(crate) fn count(&self) -> u32 {
         self.account.total()
     }
 
     /// Gives a buffer to the device.
-    pub(super) fn post(&self, buffer: u32) -> Result<(), OsError> {
+    pub(crate) fn post(&self, buffer: u32) -> Result<(), OsError> {
         self.holders[buffer as usize].store(POSTED, Ordering::Relaxed);
         // A buffer is at most 1 MiB and a header: `Config::check`.
         let mut sge = ffi::ibv_sge {
@@ -107,17 +107,17 @@ impl SharedReceives {
     }
 
     /// The connection of this key polled the completion of a buffer, and has it now.
-    pub(super) fn take(&self, buffer: u32, key: u64) {
+    pub(crate) fn take(&self, buffer: u32, key: u64) {
         self.holders[buffer as usize].store(key, Ordering::Relaxed);
     }
 
     /// A buffer's holder hands it to the application in a message.
-    pub(super) fn lend(&self, buffer: u32) {
+    pub(crate) fn lend(&self, buffer: u32) {
         self.holders[buffer as usize].store(MESSAGE, Ordering::Relaxed);
     }
 
     /// Posts what the connection of this key still holds.
-    pub(super) fn post_all_of(&self, key: u64) -> Result<(), OsError> {
+    pub(crate) fn post_all_of(&self, key: u64) -> Result<(), OsError> {
         for (buffer, holder) in (0..).zip(&self.holders) {
             // Only its holder changes it, which is the caller where it matters.
             if holder.load(Ordering::Relaxed) == key {

@@ -1,11 +1,15 @@
 use std::sync::Arc;
 
-use super::{link::PollSide, rings::WorkId, shared_receives::SharedReceives};
-use crate::{proto::Connection, status::OsError};
+use super::{poll_side::PollSide, shared_receives::SharedReceives};
+use crate::{
+    proto::{Account, Connection},
+    status::OsError,
+};
 
 /// One connection's share of the [`SharedReceives`]. It stays with the connection after the end, for messages that the application
 /// still has.
-pub(super) struct Share {
+#[derive(Debug)]
+pub(crate) struct Share {
     receives: Arc<SharedReceives>,
     /// The connection's key.
     key: u64,
@@ -17,7 +21,7 @@ pub(super) struct Share {
 
 impl Share {
     /// The caller has reserved the least that a connection needs.
-    pub(super) fn new(receives: Arc<SharedReceives>, key: u64) -> Self {
+    pub(crate) fn new(receives: Arc<SharedReceives>, key: u64) -> Self {
         Self {
             receives,
             key,
@@ -26,18 +30,23 @@ impl Share {
         }
     }
 
+    /// What the pool's buffers are promised to.
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.receives.account
+    }
+
     /// The connection's completion queue says that its peer used this buffer.
-    pub(super) fn take(&self, buffer: u32) {
+    pub(crate) fn take(&self, buffer: u32) {
         self.receives.take(buffer, self.key);
     }
 
     /// Looks at all that is in the completion queue, for nothing but the buffers that the peer
     /// used.
-    pub(super) fn take_all(&self, side: &mut PollSide) {
+    pub(crate) fn take_all(&self, side: &mut PollSide) {
         // As much as the queue holds; one that fails is not looked at again.
-        while let Ok(count @ 1..) = side.cq.poll(&mut side.batch) {
-            for wc in &side.batch[..count] {
-                if let WorkId::Recv(buffer) = WorkId::decode(wc.wr_id()) {
+        while let Ok(count @ 1..) = side.poll() {
+            for done in side.done(count) {
+                if let Some(buffer) = done.receive_buffer() {
                     self.take(buffer);
                 }
             }
@@ -45,13 +54,13 @@ impl Share {
     }
 
     /// The application gets this buffer, in a message.
-    pub(super) fn lend(&mut self, buffer: u32) {
+    pub(crate) fn lend(&mut self, buffer: u32) {
         self.receives.lend(buffer);
         self.lent += 1;
     }
 
     /// The application has let go of a buffer. It is posted for whoever needs it.
-    pub(super) fn give_back(&mut self, buffer: u32) -> Result<(), OsError> {
+    pub(crate) fn give_back(&mut self, buffer: u32) -> Result<(), OsError> {
         self.receives.post(buffer)?;
         self.lent -= 1;
         if self.settled {
@@ -62,7 +71,7 @@ impl Share {
 
     /// The queue pair is gone: all that the connection took is posted again, except for what the application has, and all that it was
     /// promised is free.
-    pub(super) fn settle(&mut self, conn: &mut Connection) -> Result<(), OsError> {
+    pub(crate) fn settle(&mut self, conn: &mut Connection) -> Result<(), OsError> {
         if !self.settled {
             self.receives.post_all_of(self.key)?;
             conn.release_account(self.lent);

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// What there is for all, and who has what of it.
-pub(super) struct Budget {
+pub(crate) struct Budget {
     limits: EngineLimits,
     books: Mutex<Books>,
 }
@@ -49,7 +49,7 @@ enum What {
 }
 
 impl Budget {
-    pub(super) fn new(limits: EngineLimits) -> Arc<Self> {
+    pub(crate) fn new(limits: EngineLimits) -> Arc<Self> {
         let books = Books {
             pinned: Gauge::new(limits.pinned_for_reads()),
             held: Gauge::new(limits.held),
@@ -65,7 +65,7 @@ impl Budget {
     }
 
     /// The one of all that have the default limits.
-    pub(super) fn shared() -> Arc<Self> {
+    pub(crate) fn shared() -> Arc<Self> {
         let mut shared = lock(&SHARED);
         shared.upgrade().unwrap_or_else(|| {
             let budget = Self::new(EngineLimits::default());
@@ -74,18 +74,18 @@ impl Budget {
         })
     }
 
-    pub(super) fn limits(&self) -> &EngineLimits {
+    pub(crate) fn limits(&self) -> &EngineLimits {
         &self.limits
     }
 
     /// Bytes that are pinned for reading, or reserved for it, and bytes of messages that are held.
-    pub(super) fn in_use(&self) -> (u64, u64) {
+    pub(crate) fn in_use(&self) -> (u64, u64) {
         let books = lock(&self.books);
         (books.pinned.used() + books.kept, books.held.used())
     }
 
     /// Takes a connection in. When it is served its engine gets a [`NoticeKind::Feed`] with its key.
-    pub(super) fn customer(self: &Arc<Self>, mailbox: &Arc<Mailbox<Notice>>, key: u64) -> Customer {
+    pub(crate) fn customer(self: &Arc<Self>, mailbox: &Arc<Mailbox<Notice>>, key: u64) -> Customer {
         let mut books = lock(&self.books);
         let id = books.next;
         books.next += 1;
@@ -146,27 +146,27 @@ impl fmt::Debug for Budget {
 
 /// A connection's place in the budget. It waits for one thing of each kind at a time.
 #[derive(Debug)]
-pub(super) struct Customer {
+pub(crate) struct Customer {
     budget: Arc<Budget>,
     id: u64,
 }
 
 impl Customer {
     /// Asks for a place for a message, or for one that was waited for. `None`: it waits.
-    pub(super) fn hold(&self, bytes: u64) -> Option<Charge> {
+    pub(crate) fn hold(&self, bytes: u64) -> Option<Charge> {
         let has = lock(&self.budget.books).held.claim(self.id, bytes);
         has.then(|| self.charge(What::Held, bytes))
     }
 
     /// Asks for so many bytes to pin for a read, or for those that were waited for. `None`: it
     /// waits.
-    pub(super) fn pin(&self, bytes: u64) -> Option<Charge> {
+    pub(crate) fn pin(&self, bytes: u64) -> Option<Charge> {
         let has = lock(&self.budget.books).pinned.claim(self.id, bytes);
         has.then(|| self.charge(What::Pinned, bytes))
     }
 
     /// Asks for so many bytes that stay pinned. There is no waiting for that.
-    pub(super) fn keep(&self, bytes: u64) -> Option<Charge> {
+    pub(crate) fn keep(&self, bytes: u64) -> Option<Charge> {
         let limit = self.budget.limits.pinned_for_keeping();
         let mut books = lock(&self.budget.books);
         let sum = books.kept.checked_add(bytes).filter(|sum| *sum <= limit)?;
@@ -176,7 +176,7 @@ impl Customer {
     }
 
     /// The system had no memory. It may have some when others give some back, which is then told.
-    pub(super) fn starve(&self) {
+    pub(crate) fn starve(&self) {
         let mut books = lock(&self.budget.books);
         if !books.starved.contains(&self.id) {
             books.starved.push_back(self.id);
@@ -184,7 +184,7 @@ impl Customer {
     }
 
     /// Waits for nothing more.
-    pub(super) fn leave(&self) {
+    pub(crate) fn leave(&self) {
         let mut books = lock(&self.budget.books);
         books.starved.retain(|id| *id != self.id);
         let mut served = books.pinned.forget(self.id);
@@ -211,7 +211,7 @@ impl Drop for Customer {
 
 /// A part of the budget, given back when dropped.
 #[derive(Debug)]
-pub(super) struct Charge {
+pub(crate) struct Charge {
     budget: Arc<Budget>,
     what: What,
     bytes: u64,
@@ -221,7 +221,7 @@ pub(super) struct Charge {
 
 impl Charge {
     /// It was of no use: the system had nothing.
-    pub(super) fn cancel(mut self) {
+    pub(crate) fn cancel(mut self) {
         self.used = false;
     }
 }

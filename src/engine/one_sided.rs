@@ -1,0 +1,69 @@
+//! One-sided operations, as a connection starts them.
+
+use std::{ops::Range, sync::Arc};
+
+use super::{core::Core, link::Link};
+use crate::{
+    error::{Error, TrySendError},
+    proto::SendRefused,
+    remote_access::RemoteAccess,
+    transport::rdma::{Checked, OneSided, Region, RemoteRegion},
+};
+
+impl Link {
+    /// Registers memory that peers may access as `access` says.
+    pub(crate) fn region(
+        self: &Arc<Self>,
+        len: usize,
+        access: RemoteAccess,
+    ) -> Result<Region, Error> {
+        let memory = self.memory().ok_or_else(|| self.has_ended())?;
+        let region = memory.region(len, access).map_err(Error::from_os)?;
+        if access.write {
+            self.with_core(|core| core.conn.allow_immediates());
+        }
+        Ok(region)
+    }
+
+    /// Checks what can be checked on this side.
+    pub(crate) fn check(
+        &self,
+        op: OneSided,
+        here: (&Region, Range<usize>),
+        there: (&RemoteRegion, u64),
+        id: u64,
+    ) -> Result<Checked, Error> {
+        Checked::new(self.memory().as_deref(), op, here, there, id)
+    }
+
+    /// Starts an operation, or returns why not.
+    pub(crate) fn try_operate(self: &Arc<Self>, checked: &Checked) -> Result<(), TrySendError> {
+        self.with_core(|core| core.try_operate(checked))
+    }
+}
+
+impl Core {
+    fn try_operate(&mut self, checked: &Checked) -> Result<(), TrySendError> {
+        self.check_not_ended()?;
+        if !self.may_report_one_more() {
+            return Err(TrySendError::Failed(Error::CompletionsNotTaken));
+        }
+        let slot = self
+            .conn
+            .operate(checked.takes_receive())
+            .map_err(|refused| match refused {
+                SendRefused::Blocked => TrySendError::Full,
+                SendRefused::TooLong { limit } => TrySendError::Failed(Error::MessageTooLong {
+                    len: checked.len(),
+                    limit,
+                }),
+                SendRefused::Closed(reason) => TrySendError::Failed(Error::Disconnected(reason)),
+            })?;
+        let Some(rings) = &mut self.rings else {
+            return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
+        };
+        rings
+            .post_operation(slot, checked)
+            .map_err(|error| self.post_failed(error))
+    }
+}

@@ -1,0 +1,80 @@
+use std::{collections::VecDeque, sync::Arc};
+
+use super::{
+    in_flight::InFlight,
+    inbound_pool::{InboundBuffer, InboundPool},
+    outbound_pool::Exposed,
+};
+use crate::status::OsError;
+
+/// What work requests use beside the rings' own memory, kept until the device is done with it.
+#[derive(Debug)]
+pub(crate) struct Books {
+    /// By slot of the send ring.
+    pub(crate) in_flight: InFlight,
+    /// Where the peer's large messages are read to.
+    inbound_pool: Arc<InboundPool>,
+    /// The peer's large messages that are being read, by id, oldest first.
+    inbound: VecDeque<(u32, Box<InboundBuffer>)>,
+    /// Large messages that the peer has not taken yet, oldest first: what it may read.
+    exposed: VecDeque<Exposed>,
+}
+
+impl Books {
+    pub(super) fn new(slots: u32, inbound_pool: Arc<InboundPool>) -> Self {
+        Self {
+            in_flight: InFlight::new(slots),
+            inbound_pool,
+            inbound: VecDeque::new(),
+            exposed: VecDeque::new(),
+        }
+    }
+
+    /// Finds a place in memory for the peer's large message of this id. Returns `false` if the
+    /// process has no room for it now; a notice follows when it has.
+    pub(crate) fn begin(&mut self, id: u32, len: u64) -> Result<bool, OsError> {
+        // No address space is so large that the length would not fit.
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let Some(buffer) = self.inbound_pool.place(len)? else {
+            return Ok(false);
+        };
+        self.inbound.push_back((id, buffer));
+        Ok(true)
+    }
+
+    /// Where the large message of this id is read to.
+    pub(crate) fn inbound(&mut self, id: u32) -> Option<&mut InboundBuffer> {
+        let mut inbound = self.inbound.iter_mut();
+        inbound
+            .find(|(of, _)| *of == id)
+            .map(|(_, buffer)| &mut **buffer)
+    }
+
+    /// Takes the oldest of the peer's large messages, which is the next to be complete.
+    pub(crate) fn take_inbound(&mut self) -> Option<(u32, Box<InboundBuffer>)> {
+        self.inbound.pop_front()
+    }
+
+    /// The system has no memory for reads: a notice is to follow when others have released some.
+    pub(crate) fn starve(&self) {
+        self.inbound_pool.starve();
+    }
+
+    /// Nothing more is read: waits for no memory any more.
+    pub(super) fn stop_reading(&self) {
+        self.inbound_pool.leave();
+    }
+
+    pub(super) fn inbound_pool(&self) -> &Arc<InboundPool> {
+        &self.inbound_pool
+    }
+
+    pub(super) fn expose(&mut self, exposed: Exposed) {
+        self.exposed.push_back(exposed);
+    }
+
+    /// The peer has taken the oldest `count` large messages: their keys end.
+    pub(crate) fn taken(&mut self, count: u32) {
+        self.exposed.drain(..count as usize);
+    }
+}

@@ -1,0 +1,162 @@
+//! One-sided operations: checked here, carried out by the two devices.
+
+use std::ops::Range;
+
+use super::{
+    memory::Memory,
+    region::{Region, RemoteRegion},
+};
+use crate::{
+    error::Error,
+    remote_access::RemoteAccess,
+    verbs::{AccessFlags, MemoryRegion, RemoteAddr, SendOp},
+};
+
+/// What a one-sided operation is to do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum OneSided {
+    Read,
+    Write,
+    WriteWithImm(u32),
+    FetchAdd(u64),
+    CompareSwap { compare: u64, swap: u64 },
+}
+
+impl OneSided {
+    fn is_read(self) -> bool {
+        match self {
+            Self::Read => true,
+            Self::Write | Self::WriteWithImm(_) | Self::FetchAdd(_) | Self::CompareSwap { .. } => {
+                false
+            }
+        }
+    }
+
+    /// The right that the peer must have given.
+    fn needs(self) -> RemoteAccess {
+        match self {
+            Self::Read => RemoteAccess::READ,
+            Self::Write | Self::WriteWithImm(_) => RemoteAccess::WRITE,
+            Self::FetchAdd(_) | Self::CompareSwap { .. } => RemoteAccess::ATOMIC,
+        }
+    }
+
+    fn at(self, remote: RemoteAddr) -> SendOp {
+        match self {
+            Self::Read => SendOp::Read(remote),
+            Self::Write => SendOp::Write(remote),
+            Self::WriteWithImm(word) => SendOp::WriteWithImm(remote, word),
+            Self::FetchAdd(add) => SendOp::FetchAdd { remote, add },
+            Self::CompareSwap { compare, swap } => SendOp::CompareSwap {
+                remote,
+                compare,
+                swap,
+            },
+        }
+    }
+}
+
+/// A one-sided operation that passed all checks.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    pub(crate) op: SendOp,
+    pub(crate) memory: MemoryRegion,
+    /// The part of the memory.
+    pub(crate) range: Range<usize>,
+    pub(crate) id: u64,
+}
+
+impl Checked {
+    /// Checks what can be checked on this side. Without `memory` the connection has ended, which
+    /// the operation itself will say.
+    pub(crate) fn new(
+        memory: Option<&Memory>,
+        op: OneSided,
+        (region, range): (&Region, Range<usize>),
+        (remote, offset): (&RemoteRegion, u64),
+        id: u64,
+    ) -> Result<Self, Error> {
+        let len = range.end.saturating_sub(range.start) as u64;
+        within("the region", range.start as u64, len, region.len() as u64)?;
+        within("the peer's region", offset, len, remote.len)?;
+        let needed = op.needs();
+        if !remote.access.contains(needed) {
+            return Err(Error::NotAllowed {
+                allowed: remote.access,
+                needed,
+            });
+        }
+        if let Some(memory) = memory {
+            if !memory.made(region) {
+                return Err(Error::ForeignMemory);
+            }
+            let limit = memory.device().max_msg_sz().into();
+            within("what the device moves at once", 0, len, limit)?;
+        }
+        let addr = remote.addr.wrapping_add(offset);
+        if matches!(op, OneSided::FetchAdd(_) | OneSided::CompareSwap { .. })
+            && !addr.is_multiple_of(8)
+        {
+            return Err(Error::Misaligned { offset });
+        }
+        let remote = RemoteAddr {
+            addr,
+            rkey: remote.rkey,
+        };
+        let (memory, range) = target(memory, op, region, range)?;
+        Ok(Self {
+            op: op.at(remote),
+            memory,
+            range,
+            id,
+        })
+    }
+
+    /// Whether the operation uses a receive of the peer's.
+    pub(crate) fn takes_receive(&self) -> bool {
+        matches!(self.op, SendOp::WriteWithImm(..))
+    }
+
+    /// How many bytes it moves.
+    pub(crate) fn len(&self) -> usize {
+        self.range.len()
+    }
+}
+
+/// Returns the memory on which an operation works, and the part of it. On iWARP the peer's device
+/// writes what a read asks for, and learns the key of where to: so the read has a registration of
+/// its own, with that right and for as long as it takes, unless the peer has the right anyway.
+fn target(
+    memory: Option<&Memory>,
+    op: OneSided,
+    region: &Region,
+    range: Range<usize>,
+) -> Result<(MemoryRegion, Range<usize>), Error> {
+    let reading = memory.map_or(AccessFlags::LOCAL_WRITE, |memory| memory.device().reading());
+    let own = op.is_read()
+        && reading != AccessFlags::LOCAL_WRITE
+        && !region.remote().access().write
+        && !range.is_empty();
+    if !own {
+        return Ok((region.memory.clone(), range));
+    }
+    let len = range.len();
+    let memory = region
+        .memory
+        .again(range, reading)
+        .map_err(Error::from_os)?;
+    Ok((memory, 0..len))
+}
+
+/// Refuses a range that is not wholly inside of `limit`.
+fn within(what: &'static str, start: u64, len: u64, limit: u64) -> Result<(), Error> {
+    if start.checked_add(len).is_some_and(|end| end <= limit) {
+        return Ok(());
+    }
+    Err(Error::OutOfBounds {
+        what,
+        start,
+        len,
+        limit,
+    })
+}

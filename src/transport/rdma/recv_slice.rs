@@ -1,0 +1,66 @@
+//! A part of a receive buffer. It makes references to memory that the device writes, which is sound
+//! because a [`RecvSlice`] is made of a receive that has completed, and the buffer is posted again
+//! only once the slice has been dropped: see [`rings`](super::rings).
+#![allow(unsafe_code)]
+
+use std::{fmt, ops::Deref, slice};
+
+use crate::verbs::MemoryRegion;
+
+/// A part of a receive buffer whose receive has completed.
+pub(super) fn bytes(memory: &MemoryRegion, offset: usize, len: usize) -> &[u8] {
+    // SAFETY: the callers checked `offset` and `len` against the layout, so the address lies inside the region's allocation.
+    let start = unsafe { memory.as_ptr().add(offset) };
+    // SAFETY: the bytes were zeroed at allocation, live as long as the region, and nobody writes them: the device has completed
+    // the receive, and it is posted again only once the slice is gone (top of this file).
+    unsafe { slice::from_raw_parts(start, len) }
+}
+
+/// A part of a receive buffer that the device has let go of.
+pub(crate) struct RecvSlice {
+    memory: MemoryRegion,
+    offset: usize,
+    len: usize,
+}
+
+impl RecvSlice {
+    /// `len` bytes at `offset` of a region that has as many.
+    pub(super) fn new(memory: MemoryRegion, offset: usize, len: usize) -> Self {
+        Self {
+            memory,
+            offset,
+            len,
+        }
+    }
+
+    /// Narrows the slice. The state machine checked that the part lies inside.
+    pub(crate) fn part(self, offset: u32, len: u32) -> Self {
+        let (offset, len) = (offset as usize, len as usize);
+        assert!(
+            offset + len <= self.len,
+            "the state machine names a part of the frame"
+        );
+        Self {
+            offset: self.offset + offset,
+            len,
+            memory: self.memory,
+        }
+    }
+}
+
+impl Deref for RecvSlice {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        bytes(&self.memory, self.offset, self.len)
+    }
+}
+
+impl fmt::Debug for RecvSlice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecvSlice")
+            .field("offset", &self.offset)
+            .field("len", &self.len)
+            .finish()
+    }
+}
