@@ -126,13 +126,13 @@ impl CmEvent {
         RejectReason::from_raw(self.status)
     }
 
-    /// The [context](CmId::set_context) of the id that it happened to. Of a CONNECT_REQUEST the listener's.
+    /// The [context](super::CmId::set_context) of the id that it happened to. Of a CONNECT_REQUEST the listener's.
     #[must_use]
     pub fn context(&self) -> u64 {
         self.context
     }
 
-    /// The [context](CmId::set_context) of the listener, for a CONNECT_REQUEST.
+    /// The [context](super::CmId::set_context) of the listener, for a CONNECT_REQUEST.
     #[must_use]
     pub fn listen_context(&self) -> Option<u64> {
         self.listen_context

@@ -1,6 +1,6 @@
-/// Defines an open set of flags over `u32`: named constants, set operations, and a `Debug` that lists names.
+/// Defines an open set of flags over `u32`: named constants, set operations and `Debug`.
 ///
-/// Bits without a name are kept: a device may report what this crate does not know.
+/// Bits without a name are kept: a device may report flags that this crate does not know.
 macro_rules! bit_flags {
     (
         $(#[$meta:meta])*
@@ -14,43 +14,43 @@ macro_rules! bit_flags {
         impl $name {
             $( $(#[$flag_meta])* pub const $flag: Self = Self($value); )*
 
-            /// No flag.
+            /// The empty set.
             #[must_use]
             pub const fn empty() -> Self {
                 Self(0)
             }
 
-            /// Takes the bits of the C interface. All bits are kept.
+            /// Creates a set from the bits of the C interface. All bits are kept.
             #[must_use]
             pub const fn from_bits(bits: u32) -> Self {
                 Self(bits)
             }
 
-            /// The bits of the C interface.
+            /// Returns the bits of the C interface.
             #[must_use]
             pub const fn bits(self) -> u32 {
                 self.0
             }
 
-            /// Whether no flag is set.
+            /// Returns whether no flag is set.
             #[must_use]
             pub const fn is_empty(self) -> bool {
                 self.0 == 0
             }
 
-            /// Whether all flags of `other` are set.
+            /// Returns whether all flags of `other` are set.
             #[must_use]
             pub const fn contains(self, other: Self) -> bool {
                 self.0 & other.0 == other.0
             }
 
-            /// The flags set in either.
+            /// Returns the flags that are set in either.
             #[must_use]
             pub const fn union(self, other: Self) -> Self {
                 Self(self.0 | other.0)
             }
 
-            /// The flags set here and not in `other`.
+            /// Returns the flags that are set here and not in `other`.
             #[must_use]
             pub const fn difference(self, other: Self) -> Self {
                 Self(self.0 & !other.0)

@@ -1,37 +1,51 @@
-//! libibverbs: devices, memory, queues and work requests, each one an object that cleans up after itself.
+//! libibverbs: devices, memory, queues and work requests as objects that clean up after themselves.
 //!
 //! # Objects
 //!
-//! | Object | Made of | C |
+//! | Object | Created from | C |
 //! |---|---|---|
 //! | [`DeviceList`], [`Device`] | | `ibv_get_device_list` |
 //! | [`Context`] | a device | `ibv_open_device` |
 //! | [`ProtectionDomain`] | a context | `ibv_alloc_pd` |
 //! | [`MemoryRegion`] | a protection domain | `ibv_reg_mr` |
 //! | [`CompletionChannel`] | a context | `ibv_create_comp_channel` |
-//! | [`CompletionQueue`] | a context, maybe a channel | `ibv_create_cq` |
+//! | [`CompletionQueue`] | a context, optionally a channel | `ibv_create_cq` |
 //! | [`SharedReceiveQueue`] | a protection domain | `ibv_create_srq` |
 //! | [`QueuePair`] | a protection domain and completion queues | `ibv_create_qp` |
 //! | [`AddressHandle`] | a protection domain | `ibv_create_ah` |
 //!
 //! # Resource cleanup
 //!
-//! Every handle counts references, and each object holds those it is made of. So handles may be dropped in any order: the C objects
-//! go in the one order that libibverbs accepts. A queue pair holds the memory regions of everything posted on it, too, and
-//! a region's memory is unmapped only after the device has let go of it.
+//! All handles are reference counted, and each object holds those that it was created from. So
+//! handles may be dropped in any order: the C objects are destroyed in the order that libibverbs
+//! accepts. A queue pair also holds the memory regions of all requests posted on it, and a region's
+//! memory is unmapped only after it has been deregistered.
 //!
-//! libibverbs waits, when it destroys an object, for events of that object which were read and not acknowledged. This module
-//! acknowledges each event before it returns it, so nothing ever waits.
+//! When libibverbs destroys an object, it waits for events of that object that were read and not
+//! acknowledged. This module acknowledges each event before it returns it, so destruction never
+//! blocks.
 //!
 //! # Thread safety
 //!
-//! All handles are [`Send`] and [`Sync`], as libibverbs locks each object itself. What several threads post on one queue pair is
-//! posted in some order of whole calls; completions polled by several threads go to one of them each.
+//! All handles are [`Send`] and [`Sync`], as libibverbs locks each object itself. When several
+//! threads post on one queue pair, each call's requests stay together, in some order of the calls.
+//! When several threads poll one completion queue, each completion is returned to one of them.
 //!
 //! # Memory
 //!
-//! The device, and a peer that has been given a key, may change registered memory at any time. No safe method hands out a
-//! reference into it: [`MemoryRegion::copy_in`] and [`MemoryRegion::copy_out`] copy.
+//! The device, and a peer that has been given a key, may change registered memory at any time. No
+//! safe method returns a reference to it: [`MemoryRegion::copy_in`] and [`MemoryRegion::copy_out`]
+//! copy.
+
+// This layer owns every object of libibverbs that the crate uses. It guarantees that safe code
+// cannot use one after its destruction, post what a queue cannot take, or alias memory that the
+// device writes; what it cannot check is an `unsafe fn` of the crate, for the layers above to
+// justify. It is called by `cm`, by `rsocket`, by the engine's memory and queues, and by programs.
+// It never blocks except where a function's name or documentation says so, starts no thread, and
+// knows nothing of connections or messages: those who connect queue pairs are above it.
+//
+// Its folders use each other in one direction only:
+// device ← memory, completion ← work_request ← queue_pair.
 
 mod bit_flags;
 mod completion;
@@ -62,7 +76,7 @@ pub use self::{
 };
 pub(crate) use self::{memory::Mapping, queue_pair::QpOwner, work_request::Op as SendOp};
 
-/// What the documentation above says of threads.
+/// Asserts what the documentation above says about threads.
 #[cfg(test)]
 const _: () = {
     const fn assert_send_sync<T: Send + Sync>() {}

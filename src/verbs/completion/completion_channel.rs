@@ -14,15 +14,20 @@ use crate::{
     verbs::device::Context,
 };
 
-/// Where completion queues announce that something is in them. Clones are the same one.
+/// A channel on which completion queues signal completions. Clones refer to the same channel.
 ///
-/// Its descriptor is non-blocking, and readable while an event waits to be read. To sleep without missing a completion:
+/// Its descriptor is non-blocking, and readable while an event can be read. To sleep without
+/// missing a completion:
 ///
-/// 1. [`CompletionQueue::req_notify`](crate::verbs::CompletionQueue::req_notify) asks for one event;
-/// 2. poll the queue until it is empty: what came before step 1 causes no event;
-/// 3. sleep until the descriptor is readable, read with [`get_event`](Self::get_event) until it says `None`, and start again.
+/// 1. [`CompletionQueue::req_notify`](crate::verbs::CompletionQueue::req_notify) requests one
+///    event;
+/// 2. poll the queue until it is empty: completions from before step 1 cause no event;
+/// 3. sleep until the descriptor is readable, read with [`get_event`](Self::get_event) until it
+///    returns `None`, and start again.
 ///
-/// See [`ibv_create_comp_channel(3)`](https://man7.org/linux/man-pages/man3/ibv_create_comp_channel.3.html).
+/// See [`ibv_create_comp_channel(3)`][man].
+///
+/// [man]: https://man7.org/linux/man-pages/man3/ibv_create_comp_channel.3.html
 #[derive(Clone)]
 #[doc(alias = "ibv_comp_channel")]
 pub struct CompletionChannel {
@@ -36,17 +41,17 @@ struct Inner {
 
 // SAFETY: libibverbs allows a channel to be used and destroyed from any thread.
 unsafe impl Send for Inner {}
-// SAFETY: its descriptor may be read by several threads at the same time, and the kernel gives each event to one of them. The count of
-// queues in it is libibverbs' own, changed under the context's lock.
+// SAFETY: several threads may read its descriptor concurrently, and the kernel gives each event to
+// one of them. libibverbs changes the count of queues in it under the context's lock.
 unsafe impl Sync for Inner {}
 
 impl CompletionChannel {
-    /// Makes a channel.
+    /// Creates a channel.
     ///
     /// # Errors
     ///
-    /// What [`ibv_create_comp_channel(3)`](https://man7.org/linux/man-pages/man3/ibv_create_comp_channel.3.html) answers; `EMFILE` when
-    /// the process has no descriptor left.
+    /// `EMFILE` if the process has too many open descriptors; otherwise those of
+    /// `ibv_create_comp_channel(3)`.
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn new(context: &Context) -> Result<Self, OsError> {
         // SAFETY: the context is open.
@@ -62,45 +67,52 @@ impl CompletionChannel {
         Ok(channel)
     }
 
-    /// Reads an event, if there is one, and acknowledges it: the cookie of the queue that has completions. Never blocks.
+    /// Reads and acknowledges an event, if there is one. Never blocks.
+    ///
+    /// Returns the cookie of the queue that has completions.
     ///
     /// # Errors
     ///
-    /// What [`ibv_get_cq_event(3)`](https://man7.org/linux/man-pages/man3/ibv_get_cq_event.3.html) answers.
+    /// The errors of
+    /// [`ibv_get_cq_event(3)`](https://man7.org/linux/man-pages/man3/ibv_get_cq_event.3.html).
     #[doc(alias = "ibv_get_cq_event")]
     #[doc(alias = "ibv_ack_cq_events")]
     pub fn get_event(&self) -> Result<Option<u64>, OsError> {
         let mut cq = ptr::null_mut();
         let mut cookie = ptr::null_mut();
-        // SAFETY: the channel exists, and the pointers are locals. The queue of an event exists until it is acknowledged.
+        // SAFETY: the channel exists, and the pointers are locals. The queue of an event exists
+        // until it is acknowledged.
         let ret = unsafe { ffi::ibv_get_cq_event(self.as_ptr(), &raw mut cq, &raw mut cookie) };
         match cvt("ibv_get_cq_event", ret) {
             Ok(_) => {}
             Err(error) if error.errno == libc::EAGAIN => return Ok(None),
             Err(error) => return Err(error),
         }
-        // SAFETY: the queue of the event just read, which nobody acknowledged before.
+        // SAFETY: the queue of the event just read, which is acknowledged once.
         unsafe { ffi::ibv_ack_cq_events(cq, 1) };
         Ok(Some(cookie.addr() as u64))
     }
 
-    /// Like [`get_event`](Self::get_event), but sleeps until there is an event, for `timeout` at most. `None`: none came.
+    /// Sleeps until there is an event, for at most `timeout`, and reads it.
+    ///
+    /// Returns `None` if there was no event in that time.
     ///
     /// # Errors
     ///
-    /// What `get_event` and [`poll(2)`](https://man7.org/linux/man-pages/man2/poll.2.html) answer. A signal is none.
+    /// Those of [`get_event`](Self::get_event) and
+    /// [`poll(2)`](https://man7.org/linux/man-pages/man2/poll.2.html). A signal is no error.
     pub fn wait_event(&self, timeout: Duration) -> Result<Option<u64>, OsError> {
-        // Another thread may take the event between the two: then there is none.
+        // Another thread may take the event after `poll`: then there is none.
         wait_readable(self.as_fd(), timeout, || self.get_event())
     }
 
-    /// The device that it belongs to.
+    /// Returns the device that it belongs to.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.inner.context
     }
 
-    /// The C object. It exists for as long as this handle or a clone lives.
+    /// Returns the C object, which exists for as long as this handle or a clone.
     pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_comp_channel {
         self.inner.raw.as_ptr()
     }
@@ -125,7 +137,8 @@ impl fmt::Debug for CompletionChannel {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, destroyed once, here; queues that announce here are gone, as they hold the channel.
+        // SAFETY: created by `new`, destroyed once, here; its queues have been destroyed, as they
+        // hold the channel.
         let ret = unsafe { ffi::ibv_destroy_comp_channel(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_destroy_comp_channel", ret));
     }

@@ -13,9 +13,10 @@ use crate::{
     verbs::device::Context,
 };
 
-/// A queue of work completions. Clones are the same one.
+/// A queue of work completions. Clones refer to the same object.
 ///
-/// It must be large enough for all completions that are not polled yet: one that overruns fails, and its queue pairs with it.
+/// It must have room for all completions that have not been polled: when it overruns, it and its
+/// queue pairs fail.
 ///
 /// See [`ibv_create_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq.3.html).
 #[derive(Clone)]
@@ -26,7 +27,7 @@ pub struct CompletionQueue {
 
 struct Inner {
     raw: NonNull<ffi::ibv_cq>,
-    /// The same, if it is one that is read field by field.
+    /// The same object, if it is an extended one, which is read field by field.
     extended: Option<NonNull<ffi::ibv_cq_ex>>,
     cqe: u32,
     context: Context,
@@ -35,17 +36,22 @@ struct Inner {
 
 // SAFETY: libibverbs allows a completion queue to be used and destroyed from any thread.
 unsafe impl Send for Inner {}
-// SAFETY: drivers lock the queue in `ibv_poll_cq` and `ibv_req_notify_cq`, as no thread domain was asked for.
+// SAFETY: drivers lock the queue in `ibv_poll_cq` and `ibv_req_notify_cq`, as no thread domain was
+// requested.
 unsafe impl Sync for Inner {}
 
 impl CompletionQueue {
-    /// Makes a queue for at least `cqe` completions. With a channel, it announces completions there, with `cookie` to tell
-    /// which queue it was; but only after [`req_notify`](Self::req_notify), once each.
+    /// Creates a queue for at least `cqe` completions.
+    ///
+    /// With a channel, each [`req_notify`](Self::req_notify) causes one event there, which carries
+    /// the cookie given here.
     ///
     /// # Errors
     ///
-    /// What [`ibv_create_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq.3.html) answers: `EINVAL` for a `cqe` of zero or more than
-    /// [`DeviceAttr::max_cqe`](crate::verbs::DeviceAttr::max_cqe), and for a channel of another context.
+    /// The errors of
+    /// [`ibv_create_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq.3.html): `EINVAL`
+    /// for a `cqe` of zero or more than [`DeviceAttr::max_cqe`](crate::verbs::DeviceAttr::max_cqe),
+    /// and for a channel of another context.
     #[doc(alias = "ibv_create_cq")]
     pub fn new(
         context: &Context,
@@ -55,18 +61,22 @@ impl CompletionQueue {
         const CALL: &str = "ibv_create_cq";
         let entries = i32::try_from(cqe).map_err(|_| OsError::new(CALL, libc::EINVAL))?;
         let (raw_channel, cookie) = raw_channel(CALL, context, channel)?;
-        // SAFETY: context and channel exist, and belong together; the cookie is never dereferenced.
+        // SAFETY: context and channel exist, on the same device; the cookie is never dereferenced.
         let raw = unsafe { ffi::ibv_create_cq(context.as_ptr(), entries, cookie, raw_channel, 0) };
         let raw = cvt_ptr(CALL, raw)?;
         Ok(Self::from_raw(raw, None, context, channel))
     }
 
-    /// Makes a queue that can be read with [`poll_extended`](Self::poll_extended), too; with `timestamps` its completions say when they came.
+    /// Creates a queue that [`poll_extended`](Self::poll_extended) can read as well.
+    ///
+    /// With `timestamps`, its completions carry the time at which they arrived.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` when the driver has no such queues, or no timestamps:
-    /// [`DeviceAttrEx::completion_timestamp_mask`](crate::verbs::DeviceAttrEx::completion_timestamp_mask); otherwise as [`new`](Self::new).
+    /// `EOPNOTSUPP` if the driver has no extended queues, or no timestamps, as
+    /// [`completion_timestamp_mask`] says; otherwise those of [`new`](Self::new).
+    ///
+    /// [`completion_timestamp_mask`]: crate::verbs::DeviceAttrEx::completion_timestamp_mask
     #[doc(alias = "ibv_create_cq_ex")]
     pub fn new_extended(
         context: &Context,
@@ -87,10 +97,10 @@ impl CompletionQueue {
             flags: 0,
             parent_domain: ptr::null_mut(),
         };
-        // SAFETY: context and channel exist, and belong together; the cookie is never dereferenced.
+        // SAFETY: context and channel exist, on the same device; the cookie is never dereferenced.
         let raw = unsafe { verbs_ext::ibv_create_cq_ex(context.as_ptr(), &raw mut attr) };
         let raw = cvt_ptr(CALL, raw)?;
-        // `ibv_cq_ex_to_cq`: the one begins as the other.
+        // `ibv_cq_ex_to_cq`: the plain queue is a prefix of the extended one.
         Ok(Self::from_raw(raw.cast(), Some(raw), context, channel))
     }
 
@@ -100,7 +110,8 @@ impl CompletionQueue {
         context: &Context,
         channel: Option<(&CompletionChannel, u64)>,
     ) -> Self {
-        // SAFETY: just made; the field changes only when a queue is resized, which is not offered.
+        // SAFETY: just created; the field changes only when a queue is resized, which this type
+        // does not do.
         let granted = unsafe { (*raw.as_ptr()).cqe };
         let inner = Inner {
             raw,
@@ -114,46 +125,53 @@ impl CompletionQueue {
         }
     }
 
-    /// Takes completions as [`poll`](Self::poll) does, from a queue made with [`new_extended`](Self::new_extended), with what only such a
-    /// queue has.
+    /// Takes extended completions from a queue created with [`new_extended`](Self::new_extended).
+    ///
+    /// Otherwise it works as [`poll`](Self::poll) does.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for any other queue; what [`ibv_start_poll(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html) answers.
+    /// `EINVAL` for any other queue; otherwise those of
+    /// [`ibv_start_poll(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html).
     #[doc(alias = "ibv_start_poll")]
     #[doc(alias = "ibv_next_poll")]
     #[doc(alias = "ibv_wc_read_completion_ts")]
     pub fn poll_extended(&self, completions: &mut [ExtendedCompletion]) -> Result<usize, OsError> {
         let extended = self.inner.extended;
         let extended = extended.ok_or(OsError::new("ibv_start_poll", libc::EINVAL))?;
-        // SAFETY: the queue exists, and was made to be read like this.
+        // SAFETY: the queue exists, and was created with `ibv_create_cq_ex`.
         unsafe { extended_completion::poll(extended, completions) }
     }
 
-    /// Takes completions from the queue, oldest first: as many as there are, and as `completions` has room for.
+    /// Takes completions from the queue, oldest first, until it is empty or `completions` is full.
     ///
-    /// Returns how many were written to the front of `completions`; what lies behind is left as it was.
+    /// Returns the number written to the front of `completions`; the rest of it is unchanged.
     ///
     /// # Errors
     ///
-    /// `EIO` when the queue has failed. [`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html) says no more.
+    /// `EIO` if the queue has failed:
+    /// [`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html) reports no more
+    /// than that.
     #[doc(alias = "ibv_poll_cq")]
     pub fn poll(&self, completions: &mut [WorkCompletion]) -> Result<usize, OsError> {
         let room = i32::try_from(completions.len()).unwrap_or(i32::MAX);
-        // SAFETY: the queue exists, and there is room for as many; a `WorkCompletion` is laid out as an `ibv_wc`.
+        // SAFETY: the queue exists, and there is room for `room` entries; a `WorkCompletion` is
+        // laid out as an `ibv_wc`.
         let count =
             unsafe { ffi::ibv_poll_cq(self.as_ptr(), room, completions.as_mut_ptr().cast()) };
         usize::try_from(count).map_err(|_| OsError::new("ibv_poll_cq", libc::EIO))
     }
 
-    /// Asks for one event on the channel, when the next completion comes. A queue without a channel ignores it.
+    /// Requests one event on the channel for the next completion. Has no effect without a channel.
     ///
-    /// With `solicited_only` the completion of a send or a successful receive does not count, unless its sender asked for it; one
-    /// with an error always does. Completions that are in the queue already cause no event: poll once more after this.
+    /// With `solicited_only`, only receives of solicited messages and completions with an error
+    /// cause the event. Completions that are already in the queue cause none: poll once more after
+    /// this call.
     ///
     /// # Errors
     ///
-    /// What [`ibv_req_notify_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_req_notify_cq.3.html) answers.
+    /// The errors of
+    /// [`ibv_req_notify_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_req_notify_cq.3.html).
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn req_notify(&self, solicited_only: bool) -> Result<(), OsError> {
         // SAFETY: the queue exists.
@@ -161,31 +179,31 @@ impl CompletionQueue {
         cvt_errno("ibv_req_notify_cq", ret)
     }
 
-    /// How many completions it holds, which may be more than was asked for.
+    /// Returns its capacity, which may be larger than requested.
     #[must_use]
     pub fn cqe(&self) -> u32 {
         self.inner.cqe
     }
 
-    /// The device that it belongs to.
+    /// Returns the device that it belongs to.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.inner.context
     }
 
-    /// The channel that it announces completions on.
+    /// Returns the channel on which it signals completions.
     #[must_use]
     pub fn channel(&self) -> Option<&CompletionChannel> {
         self.inner.channel.as_ref()
     }
 
-    /// The C object. It exists for as long as this handle or a clone lives.
+    /// Returns the C object, which exists for as long as this handle or a clone.
     pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_cq {
         self.inner.raw.as_ptr()
     }
 }
 
-/// A channel and a cookie as C wants them.
+/// Converts a channel and a cookie to the C form.
 fn raw_channel(
     call: &'static str,
     context: &Context,
@@ -213,8 +231,9 @@ impl fmt::Debug for CompletionQueue {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, destroyed once, here; its queue pairs are gone, as they hold it. Its events are acknowledged as
-        // soon as they are read, so this does not wait.
+        // SAFETY: created by `new`, destroyed once, here; its queue pairs have been destroyed, as
+        // they hold it. Its events are acknowledged as soon as they are read, so the call does not
+        // block.
         let ret = unsafe { ffi::ibv_destroy_cq(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_destroy_cq", ret));
     }

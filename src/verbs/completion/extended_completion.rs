@@ -5,7 +5,7 @@ use std::{mem::MaybeUninit, ptr::NonNull};
 use super::WorkCompletion;
 use crate::{status::OsError, sys::ffi};
 
-/// A work completion with what only some queues have.
+/// A work completion with the fields that only extended queues have.
 ///
 /// See [`ibv_create_cq_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html).
 #[derive(Debug, Clone, Copy, Default)]
@@ -14,26 +14,29 @@ use crate::{status::OsError, sys::ffi};
 pub struct ExtendedCompletion {
     /// The completion.
     pub completion: WorkCompletion,
-    /// When it came, in ticks of the device's clock: [`DeviceAttrEx::hca_core_clock`](crate::verbs::DeviceAttrEx::hca_core_clock). `None` when the
-    /// queue was made without timestamps.
+    /// The time of its arrival, in ticks of the device's clock.
+    ///
+    /// [`DeviceAttrEx::hca_core_clock`](crate::verbs::DeviceAttrEx::hca_core_clock) is the clock's
+    /// frequency. `None` if the queue was created without timestamps.
     pub timestamp: Option<u64>,
 }
 
-/// Calls a function of the queue, if it has it.
+/// Calls a function of the queue, if it has that function.
 macro_rules! call {
     ($queue:ident.$function:ident($($arg:expr),*)) => {
-        // SAFETY: whoever uses the macro vouches for the queue.
+        // SAFETY: the macro's caller vouches for the queue.
         unsafe { (*$queue).$function }
-            // SAFETY: the queue's own function, called in the order that `ibv_create_cq_ex(3)` asks for.
+            // SAFETY: the queue's own function, called in the order that `ibv_create_cq_ex(3)` asks
+            // for.
             .map(|function| unsafe { function($queue $(, $arg)*) })
     };
 }
 
-/// Takes completions from a queue, oldest first: as many as there are, and as there is room for.
+/// Takes completions from a queue, oldest first, until it is empty or `completions` is full.
 ///
 /// # Safety
 ///
-/// The queue exists, and was made with `ibv_create_cq_ex`.
+/// The queue exists, and was created with `ibv_create_cq_ex`.
 pub(super) unsafe fn poll(
     queue: NonNull<ffi::ibv_cq_ex>,
     completions: &mut [ExtendedCompletion],
@@ -50,7 +53,7 @@ pub(super) unsafe fn poll(
         match ret {
             Some(0) => {}
             Some(libc::ENOENT) => break,
-            // One that fails later is found by the next call.
+            // A later error is reported by the next call.
             _ if count > 0 => break,
             ret => {
                 let errno = ret.unwrap_or(libc::EOPNOTSUPP);
@@ -62,7 +65,7 @@ pub(super) unsafe fn poll(
         count += 1;
     }
     if count > 0 {
-        // It was started.
+        // Polling was started.
         call!(queue.end_poll());
     }
     Ok(count)
@@ -72,7 +75,7 @@ pub(super) unsafe fn poll(
 ///
 /// # Safety
 ///
-/// The queue is being polled, and has one.
+/// The queue is being polled, and has a current completion.
 unsafe fn read(queue: *mut ffi::ibv_cq_ex) -> ExtendedCompletion {
     // SAFETY: the caller vouches for the queue.
     let wr_id = unsafe { (*queue).wr_id };
@@ -86,11 +89,11 @@ unsafe fn read(queue: *mut ffi::ibv_cq_ex) -> ExtendedCompletion {
         ..WorkCompletion::default()
     };
     let mut timestamp = None;
-    // Of one that failed nothing else means anything.
+    // If the request failed, the other fields are undefined.
     if completion.is_success() {
         completion.opcode = call!(queue.read_opcode()).unwrap_or(0);
         completion.byte_len = call!(queue.read_byte_len()).unwrap_or(0);
-        // In network order, or a key in host order: as in a plain completion.
+        // In network byte order, or a key in host byte order: as in a plain completion.
         completion.imm_data_or_rkey = call!(queue.read_imm_data()).unwrap_or(0);
         completion.src_qp = call!(queue.read_src_qp()).unwrap_or(0);
         completion.wc_flags = call!(queue.read_wc_flags()).unwrap_or(0);

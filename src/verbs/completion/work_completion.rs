@@ -5,12 +5,14 @@ use crate::{
     verbs::bit_flags::bit_flags,
 };
 
-/// How one work request ended.
+/// The completion of a work request.
 ///
-/// [`Default`] is an empty one: make an array of them for [`CompletionQueue::poll`](crate::verbs::CompletionQueue::poll) to fill.
+/// [`Default`] is an empty one, to create an array for
+/// [`CompletionQueue::poll`](crate::verbs::CompletionQueue::poll) to fill.
 ///
-/// When a request failed, only [`wr_id`](Self::wr_id), [`status`](Self::status), [`vendor_err`](Self::vendor_err) and
-/// [`qp_num`](Self::qp_num) mean anything. [`result`](Self::result) gives access to the rest only when it means something.
+/// If the request failed, only [`wr_id`](Self::wr_id), [`status`](Self::status),
+/// [`vendor_err`](Self::vendor_err) and [`qp_num`](Self::qp_num) are defined.
+/// [`result`](Self::result) gives access to the other fields only if they are defined.
 ///
 /// See [`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html).
 // Laid out as `struct ibv_wc`, which `layout` below checks; libibverbs fills it in.
@@ -23,7 +25,7 @@ pub struct WorkCompletion {
     pub(super) opcode: u32,
     pub(super) vendor_err: u32,
     pub(super) byte_len: u32,
-    /// Immediate data in network order, or the key that was invalidated in host order.
+    /// Immediate data in network byte order, or the invalidated key in host byte order.
     pub(super) imm_data_or_rkey: u32,
     pub(super) qp_num: u32,
     pub(super) src_qp: u32,
@@ -34,45 +36,46 @@ pub struct WorkCompletion {
     pub(super) dlid_path_bits: u8,
 }
 
-/// What a work request that succeeded did.
+/// The content of the completion of a work request that succeeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Success {
-    /// The number that the work request was posted with.
+    /// The id that the work request was posted with.
     pub wr_id: u64,
     /// The operation.
     pub opcode: WcOpcode,
-    /// The length received, in bytes; for a datagram with the 40 bytes in front that hold its routing header. Of a send or WRITE it means
-    /// nothing.
+    /// The length received, in bytes. Undefined for sends and WRITEs.
+    ///
+    /// For a datagram it includes the 40 bytes in front that hold the routing header.
     pub byte_len: u32,
-    /// The immediate data received, in host order.
+    /// The immediate data received, in host byte order.
     pub imm_data: Option<u32>,
     /// The key that the peer invalidated.
     pub invalidated_rkey: Option<u32>,
-    /// The local queue pair.
+    /// The number of the local queue pair.
     pub qp_num: u32,
-    /// The sender's queue pair, of a datagram.
+    /// The number of the queue pair that sent the datagram.
     pub src_qp: u32,
-    /// Whether a datagram has a global routing header, in the first 40 bytes of its buffer.
+    /// Whether a datagram's buffer begins with a global routing header of 40 bytes.
     pub grh: bool,
 }
 
-/// That a work request failed.
+/// The error with which a work request failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WcError {
-    /// The number that the work request was posted with.
+    /// The id that the work request was posted with.
     pub wr_id: u64,
-    /// What went wrong.
+    /// The status.
     pub status: WcStatus,
-    /// What went wrong, in numbers that the device's vendor may explain.
+    /// The vendor's error code.
     pub vendor_err: u32,
-    /// The local queue pair.
+    /// The number of the local queue pair.
     pub qp_num: u32,
 }
 
 open_enum! {
-    /// The operation that a work completion is about: `enum ibv_wc_opcode`.
+    /// The operation of a completed work request: `enum ibv_wc_opcode`.
     #[doc(alias = "ibv_wc_opcode")]
     pub struct WcOpcode(u32);
     /// A send, in all its forms.
@@ -91,14 +94,14 @@ open_enum! {
     LOCAL_INV = 6;
     /// A send that the device segmented.
     TSO = 7;
-    /// A receive of a send.
+    /// A receive that a send consumed.
     RECV = 128;
-    /// A receive taken by an RDMA WRITE with immediate data.
+    /// A receive that an RDMA WRITE with immediate data consumed.
     RECV_RDMA_WITH_IMM = 129;
 }
 
 impl WcOpcode {
-    /// Whether the completion is of the receive queue.
+    /// Returns whether the completion belongs to the receive queue.
     #[must_use]
     pub const fn is_recv(self) -> bool {
         self.raw() & Self::RECV.raw() != 0
@@ -106,7 +109,7 @@ impl WcOpcode {
 }
 
 bit_flags! {
-    /// What else a work completion has: `enum ibv_wc_flags`.
+    /// Properties of a work completion: `enum ibv_wc_flags`.
     #[doc(alias = "ibv_wc_flags")]
     pub struct WcFlags;
     /// A datagram with a global routing header.
@@ -120,55 +123,55 @@ bit_flags! {
 }
 
 impl WorkCompletion {
-    /// The number that the work request was posted with.
+    /// The id that the work request was posted with.
     #[must_use]
     pub const fn wr_id(&self) -> u64 {
         self.wr_id
     }
 
-    /// Whether the work request succeeded, and if not, why.
+    /// Returns whether the work request succeeded, and if not, why.
     #[must_use]
     pub const fn status(&self) -> WcStatus {
         WcStatus::from_raw(self.status)
     }
 
-    /// Whether the work request succeeded.
+    /// Returns whether the work request succeeded.
     #[must_use]
     pub const fn is_success(&self) -> bool {
         self.status == WcStatus::SUCCESS.raw()
     }
 
-    /// Why the work request failed, in numbers that the device's vendor may explain.
+    /// Returns the vendor's error code.
     #[must_use]
     pub const fn vendor_err(&self) -> u32 {
         self.vendor_err
     }
 
-    /// The local queue pair's number.
+    /// Returns the local queue pair's number.
     #[must_use]
     pub const fn qp_num(&self) -> u32 {
         self.qp_num
     }
 
-    /// The operation. Means nothing when the request failed.
+    /// Returns the operation, which is undefined if the request failed.
     #[must_use]
     pub const fn opcode(&self) -> WcOpcode {
         WcOpcode::from_raw(self.opcode)
     }
 
-    /// The length received, in bytes. Means nothing when the request failed.
+    /// Returns the length received, in bytes, which is undefined if the request failed.
     #[must_use]
     pub const fn byte_len(&self) -> u32 {
         self.byte_len
     }
 
-    /// What else is in it. Means nothing when the request failed.
+    /// Returns its properties, which are undefined if the request failed.
     #[must_use]
     pub const fn wc_flags(&self) -> WcFlags {
         WcFlags::from_bits(self.wc_flags)
     }
 
-    /// The immediate data received, in host order. `None` when the request failed.
+    /// Returns the immediate data received, in host byte order. `None` if the request failed.
     #[must_use]
     pub const fn imm_data(&self) -> Option<u32> {
         if self.has(WcFlags::WITH_IMM) {
@@ -178,7 +181,7 @@ impl WorkCompletion {
         }
     }
 
-    /// The key that the peer invalidated. `None` when the request failed.
+    /// Returns the key that the peer invalidated. `None` if the request failed.
     #[must_use]
     pub const fn invalidated_rkey(&self) -> Option<u32> {
         if self.has(WcFlags::WITH_INV) {
@@ -188,17 +191,17 @@ impl WorkCompletion {
         }
     }
 
-    /// The sender's queue pair, of a datagram. Means nothing when the request failed.
+    /// Returns the number of the queue pair that sent a datagram. Undefined if the request failed.
     #[must_use]
     pub const fn src_qp(&self) -> u32 {
         self.src_qp
     }
 
-    /// What succeeded, or why it failed.
+    /// Returns the completion's content, or the error if the work request failed.
     ///
     /// # Errors
     ///
-    /// The work request failed.
+    /// If the work request failed.
     pub fn result(&self) -> Result<Success, WcError> {
         let &Self {
             wr_id,
@@ -253,14 +256,15 @@ impl fmt::Display for WcError {
         } = self;
         write!(
             f,
-            "work request {wr_id:#x} on queue pair {qp_num:#x} failed: {status} (vendor error {vendor_err:#x})"
+            "work request {wr_id:#x} on queue pair {qp_num:#x} failed: {status} \
+             (vendor error {vendor_err:#x})"
         )
     }
 }
 
 impl std::error::Error for WcError {}
 
-/// That `ibv_poll_cq` may write an `ibv_wc` where a `WorkCompletion` is.
+/// Asserts that `ibv_poll_cq` may write an `ibv_wc` into a `WorkCompletion`.
 mod layout {
     use std::mem::offset_of;
 

@@ -7,9 +7,10 @@ use crate::{
     sys::{cvt, ffi, set_nonblocking},
 };
 
-/// Something that happened to a device, one of its ports or one of its objects.
+/// An asynchronous event of a device, one of its ports or one of its objects.
 ///
-/// See [`ibv_get_async_event(3)`](https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html).
+/// See
+/// [`ibv_get_async_event(3)`](https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[doc(alias = "ibv_async_event")]
 pub struct AsyncEvent {
@@ -17,7 +18,7 @@ pub struct AsyncEvent {
     element: AsyncElement,
 }
 
-/// What an [`AsyncEvent`] is about.
+/// The object that an [`AsyncEvent`] refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AsyncElement {
@@ -28,27 +29,29 @@ pub enum AsyncElement {
     },
     /// A completion queue.
     CompletionQueue {
-        /// The cookie that it was made with.
+        /// The cookie that it was created with.
         cookie: u64,
     },
     /// A shared receive queue.
     SharedReceiveQueue {
-        /// The cookie that it was made with.
+        /// The cookie that it was created with.
         cookie: u64,
     },
     /// A port, counted from 1.
     Port(u8),
     /// The whole device.
     Device,
-    /// An event that this crate does not know, or an object that it never makes.
+    /// An event that this crate does not know, or a kind of object that it never creates.
     Unknown,
 }
 
 open_enum! {
-    /// What kind of event it is: `enum ibv_event_type`.
+    /// The kind of an asynchronous event: `enum ibv_event_type`.
     #[doc(alias = "ibv_event_type")]
     pub struct AsyncEventType(u32);
-    /// A completion queue overran or lost its memory. It and its queue pairs are of no more use.
+    /// A completion queue overran or lost its memory.
+    ///
+    /// It and its queue pairs cannot be used any more.
     CQ_ERR = 0;
     /// A queue pair failed, and is in its error state.
     QP_FATAL = 1;
@@ -56,7 +59,7 @@ open_enum! {
     QP_REQ_ERR = 2;
     /// A peer sent a request that the queue pair's access flags forbid.
     QP_ACCESS_ERR = 3;
-    /// Data came on a queue pair that is ready to receive and not yet to send.
+    /// Data arrived on a queue pair that is ready to receive and not yet to send.
     COMM_EST = 4;
     /// The send queue is drained.
     SQ_DRAINED = 5;
@@ -91,13 +94,13 @@ open_enum! {
 }
 
 impl AsyncEvent {
-    /// What kind of event it is.
+    /// Returns the kind of event.
     #[must_use]
     pub const fn event_type(&self) -> AsyncEventType {
         self.event_type
     }
 
-    /// What it is about.
+    /// Returns the object that the event refers to.
     #[must_use]
     pub const fn element(&self) -> AsyncElement {
         self.element
@@ -122,27 +125,32 @@ pub(super) unsafe fn poll(
         Err(error) if error.errno == libc::EAGAIN => return Ok(None),
         Err(error) => return Err(error),
     }
-    // SAFETY: filled in by the call, and not acknowledged yet, so the object in it exists: its destruction waits for that.
+    // SAFETY: filled in by the call, and not acknowledged yet, so the object in it exists: its
+    // destruction waits for the acknowledgement.
     let event = unsafe { read(raw.as_ptr()) };
     // SAFETY: the event just read, acknowledged once.
     unsafe { ffi::ibv_ack_async_event(raw.as_mut_ptr()) };
     Ok(Some(event))
 }
 
-/// Copies what an event says. The bindings declare its type as a Rust enum, which a number from a newer kernel must never become,
-/// so the fields are read one by one.
+/// Copies the content of an event.
+///
+/// The bindings declare its type as a Rust enum, which a number from a newer kernel must never
+/// become, so the fields are read one by one.
 ///
 /// # Safety
 ///
-/// `raw` is initialised, but for its type being any number; the object in it exists.
+/// `raw` is initialised, except that its type may be any number; the object in it exists.
 unsafe fn read(raw: *const ffi::ibv_async_event) -> AsyncEvent {
     // SAFETY: the caller vouches for `raw`; the place is not read.
     let event_type = unsafe { &raw const (*raw).event_type };
-    // SAFETY: an `enum` without negative members is an `unsigned int` here, and every number is valid as one.
+    // SAFETY: an `enum` without negative members is an `unsigned int` here, and every number is
+    // valid as one.
     let event_type = AsyncEventType::from_raw(unsafe { event_type.cast::<u32>().read() });
     // SAFETY: the caller vouches for `raw`; the place is not read.
     let element = unsafe { &raw const (*raw).element };
-    // SAFETY: each member starts where the union does, and the pointers are as long as it is; all of it is initialised.
+    // SAFETY: each member starts where the union does, and the pointers are as long as it is; all
+    // of it is initialised.
     let object = unsafe { element.cast::<*const libc::c_void>().read() };
     let element = match event_type {
         AsyncEventType::QP_FATAL
@@ -184,7 +192,7 @@ unsafe fn read(raw: *const ffi::ibv_async_event) -> AsyncEvent {
         }
         AsyncEventType::DEVICE_FATAL => AsyncElement::Device,
         _ => {
-            log::warn!("asynchronous event of a type that is not known: {event_type}");
+            log::warn!("unknown type of asynchronous event: {event_type}");
             AsyncElement::Unknown
         }
     };

@@ -18,10 +18,11 @@ use crate::{
     sys::{cvt_errno, ffi, log_destroy_error, verbs_ext},
 };
 
-/// An open device. Clones are the same one.
+/// An open device. Clones refer to the same object.
 ///
-/// Either this process opened it with [`Device::open`](crate::verbs::Device::open), or it is the one that the connection manager uses, from
-/// [`cm::Devices`](crate::cm::Devices). Objects made of one context cannot be combined with those of another, even of the same device.
+/// It was either opened by this process with [`Device::open`](crate::verbs::Device::open), or is
+/// the one that the connection manager uses, from [`cm::Devices`](crate::cm::Devices). Objects of
+/// one context cannot be combined with those of another, even of the same device.
 ///
 /// See [`ibv_open_device(3)`](https://man7.org/linux/man-pages/man3/ibv_open_device.3.html).
 #[derive(Clone)]
@@ -36,9 +37,9 @@ struct Inner {
 }
 
 enum Owner {
-    /// This object closes it.
+    /// Closed by this object.
     Opened,
-    /// Somebody else closes it, and not before this is dropped.
+    /// Closed by its owner, not before this is dropped.
     Borrowed {
         _keep_alive: Arc<dyn Any + Send + Sync>,
     },
@@ -46,15 +47,16 @@ enum Owner {
 
 // SAFETY: libibverbs allows an open device to be used and closed from any thread.
 unsafe impl Send for Inner {}
-// SAFETY: all calls made here may run at the same time on one device; the fields read here do not change while it is open.
+// SAFETY: all calls made here may run concurrently on one device; the fields read here do not
+// change while it is open.
 unsafe impl Sync for Inner {}
 
 impl Context {
-    /// Takes over a device just opened.
+    /// Takes ownership of a device that was just opened.
     ///
     /// # Safety
     ///
-    /// `raw` is open, and nobody else will close it.
+    /// `raw` is open, and nothing else closes it.
     pub(super) unsafe fn opened(raw: NonNull<ffi::ibv_context>) -> Self {
         Self {
             inner: Arc::new(Inner {
@@ -64,11 +66,11 @@ impl Context {
         }
     }
 
-    /// Uses a device that somebody else opened and will close.
+    /// Borrows a device that something else opened and will close.
     ///
     /// # Safety
     ///
-    /// `raw` stays open for as long as `keep_alive` lives.
+    /// `raw` stays open for as long as `keep_alive` exists.
     pub(crate) unsafe fn borrowed(
         raw: NonNull<ffi::ibv_context>,
         keep_alive: Arc<dyn Any + Send + Sync>,
@@ -83,18 +85,20 @@ impl Context {
         }
     }
 
-    /// The C object. It stays open for as long as this handle or a clone lives.
+    /// Returns the C object, which stays open for as long as this handle or a clone exists.
     pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_context {
         self.inner.raw.as_ptr()
     }
 
-    /// A number that tells the open devices of this process apart. It may come again once this one is closed.
+    /// Returns a number that identifies the device among the open ones of this process.
+    ///
+    /// It may be reused once this one is closed.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.as_ptr().addr() as u64
     }
 
-    /// The device's name, for instance `rxe0`.
+    /// Returns the device's name, for instance `rxe0`.
     #[must_use]
     #[doc(alias = "ibv_get_device_name")]
     pub fn device_name(&self) -> String {
@@ -102,7 +106,9 @@ impl Context {
         unsafe { identity::name(self.device()) }
     }
 
-    /// The device's GUID as a number: `0x0002_c903_0000_1234` is written `0002:c903:0000:1234`.
+    /// Returns the device's GUID.
+    ///
+    /// The number `0x0002_c903_0000_1234` is usually written `0002:c903:0000:1234`.
     #[must_use]
     #[doc(alias = "ibv_get_device_guid")]
     pub fn guid(&self) -> u64 {
@@ -110,25 +116,26 @@ impl Context {
         unsafe { identity::guid(self.device()) }
     }
 
-    /// What kind of node the device is: an adapter of InfiniBand or RoCE, an iWARP adapter, and so on.
+    /// Returns the kind of node that the device is, for instance an iWARP adapter.
     #[must_use]
     pub fn node_type(&self) -> NodeType {
         // SAFETY: the device of an open context exists.
         unsafe { identity::node_type(self.device()) }
     }
 
-    /// Which transport the device speaks: that of InfiniBand and RoCE, or iWARP.
+    /// Returns the transport that the device implements: that of InfiniBand and RoCE, or iWARP.
     #[must_use]
     pub fn transport_type(&self) -> TransportType {
         // SAFETY: the device of an open context exists.
         unsafe { identity::transport_type(self.device()) }
     }
 
-    /// What the device can do, and how much of it.
+    /// Queries the device's capabilities and limits.
     ///
     /// # Errors
     ///
-    /// What [`ibv_query_device(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device.3.html) answers.
+    /// The errors of
+    /// [`ibv_query_device(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device.3.html).
     #[doc(alias = "ibv_query_device")]
     pub fn query_device(&self) -> Result<DeviceAttr, OsError> {
         let mut attr = MaybeUninit::zeroed();
@@ -139,11 +146,13 @@ impl Context {
         Ok(DeviceAttr::from_raw(unsafe { attr.assume_init() }))
     }
 
-    /// What the device can do beyond that: on-demand paging, timestamps, memory of its own.
+    /// Queries the device's extended capabilities: on-demand paging, timestamps, device memory.
     ///
     /// # Errors
     ///
-    /// What [`ibv_query_device_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device_ex.3.html) answers.
+    /// The errors of [`ibv_query_device_ex(3)`].
+    ///
+    /// [`ibv_query_device_ex(3)`]: https://man7.org/linux/man-pages/man3/ibv_query_device_ex.3.html
     #[doc(alias = "ibv_query_device_ex")]
     pub fn query_device_ex(&self) -> Result<DeviceAttrEx, OsError> {
         let mut attr = MaybeUninit::zeroed();
@@ -154,12 +163,13 @@ impl Context {
         Ok(DeviceAttrEx::from_raw(unsafe { attr.assume_init() }))
     }
 
-    /// The state and properties of a port. Ports count from 1.
+    /// Queries the state and properties of a port. Ports are numbered from 1.
     ///
     /// # Errors
     ///
-    /// What [`ibv_query_port(3)`](https://man7.org/linux/man-pages/man3/ibv_query_port.3.html) answers: `EINVAL` for a port that does not
-    /// exist.
+    /// The errors of
+    /// [`ibv_query_port(3)`](https://man7.org/linux/man-pages/man3/ibv_query_port.3.html): `EINVAL`
+    /// for a port that does not exist.
     #[doc(alias = "ibv_query_port")]
     pub fn query_port(&self, port: u8) -> Result<PortAttr, OsError> {
         let mut attr = MaybeUninit::zeroed();
@@ -170,12 +180,13 @@ impl Context {
         Ok(PortAttr::from_raw(unsafe { attr.assume_init() }))
     }
 
-    /// One entry of a port's GID table, with its type.
+    /// Queries one entry of a port's GID table, with its type.
     ///
     /// # Errors
     ///
-    /// What [`ibv_query_gid_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_query_gid_ex.3.html) answers: `ENODATA` for an empty entry,
-    /// `EINVAL` for a port or index that does not exist.
+    /// The errors of
+    /// [`ibv_query_gid_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_query_gid_ex.3.html):
+    /// `ENODATA` for an empty entry, `EINVAL` for a port or index that does not exist.
     #[doc(alias = "ibv_query_gid_ex")]
     #[doc(alias = "ibv_query_gid")]
     pub fn query_gid(&self, port: u8, index: u32) -> Result<GidEntry, OsError> {
@@ -189,15 +200,16 @@ impl Context {
         Ok(GidEntry::from_raw(unsafe { entry.assume_init() }))
     }
 
-    /// All entries of a port's GID table that are not empty.
+    /// Queries all entries of a port's GID table that are not empty.
     ///
     /// # Errors
     ///
-    /// What [`ibv_query_gid_table(3)`](https://man7.org/linux/man-pages/man3/ibv_query_gid_table.3.html) answers, and what
-    /// [`query_port`](Self::query_port) does.
+    /// Those of
+    /// [`ibv_query_gid_table(3)`](https://man7.org/linux/man-pages/man3/ibv_query_gid_table.3.html)
+    /// and of [`query_port`](Self::query_port).
     #[doc(alias = "ibv_query_gid_table")]
     pub fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, OsError> {
-        // Says so when there is no such port: the table below holds those of all ports.
+        // Reports a port that does not exist: the table below holds the entries of all ports.
         self.query_port(port)?;
         let mut len = 0;
         for port in 1..=self.query_device()?.phys_port_cnt() {
@@ -209,11 +221,12 @@ impl Context {
         Ok(entries)
     }
 
-    /// An entry of a port's table of partition keys.
+    /// Queries an entry of a port's P_Key table.
     ///
     /// # Errors
     ///
-    /// What [`ibv_query_pkey(3)`](https://man7.org/linux/man-pages/man3/ibv_query_pkey.3.html) answers.
+    /// The errors of
+    /// [`ibv_query_pkey(3)`](https://man7.org/linux/man-pages/man3/ibv_query_pkey.3.html).
     #[doc(alias = "ibv_query_pkey")]
     pub fn query_pkey(&self, port: u8, index: u16) -> Result<u16, OsError> {
         let mut pkey = 0;
@@ -223,8 +236,10 @@ impl Context {
         Ok(u16::from_be(pkey))
     }
 
-    /// A counter of a port's, as `/sys/class/infiniband/DEVICE/ports/PORT/hw_counters` has it. The names are each driver's own;
-    /// `rdma statistic` lists them. `None` where there is no such counter.
+    /// Reads a hardware counter of a port, or `None` if there is no such counter.
+    ///
+    /// The counters are those of `/sys/class/infiniband/DEVICE/ports/PORT/hw_counters`. Their names
+    /// depend on the driver; `rdma statistic` lists them.
     #[must_use]
     pub fn hw_counter(&self, port: u8, name: &str) -> Option<u64> {
         let device = self.device_name();
@@ -232,7 +247,7 @@ impl Context {
         std::fs::read_to_string(path).ok()?.trim().parse().ok()
     }
 
-    /// How many completion vectors the device has: interrupts that completion queues can be spread over.
+    /// Returns the number of completion vectors, the interrupts for completion queues.
     #[must_use]
     pub fn num_comp_vectors(&self) -> u32 {
         // SAFETY: the context is open, and the field does not change.
@@ -240,24 +255,26 @@ impl Context {
         u32::try_from(vectors).unwrap_or(0)
     }
 
-    /// The descriptor that is readable when an asynchronous event can be read.
+    /// Returns the descriptor that is readable when an asynchronous event can be read.
     #[must_use]
     pub fn async_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the context is open, and the field does not change.
         let fd = unsafe { (*self.as_ptr()).async_fd };
-        // SAFETY: libibverbs keeps the descriptor open as long as the context, which `self` keeps open.
+        // SAFETY: libibverbs keeps the descriptor open for as long as the context, which `self`
+        // keeps open.
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 
     /// Reads an asynchronous event, if there is one, and acknowledges it. Never blocks.
     ///
-    /// The first call makes [`async_fd`](Self::async_fd) non-blocking. An event goes to one of those who read: two users of the same
-    /// context take them away from each other.
+    /// The first call makes [`async_fd`](Self::async_fd) non-blocking. Each event is delivered to
+    /// one reader only: two users of the same context compete for them.
     ///
     /// # Errors
     ///
-    /// What [`ibv_get_async_event(3)`](https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html) answers; `EIO` once the device is
-    /// gone.
+    /// `EIO` once the device has been removed; otherwise those of [`ibv_get_async_event(3)`].
+    ///
+    /// [`ibv_get_async_event(3)`]: https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html
     #[doc(alias = "ibv_get_async_event")]
     #[doc(alias = "ibv_ack_async_event")]
     pub fn poll_async_event(&self) -> Result<Option<AsyncEvent>, OsError> {
@@ -265,7 +282,7 @@ impl Context {
         unsafe { async_event::poll(self.as_ptr(), self.async_fd()) }
     }
 
-    /// Whether both are the same open device, so that their objects may be combined.
+    /// Returns whether both are the same open device, so that their objects may be combined.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.inner.raw == other.inner.raw
     }
@@ -295,7 +312,8 @@ impl Drop for Inner {
     fn drop(&mut self) {
         match self.owner {
             Owner::Opened => {
-                // SAFETY: opened for this object alone, and everything made of it is gone, as it holds the context.
+                // SAFETY: opened for this object alone; everything created on it has been
+                // destroyed, as it holds the context.
                 let ret = unsafe { ffi::ibv_close_device(self.raw.as_ptr()) };
                 log_destroy_error(cvt_errno("ibv_close_device", ret));
             }

@@ -2,9 +2,9 @@ use std::{ffi::CStr, fmt};
 
 use crate::{status::open_enum, sys::ffi, verbs::bit_flags::bit_flags};
 
-/// What a device can do, and how much of it.
+/// The capabilities and limits of a device.
 ///
-/// The numbers are upper bounds: the device may refuse earlier.
+/// The limits are upper bounds: the device may refuse earlier.
 ///
 /// See [`ibv_query_device(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device.3.html).
 #[derive(Clone, Copy)]
@@ -16,7 +16,7 @@ impl DeviceAttr {
         Self(raw)
     }
 
-    /// The firmware's version, as the vendor writes it.
+    /// Returns the firmware's version, in the vendor's notation.
     #[must_use]
     pub fn fw_ver(&self) -> String {
         let bytes = self.0.fw_ver.map(|char| char as u8);
@@ -26,182 +26,182 @@ impl DeviceAttr {
             .into_owned()
     }
 
-    /// The GUID of the device.
+    /// Returns the GUID of the device.
     #[must_use]
     pub const fn node_guid(&self) -> u64 {
         u64::from_be(self.0.node_guid)
     }
 
-    /// The GUID of the board that the device is on.
+    /// Returns the GUID of the board that the device is on.
     #[must_use]
     pub const fn sys_image_guid(&self) -> u64 {
         u64::from_be(self.0.sys_image_guid)
     }
 
-    /// What else it can do.
+    /// Returns further capabilities.
     #[must_use]
     pub const fn device_cap_flags(&self) -> DeviceCapFlags {
         DeviceCapFlags::from_bits(self.0.device_cap_flags)
     }
 
-    /// How far atomic operations are atomic.
+    /// Returns the scope within which atomic operations are atomic.
     #[must_use]
     pub const fn atomic_cap(&self) -> AtomicCap {
         AtomicCap::from_raw(self.0.atomic_cap)
     }
 
-    /// How large a memory region may be, in bytes.
+    /// Returns the maximum size of a memory region, in bytes.
     #[must_use]
     pub const fn max_mr_size(&self) -> u64 {
         self.0.max_mr_size
     }
 
-    /// Which page sizes the device can use: bit *n* stands for 2ⁿ bytes.
+    /// Returns the page sizes that the device supports: bit *n* stands for 2ⁿ bytes.
     #[must_use]
     pub const fn page_size_cap(&self) -> u64 {
         self.0.page_size_cap
     }
 
-    /// The vendor's number: an IEEE OUI.
+    /// Returns the vendor's id: an IEEE OUI.
     #[must_use]
     pub const fn vendor_id(&self) -> u32 {
         self.0.vendor_id
     }
 
-    /// The device's number, given by the vendor.
+    /// Returns the device's part id, assigned by the vendor.
     #[must_use]
     pub const fn vendor_part_id(&self) -> u32 {
         self.0.vendor_part_id
     }
 
-    /// The hardware's version.
+    /// Returns the hardware's version.
     #[must_use]
     pub const fn hw_ver(&self) -> u32 {
         self.0.hw_ver
     }
 
-    /// How many queue pairs there may be.
+    /// Returns the maximum number of queue pairs.
     #[must_use]
     pub const fn max_qp(&self) -> u32 {
         count(self.0.max_qp)
     }
 
-    /// How many work requests a queue pair may hold in each queue.
+    /// Returns the maximum number of outstanding work requests in each queue of a queue pair.
     #[must_use]
     pub const fn max_qp_wr(&self) -> u32 {
         count(self.0.max_qp_wr)
     }
 
-    /// How many scatter/gather elements a work request may have.
+    /// Returns the maximum number of scatter/gather elements in a work request.
     #[must_use]
     pub const fn max_sge(&self) -> u32 {
         count(self.0.max_sge)
     }
 
-    /// How many scatter/gather elements an RDMA READ may have.
+    /// Returns the maximum number of scatter/gather elements in an RDMA READ.
     #[must_use]
     pub const fn max_sge_rd(&self) -> u32 {
         count(self.0.max_sge_rd)
     }
 
-    /// How many completion queues there may be.
+    /// Returns the maximum number of completion queues.
     #[must_use]
     pub const fn max_cq(&self) -> u32 {
         count(self.0.max_cq)
     }
 
-    /// How many completions a completion queue may hold.
+    /// Returns the maximum number of entries in a completion queue.
     #[must_use]
     pub const fn max_cqe(&self) -> u32 {
         count(self.0.max_cqe)
     }
 
-    /// How many memory regions there may be.
+    /// Returns the maximum number of memory regions.
     #[must_use]
     pub const fn max_mr(&self) -> u32 {
         count(self.0.max_mr)
     }
 
-    /// How many protection domains there may be.
+    /// Returns the maximum number of protection domains.
     #[must_use]
     pub const fn max_pd(&self) -> u32 {
         count(self.0.max_pd)
     }
 
-    /// How many RDMA READs and atomic operations of its peer a queue pair may answer at once.
+    /// Returns the maximum number of concurrent incoming RDMA READs and atomics on a queue pair.
     #[must_use]
     pub const fn max_qp_rd_atom(&self) -> u32 {
         count(self.0.max_qp_rd_atom)
     }
 
-    /// How many RDMA READs and atomic operations of peers the device may answer at once.
+    /// Returns the maximum number of concurrent incoming RDMA READs and atomics on the device.
     #[must_use]
     pub const fn max_res_rd_atom(&self) -> u32 {
         count(self.0.max_res_rd_atom)
     }
 
-    /// How many RDMA READs and atomic operations a queue pair may have under way.
+    /// Returns the maximum number of concurrent outgoing RDMA READs and atomics on a queue pair.
     #[must_use]
     pub const fn max_qp_init_rd_atom(&self) -> u32 {
         count(self.0.max_qp_init_rd_atom)
     }
 
-    /// How many multicast groups there may be.
+    /// Returns the maximum number of multicast groups.
     #[must_use]
     pub const fn max_mcast_grp(&self) -> u32 {
         count(self.0.max_mcast_grp)
     }
 
-    /// How many queue pairs a multicast group may have.
+    /// Returns the maximum number of queue pairs in a multicast group.
     #[must_use]
     pub const fn max_mcast_qp_attach(&self) -> u32 {
         count(self.0.max_mcast_qp_attach)
     }
 
-    /// How many address handles there may be.
+    /// Returns the maximum number of address handles.
     #[must_use]
     pub const fn max_ah(&self) -> u32 {
         count(self.0.max_ah)
     }
 
-    /// How many shared receive queues there may be.
+    /// Returns the maximum number of shared receive queues.
     #[must_use]
     pub const fn max_srq(&self) -> u32 {
         count(self.0.max_srq)
     }
 
-    /// How many work requests a shared receive queue may hold.
+    /// Returns the maximum number of outstanding work requests in a shared receive queue.
     #[must_use]
     pub const fn max_srq_wr(&self) -> u32 {
         count(self.0.max_srq_wr)
     }
 
-    /// How many scatter/gather elements a receive in a shared receive queue may have.
+    /// Returns the maximum number of scatter/gather elements in a shared receive queue's receive.
     #[must_use]
     pub const fn max_srq_sge(&self) -> u32 {
         count(self.0.max_srq_sge)
     }
 
-    /// How many partition keys there are.
+    /// Returns the maximum number of partition keys.
     #[must_use]
     pub const fn max_pkeys(&self) -> u16 {
         self.0.max_pkeys
     }
 
-    /// How long the device takes to acknowledge: 4.096 µs × 2ⁿ.
+    /// Returns the acknowledgement delay of the device, as the exponent *n* of 4.096 µs × 2ⁿ.
     #[must_use]
     pub const fn local_ca_ack_delay(&self) -> u8 {
         self.0.local_ca_ack_delay
     }
 
-    /// How many ports it has. They count from 1.
+    /// Returns the number of ports. They are numbered from 1.
     #[must_use]
     pub const fn phys_port_cnt(&self) -> u8 {
         self.0.phys_port_cnt
     }
 }
 
-/// The header counts in `int`; no device says less than nothing.
+/// Converts a count, which the header declares as `int`; a negative one counts as 0.
 const fn count(value: i32) -> u32 {
     if value < 0 { 0 } else { value.cast_unsigned() }
 }
@@ -230,10 +230,10 @@ impl fmt::Debug for DeviceAttr {
 }
 
 open_enum! {
-    /// How far atomic operations are atomic: `enum ibv_atomic_cap`.
+    /// The scope within which atomic operations are atomic: `enum ibv_atomic_cap`.
     #[doc(alias = "ibv_atomic_cap")]
     pub struct AtomicCap(u32);
-    /// There are none.
+    /// Not supported.
     NONE = 0;
     /// Among the queue pairs of this device.
     HCA = 1;
@@ -242,7 +242,7 @@ open_enum! {
 }
 
 bit_flags! {
-    /// What a device can do: `enum ibv_device_cap_flags`.
+    /// A device's capabilities: `enum ibv_device_cap_flags`.
     #[doc(alias = "ibv_device_cap_flags")]
     pub struct DeviceCapFlags;
     /// Resizing of queue pairs.
@@ -255,13 +255,13 @@ bit_flags! {
     AUTO_PATH_MIG = 1 << 4;
     /// Changing the port of a queue pair whose send queue is drained.
     CHANGE_PHY_PORT = 1 << 5;
-    /// Saying which state a queue pair is thought to be in, when it is modified.
+    /// Stating the current state of a queue pair when it is modified.
     CURR_QP_STATE_MOD = 1 << 7;
     /// An event when a port becomes active.
     PORT_ACTIVE_EVENT = 1 << 10;
     /// A GUID of the board.
     SYS_IMAGE_GUID = 1 << 11;
-    /// Answering "receiver not ready", so that the sender tries again.
+    /// Sending RNR NAKs, on which the sender tries again.
     RC_RNR_NAK_GEN = 1 << 12;
     /// Resizing of shared receive queues.
     SRQ_RESIZE = 1 << 13;

@@ -3,9 +3,12 @@ use std::fmt;
 use super::DeviceAttr;
 use crate::{sys::ffi, verbs::bit_flags::bit_flags};
 
-/// What a device can do beyond [`DeviceAttr`]. What its driver does not know of is zero.
+/// The capabilities of a device beyond [`DeviceAttr`].
 ///
-/// See [`ibv_query_device_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device_ex.3.html).
+/// Those that its driver does not know are zero.
+///
+/// See
+/// [`ibv_query_device_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device_ex.3.html).
 #[derive(Clone, Copy)]
 #[doc(alias = "ibv_device_attr_ex")]
 pub struct DeviceAttrEx(ffi::ibv_device_attr_ex);
@@ -15,50 +18,50 @@ impl DeviceAttrEx {
         Self(raw)
     }
 
-    /// What [`Context::query_device`](crate::verbs::Context::query_device) says.
+    /// Returns the result of [`Context::query_device`](crate::verbs::Context::query_device).
     #[must_use]
     pub fn device_attr(&self) -> DeviceAttr {
         DeviceAttr::from_raw(self.0.orig_attr)
     }
 
-    /// Whether there are regions of which pages are taken when they are needed, and whether one can stand for all memory.
+    /// Returns whether on-demand paging is supported, and whether one region can cover all memory.
     #[must_use]
     pub const fn odp_caps(&self) -> OdpCaps {
         // Two bits are defined.
         OdpCaps::from_bits(self.0.odp_caps.general_caps as u32)
     }
 
-    /// What a reliable connection can do with such regions.
+    /// Returns the operations that a reliable connection supports on such regions.
     #[must_use]
     pub const fn rc_odp_caps(&self) -> OdpTransportCaps {
         OdpTransportCaps::from_bits(self.0.odp_caps.per_transport_caps.rc_odp_caps)
     }
 
-    /// What an unreliable connection can do with such regions.
+    /// Returns the operations that an unreliable connection supports on such regions.
     #[must_use]
     pub const fn uc_odp_caps(&self) -> OdpTransportCaps {
         OdpTransportCaps::from_bits(self.0.odp_caps.per_transport_caps.uc_odp_caps)
     }
 
-    /// What datagrams can do with such regions.
+    /// Returns the operations that datagrams support on such regions.
     #[must_use]
     pub const fn ud_odp_caps(&self) -> OdpTransportCaps {
         OdpTransportCaps::from_bits(self.0.odp_caps.per_transport_caps.ud_odp_caps)
     }
 
-    /// Which bits of a completion's timestamp mean something. 0: completions have none.
+    /// Returns the valid bits of a completion's timestamp, 0 if completions have none.
     #[must_use]
     pub const fn completion_timestamp_mask(&self) -> u64 {
         self.0.completion_timestamp_mask
     }
 
-    /// The frequency of the timestamps' clock in kHz. 0: not known.
+    /// Returns the frequency of the timestamps' clock in kHz, 0 if it is not known.
     #[must_use]
     pub const fn hca_core_clock(&self) -> u64 {
         self.0.hca_core_clock
     }
 
-    /// How much memory of the device a program can have, in bytes. 0: none.
+    /// Returns the size of device memory that can be allocated, in bytes, 0 if there is none.
     #[must_use]
     pub const fn max_dm_size(&self) -> u64 {
         self.0.max_dm_size
@@ -83,14 +86,15 @@ bit_flags! {
     /// On-demand paging: `enum ibv_odp_general_caps`.
     #[doc(alias = "ibv_odp_general_caps")]
     pub struct OdpCaps;
-    /// There are regions made with [`AccessFlags::ON_DEMAND`](crate::verbs::AccessFlags::ON_DEMAND).
+    /// Memory regions with [`AccessFlags::ON_DEMAND`](crate::verbs::AccessFlags::ON_DEMAND).
     SUPPORT = 1 << 0;
-    /// One region can stand for all memory: [`MemoryRegion::new_implicit`](crate::verbs::MemoryRegion::new_implicit).
+    /// One region can cover all memory:
+    /// [`MemoryRegion::new_implicit`](crate::verbs::MemoryRegion::new_implicit).
     SUPPORT_IMPLICIT = 1 << 1;
 }
 
 bit_flags! {
-    /// What can be done with regions of on-demand paging: `enum ibv_odp_transport_cap_bits`.
+    /// Operations on regions of on-demand paging: `enum ibv_odp_transport_cap_bits`.
     #[doc(alias = "ibv_odp_transport_cap_bits")]
     pub struct OdpTransportCaps;
     /// Sends.

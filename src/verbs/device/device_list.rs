@@ -11,15 +11,16 @@ use crate::{
     sys::{cvt_ptr, ffi},
 };
 
-/// The RDMA devices of this machine, as they were when the list was made.
+/// The RDMA devices of this machine at the time at which the list was read.
 ///
-/// See [`ibv_get_device_list(3)`](https://man7.org/linux/man-pages/man3/ibv_get_device_list.3.html).
+/// See
+/// [`ibv_get_device_list(3)`](https://man7.org/linux/man-pages/man3/ibv_get_device_list.3.html).
 #[derive(Debug, Clone)]
 pub struct DeviceList {
     devices: Vec<Device>,
 }
 
-/// An RDMA device, not opened. Clones are the same one.
+/// An RDMA device that is not opened. Clones refer to the same object.
 #[derive(Clone)]
 #[doc(alias = "ibv_device")]
 pub struct Device {
@@ -34,18 +35,21 @@ struct RawList(NonNull<*mut ffi::ibv_device>);
 unsafe impl Send for RawList {}
 // SAFETY: nothing reads through a shared `RawList`.
 unsafe impl Sync for RawList {}
-// SAFETY: libibverbs does not change a device while a list holds it, and its calls on one may come from any thread.
+// SAFETY: libibverbs does not change a device while a list holds it, and any thread may make its
+// calls on one.
 unsafe impl Send for Device {}
-// SAFETY: as above; the calls may also run at the same time.
+// SAFETY: as above; the calls may also run concurrently.
 unsafe impl Sync for Device {}
 
 impl DeviceList {
-    /// Reads the list. A machine without a device has an empty one.
+    /// Reads the list, which is empty on a machine without a device.
     ///
     /// # Errors
     ///
-    /// What [`ibv_get_device_list(3)`](https://man7.org/linux/man-pages/man3/ibv_get_device_list.3.html) answers: `ENOSYS` when the
-    /// kernel has no RDMA support loaded.
+    /// `ENOSYS` if the kernel has no RDMA support loaded; otherwise those of
+    /// [`ibv_get_device_list(3)`].
+    ///
+    /// [`ibv_get_device_list(3)`]: https://man7.org/linux/man-pages/man3/ibv_get_device_list.3.html
     #[doc(alias = "ibv_get_device_list")]
     pub fn new() -> Result<Self, OsError> {
         let mut count = 0;
@@ -54,7 +58,7 @@ impl DeviceList {
         let raw = cvt_ptr("ibv_get_device_list", raw)?;
         let list = Arc::new(RawList(raw));
         let count = usize::try_from(count).unwrap_or(0);
-        // SAFETY: the call returned as many pointers, and keeps them until the list is freed.
+        // SAFETY: the call returned `count` pointers, which stay valid until the list is freed.
         let devices = unsafe { std::slice::from_raw_parts(raw.as_ptr(), count) };
         let devices = devices
             .iter()
@@ -67,24 +71,24 @@ impl DeviceList {
         Ok(Self { devices })
     }
 
-    /// The devices.
+    /// Returns an iterator over the devices.
     pub fn iter(&self) -> std::slice::Iter<'_, Device> {
         self.devices.iter()
     }
 
-    /// How many there are.
+    /// Returns the number of devices.
     #[must_use]
     pub fn len(&self) -> usize {
         self.devices.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there is no device.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.devices.is_empty()
     }
 
-    /// The device of that name, for instance `rxe0`.
+    /// Returns the device of that name, for instance `rxe0`.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Device> {
         self.iter().find(|device| device.name() == name)
@@ -110,7 +114,7 @@ impl IntoIterator for DeviceList {
 }
 
 impl Device {
-    /// The device's name, for instance `rxe0`.
+    /// Returns the device's name, for instance `rxe0`.
     #[must_use]
     #[doc(alias = "ibv_get_device_name")]
     pub fn name(&self) -> String {
@@ -118,7 +122,9 @@ impl Device {
         unsafe { identity::name(self.raw.as_ptr()) }
     }
 
-    /// The device's GUID as a number: `0x0002_c903_0000_1234` is written `0002:c903:0000:1234`.
+    /// Returns the device's GUID.
+    ///
+    /// The number `0x0002_c903_0000_1234` is usually written `0002:c903:0000:1234`.
     #[must_use]
     #[doc(alias = "ibv_get_device_guid")]
     pub fn guid(&self) -> u64 {
@@ -126,31 +132,34 @@ impl Device {
         unsafe { identity::guid(self.raw.as_ptr()) }
     }
 
-    /// What kind of node it is: an adapter of InfiniBand or RoCE, an iWARP adapter, and so on.
+    /// Returns the kind of node that the device is, for instance an iWARP adapter.
     #[must_use]
     pub fn node_type(&self) -> NodeType {
         // SAFETY: the list keeps the device.
         unsafe { identity::node_type(self.raw.as_ptr()) }
     }
 
-    /// Which transport it speaks: that of InfiniBand and RoCE, or iWARP.
+    /// Returns the transport that the device implements: that of InfiniBand and RoCE, or iWARP.
     #[must_use]
     pub fn transport_type(&self) -> TransportType {
         // SAFETY: the list keeps the device.
         unsafe { identity::transport_type(self.raw.as_ptr()) }
     }
 
-    /// Opens the device. The list may be dropped then.
+    /// Opens the device.
+    ///
+    /// The list may be dropped afterwards.
     ///
     /// # Errors
     ///
-    /// What [`ibv_open_device(3)`](https://man7.org/linux/man-pages/man3/ibv_open_device.3.html) answers.
+    /// The errors of
+    /// [`ibv_open_device(3)`](https://man7.org/linux/man-pages/man3/ibv_open_device.3.html).
     #[doc(alias = "ibv_open_device")]
     pub fn open(&self) -> Result<Context, OsError> {
         // SAFETY: the list keeps the device.
         let raw = unsafe { ffi::ibv_open_device(self.raw.as_ptr()) };
         let raw = cvt_ptr("ibv_open_device", raw)?;
-        // SAFETY: just opened, and nobody else knows it.
+        // SAFETY: just opened; nothing else refers to it.
         Ok(unsafe { Context::opened(raw) })
     }
 }
@@ -165,7 +174,8 @@ impl fmt::Debug for Device {
 
 impl Drop for RawList {
     fn drop(&mut self) {
-        // SAFETY: made by `ibv_get_device_list`, freed once, here; open devices hold their own reference.
+        // SAFETY: made by `ibv_get_device_list`, freed once, here; open devices hold a reference of
+        // their own.
         unsafe { ffi::ibv_free_device_list(self.0.as_ptr()) };
     }
 }

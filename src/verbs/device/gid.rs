@@ -7,9 +7,10 @@ use crate::{
     sys::{ffi, verbs_ext},
 };
 
-/// A global identifier: the address of a port, 16 bytes, written like an IPv6 address.
+/// A global identifier: the address of a port, 16 bytes, written as an IPv6 address.
 ///
-/// On RoCE it is made of the network interface's addresses; an IPv4 address shows as `::ffff:192.0.2.1`.
+/// On RoCE it is derived from an address of the network interface; an IPv4 address is shown as
+/// `::ffff:192.0.2.1`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[doc(alias = "ibv_gid")]
 pub struct Gid([u8; 16]);
@@ -21,18 +22,18 @@ pub struct Gid([u8; 16]);
 pub struct GidEntry {
     /// The identifier.
     pub gid: Gid,
-    /// Its place in the port's table.
+    /// Its index in the port's table.
     pub gid_index: u32,
     /// The port, counted from 1.
     pub port_num: u32,
-    /// Which packets are sent from it. Both ends of a connection must use the same type.
+    /// The kind of packets that are sent from it. Both ends of a connection must use the same type.
     pub gid_type: GidType,
     /// The network interface's index on RoCE, 0 elsewhere.
     pub ndev_ifindex: u32,
 }
 
 open_enum! {
-    /// Which packets are sent from a GID: `enum ibv_gid_type`.
+    /// The kind of packets that are sent from a GID: `enum ibv_gid_type`.
     #[doc(alias = "ibv_gid_type")]
     pub struct GidType(u32);
     /// InfiniBand, or iWARP.
@@ -44,19 +45,19 @@ open_enum! {
 }
 
 impl Gid {
-    /// The identifier with these bytes, in network order.
+    /// Creates an identifier from its bytes, in network byte order.
     #[must_use]
     pub const fn new(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// The bytes, in network order.
+    /// Returns the bytes, in network byte order.
     #[must_use]
     pub const fn octets(self) -> [u8; 16] {
         self.0
     }
 
-    /// Whether it is the empty one.
+    /// Returns whether all bytes are zero, as in an empty entry.
     #[must_use]
     pub fn is_unspecified(self) -> bool {
         self == Self::default()

@@ -7,7 +7,7 @@ use std::ffi::CStr;
 use crate::{status::open_enum, sys::ffi};
 
 open_enum! {
-    /// What kind of node a device is: `enum ibv_node_type`.
+    /// The kind of node that a device is: `enum ibv_node_type`.
     #[doc(alias = "ibv_node_type")]
     pub struct NodeType(i32);
     /// A channel adapter: InfiniBand or RoCE.
@@ -27,10 +27,10 @@ open_enum! {
 }
 
 open_enum! {
-    /// Which transport a device speaks: `enum ibv_transport_type`.
+    /// The transport that a device implements: `enum ibv_transport_type`.
     #[doc(alias = "ibv_transport_type")]
     pub struct TransportType(i32);
-    /// InfiniBand's, which RoCE speaks as well.
+    /// InfiniBand's, which RoCE uses as well.
     IB = 0;
     /// iWARP.
     IWARP = 1;
@@ -38,11 +38,11 @@ open_enum! {
     USNIC = 2;
     /// usNIC over UDP.
     USNIC_UDP = 3;
-    /// One of its own.
+    /// A transport of its own.
     UNSPECIFIED = 4;
 }
 
-/// A device's name.
+/// Returns a device's name.
 ///
 /// # Safety
 ///
@@ -53,13 +53,13 @@ pub(super) unsafe fn name(device: *mut ffi::ibv_device) -> String {
     if name.is_null() {
         return String::new();
     }
-    // SAFETY: a string inside the device, with its final zero; it does not change.
+    // SAFETY: a string inside the device, terminated by zero; it does not change.
     unsafe { CStr::from_ptr(name) }
         .to_string_lossy()
         .into_owned()
 }
 
-/// A device's GUID in host order.
+/// Returns a device's GUID in host byte order.
 ///
 /// # Safety
 ///
@@ -69,7 +69,7 @@ pub(super) unsafe fn guid(device: *mut ffi::ibv_device) -> u64 {
     u64::from_be(unsafe { ffi::ibv_get_device_guid(device) })
 }
 
-/// A device's node type.
+/// Returns a device's node type.
 ///
 /// # Safety
 ///
@@ -79,7 +79,7 @@ pub(super) unsafe fn node_type(device: *mut ffi::ibv_device) -> NodeType {
     NodeType::from_raw(unsafe { (*device).node_type })
 }
 
-/// A device's transport.
+/// Returns a device's transport.
 ///
 /// # Safety
 ///

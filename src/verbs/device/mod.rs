@@ -1,6 +1,6 @@
-//! Devices of this machine, opened and not, and what they say of themselves.
+//! The devices of this machine, opened or not, and their attributes.
 //!
-//! Everything else in `verbs` is made of a [`Context`]; this folder uses none of it.
+//! All other objects of `verbs` are created from a [`Context`]; this folder uses none of them.
 
 mod async_event;
 mod context;

@@ -9,23 +9,28 @@ use crate::{status::open_enum, sys::ffi};
 pub struct PortAttr {
     /// Whether it can carry traffic.
     pub state: PortState,
-    /// The largest MTU that the port can do.
+    /// The largest MTU that the port supports.
     pub max_mtu: Mtu,
     /// The MTU in use: that of the network interface on RoCE, less the headers, rounded down.
     pub active_mtu: Mtu,
-    /// How long a message may be, in bytes.
+    /// The maximum length of a message, in bytes.
     pub max_msg_sz: u32,
     /// The local identifier. 0 on RoCE.
     pub lid: u16,
-    /// How many bits of the local identifier the port does not look at. 0 on RoCE.
+    /// The number of low bits of the local identifier that the port ignores. 0 on RoCE.
     pub lmc: u8,
     /// The subnet manager's local identifier. 0 on RoCE.
     pub sm_lid: u16,
     /// What the port is attached to.
     pub link_layer: LinkLayer,
-    /// The width of the link, as the header's comment says: 1 is ×1, 2 is ×4, 4 is ×8, 8 is ×12, 16 is ×2.
+    /// The width of the link, as a code.
+    ///
+    /// According to the header's comment, 1 is ×1, 2 is ×4, 4 is ×8, 8 is ×12, 16 is ×2.
     pub active_width: u8,
-    /// The speed of a lane, as the header's comment says: 1 is 2.5 Gbit/s, 2 is 5, 4 and 8 are 10, 16 is 14, 32 is 25, 64 is 50, 128 is 100.
+    /// The speed of a lane, as a code.
+    ///
+    /// According to the header's comment, 1 is 2.5 Gbit/s, 2 is 5, 4 and 8 are 10, 16 is 14, 32 is
+    /// 25, 64 is 50, 128 is 100.
     pub active_speed: u8,
     /// The state of the link itself, as the InfiniBand specification counts.
     pub phys_state: u8,
@@ -56,25 +61,27 @@ impl PortAttr {
         }
     }
 
-    /// How many entries the GID table has, empty ones included.
+    /// Returns the length of the GID table, empty entries included.
     #[must_use]
     pub const fn gid_tbl_len(&self) -> u32 {
         self.gid_tbl_len
     }
 
-    /// How many entries the table of partition keys has, empty ones included.
+    /// Returns the length of the P_Key table, empty entries included.
     #[must_use]
     pub const fn pkey_tbl_len(&self) -> u16 {
         self.pkey_tbl_len
     }
 
-    /// What the port can do: `enum ibv_port_cap_flags`.
+    /// Returns the port's capabilities: `enum ibv_port_cap_flags`.
     #[must_use]
     pub const fn port_cap_flags(&self) -> u32 {
         self.port_cap_flags
     }
 
-    /// Whether address handles and paths need a global route, as always on RoCE (`IBV_QPF_GRH_REQUIRED`).
+    /// Returns whether address handles need a global route, as always on RoCE.
+    ///
+    /// This is the flag `IBV_QPF_GRH_REQUIRED`.
     #[must_use]
     pub const fn grh_required(&self) -> bool {
         self.flags & 1 != 0
@@ -89,9 +96,9 @@ open_enum! {
     NOP = 0;
     /// The link is down.
     DOWN = 1;
-    /// The link is up, and the subnet manager has not set it up yet.
+    /// The link is up, and the subnet manager has not configured it yet.
     INIT = 2;
-    /// Set up and not yet active.
+    /// Configured and not yet active.
     ARMED = 3;
     /// It carries traffic.
     ACTIVE = 4;
@@ -102,7 +109,7 @@ open_enum! {
 open_enum! {
     /// What a port is attached to: `IBV_LINK_LAYER_*`.
     pub struct LinkLayer(u8);
-    /// Not said: InfiniBand.
+    /// Not specified: InfiniBand.
     UNSPECIFIED = 0;
     /// InfiniBand.
     INFINIBAND = 1;
@@ -127,7 +134,7 @@ open_enum! {
 }
 
 impl Mtu {
-    /// The size in bytes, or `None` for a code that this crate does not know.
+    /// Returns the size in bytes, or `None` for a code that this crate does not know.
     #[must_use]
     pub const fn bytes(self) -> Option<u32> {
         match self.raw() {

@@ -1,20 +1,21 @@
 use crate::verbs::bit_flags::bit_flags;
 
 bit_flags! {
-    /// What a memory region allows, or a queue pair accepts from its peer: `enum ibv_access_flags`.
+    /// The accesses that a memory region or a queue pair allows: `enum ibv_access_flags`.
     ///
-    /// Reading by the local device is always allowed. See [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html).
+    /// Reading by the local device is always allowed. See
+    /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html).
     #[doc(alias = "ibv_access_flags")]
     pub struct AccessFlags;
-    /// The local device may write: receives, and the answers of READ and atomic operations.
+    /// The local device may write: receives, and the results of READ and atomic operations.
     LOCAL_WRITE = 1 << 0;
     /// A peer may write. A memory region needs `LOCAL_WRITE` as well.
     REMOTE_WRITE = 1 << 1;
     /// A peer may read.
     REMOTE_READ = 1 << 2;
-    /// A peer may do atomic operations. A memory region needs `LOCAL_WRITE` as well.
+    /// A peer may execute atomic operations. A memory region needs `LOCAL_WRITE` as well.
     REMOTE_ATOMIC = 1 << 3;
-    /// The device takes pages when it needs them, instead of pinning them at registration.
+    /// On-demand paging: the device faults pages in, instead of having them pinned at registration.
     ON_DEMAND = 1 << 6;
     /// The memory consists of huge pages.
     HUGETLB = 1 << 7;

@@ -8,9 +8,11 @@ use crate::{
     verbs::device::Context,
 };
 
-/// Memory on the device itself, which work requests reach without a way over the bus. Clones are the same.
+/// Memory on the device itself, which work requests access without crossing the bus.
 ///
-/// Make a region of it with [`MemoryRegion::of_device`](crate::verbs::MemoryRegion::of_device).
+/// Clones refer to the same memory.
+///
+/// It is registered with [`MemoryRegion::of_device`](crate::verbs::MemoryRegion::of_device).
 ///
 /// See [`ibv_alloc_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html).
 #[derive(Clone)]
@@ -27,7 +29,8 @@ struct Inner {
 
 // SAFETY: libibverbs allows it to be used and freed from any thread.
 unsafe impl Send for Inner {}
-// SAFETY: nothing of it changes but the bytes, which are copied in and out, as the device itself may change them at any time.
+// SAFETY: nothing of it changes but the bytes, and these are only copied, as the device may change
+// them at any time.
 unsafe impl Sync for Inner {}
 
 impl DeviceMemory {
@@ -35,7 +38,8 @@ impl DeviceMemory {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` when the device has none: [`DeviceAttrEx::max_dm_size`](crate::verbs::DeviceAttrEx::max_dm_size); others of
+    /// `EOPNOTSUPP` if the device has none, see
+    /// [`DeviceAttrEx::max_dm_size`](crate::verbs::DeviceAttrEx::max_dm_size); otherwise those of
     /// [`ibv_alloc_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html).
     #[doc(alias = "ibv_alloc_dm")]
     pub fn new(context: &Context, len: usize) -> Result<Self, OsError> {
@@ -57,65 +61,67 @@ impl DeviceMemory {
         })
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "no device gives nothing")]
     pub fn len(&self) -> usize {
         self.inner.len
     }
 
-    /// The device.
+    /// Returns the device that it belongs to.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.inner.context
     }
 
-    /// Copies `src` into the device, from byte `offset` on.
+    /// Copies `src` to the device, starting at byte `offset`.
     ///
     /// # Errors
     ///
-    /// What [`ibv_memcpy_to_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html) answers. Devices may want offset and length to
-    /// be multiples of 4.
+    /// The errors of
+    /// [`ibv_memcpy_to_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html). Devices
+    /// may require offset and length to be multiples of 4.
     ///
     /// # Panics
     ///
-    /// When that goes beyond the end.
+    /// If the range exceeds the memory.
     #[doc(alias = "ibv_memcpy_to_dm")]
     pub fn copy_in(&self, offset: usize, src: &[u8]) -> Result<(), OsError> {
         const CALL: &str = "ibv_memcpy_to_dm";
         self.check(offset, src.len());
-        // SAFETY: it exists, and the field does not change.
+        // SAFETY: the object exists, and the field does not change.
         let copy = unsafe { (*self.as_ptr()).memcpy_to_dm };
         let copy = copy.ok_or(OsError::new(CALL, libc::EOPNOTSUPP))?;
-        // SAFETY: the device's own operation; both sides are as long.
+        // SAFETY: the device's own operation; `check` has ensured that both sides are long enough.
         let ret = unsafe { copy(self.as_ptr(), offset as u64, src.as_ptr().cast(), src.len()) };
         cvt_errno(CALL, ret)
     }
 
-    /// Copies bytes out of the device, from byte `offset` on, until `dst` is full.
+    /// Fills `dst` with bytes of the device, starting at byte `offset`.
     ///
     /// # Errors
     ///
-    /// What [`ibv_memcpy_from_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html) answers. Devices may want offset and length to
-    /// be multiples of 4.
+    /// The errors of
+    /// [`ibv_memcpy_from_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html).
+    /// Devices may require offset and length to be multiples of 4.
     ///
     /// # Panics
     ///
-    /// When that goes beyond the end.
+    /// If the range exceeds the memory.
     #[doc(alias = "ibv_memcpy_from_dm")]
     pub fn copy_out(&self, offset: usize, dst: &mut [u8]) -> Result<(), OsError> {
         const CALL: &str = "ibv_memcpy_from_dm";
         self.check(offset, dst.len());
-        // SAFETY: it exists, and the field does not change.
+        // SAFETY: the object exists, and the field does not change.
         let copy = unsafe { (*self.as_ptr()).memcpy_from_dm };
         let copy = copy.ok_or(OsError::new(CALL, libc::EOPNOTSUPP))?;
         let into = dst.as_mut_ptr().cast();
-        // SAFETY: the device's own operation; both sides are as long.
+        // SAFETY: the device's own operation; `check` has ensured that both sides are long enough.
         let ret = unsafe { copy(into, self.as_ptr(), offset as u64, dst.len()) };
         cvt_errno(CALL, ret)
     }
 
-    /// The C object. It exists for as long as this handle or a clone lives.
+    /// Returns the C object, which exists for as long as this handle or a clone.
     pub(super) fn as_ptr(&self) -> *mut ffi::ibv_dm {
         self.inner.raw.as_ptr()
     }
@@ -123,7 +129,7 @@ impl DeviceMemory {
     fn check(&self, offset: usize, len: usize) {
         assert!(
             offset <= self.len() && len <= self.len() - offset,
-            "{len} bytes at offset {offset} are not in device memory of {}",
+            "{len} bytes at offset {offset} exceed device memory of {} bytes",
             self.len()
         );
     }
@@ -139,7 +145,8 @@ impl fmt::Debug for DeviceMemory {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: allocated for this object alone, freed once, here; its regions are gone, as they hold it.
+        // SAFETY: allocated for this object alone, freed once, here; its regions have been
+        // deregistered, as they hold it.
         let ret = unsafe { verbs_ext::ibv_free_dm(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_free_dm", ret));
     }

@@ -7,29 +7,31 @@ use crate::{
     sys::{cvt, cvt_ptr},
 };
 
-/// Zeroed pages of this process alone.
+/// Zeroed pages that are private to this process.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the pages belong to the process and not to a thread; access to them is the business of whoever uses `start`.
+// SAFETY: the pages belong to the process and not to a thread; the users of `start` synchronise
+// access to them.
 unsafe impl Send for Mapping {}
-// SAFETY: a shared `Mapping` gives out nothing but its address and length.
+// SAFETY: a shared `Mapping` only gives its address and length.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `len` bytes, rounded up to whole pages.
     ///
-    /// A child process does not get them (`MADV_DONTFORK`): with copy-on-write, the parent's next write could move its page away from
-    /// under the device.
+    /// A child process does not inherit them (`MADV_DONTFORK`): with copy-on-write, the parent's
+    /// next write could be redirected to a copy, while the device keeps the original page.
     pub(crate) fn new(len: usize) -> Result<Self, OsError> {
         Self::with(len, 0)
     }
 
-    /// As [`new`](Self::new), for memory of which perhaps little will be used: the system sets
-    /// nothing aside for it.
+    /// Maps `len` bytes of which few may be used: the system reserves no swap space for them.
+    ///
+    /// Otherwise the same as [`new`](Self::new).
     pub(crate) fn reserve(len: usize) -> Result<Self, OsError> {
         Self::with(len, libc::MAP_NORESERVE)
     }
@@ -53,18 +55,19 @@ impl Mapping {
             start: cvt_ptr("mmap", start.cast())?,
             len,
         };
-        // SAFETY: these are exactly the pages mapped above; the advice changes nothing for this process.
+        // SAFETY: these are exactly the pages mapped above; the advice has no effect on this
+        // process.
         let ret = unsafe { libc::madvise(mapping.start.as_ptr().cast(), len, libc::MADV_DONTFORK) };
         cvt("madvise", ret)?;
         Ok(mapping)
     }
 
-    /// The first byte, page aligned.
+    /// Returns the address of the first byte, page aligned.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// The length in bytes, whole pages.
+    /// Returns the length in bytes, a multiple of the page size.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -72,7 +75,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the pages were mapped by `new`, and whoever used them has let go: they are unmapped once, here.
+        // SAFETY: the pages were mapped by `with` and are not used any more: they are unmapped
+        // once, here.
         let ret = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
         if let Err(error) = cvt("munmap", ret) {
             log::error!("{error}: {} bytes are leaked", self.len);
@@ -83,7 +87,8 @@ impl Drop for Mapping {
 fn page_size() -> usize {
     // SAFETY: `sysconf` only reads.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    // POSIX requires the value, so the fallback is never taken; 64 KiB is a multiple of every page size there is.
+    // POSIX requires the value, so the fallback is never taken; 64 KiB is a multiple of every page
+    // size there is.
     usize::try_from(size).unwrap_or(64 << 10)
 }
 

@@ -1,7 +1,7 @@
 //! Memory that a device may access: protection domains, and the regions registered in them.
 //!
-//! The bytes of a region are copied in and out here and nowhere else (`shared_bytes.rs`), because
-//! the device may change them at any time. Uses `device`.
+//! The bytes of a region are copied in and out by `shared_bytes.rs` only, because the device may
+//! change them at any time. Uses `device`.
 
 mod access;
 mod device_memory;

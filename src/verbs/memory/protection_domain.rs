@@ -8,7 +8,9 @@ use crate::{
     verbs::device::Context,
 };
 
-/// A protection domain: queue pairs can use the memory regions of their own domain only. Clones are the same one.
+/// A protection domain: queue pairs can use the memory regions of their own domain only.
+///
+/// Clones refer to the same domain.
 ///
 /// See [`ibv_alloc_pd(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_pd.3.html).
 #[derive(Clone)]
@@ -24,15 +26,17 @@ struct Inner {
 
 // SAFETY: libibverbs allows a protection domain to be used and freed from any thread.
 unsafe impl Send for Inner {}
-// SAFETY: nothing of it changes after it is made, and objects may be made of it by several threads at the same time.
+// SAFETY: nothing of it changes after its creation, and several threads may create objects in it
+// concurrently.
 unsafe impl Sync for Inner {}
 
 impl ProtectionDomain {
-    /// Makes a protection domain.
+    /// Allocates a protection domain.
     ///
     /// # Errors
     ///
-    /// What [`ibv_alloc_pd(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_pd.3.html) answers.
+    /// The errors of
+    /// [`ibv_alloc_pd(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_pd.3.html).
     #[doc(alias = "ibv_alloc_pd")]
     pub fn new(context: &Context) -> Result<Self, OsError> {
         // SAFETY: the context is open.
@@ -46,18 +50,18 @@ impl ProtectionDomain {
         })
     }
 
-    /// The device that it belongs to.
+    /// Returns the device that it belongs to.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.inner.context
     }
 
-    /// Whether both are handles of the same domain.
+    /// Returns whether both are handles of the same domain.
     pub(crate) fn is_same_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// The C object. It exists for as long as this handle or a clone lives.
+    /// Returns the C object, which exists for as long as this handle or a clone.
     pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_pd {
         self.inner.raw.as_ptr()
     }
@@ -73,7 +77,8 @@ impl fmt::Debug for ProtectionDomain {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, freed once, here; everything made of it is gone, as it holds the domain.
+        // SAFETY: allocated by `new`, freed once, here; everything created in it has been
+        // destroyed, as it holds the domain.
         let ret = unsafe { ffi::ibv_dealloc_pd(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_dealloc_pd", ret));
     }

@@ -8,12 +8,14 @@ use std::{
 
 const WORD: usize = size_of::<u64>();
 
-/// Bytes that threads, the device and peers may read and write at the same time.
+/// Bytes that threads, the device and peers may read and write concurrently.
 ///
-/// Copies are sequences of relaxed atomic operations, so two threads that copy the same bytes see old or new ones, in any
-/// mixture, and nothing worse. Each byte is always accessed through the same atomic: the aligned word that it lies in, or alone
-/// where such a word would reach beyond the ends. The device does not take part in the language's memory model; a
-/// completion polled from libibverbs, which has the barrier of the platform in it, orders its writes before later copies.
+/// Copies are sequences of relaxed atomic operations, so two threads that copy the same bytes see
+/// old or new ones, in any mixture, without undefined behaviour. Each byte is always accessed
+/// through the same atomic: the aligned word that it lies in, or by itself where such a word would
+/// exceed the range. The device does not take part in the language's memory model; polling a
+/// completion from libibverbs, which includes the platform's barrier, orders its writes before
+/// later copies.
 #[derive(Clone, Copy)]
 pub(super) struct SharedBytes<'a> {
     head: &'a [AtomicU8],
@@ -22,12 +24,13 @@ pub(super) struct SharedBytes<'a> {
 }
 
 impl SharedBytes<'_> {
-    /// Takes `len` bytes from `start`.
+    /// Creates a view of the `len` bytes at `start`.
     ///
     /// # Safety
     ///
-    /// For the lifetime chosen, the bytes are allocated and initialised, and threads of this program access them through values made by
-    /// this function with the same arguments, or in some other way that does not happen at the same time.
+    /// For the lifetime chosen, the bytes are allocated and initialised, and threads of this
+    /// program access them through values that this function returned for the same arguments, or in
+    /// another way that does not happen concurrently.
     pub(super) unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
         let unaligned = start.addr().get().next_multiple_of(WORD) - start.addr().get();
         let head = unaligned.min(len);
@@ -55,7 +58,7 @@ impl SharedBytes<'_> {
         }
     }
 
-    /// Copies `src` to `offset`. The caller has checked that it fits.
+    /// Copies `src` to `offset`. The caller has checked the range.
     pub(super) fn write(&self, offset: usize, src: &[u8]) {
         let (in_head, in_words, in_tail) = self.split(offset, src.len());
         let (head, rest) = src.split_at(in_head.len());
@@ -65,7 +68,7 @@ impl SharedBytes<'_> {
         store_bytes(&self.tail[in_tail], tail);
     }
 
-    /// Copies from `offset` to `dst`. The caller has checked that there is as much.
+    /// Copies from `offset` to `dst`. The caller has checked the range.
     pub(super) fn read(&self, offset: usize, dst: &mut [u8]) {
         let (in_head, in_words, in_tail) = self.split(offset, dst.len());
         let (head, rest) = dst.split_at_mut(in_head.len());
@@ -75,7 +78,7 @@ impl SharedBytes<'_> {
         load_bytes(&self.tail[in_tail], tail);
     }
 
-    /// Which bytes of the head, of the words and of the tail a range covers.
+    /// Returns the bytes of the head, of the words and of the tail that a range covers.
     fn split(&self, offset: usize, len: usize) -> (Range, Range, Range) {
         let (start, end) = (offset, offset + len);
         let part = |first: usize, len: usize| {
@@ -107,7 +110,7 @@ fn load_bytes(from: &[AtomicU8], to: &mut [u8]) {
     }
 }
 
-/// Copies to byte `offset` of `words`.
+/// Copies `src` to byte `offset` of `words`.
 fn store_words(words: &[AtomicU64], offset: usize, src: &[u8]) {
     let (first, within) = (offset / WORD, offset % WORD);
     let (partial, src) = src.split_at(partial_len(within, src.len()));
@@ -124,7 +127,7 @@ fn store_words(words: &[AtomicU64], offset: usize, src: &[u8]) {
     }
 }
 
-/// Copies from byte `offset` of `words`.
+/// Copies from byte `offset` of `words` to `dst`.
 fn load_words(words: &[AtomicU64], offset: usize, dst: &mut [u8]) {
     let (first, within) = (offset / WORD, offset % WORD);
     let (partial, dst) = dst.split_at_mut(partial_len(within, dst.len()));
@@ -143,7 +146,7 @@ fn load_words(words: &[AtomicU64], offset: usize, dst: &mut [u8]) {
     }
 }
 
-/// How much of `len` bytes lies in the word that they start in the middle of.
+/// Returns how many of `len` bytes lie in a partial first word.
 fn partial_len(within: usize, len: usize) -> usize {
     if within == 0 {
         0
@@ -152,7 +155,7 @@ fn partial_len(within: usize, len: usize) -> usize {
     }
 }
 
-/// Writes some bytes of a word. The others stay what they are, even if somebody changes them meanwhile.
+/// Writes some bytes of a word, and preserves concurrent changes of the others.
 fn merge(word: &AtomicU64, offset: usize, src: &[u8]) {
     let merged = |old: u64| {
         let mut bytes = old.to_ne_bytes();

@@ -1,7 +1,7 @@
 //! Queue pairs and shared receive queues: where work requests are posted.
 //!
-//! Whatever is posted the safe way is checked against what the queue can take, and the memory that it
-//! refers to is held until the queue is destroyed. Uses all other folders of `verbs`.
+//! Requests that are posted by safe functions are checked against what the queue can take, and
+//! their memory is held until the queue is destroyed. Uses all other folders of `verbs`.
 
 mod modify_error;
 mod qp;

@@ -3,26 +3,26 @@ use std::{error::Error, fmt, io};
 use super::{QpAttr, QpAttrMask, QpState, QpType, transition::transition};
 use crate::status::OsError;
 
-/// That a queue pair could not be modified, and what the rules say about it.
+/// The error of modifying a queue pair, with the rules that were not met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ModifyError {
-    /// What the call answered.
+    /// The error of the call.
     pub error: OsError,
-    /// The state that the queue pair is in, if it says so.
+    /// The current state of the queue pair, if it could be queried.
     pub from: Option<QpState>,
-    /// The state that it was to go to.
+    /// The requested state.
     pub to: Option<QpState>,
-    /// Whether there is a way between these states at all.
+    /// Whether there is a transition between these states.
     pub possible: bool,
-    /// Attributes that this change needs, and did not get.
+    /// Attributes that this transition requires, and that were not given.
     pub missing: QpAttrMask,
-    /// Attributes that this change cannot have, and got.
+    /// Attributes that this transition does not allow, and that were given.
     pub invalid: QpAttrMask,
 }
 
 impl ModifyError {
-    /// Finds out what was wrong with `attr` for a queue pair in state `from`.
+    /// Compares `attr` with the rules for a queue pair in state `from`.
     pub(super) fn new(
         error: OsError,
         qp_type: QpType,
@@ -69,13 +69,13 @@ impl fmt::Display for ModifyError {
         };
         write!(f, ": from {from} to {to}")?;
         if !possible {
-            return f.write_str(", which is no way a queue pair can go");
+            return f.write_str(", which is not a valid transition");
         }
         match (missing.is_empty(), invalid.is_empty()) {
             (true, true) => Ok(()),
             (false, true) => write!(f, ", missing {missing}"),
-            (true, false) => write!(f, ", which cannot have {invalid}"),
-            (false, false) => write!(f, ", missing {missing}, and which cannot have {invalid}"),
+            (true, false) => write!(f, ", not allowed {invalid}"),
+            (false, false) => write!(f, ", missing {missing}, not allowed {invalid}"),
         }
     }
 }
@@ -121,7 +121,7 @@ mod tests {
         };
         assert_eq!(
             explain(Some(QpState::RESET), &with_qkey),
-            ": from RESET to INIT, missing ACCESS_FLAGS | PKEY_INDEX, and which cannot have QKEY"
+            ": from RESET to INIT, missing ACCESS_FLAGS | PKEY_INDEX, not allowed QKEY"
         );
         let err = QpAttr {
             qp_state: Some(QpState::ERR),
@@ -130,19 +130,19 @@ mod tests {
         };
         assert_eq!(
             explain(Some(QpState::RTS), &err),
-            ": from RTS to ERR, which cannot have TIMEOUT"
+            ": from RTS to ERR, not allowed TIMEOUT"
         );
     }
 
     #[test]
-    fn says_when_there_is_no_way() {
+    fn says_when_there_is_no_such_transition() {
         let rts = QpAttr {
             qp_state: Some(QpState::RTS),
             ..QpAttr::default()
         };
         assert_eq!(
             explain(Some(QpState::RESET), &rts),
-            ": from RESET to RTS, which is no way a queue pair can go"
+            ": from RESET to RTS, which is not a valid transition"
         );
     }
 

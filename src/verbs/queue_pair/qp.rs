@@ -21,25 +21,27 @@ use crate::{
     },
 };
 
-/// A queue pair: work requests go in, completions come out of its completion queues.
+/// A queue pair: work requests are posted on it, and complete on its completion queues.
 ///
-/// One made by [`new`](Self::new) is brought into service by [`modify`](Self::modify), with what the program learned about its peer. One
-/// of the connection manager is brought there by the connection manager.
+/// The program brings one created by [`new`](Self::new) into service by [`modify`](Self::modify),
+/// with the peer's attributes. The connection manager does so with the queue pair of an id.
 ///
-/// Work requests of each queue start in the order in which they were posted. Dropping the queue pair ends those that are not done,
-/// without completions; move it [to the error state](Self::to_err) and poll to see each one end.
+/// Work requests of each queue start in the order in which they were posted. Dropping the queue
+/// pair discards outstanding ones without completions; to have each one complete, move it [to the
+/// error state](Self::to_err) and poll.
 ///
 /// See [`ibv_create_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html).
-// Fields are dropped in order, after `drop` has destroyed the queue pair: first what its work requests use, then what it is made of.
+// Fields are dropped in order, after `drop` has destroyed the queue pair: first the memory that its
+// work requests use, then the objects that it was created with.
 #[doc(alias = "ibv_qp")]
 pub struct QueuePair {
     raw: NonNull<ffi::ibv_qp>,
     qp_num: u32,
     qp_type: QpType,
     cap: QpCap,
-    /// Where sends are posted with functions for each part of a request; `None`: with `ibv_post_send`.
+    /// For posting with `ibv_wr_*` functions; `None`: with `ibv_post_send`.
     send_ops: Option<NonNull<ffi::ibv_qp_ex>>,
-    /// Locked while requests are posted in the safe way, whose memory it holds.
+    /// Locked while requests are posted by the safe functions; it holds their memory.
     send_queue: Mutex<SendQueue>,
     /// As above.
     recv_queue: Mutex<RecvQueue>,
@@ -47,47 +49,54 @@ pub struct QueuePair {
     send_cq: CompletionQueue,
     recv_cq: CompletionQueue,
     pd: ProtectionDomain,
-    /// Who destroys it. `None`: libibverbs.
+    /// What destroys it. `None`: libibverbs.
     owner: Option<Arc<dyn QpOwner>>,
 }
 
-/// Somebody other than libibverbs who made a queue pair and destroys it: an id of the connection manager.
+/// The owner of a queue pair that was not created by libibverbs: an id of the connection manager.
 pub(crate) trait QpOwner: Send + Sync {
-    /// Destroys the queue pair. Called once; nobody uses `raw` afterwards.
+    /// Destroys the queue pair. Called once; `raw` is not used afterwards.
     fn destroy_qp(&self, raw: NonNull<ffi::ibv_qp>);
 }
 
 // SAFETY: libibverbs allows a queue pair to be used and destroyed from any thread.
 unsafe impl Send for QueuePair {}
-// SAFETY: drivers lock each queue in `ibv_post_send` and `ibv_post_recv`, as no thread domain was asked for; the other calls may run at
-// the same time as well. The fields of the C object that are read are those that never change: not `state`, which others write.
+// SAFETY: drivers lock each queue in `ibv_post_send` and `ibv_post_recv`, as no thread domain was
+// requested; the other calls may run concurrently as well. The fields of the C object that are read
+// never change: `state`, which other threads write, is not among them.
 unsafe impl Sync for QueuePair {}
 
 impl QueuePair {
-    /// Makes a queue pair, in state [`RESET`](QpState::RESET).
+    /// Creates a queue pair, in state [`RESET`](QpState::RESET).
     ///
     /// # Errors
     ///
-    /// What [`ibv_create_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html) answers: `EINVAL` or `ENOMEM` when the device
-    /// cannot do as much; `EINVAL` too when not everything belongs to the same [`Context`](crate::verbs::Context).
+    /// The errors of
+    /// [`ibv_create_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html): `EINVAL`
+    /// or `ENOMEM` if the requested capacities exceed the device's; `EINVAL` also if not all
+    /// objects belong to the same [`Context`](crate::verbs::Context).
     #[doc(alias = "ibv_create_qp")]
     pub fn new(pd: &ProtectionDomain, attr: &QpInitAttr<'_>) -> Result<Self, OsError> {
         attr.check("ibv_create_qp", pd)?;
         let mut raw_attr = attr.to_raw();
-        // SAFETY: the domain and what the attributes name exist, on the same device; the structure is a local.
+        // SAFETY: the domain and the objects in the attributes exist, on the same device; the
+        // structure is a local.
         let raw = unsafe { ffi::ibv_create_qp(pd.as_ptr(), &raw mut raw_attr) };
         let raw = cvt_ptr("ibv_create_qp", raw)?;
-        // SAFETY: just made of exactly these, for this object alone.
+        // SAFETY: just created with exactly these arguments, for this object alone.
         Ok(unsafe { Self::from_raw(raw, QpCap::from_raw(raw_attr.cap), pd, attr, None) })
     }
 
-    /// Makes a queue pair of which the send queue is filled with the functions of
-    /// [`ibv_wr_post(3)`](https://man7.org/linux/man-pages/man3/ibv_wr_post.3.html) instead of `ibv_post_send`. To its users it is like any
-    /// other; some drivers are faster that way. (Soft-RoCE's in rdma-core 44 takes all pieces of a request for as long as the first one.)
+    /// Creates a queue pair that posts sends with the functions of `ibv_wr_post(3)`.
+    ///
+    /// These replace `ibv_post_send`; some drivers are faster that way. For its users it does not
+    /// differ from other queue pairs. (Soft-RoCE's driver in rdma-core 44 treats all elements of a
+    /// request as if they had the length of the first one.) See
+    /// [`ibv_wr_post(3)`](https://man7.org/linux/man-pages/man3/ibv_wr_post.3.html).
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` when the driver has no such functions; otherwise as [`new`](Self::new).
+    /// `EOPNOTSUPP` if the driver has no such functions; otherwise those of [`new`](Self::new).
     #[doc(alias = "ibv_create_qp_ex")]
     #[doc(alias = "ibv_wr_start")]
     #[doc(alias = "ibv_wr_complete")]
@@ -95,25 +104,29 @@ impl QueuePair {
         const CALL: &str = "ibv_create_qp_ex";
         attr.check(CALL, pd)?;
         let mut raw_attr = send_ops::init_attr(attr, pd.as_ptr());
-        // SAFETY: the domain and what the attributes name exist, on the same device; the structure is a local.
+        // SAFETY: the domain and the objects in the attributes exist, on the same device; the
+        // structure is a local.
         let raw = unsafe { verbs_ext::ibv_create_qp_ex(pd.context().as_ptr(), &raw mut raw_attr) };
         let raw = cvt_ptr(CALL, raw)?;
-        // SAFETY: just made of exactly these, for this object alone.
+        // SAFETY: just created with exactly these arguments, for this object alone.
         let mut this =
             unsafe { Self::from_raw(raw, QpCap::from_raw(raw_attr.cap), pd, attr, None) };
-        // SAFETY: the queue pair exists, and was made with `ibv_create_qp_ex`.
+        // SAFETY: the queue pair exists, and was created with `ibv_create_qp_ex`.
         let ops = unsafe { ffi::ibv_qp_to_qp_ex(raw.as_ptr()) };
         this.send_ops = Some(NonNull::new(ops).ok_or(OsError::new(CALL, libc::EOPNOTSUPP))?);
         Ok(this)
     }
 
-    /// Takes over a queue pair that the connection manager made of `pd` and `attr`, and that `owner` destroys.
+    /// Takes over a queue pair that the connection manager created with `pd` and `attr`.
     ///
-    /// `cap` is what was granted: the call wrote it over what `attr` asked for.
+    /// `owner` destroys it.
+    ///
+    /// `cap` is the capacity granted, which the call wrote over the requested one.
     ///
     /// # Safety
     ///
-    /// `raw` was made of exactly these, nobody else destroys it, and `owner` can destroy it whenever that is.
+    /// `raw` was created with exactly these arguments, nothing else destroys it, and `owner` can
+    /// destroy it at any time.
     pub(crate) unsafe fn from_cm(
         raw: NonNull<ffi::ibv_qp>,
         cap: QpCap,
@@ -121,13 +134,13 @@ impl QueuePair {
         attr: &QpInitAttr<'_>,
         owner: Arc<dyn QpOwner>,
     ) -> Self {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: as the caller's.
         unsafe { Self::from_raw(raw, cap, pd, attr, Some(owner)) }
     }
 
     /// # Safety
     ///
-    /// `raw` was made of exactly these, and nobody else destroys it.
+    /// `raw` was created with exactly these arguments, and nothing else destroys it.
     unsafe fn from_raw(
         raw: NonNull<ffi::ibv_qp>,
         cap: QpCap,
@@ -135,7 +148,7 @@ impl QueuePair {
         attr: &QpInitAttr<'_>,
         owner: Option<Arc<dyn QpOwner>>,
     ) -> Self {
-        // SAFETY: just made; the field does not change.
+        // SAFETY: just created; the field does not change.
         let qp_num = unsafe { (*raw.as_ptr()).qp_num };
         Self {
             raw,
@@ -153,39 +166,42 @@ impl QueuePair {
         }
     }
 
-    /// Posts work requests on the send queue, in this order.
+    /// Posts work requests on the send queue, in order.
     ///
-    /// The memory regions, and the address handles of datagrams, are held until the queue pair is destroyed.
+    /// The queue pair holds the memory regions, and the address handles of datagrams, until it is
+    /// destroyed.
     ///
     /// # Errors
     ///
-    /// Which one could not be posted, and why. Those before it are. `EINVAL`: the queue pair cannot take such a request, whatever its state;
-    /// `ENOMEM`: the send queue is full.
+    /// The first request that could not be posted, and why; those before it are posted. `EINVAL`:
+    /// the queue pair cannot take such a request in any state; `ENOMEM`: the send queue is full.
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
         lock(&self.send_queue).post(requests, self.pd.context(), |wr, bad_wr| {
             if let Some(ops) = self.send_ops {
-                // SAFETY: the queue pair exists, was made for this, and can do these requests; the chain is complete. For the rest as below.
+                // SAFETY: the queue pair exists, was created with these functions, and can take
+                // these requests; the chain is complete. The rest as below.
                 let ret = unsafe { send_ops::post(ops, self.qp_type, wr) };
-                // All are posted, or none.
-                // SAFETY: the caller's pointer.
+                // Either all or none are posted. SAFETY: the caller's pointer.
                 unsafe { *bad_wr = wr };
                 return ret;
             }
-            // SAFETY: the queue pair exists and can do these requests; the chain is complete. What is not copied before the call
-            // returns is in memory regions, and these are held until the queue pair is destroyed.
+            // SAFETY: the queue pair exists and can take these requests; the chain is complete.
+            // Data that is not copied before the call returns is in memory regions, which are held
+            // until the queue pair is destroyed.
             unsafe { ffi::ibv_post_send(self.as_ptr(), wr, bad_wr) }
         })
     }
 
-    /// Posts receives, in this order.
+    /// Posts receives, in order.
     ///
-    /// The memory regions are held until the queue pair is destroyed.
+    /// The queue pair holds the memory regions until it is destroyed.
     ///
     /// # Errors
     ///
-    /// Which one could not be posted, and why. Those before it are. `EINVAL`: the queue pair has a shared receive queue, or too few
-    /// elements, or is still in state [`RESET`](QpState::RESET); `ENOMEM`: the receive queue is full.
+    /// The first receive that could not be posted, and why; those before it are posted. `EINVAL`:
+    /// the queue pair has a shared receive queue, takes fewer elements, or is still in state
+    /// [`RESET`](QpState::RESET); `ENOMEM`: the receive queue is full.
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
         if self.srq.is_some() {
@@ -195,7 +211,8 @@ impl QueuePair {
             });
         }
         lock(&self.recv_queue).post(requests, self.cap.max_recv_sge, |wr, bad_wr| {
-            // SAFETY: the queue pair exists, the chain is complete, and its memory regions are held until the queue pair is destroyed.
+            // SAFETY: the queue pair exists, the chain is complete, and its memory regions are held
+            // until the queue pair is destroyed.
             unsafe { ffi::ibv_post_recv(self.as_ptr(), wr, bad_wr) }
         })
     }
@@ -204,14 +221,16 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// `wr` and what it is chained to are complete and live during the call. They are such as a queue pair of this type and
-    /// [`cap`](Self::cap) can do. The memory that they name is registered, unless it is inline, and nobody uses it in a way that conflicts
-    /// with the device's, until they complete or the queue pair is destroyed.
+    /// `wr` and the requests chained to it are complete and valid during the call. A queue pair of
+    /// this type and [`cap`](Self::cap) can take them. Until they complete or the queue pair is
+    /// destroyed, the memory that they refer to is registered, unless it is inline, and not
+    /// accessed in a way that conflicts with the device's access.
     ///
     /// # Errors
     ///
-    /// What [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html) answers. Of a chain, those before the one at
-    /// fault are posted.
+    /// The errors of
+    /// [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html). Of a
+    /// chain, those before the failed one are posted.
     pub(crate) unsafe fn post_send_raw(&self, wr: *mut ffi::ibv_send_wr) -> Result<(), OsError> {
         let mut bad_wr = ptr::null_mut();
         // SAFETY: the queue pair exists; the caller vouches for the chain.
@@ -223,14 +242,16 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// `wr` and what it is chained to are complete, with no more elements than [`cap`](Self::cap) says, and live during the call. The queue
-    /// pair has no shared receive queue. The memory that they name is registered, and nobody uses it, until they complete or the queue
-    /// pair is destroyed.
+    /// `wr` and the requests chained to it are complete, with at most the number of elements in
+    /// [`cap`](Self::cap), and valid during the call. The queue pair has no shared receive queue.
+    /// Until they complete or the queue pair is destroyed, the memory that they refer to is
+    /// registered and not accessed.
     ///
     /// # Errors
     ///
-    /// What [`ibv_post_recv(3)`](https://man7.org/linux/man-pages/man3/ibv_post_recv.3.html) answers. Of a chain, those before the one at
-    /// fault are posted.
+    /// The errors of
+    /// [`ibv_post_recv(3)`](https://man7.org/linux/man-pages/man3/ibv_post_recv.3.html). Of a
+    /// chain, those before the failed one are posted.
     pub(crate) unsafe fn post_recv_raw(&self, wr: *mut ffi::ibv_recv_wr) -> Result<(), OsError> {
         let mut bad_wr = ptr::null_mut();
         // SAFETY: the queue pair exists; the caller vouches for the chain.
@@ -238,28 +259,31 @@ impl QueuePair {
         cvt_errno("ibv_post_recv", ret)
     }
 
-    /// Changes attributes, the state among them.
+    /// Modifies attributes, the state among them.
     ///
     /// # Errors
     ///
-    /// What [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html) answers, and which attribute was missing or
-    /// is not allowed, where the rules tell.
+    /// What [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html) with
+    /// the attributes that are missing or not allowed, if the rules define them.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr) -> Result<(), ModifyError> {
         let (mut raw, mask) = attr.to_raw();
-        // SAFETY: the queue pair exists, and the structure is a local with everything set that the mask names.
+        // SAFETY: the queue pair exists, and the structure is a local with all members set that are
+        // in the mask.
         let ret =
             unsafe { ffi::ibv_modify_qp(self.as_ptr(), &raw mut raw, mask.bits().cast_signed()) };
         cvt_errno("ibv_modify_qp", ret)
             .map_err(|error| ModifyError::new(error, self.qp_type, self.state().ok(), attr))
     }
 
-    /// Moves it to the error state: everything posted, now or later, completes with
-    /// [`WR_FLUSH_ERR`](crate::status::WcStatus::WR_FLUSH_ERR) or what went wrong before.
+    /// Moves it to the error state, in which all posted requests complete with an error.
+    ///
+    /// The error is [`WR_FLUSH_ERR`](crate::status::WcStatus::WR_FLUSH_ERR), also for requests
+    /// posted later, unless a request failed before.
     ///
     /// # Errors
     ///
-    /// What [`modify`](Self::modify) says.
+    /// Those of [`modify`](Self::modify).
     pub fn to_err(&self) -> Result<(), OsError> {
         let attr = QpAttr {
             qp_state: Some(QpState::ERR),
@@ -268,14 +292,16 @@ impl QueuePair {
         Ok(self.modify(&attr)?)
     }
 
-    /// Sets how long the peer waits before it sends again when there was no receive posted here: a code of 5 bits, as
-    /// [`QpAttr::min_rnr_timer`] has it.
+    /// Sets the RNR NAK timer: the time for which a peer that found no receive waits.
     ///
-    /// The connection manager leaves it at 0, which is the longest, 655.36 ms. Possible from [`RTR`](QpState::RTR) on.
+    /// `code` has 5 bits: see [`QpAttr::min_rnr_timer`].
+    ///
+    /// The connection manager leaves it at 0, the longest time, 655.36 ms. It can be set from state
+    /// [`RTR`](QpState::RTR) on.
     ///
     /// # Errors
     ///
-    /// What [`modify`](Self::modify) says.
+    /// Those of [`modify`](Self::modify).
     pub fn set_min_rnr_timer(&self, code: u8) -> Result<(), OsError> {
         let attr = QpAttr {
             min_rnr_timer: Some(code),
@@ -284,23 +310,27 @@ impl QueuePair {
         Ok(self.modify(&attr)?)
     }
 
-    /// All attributes, as the driver knows them. Those that its state and type give no meaning to are whatever they are.
+    /// Queries all attributes.
+    ///
+    /// Those that have no meaning in its state or for its type are unspecified.
     ///
     /// # Errors
     ///
-    /// What [`ibv_query_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_query_qp.3.html) answers.
+    /// The errors of
+    /// [`ibv_query_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_query_qp.3.html).
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> Result<QpAttr, OsError> {
-        // All that exist, but for the rate limit, which is no attribute of these types.
+        // All that exist, except the rate limit, which is not an attribute of these types.
         const ALL: QpAttrMask = QpAttrMask::from_bits(0x001f_ffff);
         self.query_raw(ALL).map(|raw| QpAttr::from_raw(&raw, ALL))
     }
 
-    /// The state that it is in.
+    /// Queries its state.
     ///
     /// # Errors
     ///
-    /// What [`ibv_query_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_query_qp.3.html) answers.
+    /// The errors of
+    /// [`ibv_query_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_query_qp.3.html).
     pub fn state(&self) -> Result<QpState, OsError> {
         self.query_raw(QpAttrMask::STATE)
             .map(|raw| QpState::from_raw(raw.qp_state))
@@ -317,49 +347,49 @@ impl QueuePair {
         cvt_errno("ibv_query_qp", ret).map(|()| attr)
     }
 
-    /// Its number, by which peers and completions name it.
+    /// Returns its number, which identifies it to peers and in completions.
     #[must_use]
     pub fn qp_num(&self) -> u32 {
         self.qp_num
     }
 
-    /// Its kind of transport.
+    /// Returns its type of transport.
     #[must_use]
     pub fn qp_type(&self) -> QpType {
         self.qp_type
     }
 
-    /// How much its queues hold: at least what was asked for.
+    /// Returns the capacities of its queues, which are at least those requested.
     #[must_use]
     pub fn cap(&self) -> QpCap {
         self.cap
     }
 
-    /// Where completions of its send queue go.
+    /// Returns the completion queue of its send queue.
     #[must_use]
     pub fn send_cq(&self) -> &CompletionQueue {
         &self.send_cq
     }
 
-    /// Where completions of its receive queue go.
+    /// Returns the completion queue of its receive queue.
     #[must_use]
     pub fn recv_cq(&self) -> &CompletionQueue {
         &self.recv_cq
     }
 
-    /// Where its receives come from, if it has no queue of its own.
+    /// Returns its shared receive queue, if it has no receive queue of its own.
     #[must_use]
     pub fn srq(&self) -> Option<&SharedReceiveQueue> {
         self.srq.as_ref()
     }
 
-    /// The protection domain that it belongs to.
+    /// Returns the protection domain that it belongs to.
     #[must_use]
     pub fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }
 
-    /// The C object. It exists for as long as this one does.
+    /// Returns the C object, which exists for as long as this one.
     pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_qp {
         self.raw.as_ptr()
     }
@@ -380,8 +410,8 @@ impl Drop for QueuePair {
         match &self.owner {
             Some(owner) => owner.destroy_qp(self.raw),
             None => {
-                // SAFETY: made by `new` for this object alone, destroyed once, here. Its events are acknowledged as soon as they are
-                // read, so this does not wait.
+                // SAFETY: created by `new` for this object alone, destroyed once, here. Its events
+                // are acknowledged as soon as they are read, so the call does not block.
                 let ret = unsafe { ffi::ibv_destroy_qp(self.as_ptr()) };
                 log_destroy_error(cvt_errno("ibv_destroy_qp", ret));
             }
@@ -389,7 +419,7 @@ impl Drop for QueuePair {
     }
 }
 
-/// A thread that panicked while it held the lock left nothing half done that matters: chains are rebuilt from empty.
+/// Locks a queue, also after a panic in another thread: chains are always rebuilt from empty.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

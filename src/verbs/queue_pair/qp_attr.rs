@@ -9,11 +9,11 @@ use crate::{
     verbs::{bit_flags::bit_flags, device::Mtu, memory::AccessFlags, work_request::AhAttr},
 };
 
-/// Attributes of a queue pair: those to change, or all that it has.
+/// Attributes of a queue pair: those to modify, or all of them.
 ///
-/// Which ones a change of state needs, and which it may have, the tables in
-/// [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html) say, and a
-/// [`ModifyError`](crate::verbs::ModifyError) when they are not met.
+/// The tables in [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html)
+/// define which attributes a transition requires and which it allows; a
+/// [`ModifyError`](crate::verbs::ModifyError) names those that were wrong.
 ///
 /// ```
 /// use rdmsg::verbs::{AccessFlags, QpAttr, QpState};
@@ -34,53 +34,55 @@ use crate::{
 )]
 #[doc(alias = "ibv_qp_attr")]
 pub struct QpAttr {
-    /// The state to go to.
+    /// The state to move to.
     pub qp_state: Option<QpState>,
-    /// The state that it is thought to be in.
+    /// The assumed current state.
     pub cur_qp_state: Option<QpState>,
-    /// Whether an asynchronous event says when the send queue is drained.
+    /// Whether an asynchronous event reports that the send queue is drained.
     pub en_sqd_async_notify: Option<bool>,
-    /// What the peer may do to local memory.
+    /// The operations that the peer may execute on local memory.
     pub qp_access_flags: Option<AccessFlags>,
-    /// The entry of the port's table of partition keys.
+    /// The index in the port's P_Key table.
     pub pkey_index: Option<u16>,
-    /// The port, counted from 1.
+    /// The port, numbered from 1.
     pub port_num: Option<u8>,
-    /// The Q_Key of a datagram queue pair: what does not carry it is dropped.
+    /// The Q_Key of a datagram queue pair: datagrams that do not carry it are dropped.
     pub qkey: Option<u32>,
     /// The path to the peer.
     pub ah_attr: Option<AhAttr>,
     /// The largest packet payload on the path.
     pub path_mtu: Option<Mtu>,
-    /// How long to wait for an acknowledgement before sending again: 4.096 µs × 2ⁿ; 0 is forever. 5 bits.
+    /// The acknowledgement timeout before a retry: 4.096 µs × 2ⁿ; 0 is infinite. 5 bits.
     pub timeout: Option<u8>,
-    /// How often to send again before giving up. 3 bits.
+    /// The number of retries before the request fails. 3 bits.
     pub retry_cnt: Option<u8>,
-    /// How often to send again when the peer has no receive posted; 7 is without end. 3 bits.
+    /// The number of retries when the peer has no receive posted; 7 is infinite. 3 bits.
     pub rnr_retry: Option<u8>,
-    /// The packet sequence number to expect first. 24 bits.
+    /// The first packet sequence number to expect. 24 bits.
     pub rq_psn: Option<u32>,
-    /// How many READs and atomic operations may be under way.
+    /// The maximum number of outstanding READs and atomic operations.
     pub max_rd_atomic: Option<u8>,
-    /// The other path to the peer.
+    /// The alternate path to the peer.
     pub alt_path: Option<AltPath>,
-    /// How long the peer is to wait when there is no receive posted here. A code: 0 is 655.36 ms, 1 is 10 µs, and from there on more. 5 bits.
+    /// The time for which a peer that found no receive posted waits before it retries.
+    ///
+    /// It is a code of 5 bits: 0 is 655.36 ms, 1 is 10 µs, and higher codes are longer.
     pub min_rnr_timer: Option<u8>,
-    /// The packet sequence number to send first. 24 bits.
+    /// The first packet sequence number to send. 24 bits.
     pub sq_psn: Option<u32>,
-    /// How many READs and atomic operations of the peer may be under way.
+    /// The maximum number of outstanding READs and atomic operations of the peer.
     pub max_dest_rd_atomic: Option<u8>,
     /// The state of path migration.
     pub path_mig_state: Option<MigState>,
-    /// How much the queues hold.
+    /// The capacities of the queues.
     pub cap: Option<QpCap>,
-    /// The peer's queue pair. 24 bits.
+    /// The peer's queue pair number. 24 bits.
     pub dest_qp_num: Option<u32>,
-    /// The highest rate of packets, in kbit/s; 0 is no limit.
+    /// The maximum packet rate, in kbit/s; 0 is no limit.
     pub rate_limit: Option<u32>,
 }
 
-/// Another path to the peer, to move to when the first one fails.
+/// The alternate path to the peer, for migration when the primary one fails.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_structs,
@@ -89,11 +91,11 @@ pub struct QpAttr {
 pub struct AltPath {
     /// The path.
     pub ah_attr: AhAttr,
-    /// The entry of the port's table of partition keys.
+    /// The index in the port's P_Key table.
     pub pkey_index: u16,
-    /// The port, counted from 1.
+    /// The port, numbered from 1.
     pub port_num: u8,
-    /// How long to wait for an acknowledgement: 4.096 µs × 2ⁿ.
+    /// The acknowledgement timeout: 4.096 µs × 2ⁿ.
     pub timeout: u8,
 }
 
@@ -103,7 +105,7 @@ open_enum! {
     pub struct MigState(u32);
     /// Migrated.
     MIGRATED = 0;
-    /// Wanted: both sides exchange what they need.
+    /// Requested: both sides exchange their attributes.
     REARM = 1;
     /// Ready to migrate.
     ARMED = 2;
@@ -160,13 +162,13 @@ bit_flags! {
 }
 
 impl QpAttr {
-    /// Which attributes are set.
+    /// Returns the attributes that are set.
     #[must_use]
     pub fn mask(&self) -> QpAttrMask {
         self.to_raw().1
     }
 
-    /// The C form, and which members of it are set.
+    /// Converts to the C form, and returns which of its members are set.
     pub(super) fn to_raw(self) -> (ffi::ibv_qp_attr, QpAttrMask) {
         let mut raw = zeroed();
         let mut mask = QpAttrMask::empty();
@@ -211,7 +213,7 @@ impl QpAttr {
         (raw, mask)
     }
 
-    /// Those members of the C form that `mask` names.
+    /// Converts those members of the C form that are in `mask`.
     pub(crate) fn from_raw(raw: &ffi::ibv_qp_attr, mask: QpAttrMask) -> Self {
         macro_rules! get {
             ($($field:ident: $flag:ident => $convert:expr,)*) => {
@@ -250,7 +252,7 @@ impl QpAttr {
     }
 }
 
-/// The C structure, empty.
+/// Creates an empty C structure.
 pub(super) fn zeroed() -> ffi::ibv_qp_attr {
     // SAFETY: a structure of integers: all zero is a valid value.
     unsafe { MaybeUninit::zeroed().assume_init() }

@@ -1,8 +1,10 @@
 use crate::sys::ffi;
 
-/// How much the queues of a queue pair hold. What is asked for is a lower bound; what is granted, an upper one.
+/// The capacities of a queue pair's queues.
 ///
-/// The default holds one work request of one element in each queue, and no inline data.
+/// A request is a lower bound; what is granted is an upper bound.
+///
+/// The default is one work request of one element in each queue, and no inline data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_structs,
@@ -10,15 +12,17 @@ use crate::sys::ffi;
 )]
 #[doc(alias = "ibv_qp_cap")]
 pub struct QpCap {
-    /// Work requests of the send queue that are not completed.
+    /// The maximum number of outstanding work requests in the send queue.
     pub max_send_wr: u32,
-    /// Receives that are not completed. Means nothing with a shared receive queue.
+    /// The maximum number of outstanding receives. Ignored with a shared receive queue.
     pub max_recv_wr: u32,
-    /// Scatter/gather elements of a work request of the send queue.
+    /// The maximum number of scatter/gather elements of a work request in the send queue.
     pub max_send_sge: u32,
-    /// Scatter/gather elements of a receive. Means nothing with a shared receive queue.
+    /// The maximum number of scatter/gather elements of a receive.
+    ///
+    /// Ignored with a shared receive queue.
     pub max_recv_sge: u32,
-    /// Bytes that a work request may carry inline.
+    /// The maximum number of bytes that a work request may carry inline.
     pub max_inline_data: u32,
 }
 

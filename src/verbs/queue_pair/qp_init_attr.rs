@@ -9,8 +9,7 @@ use crate::{
 
 /// What a queue pair is created with.
 ///
-/// [`rc`](Self::rc) and [`ud`](Self::ud) fill in what most programs want; the rest is set by field
-/// update:
+/// [`rc`](Self::rc) and [`ud`](Self::ud) fill in the common values; others are set by field update:
 ///
 /// ```no_run
 /// # use rdmsg::verbs::{CompletionQueue, QpCap, QpInitAttr};
@@ -31,23 +30,25 @@ use crate::{
 )]
 #[doc(alias = "ibv_qp_init_attr")]
 pub struct QpInitAttr<'a> {
-    /// The kind of transport.
+    /// The type of transport.
     pub qp_type: QpType,
-    /// Where completions of the send queue go.
+    /// The completion queue of the send queue.
     pub send_cq: &'a CompletionQueue,
-    /// Where completions of the receive queue go. May be the same.
+    /// The completion queue of the receive queue, which may be the same one.
     pub recv_cq: &'a CompletionQueue,
-    /// Where receives come from, instead of a queue of its own.
+    /// The shared receive queue that replaces a receive queue of its own.
     pub srq: Option<&'a SharedReceiveQueue>,
-    /// How much the queues must hold.
+    /// The minimum capacities of the queues.
     pub cap: QpCap,
-    /// Whether every work request of the send queue has a completion, as if it were signaled.
+    /// Whether every work request of the send queue is signaled, so that it has a completion.
     pub sq_sig_all: bool,
 }
 
 impl<'a> QpInitAttr<'a> {
-    /// A queue pair of the given type with capacities of at least `cap`. Both queues complete on `cq`;
-    /// there is no shared receive queue, and only signaled work requests complete.
+    /// Describes a queue pair of the given type with capacities of at least `cap`.
+    ///
+    /// Both queues complete on `cq`. There is no shared receive queue, and only work requests that
+    /// are marked as signaled have a completion.
     #[must_use]
     pub const fn new(qp_type: QpType, cq: &'a CompletionQueue, cap: QpCap) -> Self {
         Self {
@@ -60,18 +61,18 @@ impl<'a> QpInitAttr<'a> {
         }
     }
 
-    /// A reliable connection: otherwise as [`new`](Self::new).
+    /// Describes a reliable connection, otherwise the same as [`new`](Self::new).
     #[must_use]
     pub const fn rc(cq: &'a CompletionQueue, cap: QpCap) -> Self {
         Self::new(QpType::RC, cq, cap)
     }
 
-    /// Unreliable datagrams: otherwise as [`new`](Self::new).
+    /// Describes an unreliable datagram queue pair, otherwise the same as [`new`](Self::new).
     #[must_use]
     pub const fn ud(cq: &'a CompletionQueue, cap: QpCap) -> Self {
         Self::new(QpType::UD, cq, cap)
     }
-    /// The C form. It holds as long as what this one borrows.
+    /// Converts to the C form, which is valid for as long as the borrowed objects.
     pub(crate) fn to_raw(self) -> ffi::ibv_qp_init_attr {
         ffi::ibv_qp_init_attr {
             qp_context: ptr::null_mut(),
@@ -84,13 +85,13 @@ impl<'a> QpInitAttr<'a> {
         }
     }
 
-    /// Makes sure that everything belongs to the device of `pd`: a driver takes each object for one of its own.
+    /// Checks that all objects belong to the device of `pd`, which drivers take for granted.
     pub(crate) fn check(&self, call: &'static str, pd: &ProtectionDomain) -> Result<(), OsError> {
         let context = pd.context();
         let same_device = self.send_cq.context().is(context)
             && self.recv_cq.context().is(context)
             && self.srq.is_none_or(|srq| srq.pd().context().is(context));
-        // Other types have attributes of their own, which are not given here.
+        // Other types need further attributes, which this structure does not have.
         let known_type = matches!(self.qp_type, QpType::RC | QpType::UC | QpType::UD);
         if same_device && known_type {
             Ok(())

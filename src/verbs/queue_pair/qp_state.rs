@@ -3,10 +3,11 @@ use crate::status::open_enum;
 open_enum! {
     /// The state of a queue pair: `enum ibv_qp_state`.
     ///
-    /// The usual way is `RESET` → `INIT` → `RTR` → `RTS`. From every state it can go to `RESET` and to `ERR`.
+    /// The usual order is `RESET` → `INIT` → `RTR` → `RTS`. It can move to `RESET` and to `ERR`
+    /// from every state.
     #[doc(alias = "ibv_qp_state")]
     pub struct QpState(u32);
-    /// Just made.
+    /// Just created.
     RESET = 0;
     /// Receives can be posted.
     INIT = 1;
@@ -16,11 +17,11 @@ open_enum! {
     RTS = 3;
     /// The send queue is being drained.
     SQD = 4;
-    /// A send failed on an unreliable queue pair; receiving goes on.
+    /// A send failed on an unreliable queue pair; it still receives.
     SQE = 5;
-    /// Everything posted completes with an error.
+    /// All posted requests complete with an error.
     ERR = 6;
-    /// The driver does not know.
+    /// Not known to the driver.
     UNKNOWN = 7;
 }
 

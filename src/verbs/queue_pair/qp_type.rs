@@ -1,7 +1,7 @@
 use crate::status::open_enum;
 
 open_enum! {
-    /// A kind of transport: `enum ibv_qp_type`.
+    /// The type of transport: `enum ibv_qp_type`.
     #[doc(alias = "ibv_qp_type")]
     pub struct QpType(u32);
     /// Reliable connection: messages arrive once and in order, or the connection fails.

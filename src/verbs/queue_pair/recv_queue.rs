@@ -5,7 +5,9 @@ use crate::{
     verbs::work_request::{Chain, HeldRegions, PostError, RecvWr},
 };
 
-/// The safe way into a receive queue, of a queue pair or shared: what is posted stays alive until the queue goes.
+/// Safe posting on a receive queue, shared or not.
+///
+/// Posted memory is held until the queue is destroyed.
 #[derive(Default)]
 pub(super) struct RecvQueue {
     chain: Chain<ffi::ibv_recv_wr>,
@@ -37,7 +39,7 @@ impl RecvQueue {
     }
 }
 
-/// The number of elements as C takes it, when the queue takes as many. Not every driver looks.
+/// Converts a number of elements to the C type, if it is at most `max`: not every driver checks.
 pub(super) fn num_sge(len: usize, max: u32) -> Result<libc::c_int, libc::c_int> {
     match i32::try_from(len) {
         Ok(num_sge) if num_sge.unsigned_abs() <= max => Ok(num_sge),

@@ -1,4 +1,4 @@
-//! Posting with the functions of `ibv_wr_post(3)`, one for each part of a request, instead of `ibv_post_send(3)`.
+//! Posting with the functions of `ibv_wr_post(3)`, one for each part of a request.
 #![allow(unsafe_code)]
 
 use std::{
@@ -9,7 +9,7 @@ use std::{
 use super::{QpInitAttr, QpType};
 use crate::sys::ffi;
 
-/// What queue pairs of this type can be asked to do in this way.
+/// Returns the operations that queue pairs of this type can post with these functions.
 pub(super) fn flags(qp_type: QpType) -> u64 {
     use ffi::ibv_qp_create_send_ops_flags as c;
     let sends = c::IBV_QP_EX_WITH_SEND | c::IBV_QP_EX_WITH_SEND_WITH_IMM;
@@ -26,7 +26,7 @@ pub(super) fn flags(qp_type: QpType) -> u64 {
     flags.0.into()
 }
 
-/// The C form of attributes that ask for it.
+/// Converts attributes to the C form that requests these functions.
 pub(super) fn init_attr(attr: &QpInitAttr<'_>, pd: *mut ffi::ibv_pd) -> ffi::ibv_qp_init_attr_ex {
     use ffi::ibv_qp_init_attr_mask as c;
     let plain = attr.to_raw();
@@ -44,21 +44,23 @@ pub(super) fn init_attr(attr: &QpInitAttr<'_>, pd: *mut ffi::ibv_pd) -> ffi::ibv
     raw
 }
 
-/// Calls a function of the queue pair, if it has it.
+/// Calls a function of the queue pair, if it has that function.
 macro_rules! call {
     ($qp:ident.$function:ident($($arg:expr),*)) => {{
-        // SAFETY: whoever uses the macro vouches for the queue pair.
+        // SAFETY: the macro's caller vouches for the queue pair.
         let function = unsafe { (*$qp).$function }?;
-        // SAFETY: the queue pair's own function, called in the order that `ibv_wr_post(3)` asks for, with what the request has.
+        // SAFETY: the queue pair's own function, called in the order that `ibv_wr_post(3)`
+        // requires, with arguments from the request.
         unsafe { function($qp $(, $arg)*) }
     }};
 }
 
-/// Posts a chain of requests, all or none: returns 0 or an error number.
+/// Posts a chain of requests, either all or none. Returns 0 or an error number.
 ///
 /// # Safety
 ///
-/// The queue pair exists, is of this type, and was made to be used in this way. The chain is complete, and such as it can do.
+/// The queue pair exists, is of this type, and was created with these functions. The chain is
+/// complete, and the queue pair can take its requests.
 pub(super) unsafe fn post(
     qp: NonNull<ffi::ibv_qp_ex>,
     qp_type: QpType,
@@ -68,7 +70,7 @@ pub(super) unsafe fn post(
     unsafe { post_all(qp.as_ptr(), qp_type, first) }.unwrap_or(libc::EOPNOTSUPP)
 }
 
-/// `None`: the queue pair lacks a function.
+/// Returns `None` if the queue pair lacks a function.
 ///
 /// # Safety
 ///
@@ -99,9 +101,11 @@ unsafe fn post_one(qp: *mut ffi::ibv_qp_ex, qp_type: QpType, wr: &ffi::ibv_send_
     use ffi::ibv_wr_opcode as c;
     const INLINE: u32 = ffi::ibv_send_flags::IBV_SEND_INLINE.0;
 
-    // SAFETY: the caller vouches for the queue pair, which is this thread's until completion.
+    // SAFETY: the caller vouches for the queue pair, which this thread uses exclusively until
+    // `wr_complete`.
     unsafe { (*qp).wr_id = wr.wr_id };
-    // SAFETY: as above. Inline bytes have a function of their own, and still soft-RoCE's driver wants to see their flag.
+    // SAFETY: as above. Inline data has a function of its own, and soft-RoCE's driver requires the
+    // flag as well.
     unsafe { (*qp).wr_flags = wr.send_flags };
     // SAFETY: both members are plain numbers of the same size, and the union is initialised.
     let extra = unsafe { wr.imm_data_invalidated_rkey_union.imm_data };
@@ -136,7 +140,7 @@ unsafe fn post_one(qp: *mut ffi::ibv_qp_ex, qp_type: QpType, wr: &ffi::ibv_send_
         let count = usize::try_from(wr.num_sge).ok()?;
         call!(qp.wr_set_sge_list(count, wr.sg_list));
     } else {
-        // SAFETY: the caller vouches for the list. Inline bytes are in one piece.
+        // SAFETY: the caller vouches for the list. Inline data has one element.
         let sge = unsafe { *wr.sg_list };
         let bytes = ptr::with_exposed_provenance_mut(sge.addr as usize);
         call!(qp.wr_set_inline_data(bytes, sge.length as usize));

@@ -13,7 +13,10 @@ use crate::{
     },
 };
 
-/// The safe way into a send queue: what is posted is something the queue pair can do, and stays alive until the queue pair goes.
+/// Safe posting on a send queue.
+///
+/// Only requests that the queue pair can take are posted, and their memory is held until it is
+/// destroyed.
 pub(super) struct SendQueue {
     qp_type: QpType,
     cap: QpCap,
@@ -33,7 +36,7 @@ impl SendQueue {
         }
     }
 
-    /// Posts requests with the C function `post`, on a queue pair of the device `context`.
+    /// Posts requests with the C function `post` on a queue pair of the device `context`.
     pub(super) fn post(
         &mut self,
         requests: &[SendWr<'_>],
@@ -55,7 +58,7 @@ impl SendQueue {
                 qkey,
             }) = request.ud
             {
-                // A driver takes the handle for one of its own.
+                // A driver assumes that the handle is one of its own.
                 if !handle.pd().context().is(context) {
                     return Err(libc::EINVAL);
                 }
@@ -71,7 +74,7 @@ impl SendQueue {
                     regions.hold(sges.as_slice());
                     list.extend(sges.as_slice().iter().map(|sge| sge.to_raw()));
                 }
-                // The driver copies them before it returns, and looks at no key.
+                // The driver copies them before it returns, and ignores the key.
                 Bytes::Inline([]) => {}
                 Bytes::Inline(bytes) => {
                     list.push(ffi::ibv_sge {
@@ -87,7 +90,9 @@ impl SendQueue {
     }
 }
 
-/// The C form of a request, without pointers, if a queue pair of that type and size can take it. Not every driver looks.
+/// Converts a request to the C form, without pointers.
+///
+/// Fails if a queue pair of that type and capacity cannot take it, as not every driver checks that.
 fn translate(
     request: &SendWr<'_>,
     qp_type: QpType,
@@ -112,7 +117,8 @@ fn translate(
         return Err(libc::EINVAL);
     }
 
-    // SAFETY: the structure holds integers, raw pointers and unions of them: all zero is a valid value.
+    // SAFETY: the structure holds integers, raw pointers and unions of them: all zero is a valid
+    // value.
     let mut wr: ffi::ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
     wr.wr_id = request.wr_id;
     wr.num_sge = num_sge;
@@ -122,8 +128,10 @@ fn translate(
 }
 
 impl Op {
-    /// Whether queue pairs of this type can do it. Drivers look at members of the request that depend on the type, so one that does not
-    /// fit must never reach them.
+    /// Returns whether queue pairs of this type support the operation.
+    ///
+    /// Drivers read members of the request that depend on the type, so one that does not fit must
+    /// never reach them.
     fn is_possible(self, qp_type: QpType) -> bool {
         let plain = matches!(self, Self::Send | Self::SendWithImm(_));
         match qp_type {
@@ -134,7 +142,7 @@ impl Op {
         }
     }
 
-    /// Writes the opcode and what goes with it into a request.
+    /// Writes the opcode and its arguments into a request.
     pub(crate) fn encode(self, wr: &mut ffi::ibv_send_wr) {
         wr.opcode = self.opcode();
         let extra = &mut wr.imm_data_invalidated_rkey_union;
@@ -284,7 +292,7 @@ mod tests {
     fn what_the_type_cannot_do_is_refused() {
         let refused = |wr: &SendWr<'_>, qp_type| translate(wr, qp_type, &CAP).is_err();
         assert!(refused(&SendWr::read(1, &[], REMOTE), QpType::UC));
-        // A datagram needs to know where it goes.
+        // A datagram needs a destination.
         assert!(refused(&SendWr::send(1, &[]), QpType::UD));
         assert!(!refused(&SendWr::send(1, &[]), QpType::RC));
     }

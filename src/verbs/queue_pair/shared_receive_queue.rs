@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// A receive queue that queue pairs share. Clones are the same one.
+/// A receive queue that queue pairs share. Clones refer to the same queue.
 ///
 /// See [`ibv_create_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_srq.3.html).
 #[derive(Clone)]
@@ -26,7 +26,7 @@ pub struct SharedReceiveQueue {
     inner: Arc<Inner>,
 }
 
-/// How much a shared receive queue holds.
+/// The attributes of a shared receive queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_structs,
@@ -34,12 +34,14 @@ pub struct SharedReceiveQueue {
 )]
 #[doc(alias = "ibv_srq_attr")]
 pub struct SrqAttr {
-    /// Receives that are not completed.
+    /// The maximum number of outstanding receives.
     pub max_wr: u32,
-    /// Scatter/gather elements of a receive.
+    /// The maximum number of scatter/gather elements of a receive.
     pub max_sge: u32,
-    /// When fewer receives than this are left, there is one asynchronous event
-    /// ([`SRQ_LIMIT_REACHED`](crate::verbs::AsyncEventType::SRQ_LIMIT_REACHED)), and the limit becomes 0, which is none.
+    /// The low-water mark: one asynchronous event when fewer receives are posted; 0 is none.
+    ///
+    /// The event is [`SRQ_LIMIT_REACHED`](crate::verbs::AsyncEventType::SRQ_LIMIT_REACHED). It sets
+    /// the limit to 0.
     pub srq_limit: u32,
 }
 
@@ -47,22 +49,24 @@ struct Inner {
     raw: NonNull<ffi::ibv_srq>,
     max_wr: u32,
     max_sge: u32,
-    /// Let go after the queue is destroyed.
+    /// Dropped after the queue is destroyed.
     queue: Mutex<RecvQueue>,
     pd: ProtectionDomain,
 }
 
 // SAFETY: libibverbs allows a shared receive queue to be used and destroyed from any thread.
 unsafe impl Send for Inner {}
-// SAFETY: drivers lock the queue in `ibv_post_srq_recv`; the other calls may run at the same time as well.
+// SAFETY: drivers lock the queue in `ibv_post_srq_recv`; the other calls may run concurrently as
+// well.
 unsafe impl Sync for Inner {}
 
 impl SharedReceiveQueue {
-    /// Makes a queue. `cookie` tells which one an asynchronous event is about.
+    /// Creates a queue, which `cookie` identifies in asynchronous events.
     ///
     /// # Errors
     ///
-    /// What [`ibv_create_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_srq.3.html) answers.
+    /// The errors of
+    /// [`ibv_create_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_srq.3.html).
     #[doc(alias = "ibv_create_srq")]
     pub fn new(pd: &ProtectionDomain, attr: &SrqAttr, cookie: u64) -> Result<Self, OsError> {
         const CALL: &str = "ibv_create_srq";
@@ -80,7 +84,8 @@ impl SharedReceiveQueue {
                 srq_limit: 0,
             },
         };
-        // SAFETY: the domain exists, and the structure is a local; the cookie is never dereferenced.
+        // SAFETY: the domain exists, and the structure is a local; the cookie is never
+        // dereferenced.
         let raw = unsafe { ffi::ibv_create_srq(pd.as_ptr(), &raw mut init) };
         let inner = Inner {
             raw: cvt_ptr(CALL, raw)?,
@@ -92,20 +97,20 @@ impl SharedReceiveQueue {
         let srq = Self {
             inner: Arc::new(inner),
         };
-        // Drivers leave the limit out when they make the queue.
+        // Drivers ignore the limit when they create the queue.
         if srq_limit > 0 {
             srq.set_limit(srq_limit)?;
         }
         Ok(srq)
     }
 
-    /// Posts receives, in this order. Each stays in the queue until a message of any of the queue pairs takes it.
+    /// Posts receives, in order. A message on any of the queue pairs consumes one.
     ///
-    /// The memory regions are held until the queue is destroyed.
+    /// The queue holds the memory regions until it is destroyed.
     ///
     /// # Errors
     ///
-    /// Which one could not be posted, and why. Those before it are.
+    /// The first receive that could not be posted, and why; those before it are posted.
     #[doc(alias = "ibv_post_srq_recv")]
     pub fn post_recv(&self, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
         let mut queue = self
@@ -114,17 +119,18 @@ impl SharedReceiveQueue {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         queue.post(requests, self.inner.max_sge, |wr, bad_wr| {
-            // SAFETY: the queue exists, the chain is complete, and its memory regions are held until the queue is destroyed.
+            // SAFETY: the queue exists, the chain is complete, and its memory regions are held
+            // until the queue is destroyed.
             unsafe { ffi::ibv_post_srq_recv(self.as_ptr(), wr, bad_wr) }
         })
     }
 
-    /// Posts receives without keeping anything for them.
+    /// Posts receives without holding their memory.
     ///
     /// # Safety
     ///
-    /// The chain is complete, its elements name registered memory of the queue's domain, and the device may write there until each has
-    /// completed or the queue is destroyed.
+    /// The chain is complete, its elements refer to registered memory of the queue's domain, and
+    /// the device may write to it until each has completed or the queue is destroyed.
     pub(crate) unsafe fn post_recv_raw(&self, wr: &mut ffi::ibv_recv_wr) -> Result<(), OsError> {
         let mut bad_wr = ptr::null_mut();
         // SAFETY: the queue exists; the caller vouches for the rest.
@@ -136,7 +142,8 @@ impl SharedReceiveQueue {
     ///
     /// # Errors
     ///
-    /// What [`ibv_modify_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_srq.3.html) answers.
+    /// The errors of
+    /// [`ibv_modify_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_srq.3.html).
     #[doc(alias = "ibv_modify_srq")]
     pub fn set_limit(&self, srq_limit: u32) -> Result<(), OsError> {
         let mut attr = ffi::ibv_srq_attr {
@@ -150,11 +157,12 @@ impl SharedReceiveQueue {
         cvt_errno("ibv_modify_srq", ret)
     }
 
-    /// How much it holds, and its limit.
+    /// Queries its capacity and limit.
     ///
     /// # Errors
     ///
-    /// What [`ibv_query_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_query_srq.3.html) answers.
+    /// The errors of
+    /// [`ibv_query_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_query_srq.3.html).
     #[doc(alias = "ibv_query_srq")]
     pub fn query(&self) -> Result<SrqAttr, OsError> {
         let mut attr = MaybeUninit::<ffi::ibv_srq_attr>::zeroed();
@@ -174,26 +182,26 @@ impl SharedReceiveQueue {
         })
     }
 
-    /// How many receives it holds, which may be more than was asked for.
+    /// Returns its capacity in receives, which may be larger than requested.
     #[must_use]
     pub fn max_wr(&self) -> u32 {
         self.inner.max_wr
     }
 
-    /// The protection domain that it belongs to.
+    /// Returns the protection domain that it belongs to.
     #[must_use]
     pub fn pd(&self) -> &ProtectionDomain {
         &self.inner.pd
     }
 
-    /// The C object. It exists for as long as this handle or a clone lives.
+    /// Returns the C object, which exists for as long as this handle or a clone.
     pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_srq {
         self.inner.raw.as_ptr()
     }
 }
 
 impl Default for SrqAttr {
-    /// One receive of one element, and no limit.
+    /// Returns a capacity of one receive with one element, and no limit.
     fn default() -> Self {
         Self {
             max_wr: 1,
@@ -213,7 +221,8 @@ impl fmt::Debug for SharedReceiveQueue {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: made for this object alone, destroyed once, here; its queue pairs are gone, as they hold it.
+        // SAFETY: created for this object alone, destroyed once, here; its queue pairs have been
+        // destroyed, as they hold it.
         let ret = unsafe { ffi::ibv_destroy_srq(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_destroy_srq", ret));
     }

@@ -1,19 +1,21 @@
-//! Which attributes a change of a queue pair's state needs, and which it may have.
+//! The attributes that a transition between a queue pair's states requires, and those it allows.
 
 use super::{QpAttrMask as A, QpState, QpType};
 
-/// What a change of state needs and may have.
+/// The attributes that a transition requires and allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Transition {
     pub(super) required: A,
     pub(super) optional: A,
 }
 
-/// The rules of a change of state, or `None` when there is no way. [`A::STATE`] and, where the state before allows it,
-/// [`A::CUR_STATE`] are in neither set of theirs unless the table of the kernel has them.
+/// Returns the rules of a transition, or `None` if there is no such transition.
 ///
-/// The tables of section 11.2.5.2 of the InfiniBand specification, volume 1, as `qp_state_table` of the Linux kernel
-/// (`drivers/infiniband/core/verbs.c`) has them.
+/// [`A::STATE`] and, where the previous state allows it, [`A::CUR_STATE`] are in neither set unless
+/// the kernel's table has them.
+///
+/// The rules are those of the tables in section 11.2.5.2 of the InfiniBand specification, volume 1,
+/// in the form of `qp_state_table` of the Linux kernel (`drivers/infiniband/core/verbs.c`).
 pub(super) fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
     const NONE: A = A::empty();
     let rule = |required: A, optional: A| Some(Transition { required, optional });

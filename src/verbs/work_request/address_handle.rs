@@ -8,7 +8,7 @@ use crate::{
     verbs::{completion::WorkCompletion, device::Gid, memory::ProtectionDomain},
 };
 
-/// The path to a port: where packets go, and how.
+/// The path to a port: the destination of packets, and the route to it.
 ///
 /// See [`ibv_create_ah(3)`](https://man7.org/linux/man-pages/man3/ibv_create_ah.3.html).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -20,27 +20,27 @@ pub struct AhAttr {
     pub dlid: u16,
     /// The service level.
     pub sl: u8,
-    /// Which of the local identifiers of the source port to use. 0 on RoCE.
+    /// The local identifier of the source port to use, as low bits. 0 on RoCE.
     pub src_path_bits: u8,
-    /// The highest rate, as `enum ibv_rate` counts. 0: that of the port.
+    /// The maximum rate, a code of `enum ibv_rate`. 0: that of the port.
     pub static_rate: u8,
     /// The local port, counted from 1.
     pub port_num: u8,
 }
 
-/// The part of a path that routers look at.
+/// The part of a path that routers use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[doc(alias = "ibv_global_route")]
 pub struct GlobalRoute {
     /// The destination.
     pub dgid: Gid,
-    /// The flow label, 20 bits. On RoCE version 2 the UDP source port is made of it.
+    /// The flow label, 20 bits. On RoCE version 2 the UDP source port is derived from it.
     pub flow_label: u32,
-    /// Which entry of the local port's GID table is the source.
+    /// The index of the source in the local port's GID table.
     pub sgid_index: u8,
-    /// How many routers may forward the packets.
+    /// The number of routers that may forward the packets.
     pub hop_limit: u8,
-    /// The traffic class. On RoCE version 2 the IP header's type of service.
+    /// The traffic class, on RoCE version 2 the IP header's type of service.
     pub traffic_class: u8,
 }
 
@@ -86,10 +86,10 @@ impl AhAttr {
     }
 }
 
-/// A path made ready for sending datagrams. Clones are the same one.
+/// A handle for the path to a port, for sending datagrams. Clones refer to the same object.
 ///
-/// A queue pair holds the handles of all datagrams posted on it until it is destroyed, so keep one for each peer instead of making one
-/// for each datagram.
+/// A queue pair holds the handles of all datagrams posted on it until it is destroyed, so keep one
+/// for each peer instead of creating one for each datagram.
 ///
 /// See [`ibv_create_ah(3)`](https://man7.org/linux/man-pages/man3/ibv_create_ah.3.html).
 #[derive(Clone)]
@@ -105,18 +105,19 @@ struct Inner {
 
 // SAFETY: libibverbs allows an address handle to be used and destroyed from any thread.
 unsafe impl Send for Inner {}
-// SAFETY: nothing of it changes after it is made.
+// SAFETY: nothing of it changes after its creation.
 unsafe impl Sync for Inner {}
 
 impl AddressHandle {
-    /// How many bytes in front of a received datagram hold its global routing header, or nothing.
+    /// The number of bytes in front of a received datagram, reserved for a global routing header.
     pub const GRH_LEN: usize = 40;
 
-    /// Makes a path ready.
+    /// Creates an address handle.
     ///
     /// # Errors
     ///
-    /// What [`ibv_create_ah(3)`](https://man7.org/linux/man-pages/man3/ibv_create_ah.3.html) answers.
+    /// The errors of
+    /// [`ibv_create_ah(3)`](https://man7.org/linux/man-pages/man3/ibv_create_ah.3.html).
     #[doc(alias = "ibv_create_ah")]
     pub fn new(pd: &ProtectionDomain, attr: &AhAttr) -> Result<Self, OsError> {
         let mut attr = attr.to_raw();
@@ -125,12 +126,15 @@ impl AddressHandle {
         Self::from_raw("ibv_create_ah", raw, pd)
     }
 
-    /// Makes the path back to the sender of a datagram received on `port`, whose first 40 bytes are in `grh`.
+    /// Creates the handle for the sender of a datagram that was received on `port`.
+    ///
+    /// `grh` holds the first 40 bytes of its buffer.
     ///
     /// # Errors
     ///
-    /// What [`ibv_create_ah_from_wc(3)`](https://man7.org/linux/man-pages/man3/ibv_create_ah_from_wc.3.html) answers; `EINVAL` when the
-    /// work request failed.
+    /// `EINVAL` if the work request failed; otherwise those of [`ibv_create_ah_from_wc(3)`][man].
+    ///
+    /// [man]: https://man7.org/linux/man-pages/man3/ibv_create_ah_from_wc.3.html
     #[doc(alias = "ibv_create_ah_from_wc")]
     #[doc(alias = "ibv_init_ah_from_wc")]
     pub fn from_wc(
@@ -146,12 +150,13 @@ impl AddressHandle {
             return Err(OsError::new(CALL, libc::EINVAL));
         }
         let mut wc = *wc;
-        // In a buffer of the header's own alignment.
+        // Copied to a buffer of the header's alignment.
         let mut header = MaybeUninit::<ffi::ibv_grh>::zeroed();
         // SAFETY: two different objects of the same length.
         unsafe { ptr::copy_nonoverlapping(grh.as_ptr(), header.as_mut_ptr().cast(), grh.len()) };
         let raw_wc = (&raw mut wc).cast();
-        // SAFETY: the domain exists, and both structures are locals; a `WorkCompletion` is laid out as an `ibv_wc`.
+        // SAFETY: the domain exists, and both structures are locals; a `WorkCompletion` is laid out
+        // as an `ibv_wc`.
         let raw =
             unsafe { ffi::ibv_create_ah_from_wc(pd.as_ptr(), raw_wc, header.as_mut_ptr(), port) };
         Self::from_raw(CALL, raw, pd)
@@ -171,18 +176,18 @@ impl AddressHandle {
         })
     }
 
-    /// The protection domain that it belongs to.
+    /// Returns the protection domain that it belongs to.
     #[must_use]
     pub fn pd(&self) -> &ProtectionDomain {
         &self.inner.pd
     }
 
-    /// The C object. It exists for as long as this handle or a clone lives.
+    /// Returns the C object, which exists for as long as this handle or a clone.
     pub(in crate::verbs) fn as_ptr(&self) -> *mut ffi::ibv_ah {
         self.inner.raw.as_ptr()
     }
 
-    /// Tells handles apart.
+    /// Returns a number that identifies the handle among those that exist.
     pub(in crate::verbs) fn id(&self) -> usize {
         Arc::as_ptr(&self.inner).addr()
     }
@@ -196,7 +201,8 @@ impl fmt::Debug for AddressHandle {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: made for this object alone, destroyed once, here; queue pairs hold a handle of what was posted.
+        // SAFETY: created for this object alone, destroyed once, here; queue pairs hold a clone of
+        // each handle posted.
         let ret = unsafe { ffi::ibv_destroy_ah(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_destroy_ah", ret));
     }

@@ -1,7 +1,7 @@
-//! Work requests, what they refer to, and how a list of them becomes the chain that C takes.
+//! Work requests, the objects that they refer to, and their conversion to the chain that C takes.
 //!
-//! A request describes what to do, and does not know the queue that it will be posted on: whether a
-//! queue can take it is checked in `queue_pair`. Uses `device`, `memory` and `completion`.
+//! A request describes an operation without the queue that it will be posted on: `queue_pair`
+//! checks whether a queue can take it. Uses `device`, `memory` and `completion`.
 
 mod address_handle;
 mod posting;

@@ -9,15 +9,15 @@ use crate::{
     verbs::memory::MemoryRegion,
 };
 
-/// That one of several work requests could not be posted.
+/// The error of a post: one of the work requests could not be posted.
 ///
-/// Those before it are posted, and complete as usual; it and those behind it are not.
+/// Those before it are posted, and complete as usual; it and those after it are not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PostError {
-    /// How many were posted: the index of the one that was not.
+    /// The number of requests that were posted: the index of the first one that was not.
     pub posted: usize,
-    /// Why it was not: `ENOMEM` when the queue is full, `EINVAL` when the request is not one that the queue can take.
+    /// The reason: `ENOMEM` if the queue is full, `EINVAL` if the queue cannot take such a request.
     pub error: OsError,
 }
 
@@ -41,13 +41,14 @@ impl From<PostError> for io::Error {
     }
 }
 
-/// The memory regions of everything posted on a queue, each once.
+/// The memory regions of all requests posted on a queue, each once.
 ///
-/// Which requests are done, the queue does not learn: its completions are polled elsewhere. So a region stays until the queue goes.
+/// The queue does not know which requests have completed, as its completions are polled elsewhere.
+/// So a region is held until the queue is destroyed.
 #[derive(Debug, Default)]
 pub(in crate::verbs) struct HeldRegions {
     regions: HashMap<usize, MemoryRegion>,
-    /// The one asked for last, most often the next one, too. 0 is none.
+    /// The id of the region held last, which is often the next one, too. 0: none.
     last: usize,
 }
 
@@ -68,7 +69,7 @@ pub(in crate::verbs) trait RawWr {
     /// The function that posts it.
     const CALL: &'static str;
 
-    /// How many scatter/gather elements it has.
+    /// Returns the number of its scatter/gather elements.
     fn num_sge(&self) -> usize;
 
     /// Sets the pointers in it.
@@ -99,15 +100,15 @@ impl RawWr for ffi::ibv_recv_wr {
     }
 }
 
-/// Work requests in the form that C takes. Kept between posts for its memory alone.
+/// Work requests in C form. Kept between posts only to reuse its memory.
 pub(in crate::verbs) struct Chain<W> {
-    /// Their pointers are set, and mean anything, inside `post` only.
+    /// Their pointers are valid inside `post` only.
     wrs: Vec<W>,
     /// The scatter/gather elements of all of them, in order.
     sges: Vec<ffi::ibv_sge>,
 }
 
-// SAFETY: pointers left from an earlier post are never looked at: the next one starts from empty.
+// SAFETY: pointers left from an earlier post are never read: the next one starts from empty.
 unsafe impl<W> Send for Chain<W> {}
 
 impl<W> Default for Chain<W> {
@@ -120,10 +121,11 @@ impl<W> Default for Chain<W> {
 }
 
 impl<W: RawWr> Chain<W> {
-    /// Translates work requests until one cannot be, and posts those that could.
+    /// Translates work requests up to the first one that cannot be, and posts the translated ones.
     ///
-    /// `translate` gives the C form of a request, without pointers, and appends its elements to the list. `post` is the C function, on
-    /// the first request of the chain; it leaves a pointer to the one that it did not take, if it fails.
+    /// `translate` returns the C form of a request, without pointers, and appends its elements to
+    /// the list. `post` is the C function, applied to the first request of the chain; if it fails,
+    /// it stores a pointer to the request that it did not take.
     pub(in crate::verbs) fn post<T>(
         &mut self,
         requests: &[T],
@@ -161,7 +163,7 @@ impl<W: RawWr> Chain<W> {
         }
     }
 
-    /// Sets all pointers. The result, and they, hold until the next change of either vector.
+    /// Sets all pointers. They and the result are valid until the next change of either vector.
     fn link(&mut self) -> Option<*mut W> {
         let count = self.wrs.len();
         let sges = self.sges.as_mut_ptr();
@@ -173,7 +175,7 @@ impl<W: RawWr> Chain<W> {
             } else {
                 ptr::null_mut()
             };
-            // SAFETY: `position` is inside the vector, which nothing else borrows.
+            // SAFETY: `position` is inside the vector, which is not borrowed elsewhere.
             let wr = unsafe { &mut *first.wrapping_add(position) };
             let num_sge = wr.num_sge();
             wr.link(
@@ -195,7 +197,9 @@ impl<W: RawWr> Chain<W> {
     }
 }
 
-/// Which of `count` requests from `first` on `bad` points to. A driver that does not say posted none, for all that is known.
+/// Returns the index of the request that `bad` points to, among `count` requests from `first` on.
+///
+/// A driver that does not set `bad` is assumed to have posted none.
 fn index<W>(first: *mut W, count: usize, bad: *mut W) -> usize {
     let index = bad.addr().wrapping_sub(first.addr()) / size_of::<W>();
     if index < count { index } else { 0 }
@@ -214,14 +218,15 @@ mod tests {
         }
     }
 
-    /// What a driver sees: the ids, and the addresses of the elements, of a chain.
+    /// Returns what a driver sees of a chain: the ids, and the addresses of the elements.
     fn walk(mut wr: *const ffi::ibv_recv_wr) -> Vec<(u64, Vec<u64>)> {
         let mut seen = Vec::new();
         while !wr.is_null() {
-            // SAFETY: the chain under test is linked with pointers into its own vector, which ends with null.
+            // SAFETY: the chain under test is linked with pointers into its own vector, which ends
+            // with null.
             let current = unsafe { &*wr };
             let sges = (0..current.num_sge as usize)
-                // SAFETY: as many elements belong to the request.
+                // SAFETY: the request has `num_sge` elements.
                 .map(|index| unsafe { (*current.sg_list.wrapping_add(index)).addr })
                 .collect();
             seen.push((current.wr_id, sges));
@@ -230,7 +235,10 @@ mod tests {
         seen
     }
 
-    /// Posts requests with as many elements as the number says, which count up over all requests; a negative one cannot be translated.
+    /// Posts requests with the given numbers of elements.
+    ///
+    /// Their addresses are numbered over all requests; a negative number stands for a request that
+    /// cannot be translated.
     fn post(
         chain: &mut Chain<ffi::ibv_recv_wr>,
         requests: &[i32],
@@ -308,7 +316,7 @@ mod tests {
             result.unwrap_err().to_string(),
             "work request 2 of a list: ibv_post_recv: Invalid argument (os error 22)"
         );
-        // Nothing of it is left for the next one.
+        // Nothing of it affects the next post.
         assert_eq!(
             post(&mut chain, &[0], |first, _| walk(first).len() as i32 - 1),
             Ok(())

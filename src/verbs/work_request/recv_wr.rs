@@ -1,6 +1,6 @@
 use super::SgeList;
 
-/// A receive: where the next message goes.
+/// A receive: the buffer for a message.
 ///
 /// See [`ibv_post_recv(3)`](https://man7.org/linux/man-pages/man3/ibv_post_recv.3.html).
 #[derive(Debug, Clone, Copy)]
@@ -11,11 +11,13 @@ pub struct RecvWr<'a> {
 }
 
 impl<'a> RecvWr<'a> {
-    /// Puts the next message into these pieces, one after the other. Its completion carries `wr_id`.
+    /// Creates a receive that scatters a message over these elements.
     ///
-    /// They must allow `LOCAL_WRITE`, and be long enough for the message; a datagram takes 40 bytes more
-    /// ([`AddressHandle::GRH_LEN`](crate::verbs::AddressHandle::GRH_LEN)). An RDMA WRITE with immediate data uses a receive and none of its
-    /// bytes.
+    /// Its completion carries `wr_id`.
+    ///
+    /// They must allow `LOCAL_WRITE` and be long enough for the message; a datagram takes 40 bytes
+    /// more ([`AddressHandle::GRH_LEN`](crate::verbs::AddressHandle::GRH_LEN)). An RDMA WRITE with
+    /// immediate data consumes a receive without writing to its buffer.
     #[must_use]
     pub fn new(wr_id: u64, sg_list: impl Into<SgeList<'a>>) -> Self {
         Self {

@@ -14,8 +14,9 @@ use crate::sys::ffi;
 /// # }
 /// ```
 ///
-/// Without [`signaled`](Self::signaled) a request that succeeds has no completion, unless the queue pair was made with `sq_sig_all`. Its
-/// place in the send queue becomes free when a later one's completion is polled, so signal at least one in a queue's length.
+/// Without [`signaled`](Self::signaled) a request that succeeds has no completion, unless the queue
+/// pair was created with `sq_sig_all`. Its entry in the send queue becomes free when the completion
+/// of a later request is polled, so signal at least one request in a queue's length.
 ///
 /// See [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +29,7 @@ pub struct SendWr<'a> {
     pub(in crate::verbs) flags: u32,
 }
 
-/// The bytes that a send or WRITE carries: pieces of memory regions, or [`Inline`] ones.
+/// The data of a send or WRITE: elements of memory regions, or [`Inline`] bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Payload<'a>(pub(in crate::verbs) Bytes<'a>);
 
@@ -38,28 +39,31 @@ pub(in crate::verbs) enum Bytes<'a> {
     Inline(&'a [u8]),
 }
 
-/// Bytes that are copied into the work request when it is posted, so they need not be registered.
+/// Bytes that are copied into the work request when it is posted: they need not be registered.
 ///
-/// At most as many as the queue pair's [`QpCap::max_inline_data`](crate::verbs::QpCap::max_inline_data).
+/// Their number is limited by the queue pair's
+/// [`QpCap::max_inline_data`](crate::verbs::QpCap::max_inline_data).
 #[derive(Debug, Clone, Copy)]
 #[doc(alias = "IBV_SEND_INLINE")]
 #[expect(clippy::exhaustive_structs, reason = "a name for a parameter")]
 pub struct Inline<'a>(pub &'a [u8]);
 
-/// Memory of the peer, as the peer made it known.
+/// Memory of the peer: an address and a key, as the peer announced them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_structs,
     reason = "what one-sided operations take, no more"
 )]
 pub struct RemoteAddr {
-    /// The address of the first byte: [`MemoryRegion::addr`](crate::verbs::MemoryRegion::addr) at the peer, plus an offset.
+    /// The address of the first byte.
+    ///
+    /// It is [`MemoryRegion::addr`](crate::verbs::MemoryRegion::addr) at the peer, plus an offset.
     pub addr: u64,
     /// The key: [`MemoryRegion::rkey`](crate::verbs::MemoryRegion::rkey) at the peer.
     pub rkey: u32,
 }
 
-/// What a request does, and to what of the peer's.
+/// The operation of a request, with its remote address and arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Op {
     Send,
@@ -87,35 +91,41 @@ pub(in crate::verbs) struct UdTarget<'a> {
 }
 
 impl<'a> SendWr<'a> {
-    /// A message to the peer's next receive.
+    /// Creates a send: a message that consumes the peer's next receive.
     #[must_use]
     #[doc(alias = "IBV_WR_SEND")]
     pub fn send(wr_id: u64, payload: impl Into<Payload<'a>>) -> Self {
         Self::new(wr_id, payload.into(), Op::Send)
     }
 
-    /// A message with 32 bits more, which the peer finds in the completion. In host order here and there.
+    /// Creates a send with 32 bits of immediate data, which the peer finds in the completion.
+    ///
+    /// They are in host byte order on both sides.
     #[must_use]
     #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
     pub fn send_with_imm(wr_id: u64, payload: impl Into<Payload<'a>>, imm_data: u32) -> Self {
         Self::new(wr_id, payload.into(), Op::SendWithImm(imm_data))
     }
 
-    /// A message that makes a key of the peer's invalid. The peer's memory must allow it: a memory window, not a plain region.
+    /// Creates a send that invalidates a key of the peer's.
+    ///
+    /// The key must be one that can be invalidated: that of a memory window, not of a plain region.
     #[must_use]
     #[doc(alias = "IBV_WR_SEND_WITH_INV")]
     pub fn send_with_inv(wr_id: u64, payload: impl Into<Payload<'a>>, rkey: u32) -> Self {
         Self::new(wr_id, payload.into(), Op::SendWithInv(rkey))
     }
 
-    /// Writes to the peer's memory. The peer is not told.
+    /// Creates an RDMA WRITE: writes to the peer's memory without notifying the peer.
     #[must_use]
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     pub fn write(wr_id: u64, payload: impl Into<Payload<'a>>, remote: RemoteAddr) -> Self {
         Self::new(wr_id, payload.into(), Op::Write(remote))
     }
 
-    /// Writes to the peer's memory, and completes the peer's next receive with these 32 bits. In host order here and there.
+    /// Creates an RDMA WRITE that completes the peer's next receive with 32 bits of immediate data.
+    ///
+    /// They are in host byte order on both sides.
     #[must_use]
     #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
     pub fn write_with_imm(
@@ -127,22 +137,26 @@ impl<'a> SendWr<'a> {
         Self::new(wr_id, payload.into(), Op::WriteWithImm(remote, imm_data))
     }
 
-    /// Reads from the peer's memory into these pieces, which must allow `LOCAL_WRITE`.
+    /// Creates an RDMA READ of the peer's memory into elements that allow `LOCAL_WRITE`.
     #[must_use]
     #[doc(alias = "IBV_WR_RDMA_READ")]
     pub fn read(wr_id: u64, into: impl Into<SgeList<'a>>, remote: RemoteAddr) -> Self {
         Self::new(wr_id, into.into().into(), Op::Read(remote))
     }
 
-    /// Adds to 8 aligned bytes of the peer's memory, and puts what was there into `into`, of 8 bytes. All numbers are in host order.
+    /// Creates an atomic fetch and add on 8 aligned bytes of the peer's memory.
+    ///
+    /// The original value is written to `into`, of 8 bytes. All numbers are in host byte order.
     #[must_use]
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     pub fn fetch_add(wr_id: u64, into: Sge<'a>, remote: RemoteAddr, add: u64) -> Self {
         Self::new(wr_id, into.into(), Op::FetchAdd { remote, add })
     }
 
-    /// Replaces 8 aligned bytes of the peer's memory by `swap` if they are `compare`, and puts what was there into `into`, of 8 bytes. All
-    /// numbers are in host order.
+    /// Creates an atomic compare and swap on 8 aligned bytes of the peer's memory.
+    ///
+    /// They become `swap` if they are equal to `compare`. The original value is written to `into`,
+    /// of 8 bytes. All numbers are in host byte order.
     #[must_use]
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     pub fn compare_swap(
@@ -163,7 +177,9 @@ impl<'a> SendWr<'a> {
         )
     }
 
-    /// Where to send a datagram: the path, the queue pair there, and its Q_Key. Needed on datagram queue pairs, and only there.
+    /// Sets the destination of a datagram: the path, the number of the queue pair, and its Q_Key.
+    ///
+    /// Required on datagram queue pairs, and allowed only there.
     #[must_use]
     pub fn to(mut self, handle: &'a AddressHandle, qp_num: u32, qkey: u32) -> Self {
         self.ud = Some(UdTarget {
@@ -174,22 +190,23 @@ impl<'a> SendWr<'a> {
         self
     }
 
-    /// Has a completion even if it succeeds.
+    /// Requests a completion also for success.
     #[must_use]
     #[doc(alias = "IBV_SEND_SIGNALED")]
     pub fn signaled(self) -> Self {
         self.with(ffi::ibv_send_flags::IBV_SEND_SIGNALED)
     }
 
-    /// The peer's completion counts where only solicited ones were asked for:
-    /// [`CompletionQueue::req_notify`](crate::verbs::CompletionQueue::req_notify).
+    /// Marks the message as solicited, for peers that requested only such events.
+    ///
+    /// See [`CompletionQueue::req_notify`](crate::verbs::CompletionQueue::req_notify).
     #[must_use]
     #[doc(alias = "IBV_SEND_SOLICITED")]
     pub fn solicited(self) -> Self {
         self.with(ffi::ibv_send_flags::IBV_SEND_SOLICITED)
     }
 
-    /// Starts only when the READs and atomic operations posted before are done.
+    /// Delays the start until the READs and atomic operations posted before have completed.
     #[must_use]
     #[doc(alias = "IBV_SEND_FENCE")]
     pub fn fence(self) -> Self {

@@ -2,9 +2,10 @@ use std::ops::{Bound, RangeBounds};
 
 use crate::{sys::ffi, verbs::memory::MemoryRegion};
 
-/// A piece of a memory region: where a work request takes its bytes from, or puts them.
+/// A scatter/gather element: a part of a memory region that a work request reads or writes.
 ///
-/// The borrow lasts until the request is posted. The queue holds the region from then on, so this does not compile:
+/// The borrow lasts until the request is posted; from then on the queue holds the region. So this
+/// does not compile:
 ///
 /// ```compile_fail,E0505
 /// # use rdmsg::verbs::{MemoryRegion, SendWr, Sge};
@@ -23,11 +24,11 @@ pub struct Sge<'a> {
 }
 
 impl<'a> Sge<'a> {
-    /// The bytes `range` of `region`.
+    /// Creates an element for the bytes `range` of `region`.
     ///
     /// # Panics
     ///
-    /// When the range does not lie inside the region, or is longer than `u32::MAX` bytes.
+    /// If the range exceeds the region, or is longer than `u32::MAX` bytes.
     #[must_use]
     pub fn new(region: &'a MemoryRegion, range: impl RangeBounds<usize>) -> Self {
         let (offset, length) = resolve(range, region.len());
@@ -38,13 +39,13 @@ impl<'a> Sge<'a> {
         }
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub const fn length(&self) -> u32 {
         self.length
     }
 
-    /// The region that it is a piece of.
+    /// Returns the region that it is a part of.
     #[must_use]
     pub const fn region(&self) -> &'a MemoryRegion {
         self.region
@@ -59,7 +60,7 @@ impl<'a> Sge<'a> {
     }
 }
 
-/// Pieces that a work request uses in this order, as if they were one: one [`Sge`], or a slice of them.
+/// A scatter/gather list, used in order as if it were one buffer: one [`Sge`], or a slice of them.
 #[derive(Debug, Clone, Copy)]
 pub struct SgeList<'a>(List<'a>);
 
@@ -70,7 +71,7 @@ enum List<'a> {
 }
 
 impl<'a> SgeList<'a> {
-    /// The pieces.
+    /// Returns the elements.
     #[must_use]
     pub const fn as_slice(&self) -> &[Sge<'a>] {
         match &self.0 {
@@ -98,7 +99,7 @@ impl<'a, const N: usize> From<&'a [Sge<'a>; N]> for SgeList<'a> {
     }
 }
 
-/// Offset and length of a range of something `len` long.
+/// Resolves a range of something `len` long to offset and length.
 fn resolve(range: impl RangeBounds<usize>, len: usize) -> (usize, u32) {
     let start = match range.start_bound() {
         Bound::Included(&start) => Some(start),
@@ -114,13 +115,11 @@ fn resolve(range: impl RangeBounds<usize>, len: usize) -> (usize, u32) {
         .zip(end)
         .filter(|(start, end)| start <= end && *end <= len);
     let Some((start, end)) = range else {
-        panic!(
-            "a range beyond the end of a memory region of {len} bytes, or one that ends before it starts"
-        )
+        panic!("the range exceeds the memory region of {len} bytes, or ends before it starts")
     };
     let Ok(length) = u32::try_from(end - start) else {
         panic!(
-            "{} bytes are too long for a scatter/gather element",
+            "{} bytes exceed the maximum length of a scatter/gather element",
             end - start
         )
     };
