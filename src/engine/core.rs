@@ -443,11 +443,11 @@ impl Core {
         let posted = match (&mut self.share, &self.rings) {
             // Others can use it whatever has become of this connection.
             (Some(share), _) => share.give_back(buffer),
-            (None, Some(rings)) if self.conn.takes_receives() => rings.post_recv(buffer),
+            (None, Some(rings)) if self.conn.accepts_receives() => rings.post_recv(buffer),
             (None, _) => return,
         };
         match posted {
-            Ok(()) if self.conn.takes_receives() => self.conn.release(),
+            Ok(()) if self.conn.accepts_receives() => self.conn.release(),
             Ok(()) => {}
             Err(error) => self.conn.handle_post_failure(error, Instant::now()),
         }

@@ -267,7 +267,7 @@ impl Reactor {
             NoticeKind::Drive => self.serve(key),
             NoticeKind::Feed => {
                 if let Some(entry) = self.links.get(&key) {
-                    entry.link.with_core(|core| core.conn.ask_again());
+                    entry.link.with_core(|core| core.conn.retry_memory());
                 }
             }
             NoticeKind::Polled => self.keep_away(key),

@@ -20,7 +20,7 @@
 //! * **Close: 1**, **CloseAck: 1**, and **Abort or Failure: 1**, because each is sent once, and of
 //!   the last two only one.
 
-use super::lending::LARGE_IN_FLIGHT;
+use super::outbound::LARGE_IN_FLIGHT;
 
 /// Receives that are posted for control frames beside the window's. See the top of this file.
 pub(crate) const CONTROL_RECEIVES: u32 = 7 + LARGE_IN_FLIGHT;

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, time::Instant};
 
 use super::{
     frame::{Descriptor, Kind},
-    lending::LARGE_IN_FLIGHT,
+    outbound::LARGE_IN_FLIGHT,
     output::{Arrival, Read},
     pace::Pace,
     reason::Violation,
@@ -13,31 +13,31 @@ use super::{
 
 /// The books of what has arrived.
 ///
-/// A large message is begun, which takes a place in memory and perhaps some time. Then it is read
-/// in pieces, for each of which memory is made ready first, and then delivered. Reads complete in
+/// A large message is started, which takes a place in memory and perhaps some time. Then it is read
+/// in chunks, for each of which memory is made ready first, and then delivered. Reads complete in
 /// the order in which they were posted, so large messages are done in the order in which they came.
 #[derive(Debug)]
 pub(super) struct Inbound {
     /// What waits to be delivered, oldest first. Empty unless a large message is in front.
-    waiting: VecDeque<Waiting>,
-    /// How many large messages among `waiting` are not done.
-    undone: u32,
+    queue: VecDeque<Queued>,
+    /// How many large messages among `queued` are not done.
+    incomplete: u32,
     /// What the driver was asked for, to read on.
     demand: Demand,
-    /// The pieces that are being read, oldest first.
+    /// The chunks that are being read, oldest first.
     reads: VecDeque<u64>,
     /// Pieces that have come, in all.
-    pieces: u64,
+    chunks: u64,
     pace: Pace,
-    /// Large messages begun, in all: the id of the next one.
-    begun: u32,
+    /// Large messages started, in all: the id of the next one.
+    started: u32,
     /// Large messages that were announced by the peer, in all.
     received: u32,
     /// Large messages that were read, in all.
     taken: u32,
-    /// As many as the peer was told of.
-    told: u32,
-    /// Large messages begun that the application has not let go of.
+    /// As many as the peer was reported of.
+    reported: u32,
+    /// Large messages started that the application has not let go of.
     held: u32,
     /// Their bytes.
     held_bytes: u64,
@@ -52,9 +52,9 @@ pub(super) struct Inbound {
 pub(super) enum Step {
     /// A place in memory is to be found for it.
     Begin { id: u32, len: u64 },
-    /// Memory is to be made ready for a piece of it.
+    /// Memory is to be made ready for a chunk of it.
     Prepare { id: u32, offset: u64, len: u64 },
-    /// A piece is to be read.
+    /// A chunk is to be read.
     Read(Read),
 }
 
@@ -67,14 +67,14 @@ enum Demand {
         id: u32,
         len: u64,
     },
-    /// Memory for this piece.
+    /// Memory for this chunk.
     Memory(Read),
     /// A slot for its read: everything else is there.
     Slot(Read),
 }
 
 #[derive(Debug)]
-enum Waiting {
+enum Queued {
     /// Complete, but something before it is not.
     Arrival(Arrival),
     Large(Large),
@@ -83,31 +83,31 @@ enum Waiting {
 #[derive(Debug)]
 struct Large {
     descriptor: Descriptor,
-    /// Its id, once it is begun.
+    /// Its id, once it is started.
     id: Option<u32>,
     /// Whether it has its place in memory.
     has_place: bool,
     /// Bytes for which reads were posted.
-    asked: u64,
-    /// Bytes that have come.
-    come: u64,
+    requested: u64,
+    /// Bytes that have completed.
+    completed: u64,
 }
 
 impl Inbound {
     /// At most `most_held` large messages, and at most `limit` bytes of them, are held at a time.
-    /// No piece is longer than `longest_chunk`.
+    /// No chunk is longer than `longest_chunk`.
     pub(super) fn new(most_held: u16, limit: u64, longest_chunk: u64) -> Self {
         Self {
-            waiting: VecDeque::new(),
-            undone: 0,
+            queue: VecDeque::new(),
+            incomplete: 0,
             demand: Demand::Nothing,
             reads: VecDeque::with_capacity(READS as usize),
-            pieces: 0,
+            chunks: 0,
             pace: Pace::new(longest_chunk),
-            begun: 0,
+            started: 0,
             received: 0,
             taken: 0,
-            told: 0,
+            reported: 0,
             held: 0,
             held_bytes: 0,
             most_held: most_held.into(),
@@ -117,7 +117,7 @@ impl Inbound {
 
     /// Whether what arrives may be delivered at once.
     pub(super) fn is_clear(&self) -> bool {
-        self.waiting.is_empty()
+        self.queue.is_empty()
     }
 
     /// Something arrived whole. It is given back where it may be delivered at once.
@@ -125,25 +125,25 @@ impl Inbound {
         if self.is_clear() {
             return Some(arrival);
         }
-        self.waiting.push_back(Waiting::Arrival(arrival));
+        self.queue.push_back(Queued::Arrival(arrival));
         None
     }
 
     /// The peer announces a large message.
     pub(super) fn announce(&mut self, descriptor: Descriptor) -> Result<(), Violation> {
-        if self.received.wrapping_sub(self.told) >= LARGE_IN_FLIGHT {
+        if self.received.wrapping_sub(self.reported) >= LARGE_IN_FLIGHT {
             return Err(
                 Kind::Rendezvous.unexpected("no more large messages on their way than agreed")
             );
         }
         self.received = self.received.wrapping_add(1);
-        self.undone += 1;
-        self.waiting.push_back(Waiting::Large(Large {
+        self.incomplete += 1;
+        self.queue.push_back(Queued::Large(Large {
             descriptor,
             id: None,
             has_place: false,
-            asked: 0,
-            come: 0,
+            requested: 0,
+            completed: 0,
         }));
         Ok(())
     }
@@ -158,7 +158,7 @@ impl Inbound {
             }
             Demand::Nothing => {}
         }
-        if self.reads.len() >= self.pace.depth() || self.undone == 0 {
+        if self.reads.len() >= self.pace.depth() || self.incomplete == 0 {
             return None;
         }
         let alone = self.held == 0;
@@ -166,27 +166,27 @@ impl Inbound {
             self.held < self.most_held,
             self.limit.saturating_sub(self.held_bytes),
         );
-        let large = self.waiting.iter_mut().find_map(|waiting| match waiting {
-            Waiting::Large(large) if large.asked < large.descriptor.len => Some(large),
-            Waiting::Large(_) | Waiting::Arrival(_) => None,
+        let large = self.queue.iter_mut().find_map(|queued| match queued {
+            Queued::Large(large) if large.requested < large.descriptor.len => Some(large),
+            Queued::Large(_) | Queued::Arrival(_) => None,
         })?;
         let Descriptor { addr, len, rkey } = large.descriptor;
         match large.id {
             Some(id) if large.has_place => {
-                let offset = large.asked;
+                let offset = large.requested;
                 self.demand = Demand::Memory(Read {
                     slot: u32::MAX,
                     id,
                     offset,
-                    len: (len - offset).min(self.pace.piece()),
+                    len: (len - offset).min(self.pace.chunk()),
                     remote_addr: addr + offset,
                     rkey,
                 });
             }
             None if alone || (may_hold_more && len <= room) => {
-                let id = self.begun;
+                let id = self.started;
                 large.id = Some(id);
-                self.begun = id.wrapping_add(1);
+                self.started = id.wrapping_add(1);
                 self.held += 1;
                 self.held_bytes = self.held_bytes.saturating_add(len);
                 self.demand = Demand::Place { id, len };
@@ -208,11 +208,11 @@ impl Inbound {
     }
 
     fn read(&mut self, read: Read) -> Step {
-        for waiting in &mut self.waiting {
-            if let Waiting::Large(large) = waiting
+        for queued in &mut self.queue {
+            if let Queued::Large(large) = queued
                 && large.id == Some(read.id)
             {
-                large.asked += read.len;
+                large.requested += read.len;
             }
         }
         self.reads.push_back(read.len);
@@ -226,8 +226,8 @@ impl Inbound {
             return;
         }
         self.demand = Demand::Nothing;
-        for waiting in &mut self.waiting {
-            if let Waiting::Large(large) = waiting
+        for queued in &mut self.queue {
+            if let Queued::Large(large) = queued
                 && large.id == Some(id)
             {
                 large.has_place = true;
@@ -235,7 +235,7 @@ impl Inbound {
         }
     }
 
-    /// Memory is ready for the next piece, or for the first `len` bytes of it.
+    /// Memory is ready for the next chunk, or for the first `len` bytes of it.
     pub(super) fn prepared(&mut self, len: u64) {
         if let Demand::Memory(read) = self.demand {
             debug_assert!(len > 0, "a read of nothing comes to nothing");
@@ -246,77 +246,79 @@ impl Inbound {
         }
     }
 
-    /// Whether a piece is being read.
+    /// Whether a chunk is being read.
     pub(super) fn is_reading(&self) -> bool {
         !self.reads.is_empty()
     }
 
     /// Pieces that have come, in all.
-    pub(super) fn pieces(&self) -> u64 {
-        self.pieces
+    pub(super) fn chunks(&self) -> u64 {
+        self.chunks
     }
 
     /// A read is posted, and there was none.
-    pub(super) fn reading_begins(&mut self, now: Instant) {
+    pub(super) fn reads_begin(&mut self, now: Instant) {
         self.pace.begin(now);
     }
 
     /// The oldest read is done.
-    pub(super) fn piece_came(&mut self, now: Instant) {
-        let Some(piece) = self.reads.pop_front() else {
+    pub(super) fn chunk_completed(&mut self, now: Instant) {
+        let Some(chunk) = self.reads.pop_front() else {
             debug_assert!(false, "a read completes that was posted");
             return;
         };
-        self.pieces += 1;
-        self.pace.came(piece, now);
-        let large = self.waiting.iter_mut().find_map(|waiting| match waiting {
-            Waiting::Large(large) if large.come < large.descriptor.len => Some(large),
-            Waiting::Large(_) | Waiting::Arrival(_) => None,
+        self.chunks += 1;
+        self.pace.completed(chunk, now);
+        let large = self.queue.iter_mut().find_map(|queued| match queued {
+            Queued::Large(large) if large.completed < large.descriptor.len => Some(large),
+            Queued::Large(_) | Queued::Arrival(_) => None,
         });
         if let Some(large) = large {
-            large.come += piece;
-            if large.come == large.descriptor.len {
-                self.undone -= 1;
+            large.completed += chunk;
+            if large.completed == large.descriptor.len {
+                self.incomplete -= 1;
                 self.taken = self.taken.wrapping_add(1);
             }
         }
     }
 
-    /// The rkey of the large message of which a piece is being read.
+    /// The rkey of the large message of which a chunk is being read.
     pub(super) fn rkey_being_read(&self) -> Option<u32> {
-        self.waiting.iter().find_map(|waiting| match waiting {
-            Waiting::Large(large) if large.come < large.asked => Some(large.descriptor.rkey),
-            Waiting::Large(_) | Waiting::Arrival(_) => None,
+        self.queue.iter().find_map(|queued| match queued {
+            Queued::Large(large) if large.completed < large.requested => {
+                Some(large.descriptor.rkey)
+            }
+            Queued::Large(_) | Queued::Arrival(_) => None,
         })
     }
 
     /// What is to be delivered next, if it is complete.
     pub(super) fn pop(&mut self) -> Option<Arrival> {
-        match self.waiting.front()? {
-            Waiting::Large(Large {
+        match self.queue.front()? {
+            Queued::Large(Large {
                 descriptor,
                 id: Some(id),
-                come,
+                completed,
                 ..
-            }) if *come == descriptor.len => {
+            }) if *completed == descriptor.len => {
                 let arrival = Arrival::Large {
                     id: *id,
                     len: descriptor.len,
                 };
-                self.waiting.pop_front();
+                self.queue.pop_front();
                 Some(arrival)
             }
-            Waiting::Large(_) => None,
-            Waiting::Arrival(_) => match self.waiting.pop_front() {
-                Some(Waiting::Arrival(arrival)) => Some(arrival),
-                Some(Waiting::Large(_)) | None => None,
+            Queued::Large(_) => None,
+            Queued::Arrival(_) => match self.queue.pop_front() {
+                Some(Queued::Arrival(arrival)) => Some(arrival),
+                Some(Queued::Large(_)) | None => None,
             },
         }
     }
 
     /// The application let go of a large message of `len` bytes.
     pub(super) fn release(&mut self, len: u64) {
-        debug_assert!(self.held > 0, "no more is released than was begun");
+        debug_assert!(self.held > 0, "no more is released than was started");
         self.held = self.held.saturating_sub(1);
         self.held_bytes = self.held_bytes.saturating_sub(len);
     }
@@ -329,24 +331,24 @@ impl Inbound {
     /// Messages that have come or were announced, and have not been delivered: a large one, and
     /// what waits for its turn after it.
     pub(super) fn undelivered(&self) -> u64 {
-        self.waiting.len() as u64
+        self.queue.len() as u64
     }
 
     /// Whether every large message that was announced has been read.
     pub(super) fn is_idle(&self) -> bool {
-        self.undone == 0
+        self.incomplete == 0
     }
 
-    /// Whether the peer should be told by a frame of its own what was taken: when half of what may be on its way was, or nothing
-    /// is being read any more whose end would be told of as well.
-    pub(super) fn telling_due(&self) -> bool {
-        let untold = self.taken.wrapping_sub(self.told);
-        untold >= LARGE_IN_FLIGHT / 2 || (untold > 0 && self.reads.is_empty())
+    /// Whether the peer should be reported by a frame of its own what was taken: when half of what may be on its way was, or nothing
+    /// is being read any more whose end would be reported of as well.
+    pub(super) fn report_due(&self) -> bool {
+        let unreported = self.taken.wrapping_sub(self.reported);
+        unreported >= LARGE_IN_FLIGHT / 2 || (unreported > 0 && self.reads.is_empty())
     }
 
     /// The count to put into a frame that is being sent.
-    pub(super) fn tell(&mut self) -> u32 {
-        self.told = self.taken;
-        self.told
+    pub(super) fn report_taken(&mut self) -> u32 {
+        self.reported = self.taken;
+        self.reported
     }
 }

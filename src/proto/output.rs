@@ -41,7 +41,7 @@ pub(crate) enum Work {
     Recv {
         buffer: u32,
     },
-    /// A piece of the peer's large message, asked for by [`Output::Read`].
+    /// A chunk of the peer's large message, asked for by [`Output::Read`].
     Read {
         slot: u32,
     },
@@ -68,10 +68,10 @@ pub(crate) enum Output {
     /// Find a place in memory for a large message of the peer's, of this id and length, and
     /// report it with `handle_memory`. As long as there is none, this may come again.
     Begin { id: u32, len: u64 },
-    /// Make memory ready for this piece of it, and report it with `handle_prepared`: the read
+    /// Make memory ready for this chunk of it, and report it with `handle_prepared`: the read
     /// follows then. As long as there is none, this may come again.
     Prepare { id: u32, offset: u64, len: u64 },
-    /// Post a read of a piece of a large message of the peer's. Its completion is to be reported with `handle_read`.
+    /// Post a read of a chunk of a large message of the peer's. Its completion is to be reported with `handle_read`.
     Read(Read),
     /// Move the queue pair to its error state and post a marker behind the last send and one behind the last receive.
     PostDrainMarkers,
@@ -188,9 +188,9 @@ pub(crate) enum Arrival {
 pub(crate) struct Read {
     /// The slot of the send ring.
     pub(crate) slot: u32,
-    /// Which large message it is a piece of. They are numbered in the order in which they are begun, delivered and taken.
+    /// Which large message it is a chunk of. They are numbered in the order in which they are begun, delivered and taken.
     pub(crate) id: u32,
-    /// Where in the message the piece lies.
+    /// Where in the message the chunk lies.
     pub(crate) offset: u64,
     pub(crate) len: u64,
     pub(crate) remote_addr: u64,

@@ -2,28 +2,28 @@ use std::time::{Duration, Instant};
 
 use super::send_ring::READS;
 
-/// The longest piece in bytes in which a large message is read: long enough to make the work
+/// The longest chunk in bytes in which a large message is read: long enough to make the work
 /// request's cost small, short enough that control frames, which queue behind it, are not held up
 /// for long.
 pub(crate) const LONGEST_CHUNK: u64 = 1 << 20;
 
-/// The shortest piece, unless the message ends before: half a second on a link of 1 Mbit/s.
+/// The shortest chunk, unless the message ends before: half a second on a link of 1 Mbit/s.
 pub(crate) const SHORTEST_CHUNK: u64 = 64 << 10;
 
 /// Pieces grow while one comes within this time, and shrink when one takes longer than that.
 const QUICK: Duration = Duration::from_millis(100);
 const SLOW: Duration = Duration::from_millis(400);
 
-/// How long the pieces are in which large messages are read, and how many of them are on their way
+/// How long the chunks are in which large messages are read, and how many of them are on their way
 /// at a time.
 ///
-/// A piece that comes is the only sign of progress, for keepalive and for whoever waits for the
-/// memory, so on a slow link pieces are short. Nothing is known of a new connection's link: its
-/// first pieces are the shortest, and few, which is also all the memory that a peer that never
+/// A chunk that comes is the only sign of progress, for keepalive and for whoever waits for the
+/// memory, so on a slow link chunks are short. Nothing is known of a new connection's link: its
+/// first chunks are the shortest, and few, which is also all the memory that a peer that never
 /// answers a read gets pinned.
 #[derive(Debug)]
 pub(super) struct Pace {
-    piece: u64,
+    chunk: u64,
     longest: u64,
     /// Since when the oldest read that is on its way has had the link to itself.
     since: Option<Instant>,
@@ -32,20 +32,20 @@ pub(super) struct Pace {
 impl Pace {
     pub(super) fn new(longest: u64) -> Self {
         Self {
-            piece: SHORTEST_CHUNK.min(longest),
+            chunk: SHORTEST_CHUNK.min(longest),
             longest,
             since: None,
         }
     }
 
-    /// How long the next piece is to be, in bytes.
-    pub(super) fn piece(&self) -> u64 {
-        self.piece
+    /// How long the next chunk is to be, in bytes.
+    pub(super) fn chunk(&self) -> u64 {
+        self.chunk
     }
 
     /// How many reads may be on their way.
     pub(super) fn depth(&self) -> usize {
-        if self.piece < self.longest.min(2 * SHORTEST_CHUNK) {
+        if self.chunk < self.longest.min(2 * SHORTEST_CHUNK) {
             READS as usize / 2
         } else {
             READS as usize
@@ -58,17 +58,17 @@ impl Pace {
     }
 
     /// The oldest read, of `len` bytes, is done.
-    pub(super) fn came(&mut self, len: u64, now: Instant) {
+    pub(super) fn completed(&mut self, len: u64, now: Instant) {
         let Some(since) = self.since.replace(now) else {
             return;
         };
-        // What a piece of the present length would have taken.
+        // What a chunk of the present length would have taken.
         let took = now.saturating_duration_since(since).as_nanos();
-        let took = took * u128::from(self.piece) / u128::from(len.max(1));
+        let took = took * u128::from(self.chunk) / u128::from(len.max(1));
         if took <= QUICK.as_nanos() {
-            self.piece = (2 * self.piece).min(self.longest);
+            self.chunk = (2 * self.chunk).min(self.longest);
         } else if took > SLOW.as_nanos() {
-            self.piece = (self.piece / 2).max(SHORTEST_CHUNK.min(self.longest));
+            self.chunk = (self.chunk / 2).max(SHORTEST_CHUNK.min(self.longest));
         }
     }
 }
@@ -77,28 +77,28 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// The lengths of the pieces of `bytes` on a link that moves so many bytes a second, one after
+    /// The lengths of the chunks of `bytes` on a link that moves so many bytes a second, one after
     /// the other.
-    fn pieces(pace: &mut Pace, mut bytes: u64, rate: u64) -> Vec<u64> {
+    fn chunks(pace: &mut Pace, mut bytes: u64, rate: u64) -> Vec<u64> {
         let mut now = Instant::now();
-        let mut pieces = Vec::new();
+        let mut chunks = Vec::new();
         while bytes > 0 {
-            let piece = pace.piece().min(bytes);
+            let chunk = pace.chunk().min(bytes);
             pace.begin(now);
-            now += Duration::from_micros(piece * 1_000_000 / rate);
-            pace.came(piece, now);
-            pieces.push(piece);
-            bytes -= piece;
+            now += Duration::from_micros(chunk * 1_000_000 / rate);
+            pace.completed(chunk, now);
+            chunks.push(chunk);
+            bytes -= chunk;
         }
-        pieces
+        chunks
     }
 
     #[test]
     fn on_a_slow_link_a_piece_takes_less_than_a_second() {
         let mut pace = Pace::new(LONGEST_CHUNK);
         // 1 Mbit/s.
-        let pieces = pieces(&mut pace, 4 << 20, 125_000);
-        assert!(pieces.iter().all(|piece| *piece == SHORTEST_CHUNK));
+        let chunks = chunks(&mut pace, 4 << 20, 125_000);
+        assert!(chunks.iter().all(|chunk| *chunk == SHORTEST_CHUNK));
         assert_eq!(pace.depth(), 2, "and few are on their way");
     }
 
@@ -106,8 +106,8 @@ mod tests {
     fn on_a_fast_link_pieces_are_soon_as_long_as_they_may_be() {
         let mut pace = Pace::new(LONGEST_CHUNK);
         assert_eq!(pace.depth(), 2);
-        let pieces = pieces(&mut pace, 4 << 20, 1_000_000_000);
-        let kib: Vec<u64> = pieces.iter().map(|piece| piece >> 10).collect();
+        let chunks = chunks(&mut pace, 4 << 20, 1_000_000_000);
+        let kib: Vec<u64> = chunks.iter().map(|chunk| chunk >> 10).collect();
         assert_eq!(kib, [64, 128, 256, 512, 1024, 1024, 1024, 64]);
         assert_eq!(pace.depth(), 4);
     }
@@ -117,20 +117,20 @@ mod tests {
         let mut pace = Pace::new(LONGEST_CHUNK);
         for _ in 0..10 {
             // 20 KiB at 500 kB/s: 64 KiB would take 131 ms.
-            pieces(&mut pace, 20 << 10, 500_000);
+            chunks(&mut pace, 20 << 10, 500_000);
         }
-        assert_eq!(pace.piece(), SHORTEST_CHUNK);
-        pieces(&mut pace, 20 << 10, 100_000_000);
-        assert_eq!(pace.piece(), 2 * SHORTEST_CHUNK);
+        assert_eq!(pace.chunk(), SHORTEST_CHUNK);
+        chunks(&mut pace, 20 << 10, 100_000_000);
+        assert_eq!(pace.chunk(), 2 * SHORTEST_CHUNK);
     }
 
     #[test]
     fn a_link_that_becomes_slow_gets_short_pieces_again() {
         let mut pace = Pace::new(LONGEST_CHUNK);
-        pieces(&mut pace, 8 << 20, 1_000_000_000);
-        assert_eq!(pace.piece(), LONGEST_CHUNK);
-        pieces(&mut pace, 8 << 20, 125_000);
-        assert_eq!(pace.piece(), SHORTEST_CHUNK);
+        chunks(&mut pace, 8 << 20, 1_000_000_000);
+        assert_eq!(pace.chunk(), LONGEST_CHUNK);
+        chunks(&mut pace, 8 << 20, 125_000);
+        assert_eq!(pace.chunk(), SHORTEST_CHUNK);
     }
 
     #[test]
@@ -138,12 +138,12 @@ mod tests {
         for longest in [4096, SHORTEST_CHUNK, 4 * SHORTEST_CHUNK] {
             let mut pace = Pace::new(longest);
             for _ in 0..10 {
-                pieces(&mut pace, 1 << 20, 1_000_000_000);
-                assert!(pace.piece() <= longest);
+                chunks(&mut pace, 1 << 20, 1_000_000_000);
+                assert!(pace.chunk() <= longest);
             }
             assert_eq!(pace.depth(), 4);
-            pieces(&mut pace, 1 << 20, 1000);
-            assert!(pace.piece() <= longest);
+            chunks(&mut pace, 1 << 20, 1000);
+            assert!(pace.chunk() <= longest);
         }
     }
 }

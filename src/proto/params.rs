@@ -15,7 +15,7 @@ pub(crate) struct Params {
     pub(crate) max_message: u64,
     /// How many bytes of large messages may be on their way to the peer, and how many may be held here. One alone may be longer.
     pub(crate) large_memory: u64,
-    /// The longest piece in bytes in which a large message is read.
+    /// The longest chunk in bytes in which a large message is read.
     pub(crate) longest_chunk: u64,
     /// How long reads may stand still, and how long memory may be missing for them.
     pub(crate) read_timeout: Duration,

@@ -4,7 +4,7 @@ use super::{
     CONTROL_RECEIVES, HEADER_LEN, REJECT_DATA_MAX, REPLY_DATA_MAX, REQUEST_DATA_MAX,
     frame::{DESCRIPTOR_LEN, Descriptor, Header, Kind},
     hello::{Hello, VERSION},
-    lending::LARGE_IN_FLIGHT,
+    outbound::LARGE_IN_FLIGHT,
     reject::{Reject, RejectCode},
 };
 

@@ -539,7 +539,7 @@ impl Device {
 
     pub(crate) fn release(&mut self) {
         if let Some(buffer) = self.kept.pop_front()
-            && self.conn.takes_receives()
+            && self.conn.accepts_receives()
         {
             self.released += 1;
             self.repost(buffer);

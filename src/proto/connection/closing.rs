@@ -1,8 +1,8 @@
-//! From the first word of the end to the last work request.
+//! From the close, or whatever else ends a connection, to the last work request.
 
 use std::time::{Duration, Instant};
 
-use super::{Connection, State, transfer::Farewell};
+use super::{Connection, State, transfer::PeerClose};
 use crate::{
     proto::{
         Clock, CloseReason, CmOp, DrainSide, Output,
@@ -12,10 +12,10 @@ use crate::{
     status::WcStatus,
 };
 
-/// How long an abort's notice may take before the connection is taken down without it.
+/// The bound on sending an Abort or a Failure before the connection is taken down.
 const ABORT_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Saying what is still to be said.
+/// The close handshake.
 #[derive(Debug)]
 pub(super) struct Closing {
     deadline: Instant,
@@ -24,22 +24,23 @@ pub(super) struct Closing {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// This side closed first, as far as it knows, and disconnects when each has acknowledged the other's close.
+    /// This side closed first, as far as it knows. It disconnects when each side has acknowledged
+    /// the other's Close.
     Initiator,
     /// The peer closed first, and disconnects.
     Responder,
-    /// This side aborts: it disconnects when the notice has arrived.
+    /// This side aborts. It disconnects when its Abort or Failure has been acknowledged.
     Aborter,
 }
 
-/// Waiting for the work requests to come back.
+/// Waiting for the work requests to be flushed.
 #[derive(Debug)]
 pub(super) struct Draining {
     deadline: Instant,
-    sends_back: bool,
-    recvs_back: bool,
-    /// Whether the connection manager has nothing more to say.
-    cm_down: bool,
+    sends_done: bool,
+    recvs_done: bool,
+    /// Whether no more connection manager event is expected.
+    cm_done: bool,
 }
 
 impl Closing {
@@ -55,14 +56,14 @@ impl Draining {
 
     pub(super) fn marker(&mut self, side: DrainSide) {
         match side {
-            DrainSide::Send => self.sends_back = true,
-            DrainSide::Recv => self.recvs_back = true,
+            DrainSide::Send => self.sends_done = true,
+            DrainSide::Recv => self.recvs_done = true,
         }
     }
 }
 
 impl Connection {
-    /// The application closes: nothing more is sent, what was sent is delivered, and the peer is told.
+    /// Closes the connection: nothing more is sent, and what was sent is delivered first.
     pub(crate) fn close(&mut self, now: Instant) {
         match &self.state {
             State::Requested { .. } | State::Accepted { .. } => self.reject(&[], now),
@@ -73,22 +74,14 @@ impl Connection {
             | State::Backoff { .. }
             | State::Accepting { .. } => self.fail(CloseReason::LocallyClosed, now),
             State::Established => {
-                self.start_closing(
-                    Role::Initiator,
-                    CloseReason::LocallyClosed,
-                    self.params.close_timeout,
-                    now,
-                );
-                if let Some(transfer) = &mut self.transfer {
-                    transfer.want_close();
-                }
-                self.send_control();
+                self.start_handshake(Role::Initiator, CloseReason::LocallyClosed, now);
             }
             State::Closing(_) | State::Draining(_) | State::Closed => {}
         }
     }
 
-    /// The application ends the connection without waiting for anything but, for a moment, the notice to the peer.
+    /// Ends the connection at once. The peer is sent the application's `code`, if that takes no
+    /// longer than a moment.
     pub(crate) fn abort(&mut self, code: u32, now: Instant) {
         match &self.state {
             State::Requested { .. } | State::Accepted { .. } => self.reject(&[], now),
@@ -99,15 +92,14 @@ impl Connection {
             | State::Backoff { .. }
             | State::Accepting { .. } => self.fail(CloseReason::LocallyAborted, now),
             State::Established | State::Closing(_) => {
-                self.say_and_leave(CloseReason::LocallyAborted, Control::Abort, code, now);
+                self.notify_and_disconnect(CloseReason::LocallyAborted, Control::Abort, code, now);
             }
             State::Draining(_) | State::Closed => {}
         }
     }
 
-    /// Ends the connection without waiting for anything but, for a moment, the notice to the peer.
-    /// Nothing is said twice.
-    pub(super) fn say_and_leave(
+    /// Sends an Abort or a Failure and disconnects, unless one has been sent before.
+    pub(super) fn notify_and_disconnect(
         &mut self,
         reason: CloseReason,
         control: Control,
@@ -119,21 +111,30 @@ impl Connection {
         }
         self.start_closing(Role::Aborter, reason, ABORT_TIMEOUT, now);
         if let Some(transfer) = &mut self.transfer {
-            transfer.want_abort(control, code);
+            transfer.queue_notice(control, code);
+        }
+        self.send_control();
+    }
+
+    /// Sends this side's Close.
+    fn start_handshake(&mut self, role: Role, reason: CloseReason, now: Instant) {
+        self.start_closing(role, reason, self.params.close_timeout, now);
+        if let Some(transfer) = &mut self.transfer {
+            transfer.control.queue_close();
         }
         self.send_control();
     }
 
     fn start_closing(&mut self, role: Role, reason: CloseReason, timeout: Duration, now: Instant) {
-        self.blame(reason);
+        self.record_cause(reason);
         self.state = State::Closing(Closing {
             deadline: now + timeout,
             role,
         });
-        self.tell_blocked();
+        self.report_blocked();
     }
 
-    /// The peer's close came.
+    /// Takes the peer's Close.
     pub(super) fn on_close_frame(&mut self, now: impl Clock) -> Result<(), Violation> {
         let Some(transfer) = &mut self.transfer else {
             return Ok(());
@@ -141,23 +142,14 @@ impl Connection {
         if transfer.has_peer_closed() {
             return Err(Kind::Control(Control::Close).unexpected("one close"));
         }
-        transfer.farewell = Farewell::Closed;
+        transfer.peer_close = PeerClose::Received;
         match &self.state {
             State::Established => {
-                self.start_closing(
-                    Role::Responder,
-                    CloseReason::PeerClosed,
-                    self.params.close_timeout,
-                    now.now(),
-                );
-                if let Some(transfer) = &mut self.transfer {
-                    transfer.want_close();
-                }
-                self.send_control();
+                self.start_handshake(Role::Responder, CloseReason::PeerClosed, now.now());
                 self.acknowledge_close();
             }
             State::Closing(_) => self.acknowledge_close(),
-            State::Draining(_) => self.blame(CloseReason::PeerClosed),
+            State::Draining(_) => self.record_cause(CloseReason::PeerClosed),
             State::Waiting(_)
             | State::ResolvingAddr(_)
             | State::ResolvingRoute(_)
@@ -171,44 +163,47 @@ impl Connection {
         Ok(())
     }
 
-    /// Tells the peer that its close has come, once its large messages have been read: it keeps their memory for no longer than it waits
-    /// for this.
+    /// Acknowledges the peer's Close once its large messages have been read: the peer keeps their
+    /// memory exposed for no longer than it waits for this.
     pub(super) fn acknowledge_close(&mut self) {
         if let (State::Closing(_), Some(transfer)) = (&self.state, &mut self.transfer)
             && transfer.has_peer_closed()
             && transfer.has_read_all()
-            && !transfer.has_last_word()
+            && !transfer.control.has_final_frame()
         {
-            transfer.want_close_ack();
+            transfer.control.queue_close_ack();
             self.send_control();
         }
     }
 
-    /// The peer has our close.
+    /// Takes the peer's CloseAck.
     pub(super) fn on_close_ack(&mut self, now: impl Clock) -> Result<(), Violation> {
-        // This side's close goes out before its acknowledgement of the peer's, and so does the peer's.
+        // This side's Close goes out before its CloseAck, and so does the peer's.
         match &mut self.transfer {
-            Some(transfer) if transfer.has_closed() && transfer.farewell == Farewell::Closed => {
-                transfer.farewell = Farewell::Acknowledged;
+            Some(transfer)
+                if transfer.control.is_close_sent()
+                    && transfer.peer_close == PeerClose::Received =>
+            {
+                transfer.peer_close = PeerClose::Acknowledged;
             }
             _ => {
                 return Err(Kind::Control(Control::CloseAck)
                     .unexpected("one acknowledgement of a close, after the sender's own close"));
             }
         }
-        self.on_goodbye(now);
+        self.disconnect_if_done(now);
         Ok(())
     }
 
-    /// Disconnects when everything has been said on both sides, and everything was read.
-    pub(super) fn on_goodbye(&mut self, now: impl Clock) {
+    /// Disconnects when the handshake is complete and all large messages have been read.
+    pub(super) fn disconnect_if_done(&mut self, now: impl Clock) {
         let (State::Closing(closing), Some(transfer)) = (&self.state, &self.transfer) else {
             return;
         };
-        let said = transfer.said_goodbye();
+        let acknowledged = transfer.control.is_final_frame_acknowledged();
         let done = match closing.role {
-            Role::Initiator => said && transfer.delivered() && transfer.is_settled(),
-            Role::Aborter => said,
+            Role::Initiator => acknowledged && transfer.delivered() && transfer.is_quiescent(),
+            Role::Aborter => acknowledged,
             // The peer disconnects.
             Role::Responder => false,
         };
@@ -220,8 +215,8 @@ impl Connection {
     pub(super) fn on_disconnected(&mut self, now: Instant) {
         match &self.state {
             State::Draining(_) => {
-                self.blame(CloseReason::PeerDisconnected);
-                self.expect_no_farewell();
+                self.record_cause(CloseReason::PeerDisconnected);
+                self.expect_no_disconnected();
             }
             State::Waiting(_)
             | State::ResolvingAddr(_)
@@ -233,49 +228,49 @@ impl Connection {
             | State::Accepting { .. } => self.fail(CloseReason::PeerDisconnected, now),
             State::Established | State::Closing(_) => {
                 self.fail(CloseReason::PeerDisconnected, now);
-                self.expect_no_farewell();
+                self.expect_no_disconnected();
             }
             State::Closed => {}
         }
     }
 
-    /// There is nothing to disconnect.
+    /// Takes the failure of a disconnect: there is no connection any more.
     pub(super) fn on_disconnect_failure(&mut self) {
         if let State::Draining(_) = self.state {
-            self.blame(CloseReason::PeerDisconnected);
-            self.expect_no_farewell();
+            self.record_cause(CloseReason::PeerDisconnected);
+            self.expect_no_disconnected();
         }
     }
 
-    /// No DISCONNECTED is to be waited for.
-    pub(super) fn expect_no_farewell(&mut self) {
+    /// Stops waiting for DISCONNECTED.
+    pub(super) fn expect_no_disconnected(&mut self) {
         if let State::Draining(draining) = &mut self.state {
-            draining.cm_down = true;
+            draining.cm_done = true;
         }
         self.end_if_drained();
     }
 
-    /// Takes the connection down and waits for its work requests.
+    /// Disconnects and waits for the work requests to be flushed.
     pub(super) fn drain(&mut self, now: Instant) {
         if let Some(transfer) = &mut self.transfer {
-            transfer.silence();
+            transfer.cancel_pending();
         }
         self.state = State::Draining(Draining {
             deadline: now + self.params.drain_timeout,
-            sends_back: false,
-            recvs_back: false,
-            cm_down: false,
+            sends_done: false,
+            recvs_done: false,
+            cm_done: false,
         });
         self.cm(CmOp::Disconnect);
         self.outputs.push(Output::PostDrainMarkers);
-        self.tell_blocked();
+        self.report_blocked();
     }
 
     pub(super) fn end_if_drained(&mut self) {
         if let State::Draining(Draining {
-            sends_back: true,
-            recvs_back: true,
-            cm_down: true,
+            sends_done: true,
+            recvs_done: true,
+            cm_done: true,
             ..
         }) = self.state
         {
@@ -284,8 +279,9 @@ impl Connection {
     }
 }
 
-/// Whether DISCONNECTED may still come after this: from a peer or a device that is gone it need not be waited for.
-pub(super) fn farewell_may_come(reason: &CloseReason) -> bool {
+/// Whether DISCONNECTED may follow this cause. It is not waited for where the peer or the device
+/// cannot be reached any more.
+pub(super) fn disconnected_may_come(reason: &CloseReason) -> bool {
     !matches!(
         reason,
         CloseReason::KeepaliveTimeout

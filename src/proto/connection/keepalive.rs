@@ -1,47 +1,50 @@
-//! Noticing a peer that vanished without a word, and asking one how far it has come.
+//! Detecting a dead peer, and pings.
 
 use std::time::{Duration, Instant};
 
 use super::Connection;
 use crate::proto::CloseReason;
 
-/// A check that comes no later than this was in time, however short the timeout is.
+/// A check that is late by no more than this counts as in time, however short the timeout is.
 const TOLERANCE: Duration = Duration::from_millis(50);
 
-/// Checks twice an interval whether anything was heard, so that the arrival of a frame costs no
-/// look at the clock. A silence is noticed between half an interval and one after its beginning,
-/// and a peer that gives no sign of life is given up one timeout later: no later than `interval +
-/// timeout` after its last one.
+/// Checks twice an interval whether the peer showed activity, so that the arrival of a frame needs
+/// no clock.
+///
+/// A silence is noticed between half an interval and one interval after its beginning. A peer that
+/// shows no activity for one timeout after that is dead: no later than `interval + timeout` after
+/// its last sign of life.
 #[derive(Debug)]
 pub(super) struct Keepalive {
     interval: Duration,
     timeout: Duration,
     deadline: Instant,
-    /// What had been heard at the last check.
-    heard: Hearing,
-    /// Since when the peer is on trial: the check that found a silence, and probed.
+    /// The activity up to the last check.
+    activity: PeerActivity,
+    /// The time of the check that found a silence and sent a ping, until the next sign of life.
     silent: Option<Instant>,
 }
 
-/// Signs of life, counted.
+/// Counters of signs of life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Activity {
-    /// Frames, and completions that show that bytes have moved.
+    /// Frames, and completions which prove that bytes have moved.
     pub(crate) signs: u64,
-    /// Pieces of large messages that were read.
+    /// Chunks of large messages that were read.
     pub(crate) chunks: u64,
 }
 
-/// What this side has heard of the peer.
+/// The signs of life of a connection's peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Hearing {
+pub(super) struct PeerActivity {
     /// On this connection.
     pub(super) here: u64,
-    /// On any connection with the same engine of the peer's, as often as it was asked for.
+    /// On all connections with the same engine of the peer, as of the last
+    /// [`set_engine_activity`](Connection::set_engine_activity).
     pub(super) of_engine: Activity,
 }
 
-/// What a check came to.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Check {
     Alive,
@@ -50,12 +53,17 @@ enum Check {
 }
 
 impl Keepalive {
-    pub(super) fn new(interval: Duration, timeout: Duration, heard: Hearing, now: Instant) -> Self {
+    pub(super) fn new(
+        interval: Duration,
+        timeout: Duration,
+        activity: PeerActivity,
+        now: Instant,
+    ) -> Self {
         Self {
             interval,
             timeout,
             deadline: now + interval / 2,
-            heard,
+            activity,
             silent: None,
         }
     }
@@ -64,15 +72,15 @@ impl Keepalive {
         self.deadline
     }
 
-    fn check(&mut self, heard: Hearing, now: Instant) -> Check {
-        let before = std::mem::replace(&mut self.heard, heard);
+    fn check(&mut self, activity: PeerActivity, now: Instant) -> Check {
+        let before = std::mem::replace(&mut self.activity, activity);
         let next = now + self.interval / 2;
-        if heard != before {
+        if activity != before {
             self.silent = None;
             self.deadline = next;
             // A peer that is alive elsewhere may have lost this connection, which only a send
-            // tells.
-            return if heard.here == before.here {
+            // finds out.
+            return if activity.here == before.here {
                 Check::Probe
             } else {
                 Check::Alive
@@ -81,8 +89,8 @@ impl Keepalive {
         let late = now.saturating_duration_since(self.deadline);
         let since = match self.silent {
             Some(since) if late <= (self.timeout / 4).max(TOLERANCE) => since,
-            // This side was too busy to look in time, so the peer's answer may be as late: the
-            // trial begins anew.
+            // This side was too busy to check in time, so the peer's answer may wait unread: the
+            // timeout begins anew.
             Some(_) | None => now,
         };
         let new = self.silent.replace(since) != Some(since);
@@ -95,12 +103,13 @@ impl Keepalive {
     }
 }
 
-/// Pings, of which there is never a second one before the first one's pong. A pong says that the peer's library has seen all that was
-/// sent before its ping.
+/// Pings: one at a time, so each pong belongs to the last ping.
+///
+/// A pong proves that the peer's library has processed everything that was sent before its ping.
 #[derive(Debug, Default)]
 pub(super) struct Probe {
     state: ProbeState,
-    /// Pongs that came, in all.
+    /// The number of pongs received.
     pub(super) answered: u64,
 }
 
@@ -110,21 +119,21 @@ enum ProbeState {
     Idle,
     /// To be sent as soon as there is a slot.
     Wanted,
-    /// On its way.
+    /// Sent and not answered.
     Sent,
-    /// On its way, and another one is to follow.
+    /// Sent and not answered, and another one is to follow.
     SentAndWanted,
 }
 
 impl Probe {
-    /// A sign of life will do: one that is on its way is enough.
+    /// Requests a sign of life: a ping that has been sent already will do.
     fn wanted(&mut self) {
         if self.state == ProbeState::Idle {
             self.state = ProbeState::Wanted;
         }
     }
 
-    /// An answer is wanted to a ping that is sent after this. Says which one, by its number in all.
+    /// Requests a ping that is sent from now on. Returns the value of `answered` with its pong.
     pub(super) fn wanted_from_now(&mut self) -> u64 {
         match self.state {
             ProbeState::Idle | ProbeState::Wanted => {
@@ -138,7 +147,7 @@ impl Probe {
         }
     }
 
-    /// Whether a ping is to be sent now. Calling this says that it is.
+    /// Whether a ping is to be sent now. The caller sends it.
     pub(super) fn take(&mut self) -> bool {
         let wanted = self.state == ProbeState::Wanted;
         if wanted {
@@ -147,7 +156,7 @@ impl Probe {
         wanted
     }
 
-    /// A pong came; says whether there was a ping.
+    /// Takes a pong. Returns whether there was a ping for it.
     pub(super) fn answer(&mut self) -> bool {
         self.state = match self.state {
             ProbeState::Idle | ProbeState::Wanted => return false,
@@ -160,25 +169,25 @@ impl Probe {
 }
 
 impl Connection {
-    /// What the peer has let this side hear on this connection.
+    /// Returns the peer's signs of life on this connection.
     pub(crate) fn peer_activity(&self) -> Activity {
         self.transfer
             .as_ref()
             .map_or_else(Activity::default, |transfer| Activity {
-                signs: transfer.heard.here,
-                chunks: transfer.inbound.pieces(),
+                signs: transfer.activity.here,
+                chunks: transfer.inbound.chunks(),
             })
     }
 
-    /// What the peer's engine has let this side hear on all of its connections. To be told before
-    /// `handle_timeout`, which judges by it.
-    pub(crate) fn set_engine_activity(&mut self, heard: Activity) {
+    /// Sets the signs of life of the peer's engine on all of its connections. The caller does so
+    /// before `handle_timeout`, which judges the peer by them.
+    pub(crate) fn set_engine_activity(&mut self, activity: Activity) {
         if let Some(transfer) = &mut self.transfer {
-            transfer.heard.of_engine = heard;
+            transfer.activity.of_engine = activity;
         }
     }
 
-    /// The identity that the peer's engine gave in its hello.
+    /// Returns the identity of the peer's engine, from its hello.
     pub(crate) fn peer_engine(&self) -> Option<u64> {
         self.transfer.as_ref().map(|transfer| transfer.peer_engine)
     }
@@ -190,10 +199,10 @@ impl Connection {
         if transfer.keepalive_deadline().is_none_or(|at| at > now) {
             return;
         }
-        let heard = transfer.heard;
+        let activity = transfer.activity;
         match transfer
             .keepalive_mut()
-            .map(|keepalive| keepalive.check(heard, now))
+            .map(|keepalive| keepalive.check(activity, now))
         {
             None | Some(Check::Alive) => {}
             Some(Check::Probe) => {

@@ -1,11 +1,13 @@
 mod closing;
+mod control;
 mod establish;
 mod keepalive;
 mod reading;
 mod receiving;
+mod sending;
 mod transfer;
 
-pub(crate) use self::{keepalive::Activity, transfer::Flush};
+pub(crate) use self::{keepalive::Activity, sending::Flush};
 
 #[cfg(test)]
 mod tests;
@@ -13,76 +15,84 @@ mod tests;
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use self::{
-    closing::{Closing, Draining, farewell_may_come},
+    closing::{Closing, Draining, disconnected_may_come},
     establish::{Attempts, Early},
     transfer::Transfer,
 };
 use super::{
-    Account, Clock, CloseReason, CmCall, CmInput, CmOp, Descriptor, DrainSide, Event, Negotiated,
-    Output, Params, Phase, SendRefused, Transmit, Work, control_receives::CONTROL_RECEIVES,
-    outputs::Outputs,
+    Account, Clock, CloseReason, CmCall, CmInput, CmOp, DrainSide, Event, Negotiated, Output,
+    Params, Phase, Statistics, Work, control_receives::CONTROL_RECEIVES, outputs::Outputs,
 };
 use crate::status::{OsError, WcStatus};
 
-/// One connection, from the first step of establishing it to its end: what is to be done next, and nothing else.
+/// The state machine of one connection, from the first step of establishing it to its end.
 ///
-/// It does no I/O and reads no clock. Whoever drives it
+/// It does no I/O and reads no clock. Its driver
 ///
-/// 1. makes one with [`connect`](Self::connect) or, for a CONNECT_REQUEST, with [`requested`](Self::requested);
-/// 2. feeds it commands ([`accept`](Self::accept), [`send`](Self::send), [`release`](Self::release), [`close`](Self::close) …), connection manager
-///    events, completions, and [`handle_timeout`](Self::handle_timeout) when [`next_timeout`](Self::next_timeout) is past;
-/// 3. after every one of these takes [`poll_output`](Self::poll_output) until it is empty, and does what it says, in that order, before
-///    anything else. A frame that `send` returns is posted before the outputs.
+/// 1. makes one with [`connect`](Self::connect) or, for a CONNECT_REQUEST, with
+///    [`requested`](Self::requested);
+/// 2. feeds it commands ([`accept`](Self::accept), [`send`](Self::send),
+///    [`release`](Self::release), [`close`](Self::close) …), connection manager events, completions,
+///    and [`handle_timeout`](Self::handle_timeout) when [`next_timeout`](Self::next_timeout) has
+///    passed;
+/// 3. after each of these calls [`poll_output`](Self::poll_output) until it returns `None`, and
+///    carries the outputs out in that order before anything else. A frame that `send` returns is
+///    posted before the outputs.
 ///
-/// Completions of one queue are fed in the order in which they come. Completions and connection manager events may overtake
-/// each other. Completions that are already there are fed before `handle_timeout`, which judges the peer by them. Every input is allowed in every state; what makes no sense there is logged and changes nothing.
+/// Completions of one queue are fed in the order in which they come. Completions and connection
+/// manager events may overtake each other. Completions that are already there are fed before
+/// `handle_timeout`, which judges the peer by them. Every input is allowed in every state; one that
+/// makes no sense there is logged and changes nothing.
 ///
-/// The last output is [`Event::Disconnected`]; it comes exactly once. The first cause of the end is the one that is reported,
-/// except that a mere sign of it (flushed work requests, a DISCONNECTED without a close) gives way to the cause itself when that
-/// is found in the completion queue while draining.
+/// The last output is [`Event::Disconnected`]; it comes exactly once. It reports the first cause of
+/// the end, except that a mere symptom (flushed work requests, a DISCONNECTED without a close) gives
+/// way to the cause itself when that is found in the completion queue while draining.
 #[derive(Debug)]
 pub(crate) struct Connection {
     params: Params,
     state: State,
     outputs: Outputs,
-    /// Why the connection is ending, from the moment on that it is.
+    /// The cause of the end, once the connection is ending.
     reason: Option<CloseReason>,
-    /// The peer's application's bytes from its hello.
+    /// The application's bytes of the peer's hello.
     peer_data: Vec<u8>,
-    /// What is there from the peer's hello on.
+    /// What exists from the peer's hello on.
     transfer: Option<Transfer>,
-    /// Where receives are shared with other connections: the account from which they are promised, while this connection's share is reserved.
+    /// The account of receives that are shared with other connections, while this connection has a
+    /// share of it.
     account: Option<Arc<Account>>,
-    /// Whether this side ever gave out memory that the peer may write: immediates come with writes.
-    gave_out_writable: bool,
-    /// The deadline that the driver was last told of.
-    announced_timeout: Option<Instant>,
+    /// Whether this side ever exposed memory that the peer may write: immediates come with writes.
+    exposed_writable: bool,
+    /// The deadline that the driver knows of.
+    reported_timeout: Option<Instant>,
 }
 
-/// Where a connection stands. What exists in one state only lives there.
+/// The state of a connection, with what exists in this state only.
 #[derive(Debug)]
 enum State {
-    /// Active: the next attempt waits for its turn.
+    /// Active: the next attempt waits until the engine has time for it.
     Waiting(Attempts),
     /// Active: the address is being resolved.
     ResolvingAddr(Attempts),
     /// Active: the route is being resolved.
     ResolvingRoute(Attempts),
-    /// Active: the request is out. Frames that overtake ESTABLISHED wait here for the peer's hello.
+    /// Active: the request has been sent. Frames that overtake ESTABLISHED wait here for the peer's
+    /// hello.
     Connecting(Attempts, VecDeque<Early>),
     /// Active: an attempt failed; the next one starts later.
     Backoff { attempts: Attempts, until: Instant },
     /// Passive: the application has not answered yet.
     Requested { deadline: Instant },
-    /// Passive: the application has accepted, with these bytes of its own. That waits for its turn.
+    /// Passive: the application has accepted, with these bytes. The reply waits until the engine has
+    /// time for it.
     Accepted { deadline: Instant, data: Vec<u8> },
     /// Passive: accepted, but neither ESTABLISHED nor a frame has come.
     Accepting { deadline: Instant },
     /// Messages flow.
     Established,
-    /// No more messages are taken from the application; the rest is being said.
+    /// The application may send no more; the close handshake is under way.
     Closing(Closing),
-    /// The queue pair is in its error state, and its work requests are coming back.
+    /// The queue pair is in its error state, and its work requests are being flushed.
     Draining(Draining),
     /// Over.
     Closed,
@@ -98,18 +108,21 @@ impl Connection {
             peer_data: Vec::new(),
             transfer: None,
             account: None,
-            gave_out_writable: false,
-            announced_timeout: None,
+            exposed_writable: false,
+            reported_timeout: None,
         }
     }
 
-    /// Receives are promised from this account from now on, where [`Account::open`] reserved the least that is needed.
+    /// Has receives promised from this account, where [`Account::open`] has reserved the minimum.
     pub(crate) fn use_account(&mut self, account: Arc<Account>) {
         self.account = Some(account);
     }
 
-    /// The queue pair is gone, and all receives that it took are posted again, except for the `held` that hold messages which the
-    /// application has. Gives what was promised back to the account; each of those is to be given when it is posted again.
+    /// Gives what was promised back to the account.
+    ///
+    /// The caller has destroyed the queue pair and posted all receives again that it had taken,
+    /// except for `held` of them, which hold messages that the application has. It gives each of
+    /// those back when it posts it.
     pub(crate) fn release_account(&mut self, held: u32) {
         if let Some(account) = self.account.take() {
             let promised = match &self.transfer {
@@ -120,30 +133,30 @@ impl Connection {
         }
     }
 
-    /// This side gives out memory that the peer may write, so the peer may send immediates from now
-    /// on.
+    /// Allows immediates from now on: this side exposes memory that the peer may write.
     pub(crate) fn allow_immediates(&mut self) {
-        self.gave_out_writable = true;
+        self.exposed_writable = true;
     }
 
-    /// Takes the next thing to do. The deadline comes last, so whatever an input changes about it is
-    /// reported without the input's doing.
+    /// Takes the next output. A changed deadline comes last, and is found by comparison: no input
+    /// can forget to report it.
     pub(crate) fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop().or_else(|| self.changed_timer())
     }
 
-    /// [`Output::Timer`], if the deadline is another one than the driver knows of.
+    /// Returns [`Output::Timer`] if the driver knows of another deadline than the present one.
     fn changed_timer(&mut self) -> Option<Output> {
         let timeout = self.next_timeout();
-        // Nothing comes after the end, which takes the deadline away by itself.
-        if timeout == self.announced_timeout || matches!(self.state, State::Closed) {
+        // Nothing comes after the end, with which the deadline is void.
+        if timeout == self.reported_timeout || matches!(self.state, State::Closed) {
             return None;
         }
-        self.announced_timeout = timeout;
+        self.reported_timeout = timeout;
         Some(Output::Timer)
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called; look again after [`Output::Timer`].
+    /// Returns the time at which to call [`handle_timeout`](Self::handle_timeout). It changes with
+    /// [`Output::Timer`] only.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         match &self.state {
             State::Waiting(attempts)
@@ -156,10 +169,16 @@ impl Connection {
             | State::Accepting { deadline } => Some(*deadline),
             State::Established => {
                 let transfer = self.transfer.as_ref()?;
-                earlier(transfer.keepalive_deadline(), transfer.patience.deadline())
+                earlier(
+                    transfer.keepalive_deadline(),
+                    transfer.read_watchdog.deadline(),
+                )
             }
             State::Closing(closing) => {
-                let reading = self.transfer.as_ref().and_then(|t| t.patience.deadline());
+                let reading = self
+                    .transfer
+                    .as_ref()
+                    .and_then(|t| t.read_watchdog.deadline());
                 earlier(Some(closing.deadline()), reading)
             }
             State::Draining(draining) => Some(draining.deadline()),
@@ -167,23 +186,37 @@ impl Connection {
         }
     }
 
-    /// Why the connection is ending or has ended.
+    /// Returns the cause of the end, if the connection is ending or has ended.
     pub(crate) fn close_reason(&self) -> Option<&CloseReason> {
         self.reason.as_ref()
     }
 
-    /// What the hellos came to; `None` before the peer's is there.
+    /// Returns the outcome of the two hellos; `None` before the peer's is known.
     pub(crate) fn negotiated(&self) -> Option<Negotiated> {
         self.transfer.as_ref().map(Transfer::negotiated)
     }
 
-    /// The bytes that the peer's application sent along with its hello.
+    /// Returns the bytes that the peer's application sent along with its hello.
     pub(crate) fn peer_data(&self) -> &[u8] {
         &self.peer_data
     }
 
-    /// Whether a receive buffer that is free again is worth posting.
-    pub(crate) fn takes_receives(&self) -> bool {
+    pub(crate) fn statistics(&self) -> Statistics {
+        self.transfer
+            .as_ref()
+            .map(Transfer::statistics)
+            .unwrap_or_default()
+    }
+
+    /// Whether a large message is in flight, in either direction.
+    pub(crate) fn transfers_large(&self) -> bool {
+        self.transfer
+            .as_ref()
+            .is_some_and(|transfer| !transfer.inbound.is_idle() || !transfer.outbound.is_empty())
+    }
+
+    /// Whether a receive buffer is to be posted again when it is free.
+    pub(crate) fn accepts_receives(&self) -> bool {
         match &self.state {
             State::Connecting(..)
             | State::Accepting { .. }
@@ -224,7 +257,7 @@ impl Connection {
             CmInput::Disconnected => self.on_disconnected(now),
             CmInput::DeviceRemoval => self.fail(CloseReason::DeviceRemoved, now),
             CmInput::AddrChange => self.fail(CloseReason::AddressChanged, now),
-            // The last word of a queue pair that is gone anyway.
+            // It concerns a queue pair that is being destroyed.
             CmInput::TimewaitExit => {}
             // Only an id without a queue pair gets it, and ours have one.
             CmInput::ConnectResponse => self.unexpected("CONNECT_RESPONSE"),
@@ -235,7 +268,7 @@ impl Connection {
         }
     }
 
-    /// Learns that a connection manager call could not be made.
+    /// Takes the failure of a connection manager call.
     pub(crate) fn handle_cm_failure(&mut self, call: CmCall, error: OsError, now: Instant) {
         match call {
             CmCall::ResolveAddr => self.on_resolve_addr_failure(error, now),
@@ -243,7 +276,8 @@ impl Connection {
             CmCall::CreateId | CmCall::ResolveRoute | CmCall::Connect | CmCall::Accept => {
                 self.fail(CloseReason::Os(error), now);
             }
-            // Nothing is lost: the peer's deadline, the safety net's default, and the id's destruction do the same, later.
+            // Nothing is lost: the peer's deadline, the default RNR timer and the destruction of the
+            // id do the same, later.
             CmCall::AwaitTurn | CmCall::Discard | CmCall::Reject | CmCall::SetMinRnrTimer => {
                 log::debug!("{error}");
             }
@@ -254,7 +288,7 @@ impl Connection {
         }
     }
 
-    /// Learns that something could not be posted.
+    /// Takes the failure to post a work request.
     pub(crate) fn handle_post_failure(&mut self, error: OsError, now: Instant) {
         self.fail(CloseReason::Os(error), now);
     }
@@ -269,14 +303,15 @@ impl Connection {
     ) {
         log::trace!("{work:?}: {status}");
         if let (Work::Recv { buffer }, true) = (work, self.params.shared) {
-            // The others can use it, even if this connection cannot.
-            self.give_back(buffer);
+            // Other connections can use it, even if this one cannot.
+            self.repost(buffer);
         }
         match &self.state {
-            // A connection that does not come about flushes its receives; the connection manager's event says why.
+            // A connection that is not established flushes its receives; the connection manager's
+            // event says why.
             State::Connecting(..) | State::Accepting { .. } if status == WcStatus::WR_FLUSH_ERR => {
             }
-            // There is no queue pair, or nobody cares any more.
+            // There is no queue pair, or the end has been reported.
             State::Waiting(_)
             | State::ResolvingAddr(_)
             | State::ResolvingRoute(_)
@@ -284,20 +319,20 @@ impl Connection {
             | State::Requested { .. }
             | State::Accepted { .. }
             | State::Closed => {}
-            // The queue pair has failed, and ESTABLISHED would not mend it.
+            // The queue pair has failed, which ESTABLISHED would not change.
             State::Connecting(..) | State::Accepting { .. } => {
                 self.fail(CloseReason::WorkRequest { status, vendor_err }, now.now());
             }
             State::Established | State::Closing(_) | State::Draining(_) => {
                 let reason = self
-                    .forgery(work, status)
+                    .bad_rkey(work, status)
                     .unwrap_or(CloseReason::WorkRequest { status, vendor_err });
                 self.fail(reason, now.now());
             }
         }
     }
 
-    /// A marker came back: so has everything posted before it on that queue.
+    /// Takes the completion of a drain marker: everything posted before it on that queue is done.
     pub(crate) fn handle_drained(&mut self, side: DrainSide) {
         if let State::Draining(draining) = &mut self.state {
             draining.marker(side);
@@ -305,7 +340,7 @@ impl Connection {
         self.end_if_drained();
     }
 
-    /// A deadline may be past.
+    /// Acts on the deadlines that have passed.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         if self.next_timeout().is_some_and(|at| at <= now) {
             match &self.state {
@@ -329,7 +364,7 @@ impl Connection {
         }
     }
 
-    /// The connection cannot go on.
+    /// Ends the connection for this cause.
     fn fail(&mut self, reason: CloseReason, now: Instant) {
         match &self.state {
             State::Waiting(_)
@@ -344,26 +379,26 @@ impl Connection {
                 self.end();
             }
             State::Established | State::Closing(_) => {
-                let farewell = farewell_may_come(&reason);
-                self.blame(reason);
+                let expected = disconnected_may_come(&reason);
+                self.record_cause(reason);
                 self.drain(now);
-                if !farewell {
-                    self.expect_no_farewell();
+                if !expected {
+                    self.expect_no_disconnected();
                 }
             }
             State::Draining(_) => {
-                let farewell = farewell_may_come(&reason);
-                self.blame(reason);
-                if !farewell {
-                    self.expect_no_farewell();
+                let expected = disconnected_may_come(&reason);
+                self.record_cause(reason);
+                if !expected {
+                    self.expect_no_disconnected();
                 }
             }
             State::Closed => {}
         }
     }
 
-    /// Keeps the first cause, unless that was a mere sign of what is the cause now.
-    fn blame(&mut self, reason: CloseReason) {
+    /// Records the cause of the end. The first one stays, unless it was a mere symptom.
+    fn record_cause(&mut self, reason: CloseReason) {
         let weight = |reason: &CloseReason| match reason {
             CloseReason::WorkRequest {
                 status: WcStatus::WR_FLUSH_ERR,
@@ -381,13 +416,16 @@ impl Connection {
         }
     }
 
-    /// The end, told once.
+    /// Reports the end.
     fn end(&mut self) {
         let delivered = self.transfer.as_ref().is_some_and(Transfer::delivered);
         self.state = State::Closed;
-        let missing = self.transfer.as_ref().map_or(0, Transfer::undelivered);
+        let missing = self
+            .transfer
+            .as_ref()
+            .map_or(0, |transfer| transfer.inbound.undelivered());
         let reason = match self.reason.take() {
-            // Its close came behind everything that it sent, but what it sent was not all read.
+            // Its Close came behind everything that it sent, but not all of that was read.
             Some(CloseReason::PeerClosed) if missing > 0 => CloseReason::Truncated { missing },
             Some(reason) => reason,
             None => CloseReason::PeerDisconnected,
@@ -404,48 +442,9 @@ impl Connection {
     fn unexpected(&self, event: &str) {
         log::warn!("{event} in state {}: ignored", self.state.name());
     }
-
-    /// Gives out a slot and a header for a message of `len` bytes, which go into the same frame. It is to be posted at once.
-    pub(crate) fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
-        self.sending()?.send(len)
-    }
-
-    /// Gives out a slot and a header for the descriptor of a large message, which is to be posted at once. The memory that it names is
-    /// the peer's to read until [`Event::Taken`].
-    pub(crate) fn send_large(&mut self, descriptor: &Descriptor) -> Result<Transmit, SendRefused> {
-        self.sending()?.send_large(descriptor.len)
-    }
-
-    /// Whether a message of `len` bytes goes into a frame of its own.
-    pub(crate) fn is_eager(&self, len: usize) -> bool {
-        self.transfer
-            .as_ref()
-            .is_some_and(|transfer| transfer.is_eager(len))
-    }
-
-    /// Whether a message of `len` bytes could be sent now. One that is refused as blocked is told when it may work.
-    pub(crate) fn may_send(&mut self, len: usize) -> Result<(), SendRefused> {
-        self.sending()?.may_send(len)
-    }
-
-    /// Gives out a slot for a one-sided operation, which is to be posted at once, and signalled. One that makes the peer's device take a
-    /// receive takes a credit as well.
-    pub(crate) fn operate(&mut self, takes_receive: bool) -> Result<u32, SendRefused> {
-        self.sending()?.operate(takes_receive)
-    }
-
-    fn sending(&mut self) -> Result<&mut Transfer, SendRefused> {
-        match (&self.state, self.transfer.as_mut()) {
-            (State::Established, Some(transfer)) => Ok(transfer),
-            (State::Closing(_) | State::Draining(_) | State::Closed, _) => Err(
-                SendRefused::Closed(self.reason.clone().unwrap_or(CloseReason::LocallyClosed)),
-            ),
-            (_, _) => Err(SendRefused::Blocked),
-        }
-    }
 }
 
-/// The earlier of two deadlines that there may be.
+/// Returns the earlier of two optional deadlines.
 fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
@@ -454,7 +453,7 @@ fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
 }
 
 impl State {
-    /// For the log.
+    /// Returns the state's name for the log.
     const fn name(&self) -> &'static str {
         match self {
             Self::Waiting(_) => "Waiting",

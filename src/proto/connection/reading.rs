@@ -1,4 +1,4 @@
-//! Reading the peer's large messages: piece by piece, each into memory that is made ready for it.
+//! Reading the peer's large messages, in chunks for which memory is prepared one by one.
 
 use std::time::Instant;
 
@@ -8,29 +8,28 @@ use crate::{
         Clock, CloseReason, Event, Output, Read, Work,
         frame::{Control, OUT_OF_RESOURCES},
         inbound::Step,
-        patience::Look,
+        read_watchdog::Verdict,
         reason::Violation,
     },
     status::{OsError, WcStatus},
 };
 
 impl Connection {
-    /// A read of a piece of a large message completed, and with it everything that was posted
-    /// before it.
+    /// Takes the completion of a read, which covers everything that was posted before it.
     pub(crate) fn handle_read(&mut self, slot: u32, now: impl Clock) {
         if let Some(transfer) = &mut self.transfer {
-            // What the peer's device answers is a sign of life of its host.
-            transfer.heard.here += 1;
-            transfer.inbound.piece_came(now.now());
+            // An answer of the peer's device is a sign of life of its host.
+            transfer.activity.here += 1;
+            transfer.inbound.chunk_completed(now.now());
             transfer.sent(slot);
-            if !transfer.deaf {
+            if !transfer.peer_ignored {
                 self.deliver();
             }
             self.read_on(now);
             self.grant_if_due();
             self.acknowledge_close();
-            self.tell_writable();
-            self.on_goodbye(now);
+            self.report_writable();
+            self.disconnect_if_done(now);
         }
     }
 
@@ -48,77 +47,77 @@ impl Connection {
                 return;
             };
             let output = match step {
-                Step::Read(piece) => {
+                Step::Read(chunk) => {
                     if idle {
-                        transfer.inbound.reading_begins(now.now());
+                        transfer.inbound.reads_begin(now.now());
                     }
-                    if !transfer.patience.is_watching() {
-                        let pieces = transfer.pieces();
-                        transfer.patience.reading(pieces, now.now());
+                    if !transfer.read_watchdog.is_watching() {
+                        let chunks = transfer.chunks();
+                        transfer.read_watchdog.read_posted(chunks, now.now());
                     }
                     let (slot, _) = transfer.ring.take(true);
-                    Output::Read(Read { slot, ..piece })
+                    Output::Read(Read { slot, ..chunk })
                 }
-                Step::Begin { .. } | Step::Prepare { .. } => ask(step),
+                Step::Begin { .. } | Step::Prepare { .. } => output(step),
             };
             self.outputs.push(output);
         }
     }
 
-    /// The large message of this id has its place in memory.
+    /// Takes notice that the large message of this id has its place in memory.
     pub(crate) fn handle_memory(&mut self, id: u32, now: impl Clock) {
         if let Some(transfer) = &mut self.transfer {
-            transfer.patience.fed();
+            transfer.read_watchdog.memory_found();
             transfer.inbound.placed(id);
             self.read_on(now);
         }
     }
 
-    /// Memory is ready for the next piece, or for the first `len` bytes of it.
+    /// Takes notice that memory is ready for the first `len` bytes of the next chunk, or all of it.
     pub(crate) fn handle_prepared(&mut self, len: u64, now: impl Clock) {
         if let Some(transfer) = &mut self.transfer {
-            transfer.patience.fed();
+            transfer.read_watchdog.memory_found();
             transfer.inbound.prepared(len);
             self.read_on(now);
         }
     }
 
-    /// The system has no memory for what the last [`Output::Begin`] or [`Output::Prepare`] asked
-    /// for, which may pass: it is asked again.
+    /// Takes the failure of the system to provide what the last [`Output::Begin`] or
+    /// [`Output::Prepare`] asked for. The output is repeated later.
     pub(crate) fn handle_out_of_memory(&mut self, error: OsError, now: Instant) {
         if let Some(transfer) = &mut self.transfer {
-            let look = transfer.patience.starve(error, now);
-            self.act_on(look, now);
+            let verdict = transfer.read_watchdog.out_of_memory(error, now);
+            self.act_on(verdict, now);
         }
     }
 
-    /// There may be memory now for what was asked for.
-    pub(crate) fn ask_again(&mut self) {
+    /// Repeats the output for which there was no memory, as some may have been freed.
+    pub(crate) fn retry_memory(&mut self) {
         if let (State::Established | State::Closing(_), Some(transfer)) =
             (&self.state, &mut self.transfer)
             && let Some(step) = transfer.inbound.demanded()
         {
-            transfer.patience.retrying();
-            self.outputs.push(ask(step));
+            transfer.read_watchdog.retrying();
+            self.outputs.push(output(step));
         }
     }
 
-    /// A deadline of reading may be past.
+    /// Acts on the deadlines of reading that have passed.
     pub(super) fn on_reading_timeout(&mut self, now: Instant) {
         if let Some(transfer) = &mut self.transfer {
-            let (pieces, reading) = (transfer.pieces(), transfer.inbound.is_reading());
-            let look = transfer.patience.look(pieces, reading, now);
-            self.act_on(look, now);
+            let (chunks, reading) = (transfer.chunks(), transfer.inbound.is_reading());
+            let verdict = transfer.read_watchdog.check(chunks, reading, now);
+            self.act_on(verdict, now);
         }
     }
 
-    fn act_on(&mut self, look: Look, now: Instant) {
-        match look {
-            Look::Fine => {}
-            Look::Retry => self.ask_again(),
-            Look::Stalled => self.fail(CloseReason::ReadTimeout, now),
-            Look::Starved(error) => {
-                self.say_and_leave(
+    fn act_on(&mut self, verdict: Verdict, now: Instant) {
+        match verdict {
+            Verdict::Fine => {}
+            Verdict::Retry => self.retry_memory(),
+            Verdict::Stalled => self.fail(CloseReason::ReadTimeout, now),
+            Verdict::OutOfMemory(error) => {
+                self.notify_and_disconnect(
                     CloseReason::OutOfMemory(error),
                     Control::Failure,
                     OUT_OF_RESOURCES,
@@ -128,7 +127,7 @@ impl Connection {
         }
     }
 
-    /// Delivers what is next, as far as it is complete.
+    /// Delivers what is next in order, as far as it is complete.
     fn deliver(&mut self) {
         if let Some(transfer) = &mut self.transfer {
             while let Some(arrival) = transfer.inbound.pop() {
@@ -137,9 +136,9 @@ impl Connection {
         }
     }
 
-    /// Whether a failed read is the peer's doing: its descriptor named memory that is not there to
+    /// Returns the violation behind a failed read, if the peer's descriptor named memory that cannot
     /// be read.
-    pub(super) fn forgery(&self, work: Work, status: WcStatus) -> Option<CloseReason> {
+    pub(super) fn bad_rkey(&self, work: Work, status: WcStatus) -> Option<CloseReason> {
         let (Work::Read { .. }, WcStatus::REM_ACCESS_ERR | WcStatus::REM_INV_REQ_ERR) =
             (work, status)
         else {
@@ -154,8 +153,8 @@ impl Connection {
     }
 }
 
-/// What the driver is to do for this.
-fn ask(step: Step) -> Output {
+/// Returns the output that asks the driver for this step.
+fn output(step: Step) -> Output {
     match step {
         Step::Begin { id, len } => Output::Begin { id, len },
         Step::Prepare { id, offset, len } => Output::Prepare { id, offset, len },

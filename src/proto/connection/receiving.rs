@@ -1,4 +1,4 @@
-//! What comes from the peer.
+//! Frames and immediates of the peer.
 
 use super::{Connection, State};
 use crate::proto::{
@@ -7,7 +7,7 @@ use crate::proto::{
     reason::Violation,
 };
 
-/// What a receive brought, as far as it can be checked by itself.
+/// The content of a receive, checked as far as that is possible without the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Incoming {
     Data(Header),
@@ -28,9 +28,11 @@ impl Incoming {
 }
 
 impl Connection {
-    /// A receive completed with these bytes. Takes what is most often there, a message with nothing to say but that, in a short way: its
-    /// length is returned, and it is to be delivered before the outputs are looked at. `None`: nothing has changed, and
-    /// [`handle_recv`](Self::handle_recv) is to take it.
+    /// Takes a completed receive by the fast path, if it is a message and nothing more: with no
+    /// news about large messages, in a stream that waits for none.
+    ///
+    /// Returns the message's length; the caller delivers it before it polls outputs. Returns `None`
+    /// for anything else and changes nothing then: [`handle_recv`](Self::handle_recv) takes it.
     pub(crate) fn take_message(&mut self, frame: &[u8]) -> Option<u32> {
         let (State::Established, Some(transfer)) = (&self.state, &mut self.transfer) else {
             return None;
@@ -38,30 +40,30 @@ impl Connection {
         let header = Header::parse_data(frame)?;
         if header.len > self.params.eager_size
             || u64::from(header.len) > self.params.max_message
-            || transfer.deaf
+            || transfer.peer_ignored
             || !transfer.inbound.is_clear()
             || !transfer.recv_credit.allows()
-            || !transfer.lending.has_said(header.arg)
+            || !transfer.outbound.is_reported(header.arg)
         {
             return None;
         }
-        // Last, because it takes the grant if that is as it should be.
+        // Last, because from here on state changes.
         transfer.send_credit.granted(header.grant).ok()?;
         transfer.recv_credit.receive().ok()?;
-        transfer.heard.here += 1;
-        transfer.counted.messages_received += 1;
-        transfer.counted.bytes_received += u64::from(header.len);
+        transfer.activity.here += 1;
+        transfer.counters.messages_received += 1;
+        transfer.counters.bytes_received += u64::from(header.len);
         self.grant_if_due();
-        self.tell_writable();
+        self.report_writable();
         Some(header.len)
     }
 
-    /// A receive completed with these bytes.
+    /// Takes a completed receive.
     pub(crate) fn handle_recv(&mut self, buffer: u32, frame: &[u8], now: impl Clock) {
         self.on_recv(buffer, Incoming::parse(frame), now);
     }
 
-    /// The peer wrote `len` bytes to this side's memory with an immediate `word`, which took a receive.
+    /// Takes a receive that was consumed by a write of `len` bytes with immediate data.
     pub(crate) fn handle_immediate(
         &mut self,
         buffer: u32,
@@ -74,7 +76,7 @@ impl Connection {
 
     fn on_recv(&mut self, buffer: u32, incoming: Result<Incoming, Violation>, now: impl Clock) {
         match &mut self.state {
-            // A peer that keeps to its hello has no more out before it is answered.
+            // A peer that respects this side's hello sends no more before it hears from this side.
             State::Connecting(_, early) if early.len() as u32 >= self.params.first_receives() => {
                 let violation = Violation::new(
                     "frames before the hello",
@@ -86,7 +88,7 @@ impl Connection {
             }
             State::Connecting(_, early) => early.push_back((buffer, incoming)),
             State::Accepting { .. } => {
-                // The peer speaks, so it knows that the connection is established.
+                // A peer that sends knows that the connection is established.
                 self.establish(now.now());
                 self.on_incoming(buffer, incoming, now);
             }
@@ -109,28 +111,32 @@ impl Connection {
         incoming: Result<Incoming, Violation>,
         now: impl Clock,
     ) {
-        if self.transfer.as_ref().is_some_and(|transfer| transfer.deaf) {
-            log::debug!("a frame after the peer's last word: ignored");
-            return self.give_back(buffer);
+        if self
+            .transfer
+            .as_ref()
+            .is_some_and(|transfer| transfer.peer_ignored)
+        {
+            log::debug!("a frame after an abort or a violation: ignored");
+            return self.repost(buffer);
         }
         let is_control = matches!(&incoming, Ok(Incoming::Control(..)));
         if is_control {
-            // Before anything is sent that the frame allows: see `credit`.
-            self.give_back(buffer);
+            // Before anything is sent that the frame permits: see `control_receives`.
+            self.repost(buffer);
         }
         if let Err(violation) = incoming.and_then(|incoming| self.take(buffer, incoming, now)) {
             log::warn!("the peer violated the protocol: {violation}");
             if !is_control {
-                self.give_back(buffer);
+                self.repost(buffer);
             }
-            self.turn_deaf();
+            self.ignore_peer();
             self.fail(CloseReason::ProtocolViolation(violation), now.now());
         }
     }
 
     fn take(&mut self, buffer: u32, incoming: Incoming, now: impl Clock) -> Result<(), Violation> {
         if let Some(transfer) = &mut self.transfer {
-            transfer.heard.here += 1;
+            transfer.activity.here += 1;
         }
         match incoming {
             Incoming::Data(header) => self.on_data(buffer, header)?,
@@ -140,11 +146,11 @@ impl Connection {
             Incoming::Control(control, header) => self.on_control(control, header, now)?,
             Incoming::Immediate { imm_data, len } => self.on_immediate(buffer, imm_data, len)?,
         }
-        self.tell_writable();
+        self.report_writable();
         Ok(())
     }
 
-    /// A message in a frame of its own.
+    /// Takes a message in a frame of its own.
     fn on_data(&mut self, buffer: u32, header: Header) -> Result<(), Violation> {
         self.take_counters(header)?;
         let Some(transfer) = &mut self.transfer else {
@@ -158,8 +164,8 @@ impl Connection {
                 "no more than the largest eager frame of the hello",
             ));
         }
-        transfer.counted.messages_received += 1;
-        transfer.counted.bytes_received += u64::from(header.len);
+        transfer.counters.messages_received += 1;
+        transfer.counters.bytes_received += u64::from(header.len);
         self.arrive(Arrival::Message {
             buffer,
             offset: HEADER_LEN as u32,
@@ -168,7 +174,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The announcement of a large message.
+    /// Takes the announcement of a large message.
     fn on_rendezvous(
         &mut self,
         buffer: u32,
@@ -189,21 +195,21 @@ impl Connection {
             ));
         }
         transfer.inbound.announce(descriptor)?;
-        transfer.counted.messages_received += 1;
-        transfer.counted.bytes_received += descriptor.len;
-        transfer.counted.large_received += 1;
+        transfer.counters.messages_received += 1;
+        transfer.counters.bytes_received += descriptor.len;
+        transfer.counters.large_received += 1;
         // Nothing of the frame is kept.
-        if self.takes_back() {
+        if self.reposts() {
             self.outputs.push(Output::Release(buffer));
         }
         self.read_on(now);
         Ok(())
     }
 
-    /// A write to this side's memory that the peer reports. It brings no header.
+    /// Takes the report of a write to this side's memory. It has no header.
     fn on_immediate(&mut self, buffer: u32, imm_data: u32, len: u32) -> Result<(), Violation> {
-        if !self.gave_out_writable {
-            // A write of no bytes needs no key, so the device lets anybody do it.
+        if !self.exposed_writable {
+            // A write of no bytes needs no key, so the device allows it to any peer.
             return Err(Violation::new(
                 "immediate",
                 imm_data.into(),
@@ -221,6 +227,7 @@ impl Connection {
         Ok(())
     }
 
+    /// Takes a frame without a message.
     fn on_control(
         &mut self,
         control: Control,
@@ -232,29 +239,29 @@ impl Connection {
             return Ok(());
         };
         match control {
-            Control::Grant => transfer.counted.grants_received += 1,
+            Control::Grant => transfer.counters.grants_received += 1,
             Control::Ping => {
-                transfer.pending.pong = true;
+                transfer.control.queue_pong();
                 self.send_control();
             }
             Control::Pong => {
                 let answered = transfer.probe.answer();
-                // While closing nobody waits for it any more.
+                // Closing cancels probes, whose pongs may still come.
                 if !answered && matches!(self.state, State::Established) {
                     return Err(Kind::Control(control).unexpected("no pong without a ping"));
                 }
                 self.outputs.push(Output::Event(Event::Answered));
-                // Another ping may have waited for this.
+                // Another ping may have waited for this pong.
                 self.send_control();
             }
             Control::Close => self.on_close_frame(now)?,
             Control::CloseAck => self.on_close_ack(now)?,
             Control::Abort => {
-                self.turn_deaf();
+                self.ignore_peer();
                 self.fail(CloseReason::PeerAborted(header.arg), now.now());
             }
             Control::Failure => {
-                self.turn_deaf();
+                self.ignore_peer();
                 let reason = match header.arg {
                     OUT_OF_RESOURCES => CloseReason::PeerOutOfResources,
                     code => CloseReason::PeerFailed(code),
@@ -265,14 +272,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes the counters that every frame carries.
+    /// Takes the counters of a frame's header.
     fn take_counters(&mut self, header: Header) -> Result<(), Violation> {
         let Some(transfer) = &mut self.transfer else {
             return Ok(());
         };
         transfer.send_credit.granted(header.grant)?;
         if let Some(taken) = header.taken() {
-            let taken = transfer.lending.taken(taken)?;
+            let taken = transfer.outbound.apply_taken(taken)?;
             if taken > 0 {
                 self.outputs.push(Output::Event(Event::Taken(taken)));
             }
@@ -280,34 +287,35 @@ impl Connection {
         Ok(())
     }
 
-    /// Delivers what arrived whole, or keeps it until what is before it is complete.
+    /// Delivers what has arrived, or keeps it until everything before it is complete.
     fn arrive(&mut self, arrival: Arrival) {
         if let Some(transfer) = &mut self.transfer
             && let Some(arrival) = transfer.inbound.arrive(arrival)
         {
             self.outputs.push(Output::Event(Event::Arrived(arrival)));
         }
-        // It may have been the last that the peer could send, with room here that it does not know of.
+        // The peer may have used up its credit with it, while there are receives to grant.
         self.grant_if_due();
     }
 
-    /// Nothing is kept of what is in this buffer: it is posted again where that is worth anything.
-    pub(super) fn give_back(&mut self, buffer: u32) {
-        if self.takes_back() {
+    /// Has a buffer posted again whose content is not kept, if it is to be posted at all.
+    pub(super) fn repost(&mut self, buffer: u32) {
+        if self.reposts() {
             self.outputs.push(Output::Repost(buffer));
         }
     }
 
-    /// Whether a buffer that is free again is to be posted: shared ones serve others, whatever
-    /// becomes of this connection. After the end they go back with all else.
-    fn takes_back(&self) -> bool {
+    /// Whether a free buffer is to be posted again. A shared one always is, until the end: other
+    /// connections use it. After the end the driver posts all of them.
+    fn reposts(&self) -> bool {
         let shared = self.params.shared && !matches!(self.state, State::Closed);
-        shared || self.takes_receives()
+        shared || self.accepts_receives()
     }
 
-    fn turn_deaf(&mut self) {
+    /// Drops everything else that the peer sends.
+    fn ignore_peer(&mut self) {
         if let Some(transfer) = &mut self.transfer {
-            transfer.deaf = true;
+            transfer.peer_ignored = true;
         }
     }
 }

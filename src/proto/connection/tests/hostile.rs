@@ -171,7 +171,7 @@ fn a_close_is_acknowledged_once_and_after_both() {
         while pair.can(Step::Cq(B)) {
             pair.take(Step::Cq(B));
         }
-        assert!(pair.sides[B].conn.transfer.as_ref().unwrap().deaf);
+        assert!(pair.sides[B].conn.transfer.as_ref().unwrap().peer_ignored);
         pair.finish();
         // The first cause stays.
         match pair.reason(B) {

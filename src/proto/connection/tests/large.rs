@@ -30,7 +30,7 @@ fn what_is_sent_behind_a_large_message_is_received_behind_it() {
     assert_eq!(
         pair.sides[B].sending.len(),
         2,
-        "the first pieces are asked for at once"
+        "the first chunks are asked for at once"
     );
     pair.run();
     assert_eq!(pair.sides[B].received, 3);

@@ -62,7 +62,7 @@ fn a_read_stands_still_only_where_those_of_other_connections_do_as_well() {
     assert_eq!(
         pair.sides[B].conn.close_reason(),
         Some(&CloseReason::ReadTimeout),
-        "a sign of life is no piece"
+        "a sign of life is no chunk"
     );
 }
 

@@ -170,7 +170,7 @@ impl Pair {
 
     /// There may be memory for this side's large messages again.
     pub(super) fn feed(&mut self, at: usize) {
-        self.sides[at].conn.ask_again();
+        self.sides[at].conn.retry_memory();
         self.settle(at);
     }
 
@@ -473,7 +473,7 @@ impl Pair {
         };
         if side.ended.is_none() {
             match kept {
-                Some(Kept::Buffer(buffer)) if side.conn.takes_receives() => {
+                Some(Kept::Buffer(buffer)) if side.conn.accepts_receives() => {
                     side.repost(buffer);
                     side.conn.release();
                 }

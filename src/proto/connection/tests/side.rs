@@ -247,7 +247,7 @@ impl Side {
             .map(|pull| pull.id)
     }
 
-    /// Makes memory ready for a piece, or now and then for a part of it: says for how much.
+    /// Makes memory ready for a chunk, or now and then for a part of it: says for how much.
     pub(super) fn prepare(&mut self, id: u32, offset: u64, len: u64) -> u64 {
         let pull = self.pulls.back().expect("it was begun");
         assert!(pull.has_memory && len > 0 && len <= self.params.longest_chunk);

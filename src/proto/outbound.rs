@@ -10,7 +10,7 @@ pub(crate) const LARGE_IN_FLIGHT: u32 = 4;
 
 /// What was lent and not yet taken.
 #[derive(Debug)]
-pub(super) struct Lending {
+pub(super) struct Outbound {
     /// The lengths in bytes, oldest first.
     lent: VecDeque<u64>,
     /// Their sum.
@@ -21,7 +21,7 @@ pub(super) struct Lending {
     taken: u32,
 }
 
-impl Lending {
+impl Outbound {
     pub(super) fn new(limit: u64) -> Self {
         Self {
             lent: VecDeque::with_capacity(LARGE_IN_FLIGHT as usize),
@@ -41,7 +41,7 @@ impl Lending {
         self.lent.is_empty()
     }
 
-    pub(super) fn lend(&mut self, len: u64) {
+    pub(super) fn expose(&mut self, len: u64) {
         debug_assert!(self.has_room_for(len), "the caller looked");
         self.lent.push_back(len);
         self.bytes = self.bytes.saturating_add(len);
@@ -53,7 +53,7 @@ impl Lending {
     }
 
     /// How many were lent in all.
-    pub(super) fn lent(&self) -> u32 {
+    pub(super) fn exposed(&self) -> u32 {
         self.taken.wrapping_add(self.lent.len() as u32)
     }
 
@@ -64,12 +64,12 @@ impl Lending {
     }
 
     /// Whether the peer says what it said before: it has read so many in all.
-    pub(super) fn has_said(&self, taken: u32) -> bool {
+    pub(super) fn is_reported(&self, taken: u32) -> bool {
         self.taken == taken
     }
 
     /// The peer has read so many in all. Says how many more that is than it had said before.
-    pub(super) fn taken(&mut self, taken: u32) -> Result<u32, Violation> {
+    pub(super) fn apply_taken(&mut self, taken: u32) -> Result<u32, Violation> {
         let more = taken.wrapping_sub(self.taken);
         if more as usize > self.lent.len() {
             return Err(Violation::new(
@@ -92,21 +92,21 @@ mod tests {
 
     #[test]
     fn what_is_lent_is_bounded_in_number_and_bytes() {
-        let mut lending = Lending::new(100);
-        assert!(lending.has_room_for(1000), "alone it may be longer");
-        lending.lend(60);
-        assert!(!lending.has_room_for(41));
-        lending.lend(10);
-        lending.lend(10);
-        lending.lend(10);
-        assert!(!lending.has_room_for(1), "as many as there may be");
-        assert_eq!(lending.taken(1), Ok(1));
-        assert_eq!(lending.taken(1), Ok(0), "once more is no more");
-        assert!(lending.has_room_for(70));
-        assert!(!lending.has_room_for(71));
-        assert_eq!(lending.taken(5).unwrap_err().field(), "arg");
-        assert_eq!(lending.taken(0).unwrap_err().field(), "arg");
-        assert_eq!(lending.taken(4), Ok(3));
-        assert!(lending.is_empty());
+        let mut outbound = Outbound::new(100);
+        assert!(outbound.has_room_for(1000), "alone it may be longer");
+        outbound.expose(60);
+        assert!(!outbound.has_room_for(41));
+        outbound.expose(10);
+        outbound.expose(10);
+        outbound.expose(10);
+        assert!(!outbound.has_room_for(1), "as many as there may be");
+        assert_eq!(outbound.apply_taken(1), Ok(1));
+        assert_eq!(outbound.apply_taken(1), Ok(0), "once more is no more");
+        assert!(outbound.has_room_for(70));
+        assert!(!outbound.has_room_for(71));
+        assert_eq!(outbound.apply_taken(5).unwrap_err().field(), "arg");
+        assert_eq!(outbound.apply_taken(0).unwrap_err().field(), "arg");
+        assert_eq!(outbound.apply_taken(4), Ok(3));
+        assert!(outbound.is_empty());
     }
 }

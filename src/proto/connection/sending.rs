@@ -1,0 +1,155 @@
+//! What the application sends, and what makes room for more.
+
+use super::{Connection, State, transfer::Transfer};
+use crate::proto::{Clock, CloseReason, Descriptor, Event, Output, SendRefused, Transmit};
+
+/// A point in the stream of what was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flush {
+    /// The number of pongs after which the peer has processed all frames before this point.
+    answered: u64,
+    /// The number of large messages that were sent before it.
+    taken: u32,
+}
+
+impl Connection {
+    /// Assigns a slot and a header to a message of `len` bytes, which follow in the same frame. The
+    /// caller posts it at once.
+    pub(crate) fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
+        self.sending()?.send(len)
+    }
+
+    /// Assigns a slot and a header to the descriptor of a large message. The caller posts it at
+    /// once. The peer may read the memory that it names until [`Event::Taken`].
+    pub(crate) fn send_large(&mut self, descriptor: &Descriptor) -> Result<Transmit, SendRefused> {
+        self.sending()?.send_large(descriptor.len)
+    }
+
+    /// Assigns a slot to a one-sided operation. The caller posts it at once, and signalled. One
+    /// that consumes a receive of the peer takes a credit as well.
+    pub(crate) fn operate(&mut self, takes_receive: bool) -> Result<u32, SendRefused> {
+        self.sending()?.operate(takes_receive)
+    }
+
+    /// Whether a message of `len` bytes goes into a frame of its own.
+    pub(crate) fn is_eager(&self, len: usize) -> bool {
+        self.transfer
+            .as_ref()
+            .is_some_and(|transfer| transfer.is_eager(len))
+    }
+
+    /// Whether a message of `len` bytes could be sent now. After a refusal as blocked
+    /// [`Event::Writable`] follows when it may work.
+    pub(crate) fn may_send(&mut self, len: usize) -> Result<(), SendRefused> {
+        self.sending()?.may_send(len)
+    }
+
+    fn sending(&mut self) -> Result<&mut Transfer, SendRefused> {
+        match (&self.state, self.transfer.as_mut()) {
+            (State::Established, Some(transfer)) => Ok(transfer),
+            (State::Closing(_) | State::Draining(_) | State::Closed, _) => Err(
+                SendRefused::Closed(self.reason.clone().unwrap_or(CloseReason::LocallyClosed)),
+            ),
+            (_, _) => Err(SendRefused::Blocked),
+        }
+    }
+
+    /// Sends a ping whose pong proves that the peer's library has processed everything sent before.
+    ///
+    /// [`is_flushed`](Self::is_flushed) says when; [`Event::Answered`] and [`Event::Taken`] say
+    /// when to check it.
+    pub(crate) fn flush(&mut self) -> Result<Flush, SendRefused> {
+        let transfer = self.sending()?;
+        let flush = Flush {
+            answered: transfer.probe.wanted_from_now(),
+            taken: transfer.outbound.exposed(),
+        };
+        self.send_control();
+        Ok(flush)
+    }
+
+    /// Whether the peer's library has received everything that was sent before `flush` was made.
+    pub(crate) fn is_flushed(&self, flush: &Flush) -> bool {
+        self.transfer.as_ref().is_some_and(|transfer| {
+            transfer.probe.answered >= flush.answered && transfer.outbound.has_taken(flush.taken)
+        })
+    }
+
+    /// Takes the completion of a signalled send, which covers all that were posted before it.
+    pub(crate) fn handle_sent(&mut self, slot: u32, now: impl Clock) {
+        if let Some(transfer) = &mut self.transfer {
+            transfer.sent(slot);
+            self.send_control();
+            self.report_writable();
+            self.read_on(now);
+            self.disconnect_if_done(now);
+        }
+    }
+
+    /// Takes notice that the receive of a delivered message has been posted again, for this
+    /// connection or for all that share it.
+    pub(crate) fn release(&mut self) {
+        if let Some(transfer) = &mut self.transfer {
+            transfer.recv_credit.release(self.account.as_deref());
+        }
+        self.grant_if_due();
+    }
+
+    /// Takes notice that the application has released a large message of `len` bytes.
+    pub(crate) fn release_large(&mut self, len: u64, now: impl Clock) {
+        if let Some(transfer) = &mut self.transfer {
+            transfer.inbound.release(len);
+        }
+        self.read_on(now);
+    }
+
+    pub(super) fn grant_if_due(&mut self) {
+        if let Some(transfer) = &mut self.transfer
+            && transfer.grant_due()
+        {
+            transfer.control.queue_grant();
+            self.send_control();
+        }
+    }
+
+    /// Posts the queued control frames, as far as there are slots, in states that allow it.
+    pub(super) fn send_control(&mut self) {
+        match &self.state {
+            State::Established | State::Closing(_) => {}
+            State::Waiting(_)
+            | State::ResolvingAddr(_)
+            | State::ResolvingRoute(_)
+            | State::Connecting(..)
+            | State::Backoff { .. }
+            | State::Requested { .. }
+            | State::Accepted { .. }
+            | State::Accepting { .. }
+            | State::Draining(_)
+            | State::Closed => return,
+        }
+        let Some(transfer) = &mut self.transfer else {
+            return;
+        };
+        while let Some(transmit) = transfer.next_control() {
+            self.outputs.push(Output::Post(transmit));
+        }
+    }
+
+    /// Has a sender that waits for room try again, and so learn that there will be none.
+    pub(super) fn report_blocked(&mut self) {
+        if let Some(transfer) = &mut self.transfer
+            && transfer.take_blocked()
+        {
+            self.outputs.push(Output::Event(Event::Writable));
+        }
+    }
+
+    /// Has a sender that waits for room try again, if there is some.
+    pub(super) fn report_writable(&mut self) {
+        if let (State::Established, Some(transfer)) = (&self.state, &mut self.transfer)
+            && transfer.take_writable()
+        {
+            self.outputs.push(Output::Event(Event::Writable));
+        }
+    }
+}
