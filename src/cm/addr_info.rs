@@ -15,21 +15,21 @@ use crate::{
     verbs::QpType,
 };
 
-/// What [`AddrInfo::new`] is to look for.
+/// Hints for [`AddrInfo::new`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AddrInfoHints {
-    /// For a listener: `RAI_PASSIVE`. Default `false`.
+    /// Whether the address is for a listener: `RAI_PASSIVE`. Default: `false`.
     pub passive: bool,
-    /// The node is an address, not a name to look up: `RAI_NUMERICHOST`. Default `false`.
+    /// Whether the node is an address rather than a name: `RAI_NUMERICHOST`. Default: `false`.
     pub numeric_host: bool,
     /// The port space. Default: TCP.
     pub port_space: Option<PortSpace>,
-    /// The local address to connect from. Default: what the route to the peer says.
+    /// The local address to connect from. Default: determined by the route to the peer.
     pub src: Option<SocketAddr>,
 }
 
-/// Addresses for a name and a service, as librdmacm resolves them.
+/// The addresses of a node and a service, resolved by librdmacm.
 ///
 /// See [`rdma_getaddrinfo(3)`](https://man7.org/linux/man-pages/man3/rdma_getaddrinfo.3.html).
 #[doc(alias = "rdma_addrinfo")]
@@ -37,18 +37,19 @@ pub struct AddrInfo {
     list: NonNull<ffi::rdma_addrinfo>,
 }
 
-// SAFETY: the list is only read until it is freed, and may be read and freed by any thread.
+// SAFETY: the list is only read until it is freed, and any thread may read and free it.
 unsafe impl Send for AddrInfo {}
 // SAFETY: as above.
 unsafe impl Sync for AddrInfo {}
 
 impl AddrInfo {
-    /// Looks up a node, a name or an address, and a service, a port number.
+    /// Resolves a node (a name or an address) and a service (a port number).
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a zero byte in either, and for a service that is not known; `EADDRNOTAVAIL` for a node that is not, `EAGAIN` when that
-    /// may change; others of [`rdma_getaddrinfo(3)`](https://man7.org/linux/man-pages/man3/rdma_getaddrinfo.3.html).
+    /// `EINVAL` for a zero byte in either, and for an unknown service; `EADDRNOTAVAIL` for an
+    /// unknown node, `EAGAIN` if the failure is temporary; otherwise those of
+    /// [`rdma_getaddrinfo(3)`](https://man7.org/linux/man-pages/man3/rdma_getaddrinfo.3.html).
     #[doc(alias = "rdma_getaddrinfo")]
     pub fn new(node: Option<&str>, service: &str, hints: AddrInfoHints) -> Result<Self, OsError> {
         const CALL: &str = "rdma_getaddrinfo";
@@ -75,7 +76,8 @@ impl AddrInfo {
             raw.ai_src_len = size_of_val(src) as libc::socklen_t;
             raw.ai_src_addr = ptr::from_mut(src).cast();
         }
-        // SAFETY: the strings end with zero; the hints, what they point to and the out pointer are locals.
+        // SAFETY: the strings are terminated by zero; the hints, what they point to and the out
+        // pointer are locals.
         let ret = unsafe { ffi::rdma_getaddrinfo(node, service.as_ptr(), raw, &raw mut list) };
         if let Some(errno) = resolver_errno(ret) {
             return Err(OsError::new(CALL, errno));
@@ -86,19 +88,19 @@ impl AddrInfo {
         })
     }
 
-    /// The local address: to bind to.
+    /// Returns the local address, to bind to.
     #[must_use]
     pub fn src_addr(&self) -> Option<SocketAddr> {
         let info = self.first();
-        // SAFETY: librdmacm gives pointer and length together; null stands for none.
+        // SAFETY: librdmacm sets pointer and length together; null is none.
         unsafe { sockaddr::from_ptr(info.ai_src_addr.cast(), info.ai_src_len as usize) }
     }
 
-    /// The peer's address: to connect to.
+    /// Returns the peer's address, to connect to.
     #[must_use]
     pub fn dst_addr(&self) -> Option<SocketAddr> {
         let info = self.first();
-        // SAFETY: librdmacm gives pointer and length together; null stands for none.
+        // SAFETY: librdmacm sets pointer and length together; null is none.
         unsafe { sockaddr::from_ptr(info.ai_dst_addr.cast(), info.ai_dst_len as usize) }
     }
 
@@ -107,14 +109,15 @@ impl AddrInfo {
     }
 
     fn first(&self) -> &ffi::rdma_addrinfo {
-        // SAFETY: a list has a first element, and lives until it is freed.
+        // SAFETY: a list has a first element, and exists until it is freed.
         unsafe { self.list.as_ref() }
     }
 }
 
-/// The error number for an answer that is the system resolver's: librdmacm hands its numbers through, which are not those of `errno`.
+/// Converts an error code of the system's resolver, which librdmacm passes through, to `errno`.
 ///
-/// `EAI_BADFLAGS` has the number with which librdmacm says that `errno` is set, and cannot come: the flags are always good.
+/// `EAI_BADFLAGS` has the value with which librdmacm reports that `errno` is set. It cannot occur,
+/// as the flags are always valid.
 fn resolver_errno(ret: libc::c_int) -> Option<libc::c_int> {
     match ret {
         0 | -1 => None,
@@ -137,7 +140,7 @@ impl fmt::Debug for AddrInfo {
 
 impl Drop for AddrInfo {
     fn drop(&mut self) {
-        // SAFETY: `rdma_getaddrinfo` gave it, and it is freed once.
+        // SAFETY: `rdma_getaddrinfo` allocated it, and it is freed once.
         unsafe { ffi::rdma_freeaddrinfo(self.as_ptr()) };
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     verbs::AhAttr,
 };
 
-/// What a side asks for when it connects or accepts.
+/// The parameters with which a side connects or accepts.
 ///
 /// See [`rdma_connect(3)`](https://man7.org/linux/man-pages/man3/rdma_connect.3.html).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,19 +16,25 @@ use crate::{
 pub struct ConnParam {
     /// Bytes for the peer's program.
     pub private_data: PrivateData,
-    /// Incoming READs and atomics that this side serves at once. The default, 255, stands for as many as the device can.
+    /// The maximum number of concurrent incoming READs and atomics.
+    ///
+    /// The default, 255, stands for the device's maximum.
     pub responder_resources: u8,
-    /// Outgoing READs and atomics that this side has out at once. The default, 255, stands for as many as the device can.
+    /// The maximum number of concurrent outgoing READs and atomics.
+    ///
+    /// The default, 255, stands for the device's maximum.
     pub initiator_depth: u8,
-    /// Whether the hardware's flow control is there. Default `true`.
+    /// Whether the hardware's flow control is available. Default: `true`.
     pub flow_control: bool,
-    /// How often a packet that is not acknowledged is repeated, 0 to 7. Default 7.
+    /// The number of retries of an unacknowledged packet, 0 to 7. Default: 7.
     pub retry_count: u8,
-    /// How often a message is repeated when the peer has no receive posted, 0 to 7; 7, the default, is for ever.
+    /// The number of retries when the peer has no receive posted, 0 to 7. Default: 7, infinite.
     pub rnr_retry_count: u8,
-    /// Whether the queue pair draws on a shared receive queue. Only of interest for a queue pair that the id does not own.
+    /// Whether the queue pair uses a shared receive queue.
+    ///
+    /// Only used if the id does not own the queue pair.
     pub srq: bool,
-    /// The queue pair's number, for a queue pair that the id does not own.
+    /// The queue pair's number. Only used if the id does not own the queue pair.
     pub qp_num: u32,
 }
 
@@ -48,11 +54,11 @@ impl Default for ConnParam {
 }
 
 impl ConnParam {
-    /// The C form; it points into `self`.
+    /// Converts to the C form, which points into `self`.
     pub(super) fn to_raw(&self) -> ffi::rdma_conn_param {
         ffi::rdma_conn_param {
             private_data: self.private_data.as_ptr().cast(),
-            // It holds 255 bytes at most.
+            // It has at most 255 bytes.
             private_data_len: self.private_data.len() as u8,
             responder_resources: self.responder_resources,
             initiator_depth: self.initiator_depth,
@@ -65,21 +71,21 @@ impl ConnParam {
     }
 }
 
-/// What an event says about a connection.
+/// The parameters of a connection in an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnEventParam {
-    /// READs and atomics that this side is to serve at once.
+    /// The maximum number of concurrent incoming READs and atomics that the peer requests.
     pub responder_resources: u8,
-    /// READs and atomics that this side may have out at once.
+    /// The maximum number of concurrent outgoing READs and atomics that the peer allows.
     pub initiator_depth: u8,
-    /// Whether the peer has the hardware's flow control.
+    /// Whether the hardware's flow control is available at the peer.
     pub flow_control: bool,
-    /// How often this side is to repeat a packet. In a CONNECT_REQUEST only.
+    /// The number of packet retries for this side. Only set in a CONNECT_REQUEST.
     pub retry_count: u8,
-    /// How often this side is to repeat a message to a peer without receives.
+    /// The number of retries for this side when the peer has no receive posted.
     pub rnr_retry_count: u8,
-    /// Whether the peer draws on a shared receive queue.
+    /// Whether the peer uses a shared receive queue.
     pub srq: bool,
     /// The peer's queue pair number.
     pub qp_num: u32,
@@ -99,11 +105,11 @@ impl ConnEventParam {
     }
 }
 
-/// What an event says about a datagram peer or a multicast group.
+/// The parameters of a datagram peer or a multicast group in an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UdEventParam {
-    /// The way to the peer or the group.
+    /// The path to the peer or the group.
     pub ah_attr: AhAttr,
     /// The peer's queue pair number.
     pub qp_num: u32,

@@ -1,15 +1,17 @@
 #![allow(unsafe_code)]
 
-//! The devices as librdmacm has them, and how a device that was removed is let go of.
+//! The devices that librdmacm has open, and the release of one that was removed.
 //!
-//! librdmacm opens a device when it is first needed and counts who uses it: ids, and lists of
-//! devices. It closes only those that it knows to be gone, which it learns while it makes a list. A
-//! driver without hot removal, such as that of software RoCE, waits for that: until then the device
-//! keeps its name, and whoever removes it waits. So when a device was removed, which an id's event
-//! tells, and the last list of this crate's with it goes, librdmacm is asked for a list once more.
-//! It makes none, and learns nothing, while there is no device left at all. Then the descriptors
-//! behind the open device are replaced by ones that lead nowhere: the kernel has its device back,
-//! and librdmacm closes what it still has when there is a device again.
+//! librdmacm opens a device when it is first needed, and counts its users: ids, and lists of
+//! devices. It closes only devices that it knows to have been removed, which it detects when it
+//! creates a list. A driver without hot removal, such as that of software RoCE, waits for the
+//! close: until then the device keeps its name, and its removal blocks.
+//!
+//! So when a device was removed, as an event of an id reports, and the last list of this crate's
+//! that contains it is dropped, librdmacm is asked for another list. It creates none, and detects
+//! nothing, while there is no device at all. In that case the descriptors of the open device are
+//! replaced by ones that refer to nothing: the kernel can remove the device, and librdmacm closes
+//! its part of it once there is a device again.
 
 use std::{
     any::Any,
@@ -28,10 +30,12 @@ use crate::{
     verbs::Context,
 };
 
-/// The RDMA devices, opened by librdmacm. Ids use these and no others, so what is shared by several ids is made on them.
+/// The RDMA devices that librdmacm has open.
 ///
-/// A device that is removed stays, for the kernel as well, until everything made on it is gone and
-/// every list that has it.
+/// Ids use these and no others, so objects that several ids share must be created on them.
+///
+/// A device that is removed remains, for the kernel as well, until everything created on it has
+/// been destroyed and every list that contains it has been dropped.
 ///
 /// See [`rdma_get_devices(3)`](https://man7.org/linux/man-pages/man3/rdma_get_devices.3.html).
 #[derive(Clone)]
@@ -43,34 +47,35 @@ pub struct Devices {
 /// A [`Devices`] that does not keep its devices open.
 pub(super) struct WeakDevices(Weak<Inner>);
 
-/// A list that is entered in [`HELD`].
+/// A list that is counted in [`HELD`].
 struct Inner {
     list: List,
 }
 
-/// What librdmacm gave. It keeps its devices open.
+/// A list from librdmacm. It keeps its devices open.
 struct List {
     start: NonNull<*mut ffi::ibv_context>,
     len: usize,
 }
 
-// SAFETY: the list does not change once it is entered, and `rdma_get_devices` and
-// `rdma_free_devices` may be called by any thread.
+// SAFETY: the list does not change once it is counted in `HELD`, and any thread may call
+// `rdma_get_devices` and `rdma_free_devices`.
 unsafe impl Send for List {}
 // SAFETY: as above.
 unsafe impl Sync for List {}
 
-/// A device that some list has.
+/// A device that is in at least one list.
 #[derive(Default)]
 struct Held {
-    /// In how many lists it is.
+    /// The number of lists that contain it.
     lists: usize,
     /// Whether it was removed.
     removed: bool,
 }
 
-/// The devices that lists have, by the address of their context. Held while lists are made and
-/// freed, so that it is exact.
+/// The devices in lists, by the address of their context.
+///
+/// Locked while lists are created and freed, so that it is exact.
 static HELD: Mutex<BTreeMap<usize, Held>> = Mutex::new(BTreeMap::new());
 
 fn held() -> MutexGuard<'static, BTreeMap<usize, Held>> {
@@ -78,19 +83,21 @@ fn held() -> MutexGuard<'static, BTreeMap<usize, Held>> {
 }
 
 impl Devices {
-    /// The devices that there are now.
+    /// Returns the devices that are present now.
     ///
     /// # Errors
     ///
-    /// `ENODEV` and the like from `rdma_get_devices` where the kernel has no RDMA.
+    /// Those of `rdma_get_devices`: for instance `ENODEV` if the kernel has no RDMA support.
     pub fn get() -> Result<Self, OsError> {
         let mut held = held();
         let list = List::get()?;
         Ok(Self::enter(list, &mut held))
     }
 
-    /// One device alone, behind a pointer that librdmacm gave: the list keeps no other one from
-    /// being removed. `None` for one that is not among those that there are now.
+    /// Returns a list of one device only, by the pointer that an id has.
+    ///
+    /// Such a list does not block the removal of other devices. `None` if the device is not present
+    /// any more.
     pub(super) fn only(raw: *mut ffi::ibv_context) -> Result<Option<Self>, OsError> {
         let mut held = held();
         let mut list = List::get()?;
@@ -107,11 +114,11 @@ impl Devices {
         }
     }
 
-    /// The device behind a pointer of an id's was removed.
+    /// Records that the device that an id points to was removed.
     ///
     /// # Safety
     ///
-    /// The id exists until this returns.
+    /// The id exists during the call.
     pub(super) unsafe fn removed(raw: *mut ffi::ibv_context) {
         let Some(context) = NonNull::new(raw) else {
             return;
@@ -119,12 +126,12 @@ impl Devices {
         let mut held = held();
         match held.get_mut(&raw.addr()) {
             Some(device) => device.removed = true,
-            // SAFETY: the id, which exists, keeps librdmacm from freeing it.
-            None => unsafe { let_go(context) },
+            // SAFETY: the id, which exists, prevents librdmacm from freeing it.
+            None => unsafe { release(context) },
         }
     }
 
-    /// The devices, open for as long as one of their handles lives.
+    /// Returns the devices, which stay open for as long as one of their handles exists.
     #[must_use]
     pub fn contexts(&self) -> Vec<Context> {
         self.inner
@@ -136,7 +143,7 @@ impl Devices {
             .collect()
     }
 
-    /// The device behind a pointer that librdmacm gave.
+    /// Returns the device that a pointer of librdmacm's refers to.
     pub(super) fn find(&self, raw: *mut ffi::ibv_context) -> Option<Context> {
         let raw = NonNull::new(raw)?;
         self.inner
@@ -152,13 +159,14 @@ impl Devices {
 
     fn context(&self, raw: NonNull<ffi::ibv_context>) -> Context {
         let keep_alive: Arc<dyn Any + Send + Sync> = self.inner.clone();
-        // SAFETY: the pointer is in the list, whose devices are open until it is freed, and the context holds the list.
+        // SAFETY: the pointer is in the list, whose devices are open until it is freed; the context
+        // holds the list.
         unsafe { Context::borrowed(raw, keep_alive) }
     }
 }
 
 impl WeakDevices {
-    /// The list, if somebody still holds it.
+    /// Returns the list, if there is still a handle of it.
     pub(super) fn upgrade(&self) -> Option<Devices> {
         self.0.upgrade().map(|inner| Devices { inner })
     }
@@ -183,9 +191,9 @@ impl Drop for Inner {
                 held.remove(&raw.addr());
             }
             if let (0, true, Some(context)) = (lists, removed, NonNull::new(*raw)) {
-                // SAFETY: this list, which goes after this, keeps librdmacm from freeing it, and it
-                // was the last.
-                unsafe { let_go(context) };
+                // SAFETY: this list, which is freed after this call, prevents librdmacm from
+                // freeing the context, and was the last list.
+                unsafe { release(context) };
             }
         }
     }
@@ -197,18 +205,18 @@ impl List {
         // SAFETY: the count is a local.
         let start = unsafe { ffi::rdma_get_devices(&raw mut len) };
         let start = cvt_ptr("rdma_get_devices", start)?;
-        // A list has no negative length.
+        // The length is never negative.
         let len = usize::try_from(len).unwrap_or(0);
         Ok(Self { start, len })
     }
 
     fn all(&self) -> &[*mut ffi::ibv_context] {
-        // SAFETY: librdmacm gave a list of this many entries, and whoever changes it has it to
-        // itself.
+        // SAFETY: librdmacm allocated a list of `len` entries, which is changed through `&mut self`
+        // only.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
-    /// Gives all devices but one back. Says whether that one is there.
+    /// Releases all devices but one. Returns whether that one is in the list.
     fn keep_only(&mut self, raw: *mut ffi::ibv_context) -> Result<bool, OsError> {
         let mut others = self.all().to_vec();
         others.retain(|other| *other != raw);
@@ -220,12 +228,13 @@ impl List {
         // SAFETY: it has no preconditions.
         let copy = unsafe { libc::malloc(size_of_val(&others[..])) };
         let copy: NonNull<*mut ffi::ibv_context> = cvt_ptr("malloc", copy.cast())?;
-        // SAFETY: the copy has room for as many, and is nobody else's.
+        // SAFETY: the copy has room for all entries, and is used here only.
         unsafe { ptr::copy_nonoverlapping(others.as_ptr(), copy.as_ptr(), others.len()) };
-        // SAFETY: it gives back one use of each device in the list, which ends with null, and frees
-        // the list with `free`. This list has counted them, and names them no more from here on.
+        // SAFETY: it releases one use of each device in the list, which is terminated by null, and
+        // frees the list with `free`. `self` held these uses, and does not contain the devices any
+        // more.
         unsafe { ffi::rdma_free_devices(copy.as_ptr()) };
-        // SAFETY: the list, which nobody else looks at, has more than one entry.
+        // SAFETY: the list, which is borrowed mutably, has more than one entry.
         let kept = unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), 2) };
         kept.copy_from_slice(&[raw, ptr::null_mut()]);
         self.len = 1;
@@ -235,7 +244,7 @@ impl List {
 
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: `rdma_get_devices` gave it, and nobody has it any more.
+        // SAFETY: `rdma_get_devices` allocated it, and it is freed once.
         unsafe { ffi::rdma_free_devices(self.start.as_ptr()) };
     }
 }
@@ -244,27 +253,29 @@ impl Drop for List {
 ///
 /// # Safety
 ///
-/// librdmacm does not free the context before this returns, and nothing of this crate's that was
-/// made on it is left.
-unsafe fn let_go(context: NonNull<ffi::ibv_context>) {
+/// librdmacm does not free the context during the call, and all objects that this crate created on
+/// it have been destroyed.
+unsafe fn release(context: NonNull<ffi::ibv_context>) {
     match List::get() {
-        // While it made the list it has marked the device: it closes it with the last use.
+        // librdmacm has marked the device while it created the list, and closes it with its last
+        // use.
         Ok(list) => drop(list),
         // SAFETY: the caller vouches for the context.
-        Err(none_left) => match unsafe { lead_nowhere(context) } {
-            Ok(()) => log::debug!("{none_left}: the last device was let go of"),
-            Err(error) => log::error!("a device that was removed stays open: {error}"),
+        Err(none_left) => match unsafe { detach(context) } {
+            Ok(()) => log::debug!("{none_left}: the last device was released"),
+            Err(error) => log::error!("a removed device stays open: {error}"),
         },
     }
 }
 
-/// Closes what the kernel has open for a context, without librdmacm's knowledge: its descriptors
-/// stay, and lead nowhere.
+/// Closes the kernel's objects of a context without librdmacm's knowledge.
+///
+/// The numbers of its descriptors stay in use, and refer to nothing.
 ///
 /// # Safety
 ///
-/// As [`let_go`].
-unsafe fn lead_nowhere(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
+/// As [`release`].
+unsafe fn detach(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
     let nowhere = File::options()
         .read(true)
         .custom_flags(libc::O_PATH)
@@ -273,8 +284,8 @@ unsafe fn lead_nowhere(context: NonNull<ffi::ibv_context>) -> Result<(), OsError
     // SAFETY: the caller vouches for the context.
     let context = unsafe { context.as_ref() };
     for fd in [context.cmd_fd, context.async_fd] {
-        // SAFETY: the number is the context's for as long as it exists. It stays open, so that
-        // nobody else is given it, and whatever is tried with it fails.
+        // SAFETY: the number belongs to the context for as long as that exists. It stays open, so
+        // that it is not reused, and every call on it fails.
         cvt("dup3", unsafe {
             libc::dup3(nowhere.as_raw_fd(), fd, libc::O_CLOEXEC)
         })?;

@@ -14,9 +14,10 @@ use crate::{
     verbs::{AhAttr, QpType},
 };
 
-/// Something that happened to an id, copied: it may be kept for as long as one likes.
+/// An event of an id, copied, so that it may be kept.
 ///
-/// See [`rdma_get_cm_event(3)`](https://man7.org/linux/man-pages/man3/rdma_get_cm_event.3.html) for what each event means and carries.
+/// See [`rdma_get_cm_event(3)`](https://man7.org/linux/man-pages/man3/rdma_get_cm_event.3.html) for
+/// the meaning and content of each event.
 #[derive(Debug)]
 #[doc(alias = "rdma_cm_event")]
 pub struct CmEvent {
@@ -31,11 +32,11 @@ pub struct CmEvent {
 }
 
 impl CmEvent {
-    /// Copies an event of an id of `channel`, and takes the id of a CONNECT_REQUEST.
+    /// Copies an event of an id of `channel`, and takes ownership of the id of a CONNECT_REQUEST.
     ///
     /// # Safety
     ///
-    /// `raw` is an event that librdmacm gave and that is not acknowledged, and the channel's lock is held.
+    /// `raw` is an event from librdmacm that is not acknowledged, and the channel's lock is held.
     pub(super) unsafe fn copy(raw: *mut ffi::rdma_cm_event, channel: &EventChannel) -> Self {
         // SAFETY: the caller vouches for the event.
         let mut this = unsafe { Self::copy_data(raw) };
@@ -43,33 +44,36 @@ impl CmEvent {
             // SAFETY: as above.
             let id = unsafe { (*raw).id };
             this.request = NonNull::new(id).map(|id| {
-                // SAFETY: a CONNECT_REQUEST brings a new id, on the listener's channel, that nobody has seen yet.
+                // SAFETY: a CONNECT_REQUEST carries a new id, on the listener's channel, that
+                // nothing owns yet.
                 unsafe { OwnedId::from_request(id, channel) }
             });
         }
         this
     }
 
-    /// Copies an event without taking anything from it.
+    /// Copies an event without taking ownership of its id.
     ///
     /// # Safety
     ///
-    /// `raw` is an event that librdmacm gave and that is not acknowledged, and nobody reads another of the same id meanwhile.
+    /// `raw` is an event from librdmacm that is not acknowledged, and no other event of the same id
+    /// is read during the call.
     pub(super) unsafe fn copy_data(raw: *mut ffi::rdma_cm_event) -> Self {
         // SAFETY: the caller vouches for the event.
         let raw = unsafe { &*raw };
         let event = CmEventType::from_raw(raw.event);
         let multicast =
             event == CmEventType::MULTICAST_JOIN || event == CmEventType::MULTICAST_ERROR;
-        // SAFETY: an event's id, where it has one, lives at least until the event is acknowledged.
+        // SAFETY: an event's id, if it has one, exists at least until the event is acknowledged.
         let id = unsafe { raw.id.as_ref() };
         // SAFETY: as above.
         let listen_id = unsafe { raw.listen_id.as_ref() };
         let (mut conn, mut ud, mut private_data) = (None, None, PrivateData::default());
         if matches!(event, CmEventType::USER | CmEventType::INTERNAL) {
-            // A number stands where others have a pointer.
+            // These carry a number where others have a pointer.
         } else if multicast || id.is_some_and(|id| QpType::from_raw(id.qp_type) == QpType::UD) {
-            // SAFETY: librdmacm writes this member for ids of datagrams and for multicast; it is zeroed where it writes nothing.
+            // SAFETY: librdmacm writes this member for ids of datagrams and for multicast; where it
+            // writes nothing, it is zeroed.
             let param = unsafe { &raw.param.ud };
             ud = Some(UdEventParam {
                 ah_attr: AhAttr::from_raw(param.ah_attr),
@@ -82,7 +86,8 @@ impl CmEvent {
                     unsafe { copy_private_data(param.private_data.cast(), param.private_data_len) };
             }
         } else {
-            // SAFETY: librdmacm writes this member for ids of connections; it is zeroed where it writes nothing.
+            // SAFETY: librdmacm writes this member for ids of connections; where it writes nothing,
+            // it is zeroed.
             let param = unsafe { &raw.param.conn };
             conn = Some(ConnEventParam::from_raw(param));
             // SAFETY: librdmacm sets pointer and length together, to bytes within the event.
@@ -92,7 +97,7 @@ impl CmEvent {
         Self {
             event,
             status: raw.status,
-            // A new id has its listener's context until it gets one of its own.
+            // A new id has its listener's context until one is set.
             context: id.map_or(0, |id| id.context as u64),
             listen_context: listen_id.map(|id| id.context as u64),
             conn,
@@ -102,56 +107,61 @@ impl CmEvent {
         }
     }
 
-    /// What happened. Values that this crate does not know come through as they are.
+    /// Returns the type of the event. Values that this crate does not know are passed through.
     #[must_use]
     pub fn event(&self) -> CmEventType {
         self.event
     }
 
-    /// The status as librdmacm gives it: 0, a negative error number, or a reject reason.
+    /// Returns librdmacm's status: 0, a negative error number, or a reject reason.
     #[must_use]
     pub fn status(&self) -> i32 {
         self.status
     }
 
-    /// The status of an event that failed: an error number.
+    /// Returns the status of a failure, as an error number.
     #[must_use]
     pub fn cm_status(&self) -> CmStatus {
         CmStatus::from_raw(self.status)
     }
 
-    /// The status of a REJECTED event: why.
+    /// Returns the status of a REJECTED event: the reason.
     #[must_use]
     pub fn reject_reason(&self) -> RejectReason {
         RejectReason::from_raw(self.status)
     }
 
-    /// The [context](super::CmId::set_context) of the id that it happened to. Of a CONNECT_REQUEST the listener's.
+    /// Returns the [context](super::CmId::set_context) of the event's id.
+    ///
+    /// For a CONNECT_REQUEST it is the listener's.
     #[must_use]
     pub fn context(&self) -> u64 {
         self.context
     }
 
-    /// The [context](super::CmId::set_context) of the listener, for a CONNECT_REQUEST.
+    /// Returns the [context](super::CmId::set_context) of the listener of a CONNECT_REQUEST.
     #[must_use]
     pub fn listen_context(&self) -> Option<u64> {
         self.listen_context
     }
 
-    /// What it says about the connection; zeros where the event carries nothing. `None` for ids of datagrams, and for what no connection
-    /// manager says.
+    /// Returns the connection's parameters, which are zero in events that carry none.
+    ///
+    /// `None` for ids of datagrams, and for events that do not come from a connection manager.
     #[must_use]
     pub fn conn(&self) -> Option<ConnEventParam> {
         self.conn
     }
 
-    /// What it says about the datagram peer or the multicast group. `None` for ids of connections.
+    /// Returns the parameters of the datagram peer or the multicast group.
+    ///
+    /// `None` for ids of connections.
     #[must_use]
     pub fn ud(&self) -> Option<UdEventParam> {
         self.ud
     }
 
-    /// What the peer's program sent along, maybe padded with zeros.
+    /// Returns the peer's private data, which may be padded with zeros.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
@@ -164,17 +174,18 @@ impl CmEvent {
 }
 
 impl EventChannel {
-    /// Takes the next event, if there is one. It is acknowledged already.
+    /// Reads the next event, if there is one. It is already acknowledged.
     ///
     /// # Errors
     ///
-    /// Of `rdma_get_cm_event`; what goes wrong with a single connection is an event, not an error.
+    /// Those of `rdma_get_cm_event`; the failure of a connection is an event, not an error.
     #[doc(alias = "rdma_get_cm_event")]
     #[doc(alias = "rdma_ack_cm_event")]
     pub fn poll_event(&self) -> Result<Option<CmEvent>, OsError> {
         let lock = self.lock();
         let mut raw = ptr::null_mut();
-        // SAFETY: the channel exists, the out pointer is a local, and the lock keeps others from the ids that are written.
+        // SAFETY: the channel exists, the out pointer is a local, and the lock excludes other users
+        // of the ids that are written.
         let ret = unsafe { ffi::rdma_get_cm_event(self.as_ptr(), &raw mut raw) };
         match cvt("rdma_get_cm_event", ret) {
             Ok(_) => {}
@@ -184,7 +195,8 @@ impl EventChannel {
             }) => return Ok(None),
             Err(error) => return Err(error),
         }
-        // SAFETY: the call succeeded, so it is an event that is ours until it is acknowledged, of an id of this channel.
+        // SAFETY: the call succeeded, so the event is valid until it is acknowledged; its id
+        // belongs to this channel.
         let event = unsafe { CmEvent::copy(raw, self) };
         if event.event() == CmEventType::DEVICE_REMOVAL {
             // SAFETY: as above.
@@ -194,19 +206,20 @@ impl EventChannel {
             // SAFETY: as above.
             unsafe { Devices::removed(device) };
         }
-        // SAFETY: it is acknowledged once, and the copy does not point into it.
+        // SAFETY: the event is acknowledged once, and the copy does not point into it.
         let ret = unsafe { ffi::rdma_ack_cm_event(raw) };
-        // Before an error can drop the event, and the id in it: destroying that takes the lock.
+        // Unlocked before an error can drop the event and the id in it: destroying the id takes the
+        // lock.
         drop(lock);
         cvt("rdma_ack_cm_event", ret)?;
         Ok(Some(event))
     }
 
-    /// Takes the next event, waiting for it until `timeout` is over: then `None`.
+    /// Reads the next event, and waits for it for at most `timeout`. `None` if there was none.
     ///
     /// # Errors
     ///
-    /// As [`poll_event`](Self::poll_event).
+    /// Those of [`poll_event`](Self::poll_event).
     pub fn wait_event(&self, timeout: Duration) -> Result<Option<CmEvent>, OsError> {
         sys::wait_readable(self.as_fd(), timeout, || self.poll_event())
     }
@@ -231,7 +244,8 @@ mod tests {
     use super::*;
 
     fn zeroed() -> ffi::rdma_cm_event {
-        // SAFETY: the C structure holds integers, pointers and unions of them: all zero is a valid value.
+        // SAFETY: the C structure holds integers, pointers and unions of them: all zero is a valid
+        // value.
         unsafe { MaybeUninit::zeroed().assume_init() }
     }
 
@@ -252,7 +266,7 @@ mod tests {
             srq: 1,
             qp_num: 0x17,
         };
-        // SAFETY: a whole event, which is nobody else's.
+        // SAFETY: a complete event, which is used here only.
         let event = unsafe { CmEvent::copy_data(&raw mut raw) };
         assert_eq!(
             (event.event(), event.cm_status()),
@@ -278,7 +292,7 @@ mod tests {
     fn an_event_of_the_future_is_data() {
         let mut raw = zeroed();
         raw.event = 4711;
-        // SAFETY: a whole event, which is nobody else's.
+        // SAFETY: a complete event, which is used here only.
         let event = unsafe { CmEvent::copy_data(&raw mut raw) };
         assert_eq!(event.event().to_string(), "unknown (4711)");
         assert!(event.private_data().is_empty());
@@ -291,7 +305,7 @@ mod tests {
         let mut context = 7_u32;
         raw.param.ud.private_data = (&raw mut context).cast_const().cast();
         raw.param.ud.qkey = 9;
-        // SAFETY: a whole event, which is nobody else's.
+        // SAFETY: a complete event, which is used here only.
         let event = unsafe { CmEvent::copy_data(&raw mut raw) };
         assert!(
             event.private_data().is_empty(),

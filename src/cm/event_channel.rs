@@ -19,10 +19,13 @@ use crate::{
     verbs::Context,
 };
 
-/// Where the events of ids come in. Reading never blocks; its file descriptor is readable when there is an event.
+/// A channel on which events of ids are reported.
 ///
-/// Clones are handles of the same channel. See
-/// [`rdma_create_event_channel(3)`](https://man7.org/linux/man-pages/man3/rdma_create_event_channel.3.html).
+/// Reading never blocks; its file descriptor is readable when there is an event.
+///
+/// Clones refer to the same channel. See [`rdma_create_event_channel(3)`][man].
+///
+/// [man]: https://man7.org/linux/man-pages/man3/rdma_create_event_channel.3.html
 #[derive(Clone)]
 #[doc(alias = "rdma_event_channel")]
 pub struct EventChannel {
@@ -31,29 +34,31 @@ pub struct EventChannel {
 
 struct Inner {
     raw: NonNull<ffi::rdma_event_channel>,
-    /// Taken by whoever reads an event and by whoever calls something on an id of this channel: librdmacm writes into the id
-    /// while it reads an event, under no lock of its own that an id's other users would take. No other lock is taken under it.
+    /// Held while an event is read, and during calls on an id of this channel.
+    ///
+    /// librdmacm writes to the id while it reads an event, and has no lock that an id's other users
+    /// would take. No other lock is taken while it is held.
     lock: Mutex<()>,
-    /// The devices of ids that were looked for, while somebody uses them: asking librdmacm for them
-    /// anew takes a while.
+    /// The devices of ids, cached while they are in use, because asking librdmacm for them is slow.
     devices: Mutex<Vec<WeakDevices>>,
 }
 
-// SAFETY: the structure behind the pointer is only read, and what librdmacm does through it happens under `lock`.
+// SAFETY: the structure behind the pointer is only read, and librdmacm uses it with `lock` held.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
 impl EventChannel {
-    /// Makes a channel.
+    /// Creates a channel.
     ///
     /// # Errors
     ///
-    /// Of `rdma_create_event_channel`: `ENODEV` where there is no RDMA device, `ENOENT` where the kernel has no connection manager (module
-    /// `rdma_ucm`), `EMFILE` where the process has too many files open.
+    /// Those of `rdma_create_event_channel`: `ENODEV` if there is no RDMA device, `ENOENT` if the
+    /// kernel has no connection manager (module `rdma_ucm`), `EMFILE` if the process has too many
+    /// open descriptors.
     #[doc(alias = "rdma_create_event_channel")]
     pub fn new() -> Result<Self, OsError> {
-        // SAFETY: it has no preconditions.
+        // SAFETY: the call has no preconditions.
         let raw = unsafe { ffi::rdma_create_event_channel() };
         let raw = cvt_ptr("rdma_create_event_channel", raw)?;
         let this = Self {
@@ -67,24 +72,23 @@ impl EventChannel {
         Ok(this)
     }
 
-    /// Keeps others from reading events, and from calls on ids of this channel.
+    /// Excludes reading events, and calls on ids of this channel.
     pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
-        // The lock guards no data of ours that a panic could leave half-done.
+        // The lock guards no data that a panic could leave inconsistent.
         self.inner
             .lock
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The device behind the pointer that an id of this channel has. It holds that device and no
-    /// other.
+    /// Returns the device that an id of this channel points to. It holds that device and no other.
     pub(super) fn device(&self, raw: *mut ffi::ibv_context) -> Result<Option<Context>, OsError> {
         let mut devices = self
             .inner
             .devices
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        // What somebody uses stays open, so no other device can come to have its address.
+        // A device that is in use stays open, so its address cannot be reused for another one.
         let used = devices.iter().filter_map(WeakDevices::upgrade);
         if let Some(found) = used.filter_map(|used| used.find(raw)).next() {
             return Ok(Some(found));
@@ -97,10 +101,10 @@ impl EventChannel {
         Ok(device.find(raw))
     }
 
-    /// Whether an event waits to be read.
+    /// Returns whether an event can be read.
     pub(super) fn is_readable(&self) -> bool {
         let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
-        // Interrupted before it could say no: it might be.
+        // Interrupted: there may be one.
         matches!(
             poll(&mut fds, PollTimeout::ZERO),
             Ok(1..) | Err(Errno::EINTR)
@@ -116,7 +120,7 @@ impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel exists, and the field does not change.
         let fd = unsafe { (*self.as_ptr()).fd };
-        // SAFETY: it is open until the channel is destroyed, which `self` keeps from happening.
+        // SAFETY: it is open until the channel is destroyed, which `self` prevents.
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 }
@@ -131,7 +135,8 @@ impl fmt::Debug for EventChannel {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: every id holds its channel, so there is none left, and this is the last handle.
+        // SAFETY: every id holds its channel, so there is none any more, and this is the last
+        // handle.
         unsafe { ffi::rdma_destroy_event_channel(self.raw.as_ptr()) };
     }
 }

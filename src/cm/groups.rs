@@ -23,8 +23,8 @@ impl Groups {
     ///
     /// # Safety
     ///
-    /// `id` is the id whose groups these are. It exists, and nobody else uses it during the call. All
-    /// events that were read of it are acknowledged, so the call does not block.
+    /// `id` is the id whose groups these are. It exists, and is used by nothing else during the
+    /// call. All events that were read of it are acknowledged, so the call does not block.
     pub(super) unsafe fn leave(
         &mut self,
         id: *mut ffi::rdma_cm_id,
@@ -37,8 +37,10 @@ impl Groups {
         cvt("rdma_leave_multicast", unsafe { leave(id, group) }).map(drop)
     }
 
-    /// Leaves all groups. The kernel refuses to destroy a queue pair that is in one, which librdmacm
-    /// does not report; and what librdmacm allocated for a group is not freed with the id.
+    /// Leaves all groups, as must be done before the queue pair and the id are destroyed.
+    ///
+    /// The kernel refuses to destroy a queue pair that is in one, which librdmacm does not report;
+    /// and the memory that librdmacm allocated for a group is not freed with the id.
     ///
     /// # Safety
     ///

@@ -1,27 +1,37 @@
-//! librdmacm: connections by address, each object one that cleans up after itself.
+//! librdmacm: connections by address, as objects that clean up after themselves.
 //!
 //! # Use
 //!
-//! A program makes an [`EventChannel`] and [`CmId`]s on it, calls the steps (`bind_addr`, `listen`, `resolve_addr`, `resolve_route`,
-//! [`create_qp`](CmId::create_qp), `connect`, `accept`), and reads from the channel what comes of each. Or it makes an id of its own with
-//! [`CmId::new_sync`], whose steps return when they are done.
+//! A program creates an [`EventChannel`] and [`CmId`]s on it, calls the steps (`bind_addr`,
+//! `listen`, `resolve_addr`, `resolve_route`, [`create_qp`](CmId::create_qp), `connect`, `accept`),
+//! and reads their results from the channel. Alternatively it creates an id with
+//! [`CmId::new_sync`], whose steps return when they have completed.
 //!
 //! # Events
 //!
-//! [`EventChannel::poll_event`] copies the event, takes the new id of a CONNECT_REQUEST, and acknowledges the event before it returns.
-//! `rdma_destroy_id` waits for unacknowledged events, so here it never waits.
+//! [`EventChannel::poll_event`] copies the event, takes ownership of the new id of a
+//! CONNECT_REQUEST, and acknowledges the event before it returns. `rdma_destroy_id` waits for
+//! unacknowledged events, so here it never blocks.
 //!
 //! # Thread safety
 //!
-//! librdmacm writes into an id, its device and its route, while it reads an event of that id. So each channel has a lock; reading
-//! an event takes it, and so does every call on an id of that channel. Ids may therefore be used by any thread.
+//! librdmacm writes to an id, its device and its route while it reads an event of that id. So each
+//! channel has a lock, which is held while an event is read, and during every call on an id of that
+//! channel. Any thread may therefore use an id.
 //!
-//! A synchronous id has a channel of its own, and waits for its events with nothing locked.
+//! A synchronous id has a channel of its own, and waits for its events without holding a lock.
 //!
 //! # Cleanup
 //!
-//! Handles may be dropped in any order. A queue pair holds its id, an id holds its channel, and the C objects go in the one order that
-//! librdmacm accepts.
+//! Handles may be dropped in any order. A queue pair holds its id, an id holds its channel, and the
+//! C objects are destroyed in the order that librdmacm accepts.
+
+// This layer owns every object of librdmacm that the crate uses. It guarantees that no event stays
+// unacknowledged, that no id is used while one of its events is read, and that a device that was
+// removed is released once nothing of the crate uses it. It is called by `rsocket`, by the engine,
+// whose thread is the only one that uses the engine's ids, and by programs. It starts no thread,
+// retries nothing and has no deadline but those that its callers pass: what follows from an event
+// is decided above.
 
 mod addr_info;
 mod conn_param;
@@ -33,7 +43,7 @@ mod owned_id;
 mod port_space;
 mod private_data;
 
-// Behind `event_channel`, so that the documentation of `EventChannel` begins with `new`.
+// After `event_channel`, so that the documentation of `EventChannel` begins with `new`.
 mod event;
 
 pub use self::{
@@ -47,7 +57,7 @@ pub use self::{
     private_data::PrivateData,
 };
 
-/// The handles may be used by any thread.
+/// Asserts what the documentation above says about threads.
 const _: () = {
     const fn send_and_sync<T: Send + Sync>() {}
     send_and_sync::<AddrInfo>();

@@ -15,8 +15,10 @@ use crate::{
     sys::{cvt, ffi, log_destroy_error},
 };
 
-/// An id of librdmacm's, destroyed when this is dropped. A [`CmId`](super::CmId) shares it with its
-/// queue pair; an event holds the one that a CONNECT_REQUEST brought until it is taken.
+/// An id of librdmacm's, destroyed when this is dropped.
+///
+/// A [`CmId`](super::CmId) shares it with its queue pair; an event holds the one of a
+/// CONNECT_REQUEST until it is taken.
 pub(super) struct OwnedId {
     raw: NonNull<ffi::rdma_cm_id>,
     /// Locked first, then the channel in it: a thread that holds both has exclusive use of the id.
@@ -43,7 +45,7 @@ unsafe impl Send for OwnedId {}
 unsafe impl Sync for OwnedId {}
 
 impl OwnedId {
-    /// Takes over an id of librdmacm's that nobody else will destroy.
+    /// Takes ownership of an id of librdmacm's that nothing else destroys.
     pub(super) fn new(raw: NonNull<ffi::rdma_cm_id>, channel: &EventChannel) -> Self {
         let home = Home {
             channel: channel.clone(),
@@ -55,11 +57,11 @@ impl OwnedId {
         }
     }
 
-    /// Takes over the id that a CONNECT_REQUEST brought.
+    /// Takes ownership of the id that a CONNECT_REQUEST carries.
     ///
     /// # Safety
     ///
-    /// `raw` is a new id on `channel`, owned by nobody, and the channel's lock is held.
+    /// `raw` is a new id on `channel` that nothing owns, and the channel's lock is held.
     pub(super) unsafe fn from_request(
         raw: NonNull<ffi::rdma_cm_id>,
         channel: &EventChannel,
@@ -71,7 +73,7 @@ impl OwnedId {
     }
 
     fn home(&self) -> MutexGuard<'_, Home> {
-        // The lock guards no data that a panic could leave half-done.
+        // The lock guards no data that a panic could leave inconsistent.
         self.home.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -79,7 +81,7 @@ impl OwnedId {
         self.home().channel.clone()
     }
 
-    /// Runs `f` while nobody else uses the id and nobody reads an event of it.
+    /// Runs `f` with exclusive use of the id, while no event of it is read.
     pub(super) fn with<T>(&self, f: impl FnOnce(*mut ffi::rdma_cm_id, &mut Local) -> T) -> T {
         let mut home = self.home();
         let Home { channel, local } = &mut *home;
@@ -96,8 +98,10 @@ impl OwnedId {
         self.with(|id, _| cvt(name, f(id)).map(drop))
     }
 
-    /// Makes a call that dereferences the id's pointer to its device. While that is null, as before
-    /// ADDR_RESOLVED was read, the result is `EINVAL`: librdmacm would dereference null.
+    /// Makes a call that dereferences the id's pointer to its device.
+    ///
+    /// While that is null, as before ADDR_RESOLVED was read, the result is `EINVAL`: librdmacm
+    /// would dereference null.
     pub(super) fn call_bound(
         &self,
         name: &'static str,
@@ -118,9 +122,9 @@ impl OwnedId {
         let mut home = self.home();
         // Outlives the locks.
         let old = home.channel.clone();
-        // Nobody may read this id's events while it moves, neither from the old channel nor from the
-        // new one. Two calls that migrate in opposite directions must not deadlock, so the channels
-        // are locked in the order of their addresses.
+        // This id's events must not be read while it moves, neither from the old channel nor from
+        // the new one. Two calls that migrate in opposite directions must not deadlock, so the
+        // channels are locked in the order of their addresses.
         let _locks = match old.as_ptr().cmp(&channel.as_ptr()) {
             Ordering::Equal => return Ok(()),
             Ordering::Less => {
@@ -135,8 +139,8 @@ impl OwnedId {
         if home.local.listens && old.is_readable() {
             return Err(OsError::new(CALL, libc::EBUSY));
         }
-        // SAFETY: id and channel exist and are locked. The call waits for unacknowledged events, and
-        // there are none outside these locks.
+        // SAFETY: id and channel exist and are locked. The call waits for unacknowledged events,
+        // and there are none outside these locks.
         let ret = unsafe { ffi::rdma_migrate_id(self.raw.as_ptr(), channel.as_ptr()) };
         cvt(CALL, ret)?;
         home.channel = channel.clone();
@@ -155,7 +159,8 @@ impl fmt::Debug for OwnedId {
 impl Drop for OwnedId {
     fn drop(&mut self) {
         let result = self.with(|id, local| {
-            // SAFETY: the id exists and is locked, and its events are acknowledged as they are read.
+            // SAFETY: the id exists and is locked, and its events are acknowledged as they are
+            // read.
             unsafe { local.groups.leave_all(id) };
             // SAFETY: this is the last handle: the queue pair, which holds one, has been destroyed.
             // All events that were read are acknowledged, so the call does not block.

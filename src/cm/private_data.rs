@@ -2,14 +2,15 @@ use std::{fmt, ops::Deref};
 
 use crate::status::OsError;
 
-/// The most private data that any message carries: the length is a byte.
+/// The capacity for private data of any message: its length is a byte.
 const CAPACITY: usize = u8::MAX as usize;
 
-/// Bytes that travel along with a connect request, an acceptance or a rejection.
+/// Private data: bytes that a connect request, an acceptance or a rejection carries.
 ///
-/// How many fit depends on the message and on whether it is about a connection or about datagrams; see the constants. These are the limits
-/// of InfiniBand and RoCE with IP addresses, and are kept on iWARP, too. What is received may be longer than what was sent, padded with zeros, so a protocol must
-/// carry its own length.
+/// The maximum length depends on the message and on whether it concerns a connection or datagrams:
+/// see the constants. These are the limits of InfiniBand and RoCE with IP addresses, and are
+/// applied on iWARP as well. Received data may be longer than what was sent, padded with zeros, so
+/// a protocol must carry its own length.
 #[derive(Clone, Copy)]
 pub struct PrivateData {
     bytes: [u8; CAPACITY],
@@ -17,18 +18,20 @@ pub struct PrivateData {
 }
 
 impl PrivateData {
-    /// The most that a connect request carries, in bytes.
+    /// The maximum length in a connect request, in bytes.
     pub const CONNECT_MAX: usize = 56;
-    /// The most that the acceptance of a connection carries, in bytes.
+    /// The maximum length in the acceptance of a connection, in bytes.
     pub const ACCEPT_MAX: usize = 196;
-    /// The most that the rejection of a connection carries, in bytes.
+    /// The maximum length in the rejection of a connection, in bytes.
     pub const REJECT_MAX: usize = 148;
-    /// The most that a connect request for datagrams carries, in bytes.
+    /// The maximum length in a connect request for datagrams, in bytes.
     pub const UD_CONNECT_MAX: usize = 180;
-    /// The most that an acceptance or a rejection for datagrams carries, in bytes.
+    /// The maximum length in an acceptance or a rejection for datagrams, in bytes.
     pub const UD_ACCEPT_MAX: usize = 136;
 
-    /// Refuses data that the message `call` cannot carry, which the kernel would do without saying why.
+    /// Refuses data that is too long for the message of `call`.
+    ///
+    /// The kernel would refuse it without naming the reason.
     pub(super) fn check(&self, call: &'static str, limit: usize) -> Result<(), OsError> {
         if self.len() > limit {
             Err(OsError::new(call, libc::EMSGSIZE))

@@ -6,25 +6,24 @@ use std::{
 
 use nix::unistd::{Gid, Group};
 
-/// A device file that this process may not open, and whose rights are needed for RDMA.
+/// A device file that RDMA requires, and that this process has no permission to open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Denied {
     /// The file.
     pub file: PathBuf,
-    /// The name of the file's group, or its number; nothing where that cannot be seen either.
+    /// The name of the file's group, or its number. `None` if it cannot be determined.
     pub group: Option<String>,
-    /// The file's mode, as `chmod(1)` takes it; 0 where that cannot be seen.
+    /// The file's mode, as `chmod(1)` takes it. 0 if it cannot be determined.
     pub mode: u32,
 }
 
-/// The first of the device files that this process may not open: the connection manager's, and the
-/// devices'.
+/// Returns the first device file of the connection manager or a device that cannot be opened.
 pub(crate) fn denied() -> Option<Denied> {
     denied_in(Path::new("/dev/infiniband"))
 }
 
-/// As [`denied`], if there is no device at all that this process may use.
+/// Returns the result of [`denied`], if there is no device that this process may use.
 pub(crate) fn all_denied() -> Option<Denied> {
     all_denied_in(Path::new("/dev/infiniband"))
 }
@@ -48,7 +47,7 @@ fn denied_in(folder: &Path) -> Option<Denied> {
     })
 }
 
-/// The device files, or their folder if it cannot be read.
+/// Returns the device files, or their folder if it cannot be read.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let is_device = |path: &PathBuf| {
         path.file_name()
@@ -95,7 +94,7 @@ impl fmt::Display for Denied {
             self.file.display()
         )?;
         match &self.group {
-            // Otherwise joining the group is no help.
+            // Joining the group helps only with these permissions.
             Some(group) if self.mode & 0o060 == 0o060 && group != "root" => write!(
                 f,
                 " (mode {:04o}): add its user to the group {group} (`usermod -aG {group} USER`)",
@@ -104,11 +103,11 @@ impl fmt::Display for Denied {
             Some(group) => write!(
                 f,
                 " (mode {:04o}, group {group}): open it by a udev rule, for instance \
-                 `KERNEL==\"uverbs*|rdma_cm\", GROUP=\"rdma\", MODE=\"0660\"` in /etc/udev/rules.d, \
-                 and add its user to that group",
+                 `KERNEL==\"uverbs*|rdma_cm\", GROUP=\"rdma\", MODE=\"0660\"` in \
+                 /etc/udev/rules.d, and add its user to that group",
                 self.mode
             ),
-            None => f.write_str(": its rights cannot be seen; `ls -l` as root shows them"),
+            None => f.write_str(": its permissions cannot be read; `ls -l` as root shows them"),
         }
     }
 }
@@ -136,7 +135,7 @@ mod tests {
         assert_eq!(all_denied_in(dev.path()), None, "uverbs0 is left");
         let denied = denied_in(dev.path());
         if geteuid().is_root() {
-            // Nothing is denied to root.
+            // Root has all permissions.
             assert_eq!(denied, None);
         } else {
             let denied = denied.unwrap();
@@ -154,8 +153,8 @@ mod tests {
         };
         assert_eq!(
             denied.to_string(),
-            "this process may not read and write /dev/infiniband/uverbs0 (mode 0660): add its user to the group rdma \
-             (`usermod -aG rdma USER`)"
+            "this process may not read and write /dev/infiniband/uverbs0 (mode 0660): \
+             add its user to the group rdma (`usermod -aG rdma USER`)"
         );
         for (group, mode) in [("root", 0o660), ("rdma", 0o600)] {
             denied.group = Some(group.into());
@@ -163,8 +162,9 @@ mod tests {
             assert_eq!(
                 denied.to_string(),
                 format!(
-                    "this process may not read and write /dev/infiniband/uverbs0 (mode {mode:04o}, group {group}): open it by a \
-                     udev rule, for instance `KERNEL==\"uverbs*|rdma_cm\", GROUP=\"rdma\", MODE=\"0660\"` in \
+                    "this process may not read and write /dev/infiniband/uverbs0 \
+                     (mode {mode:04o}, group {group}): open it by a udev rule, for instance \
+                     `KERNEL==\"uverbs*|rdma_cm\", GROUP=\"rdma\", MODE=\"0660\"` in \
                      /etc/udev/rules.d, and add its user to that group"
                 )
             );

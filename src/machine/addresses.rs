@@ -2,8 +2,9 @@ use std::{collections::BTreeSet, fs, net::IpAddr, path::Path};
 
 use nix::ifaddrs::getifaddrs;
 
-/// The addresses of this machine's network interfaces that have an RDMA device, but for those that
-/// mean something on one link only.
+/// Returns the addresses of this machine's network interfaces that have an RDMA device.
+///
+/// Link-local addresses are left out.
 pub(crate) fn rdma_addresses() -> Vec<IpAddr> {
     let interfaces = interfaces(Path::new("/sys/class/infiniband"));
     let Ok(all) = getifaddrs() else {
@@ -21,13 +22,14 @@ pub(crate) fn rdma_addresses() -> Vec<IpAddr> {
     addresses.into_iter().collect()
 }
 
-/// The network interfaces of all devices: those that their ports' GIDs come from, and those that
-/// they are made on.
+/// Returns the network interfaces of all devices.
+///
+/// They are those of the ports' GIDs, and those on which a software device was created.
 fn interfaces(devices: &Path) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for device in entries(devices) {
         for port in entries(&device.join("ports")) {
-            // A place without a GID cannot be read.
+            // An entry without a GID cannot be read.
             let of_gids = entries(&port.join("gid_attrs/ndevs"));
             names.extend(of_gids.iter().filter_map(|file| name_in(file)));
         }
@@ -46,7 +48,7 @@ fn name_in(file: &Path) -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-/// What is in a folder; nothing if there is none.
+/// Returns the content of a folder, empty if it does not exist.
 fn entries(folder: &Path) -> Vec<std::path::PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).collect()

@@ -1,12 +1,12 @@
 use std::{env, fs, path::Path, sync::OnceLock};
 
-/// What container runtimes leave in the root of what they run.
+/// Files that container runtimes create in a container's root.
 const FILES: [&str; 3] = [".dockerenv", "run/.containerenv", "run/systemd/container"];
 
-/// What the names of control groups have in them in containers.
+/// Parts of the names of control groups in containers.
 const GROUPS: [&str; 5] = ["docker", "kubepods", "containerd", "libpod", "lxc"];
 
-/// Whether this process runs in a container, as far as can be seen.
+/// Returns whether this process appears to run in a container.
 pub(crate) fn is_container() -> bool {
     static IS: OnceLock<bool> = OnceLock::new();
     *IS.get_or_init(|| {

@@ -1,5 +1,8 @@
-//! What this machine says of itself, for the texts of errors: looked up when something has gone
-//! wrong, and never before.
+//! What this machine tells about its configuration, for the texts of errors.
+//!
+//! Everything is looked up in `/dev`, `/sys` and `/proc` when an error is created, never before and
+//! never on a path that succeeds. The answers are guesses for a person to read: no behaviour of the
+//! crate depends on them, and a lookup that fails leaves its part of the text out.
 
 mod access;
 mod addresses;

@@ -1,4 +1,4 @@
-//! A folder to be taken for the machine's root.
+//! A folder that takes the place of the machine's root.
 
 use std::{
     env, fs,
@@ -23,7 +23,7 @@ impl Root {
         &self.0
     }
 
-    /// Makes a file, and the folders that it is in.
+    /// Creates a file, and the folders that contain it.
     pub(super) fn write(&self, file: &str, text: &str) {
         let path = self.0.join(file);
         fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -1,22 +1,24 @@
 use std::{io, time::Duration};
 
-/// How a stream is to behave. The defaults are those of librdmacm.
+/// The configuration of a stream. The defaults are those of librdmacm.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
-    /// Bytes that may be written and not yet acknowledged by the peer's device. Default 128 KiB.
+    /// The number of bytes that may be sent and not acknowledged. Default: 128 KiB.
     pub send_buffer: usize,
-    /// Bytes that may come in and not yet be read: from 2 bytes to 2 GiB. Default 128 KiB.
+    /// The number of received, unread bytes to buffer: 2 bytes to 2 GiB. Default: 128 KiB.
     pub receive_buffer: usize,
-    /// Writes of the peer that may come in and not yet be read: from 2 to 32767. Default 384.
+    /// The number of the peer's writes that may be received and unread: 2 to 32767. Default: 384.
     pub receive_queue: u16,
-    /// Writes that may be under way: at least 1. Default 384.
+    /// The maximum number of outstanding writes: at least 1. Default: 384.
     pub send_queue: u16,
-    /// Writes up to so many bytes are handed to the device within the work request, if it allows so many. Default 64.
+    /// The maximum length of a write that is sent inline, in bytes. Default: 64.
+    ///
+    /// The device may support less.
     pub inline: u32,
-    /// How long connecting may take. Default 10 s.
+    /// The timeout for connecting. Default: 10 s.
     pub connect_timeout: Duration,
-    /// How long closing waits for what was written to arrive. Default 10 s.
+    /// The time for which closing waits until written bytes have arrived. Default: 10 s.
     pub linger: Duration,
 }
 
@@ -35,7 +37,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Refuses what no stream can be made of.
+    /// Refuses a configuration with an invalid value.
     pub(super) fn check(&self) -> io::Result<()> {
         let wrong = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         if self.send_buffer == 0 {

@@ -18,25 +18,27 @@ use crate::{
     },
 };
 
-/// Work requests that are kept for what is no data, so that it never waits for data.
+/// The number of work requests reserved for control messages, so that these never wait for data.
 const CONTROL: u32 = 4;
-/// How many of them are kept for saying that this side writes no more, and that it is gone.
-const FAREWELL: u32 = 2;
-/// Receives beyond what the peer has credits for: it needs none for what is no data.
+/// The number of these that are reserved for shutdown and disconnect messages.
+const CLOSING: u32 = 2;
+/// Receives beyond the peer's credits, for its control messages, which need no credits.
 const EXTRA_RECEIVES: u16 = 8;
-/// How long a peer waits that found no receive, as a code: 0.64 ms.
+/// The time for which a peer that found no receive waits, as a code: 0.64 ms.
 const MIN_RNR_TIMER: u8 = 12;
-/// Bytes of the table of windows that the peer writes to. Behind it is what is written to the peer's.
+/// The length of the table of windows that the peer writes to, in bytes.
+///
+/// It is followed by the buffer for updates of the peer's table.
 const TABLE: usize = WINDOWS as usize * Window::LEN;
 
-/// Of which work request a completion is. One of data has the bytes of the send buffer that it frees.
+/// Work request ids. That of a data write is the number of send buffer bytes that it frees.
 const RECEIVE: u64 = 1 << 63;
 const OTHER: u64 = 1 << 62;
 
-/// A connection: its queue pair, its memory, and how far it has got.
+/// A connection: its queue pair, its memory, and its state.
 #[derive(Debug)]
 pub(super) struct Link {
-    /// What log lines begin with.
+    /// The prefix of log lines.
     name: String,
     id: CmId,
     events: EventChannel,
@@ -49,41 +51,43 @@ pub(super) struct Link {
 
     receiving: Receiving,
     ring: SendRing,
-    /// What is known of the peer, when it has said it.
+    /// The peer's parameters, once they are known.
     peer: Option<Peer>,
-    /// Bytes that go inline.
+    /// The maximum length of inline data.
     inline: usize,
-    /// Work requests that may still be posted: of data, and of others.
+    /// The number of work requests that may still be posted, for data and for control messages.
     free: u32,
     free_control: u32,
-    /// How many work requests are posted in total, and not complete.
+    /// The number of outstanding work requests.
     posted: u32,
 
     established: bool,
-    /// Whether this side may still write, and wants to read.
+    /// Whether the directions of writing and reading have not been shut down.
     writable: bool,
     readable: bool,
-    /// What is to be said of that when there is a connection. What comes later includes what came before.
-    unsaid: Option<Immediate>,
+    /// The message about a shutdown that is sent once the connection is established.
+    ///
+    /// A later message includes the earlier one.
+    pending: Option<Immediate>,
     end: Option<End>,
 }
 
-/// The other side.
+/// The peer.
 #[derive(Debug)]
 struct Peer {
-    /// What may be written there.
+    /// The peer's credits and windows.
     sending: Sending,
-    /// Where it reads from what this side lets it write, and in which byte order.
+    /// Its table of this side's windows, and its byte order.
     table: RemoteAddr,
     big_endian: bool,
 }
 
-/// How a connection ended.
+/// The end of a connection.
 #[derive(Debug)]
 enum End {
-    /// The peer said so.
+    /// The peer closed it.
     Disconnected,
-    /// By a fault.
+    /// It failed.
     Lost(io::ErrorKind, String),
 }
 
@@ -101,16 +105,17 @@ impl Peer {
 }
 
 impl Link {
-    /// Makes what an id needs before it connects or accepts, and says what to tell the peer.
+    /// Creates the objects that an id needs before it connects or accepts.
     pub(super) fn new(mut id: CmId, events: EventChannel, config: &Config) -> io::Result<Self> {
-        let gone = || io::Error::new(io::ErrorKind::NotConnected, "the device is gone");
+        let gone = || io::Error::new(io::ErrorKind::NotConnected, "the device was removed");
         let device = id.verbs().ok_or_else(gone)?;
         let limits = device.query_device()?;
         let receives = u32::from(config.receive_queue) + u32::from(EXTRA_RECEIVES);
         let sends = u32::from(config.send_queue) + CONTROL;
         if receives.max(sends) > limits.max_qp_wr() {
             let text = format!(
-                "{} has queues of {} work requests: choose a smaller send_queue or receive_queue",
+                "{} supports queues of at most {} work requests: choose a smaller send_queue or \
+                 receive_queue",
                 device.device_name(),
                 limits.max_qp_wr()
             );
@@ -150,7 +155,7 @@ impl Link {
             established: false,
             writable: true,
             readable: true,
-            unsaid: None,
+            pending: None,
             end: None,
             id,
             events,
@@ -176,12 +181,14 @@ impl Link {
         &self.events
     }
 
-    /// Asks for the connection. It is there when [`progress`](Self::progress) has seen the answer.
+    /// Requests the connection.
+    ///
+    /// It is established once [`progress`](Self::progress) has read the event.
     pub(super) fn connect(&mut self) -> io::Result<()> {
         Ok(self.id.connect(&self.param()?)?)
     }
 
-    /// Accepts the peer's request, with which it sent this.
+    /// Accepts the peer's request, which carried the private data `peer`.
     pub(super) fn accept(&mut self, peer: ConnData) -> io::Result<()> {
         self.peer = Some(Peer::new(peer));
         self.id.accept(&self.param()?)?;
@@ -201,19 +208,19 @@ impl Link {
         };
         Ok(ConnParam {
             private_data: PrivateData::try_from(&data.to_bytes()[..])?,
-            // Nothing is read from memory of the peer.
+            // This protocol uses no RDMA READ.
             responder_resources: 0,
             initiator_depth: 0,
             ..ConnParam::default()
         })
     }
 
-    /// The window that begins at this place of the ring.
+    /// Returns the window that begins at this position of the ring.
     fn window(&self, start: usize) -> Window {
         Window {
             addr: self.incoming.addr() + start as u64,
             rkey: self.incoming.rkey(),
-            // The configuration's limit is two of the largest.
+            // The configuration limits the ring to two windows of the maximum length.
             length: self.receiving.half() as u32,
         }
     }
@@ -222,7 +229,7 @@ impl Link {
         self.established
     }
 
-    /// The connection has failed, or the peer is gone: why.
+    /// Returns the reason if the connection has failed or the peer has closed it.
     pub(super) fn error(&self) -> Option<io::Error> {
         match self.end.as_ref()? {
             End::Disconnected => {
@@ -233,12 +240,12 @@ impl Link {
         }
     }
 
-    /// Whether reading would not wait.
+    /// Returns whether reading would not wait.
     pub(super) fn is_readable(&self) -> bool {
         !self.receiving.is_empty() || !self.readable || self.end.is_some()
     }
 
-    /// Whether writing would not wait.
+    /// Returns whether writing would not wait.
     pub(super) fn is_writable(&self) -> bool {
         let allowed = |peer: &Peer| peer.sending.room(1).is_some();
         let room =
@@ -246,43 +253,44 @@ impl Link {
         !self.writable || self.end.is_some() || self.established && room()
     }
 
-    /// Writes no more. The peer is told.
+    /// Shuts down writing, and notifies the peer.
     pub(super) fn shutdown_write(&mut self) -> io::Result<()> {
         if !self.writable {
             return Ok(());
         }
         self.writable = false;
-        self.say(if self.readable {
+        self.notify(if self.readable {
             Immediate::Shutdown
         } else {
             Immediate::Disconnect
         })
     }
 
-    /// Wants to read no more.
+    /// Shuts down reading.
     pub(super) fn shutdown_read(&mut self) -> io::Result<()> {
         if !self.readable {
             return Ok(());
         }
         self.readable = false;
         if self.writable {
-            // The peer need not know. This side's threads that wait for bytes do, and a completion wakes them.
+            // The peer need not be notified. This side's threads that wait for bytes must be: the
+            // completion of a probe wakes them.
             self.keep_alive()
         } else {
-            self.say(Immediate::Disconnect)
+            self.notify(Immediate::Disconnect)
         }
     }
 
-    fn say(&mut self, immediate: Immediate) -> io::Result<()> {
-        self.unsaid = Some(immediate);
-        self.say_unsaid()
+    fn notify(&mut self, immediate: Immediate) -> io::Result<()> {
+        self.pending = Some(immediate);
+        self.send_pending()
     }
 
-    fn say_unsaid(&mut self) -> io::Result<()> {
+    fn send_pending(&mut self) -> io::Result<()> {
         if !self.established || self.end.is_some() {
             return Ok(());
         }
-        let Some(immediate) = self.unsaid.take() else {
+        let Some(immediate) = self.pending.take() else {
             return Ok(());
         };
         let nowhere = RemoteAddr { addr: 0, rkey: 0 };
@@ -294,26 +302,26 @@ impl Link {
         ))
     }
 
-    /// Makes sure that the peer is there: a write of nothing, which it is not told of.
+    /// Probes the peer: an empty RDMA WRITE, of which it is not notified.
     pub(super) fn keep_alive(&mut self) -> io::Result<()> {
-        if !self.established || self.end.is_some() || self.free_control <= FAREWELL {
+        if !self.established || self.end.is_some() || self.free_control <= CLOSING {
             return Ok(());
         }
         let nowhere = RemoteAddr { addr: 0, rkey: 0 };
         self.post_control(SendWr::write(OTHER, &[], nowhere))
     }
 
-    /// Whether the peer has been told what it is to be told of this side's end.
-    pub(super) fn has_said(&self) -> bool {
-        self.unsaid.is_none() || self.end.is_some()
+    /// Returns whether the peer has been notified of this side's shutdown.
+    pub(super) fn has_notified(&self) -> bool {
+        self.pending.is_none() || self.end.is_some()
     }
 
-    /// Whether that is so, and everything that was posted has come back.
+    /// Returns whether the peer has been notified and all work requests have completed.
     pub(super) fn is_drained(&self) -> bool {
-        self.has_said() && (self.posted == 0 || self.end.is_some())
+        self.has_notified() && (self.posted == 0 || self.end.is_some())
     }
 
-    /// Ends the connection, without waiting for the peer.
+    /// Disconnects, without waiting for the peer.
     pub(super) fn disconnect(&mut self) {
         if let Err(error) = self.id.disconnect() {
             log::debug!("{}: {error}", self.name);
@@ -332,7 +340,7 @@ impl Link {
     }
 
     fn lose(&mut self, why: impl Into<String>) {
-        // The first cause is the one to tell.
+        // The first cause is the one to report.
         self.end
             .get_or_insert_with(|| End::Lost(io::ErrorKind::ConnectionReset, why.into()));
     }

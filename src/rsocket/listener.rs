@@ -11,10 +11,10 @@ use crate::{
     status::CmEventType,
 };
 
-/// Requests that may wait to be accepted.
+/// The maximum number of requests that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// A socket that [`Stream`]s, and rsockets of C programs, connect to.
+/// A listener for [`Stream`]s and for rsockets of C programs.
 #[derive(Debug)]
 pub struct Listener {
     id: CmId,
@@ -23,25 +23,25 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on the first of these addresses that there is. Port 0 is for any.
+    /// Listens on the first of these addresses that can be bound. Port 0 selects a free port.
     ///
     /// # Errors
     ///
-    /// `AddrInUse`, `AddrNotAvailable`, and others of `rdma_bind_addr` and `rdma_listen`.
+    /// `AddrInUse`, `AddrNotAvailable`, and the other errors of `rdma_bind_addr` and `rdma_listen`.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
         Self::bind_with(address, &Config::default())
     }
 
-    /// As [`bind`](Self::bind), with another configuration for the streams.
+    /// Listens as [`bind`](Self::bind) does, with a configuration for the streams.
     ///
     /// # Errors
     ///
-    /// As `bind`, and `InvalidInput` for a configuration that no stream can be made of.
+    /// Those of [`bind`](Self::bind), and `InvalidInput` for an invalid configuration.
     pub fn bind_with(address: impl ToSocketAddrs, config: &Config) -> io::Result<Self> {
         config.check()?;
         let mut result = Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            "no address behind this name",
+            "the name has no address",
         ));
         for address in address.to_socket_addrs()? {
             result = Self::bind_one(address, config);
@@ -64,21 +64,24 @@ impl Listener {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     ///
     /// # Errors
     ///
-    /// `AddrNotAvailable`: nowhere.
+    /// `AddrNotAvailable` if there is none.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let none = || io::ErrorKind::AddrNotAvailable.into();
         self.id.local_addr().ok_or_else(none)
     }
 
-    /// Waits for the next connection. A request that is none of an rsocket, or cannot be served, is rejected, and the waiting goes on.
+    /// Waits for the next connection and accepts it.
+    ///
+    /// Requests that do not come from an rsocket, or cannot be served, are rejected without an
+    /// error here.
     ///
     /// # Errors
     ///
-    /// The device is gone.
+    /// `NotConnected` if the device was removed.
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         loop {
             if let Some(accepted) = self.accept_timeout(Duration::MAX)? {
@@ -87,11 +90,14 @@ impl Listener {
         }
     }
 
-    /// As [`accept`](Self::accept), for at most `timeout`: then `None`.
+    /// Waits for the next connection, for at most `timeout`, and accepts it.
+    ///
+    /// Returns `None` if there was none in that time; otherwise the same as
+    /// [`accept`](Self::accept).
     ///
     /// # Errors
     ///
-    /// As `accept`.
+    /// Those of [`accept`](Self::accept).
     pub fn accept_timeout(&self, timeout: Duration) -> io::Result<Option<(Stream, SocketAddr)>> {
         let start = Instant::now();
         loop {
@@ -109,8 +115,8 @@ impl Listener {
                     let peer = stream.peer_addr()?;
                     return Ok(Some((stream, peer)));
                 }
-                // Dropping its id has rejected the request.
-                Err(error) => log::warn!("rsocket: a request is rejected: {error}"),
+                // Dropping its id rejected the request.
+                Err(error) => log::warn!("rsocket: rejected a request: {error}"),
             }
         }
     }
@@ -118,7 +124,7 @@ impl Listener {
     fn serve(&self, mut id: CmId, event: &CmEvent) -> io::Result<Stream> {
         let Some(peer) = ConnData::from_bytes(event.private_data()) else {
             id.reject(&ConnData::NOTHING.to_bytes())?;
-            let text = "the peer is no rsocket of this version";
+            let text = "the peer is not an rsocket of this protocol version";
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         };
         let events = EventChannel::new()?;
@@ -127,7 +133,7 @@ impl Listener {
     }
 }
 
-/// Readable when there is a connection to accept.
+/// The descriptor is readable when there is a connection to accept.
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()

@@ -1,8 +1,9 @@
-//! Byte streams that speak the protocol of librdmacm's rsockets: with C programs that call `rsocket(7)`, and with TCP programs that run
-//! under `librspreload.so`.
+//! Byte streams in the protocol of librdmacm's rsockets.
 //!
-//! A [`Stream`] is used like a [`std::net::TcpStream`], a [`Listener`] like a [`std::net::TcpListener`]. Programs that speak to
-//! programs of this crate do better with an [`Endpoint`](crate::Endpoint), which has messages, deadlines and a graceful close.
+//! The peers are C programs that use `rsocket(7)`, and TCP programs that run under
+//! `librspreload.so`. A [`Stream`] is used like a [`std::net::TcpStream`], a [`Listener`] like a
+//! [`std::net::TcpListener`]. Between programs of this crate an [`Endpoint`](crate::Endpoint) is
+//! preferable, which has messages, deadlines and a graceful close.
 //!
 //! ```no_run
 //! use std::io::{Read, Write};
@@ -13,7 +14,7 @@
 //! // On one host:
 //! let listener = Listener::bind("0.0.0.0:7471")?;
 //! let (mut stream, peer) = listener.accept()?;
-//! println!("{peer} is there");
+//! println!("{peer} has connected");
 //! stream.write_all(b"hello")?;
 //!
 //! // On another, in Rust or in C:
@@ -24,20 +25,29 @@
 //! # }
 //! ```
 //!
-//! # What is not served
+//! # Limitations
 //!
-//! C programs that write into memory of their peer by offset, with `riomap` and `riowrite`: those
-//! calls have no counterpart here. A stream has no place for a peer's mappings, so `riomap` fails
-//! there with `ENOMEM` where it is for the peer to write to, and `riowrite` writes nothing. To
+//! C programs that write to memory of their peer by offset, with `riomap` and `riowrite`, are not
+//! supported: these calls have no counterpart here. A stream has no table for a peer's mappings, so
+//! `riomap` for writing by the peer fails there with `ENOMEM`, and `riowrite` writes nothing. To
 //! write a peer's memory from Rust there is [`Region`](crate::Region).
 //!
-//! # How it works
+//! # Protocol
 //!
-//! Each side has a ring of memory for what comes in, and tells the other where half of it is while they connect. Whoever has bytes
-//! writes them right there, with immediate data that says how many, and when a half has been read its reader tells where the next one
-//! is. How many such writes may be under way is limited by credits. See [`rsocket(7)`](https://man7.org/linux/man-pages/man7/rsocket.7.html).
+//! Each side has a ring of memory for incoming bytes, and announces half of it to the other side
+//! while connecting. The sender writes bytes directly to that memory, with immediate data that
+//! carries their number; when a half has been read, its reader announces the next one. Credits
+//! limit the number of outstanding writes. See
+//! [`rsocket(7)`](https://man7.org/linux/man-pages/man7/rsocket.7.html).
 //!
-//! A stream makes progress in the calls of the threads that use it. In between the peer may go on writing until the ring is full.
+//! A stream makes progress during the calls of the threads that use it. Between them the peer can
+//! continue to write until the ring is full.
+
+// This layer implements a protocol that is defined elsewhere, so it shares nothing with `proto` and
+// the engine, and uses `cm` and `verbs` only, as a program would. It owns its connections' queue
+// pairs and memory. It guarantees that bytes arrive in order and unchanged, or that the stream
+// fails; a peer that exceeds its windows or credits is disconnected. It starts no thread except for
+// keepalive, when that is set.
 
 mod config;
 mod link;

@@ -2,50 +2,53 @@ use std::{collections::VecDeque, ops::Range};
 
 use super::wire::WINDOWS;
 
-/// What has come in and is not read, and what the peer is to be told when it is.
+/// The received, unread bytes, and the updates that the peer gets when they are read.
 ///
-/// The peer fills one half of the ring after the other. Where one write ends the next one begins.
+/// The peer fills one half of the ring after the other. Each write begins where the previous one
+/// ended.
 #[derive(Debug)]
 pub(super) struct Receiving {
-    /// Bytes of the ring.
+    /// The length of the ring in bytes.
     size: usize,
-    /// Writes that may come in and not be read.
+    /// The maximum number of received, unread writes.
     queue: u16,
-    /// What is left of each write, the oldest first.
+    /// The number of unread bytes of each write, oldest first.
     writes: VecDeque<usize>,
-    /// Where in the ring the oldest unread byte is.
+    /// The position of the oldest unread byte in the ring.
     at: usize,
-    /// Bytes that have come in and are not read.
+    /// The number of received, unread bytes.
     unread: usize,
-    /// Bytes of windows that the peer knows, and has not filled.
+    /// The number of bytes in announced windows that the peer has not filled.
     open: usize,
-    /// Bytes that belong to no window that the peer knows: read, or never used.
+    /// The number of bytes that are not in an announced window: read, or never used.
     free: usize,
-    /// Where in the ring the next window begins.
+    /// The position of the next window in the ring.
     next_window: usize,
-    /// The place in the peer's table for it.
+    /// Its index in the peer's table.
     place: u32,
-    /// Writes that were read to their end.
+    /// The number of writes that were read completely, as a wrapping counter.
     consumed: u16,
-    /// The number of consumed writes from which on the peer is told of them.
-    tell_at: u16,
+    /// The value of `consumed` from which on the peer gets new credits.
+    update_at: u16,
 }
 
-/// What the peer is to be told.
+/// An update for the peer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Update {
     /// The number of the first write that is not allowed.
     pub(super) limit: u16,
-    /// Another window: where in the ring it is, and its place in the peer's table.
+    /// A new window: its range of the ring, and its index in the peer's table.
     pub(super) window: Option<(Range<usize>, u32)>,
 }
 
-/// The peer wrote more than it was allowed to.
+/// The peer exceeded its windows or credits.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Overrun;
 
 impl Receiving {
-    /// A ring of `size` bytes and room for `queue` writes. The peer is told of the first half while connecting.
+    /// Creates a ring of `size` bytes with room for `queue` writes.
+    ///
+    /// The first half is announced to the peer while connecting.
     pub(super) fn new(size: usize, queue: u16) -> Self {
         let half = size / 2;
         Self {
@@ -59,26 +62,26 @@ impl Receiving {
             next_window: half,
             place: 1,
             consumed: 0,
-            tell_at: queue / 2,
+            update_at: queue / 2,
         }
     }
 
-    /// The length of a window.
+    /// Returns the length of a window.
     pub(super) fn half(&self) -> usize {
         self.size / 2
     }
 
-    /// How many writes the peer may make at first.
+    /// Returns the peer's initial number of credits.
     pub(super) fn credits(&self) -> u16 {
         self.queue
     }
 
-    /// Whether there is anything to read.
+    /// Returns whether there is nothing to read.
     pub(super) fn is_empty(&self) -> bool {
         self.unread == 0
     }
 
-    /// A write of `len` bytes has come in.
+    /// Records that a write of `len` bytes has arrived.
     pub(super) fn arrived(&mut self, len: u32) -> Result<(), Overrun> {
         let len = len as usize;
         if len > self.open || self.writes.len() >= self.queue.into() {
@@ -93,13 +96,13 @@ impl Receiving {
         Ok(())
     }
 
-    /// Where the oldest unread bytes are, at most `want` of them. Empty: there are none.
+    /// Returns the range of the oldest unread bytes, at most `want`. Empty if there are none.
     pub(super) fn readable(&self, want: usize) -> Range<usize> {
         let len = want.min(self.unread).min(self.size - self.at);
         self.at..self.at + len
     }
 
-    /// So many of the [`readable`](Self::readable) bytes were read.
+    /// Records that `len` of the [`readable`](Self::readable) bytes were read.
     pub(super) fn read(&mut self, len: usize) {
         self.at = (self.at + len) % self.size;
         self.unread -= len;
@@ -123,15 +126,15 @@ impl Receiving {
         }
     }
 
-    /// What the peer is to be told now: that half of the ring is free, or that half of its credits are.
+    /// Returns the update that is due: half of the ring is free, or half of the credits are used.
     pub(super) fn update(&mut self) -> Option<Update> {
         let half = self.half();
-        // How far the one is behind the other, as numbers that wrap.
-        let due = self.consumed.wrapping_sub(self.tell_at) < 0x8000;
+        // The distance of two wrapping counters.
+        let due = self.consumed.wrapping_sub(self.update_at) < 0x8000;
         if self.free < half && !due {
             return None;
         }
-        self.tell_at = self.consumed.wrapping_add(self.queue / 2);
+        self.update_at = self.consumed.wrapping_add(self.queue / 2);
         let window = (self.free >= half).then(|| {
             let start = self.next_window;
             self.next_window = (start + half) % self.size;
@@ -157,14 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn the_second_half_is_told_of_at_once() {
+    fn the_second_half_is_announced_at_once() {
         let mut receiving = Receiving::new(100, 8);
         assert_eq!(receiving.update(), update(8, Some((50..100, 1))));
         assert_eq!(receiving.update(), None);
     }
 
     #[test]
-    fn halves_are_told_of_when_they_are_read() {
+    fn halves_are_announced_when_they_are_read() {
         let mut receiving = Receiving::new(101, 8);
         receiving.update();
         for (len, count) in [(50, 1), (30, 2), (20, 3)] {
@@ -175,7 +178,7 @@ mod tests {
         assert_eq!(receiving.readable(20), 0..20);
         receiving.read(20);
         assert_eq!(receiving.update(), None);
-        // Over the end of one write into the next.
+        // Across the end of one write into the next.
         assert_eq!(receiving.readable(1000), 20..100);
         receiving.read(40);
         assert_eq!((receiving.consumed, receiving.unread), (1, 40));

@@ -1,12 +1,12 @@
 use std::ops::Range;
 
-/// Which bytes of the send buffer are on their way. What was taken first comes back first.
+/// The allocator of the send buffer, a ring: bytes are freed in the order of allocation.
 #[derive(Debug)]
 pub(super) struct SendRing {
     size: usize,
-    /// Where the next bytes go.
+    /// The position of the next allocation.
     next: usize,
-    /// Bytes that are on their way.
+    /// The number of allocated bytes.
     used: usize,
 }
 
@@ -19,7 +19,7 @@ impl SendRing {
         }
     }
 
-    /// Takes up to `want` bytes that lie side by side. `None`: there are none.
+    /// Allocates up to `want` contiguous bytes. `None` if none is free.
     pub(super) fn take(&mut self, want: usize) -> Option<Range<usize>> {
         let free = self.size - self.used;
         let end = self.size - self.next;
@@ -37,7 +37,7 @@ impl SendRing {
         self.used < self.size
     }
 
-    /// Gives back the oldest bytes that were taken.
+    /// Frees the oldest `len` allocated bytes.
     pub(super) fn give_back(&mut self, len: usize) {
         self.used -= len;
     }

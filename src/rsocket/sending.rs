@@ -2,21 +2,24 @@ use std::collections::VecDeque;
 
 use super::wire::{WINDOWS, Window};
 
-/// What the peer allows this side to write, and where.
+/// The credits and windows that the peer has granted to this side.
 #[derive(Debug)]
 pub(super) struct Sending {
     /// The number of the next write.
     next: u16,
     /// The number of the first write that is not allowed.
     limit: u16,
-    /// What is left of the windows that the peer has told of, the one in use first.
+    /// The unused parts of the announced windows, the current one first.
     windows: VecDeque<Window>,
-    /// The place in the table where the peer puts its next window.
+    /// The index in the table at which the peer stores its next window.
     place: u32,
 }
 
 impl Sending {
-    /// As a connection starts: the first window comes with the peer's private data, the next one in the second place.
+    /// Creates the initial state.
+    ///
+    /// The first window is in the peer's private data, the next one at the second index of the
+    /// table.
     pub(super) fn new(credits: u16, first: Window) -> Self {
         Self {
             next: 0,
@@ -26,7 +29,7 @@ impl Sending {
         }
     }
 
-    /// Where up to `want` bytes may be written now, and how many.
+    /// Returns the window in which up to `want` bytes may be written now.
     pub(super) fn room(&self, want: usize) -> Option<Window> {
         if self.next == self.limit {
             return None;
@@ -38,7 +41,7 @@ impl Sending {
         })
     }
 
-    /// So many bytes were written where [`room`](Self::room) said.
+    /// Records that `length` bytes were written to the window that [`room`](Self::room) returned.
     pub(super) fn wrote(&mut self, length: u32) {
         self.next = self.next.wrapping_add(1);
         if let Some(window) = self.windows.front_mut() {
@@ -50,12 +53,15 @@ impl Sending {
         }
     }
 
-    /// The peer allows writes up to this number. It may have put a window into its place of the table: `take` takes it from there.
+    /// Handles a grant of credits up to `limit`.
     ///
-    /// A window that is not complete yet is left for later: its own announcement is still on its way.
+    /// The peer may have stored a window in the table: `take` removes it from there.
+    ///
+    /// A window that is not complete yet is left for later: its own announcement is still in
+    /// flight.
     pub(super) fn allowed(&mut self, limit: u16, take: impl FnOnce(u32) -> Option<Window>) {
         self.limit = limit;
-        // A peer that has told of all its windows has no other.
+        // A peer that has announced all its windows has no other.
         if self.windows.len() < WINDOWS as usize
             && let Some(window) = take(self.place)
         {

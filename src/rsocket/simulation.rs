@@ -1,4 +1,4 @@
-//! One side writes and the other reads, in every order in which it can happen: each byte must come out as it went in.
+//! Simulates a writer and a reader with random interleavings: the bytes must arrive unchanged.
 
 use std::collections::VecDeque;
 
@@ -6,19 +6,19 @@ use proptest::prelude::*;
 
 use super::{receiving::Receiving, sending::Sending, wire::Window};
 
-/// What happens next.
+/// A step of the simulation.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// The writer writes up to so many bytes.
+    /// The writer writes up to this number of bytes.
     Write(usize),
     /// The oldest write arrives at the reader.
     Arrive,
-    /// The reader reads up to so many bytes.
+    /// The reader reads up to this number of bytes.
     Read(usize),
-    /// The reader tells the writer what is new.
-    Tell,
-    /// The oldest news arrive at the writer.
-    Hear,
+    /// The reader sends an update, if one is due.
+    Update,
+    /// The oldest update arrives at the writer.
+    HandleUpdate,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -26,23 +26,23 @@ fn step() -> impl Strategy<Value = Step> {
         (1_usize..300).prop_map(Step::Write),
         Just(Step::Arrive),
         (1_usize..300).prop_map(Step::Read),
-        Just(Step::Tell),
-        Just(Step::Hear),
+        Just(Step::Update),
+        Just(Step::HandleUpdate),
     ]
 }
 
-/// Where the reader's ring is, as the writer knows it.
+/// The address of the reader's ring.
 const BASE: u64 = 0x7000;
 
-/// Both sides, and what is on its way between them.
+/// Both sides, and what is in flight between them.
 struct Scene {
     sending: Sending,
     receiving: Receiving,
     ring: Vec<u8>,
-    /// Writes on their way: where, and how many bytes.
+    /// Writes in flight: address and length.
     writes: VecDeque<(u64, u32)>,
-    /// News on their way: the limit, and a window with its place.
-    news: VecDeque<(u16, Option<(Window, u32)>)>,
+    /// Updates in flight: the limit, and a window with its index.
+    updates: VecDeque<(u16, Option<(Window, u32)>)>,
     table: [Option<Window>; 2],
     written: usize,
     read: usize,
@@ -61,7 +61,7 @@ impl Scene {
             ring: vec![0; size],
             receiving,
             writes: [].into(),
-            news: [].into(),
+            updates: [].into(),
             table: [None; 2],
             written: 0,
             read: 0,
@@ -82,7 +82,7 @@ impl Scene {
                     return;
                 };
                 let start = (addr - BASE) as usize;
-                // The device writes where it was told; what is unread there would be lost.
+                // The device writes without a check: unread bytes would be overwritten.
                 for place in &mut self.ring[start..start + len as usize] {
                     *place = self.written as u8;
                     self.written += 1;
@@ -98,7 +98,7 @@ impl Scene {
                 }
                 self.receiving.read(len);
             }
-            Step::Tell => {
+            Step::Update => {
                 if let Some(update) = self.receiving.update() {
                     let window = update.window.map(|(range, place)| {
                         let window = Window {
@@ -108,11 +108,11 @@ impl Scene {
                         };
                         (window, place)
                     });
-                    self.news.push_back((update.limit, window));
+                    self.updates.push_back((update.limit, window));
                 }
             }
-            Step::Hear => {
-                let Some((limit, window)) = self.news.pop_front() else {
+            Step::HandleUpdate => {
+                let Some((limit, window)) = self.updates.pop_front() else {
                     return;
                 };
                 if let Some((window, place)) = window {
@@ -126,15 +126,20 @@ impl Scene {
         }
     }
 
-    /// Everything that can happen without another write.
+    /// Runs all steps that are possible without another write.
     fn settle(&mut self) {
-        while !self.writes.is_empty() || !self.receiving.is_empty() || !self.news.is_empty() {
-            for step in [Step::Arrive, Step::Read(1000), Step::Tell, Step::Hear] {
+        while !self.writes.is_empty() || !self.receiving.is_empty() || !self.updates.is_empty() {
+            for step in [
+                Step::Arrive,
+                Step::Read(1000),
+                Step::Update,
+                Step::HandleUpdate,
+            ] {
                 self.step(step);
             }
         }
-        self.step(Step::Tell);
-        self.step(Step::Hear);
+        self.step(Step::Update);
+        self.step(Step::HandleUpdate);
     }
 }
 
@@ -151,7 +156,7 @@ proptest! {
         }
         scene.settle();
         prop_assert_eq!(scene.read, scene.written);
-        // When all is read there is room for more.
+        // Once all is read there is room for more.
         prop_assert!(scene.sending.room(1).is_some());
     }
 }

@@ -21,13 +21,13 @@ use crate::{
     status::CmEventType,
 };
 
-/// How long one attempt to resolve an address or a route takes.
+/// The timeout for resolving an address, and for resolving a route.
 const RESOLVE: Duration = Duration::from_secs(2);
 
-/// A connection to an rsocket: bytes in order, both ways.
+/// A connection to an rsocket: a byte stream in both directions.
 ///
-/// Threads may share it: one may read while another writes. Dropping it closes the connection, and waits for what was written to arrive, at most
-/// [`Config::linger`].
+/// Threads may share it: one may read while another writes. Dropping it closes the connection, and
+/// waits until all written bytes have arrived, for at most [`Config::linger`].
 pub struct Stream {
     waiting: Arc<Waiting>,
     local: Option<SocketAddr>,
@@ -41,30 +41,30 @@ struct Options {
     nonblocking: bool,
     read_timeout: Option<Duration>,
     write_timeout: Option<Duration>,
-    /// Dropped to end the thread that keeps the connection alive.
+    /// Dropped to end the keepalive thread.
     keepalive: Option<Sender<()>>,
 }
 
 impl Stream {
-    /// Connects, trying the addresses that a name stands for in turn.
+    /// Connects to the first of these addresses that accepts, trying them in turn.
     ///
     /// # Errors
     ///
-    /// `TimedOut`, and what the connection manager says of the last address.
+    /// `TimedOut`, and the connection manager's error for the last address.
     pub fn connect(address: impl ToSocketAddrs) -> io::Result<Self> {
         Self::connect_with(address, &Config::default())
     }
 
-    /// As [`connect`](Self::connect), with another configuration.
+    /// Connects as [`connect`](Self::connect) does, with a configuration.
     ///
     /// # Errors
     ///
-    /// As `connect`, and `InvalidInput` for a configuration that no stream can be made of.
+    /// Those of [`connect`](Self::connect), and `InvalidInput` for an invalid configuration.
     pub fn connect_with(address: impl ToSocketAddrs, config: &Config) -> io::Result<Self> {
         config.check()?;
         let mut result = Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            "no address behind this name",
+            "the name has no address",
         ));
         for address in address.to_socket_addrs()? {
             result = Self::connect_one(address, config);
@@ -93,7 +93,7 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Accepts a request, with which the peer sent this.
+    /// Accepts a request that carried the private data `peer`.
     pub(super) fn accept(
         id: CmId,
         events: EventChannel,
@@ -115,47 +115,48 @@ impl Stream {
         }
     }
 
-    /// This side's address.
+    /// Returns this side's address.
     ///
     /// # Errors
     ///
-    /// `AddrNotAvailable`: it has none.
+    /// `AddrNotAvailable` if it has none.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.local
             .ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     ///
     /// # Errors
     ///
-    /// `AddrNotAvailable`: it has none.
+    /// `AddrNotAvailable` if it has none.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.peer
             .ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
     }
 
-    /// Whether calls that would have to wait return `WouldBlock` instead. Default: they wait.
+    /// Sets whether calls that would wait return `WouldBlock` instead. Default: they wait.
     pub fn set_nonblocking(&self, nonblocking: bool) {
         self.change(|options| options.nonblocking = nonblocking);
     }
 
-    /// How long reading waits before it returns `TimedOut`. Default `None`: for ever.
+    /// Sets the time after which reading returns `TimedOut`. Default: `None`, unlimited.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) {
         self.change(|options| options.read_timeout = timeout);
     }
 
-    /// How long writing waits before it returns `TimedOut`. Default `None`: for ever.
+    /// Sets the time after which writing returns `TimedOut`. Default: `None`, unlimited.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) {
         self.change(|options| options.write_timeout = timeout);
     }
 
-    /// Makes sure every `interval` that the peer is there, with a thread that does so. Default `None`: a peer that vanishes without a word
-    /// is noticed only by whoever writes.
+    /// Sets the interval at which a thread probes the peer. Default: `None`, no probes.
+    ///
+    /// Without probes, the loss of the peer is detected only when something is written.
     ///
     /// # Errors
     ///
-    /// There can be no thread.
+    /// If the thread cannot be started.
     pub fn set_keepalive(&self, interval: Option<Duration>) -> io::Result<()> {
         let sender = match interval {
             Some(interval) => Some(self.keep_alive(interval)?),
@@ -183,21 +184,24 @@ impl Stream {
         Ok(sender)
     }
 
-    /// Ends one direction or both. The peer reads to the end what was written before. Reading what the peer wrote before is still possible.
+    /// Shuts down one direction or both.
     ///
-    /// An accepted stream can tell the peer when that has said that it knows of the connection. It waits for this at most
-    /// [`Config::linger`]; one that does not block tells it with one of the next calls.
+    /// The peer can still read what was written before, and this side what the peer wrote before.
+    ///
+    /// An accepted stream can notify the peer only after the connection is established. It waits
+    /// for that for at most [`Config::linger`]; a non-blocking one sends the notification during
+    /// one of the next calls.
     ///
     /// # Errors
     ///
-    /// The peer cannot be told; `TimedOut`.
+    /// `TimedOut`, and the errors of the notification.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.end(how)?;
         match self.until(|_| Some(self.linger)) {
             Until::Now => Ok(()),
             until => self
                 .waiting
-                .wait(until, |link| link.has_said().then_some(())),
+                .wait(until, |link| link.has_notified().then_some(())),
         }
     }
 
@@ -213,8 +217,10 @@ impl Stream {
         })
     }
 
-    /// Waits until something can be read, or the end can be seen, for at most `timeout`; `None` is for ever. For streams that do not
-    /// block by themselves.
+    /// Waits until reading would not block, for at most `timeout`; `None` is unlimited.
+    ///
+    /// That is the case when there are bytes to read, or the stream has ended. For non-blocking
+    /// streams.
     ///
     /// # Errors
     ///
@@ -224,8 +230,10 @@ impl Stream {
         self.waiting.wait(Until::after(timeout), ready)
     }
 
-    /// Waits until something can be written, or the stream has failed, for at most `timeout`; `None` is for ever. For streams that do not
-    /// block by themselves.
+    /// Waits until writing would not block, for at most `timeout`; `None` is unlimited.
+    ///
+    /// That is the case when bytes can be written, or the stream has failed. For non-blocking
+    /// streams.
     ///
     /// # Errors
     ///
@@ -262,7 +270,7 @@ impl Write for &Stream {
         self.waiting.wait(until, |link| link.write(bytes))?
     }
 
-    /// Does nothing: what was written is on its way.
+    /// Does nothing: written bytes are already being sent.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -279,7 +287,7 @@ impl Write for Stream {
         (&*self).write(bytes)
     }
 
-    /// Does nothing: what was written is on its way.
+    /// Does nothing: written bytes are already being sent.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -304,7 +312,7 @@ impl Drop for Stream {
         self.waiting.with(|link| {
             if let Err(error) = told.and(drained) {
                 log::warn!(
-                    "{}: closed before everything had arrived: {error}",
+                    "{}: closed before all written bytes had arrived: {error}",
                     link.name()
                 );
             }
@@ -313,7 +321,7 @@ impl Drop for Stream {
     }
 }
 
-/// Waits for a step of resolving.
+/// Waits for the result of address or route resolution.
 fn resolved(events: &EventChannel, wanted: CmEventType, config: &Config) -> io::Result<()> {
     let Some(event) = events.wait_event(config.connect_timeout)? else {
         return Err(io::ErrorKind::TimedOut.into());

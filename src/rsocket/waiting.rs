@@ -13,12 +13,13 @@ use nix::{
 use super::link::Link;
 use crate::{cm::EventChannel, verbs::CompletionChannel};
 
-/// How long a thread polls before it sleeps: as long as librdmacm's.
+/// The time for which a thread polls before it sleeps, the same as librdmacm's.
 const SPIN: Duration = Duration::from_micros(10);
 
 /// A connection that several threads wait on.
 ///
-/// One of them sleeps on the descriptors. The others sleep until that one is awake again, and then one of them takes its place.
+/// One of them sleeps on the descriptors. The others sleep until that one wakes up; then one of
+/// them takes its place.
 #[derive(Debug)]
 pub(super) struct Waiting {
     state: Mutex<State>,
@@ -36,16 +37,16 @@ struct State {
 
 impl State {
     fn progress(&mut self) -> bool {
-        // What another thread sleeps for is not taken away: it might not have gone to sleep yet, and would not wake up. It is different with
-        // completions, as their sign stays.
+        // Events are not read while another thread sleeps, or is about to: it would not wake up.
+        // Completions may be polled, as their notification remains on the channel.
         self.link.progress(!self.sleeper)
     }
 }
 
-/// How long to wait.
+/// The bound of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Until {
-    /// Not at all.
+    /// Does not wait.
     Now,
     Deadline(Instant),
     Ever,
@@ -58,7 +59,7 @@ impl Until {
             .map_or(Self::Ever, Self::Deadline)
     }
 
-    /// What is left, `None` when it has no end; an error when it is over.
+    /// Returns the remaining time, `None` if it is unlimited, or an error if it has elapsed.
     fn left(self) -> io::Result<Option<Duration>> {
         match self {
             Self::Now => Err(io::ErrorKind::WouldBlock.into()),
@@ -87,18 +88,18 @@ impl Waiting {
         }
     }
 
-    /// The connection as it is now, for what needs no waiting.
+    /// Makes progress, and calls `f` with the connection, without waiting.
     pub(super) fn with<T>(&self, f: impl FnOnce(&mut Link) -> T) -> T {
         let mut state = self.lock();
         state.progress();
         f(&mut state.link)
     }
 
-    /// Waits until `ready` has something, and returns that.
+    /// Waits until `ready` returns a value, and returns it.
     ///
     /// # Errors
     ///
-    /// `WouldBlock` or `TimedOut`: it has nothing, and it is time.
+    /// `WouldBlock` or `TimedOut` if `ready` has not returned a value in time.
     pub(super) fn wait<T>(
         &self,
         until: Until,
@@ -131,7 +132,7 @@ impl Waiting {
                 };
                 continue;
             }
-            // To miss nothing: first ask for a sign, then look, then sleep.
+            // In this order no completion is missed: request a notification, poll, sleep.
             state.link.arm()?;
             if state.progress() {
                 continue;
@@ -149,7 +150,7 @@ impl Waiting {
     fn sleep(&self, left: Option<Duration>) -> io::Result<()> {
         let mut files = [self.done.as_fd(), self.events.as_fd()]
             .map(|file| PollFd::new(file, PollFlags::POLLIN));
-        // A little longer rather than a little shorter, and at most for a while.
+        // Rounded up, and bounded by the type: the caller's loop checks the time.
         let timeout = left.map_or(PollTimeout::NONE, |left| {
             u16::try_from(left.as_millis() + 1)
                 .unwrap_or(u16::MAX)

@@ -1,9 +1,9 @@
-//! What goes over the wire: private data while connecting, immediate data with each write, and windows.
+//! The wire format: private data while connecting, immediate data of each write, and windows.
 
 /// The number of windows in a side's table. They are used in turn.
 pub(super) const WINDOWS: u32 = 2;
 
-/// What a side may write to: bytes of the other side's memory.
+/// A window: a range of memory that the other side may write to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Window {
     pub(super) addr: u64,
@@ -14,7 +14,7 @@ pub(super) struct Window {
 impl Window {
     pub(super) const LEN: usize = 16;
 
-    /// In the byte order of the host that reads it.
+    /// Encodes it in the byte order of the host that reads it.
     pub(super) fn to_bytes(self, big_endian: bool) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
@@ -28,7 +28,7 @@ impl Window {
         bytes
     }
 
-    /// From network byte order.
+    /// Decodes it from network byte order.
     pub(super) fn from_be(bytes: [u8; Self::LEN]) -> Self {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = bytes;
         Self {
@@ -38,7 +38,7 @@ impl Window {
         }
     }
 
-    /// From this host's byte order.
+    /// Decodes it from this host's byte order.
     pub(super) fn from_ne(bytes: [u8; Self::LEN]) -> Self {
         let Self { addr, rkey, length } = Self::from_be(bytes);
         Self {
@@ -49,20 +49,20 @@ impl Window {
     }
 }
 
-/// Immediate data: three bits of operation, and what it is about.
+/// Immediate data: three bits of operation, and its argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Immediate {
-    /// So many bytes were written into the window.
+    /// The number of bytes written to the window.
     Data(u32),
-    /// Writes may be numbered up to here, and there may be another window.
+    /// The number of the first write that is not allowed; there may be another window.
     Credits(u16),
-    /// The peer says something about mapped memory, which this side does not use.
+    /// A message about mapped memory, which this side does not use.
     Mapping,
-    /// The peer is gone.
+    /// The peer has closed the connection.
     Disconnect,
     /// The peer is alive.
     Keepalive,
-    /// The peer writes no more.
+    /// The peer has shut down writing.
     Shutdown,
 }
 
@@ -81,7 +81,7 @@ impl Immediate {
         op << Self::DATA_BITS | data
     }
 
-    /// `None`: nothing that the protocol knows.
+    /// Decodes immediate data. `None` if the protocol does not define it.
     pub(super) fn decode(bits: u32) -> Option<Self> {
         let data = bits & ((1 << Self::DATA_BITS) - 1);
         match (bits >> Self::DATA_BITS, data) {
@@ -97,14 +97,14 @@ impl Immediate {
     }
 }
 
-/// What the sides tell each other while they connect, as private data.
+/// The private data that both sides send while connecting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ConnData {
-    /// Whether the sender's host has its most significant byte first.
+    /// Whether the sender's host is big-endian.
     pub(super) big_endian: bool,
-    /// Writes that the sender has receives for.
+    /// The number of writes for which the sender has posted receives.
     pub(super) credits: u16,
-    /// Where the sender reads its windows from, and how many of them there are in the place of a length.
+    /// The table from which the sender reads its windows, with their number in place of a length.
     pub(super) target: Window,
     /// The first window.
     pub(super) data: Window,
@@ -114,7 +114,7 @@ impl ConnData {
     pub(super) const LEN: usize = 40;
     const VERSION: u8 = 1;
     const BIG_ENDIAN: u8 = 1;
-    /// The sender knows mapped memory. All do, and the protocol wants it to be said.
+    /// The sender supports mapped memory, a flag that the protocol requires.
     const IOMAP: u8 = 2;
 
     pub(super) fn to_bytes(self) -> [u8; Self::LEN] {
@@ -127,8 +127,9 @@ impl ConnData {
         bytes
     }
 
-    /// What a listener rejects with, so that a peer that is no rsocket knows whom it met: an
-    /// rsocket with no memory for anybody.
+    /// The private data of a rejection, by which a peer that is no rsocket recognises an rsocket.
+    ///
+    /// It grants neither credits nor memory.
     pub(super) const NOTHING: Self = Self {
         big_endian: cfg!(target_endian = "big"),
         credits: 0,
@@ -144,9 +145,9 @@ impl ConnData {
         },
     };
 
-    /// `None`: the peer speaks another protocol, or another version of this one.
+    /// Decodes private data. `None` for another protocol, or another version of this one.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        // What comes may be padded with zeros.
+        // Received data may be padded with zeros.
         let bytes: &[u8; Self::LEN] = bytes.first_chunk()?;
         let [version, flags, high, low, ..] = *bytes;
         let this = Self {
@@ -159,7 +160,7 @@ impl ConnData {
     }
 }
 
-/// Whether this private data is with what a [`Listener`](crate::Listener) of this crate rejects.
+/// Returns whether this is the private data of a rejection by a [`Listener`](crate::Listener).
 pub(super) fn is_rejection_of_endpoints(private_data: &[u8]) -> bool {
     private_data.starts_with(b"rdmR")
 }

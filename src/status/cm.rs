@@ -3,9 +3,10 @@ use std::{fmt, io};
 use super::open_enum;
 
 open_enum! {
-    /// What happened to a connection: `enum rdma_cm_event_type` of `rdma/rdma_cma.h`.
+    /// The type of a connection manager event: `enum rdma_cm_event_type`.
     ///
-    /// See [`rdma_get_cm_event(3)`](https://man7.org/linux/man-pages/man3/rdma_get_cm_event.3.html).
+    /// See
+    /// [`rdma_get_cm_event(3)`](https://man7.org/linux/man-pages/man3/rdma_get_cm_event.3.html).
     pub struct CmEventType(u32);
     /// Address resolution finished.
     ADDR_RESOLVED = 0;
@@ -15,13 +16,13 @@ open_enum! {
     ROUTE_RESOLVED = 2;
     /// Route resolution failed.
     ROUTE_ERROR = 3;
-    /// Passive side: a peer asks for a connection.
+    /// Passive side: a peer requests a connection.
     CONNECT_REQUEST = 4;
     /// Active side, for an id without a queue pair: the peer accepted.
     CONNECT_RESPONSE = 5;
     /// Establishing the connection failed.
     CONNECT_ERROR = 6;
-    /// Active side: the peer did not answer or cannot be reached.
+    /// Active side: the peer did not answer, or is unreachable.
     UNREACHABLE = 7;
     /// The peer rejected the request or the response.
     REJECTED = 8;
@@ -33,7 +34,7 @@ open_enum! {
     DEVICE_REMOVAL = 11;
     /// The multicast group was joined.
     MULTICAST_JOIN = 12;
-    /// Joining a multicast group failed, or a joined group is lost.
+    /// Joining a multicast group failed, or the membership was lost.
     MULTICAST_ERROR = 13;
     /// The network device of this id changed its hardware address.
     ADDR_CHANGE = 14;
@@ -45,24 +46,24 @@ open_enum! {
     ADDRINFO_ERROR = 17;
     /// An event that user space wrote.
     USER = 18;
-    /// librdmacm's own.
+    /// Internal to librdmacm.
     INTERNAL = 19;
 }
 
-/// The status of a connection event that failed: zero or a negative error number, as the kernel's CM gives it.
+/// The status of a failure event: zero or a negative error number, as the kernel's CM reports it.
 ///
 /// For a rejection the same field holds a [`RejectReason`] instead.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CmStatus(i32);
 
 impl CmStatus {
-    /// Takes the status as the event gives it.
+    /// Creates a status from that of an event.
     #[must_use]
     pub const fn from_raw(raw: i32) -> Self {
         Self(raw)
     }
 
-    /// The status as the event gave it.
+    /// Returns the status as in the event.
     #[must_use]
     pub const fn raw(self) -> i32 {
         self.0
@@ -92,10 +93,11 @@ impl fmt::Debug for CmStatus {
 }
 
 open_enum! {
-    /// Why a connection was rejected: the status of a `REJECTED` event.
+    /// The reason of a rejection: the status of a `REJECTED` event.
     ///
-    /// On InfiniBand and RoCE these are the reason codes of the InfiniBand specification, volume 1, section 12.6.7.2
-    /// (`enum ib_cm_rej_reason` of the Linux kernel); on iWARP a negative error number.
+    /// On InfiniBand and RoCE these are the reason codes of the InfiniBand specification, volume 1,
+    /// section 12.6.7.2 (`enum ib_cm_rej_reason` of the Linux kernel); on iWARP a negative error
+    /// number.
     pub struct RejectReason(i32);
     /// The peer has no queue pair left.
     NO_QP = 1;
@@ -103,7 +105,7 @@ open_enum! {
     NO_EEC = 2;
     /// The peer has no resources.
     NO_RESOURCES = 3;
-    /// The peer gave up waiting.
+    /// The peer's wait timed out.
     TIMEOUT = 4;
     /// The peer does not support the request.
     UNSUPPORTED = 5;
@@ -111,13 +113,13 @@ open_enum! {
     INVALID_COMM_ID = 6;
     /// The communication instance is not valid.
     INVALID_COMM_INSTANCE = 7;
-    /// Nobody listens on this port at the peer.
+    /// There is no listener on this port at the peer.
     INVALID_SERVICE_ID = 8;
     /// The transport service type is not valid.
     INVALID_TRANSPORT_TYPE = 9;
-    /// The peer still remembers an earlier connection of this queue pair.
+    /// The peer still has state of an earlier connection of this queue pair.
     STALE_CONN = 10;
-    /// The service is not there.
+    /// The service does not exist.
     RDC_NOT_EXIST = 11;
     /// The GID is not the peer's.
     INVALID_GID = 12;
@@ -168,27 +170,29 @@ open_enum! {
 }
 
 impl RejectReason {
-    /// Whether the peer's program rejected the request, so that the private data is its own.
+    /// Returns whether the peer's program rejected the request: the private data is its own.
     ///
-    /// `iWARP` has no such code: there, `-ECONNREFUSED` with private data says the same.
+    /// `iWARP` has no such code: there, `-ECONNREFUSED` with private data has the same meaning.
     #[must_use]
     pub const fn is_consumer(self) -> bool {
         self.0 == Self::CONSUMER_DEFINED.0 || self.0 == -libc::ECONNREFUSED
     }
 
-    /// What a rejection with this reason, and without private data of the peer's program, most
-    /// often comes from: a text for a person. `None` where the reason's name says it.
+    /// Returns the usual cause of a rejection without private data of the peer's program, as text.
     ///
-    /// The connection manager of the peer's host gives `CONSUMER_DEFINED` itself when a listener
-    /// has the port but not the address, and for a program that ended with the request in its
-    /// hands.
+    /// `None` if the reason's name states it.
+    ///
+    /// The connection manager of the peer's host itself rejects with `CONSUMER_DEFINED` if a
+    /// listener has the port but not the address, and if a program ended before it had accepted the
+    /// request.
     #[must_use]
     pub const fn explanation(self) -> Option<&'static str> {
         match self {
             Self::INVALID_SERVICE_ID => Some("refused: nobody listens on this port at the peer"),
             Self::CONSUMER_DEFINED => Some(
-                "rejected without a cause (CONSUMER_DEFINED): what listens on this port at the peer speaks another protocol, \
-                 or listens for the other of IPv4 and IPv6, or takes no further connection, or ended just then",
+                "rejected without a cause (CONSUMER_DEFINED): the listener on this port at the \
+                 peer speaks another protocol, is bound to the other of IPv4 and IPv6, accepts no \
+                 further connection, or ended at that moment",
             ),
             _ => None,
         }

@@ -1,8 +1,11 @@
-//! The vocabulary that every layer shares: status codes and operating system errors, as plain values.
+//! Status codes and errors of the operating system, as plain values that every layer shares.
 //!
-//! A C enumerator arrives here as a number and stays one. A number that this crate does not know is data to be logged, never
-//! undefined behaviour and never a panic, so each type is an open newtype with named constants.
-//! Nothing here calls into C; the unit tests of `sys` compare the numbers with the headers'.
+//! A C enumerator is kept as a number. A number that this crate does not know is data to be logged,
+//! never undefined behaviour and never a panic, so each type is an open newtype with named
+//! constants.
+
+// This layer uses no other one, calls no function of C and owns nothing: all its types are `Copy`.
+// The unit tests of `sys` compare its numbers with the headers'.
 
 mod cm;
 mod open_enum;

@@ -1,4 +1,6 @@
-/// Defines an open newtype over an integer: named constants, a `name` for those it knows, `Display` and `Debug` for all.
+/// Defines an open newtype over an integer, with named constants, `name`, `Display` and `Debug`.
+///
+/// Values without a name are kept, and displayed as numbers.
 macro_rules! open_enum {
     (
         $(#[$meta:meta])*
@@ -12,19 +14,19 @@ macro_rules! open_enum {
         impl $name {
             $( $(#[$variant_meta])* pub const $variant: Self = Self($value); )*
 
-            /// Takes a raw value as the C interface gives it. Every value is accepted.
+            /// Creates it from a value of the C interface. Every value is accepted.
             #[must_use]
             pub const fn from_raw(raw: $int) -> Self {
                 Self(raw)
             }
 
-            /// The raw value.
+            /// Returns the value of the C interface.
             #[must_use]
             pub const fn raw(self) -> $int {
                 self.0
             }
 
-            /// The constant's name, or `None` for a value that this crate does not know.
+            /// Returns the constant's name, or `None` for a value that this crate does not know.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {

@@ -1,20 +1,22 @@
 use std::{fmt, io};
 
-/// `ENOTSUPP` of the kernel's own `linux/errno.h`. It is not meant for programs, and the C library has no name for it, but the RDMA stack lets
-/// it through.
+/// `ENOTSUPP` of the kernel's `linux/errno.h`.
+///
+/// It is not part of the kernel's interface, and the C library has no name for it, but the RDMA
+/// stack returns it.
 const ENOTSUPP: i32 = 524;
 
-/// A call into the operating system, librdmacm or libibverbs that failed.
+/// The error of a call to the operating system, librdmacm or libibverbs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OsError {
-    /// The C function's name, as its man page spells it.
+    /// The name of the C function, as in its man page.
     pub call: &'static str,
     /// The error number, positive, as in `errno.h`.
     pub errno: i32,
 }
 
 impl OsError {
-    /// An error of the C function `call` with the given positive error number.
+    /// Creates the error of the C function `call` with a positive error number.
     #[must_use]
     pub const fn new(call: &'static str, errno: i32) -> Self {
         Self { call, errno }

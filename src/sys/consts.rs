@@ -1,4 +1,5 @@
-//! Constants of `rdma/rdma_cma.h` and `infiniband/verbs.h` that the bindings lack: they are macros, or members of unnamed enums.
+//! Constants of `rdma/rdma_cma.h` and `infiniband/verbs.h` that the bindings lack: they are macros,
+//! or members of unnamed enums.
 
 use libc::c_int;
 
@@ -13,21 +14,21 @@ pub(crate) const RDMA_OPTION_ID_AFONLY: c_int = 2;
 /// `RDMA_OPTION_ID_ACK_TIMEOUT` of `rdma/rdma_cma.h`: `u8`, 4.096 µs × 2^value.
 pub(crate) const RDMA_OPTION_ID_ACK_TIMEOUT: c_int = 3;
 
-/// `RDMA_MAX_RESP_RES` of `rdma/rdma_cma.h`: as many responder resources as the device has.
+/// `RDMA_MAX_RESP_RES` of `rdma/rdma_cma.h`: the device's maximum of responder resources.
 pub(crate) const RDMA_MAX_RESP_RES: u8 = 0xff;
-/// `RDMA_MAX_INIT_DEPTH` of `rdma/rdma_cma.h`: as deep as the device can.
+/// `RDMA_MAX_INIT_DEPTH` of `rdma/rdma_cma.h`: the device's maximum initiator depth.
 pub(crate) const RDMA_MAX_INIT_DEPTH: u8 = 0xff;
 
-/// `RDMA_CM_JOIN_MC_ATTR_ADDRESS` of `rdma/rdma_cma.h`: the group's address is given.
+/// `RDMA_CM_JOIN_MC_ATTR_ADDRESS` of `rdma/rdma_cma.h`: the group's address is set.
 pub(crate) const RDMA_CM_JOIN_MC_ATTR_ADDRESS: u32 = 1 << 0;
-/// `RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS` of `rdma/rdma_cma.h`: what kind of member to be is given.
+/// `RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS` of `rdma/rdma_cma.h`: the kind of membership is set.
 pub(crate) const RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS: u32 = 1 << 1;
 
-/// `IBV_ADVISE_MR_FLAG_FLUSH` of `infiniband/verbs.h`: the call returns when the advice has been followed.
+/// `IBV_ADVISE_MR_FLAG_FLUSH` of `infiniband/verbs.h`: the call waits for the operation.
 pub(crate) const IBV_ADVISE_MR_FLAG_FLUSH: u32 = 1 << 0;
 
-/// `IBV_WC_STANDARD_FLAGS` of `infiniband/verbs.h`: what a completion always had, as opposed to timestamps and the like.
+/// `IBV_WC_STANDARD_FLAGS` of `infiniband/verbs.h`: the fields of a plain completion.
 pub(crate) const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;
 
-/// `IBV_ACCESS_OPTIONAL_RANGE` of `infiniband/verbs.h`: access flags that a kernel which does not know them may ignore.
+/// `IBV_ACCESS_OPTIONAL_RANGE` of `infiniband/verbs.h`: access flags that a kernel may ignore.
 pub(crate) const IBV_ACCESS_OPTIONAL_RANGE: u32 = 0x3ff0_0000;

@@ -2,9 +2,9 @@ use std::{io, ptr::NonNull};
 
 use crate::status::OsError;
 
-/// Converts the result of a call that returns −1 and sets `errno`, as the `rdma_*` calls and the system's own do.
+/// Converts the result of a call that returns −1 and sets `errno`: `rdma_*` and system calls.
 ///
-/// Any other value is the call's answer.
+/// Any other value is the call's result.
 pub(crate) fn cvt(call: &'static str, ret: libc::c_int) -> Result<libc::c_int, OsError> {
     if ret == -1 {
         Err(last_error(call))
@@ -15,8 +15,9 @@ pub(crate) fn cvt(call: &'static str, ret: libc::c_int) -> Result<libc::c_int, O
 
 /// Converts the result of a call that returns 0 or an error number, as most `ibv_*` calls do.
 ///
-/// Not all of them agree on how: a driver may return the number, the number negated, or −1 with `errno` set. All three are
-/// understood. (−1 is never `-EPERM` here: the calls that negate return what the kernel's command said, and `errno` has that too.)
+/// The conventions differ: a driver may return the number, the number negated, or −1 with `errno`
+/// set. All three are accepted. (−1 is never `-EPERM` here: the calls that negate return the result
+/// of the kernel's command, which is in `errno` as well.)
 pub(crate) fn cvt_errno(call: &'static str, ret: libc::c_int) -> Result<(), OsError> {
     match ret {
         0 => Ok(()),
@@ -30,10 +31,10 @@ pub(crate) fn cvt_ptr<T>(call: &'static str, ptr: *mut T) -> Result<NonNull<T>, 
     NonNull::new(ptr).ok_or_else(|| last_error(call))
 }
 
-/// Notes that an object could not be destroyed, from its `Drop`, which has nobody to tell.
+/// Logs that an object could not be destroyed, from its `Drop`, which cannot return an error.
 ///
-/// A device that is gone answers `EIO` or `ENODEV`, and that is nobody's mistake. Anything else would be one of this crate's:
-/// an object destroyed before those that depend on it.
+/// A device that was removed returns `EIO` or `ENODEV`, which is no defect. Any other error is a
+/// defect of this crate: an object was destroyed before those that depend on it.
 pub(crate) fn log_destroy_error(result: Result<(), OsError>) {
     let Err(error) = result else { return };
     log::error!("{error}: the object is leaked");
@@ -43,7 +44,9 @@ pub(crate) fn log_destroy_error(result: Result<(), OsError>) {
     );
 }
 
-/// `errno` of the call just made. A call that failed without setting it is reported as `EIO`, never as success.
+/// Returns `errno` of the call just made.
+///
+/// A call that failed without setting it is reported as `EIO`, never as success.
 fn last_error(call: &'static str) -> OsError {
     let errno = match io::Error::last_os_error().raw_os_error() {
         Some(errno) if errno > 0 => errno,

@@ -13,7 +13,7 @@ use nix::{
 
 use crate::status::OsError;
 
-/// Makes reads from `fd` return at once when there is nothing.
+/// Makes `fd` non-blocking.
 pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), OsError> {
     let error = |errno: Errno| OsError::new("fcntl", errno as i32);
     let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL).map_err(error)?);
@@ -23,15 +23,17 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), OsError> {
     Ok(())
 }
 
-/// Calls `read` until it has something, and sleeps until `fd` is readable in between, for `timeout` in all. `None`: nothing came.
+/// Calls `read` until it returns a value, and waits for `fd` in between, for at most `timeout`.
 ///
-/// `read` must not block. It is called at least once, and once more after the time is up.
+/// Returns `None` if there was no value in that time.
+///
+/// `read` must not block. It is called at least once, and once more after the timeout.
 pub(crate) fn wait_readable<T>(
     fd: BorrowedFd<'_>,
     timeout: Duration,
     mut read: impl FnMut() -> Result<Option<T>, OsError>,
 ) -> Result<Option<T>, OsError> {
-    // A time beyond what the clock can say is forever.
+    // A deadline beyond the clock's range is none.
     let deadline = Instant::now().checked_add(timeout);
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -51,7 +53,7 @@ pub(crate) fn wait_readable<T>(
     }
 }
 
-/// Whole milliseconds, rounded up, so that a wait never spins for the rest of one.
+/// Converts to milliseconds, rounded up, so that a wait never spins for a fraction of one.
 fn poll_timeout(left: Duration) -> PollTimeout {
     let millis = left.as_nanos().div_ceil(1_000_000);
     i32::try_from(millis)
@@ -70,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// Reads a byte without blocking.
+    /// Returns a function that reads a byte without blocking.
     fn reader(mut stream: &UnixStream) -> impl FnMut() -> Result<Option<u8>, OsError> {
         move || {
             let mut byte = [0];

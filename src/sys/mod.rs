@@ -1,6 +1,11 @@
-//! The boundary to C: bindings, constants the bindings lack, and the one place where a C result becomes a `Result`.
+//! The boundary to C: the bindings, what they lack, and the conversion of C results to `Result`.
 //!
-//! No other module names the `rdma_sys` crate.
+//! It is the only layer that names the `rdma_sys` crate, so that other bindings would change no
+//! file but these. It owns no object: descriptors, addresses and pointers belong to its callers,
+//! `verbs` and `cm` for calls of libibverbs and librdmacm, and the engine for those of the system.
+//! A converter never takes a failed call for a success, whatever its convention, and every function
+//! that is not safe states what its caller must guarantee. It decides nothing, and never blocks
+//! except in `wait_readable`, which is bounded by its caller.
 
 pub(crate) mod consts;
 mod convert;

@@ -1,4 +1,4 @@
-//! Socket addresses between [`std::net`] and C.
+//! Conversion of socket addresses between [`std::net`] and C.
 #![allow(unsafe_code)]
 
 use std::{
@@ -7,7 +7,7 @@ use std::{
     ptr,
 };
 
-/// The C form of an address. `&raw mut` of it, cast, is the `sockaddr` that C wants.
+/// Converts an address to the C form. `&raw mut` of it, cast, is the `sockaddr` for C.
 pub(crate) fn from_std(addr: SocketAddr) -> libc::sockaddr_storage {
     let mut storage = zeroed();
     let start = &raw mut storage;
@@ -21,7 +21,8 @@ pub(crate) fn from_std(addr: SocketAddr) -> libc::sockaddr_storage {
                 },
                 sin_zero: [0; 8],
             };
-            // SAFETY: `sockaddr_storage` is as long and as strictly aligned as any socket address: POSIX.
+            // SAFETY: POSIX: `sockaddr_storage` has at least the size and alignment of any socket
+            // address.
             unsafe { start.cast::<libc::sockaddr_in>().write(sin) };
         }
         SocketAddr::V6(addr) => {
@@ -34,25 +35,30 @@ pub(crate) fn from_std(addr: SocketAddr) -> libc::sockaddr_storage {
                 },
                 sin6_scope_id: addr.scope_id(),
             };
-            // SAFETY: `sockaddr_storage` is as long and as strictly aligned as any socket address: POSIX.
+            // SAFETY: POSIX: `sockaddr_storage` has at least the size and alignment of any socket
+            // address.
             unsafe { start.cast::<libc::sockaddr_in6>().write(sin6) };
         }
     }
     storage
 }
 
-/// The address that C wrote, or `None` when its family is neither IPv4 nor IPv6 (an unset one is `AF_UNSPEC`).
+/// Converts an address from the C form, if its family is IPv4 or IPv6.
+///
+/// An address that is not set has the family `AF_UNSPEC`.
 pub(crate) fn to_std(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     let start = ptr::from_ref(storage);
     match c_int_family(storage) {
         libc::AF_INET => {
-            // SAFETY: as long and as strictly aligned as any socket address, and every bit pattern of `sockaddr_in` is valid.
+            // SAFETY: it has the size and alignment of any socket address, and every bit pattern of
+            // `sockaddr_in` is valid.
             let sin = unsafe { start.cast::<libc::sockaddr_in>().read() };
             let ip = Ipv4Addr::from(sin.sin_addr.s_addr.to_ne_bytes());
             Some(SocketAddrV4::new(ip, u16::from_be(sin.sin_port)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: as long and as strictly aligned as any socket address, and every bit pattern of `sockaddr_in6` is valid.
+            // SAFETY: it has the size and alignment of any socket address, and every bit pattern of
+            // `sockaddr_in6` is valid.
             let sin6 = unsafe { start.cast::<libc::sockaddr_in6>().read() };
             let ip = Ipv6Addr::from(sin6.sin6_addr.s6_addr);
             let port = u16::from_be(sin6.sin6_port);
@@ -62,7 +68,7 @@ pub(crate) fn to_std(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     }
 }
 
-/// The address in memory that C owns; `None` when there is none, it is cut short, or its family is another.
+/// Converts an address in memory that C owns, if there is a complete one of a known family.
 ///
 /// # Safety
 ///
@@ -73,7 +79,8 @@ pub(crate) unsafe fn from_ptr(addr: *const libc::sockaddr, len: usize) -> Option
     }
     let mut storage = zeroed();
     let len = len.min(size_of_val(&storage));
-    // SAFETY: the caller vouches for the source; the destination is a local of at least `len` bytes.
+    // SAFETY: the caller vouches for the source; the destination is a local of at least `len`
+    // bytes.
     unsafe { ptr::copy_nonoverlapping(addr.cast::<u8>(), (&raw mut storage).cast(), len) };
     let needed = match c_int_family(&storage) {
         libc::AF_INET => size_of::<libc::sockaddr_in>(),

@@ -1,4 +1,5 @@
-//! The numbers of [`crate::status`] against those of the headers, and the converters of C results.
+//! Compares the numbers of [`crate::status`] with the headers', and tests the converters of C
+//! results.
 
 #![allow(unsafe_code)]
 
@@ -47,13 +48,13 @@ fn cvt_ptr_takes_null_for_an_error() {
     );
 }
 
-/// Fails as C does: −1, and `errno` is `EBADF`.
+/// Fails as C calls do: returns −1 with `errno` set to `EBADF`.
 fn fail_with_ebadf() -> libc::c_int {
-    // SAFETY: closing what is no descriptor does nothing.
+    // SAFETY: closing an invalid descriptor has no effect.
     unsafe { libc::close(-1) }
 }
 
-/// Checks constants of ours against the C enumerators of the same names.
+/// Compares constants of this crate with the C enumerators of the same names.
 macro_rules! same_numbers {
     ($ours:ident, $theirs:ident, $prefix:literal: $($name:ident = $c_name:ident),* $(,)?) => {
         $( assert_eq!($ours::$name.raw(), ffi::$theirs::$c_name, "{}", stringify!($c_name)); )*

@@ -1,8 +1,8 @@
 //! Calls of libibverbs that the bindings lack or get wrong.
 //!
-//! `infiniband/verbs.h` implements part of its interface inline: by macros, and by looking into the `verbs_context` around an
-//! `ibv_context`. The bindings' own `verbs_get_ctx` compares with the wrong constant and never finds one, so nothing of theirs
-//! that goes through it may be used.
+//! `infiniband/verbs.h` implements part of its interface inline: by macros, and by reading the
+//! `verbs_context` that contains an `ibv_context`. The bindings' `verbs_get_ctx` compares with the
+//! wrong constant and never finds one, so their functions that use it must not be called.
 #![allow(unsafe_code)]
 
 use std::{
@@ -15,7 +15,9 @@ use nix::errno::Errno;
 use super::ffi;
 
 unsafe extern "C" {
-    /// `_ibv_query_gid_ex` of `infiniband/verbs.h` (rdma-core 32 and later), behind the inline `ibv_query_gid_ex`.
+    /// `_ibv_query_gid_ex` of `infiniband/verbs.h`, which `ibv_query_gid_ex` calls inline.
+    ///
+    /// Available in rdma-core 32 and later.
     fn _ibv_query_gid_ex(
         context: *mut ffi::ibv_context,
         port_num: u32,
@@ -25,7 +27,9 @@ unsafe extern "C" {
         entry_size: usize,
     ) -> libc::c_int;
 
-    /// `_ibv_query_gid_table` of `infiniband/verbs.h` (rdma-core 32 and later), behind the inline `ibv_query_gid_table`.
+    /// `_ibv_query_gid_table` of `infiniband/verbs.h`, which `ibv_query_gid_table` calls inline.
+    ///
+    /// Available in rdma-core 32 and later.
     fn _ibv_query_gid_table(
         context: *mut ffi::ibv_context,
         entries: *mut ffi::ibv_gid_entry,
@@ -47,7 +51,8 @@ pub(crate) unsafe fn ibv_query_gid_ex(
     entry: *mut ffi::ibv_gid_entry,
 ) -> libc::c_int {
     let size = size_of::<ffi::ibv_gid_entry>();
-    // SAFETY: the caller vouches for the pointers; `size` is that of the entry. No flags are defined.
+    // SAFETY: the caller vouches for the pointers; `size` is that of the entry. No flags are
+    // defined.
     unsafe { _ibv_query_gid_ex(context, port_num, gid_index, entry, 0, size) }
 }
 
@@ -62,12 +67,14 @@ pub(crate) unsafe fn ibv_query_gid_table(
     max_entries: usize,
 ) -> libc::ssize_t {
     let size = size_of::<ffi::ibv_gid_entry>();
-    // SAFETY: the caller vouches for the pointers; `size` is that of one entry. No flags are defined.
+    // SAFETY: the caller vouches for the pointers; `size` is that of one entry. No flags are
+    // defined.
     unsafe { _ibv_query_gid_table(context, entries, max_entries, 0, size) }
 }
 
-/// The `verbs_context` around an open context, if it has an operation at this offset: the first half of `verbs_get_ctx_op` of
-/// `infiniband/verbs.h`.
+/// Returns the `verbs_context` that contains an open context, if it includes the offset `op`.
+///
+/// This is the first half of `verbs_get_ctx_op` of `infiniband/verbs.h`.
 ///
 /// # Safety
 ///
@@ -78,32 +85,37 @@ unsafe fn around(context: *mut ffi::ibv_context, op: usize) -> Option<*mut ffi::
 
     // SAFETY: the caller vouches for the context.
     let abi_compat = unsafe { (*context).abi_compat };
-    // `__VERBS_ABI_IS_EXTENDED`, which is `UINTPTR_MAX`: the context is part of a `verbs_context`.
+    // `__VERBS_ABI_IS_EXTENDED`, which is `UINTPTR_MAX`, marks a context that is part of a
+    // `verbs_context`.
     if abi_compat.addr() != usize::MAX {
         return None;
     }
     let extended = context
         .wrapping_byte_sub(CONTEXT)
         .cast::<ffi::verbs_context>();
-    // SAFETY: libibverbs set the mark above, so the context is a `verbs_context`'s; `sz` stands right before it in every version.
+    // SAFETY: libibverbs set the mark above, so the context is a `verbs_context`'s; `sz` directly
+    // precedes it in every version.
     let sz = unsafe { (*extended).sz };
-    // New operations are added in front: one is there when the structure reaches that far from its end.
+    // New operations are added in front: the structure includes an operation if its size, counted
+    // from the end, does.
     (sz >= SIZE - op).then_some(extended)
 }
 
-/// `verbs_get_ctx_op` of `infiniband/verbs.h`: the driver's operation of that name, or `None`. The context is open.
+/// `verbs_get_ctx_op` of `infiniband/verbs.h`: the driver's operation of that name, or `None`.
+///
+/// The context is open.
 macro_rules! op {
     ($context:expr, $op:ident) => {
-        // SAFETY: whoever uses the macro vouches for the context.
+        // SAFETY: the macro's caller vouches for the context.
         unsafe { around($context, offset_of!(ffi::verbs_context, $op)) }
-            // SAFETY: the structure reaches that far.
+            // SAFETY: the structure includes the operation.
             .and_then(|extended| unsafe { (*extended).$op })
     };
 }
 
-/// `ibv_query_port(3)` as `___ibv_query_port` of `infiniband/verbs.h` implements it: returns 0 or an error number.
+/// `ibv_query_port(3)`, as `___ibv_query_port` implements it: returns 0 or an error number.
 ///
-/// The exported symbol alone fills a shorter, older structure and leaves the link layer's flags out.
+/// The exported symbol fills in a shorter, older structure, without the link layer's flags.
 ///
 /// # Safety
 ///
@@ -114,14 +126,16 @@ pub(crate) unsafe fn ibv_query_port(
     attr: *mut ffi::ibv_port_attr,
 ) -> libc::c_int {
     match op!(context, query_port) {
-        // SAFETY: the driver's own operation, with the caller's pointers and the size of the structure.
+        // SAFETY: the driver's own operation, with the caller's pointers and the size of the
+        // structure.
         Some(op) => unsafe { op(context, port_num, attr, size_of::<ffi::ibv_port_attr>()) },
-        // SAFETY: the older structure is a prefix of the newer one, and what lies behind it is initialised.
+        // SAFETY: the older structure is a prefix of the newer one, whose other fields are
+        // initialised.
         None => unsafe { ffi::ibv_query_port(context, port_num, attr.cast()) },
     }
 }
 
-/// `ibv_query_device_ex(3)`: returns 0 or an error number. What the driver does not know of stays zero.
+/// `ibv_query_device_ex(3)`: returns 0 or an error number. Fields unknown to the driver stay zero.
 ///
 /// # Safety
 ///
@@ -132,7 +146,8 @@ pub(crate) unsafe fn ibv_query_device_ex(
 ) -> libc::c_int {
     let ret = op!(context, query_device_ex).map_or(libc::EOPNOTSUPP, |op| {
         let size = size_of::<ffi::ibv_device_attr_ex>();
-        // SAFETY: the driver's own operation, with the caller's pointers and the size of the structure.
+        // SAFETY: the driver's own operation, with the caller's pointers and the size of the
+        // structure.
         unsafe { op(context, ptr::null(), attr, size) }
     });
     if ret != libc::EOPNOTSUPP && ret != libc::ENOSYS {
@@ -146,7 +161,7 @@ pub(crate) unsafe fn ibv_query_device_ex(
 ///
 /// # Safety
 ///
-/// `context` is open, and so is everything that the attributes name, on the same device.
+/// `context` is open, and the objects in the attributes exist, on the same device.
 pub(crate) unsafe fn ibv_create_cq_ex(
     context: *mut ffi::ibv_context,
     attr: *mut ffi::ibv_cq_init_attr_ex,
@@ -158,11 +173,13 @@ pub(crate) unsafe fn ibv_create_cq_ex(
     }
 }
 
-/// `ibv_create_qp_ex(3)` for more than a protection domain: null with `errno` set, or a new queue pair.
+/// `ibv_create_qp_ex(3)`: null with `errno` set, or a new queue pair.
+///
+/// `comp_mask` must contain more than a protection domain, which C passes to `ibv_create_qp`.
 ///
 /// # Safety
 ///
-/// `context` is open, and so is everything that the attributes name, on the same device.
+/// `context` is open, and the objects in the attributes exist, on the same device.
 pub(crate) unsafe fn ibv_create_qp_ex(
     context: *mut ffi::ibv_context,
     attr: *mut ffi::ibv_qp_init_attr_ex,
@@ -178,7 +195,7 @@ pub(crate) unsafe fn ibv_create_qp_ex(
 ///
 /// # Safety
 ///
-/// The domain exists, and the list has as many elements, all of regions of the domain.
+/// The domain exists, and all elements belong to regions of the domain.
 pub(crate) unsafe fn ibv_advise_mr(
     pd: *mut ffi::ibv_pd,
     advice: ffi::ib_uverbs_advise_mr_advice::Type,
@@ -214,7 +231,7 @@ pub(crate) unsafe fn ibv_alloc_dm(
 ///
 /// # Safety
 ///
-/// The memory was allocated, is freed once, and has no regions any more.
+/// The memory was allocated, is freed once, and has no region.
 pub(crate) unsafe fn ibv_free_dm(dm: *mut ffi::ibv_dm) -> libc::c_int {
     // SAFETY: the caller vouches for the memory, which has an open context.
     let context = unsafe { (*dm).context };
@@ -267,7 +284,8 @@ mod tests {
 
     /// A context as libibverbs builds it, with one operation.
     fn context() -> Box<ffi::verbs_context> {
-        // SAFETY: a structure of integers, pointers and optional functions: all zero is a valid value.
+        // SAFETY: a structure of integers, pointers and optional functions: all zero is a valid
+        // value.
         let mut context: Box<ffi::verbs_context> =
             unsafe { Box::new(MaybeUninit::zeroed().assume_init()) };
         context.sz = size_of::<ffi::verbs_context>();

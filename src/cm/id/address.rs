@@ -1,4 +1,4 @@
-//! From addresses to a device and a route.
+//! Binding, and resolving addresses and routes.
 #![allow(unsafe_code)]
 
 use std::{net::SocketAddr, ptr, time::Duration};
@@ -13,27 +13,33 @@ use crate::{
 };
 
 impl CmId {
-    /// Binds to a local address. Port 0 takes a free one. An address that says which interface binds to its device, too.
+    /// Binds to a local address. Port 0 selects a free port.
+    ///
+    /// An address that determines the interface also binds the id to its device.
     ///
     /// # Errors
     ///
-    /// Of [`rdma_bind_addr(3)`](https://man7.org/linux/man-pages/man3/rdma_bind_addr.3.html): `EADDRINUSE`, `EADDRNOTAVAIL`, `ENODEV`.
+    /// Those of [`rdma_bind_addr(3)`](https://man7.org/linux/man-pages/man3/rdma_bind_addr.3.html):
+    /// `EADDRINUSE`, `EADDRNOTAVAIL`, `ENODEV`.
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind_addr(&mut self, addr: SocketAddr) -> Result<(), OsError> {
         let mut addr = sockaddr::from_std(addr);
         self.inner.call("rdma_bind_addr", |id| {
-            // SAFETY: the id exists and is locked; the address is a local of the size of any.
+            // SAFETY: the id exists and is locked; the address is a local as large as any.
             unsafe { ffi::rdma_bind_addr(id, (&raw mut addr).cast()) }
         })
     }
 
-    /// Finds the device and the neighbour for `dst`: ADDR_RESOLVED or ADDR_ERROR, after `timeout` at the latest.
+    /// Resolves the address `dst` to a device and a neighbour.
+    ///
+    /// The result is ADDR_RESOLVED or ADDR_ERROR, after `timeout` at the latest.
     ///
     /// With `src`, binds to that address first.
     ///
     /// # Errors
     ///
-    /// Of [`rdma_resolve_addr(3)`](https://man7.org/linux/man-pages/man3/rdma_resolve_addr.3.html).
+    /// Those of
+    /// [`rdma_resolve_addr(3)`](https://man7.org/linux/man-pages/man3/rdma_resolve_addr.3.html).
     #[doc(alias = "rdma_resolve_addr")]
     pub fn resolve_addr(
         &mut self,
@@ -47,17 +53,20 @@ impl CmId {
             .as_mut()
             .map_or(ptr::null_mut(), |src| ptr::from_mut(src).cast());
         self.inner.call("rdma_resolve_addr", |id| {
-            // SAFETY: the id exists and is locked; the addresses are locals of the size of any, or null.
+            // SAFETY: the id exists and is locked; the addresses are locals as large as any, or
+            // null.
             unsafe { ffi::rdma_resolve_addr(id, src, (&raw mut dst).cast(), millis(timeout)) }
         })?;
         self.complete("rdma_resolve_addr", &[CmEventType::ADDR_RESOLVED])
     }
 
-    /// Finds the route to the resolved address: ROUTE_RESOLVED or ROUTE_ERROR, after `timeout` at the latest.
+    /// Resolves the route to the resolved address.
+    ///
+    /// The result is ROUTE_RESOLVED or ROUTE_ERROR, after `timeout` at the latest.
     ///
     /// # Errors
     ///
-    /// `EINVAL` before the address is resolved; others of
+    /// `EINVAL` before the address is resolved; otherwise those of
     /// [`rdma_resolve_route(3)`](https://man7.org/linux/man-pages/man3/rdma_resolve_route.3.html).
     #[doc(alias = "rdma_resolve_route")]
     pub fn resolve_route(&mut self, timeout: Duration) -> Result<(), OsError> {
@@ -68,7 +77,7 @@ impl CmId {
         self.complete("rdma_resolve_route", &[CmEventType::ROUTE_RESOLVED])
     }
 
-    /// The local address, once there is one.
+    /// Returns the local address, if there is one yet.
     #[must_use]
     #[doc(alias = "rdma_get_local_addr")]
     #[doc(alias = "rdma_get_src_port")]
@@ -81,7 +90,7 @@ impl CmId {
         })
     }
 
-    /// The peer's address, once it is known.
+    /// Returns the peer's address, if it is known yet.
     #[must_use]
     #[doc(alias = "rdma_get_peer_addr")]
     #[doc(alias = "rdma_get_dst_port")]
@@ -94,7 +103,7 @@ impl CmId {
         })
     }
 
-    /// Whether the id belongs to a device already.
+    /// Returns whether the id is bound to a device.
     pub(crate) fn has_device(&self) -> bool {
         self.inner.with(|id, _| {
             // SAFETY: the id exists and is locked.
@@ -102,16 +111,17 @@ impl CmId {
         })
     }
 
-    /// The device, once the id is bound to one. `None`, too, for one that was removed.
+    /// Returns the device, once the id is bound to one. `None` also for one that was removed.
     ///
-    /// It is the same for all ids on it, so protection domains and memory made on it serve all of them.
+    /// All ids on a device share it, so they can all use protection domains and memory created on
+    /// it.
     #[must_use]
     pub fn verbs(&self) -> Option<Context> {
         let raw = self.inner.with(|id, _| {
             // SAFETY: the id exists and is locked.
             unsafe { (*id).verbs }
         });
-        // The id, which `self` keeps, keeps its device open.
+        // The id, which `self` holds, keeps its device open.
         self.inner
             .channel()
             .device(raw)
@@ -119,7 +129,7 @@ impl CmId {
             .ok()?
     }
 
-    /// The device's port, counted from 1, once the id is bound to one; 0 before.
+    /// Returns the device's port, numbered from 1, once the id is bound to one; 0 before.
     #[must_use]
     pub fn port_num(&self) -> u8 {
         self.inner.with(|id, _| {
@@ -129,7 +139,7 @@ impl CmId {
     }
 }
 
-/// A time as librdmacm takes it, rounded up: milliseconds.
+/// Converts a time to milliseconds, rounded up, as librdmacm takes it.
 fn millis(time: Duration) -> c_int {
     c_int::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX)
 }

@@ -15,28 +15,33 @@ use crate::{
 type Reject = unsafe extern "C" fn(*mut ffi::rdma_cm_id, *const libc::c_void, u8) -> c_int;
 
 impl CmId {
-    /// Takes connect requests from now on; each is a CONNECT_REQUEST. As many as `backlog` wait to be read.
+    /// Listens for connect requests; each is a CONNECT_REQUEST.
+    ///
+    /// Up to `backlog` of them are queued until they are read.
     ///
     /// # Errors
     ///
-    /// Of [`rdma_listen(3)`](https://man7.org/linux/man-pages/man3/rdma_listen.3.html).
+    /// Those of [`rdma_listen(3)`](https://man7.org/linux/man-pages/man3/rdma_listen.3.html).
     #[doc(alias = "rdma_listen")]
     pub fn listen(&mut self, backlog: i32) -> Result<(), OsError> {
         self.inner.with(|id, local| {
-            // Also if the call fails: what it does after the kernel's part can.
+            // Set even if the call fails, as it can fail after the kernel's part has succeeded.
             local.listens = true;
             // SAFETY: the id exists and is locked.
             cvt("rdma_listen", unsafe { ffi::rdma_listen(id, backlog) }).map(drop)
         })
     }
 
-    /// Asks the peer for a connection: ESTABLISHED, REJECTED, UNREACHABLE or CONNECT_ERROR, and CONNECT_RESPONSE instead of the first where
-    /// the queue pair is not the id's.
+    /// Requests a connection.
+    ///
+    /// The result is ESTABLISHED, REJECTED, UNREACHABLE or CONNECT_ERROR. If the id does not own
+    /// the queue pair, CONNECT_RESPONSE takes the place of ESTABLISHED.
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` above [`PrivateData::CONNECT_MAX`] bytes of private data, for datagrams [`PrivateData::UD_CONNECT_MAX`]; `EINVAL` before
-    /// the address is resolved; others of [`rdma_connect(3)`](https://man7.org/linux/man-pages/man3/rdma_connect.3.html).
+    /// `EMSGSIZE` above [`PrivateData::CONNECT_MAX`] bytes of private data, for datagrams
+    /// [`PrivateData::UD_CONNECT_MAX`]; `EINVAL` before the address is resolved; otherwise those of
+    /// [`rdma_connect(3)`](https://man7.org/linux/man-pages/man3/rdma_connect.3.html).
     #[doc(alias = "rdma_connect")]
     pub fn connect(&mut self, param: &ConnParam) -> Result<(), OsError> {
         const CALL: &str = "rdma_connect";
@@ -48,7 +53,8 @@ impl CmId {
         param.private_data.check(CALL, limit)?;
         let mut raw = param.to_raw();
         self.inner.call_bound(CALL, |id| {
-            // SAFETY: the id exists, is locked, and has a device; the parameters are a local that points into `param`.
+            // SAFETY: the id exists, is locked, and has a device; the parameters are a local that
+            // points into `param`.
             unsafe { ffi::rdma_connect(id, &raw mut raw) }
         })?;
         self.complete(
@@ -57,11 +63,14 @@ impl CmId {
         )
     }
 
-    /// Accepts a request: ESTABLISHED on both sides, for datagrams on the peer's only.
+    /// Accepts a request.
+    ///
+    /// The result is ESTABLISHED on both sides, for datagrams on the peer's only.
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` above [`PrivateData::ACCEPT_MAX`] bytes of private data, for datagrams [`PrivateData::UD_ACCEPT_MAX`]; others of
+    /// `EMSGSIZE` above [`PrivateData::ACCEPT_MAX`] bytes of private data, for datagrams
+    /// [`PrivateData::UD_ACCEPT_MAX`]; otherwise those of
     /// [`rdma_accept(3)`](https://man7.org/linux/man-pages/man3/rdma_accept.3.html).
     #[doc(alias = "rdma_accept")]
     pub fn accept(&mut self, param: &ConnParam) -> Result<(), OsError> {
@@ -75,7 +84,8 @@ impl CmId {
         param.private_data.check(CALL, limit)?;
         let mut raw = param.to_raw();
         self.inner.call_bound(CALL, |id| {
-            // SAFETY: the id exists, is locked, and has a device; the parameters are a local that points into `param`.
+            // SAFETY: the id exists, is locked, and has a device; the parameters are a local that
+            // points into `param`.
             unsafe { ffi::rdma_accept(id, &raw mut raw) }
         })?;
         if datagram {
@@ -84,23 +94,27 @@ impl CmId {
         self.complete(CALL, &[CmEventType::ESTABLISHED])
     }
 
-    /// Rejects a request, with bytes for the peer's program: its REJECTED has the reason CONSUMER_DEFINED.
+    /// Rejects a request, with private data for the peer's program.
+    ///
+    /// The peer's REJECTED has the reason CONSUMER_DEFINED.
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` above [`PrivateData::REJECT_MAX`] bytes, for datagrams [`PrivateData::UD_ACCEPT_MAX`]; others of
+    /// `EMSGSIZE` above [`PrivateData::REJECT_MAX`] bytes, for datagrams
+    /// [`PrivateData::UD_ACCEPT_MAX`]; otherwise those of
     /// [`rdma_reject(3)`](https://man7.org/linux/man-pages/man3/rdma_reject.3.html).
     #[doc(alias = "rdma_reject")]
     pub fn reject(&mut self, private_data: &[u8]) -> Result<(), OsError> {
         self.reject_by("rdma_reject", ffi::rdma_reject, private_data)
     }
 
-    /// Rejects a request because of what it offers in [enhanced connection establishment](super::Ece): its REJECTED has the reason
-    /// VENDOR_OPTION_NOT_SUPPORTED.
+    /// Rejects a request because of its options of [enhanced connection establishment](super::Ece).
+    ///
+    /// The peer's REJECTED has the reason VENDOR_OPTION_NOT_SUPPORTED.
     ///
     /// # Errors
     ///
-    /// As [`reject`](Self::reject).
+    /// Those of [`reject`](Self::reject).
     #[doc(alias = "rdma_reject_ece")]
     pub fn reject_ece(&mut self, private_data: &[u8]) -> Result<(), OsError> {
         self.reject_by("rdma_reject_ece", ffi::rdma_reject_ece, private_data)
@@ -121,21 +135,25 @@ impl CmId {
             PrivateData::try_from(private_data).map_err(|error| OsError::new(name, error.errno))?;
         data.check(name, limit)?;
         self.inner.call(name, |id| {
-            // SAFETY: the id exists and is locked; the bytes are a local's, fewer than 256.
+            // SAFETY: the id exists and is locked; the bytes belong to a local and are fewer than
+            // 256.
             unsafe { reject(id, data.as_ptr().cast(), data.len() as u8) }
         })
     }
 
-    /// Disconnects: DISCONNECTED on both sides, on this one when the peer disconnects as well. The queue pair goes to its error state at
-    /// once.
+    /// Disconnects, and moves the queue pair to its error state immediately.
     ///
-    /// Where there is no connection, it may do nothing, and no event comes. A synchronous id waits for one only if there is a connection;
-    /// when the peer does not answer, for about a minute.
+    /// The result is DISCONNECTED on both sides, on this one when the peer disconnects as well.
+    ///
+    /// Without a connection it may have no effect, and cause no event. A synchronous id waits for
+    /// the event only if there is a connection; if the peer does not answer, for about a minute.
     ///
     /// # Errors
     ///
-    /// Of [`rdma_disconnect(3)`](https://man7.org/linux/man-pages/man3/rdma_disconnect.3.html): `EINVAL` when nothing was connected yet. For
-    /// a synchronous id `ETIMEDOUT` when it is disconnected and the peer did not confirm it.
+    /// Those of
+    /// [`rdma_disconnect(3)`](https://man7.org/linux/man-pages/man3/rdma_disconnect.3.html):
+    /// `EINVAL` if nothing was connected yet. For a synchronous id `ETIMEDOUT` if it is
+    /// disconnected and the peer did not confirm it.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&mut self) -> Result<(), OsError> {
         const CALL: &str = "rdma_disconnect";
@@ -149,11 +167,13 @@ impl CmId {
         Ok(())
     }
 
-    /// After a CONNECT_RESPONSE, when the program has moved its own queue pair to its sending state: completes the connection.
+    /// Completes the connection after a CONNECT_RESPONSE.
+    ///
+    /// The program must have moved its own queue pair to the RTS state before.
     ///
     /// # Errors
     ///
-    /// `EINVAL` when the queue pair is the id's: librdmacm did it already. Others of
+    /// `EINVAL` if the id owns the queue pair: librdmacm did it already; otherwise those of
     /// [`rdma_establish(3)`](https://man7.org/linux/man-pages/man3/rdma_establish.3.html).
     #[doc(alias = "rdma_establish")]
     pub fn establish(&mut self) -> Result<(), OsError> {
@@ -165,12 +185,14 @@ impl CmId {
         Ok(())
     }
 
-    /// Tells the connection manager that the device saw the peer's first message before ESTABLISHED: the asynchronous event
+    /// Notifies the connection manager of a message that arrived before ESTABLISHED.
+    ///
+    /// The device reports such a message by the asynchronous event
     /// [`COMM_EST`](crate::verbs::AsyncEventType::COMM_EST).
     ///
     /// # Errors
     ///
-    /// Of [`rdma_notify(3)`](https://man7.org/linux/man-pages/man3/rdma_notify.3.html).
+    /// Those of [`rdma_notify(3)`](https://man7.org/linux/man-pages/man3/rdma_notify.3.html).
     #[doc(alias = "rdma_notify")]
     pub fn notify_comm_est(&mut self) -> Result<(), OsError> {
         self.inner.call("rdma_notify", |id| {
@@ -179,7 +201,9 @@ impl CmId {
         })
     }
 
-    /// Whether it is for datagrams, which are "connected" by other messages, with room for other amounts of private data.
+    /// Returns whether it is for datagrams.
+    ///
+    /// They are "connected" by other messages, with other limits for private data.
     fn is_datagram(&self) -> bool {
         self.inner.with(|id, _| {
             // SAFETY: the id exists and is locked.

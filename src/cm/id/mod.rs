@@ -26,11 +26,13 @@ use crate::{
 
 /// A communication id: librdmacm's counterpart of a socket.
 ///
-/// Steps on an id of an [`EventChannel`] return at once, and what comes of them is an event. Steps on an id of
-/// [`new_sync`](Self::new_sync) return when they are done, and the event is in [`last_event`](Self::last_event).
+/// Steps on an id of an [`EventChannel`] return immediately, and their result is an event. Steps on
+/// an id of [`new_sync`](Self::new_sync) return when they have completed, and the event is in
+/// [`last_event`](Self::last_event).
 ///
-/// Dropping it disconnects and destroys it, once its queue pair is gone as well: the [`QueuePair`](crate::verbs::QueuePair) holds it.
-/// See [`rdma_create_id(3)`](https://man7.org/linux/man-pages/man3/rdma_create_id.3.html).
+/// Dropping it disconnects and destroys it once its queue pair has been destroyed as well: the
+/// [`QueuePair`](crate::verbs::QueuePair) holds it. See
+/// [`rdma_create_id(3)`](https://man7.org/linux/man-pages/man3/rdma_create_id.3.html).
 #[doc(alias = "rdma_cm_id")]
 pub struct CmId {
     /// Shared with the queue pair.
@@ -39,16 +41,19 @@ pub struct CmId {
 }
 
 impl CmId {
-    /// Makes an id whose events come in on `channel`, marked with `context`, a number of the program's own.
+    /// Creates an id whose events are reported on `channel`.
+    ///
+    /// They carry `context`, a number that the program chooses.
     ///
     /// # Errors
     ///
-    /// Of `rdma_create_id`.
+    /// Those of `rdma_create_id`.
     #[doc(alias = "rdma_create_id")]
     pub fn new(channel: &EventChannel, ps: PortSpace, context: u64) -> Result<Self, OsError> {
         const CALL: &str = "rdma_create_id";
         let mut raw = ptr::null_mut();
-        // SAFETY: the channel exists, the out pointer is a local, and the context is a number that is never followed.
+        // SAFETY: the channel exists, the out pointer is a local, and the context is a number that
+        // is never dereferenced.
         let ret = unsafe {
             ffi::rdma_create_id(channel.as_ptr(), &raw mut raw, context as *mut _, ps.raw())
         };
@@ -56,7 +61,7 @@ impl CmId {
         Ok(Self::from_raw(cvt_ptr(CALL, raw)?, channel, Mode::Async))
     }
 
-    /// Takes over an id of librdmacm's that nobody else will destroy.
+    /// Takes ownership of an id of librdmacm's that nothing else destroys.
     fn from_raw(raw: NonNull<ffi::rdma_cm_id>, channel: &EventChannel, mode: Mode) -> Self {
         Self {
             inner: Arc::new(OwnedId::new(raw, channel)),
@@ -64,7 +69,9 @@ impl CmId {
         }
     }
 
-    /// Marks the id's events from now on with a number of the program's own. The id of a CONNECT_REQUEST begins with 0.
+    /// Sets the number that the id's events carry from now on.
+    ///
+    /// The id of a CONNECT_REQUEST starts with 0.
     pub fn set_context(&mut self, context: u64) {
         self.inner.with(|id, _| {
             // SAFETY: the id exists and is locked.
@@ -72,7 +79,7 @@ impl CmId {
         });
     }
 
-    /// The number that [`new`](Self::new) or [`set_context`](Self::set_context) set.
+    /// Returns the number set by [`new`](Self::new) or [`set_context`](Self::set_context).
     #[must_use]
     pub fn context(&self) -> u64 {
         self.inner.with(|id, _| {
@@ -83,8 +90,9 @@ impl CmId {
 }
 
 impl CmEvent {
-    /// Takes the new id of a CONNECT_REQUEST. An id that is not taken is destroyed with the event,
-    /// which rejects the request.
+    /// Takes the new id of a CONNECT_REQUEST.
+    ///
+    /// An id that is not taken is destroyed with the event, which rejects the request.
     pub fn take_request(&mut self) -> Option<CmId> {
         let id = self.take_owned_request()?;
         Some(CmId {

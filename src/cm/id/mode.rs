@@ -1,14 +1,14 @@
 use crate::cm::CmEvent;
 
-/// How an id's steps end.
+/// The mode of an id, which decides how its steps complete.
 pub(super) enum Mode {
-    /// They return at once. Their events come in on a channel of the program's.
+    /// Steps return immediately. Their events are reported on a channel of the program's.
     Async,
-    /// They return when their event has come in, on a channel that nobody else reads.
+    /// Steps return when their event has been read, on a channel that nothing else reads.
     Sync {
-        /// The last one. Boxed because an event may hold an id.
+        /// The last event. Boxed because an event may hold an id.
         last_event: Option<Box<CmEvent>>,
-        /// Whether there is a connection, whose end will be an event.
+        /// Whether there is a connection, whose end will be reported by an event.
         connected: bool,
     },
 }

@@ -15,29 +15,40 @@ use crate::{
 };
 
 impl CmId {
-    /// Joins a multicast group: MULTICAST_JOIN, with the way to the group, or MULTICAST_ERROR. For ids of datagrams.
+    /// Joins a multicast group, for ids of datagrams.
     ///
-    /// The id's queue pair, if there is one when that event is read, receives what is sent to the group. The group is left with
-    /// [`leave_multicast`](Self::leave_multicast), also where joining failed, or when the queue pair or the id is dropped.
+    /// The result is MULTICAST_JOIN, with the path to the group, or MULTICAST_ERROR.
+    ///
+    /// If the id has a queue pair when that event is read, it receives what is sent to the group.
+    /// The id leaves the group by [`leave_multicast`](Self::leave_multicast), also if joining
+    /// failed, or when the queue pair or the id is dropped.
     ///
     /// # Errors
     ///
-    /// Of [`rdma_join_multicast(3)`](https://man7.org/linux/man-pages/man3/rdma_join_multicast.3.html).
+    /// Those of [`rdma_join_multicast(3)`][man].
+    ///
+    /// [man]: https://man7.org/linux/man-pages/man3/rdma_join_multicast.3.html
     #[doc(alias = "rdma_join_multicast")]
     pub fn join_multicast(&mut self, group: SocketAddr) -> Result<(), OsError> {
         let call = "rdma_join_multicast";
         self.join(call, group, |id, addr| {
-            // SAFETY: the id exists and is locked, and so does the address. The context is never followed.
+            // SAFETY: the id exists and is locked, and the address exists. The context is never
+            // dereferenced.
             unsafe { ffi::rdma_join_multicast(id, addr, ptr::null_mut()) }
         })
     }
 
-    /// Joins a multicast group to send to it only: as [`join_multicast`](Self::join_multicast), but nothing need be forwarded to here.
+    /// Joins a multicast group for sending only.
+    ///
+    /// Otherwise the same as [`join_multicast`](Self::join_multicast); nothing is forwarded to this
+    /// member.
     ///
     /// # Errors
     ///
-    /// Of [`rdma_join_multicast_ex(3)`](https://man7.org/linux/man-pages/man3/rdma_join_multicast_ex.3.html); `EOPNOTSUPP` where the
-    /// subnet manager knows no such members.
+    /// `EOPNOTSUPP` if the subnet manager does not support such members; otherwise those of
+    /// [`rdma_join_multicast_ex(3)`][man].
+    ///
+    /// [man]: https://man7.org/linux/man-pages/man3/rdma_join_multicast_ex.3.html
     #[doc(alias = "rdma_join_multicast_ex")]
     pub fn join_multicast_send_only(&mut self, group: SocketAddr) -> Result<(), OsError> {
         let call = "rdma_join_multicast_ex";
@@ -48,7 +59,8 @@ impl CmId {
                 join_flags: flags.0,
                 addr,
             };
-            // SAFETY: the id exists and is locked, and so do attributes and address. The context is never followed.
+            // SAFETY: the id exists and is locked, and attributes and address exist. The context is
+            // never dereferenced.
             unsafe { ffi::rdma_join_multicast_ex(id, &raw mut attr, ptr::null_mut()) }
         })
     }
@@ -72,12 +84,15 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `EADDRNOTAVAIL` for one that was not joined; others of
-    /// [`rdma_leave_multicast(3)`](https://man7.org/linux/man-pages/man3/rdma_leave_multicast.3.html).
+    /// `EADDRNOTAVAIL` if it has not joined the group; otherwise those of
+    /// [`rdma_leave_multicast(3)`][man].
+    ///
+    /// [man]: https://man7.org/linux/man-pages/man3/rdma_leave_multicast.3.html
     #[doc(alias = "rdma_leave_multicast")]
     pub fn leave_multicast(&mut self, group: SocketAddr) -> Result<(), OsError> {
         self.inner.with(|id, local| {
-            // SAFETY: the id exists and is locked, and its events are acknowledged as they are read.
+            // SAFETY: the id exists and is locked, and its events are acknowledged as they are
+            // read.
             unsafe { local.groups.leave(id, group) }
         })
     }

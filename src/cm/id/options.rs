@@ -11,7 +11,9 @@ use crate::{
     sys::{consts, ffi},
 };
 
-/// Options of enhanced connection establishment: what two devices of one vendor can agree on beyond the standard.
+/// Options of enhanced connection establishment.
+///
+/// Devices of one vendor negotiate features beyond the standard with them.
 ///
 /// See [`rdma_set_local_ece(3)`](https://man7.org/linux/man-pages/man3/rdma_set_local_ece.3.html).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -21,51 +23,62 @@ use crate::{
 )]
 #[doc(alias = "ibv_ece")]
 pub struct Ece {
-    /// Whose options they are.
+    /// The vendor whose options they are.
     pub vendor_id: u32,
-    /// The vendor's bits.
+    /// The options, defined by the vendor.
     pub options: u32,
 }
 
 impl CmId {
-    /// The type of service of this id's packets, DSCP and ECN as in the IP header: `RDMA_OPTION_ID_TOS`. Before the route is resolved.
+    /// Sets the type of service of this id's packets: `RDMA_OPTION_ID_TOS`.
+    ///
+    /// It consists of DSCP and ECN, as in the IP header. Call it before the route is resolved.
     ///
     /// # Errors
     ///
-    /// Of [`rdma_set_option(3)`](https://man7.org/linux/man-pages/man3/rdma_set_option.3.html), like all options.
+    /// Those of
+    /// [`rdma_set_option(3)`](https://man7.org/linux/man-pages/man3/rdma_set_option.3.html), as for
+    /// all options.
     #[doc(alias = "RDMA_OPTION_ID_TOS")]
     #[doc(alias = "rdma_set_option")]
     pub fn set_tos(&mut self, tos: u8) -> Result<(), OsError> {
         self.set_option(consts::RDMA_OPTION_ID_TOS, tos)
     }
 
-    /// Whether the address may be bound while connections of an earlier listener on it linger: `RDMA_OPTION_ID_REUSEADDR`. Before
+    /// Sets whether the address may be reused: `RDMA_OPTION_ID_REUSEADDR`.
+    ///
+    /// It can then be bound while connections of an earlier listener on it remain. Call it before
     /// binding.
     ///
     /// # Errors
     ///
-    /// As [`set_tos`](Self::set_tos).
+    /// Those of [`set_tos`](Self::set_tos).
     #[doc(alias = "RDMA_OPTION_ID_REUSEADDR")]
     pub fn set_reuseaddr(&mut self, reuse: bool) -> Result<(), OsError> {
         self.set_option(consts::RDMA_OPTION_ID_REUSEADDR, c_int::from(reuse))
     }
 
-    /// Whether an id bound to an IPv6 address keeps from IPv4: `RDMA_OPTION_ID_AFONLY`. Before binding.
+    /// Sets whether an id bound to an IPv6 address excludes IPv4: `RDMA_OPTION_ID_AFONLY`.
+    ///
+    /// Call it before binding.
     ///
     /// # Errors
     ///
-    /// As [`set_tos`](Self::set_tos).
+    /// Those of [`set_tos`](Self::set_tos).
     #[doc(alias = "RDMA_OPTION_ID_AFONLY")]
     pub fn set_afonly(&mut self, only: bool) -> Result<(), OsError> {
         self.set_option(consts::RDMA_OPTION_ID_AFONLY, c_int::from(only))
     }
 
-    /// How long the device waits for an acknowledgement, as the exponent of 4.096 µs × 2ⁿ, 0 to 31, 0 being for ever:
-    /// `RDMA_OPTION_ID_ACK_TIMEOUT`. Before connecting or accepting.
+    /// Sets the acknowledgement timeout of the queue pair: `RDMA_OPTION_ID_ACK_TIMEOUT`.
+    ///
+    /// It is the exponent *n* of 4.096 µs × 2ⁿ, 0 to 31; 0 is infinite. Call it before connecting
+    /// or accepting.
     ///
     /// # Errors
     ///
-    /// `EINVAL` above 31, which the device would cut to five bits; otherwise as [`set_tos`](Self::set_tos).
+    /// `EINVAL` above 31, which the device would truncate to five bits; otherwise those of
+    /// [`set_tos`](Self::set_tos).
     #[doc(alias = "RDMA_OPTION_ID_ACK_TIMEOUT")]
     pub fn set_ack_timeout(&mut self, exponent: u8) -> Result<(), OsError> {
         if exponent > 31 {
@@ -82,11 +95,14 @@ impl CmId {
         })
     }
 
-    /// What to offer the peer, for a queue pair that the program made itself. Before connecting or accepting.
+    /// Sets the options to offer to the peer, for a queue pair that the program created itself.
+    ///
+    /// Call it before connecting or accepting.
     ///
     /// # Errors
     ///
-    /// `EINVAL` when the id has a queue pair, for which librdmacm does it, and for vendor 0, which stands for nothing at all.
+    /// `EINVAL` if the id has a queue pair, for which librdmacm does it, and for vendor 0, which
+    /// stands for no options.
     #[doc(alias = "rdma_set_local_ece")]
     pub fn set_local_ece(&mut self, ece: Ece) -> Result<(), OsError> {
         let mut raw = ffi::ibv_ece {
@@ -100,12 +116,16 @@ impl CmId {
         })
     }
 
-    /// What the peer offered, for a queue pair that the program made itself: after CONNECT_REQUEST or CONNECT_RESPONSE. Zeros: nothing.
+    /// Returns the options that the peer offered, for a queue pair that the program created itself.
+    ///
+    /// They are known after CONNECT_REQUEST or CONNECT_RESPONSE. Zeros: none.
     ///
     /// # Errors
     ///
-    /// `EINVAL` when the id has a queue pair, for which librdmacm does it: see
-    /// [`rdma_get_remote_ece(3)`](https://man7.org/linux/man-pages/man3/rdma_get_remote_ece.3.html).
+    /// `EINVAL` if the id has a queue pair, for which librdmacm does it: see
+    /// [`rdma_get_remote_ece(3)`][man].
+    ///
+    /// [man]: https://man7.org/linux/man-pages/man3/rdma_get_remote_ece.3.html
     #[doc(alias = "rdma_get_remote_ece")]
     pub fn get_remote_ece(&mut self) -> Result<Ece, OsError> {
         let mut raw = ffi::ibv_ece {

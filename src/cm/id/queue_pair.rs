@@ -12,14 +12,17 @@ use crate::{
 };
 
 impl CmId {
-    /// Makes the id's queue pair, in a protection domain of the program's. The id moves it from state to state as the connection
-    /// goes; receives may be posted at once.
+    /// Creates the id's queue pair, in a protection domain of the program's.
+    ///
+    /// The id modifies its state along with that of the connection; receives may be posted
+    /// immediately.
     ///
     /// # Errors
     ///
-    /// `EINVAL` when the id has a queue pair already, is not bound to a device, or something named here belongs to another device (one of
-    /// [`verbs`](Self::verbs) is right, one that the program opened itself is another);
-    /// others of [`rdma_create_qp(3)`](https://man7.org/linux/man-pages/man3/rdma_create_qp.3.html).
+    /// `EINVAL` if the id already has a queue pair, is not bound to a device, or an argument
+    /// belongs to another device than that of [`verbs`](Self::verbs) (a device that the program
+    /// opened itself is another one); otherwise those of
+    /// [`rdma_create_qp(3)`](https://man7.org/linux/man-pages/man3/rdma_create_qp.3.html).
     #[doc(alias = "rdma_create_qp")]
     pub fn create_qp(
         &mut self,
@@ -37,23 +40,26 @@ impl CmId {
             if verbs != pd.context().as_ptr() || !old.is_null() {
                 return Err(OsError::new(CALL, libc::EINVAL));
             }
-            // SAFETY: the id exists and is locked; domain and queues exist and belong to its device.
+            // SAFETY: the id exists and is locked; domain and queues exist and belong to its
+            // device.
             cvt(CALL, unsafe {
                 ffi::rdma_create_qp(id, pd.as_ptr(), &raw mut raw)
             })?;
-            // SAFETY: the id exists and is locked; the call put the queue pair there.
+            // SAFETY: the id exists and is locked; the call stored the queue pair there.
             cvt_ptr(CALL, unsafe { (*id).qp })
         })?;
         let owner = Arc::clone(&self.inner);
-        // SAFETY: the queue pair was made just now with these attributes, nobody else has it, and the owner destroys it.
+        // SAFETY: the queue pair was just created with these attributes, nothing else refers to it,
+        // and the owner destroys it.
         Ok(unsafe { QueuePair::from_cm(qp, QpCap::from_raw(raw.cap), pd, attr, owner) })
     }
 
-    /// What a queue pair that the program made itself must be modified with to reach `state` on this connection.
+    /// Returns the attributes for moving the program's own queue pair to `state`.
     ///
     /// # Errors
     ///
-    /// Of [`rdma_init_qp_attr(3)`](https://man7.org/linux/man-pages/man3/rdma_init_qp_attr.3.html).
+    /// Those of
+    /// [`rdma_init_qp_attr(3)`](https://man7.org/linux/man-pages/man3/rdma_init_qp_attr.3.html).
     #[doc(alias = "rdma_init_qp_attr")]
     pub fn init_qp_attr(&mut self, state: QpState) -> Result<QpAttr, OsError> {
         let mut raw = MaybeUninit::<ffi::ibv_qp_attr>::zeroed();
@@ -75,10 +81,11 @@ impl CmId {
 impl QpOwner for OwnedId {
     fn destroy_qp(&self, _raw: NonNull<ffi::ibv_qp>) {
         self.with(|id, local| {
-            // SAFETY: the id exists, for the queue pair holds it, and is locked; its events are
+            // SAFETY: the id exists, as the queue pair holds it, and is locked; its events are
             // acknowledged as they are read.
             unsafe { local.groups.leave_all(id) };
-            // SAFETY: the id exists, for the queue pair holds it, and is locked; it has this queue pair and no other.
+            // SAFETY: the id exists, as the queue pair holds it, and is locked; it has this queue
+            // pair and no other.
             unsafe { ffi::rdma_destroy_qp(id) };
         });
     }

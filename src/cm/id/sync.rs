@@ -1,8 +1,9 @@
-//! Ids whose steps return when they are done.
+//! Ids whose steps return when they have completed.
 //!
-//! librdmacm has such a mode, too, in which a call sleeps in the kernel until an event comes. It would sleep with the id locked, and
-//! whoever drops the id's queue pair meanwhile would sleep as well. So the mode is made here of what the other mode has: a channel of
-//! the id's own, on which a step's event is waited for with nothing locked.
+//! librdmacm has such a mode, in which a call blocks in the kernel until an event arrives. It would
+//! block with the id locked, and a thread that drops the id's queue pair meanwhile would block as
+//! well. So the mode is implemented here on top of the asynchronous one: the id has a channel of
+//! its own, and a step waits for its event without holding a lock.
 #![allow(unsafe_code)]
 
 use std::{
@@ -18,33 +19,39 @@ use crate::{
 };
 
 impl CmId {
-    /// Makes an id without a channel: its steps return when they are done.
+    /// Creates an id without a channel: its steps return when they have completed.
     ///
-    /// How long that may take, the step's timeout says, and where it has none, the connection manager: when the peer does not answer,
-    /// about a minute. [`get_request`](Self::get_request) waits for ever.
+    /// A step's timeout bounds its duration; for steps without one the connection manager does:
+    /// about a minute if the peer does not answer. [`get_request`](Self::get_request) waits without
+    /// a bound.
     ///
     /// # Errors
     ///
-    /// Of [`rdma_create_id(3)`](https://man7.org/linux/man-pages/man3/rdma_create_id.3.html), and as [`EventChannel::new`].
+    /// Those of [`rdma_create_id(3)`](https://man7.org/linux/man-pages/man3/rdma_create_id.3.html),
+    /// and of [`EventChannel::new`].
     pub fn new_sync(ps: PortSpace) -> Result<Self, OsError> {
         let mut this = Self::new(&EventChannel::new()?, ps, 0)?;
         this.mode = Mode::sync(None);
         Ok(this)
     }
 
-    /// Makes a synchronous id for what [`AddrInfo::new`] found: bound to it on the passive side; with address and route resolved on
-    /// the active side. The queue pair is for [`create_qp`](Self::create_qp) to make.
+    /// Creates a synchronous id for the result of [`AddrInfo::new`].
+    ///
+    /// It is bound to the address on the passive side; on the active side address and route are
+    /// resolved. [`create_qp`](Self::create_qp) creates the queue pair.
     ///
     /// # Errors
     ///
-    /// Of [`rdma_create_ep(3)`](https://man7.org/linux/man-pages/man3/rdma_create_ep.3.html), and as [`EventChannel::new`].
+    /// Those of [`rdma_create_ep(3)`](https://man7.org/linux/man-pages/man3/rdma_create_ep.3.html),
+    /// and of [`EventChannel::new`].
     #[doc(alias = "rdma_create_ep")]
     #[doc(alias = "rdma_destroy_ep")]
     pub fn create_ep(info: &AddrInfo) -> Result<Self, OsError> {
         const CALL: &str = "rdma_create_ep";
         let channel = EventChannel::new()?;
         let mut raw = ptr::null_mut();
-        // SAFETY: the out pointer is a local, the list exists and is not changed; without attributes no queue pair is made.
+        // SAFETY: the out pointer is a local, the list exists and is not changed; without
+        // attributes no queue pair is created.
         let ret = unsafe {
             ffi::rdma_create_ep(
                 &raw mut raw,
@@ -55,15 +62,16 @@ impl CmId {
         };
         cvt(CALL, ret)?;
         let this = Self::from_raw(cvt_ptr(CALL, raw)?, &channel, Mode::sync(None));
-        // It comes with a channel that librdmacm made for it, and destroys now.
+        // librdmacm has created a channel for it, and destroys that now.
         this.inner.call("rdma_migrate_id", |id| {
-            // SAFETY: id and channel exist and are locked; librdmacm acknowledges the one event that was read itself.
+            // SAFETY: id and channel exist and are locked; librdmacm has acknowledged the events
+            // that it read.
             unsafe { ffi::rdma_migrate_id(id, channel.as_ptr()) }
         })?;
         Ok(this)
     }
 
-    /// What came of the last step of an id of [`new_sync`](Self::new_sync), its private data for instance.
+    /// Returns the event of the last step of an id of [`new_sync`](Self::new_sync).
     ///
     /// `None` before the first step and for an id of a channel.
     #[must_use]
@@ -74,13 +82,14 @@ impl CmId {
         }
     }
 
-    /// Waits for the next connect request of a synchronous listener. The new id is synchronous, too; what the request carries is in its
-    /// [`last_event`](Self::last_event).
+    /// Waits for the next connect request of a synchronous listener.
+    ///
+    /// The new id is synchronous, too; the request is its [`last_event`](Self::last_event).
     ///
     /// # Errors
     ///
-    /// `EINVAL` for an id of a channel, and for one that does not listen; `ENODEV` when the device was removed; as [`EventChannel::new`],
-    /// and then the request is rejected.
+    /// `EINVAL` for an id of a channel, and for one that does not listen; `ENODEV` if the device
+    /// was removed; those of [`EventChannel::new`], in which case the request is rejected.
     #[doc(alias = "rdma_get_request")]
     pub fn get_request(&mut self) -> Result<Self, OsError> {
         loop {
@@ -90,11 +99,13 @@ impl CmId {
         }
     }
 
-    /// As [`get_request`](Self::get_request), for as long as `timeout`: `None` if nobody asked for a connection.
+    /// Waits for the next connect request of a synchronous listener, for at most `timeout`.
+    ///
+    /// Returns `None` if there was none in that time.
     ///
     /// # Errors
     ///
-    /// As [`get_request`](Self::get_request).
+    /// Those of [`get_request`](Self::get_request).
     pub fn get_request_timeout(&mut self, timeout: Duration) -> Result<Option<Self>, OsError> {
         const CALL: &str = "rdma_get_request";
         let listens = self.inner.with(|_, local| local.listens);
@@ -115,7 +126,7 @@ impl CmId {
                 return Err(OsError::new(CALL, libc::ENODEV));
             }
             let Some(mut request) = event.take_request() else {
-                log::debug!("a listener's {} is of no interest", event.event());
+                log::debug!("{} on a listener is ignored", event.event());
                 continue;
             };
             request.inner.migrate(&EventChannel::new()?)?;
@@ -124,7 +135,7 @@ impl CmId {
         }
     }
 
-    /// Ends a step that is under way: at once, or, for a synchronous id, with one of the events `wanted`.
+    /// Completes a step: for a synchronous id, waits for one of the events `wanted`.
     pub(super) fn complete(
         &mut self,
         call: &'static str,
@@ -158,7 +169,9 @@ impl CmId {
     }
 }
 
-/// What an event says about a step that waits for one of `wanted`: that it is done, the error number that it failed with, or nothing.
+/// Returns the result of a step that waits for one of `wanted`, if this event determines it.
+///
+/// A failed step's result is an error number.
 fn outcome(
     event: CmEventType,
     status: i32,
@@ -169,7 +182,7 @@ fn outcome(
         _ if status != 0 => Some(Err(status.saturating_abs())),
         _ if wanted.contains(&event) => Some(Ok(())),
         CmEventType::DEVICE_REMOVAL => Some(Err(libc::ENODEV)),
-        // The peer was fast: it is gone before this side knew that it was there.
+        // The peer disconnected before this side was told of the connection.
         CmEventType::DISCONNECTED => Some(Err(libc::ECONNRESET)),
         CmEventType::ADDR_ERROR
         | CmEventType::ROUTE_ERROR

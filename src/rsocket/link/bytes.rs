@@ -1,18 +1,18 @@
-//! Bytes out of the program into the peer's memory, and out of this side's memory into the program.
+//! Writing to the peer's memory, and reading from this side's.
 
 use std::io;
 
-use super::{End, FAREWELL, Link, OTHER, TABLE};
+use super::{CLOSING, End, Link, OTHER, TABLE};
 use crate::{
     rsocket::wire::{Immediate, Window},
     verbs::{Inline, Payload, RemoteAddr, SendWr, Sge},
 };
 
-/// The most that is copied before the device is given something to do, in bytes.
+/// The maximum number of bytes that are copied before a work request is posted.
 const CHUNK: usize = 64 << 10;
 
 impl Link {
-    /// Writes as much as may be written now. `None`: nothing.
+    /// Writes the bytes that may be written now. `None` if there are none.
     pub(in crate::rsocket) fn write(&mut self, bytes: &[u8]) -> Option<io::Result<usize>> {
         if let Some(error) = self.error() {
             return Some(Err(error));
@@ -71,7 +71,7 @@ impl Link {
         Ok(window.length as usize)
     }
 
-    /// Reads what is there. `None`: nothing is, yet.
+    /// Reads the bytes that have arrived. `None` if there are none yet.
     pub(in crate::rsocket) fn read(&mut self, into: &mut [u8]) -> Option<io::Result<usize>> {
         let mut len = 0;
         loop {
@@ -83,7 +83,7 @@ impl Link {
                 .copy_out(range.start, &mut into[len..len + range.len()]);
             len += range.len();
             self.receiving.read(range.len());
-            // The peer may go on in what is free now.
+            // The peer may use what is free now.
             self.update();
         }
         if len > 0 || into.is_empty() || !self.readable {
@@ -96,9 +96,9 @@ impl Link {
         }
     }
 
-    /// Tells the peer what it may write now, if that is something new.
+    /// Sends updates of credits and windows that are due.
     pub(in crate::rsocket) fn update(&mut self) {
-        while self.established && self.end.is_none() && self.free_control > FAREWELL {
+        while self.established && self.end.is_none() && self.free_control > CLOSING {
             let Some(peer) = &self.peer else { return };
             let Some(update) = self.receiving.update() else {
                 return;
@@ -109,7 +109,8 @@ impl Link {
             if let Some((range, place)) = update.window {
                 let bytes = self.window(range.start).to_bytes(peer.big_endian);
                 let offset = place as usize * Window::LEN;
-                // The last window of this place has been filled since, so nothing is being sent from here.
+                // The previous window at this index has been filled since, so its update is not
+                // being sent any more.
                 piece = TABLE + offset..TABLE + offset + Window::LEN;
                 self.table.copy_in(piece.start, &bytes);
                 remote.addr = remote.addr.wrapping_add(offset as u64);

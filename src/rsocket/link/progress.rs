@@ -1,4 +1,4 @@
-//! What the device and the connection manager have to say, and what follows from it.
+//! Handling of completions and of connection manager events.
 
 use std::io;
 
@@ -10,14 +10,18 @@ use crate::{
     verbs::{MemoryRegion, WorkCompletion},
 };
 
+/// The connection failed before the peer had closed the stream.
+const LOST: &str = "the peer disconnected without closing the stream";
+const NO_RSOCKET: &str = "the peer is not an rsocket of this protocol version";
+
 impl Link {
-    /// Takes what the device has to say, and with `events` the connection manager, too. Whether there was anything.
+    /// Polls completions, and with `events` also events. Returns whether there were any.
     pub(in crate::rsocket) fn progress(&mut self, events: bool) -> bool {
         let mut any = false;
         let result = self.take_completions(&mut any).and_then(|()| {
             while events && let Some(event) = self.events.poll_event()? {
                 any = true;
-                // What came before the end counts.
+                // Data that arrived before the end is delivered.
                 self.take_completions(&mut any)?;
                 self.handle(&event);
             }
@@ -30,7 +34,7 @@ impl Link {
         any
     }
 
-    /// Asks for a sign when there is something to take.
+    /// Requests a notification of the next completion.
     pub(in crate::rsocket) fn arm(&mut self) -> io::Result<()> {
         while self.done.get_event()?.is_some() {}
         Ok(self.cq.req_notify(false)?)
@@ -40,25 +44,25 @@ impl Link {
         log::debug!("{}: {}", self.name, event.event());
         match event.event() {
             CmEventType::ESTABLISHED => {
-                // The one that was asked has it of the request already.
+                // The passive side has it from the request already.
                 if self.peer.is_none() {
                     match ConnData::from_bytes(event.private_data()) {
                         Some(peer) => self.peer = Some(Peer::new(peer)),
-                        None => return self.lose("the peer is no rsocket of this version"),
+                        None => return self.lose(NO_RSOCKET),
                     }
                 }
                 self.established = true;
                 let timer = self.qp.set_min_rnr_timer(MIN_RNR_TIMER);
                 if let Err(error) = timer
                     .map_err(io::Error::from)
-                    .and_then(|()| self.say_unsaid())
+                    .and_then(|()| self.send_pending())
                 {
                     self.lose(error.to_string());
                 }
             }
-            CmEventType::DISCONNECTED => self.lose("the peer is gone"),
-            // It was gone before it knew that the connection is established.
-            CmEventType::REJECTED if self.established => self.lose("the peer is gone"),
+            CmEventType::DISCONNECTED => self.lose(LOST),
+            // The peer ended before it knew that the connection is established.
+            CmEventType::REJECTED if self.established => self.lose(LOST),
             CmEventType::REJECTED => {
                 let why = why_rejected(event.reject_reason(), event.private_data());
                 let end = End::Lost(io::ErrorKind::ConnectionRefused, why);
@@ -71,11 +75,11 @@ impl Link {
 
     fn take_completions(&mut self, any: &mut bool) -> io::Result<()> {
         if self.peer.is_none() {
-            // It may be faster than the connection manager, and what it says now is about what it said while connecting.
+            // Completions may arrive before ESTABLISHED, and depend on the private data in it.
             return Ok(());
         }
         let mut completions = [WorkCompletion::default(); 16];
-        // All that can be there now, and no more: a peer may send faster than this.
+        // At most what can be in the queue now: a peer may send faster than this loop runs.
         for _ in 0..=self.cq.cqe() as usize / completions.len() {
             let count = self.cq.poll(&mut completions)?;
             for completion in &completions[..count] {
@@ -95,7 +99,7 @@ impl Link {
             self.posted -= 1;
         }
         if !completion.is_success() {
-            // One that is flushed follows another, or an event tells why.
+            // A flushed request follows another failure, or an event reports the cause.
             if completion.status() != WcStatus::WR_FLUSH_ERR {
                 self.lose(format!("a work request failed: {}", completion.status()));
             }
@@ -112,7 +116,7 @@ impl Link {
             OTHER => self.free_control += 1,
             freed => {
                 self.free += 1;
-                // It was taken from the buffer, whose length is an `usize`.
+                // It is the length of a part of the buffer, which is a `usize`.
                 self.ring.give_back(freed as usize);
             }
         }
@@ -123,7 +127,9 @@ impl Link {
         match immediate {
             Some(Immediate::Data(len)) => {
                 if self.receiving.arrived(len).is_err() {
-                    self.lose("the peer wrote more than it may");
+                    self.lose(
+                        "the peer violated the protocol: a write beyond its windows or credits",
+                    );
                 }
             }
             Some(Immediate::Credits(limit)) => {
@@ -134,20 +140,20 @@ impl Link {
                 }
             }
             Some(Immediate::Mapping | Immediate::Keepalive) => {}
-            // One that neither writes nor reads any more is gone.
+            // A peer that neither writes nor reads any more has closed the connection.
             Some(Immediate::Shutdown) if self.writable => self.readable = false,
             Some(Immediate::Shutdown | Immediate::Disconnect) => {
                 self.end.get_or_insert(End::Disconnected);
             }
-            None => self.lose("the peer does not keep to the protocol"),
+            None => self.lose("the peer violated the protocol: unknown immediate data"),
         }
     }
 }
 
 fn why_rejected(reason: RejectReason, private_data: &[u8]) -> String {
     if reason.is_consumer() && is_rejection_of_endpoints(private_data) {
-        return "rejected: an rdmsg::Listener listens there, which speaks to endpoints, not to rsockets: use rdmsg::Endpoint on this \
-                side, or rdmsg::rsocket::Listener on the other"
+        return "rejected: an rdmsg::Listener listens there, which accepts endpoints, not rsockets: \
+                use rdmsg::Endpoint on this side, or rdmsg::rsocket::Listener on the other"
             .into();
     }
     match reason.explanation() {
@@ -156,7 +162,9 @@ fn why_rejected(reason: RejectReason, private_data: &[u8]) -> String {
     }
 }
 
-/// Takes the window that the peer has put into this place, if it is complete. The peer puts the next one there only when it has been filled.
+/// Removes the window at this index of the table, if it is complete.
+///
+/// The peer stores the next one there only when this one has been filled.
 fn take_window(table: &MemoryRegion, place: u32) -> Option<Window> {
     let offset = place as usize * Window::LEN;
     let mut bytes = [0; Window::LEN];
