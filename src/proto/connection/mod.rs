@@ -1,9 +1,12 @@
+mod accepting;
 mod closing;
+mod connecting;
 mod control;
 mod establish;
 mod keepalive;
 mod reading;
 mod receiving;
+mod refusal;
 mod sending;
 mod transfer;
 
@@ -16,7 +19,8 @@ use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use self::{
     closing::{Closing, Draining, disconnected_may_come},
-    establish::{Attempts, Early},
+    connecting::Attempts,
+    establish::Early,
     transfer::Transfer,
 };
 use super::{
