@@ -35,15 +35,15 @@ fn errors_say_what_to_do() {
             Error::Disconnected(CloseReason::AddrResolution(CmStatus::from_raw(
                 -libc::ENODEV,
             ))),
-            "the connection has ended: no RDMA device owns a route to that address; `rdma link` shows the devices and \
-             `ip route get` the interface that leads there: it must be one of theirs",
+            "the connection has ended: no RDMA device has a route to that address; `rdma link` lists the devices and \
+             `ip route get` shows the interface that leads there: it must belong to one of them",
         ),
         (
             Error::Disconnected(CloseReason::WorkRequest {
                 status: WcStatus::RETRY_EXC_ERR,
                 vendor_err: 0,
             }),
-            "the connection has ended: the peer does not acknowledge: its host or the path to it is gone (RETRY_EXC_ERR)",
+            "the connection has ended: the peer does not acknowledge: its host or the path to it is down (RETRY_EXC_ERR)",
         ),
         (
             Error::Os(OsError::new("rdma_accept", libc::EINVAL)),

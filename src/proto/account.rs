@@ -1,18 +1,20 @@
 //! The account of receives that several connections share.
 //!
-//! A receive that is posted for all of them is either promised, to the peer of one connection, or free. No more is ever promised than is
-//! posted, so whichever peer sends finds a receive. What a connection was promised cannot be taken back from it while it is idle, so
-//! half of the receives are kept for new connections: an established one draws on the other half beyond its [`FLOOR`], and gives back
-//! as it goes when that runs out.
+//! A receive that is posted for all of them is either promised, to the peer of one connection, or
+//! free. No more receives are ever promised than are posted, so each peer that sends finds one.
+//! What was promised to a connection cannot be taken back while it is idle, so half of the receives
+//! are kept for new connections: an established one draws on the other half beyond its [`FLOOR`],
+//! and gives receives back as it goes when that half runs out.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::control_receives::CONTROL_RECEIVES;
 
-/// Data receives that a connection is never without: one for the message that is looked at, one for the next.
+/// The data receives that a connection always has: one for the message that is being processed, one
+/// for the next.
 const FLOOR: u16 = 2;
 
-/// See the top of this file.
+/// The number of receives of a pool, and of those that are free.
 #[derive(Debug)]
 pub(crate) struct Account {
     total: u32,
@@ -20,7 +22,7 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// The account of `total` receives, all of them posted.
+    /// Makes the account of `total` receives, all of them posted and free.
     pub(crate) fn new(total: u32) -> Self {
         Self {
             total,
@@ -28,12 +30,12 @@ impl Account {
         }
     }
 
-    /// As many receives as a connection needs at least.
+    /// Returns the number of receives that a connection needs at least.
     pub(crate) fn least(window: u16) -> u32 {
         CONTROL_RECEIVES + u32::from(floor(window))
     }
 
-    /// Reserves what a connection needs at least, if so much is left.
+    /// Reserves what a connection needs at least. Returns whether that much is free.
     pub(crate) fn open(&self, window: u16) -> bool {
         let need = Self::least(window);
         self.free
@@ -43,22 +45,23 @@ impl Account {
             .is_ok()
     }
 
-    /// So many receives that were promised are posted and not promised any more.
+    /// Frees `count` receives that were promised, and are posted.
     pub(crate) fn give(&self, count: u32) {
         let before = self.free.fetch_add(count, Ordering::Relaxed);
         debug_assert!(
             before + count <= self.total,
-            "no more is given than was taken"
+            "no more is freed than was reserved"
         );
     }
 
-    /// Gives `given` and takes up to `wanted`, with regard to others who want some. Returns how many were taken.
+    /// Frees `given` receives and reserves up to `wanted`, leaving some for other connections.
+    /// Returns the number of those that were reserved.
     pub(super) fn trade(&self, given: u32, wanted: u32) -> u32 {
         let mut free = self.free.load(Ordering::Relaxed);
         loop {
             let spare = (free + given).saturating_sub(self.total / 2);
             let taken = wanted.min(spare.div_ceil(4));
-            // What a busy connection does most of the time. It needs no turn at the cache line.
+            // This is what a busy connection does most of the time. It writes no cache line.
             if taken == given {
                 return taken;
             }
@@ -74,18 +77,18 @@ impl Account {
         }
     }
 
-    /// How many receives are not promised to anybody.
+    /// Returns the number of receives that are not promised to any peer.
     pub(crate) fn free(&self) -> u32 {
         self.free.load(Ordering::Relaxed)
     }
 
-    /// How many receives there are.
+    /// Returns the number of receives in all.
     pub(crate) fn total(&self) -> u32 {
         self.total
     }
 }
 
-/// What a connection of this window is promised from the beginning, and never has less of.
+/// Returns the data receives that a connection of this window is promised from the beginning on.
 pub(super) fn floor(window: u16) -> u16 {
     window.min(FLOOR)
 }
@@ -105,7 +108,7 @@ mod tests {
         assert!(account.open(64));
     }
 
-    /// What `Config::shared_receive` promises its readers, and the example of the crate's documentation counts on.
+    /// The numbers of `Config::shared_receive` and of the example in the crate's documentation.
     #[test]
     fn a_connection_keeps_as_many_as_is_written() {
         assert_eq!(Account::least(2), 13);

@@ -1,22 +1,21 @@
 use std::collections::VecDeque;
 
-/// A bound on something that many connections need some bytes of at a time, and the line of those
-/// who wait for it.
+/// A bound on bytes that many connections use at a time, with a queue of those who wait for some.
 ///
-/// Whoever asks gets all or nothing, in the order of asking. One alone may get more than the bound.
-/// A *bulky* request, for more than half of the bound, does not hold up the others for as long as
-/// much is in use: they go ahead of it, into the half that it leaves to them. Otherwise one
-/// announcement would stop everybody for as long as an application keeps its messages.
+/// A claim is granted whole or not at all, in the order of claims. A single one may exceed the
+/// bound. A *bulky* claim, of more than half of the bound, does not hold up the others while much
+/// is in use: they overtake it, into the half that it leaves to them. Otherwise one announcement
+/// would stop everybody for as long as an application keeps its messages.
 ///
-/// Nobody waits twice: who has got something asks again when it needs more, and is the last in the
-/// line then.
+/// There is no deadlock, because a claimant waits for one thing at a time: after a grant it claims
+/// more only from the end of the queue.
 #[derive(Debug)]
 pub(crate) struct Gauge {
     limit: u64,
     used: u64,
-    /// Who waits for how many bytes, longest first.
+    /// Claimants with the bytes that they wait for, oldest claim first.
     waiting: VecDeque<(u64, u64)>,
-    /// Who was given how many bytes and has not fetched them. They are in use.
+    /// Claimants with the bytes that were granted and not fetched. These are in use.
     granted: Vec<(u64, u64)>,
 }
 
@@ -30,17 +29,17 @@ impl Gauge {
         }
     }
 
-    /// Bytes in use.
+    /// Returns the number of bytes in use.
     pub(crate) fn used(&self) -> u64 {
         self.used
     }
 
-    /// `who` asks for so many bytes, or fetches what it was given. Says whether it has them now;
-    /// otherwise it waits in the line.
+    /// Claims `bytes` for `who`, or fetches what was granted to it. Returns whether it has them
+    /// now; otherwise it waits in the queue.
     pub(crate) fn claim(&mut self, who: u64, bytes: u64) -> bool {
         if let Some(at) = self.granted.iter().position(|(other, _)| *other == who) {
             let (_, given) = self.granted.swap_remove(at);
-            debug_assert_eq!(given, bytes, "nobody changes its mind but by leaving");
+            debug_assert_eq!(given, bytes, "a claim changes only by `forget`");
             return true;
         }
         if self.waiting.iter().any(|(other, _)| *other == who) {
@@ -56,15 +55,15 @@ impl Gauge {
         given
     }
 
-    /// So many bytes are free again. Says who has got some of them, to be fetched with `claim`.
+    /// Frees `bytes`. Returns the claimants that were granted theirs, which `claim` fetches.
     pub(crate) fn release(&mut self, bytes: u64) -> Vec<u64> {
         debug_assert!(bytes <= self.used, "no more comes back than was given");
         self.used = self.used.saturating_sub(bytes);
         self.serve()
     }
 
-    /// `who` waits no more, and does not fetch what it was given. Says who has got something by
-    /// that.
+    /// Removes the claim of `who`, granted or not. Returns the claimants that were granted theirs
+    /// because of that.
     pub(crate) fn forget(&mut self, who: u64) -> Vec<u64> {
         self.waiting.retain(|(other, _)| *other != who);
         let given = self.granted.iter().position(|(other, _)| *other == who);
@@ -77,6 +76,7 @@ impl Gauge {
         }
     }
 
+    /// Grants claims as far as the bound allows.
     fn serve(&mut self) -> Vec<u64> {
         let mut served = Vec::new();
         let mut at = 0;
@@ -96,7 +96,7 @@ impl Gauge {
         served
     }
 
-    /// Whether this many bytes may be had by one before whom these wait.
+    /// Whether a claim of `bytes` may be granted while the claims `before` it wait.
     fn may_have(&self, bytes: u64, before: impl Iterator<Item = u64>) -> bool {
         let mut limit = self.limit;
         for other in before {
@@ -202,7 +202,8 @@ mod tests {
                         if has.contains_key(&who) || wants.iter().any(|(other, _)| *other == who) {
                             continue;
                         }
-                        let line: Vec<_> = wants.iter().filter(|(_, bytes)| *bytes <= LIMIT / 2).collect();
+                        let small = |(_, bytes): &&(u64, u64)| *bytes <= LIMIT / 2;
+                        let line: Vec<_> = wants.iter().filter(small).collect();
                         if gauge.claim(who, bytes) {
                             prop_assert!(line.is_empty(), "nobody is overtaken");
                             has.insert(who, bytes);

@@ -1,11 +1,12 @@
 use std::time::Instant;
 
-/// Tells the time to inputs that seldom need it: reading the clock takes as long as handling a message.
+/// A source of the time for inputs that seldom need it: reading the clock takes as long as handling
+/// a message.
 pub(crate) trait Clock: Copy {
     fn now(self) -> Instant;
 }
 
-/// The time is known.
+/// A time that is known already.
 impl Clock for Instant {
     fn now(self) -> Instant {
         self

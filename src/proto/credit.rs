@@ -1,23 +1,25 @@
-//! How many data frames may be out: so many that each finds a receive posted, whatever the application does.
+//! Flow control: each data frame finds a receive posted, whatever the application does.
 //!
-//! Grants are absolute: the number of data frames that the peer may have sent in all, modulo 2³². A repeated grant changes
-//! nothing, a lost one is made good by the next, and one that is out of bounds is a protocol violation.
+//! Grants are absolute: the number of data frames that the peer may have sent in all, modulo 2³². A
+//! repeated grant changes nothing, the next one makes up for a lost one, and one that is out of
+//! bounds is a protocol violation.
 
-use super::{account::Account, frame::Kind, reason::Violation};
+use super::{account::Account, frame::Kind, violation::Violation};
 
 /// What this side may send.
 #[derive(Debug)]
 pub(super) struct SendCredit {
-    /// Data frames sent in all.
+    /// The number of data frames sent.
     sent: u32,
-    /// Data frames that may have been sent in all.
+    /// The number of data frames that may have been sent.
     limit: u32,
-    /// The peer's window: no grant reaches further ahead of what was sent.
+    /// The peer's window: no grant exceeds what was sent by more.
     window: u32,
 }
 
 impl SendCredit {
-    /// The hello grants the first `credits`. `start` is 0 but in tests.
+    /// Makes the state after the hello, which grants the first `credits`. `start` is 0 but in
+    /// tests.
     pub(super) fn new(window: u16, credits: u16, start: u32) -> Self {
         Self {
             sent: start,
@@ -26,17 +28,18 @@ impl SendCredit {
         }
     }
 
+    /// Returns the number of data frames that may be sent now.
     pub(super) fn available(&self) -> u32 {
         self.limit.wrapping_sub(self.sent)
     }
 
-    /// Counts a frame that is being sent. The caller looked at `available`.
+    /// Counts a frame that is being sent. The caller has checked `available`.
     pub(super) fn take(&mut self) {
         debug_assert!(self.available() > 0, "a credit is there");
         self.sent = self.sent.wrapping_add(1);
     }
 
-    /// Takes a grant from a received frame, and says whether it allows more.
+    /// Takes a grant from a received frame. Returns whether it allows more.
     pub(super) fn granted(&mut self, limit: u32) -> Result<bool, Violation> {
         let more = limit.wrapping_sub(self.limit);
         if more == 0 {
@@ -59,21 +62,22 @@ impl SendCredit {
 #[derive(Debug)]
 pub(super) struct RecvCredit {
     window: u32,
-    /// As many are promised at least.
+    /// The number of receives that are promised at least.
     floor: u32,
-    /// Data frames received in all.
+    /// The number of data frames received.
     received: u32,
-    /// Data frames whose receives have been posted again, in all.
+    /// The number of data frames whose receives have been posted again.
     released: u32,
-    /// Data frames for which there are receives, in all. That many ahead of `released` are promised to the peer; the window, where they are
-    /// this connection's own.
+    /// The number of data frames for which there are, or were, receives. What it exceeds `released`
+    /// by is promised to the peer: the window, if the receives are this connection's own.
     limit: u32,
-    /// The limit that the peer was last told.
+    /// The limit that was last sent to the peer.
     announced: u32,
 }
 
 impl RecvCredit {
-    /// The hello grants the first `credits`. `start` is 0 but in tests.
+    /// Makes the state after the hello, which grants the first `credits`. `start` is 0 but in
+    /// tests.
     pub(super) fn new(window: u16, credits: u16, start: u32) -> Self {
         let limit = start.wrapping_add(credits.into());
         Self {
@@ -100,12 +104,13 @@ impl RecvCredit {
         Ok(())
     }
 
-    /// Data frames whose receives have not been posted again.
+    /// Returns the number of data frames whose receives have not been posted again.
     pub(super) fn held(&self) -> u32 {
         self.received.wrapping_sub(self.released)
     }
 
-    /// Counts a receive that was posted again: for this connection, or for all that have the `account`.
+    /// Counts a receive that was posted again: for this connection, or for all that share the
+    /// `account`.
     pub(super) fn release(&mut self, account: Option<&Account>) {
         debug_assert!(
             self.released != self.received,
@@ -126,19 +131,20 @@ impl RecvCredit {
         self.limit = self.limit.wrapping_add(more);
     }
 
-    /// Receives that are the peer's to use, or hold what it sent.
+    /// Returns the number of receives that are promised to the peer, or hold what it sent.
     pub(super) fn promised(&self) -> u32 {
         self.limit.wrapping_sub(self.released)
     }
 
-    /// The limit to put into a frame that is being sent.
+    /// Returns the limit for a frame that is being sent.
     pub(super) fn announce(&mut self) -> u32 {
         self.announced = self.limit;
         self.announced
     }
 
-    /// Whether a grant should travel by itself, because no other frame carried it: half the window is at stake, or the peer has used up
-    /// all it was told of. Without the latter a receiver that keeps more than half the window would stop its peer for good.
+    /// Whether a grant is to be sent in a frame of its own: half the window is at stake, or the
+    /// peer has used up its credit. Without the latter a receiver that keeps more than half the
+    /// window would stop its peer for good.
     pub(super) fn grant_due(&self) -> bool {
         let more = self.limit.wrapping_sub(self.announced);
         more >= self.window.div_ceil(2) || (more > 0 && self.announced == self.received)

@@ -1,37 +1,37 @@
-use super::reason::Violation;
+use super::violation::Violation;
 
-/// Bytes of header before each frame's payload.
+/// The length in bytes of the header before each frame's payload.
 pub(crate) const HEADER_LEN: usize = 16;
 
-/// What a frame is for. [`number`](Self::number) is its first byte on the wire.
+/// The kind of a frame. Its [`number`](Self::number) is the first byte on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// One message of the application. Takes a credit.
     Data,
-    /// One large message of the application, which the receiver reads from where the payload, a
-    /// [`Descriptor`], says. Takes a credit.
+    /// One large message of the application, which the receiver reads from where the
+    /// [`Descriptor`] in the payload says. Takes a credit.
     Rendezvous,
     /// No message: takes no credit, and has no payload.
     Control(Control),
 }
 
-/// What a frame without a message says.
+/// The kind of a frame without a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Control {
-    /// Carries a grant, and how many large messages were taken, and nothing else.
+    /// Carries nothing but the counters of its header.
     Grant,
     /// Asks for a pong.
     Ping,
     /// Answers a ping: everything sent before it has been processed.
     Pong,
-    /// Nothing but control frames follows.
+    /// Announces that nothing but control frames follows.
     Close,
-    /// The sender ends the connection at once; `arg` is the application's code.
+    /// Ends the connection at once; `arg` is the application's code.
     Abort,
-    /// The receiver's close has come, and what it sent before that has been read.
+    /// Acknowledges the receiver's close, and that everything sent before it has been received.
     CloseAck,
-    /// The sender's library ends the connection at once, because it cannot go on; `arg` says why:
-    /// see [`OUT_OF_RESOURCES`].
+    /// Ends the connection at once, because the sender's library cannot go on; `arg` says why: see
+    /// [`OUT_OF_RESOURCES`].
     Failure,
 }
 
@@ -49,7 +49,7 @@ impl Kind {
         Self::Rendezvous,
     ];
 
-    /// The number on the wire.
+    /// Returns the number on the wire.
     pub(crate) const fn number(self) -> u8 {
         match self {
             Self::Data => 1,
@@ -68,7 +68,7 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.number() == number)
     }
 
-    /// The violation of a frame of this kind that must not come now.
+    /// Returns the violation of a frame of this kind that must not come now.
     pub(super) fn unexpected(self, expected: &'static str) -> Violation {
         Violation::new("kind", self.number().into(), expected)
     }
@@ -77,28 +77,32 @@ impl Kind {
 /// The first four bytes of a message's frame: kind, flags and reserved bytes.
 const DATA: u32 = (Kind::Data.number() as u32) << 24;
 
-/// In a failure's `arg`: there was no memory for what the receiver of this frame sent, for long.
-/// There may be other codes one day.
+/// The `arg` of a Failure: there was no memory for large messages of the receiver of this frame,
+/// for longer than the timeout. Later versions may have other codes.
 pub(crate) const OUT_OF_RESOURCES: u32 = 1;
 
-/// A frame's header. On the wire, in network order: kind `u8`, flags `u8` = 0, reserved `u16` = 0, grant `u32`, len `u32`, arg `u32`.
+/// A frame's header.
+///
+/// On the wire, in network order: kind `u8`, flags `u8` = 0, reserved `u16` = 0, grant `u32`, len
+/// `u32`, arg `u32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) kind: Kind,
-    /// How many data frames the receiver of this frame may have sent in all, modulo 2³².
+    /// The number of data frames that the receiver of this frame may have sent, modulo 2³².
     pub(crate) grant: u32,
-    /// Bytes of payload behind the header.
+    /// The length in bytes of the payload.
     pub(crate) len: u32,
-    /// In an abort the application's code, in a failure the reason; in all others how many large
-    /// messages of the receiver of this frame have been read, in all, modulo 2³².
+    /// In an Abort the application's code, in a Failure the reason, in all others the number of
+    /// large messages of the receiver of this frame that have been read, modulo 2³².
     pub(crate) arg: u32,
 }
 
-/// Bytes of a [`Descriptor`] on the wire.
+/// The length in bytes of a [`Descriptor`] on the wire.
 pub(crate) const DESCRIPTOR_LEN: usize = 24;
 
-/// Where a large message lies in its sender's memory. On the wire, in network order: address `u64`, length `u64`, rkey `u32`, reserved
-/// `u32` = 0.
+/// The place of a large message in its sender's memory.
+///
+/// On the wire, in network order: address `u64`, length `u64`, rkey `u32`, reserved `u32` = 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Descriptor {
     pub(crate) addr: u64,
@@ -115,7 +119,7 @@ impl Descriptor {
         bytes
     }
 
-    /// Reads the descriptor of a frame whose header [`Header::parse`] has taken as a rendezvous.
+    /// Parses the descriptor of a frame that [`Header::parse`] has accepted as a Rendezvous.
     pub(crate) fn parse(frame: &[u8]) -> Result<Self, Violation> {
         let Some((bytes, [])) = frame
             .get(HEADER_LEN..)
@@ -124,7 +128,7 @@ impl Descriptor {
             return Err(Violation::new(
                 "len",
                 frame.len().saturating_sub(HEADER_LEN) as u64,
-                "the length of a descriptor in a rendezvous",
+                "24 in a rendezvous",
             ));
         };
         let long = |at: usize| u64::from(word(bytes, at)) << 32 | u64::from(word(bytes, at + 4));
@@ -149,8 +153,8 @@ impl Descriptor {
 }
 
 impl Header {
-    /// How many large messages of the receiver of this frame have been read in all. `None` where
-    /// `arg` is a code.
+    /// Returns the number of large messages of the receiver of this frame that have been read, or
+    /// `None` where `arg` is a code.
     pub(crate) fn taken(&self) -> Option<u32> {
         match self.kind {
             Kind::Control(Control::Abort | Control::Failure) => None,
@@ -171,7 +175,7 @@ impl Header {
         bytes
     }
 
-    /// Reads the header of a message's frame. `None` for all other frames, and for those that are not as they should be.
+    /// Parses the header of a Data frame. Returns `None` for all other frames and malformed ones.
     pub(crate) fn parse_data(frame: &[u8]) -> Option<Self> {
         let (header, payload) = frame.split_first_chunk::<HEADER_LEN>()?;
         let parsed = Self {
@@ -184,7 +188,8 @@ impl Header {
         (word(header, 0) == DATA && parsed.len as usize == payload.len()).then_some(parsed)
     }
 
-    /// Reads the header of a received frame and checks everything about it that does not depend on the connection's state.
+    /// Parses the header of a frame and checks everything about it that does not depend on the
+    /// connection's state.
     pub(crate) fn parse(frame: &[u8]) -> Result<Self, Violation> {
         let Some((header, payload)) = frame.split_first_chunk::<HEADER_LEN>() else {
             return Err(Violation::new(
@@ -217,10 +222,7 @@ impl Header {
         }
         let (fits, expected) = match kind {
             Kind::Data => (true, ""),
-            Kind::Rendezvous => (
-                payload.len() == DESCRIPTOR_LEN,
-                "the length of a descriptor in a rendezvous",
-            ),
+            Kind::Rendezvous => (payload.len() == DESCRIPTOR_LEN, "24 in a rendezvous"),
             Kind::Control(_) => (payload.is_empty(), "0 in a control frame"),
         };
         if !fits {
@@ -230,7 +232,7 @@ impl Header {
     }
 }
 
-/// The 32-bit field at this offset.
+/// Returns the 32-bit field at this offset.
 fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
@@ -251,7 +253,8 @@ mod tests {
         let control = b"\0\0\0\x01\x02\x03\x04\0\0\0\0\x05\x06\x07\x08";
         let data = b"\0\0\0\x01\x02\x03\x04\0\0\0\x05\x05\x06\x07\x08hello";
         let rendezvous = b"\0\0\0\x01\x02\x03\x04\0\0\0\x18\x05\x06\x07\x08\
-            \x11\x12\x13\x14\x15\x16\x17\x18\x21\x22\x23\x24\x25\x26\x27\x28\x31\x32\x33\x34\0\0\0\0";
+            \x11\x12\x13\x14\x15\x16\x17\x18\x21\x22\x23\x24\x25\x26\x27\x28\
+            \x31\x32\x33\x34\0\0\0\0";
         let descriptor = Descriptor {
             addr: 0x1112_1314_1516_1718,
             len: 0x2122_2324_2526_2728,

@@ -4,15 +4,15 @@ use super::private::{PrivateBytes, Reader};
 const MAGIC: u32 = 0x7264_6d73;
 /// The protocol version that this crate speaks.
 pub(super) const VERSION: u8 = 3;
-/// Bytes of a hello without the application's own.
+/// The length in bytes of a hello without the application's bytes.
 const LEN: usize = 36;
 
-/// The longest private data in bytes that a connect request carries beside the hello.
+/// The bytes of the application that fit into a connect request beside the hello.
 pub(crate) const REQUEST_DATA_MAX: usize = 56 - LEN;
-/// The longest private data in bytes that an acceptance carries beside the hello.
+/// The bytes of the application that fit into a reply beside the hello.
 pub(crate) const REPLY_DATA_MAX: usize = 196 - LEN;
 
-/// What each side tells the other before anything else, in the private data of the request and of the acceptance.
+/// What each side says of itself in the private data of the request or the reply.
 ///
 /// On the wire, in network order: magic `u32`, version `u8`, length of the whole `u8`, features
 /// `u16`, receive window `u16`, first credits `u16`, eager size `u32`, largest message `u64`,
@@ -23,32 +23,32 @@ pub(crate) const REPLY_DATA_MAX: usize = 196 - LEN;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) version: u8,
-    /// What the sender can do beyond this version; unknown bits are ignored.
+    /// What the sender can do beyond this version. Unknown bits are ignored.
     pub(crate) features: u16,
     pub(crate) window: u16,
-    /// How much of the window may be used before the first grant; 0 stands for all of it.
+    /// The part of the window that may be used before the first grant; 0 means all of it.
     pub(crate) credits: u16,
     pub(crate) eager_size: u32,
     pub(crate) max_message: u64,
     pub(crate) keepalive_ms: u32,
-    /// A random number that all connections of the sender's engine carry, and no other engine's: a
-    /// sign of life on one of them is one for all.
+    /// A random number that identifies the sender's engine: a sign of life on one of its
+    /// connections counts for all of them.
     pub(crate) engine: u64,
 }
 
-/// Why private data is no hello.
+/// Why private data is not a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HelloError {
-    /// It is not of this protocol at all.
+    /// It is not of this protocol.
     NotRdmsg,
-    /// It is what librdmacm's rsockets say.
+    /// It is that of librdmacm's rsockets.
     Rsocket,
     /// It is of another version.
     Version(u8),
 }
 
 impl Hello {
-    /// Writes the hello with the application's bytes behind it.
+    /// Serializes the hello, followed by the application's bytes.
     pub(crate) fn emit(&self, data: &[u8]) -> PrivateBytes {
         let mut out = PrivateBytes::new();
         out.put(&MAGIC.to_be_bytes());
@@ -64,7 +64,7 @@ impl Hello {
         out
     }
 
-    /// Reads a hello and the application's bytes behind it.
+    /// Parses a hello and the application's bytes behind it.
     pub(crate) fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), HelloError> {
         let mut reader = Reader(bytes);
         let mut header = || Some((reader.u32()?, reader.u8()?, reader.u8()?));
@@ -100,8 +100,8 @@ impl Hello {
     }
 }
 
-/// Whether these are the private data of an rsocket, which [`rsocket`](crate::rsocket) speaks to:
-/// version 1, one known flag for certain, and a table of two windows.
+/// Whether these are the private data of an rsocket, to which [`rsocket`](crate::rsocket) speaks:
+/// version 1, no unknown flags, and a table of two windows.
 pub(super) fn is_rsocket(bytes: &[u8]) -> bool {
     let Some([1, flags, _, _, 0, 0, 0, rest @ ..]) = bytes.first_chunk::<40>() else {
         return false;

@@ -1,4 +1,4 @@
-//! What has arrived, on its way to the application: in the order in which it was sent, large messages included.
+//! Messages of the peer on their way to the application, in the order in which they were sent.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -7,79 +7,81 @@ use super::{
     outbound::LARGE_IN_FLIGHT,
     output::{Arrival, Read},
     pace::Pace,
-    reason::Violation,
     send_ring::READS,
+    violation::Violation,
 };
 
-/// The books of what has arrived.
+/// The queue of messages that wait for a large one, and the reads of large ones.
 ///
-/// A large message is started, which takes a place in memory and perhaps some time. Then it is read
-/// in chunks, for each of which memory is made ready first, and then delivered. Reads complete in
-/// the order in which they were posted, so large messages are done in the order in which they came.
+/// A large message gets its place in memory first, which may take some time. Then it is read in
+/// chunks, for each of which memory is prepared, and then delivered. Reads complete in the order in
+/// which they were posted, so large messages complete in the order in which they were announced.
 #[derive(Debug)]
 pub(super) struct Inbound {
-    /// What waits to be delivered, oldest first. Empty unless a large message is in front.
+    /// What is not delivered yet, oldest first. Empty unless a large message is in front.
     queue: VecDeque<Queued>,
-    /// How many large messages among `queued` are not done.
+    /// The number of large messages in `queue` that have not been read whole.
     incomplete: u32,
-    /// What the driver was asked for, to read on.
+    /// What the driver has to provide before more is read.
     demand: Demand,
-    /// The chunks that are being read, oldest first.
+    /// The lengths of the reads in progress, oldest first.
     reads: VecDeque<u64>,
-    /// Pieces that have come, in all.
+    /// The number of chunks that have been read.
     chunks: u64,
     pace: Pace,
-    /// Large messages started, in all: the id of the next one.
+    /// The number of large messages started, which is the id of the next one.
     started: u32,
-    /// Large messages that were announced by the peer, in all.
-    received: u32,
-    /// Large messages that were read, in all.
+    /// The number of large messages that the peer has announced.
+    announced: u32,
+    /// The number of large messages that have been read whole.
     taken: u32,
-    /// As many as the peer was reported of.
+    /// The value of `taken` that was last sent to the peer.
     reported: u32,
-    /// Large messages started that the application has not let go of.
+    /// The number of large messages started and not released by the application.
     held: u32,
-    /// Their bytes.
+    /// Their length in all.
     held_bytes: u64,
-    /// How many may be held.
+    /// The bound on `held`.
     most_held: u32,
-    /// How many bytes may be held. One message alone may be longer.
+    /// The bound on `held_bytes`, which a single message may exceed.
     limit: u64,
 }
 
-/// What is to be done to read a large message.
+/// A step of reading a large message.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// A place in memory is to be found for it.
+    /// Find a place in memory for it.
     Begin { id: u32, len: u64 },
-    /// Memory is to be made ready for a chunk of it.
+    /// Prepare memory for a chunk of it.
     Prepare { id: u32, offset: u64, len: u64 },
-    /// A chunk is to be read.
+    /// Post the read of a chunk.
     Read(Read),
 }
 
-/// What is to come before more is read. There is one such thing at a time.
+/// What is missing before more is read: one thing at a time.
 #[derive(Clone, Copy, Debug)]
 enum Demand {
     Nothing,
-    /// A place in memory, for the message of this id and length.
+    /// A place in memory for the message of this id and length.
     Place {
         id: u32,
         len: u64,
     },
     /// Memory for this chunk.
     Memory(Read),
-    /// A slot for its read: everything else is there.
+    /// A slot of the send ring for this read, and nothing else.
     Slot(Read),
 }
 
+/// An element of the queue.
 #[derive(Debug)]
 enum Queued {
-    /// Complete, but something before it is not.
+    /// Complete, but behind a message that is not.
     Arrival(Arrival),
     Large(Large),
 }
 
+/// A large message that is read, or will be.
 #[derive(Debug)]
 struct Large {
     descriptor: Descriptor,
@@ -89,13 +91,13 @@ struct Large {
     has_place: bool,
     /// Bytes for which reads were posted.
     requested: u64,
-    /// Bytes that have completed.
+    /// Bytes that have been read.
     completed: u64,
 }
 
 impl Inbound {
-    /// At most `most_held` large messages, and at most `limit` bytes of them, are held at a time.
-    /// No chunk is longer than `longest_chunk`.
+    /// Makes an empty queue that holds at most `most_held` large messages and `limit` bytes of them
+    /// at a time, and reads in chunks of at most `longest_chunk` bytes.
     pub(super) fn new(most_held: u16, limit: u64, longest_chunk: u64) -> Self {
         Self {
             queue: VecDeque::new(),
@@ -105,7 +107,7 @@ impl Inbound {
             chunks: 0,
             pace: Pace::new(longest_chunk),
             started: 0,
-            received: 0,
+            announced: 0,
             taken: 0,
             reported: 0,
             held: 0,
@@ -120,7 +122,7 @@ impl Inbound {
         self.queue.is_empty()
     }
 
-    /// Something arrived whole. It is given back where it may be delivered at once.
+    /// Takes what has arrived whole. Returns it if it may be delivered at once.
     pub(super) fn arrive(&mut self, arrival: Arrival) -> Option<Arrival> {
         if self.is_clear() {
             return Some(arrival);
@@ -129,14 +131,12 @@ impl Inbound {
         None
     }
 
-    /// The peer announces a large message.
+    /// Takes the announcement of a large message.
     pub(super) fn announce(&mut self, descriptor: Descriptor) -> Result<(), Violation> {
-        if self.received.wrapping_sub(self.reported) >= LARGE_IN_FLIGHT {
-            return Err(
-                Kind::Rendezvous.unexpected("no more large messages on their way than agreed")
-            );
+        if self.announced.wrapping_sub(self.reported) >= LARGE_IN_FLIGHT {
+            return Err(Kind::Rendezvous.unexpected("no more large messages in flight than agreed"));
         }
-        self.received = self.received.wrapping_add(1);
+        self.announced = self.announced.wrapping_add(1);
         self.incomplete += 1;
         self.queue.push_back(Queued::Large(Large {
             descriptor,
@@ -148,7 +148,8 @@ impl Inbound {
         Ok(())
     }
 
-    /// What is to be done next to read what was announced, if it may be done now. In which slot a read is posted is the caller's to fill in.
+    /// Returns the next step of reading what was announced, if it may be taken now. The caller
+    /// fills in the slot of a read.
     pub(super) fn next_step(&mut self) -> Option<Step> {
         match self.demand {
             Demand::Place { .. } | Demand::Memory(_) => return None,
@@ -196,7 +197,7 @@ impl Inbound {
         self.demanded()
     }
 
-    /// What the driver was asked for and has not found yet.
+    /// Returns the step that the driver has been asked for and has not reported.
     pub(super) fn demanded(&self) -> Option<Step> {
         match self.demand {
             Demand::Nothing | Demand::Slot(_) => None,
@@ -219,10 +220,10 @@ impl Inbound {
         Step::Read(read)
     }
 
-    /// The large message of this id has its place in memory.
+    /// Records that the large message of this id has its place in memory.
     pub(super) fn placed(&mut self, id: u32) {
         if !matches!(self.demand, Demand::Place { id: wanted, .. } if wanted == id) {
-            debug_assert!(false, "it was asked for");
+            debug_assert!(false, "the place was asked for");
             return;
         }
         self.demand = Demand::Nothing;
@@ -235,10 +236,10 @@ impl Inbound {
         }
     }
 
-    /// Memory is ready for the next chunk, or for the first `len` bytes of it.
+    /// Records that memory is ready for the first `len` bytes of the next chunk, or all of it.
     pub(super) fn prepared(&mut self, len: u64) {
         if let Demand::Memory(read) = self.demand {
-            debug_assert!(len > 0, "a read of nothing comes to nothing");
+            debug_assert!(len > 0, "there are bytes to read");
             self.demand = Demand::Slot(Read {
                 len: read.len.min(len),
                 ..read
@@ -246,25 +247,25 @@ impl Inbound {
         }
     }
 
-    /// Whether a chunk is being read.
+    /// Whether a read is in progress.
     pub(super) fn is_reading(&self) -> bool {
         !self.reads.is_empty()
     }
 
-    /// Pieces that have come, in all.
+    /// Returns the number of chunks that have been read.
     pub(super) fn chunks(&self) -> u64 {
         self.chunks
     }
 
-    /// A read is posted, and there was none.
+    /// Records that a read is posted while none is in progress.
     pub(super) fn reads_begin(&mut self, now: Instant) {
         self.pace.begin(now);
     }
 
-    /// The oldest read is done.
+    /// Records that the oldest read is done.
     pub(super) fn chunk_completed(&mut self, now: Instant) {
         let Some(chunk) = self.reads.pop_front() else {
-            debug_assert!(false, "a read completes that was posted");
+            debug_assert!(false, "only reads that were posted complete");
             return;
         };
         self.chunks += 1;
@@ -282,7 +283,7 @@ impl Inbound {
         }
     }
 
-    /// The rkey of the large message of which a chunk is being read.
+    /// Returns the rkey of the large message that is being read.
     pub(super) fn rkey_being_read(&self) -> Option<u32> {
         self.queue.iter().find_map(|queued| match queued {
             Queued::Large(large) if large.completed < large.requested => {
@@ -292,7 +293,7 @@ impl Inbound {
         })
     }
 
-    /// What is to be delivered next, if it is complete.
+    /// Takes what is next in order, if it is complete.
     pub(super) fn pop(&mut self) -> Option<Arrival> {
         match self.queue.front()? {
             Queued::Large(Large {
@@ -316,20 +317,20 @@ impl Inbound {
         }
     }
 
-    /// The application let go of a large message of `len` bytes.
+    /// Records that the application has released a large message of `len` bytes.
     pub(super) fn release(&mut self, len: u64) {
         debug_assert!(self.held > 0, "no more is released than was started");
         self.held = self.held.saturating_sub(1);
         self.held_bytes = self.held_bytes.saturating_sub(len);
     }
 
-    /// Bytes of large messages that are being read, or that the application has not let go of.
+    /// Returns the bytes of large messages that are being read or held by the application.
     pub(super) fn held_bytes(&self) -> u64 {
         self.held_bytes
     }
 
-    /// Messages that have come or were announced, and have not been delivered: a large one, and
-    /// what waits for its turn after it.
+    /// Returns the number of messages that have arrived or were announced, and are not delivered: a
+    /// large one, and what waits behind it.
     pub(super) fn undelivered(&self) -> u64 {
         self.queue.len() as u64
     }
@@ -339,14 +340,15 @@ impl Inbound {
         self.incomplete == 0
     }
 
-    /// Whether the peer should be reported by a frame of its own what was taken: when half of what may be on its way was, or nothing
-    /// is being read any more whose end would be reported of as well.
+    /// Whether the peer is to learn what was taken by a frame of its own: half of the large
+    /// messages that may be in flight were, or no read is in progress whose end would be reported
+    /// as well.
     pub(super) fn report_due(&self) -> bool {
         let unreported = self.taken.wrapping_sub(self.reported);
         unreported >= LARGE_IN_FLIGHT / 2 || (unreported > 0 && self.reads.is_empty())
     }
 
-    /// The count to put into a frame that is being sent.
+    /// Returns the count of large messages taken for a frame that is being sent.
     pub(super) fn report_taken(&mut self) -> u32 {
         self.reported = self.taken;
         self.reported

@@ -1,4 +1,10 @@
-//! What happens next on a connection: states, hello, frames, credits, close. No I/O, no clock, no FFI.
+//! The protocol as a pure state machine: hello, frames, credits, large messages, keepalive, close.
+//!
+//! [`Connection`] takes inputs (commands, connection manager events, completions, deadlines) and
+//! returns outputs, which its driver carries out. It does no I/O, reads no clock and calls no
+//! foreign function, so the tests drive two of them against each other under any interleaving, and
+//! the fuzz targets compile this folder by itself. PROTOCOL.md describes what travels between two
+//! sides.
 #![forbid(unsafe_code)]
 
 mod account;
@@ -23,6 +29,7 @@ mod send_ring;
 mod statistics;
 #[cfg(test)]
 mod testing;
+mod violation;
 #[cfg(test)]
 mod wire_format;
 
@@ -45,6 +52,7 @@ pub(crate) use self::{
 };
 pub use self::{
     params::Negotiated,
-    reason::{CloseReason, Mismatch, Phase, Violation},
+    reason::{CloseReason, Mismatch, Phase},
     statistics::Statistics,
+    violation::Violation,
 };

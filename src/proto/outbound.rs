@@ -1,77 +1,81 @@
-//! Large messages on their way out: memory that is lent to the peer until it has read it.
+//! Large messages on their way out: memory that is exposed to the peer until it has read it.
 
 use std::collections::VecDeque;
 
-use super::reason::Violation;
+use super::violation::Violation;
 
-/// How many large messages may be on their way in one direction. So many that the next is known to the receiver while it reads one,
-/// and so few that their acknowledgements need few receives: see `credit`.
+/// The number of large messages that may be in flight in one direction.
+///
+/// So many that the receiver knows of the next one while it reads one, and so few that reporting
+/// them takes few receives: see `control_receives`.
 pub(crate) const LARGE_IN_FLIGHT: u32 = 4;
 
-/// What was lent and not yet taken.
+/// The large messages that the peer has not taken yet.
 #[derive(Debug)]
 pub(super) struct Outbound {
-    /// The lengths in bytes, oldest first.
-    lent: VecDeque<u64>,
-    /// Their sum.
+    /// Their lengths in bytes, oldest first.
+    lengths: VecDeque<u64>,
+    /// The sum of their lengths.
     bytes: u64,
-    /// How many bytes may be lent at a time. One message alone may be longer.
+    /// The bound on `bytes`, which a single message may exceed.
     limit: u64,
-    /// Large messages that the peer has read, in all.
+    /// The number of large messages that the peer has read.
     taken: u32,
 }
 
 impl Outbound {
     pub(super) fn new(limit: u64) -> Self {
         Self {
-            lent: VecDeque::with_capacity(LARGE_IN_FLIGHT as usize),
+            lengths: VecDeque::with_capacity(LARGE_IN_FLIGHT as usize),
             bytes: 0,
             limit,
             taken: 0,
         }
     }
 
+    /// Whether a large message of `len` bytes may be exposed now.
     pub(super) fn has_room_for(&self, len: u64) -> bool {
-        self.lent.is_empty()
-            || (self.lent.len() < LARGE_IN_FLIGHT as usize
+        self.lengths.is_empty()
+            || (self.lengths.len() < LARGE_IN_FLIGHT as usize
                 && self.bytes.saturating_add(len) <= self.limit)
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.lent.is_empty()
+        self.lengths.is_empty()
     }
 
+    /// Records that a large message of `len` bytes is exposed.
     pub(super) fn expose(&mut self, len: u64) {
-        debug_assert!(self.has_room_for(len), "the caller looked");
-        self.lent.push_back(len);
+        debug_assert!(self.has_room_for(len), "the caller checked");
+        self.lengths.push_back(len);
         self.bytes = self.bytes.saturating_add(len);
     }
 
-    /// Bytes that are lent now.
+    /// Returns the number of bytes that are exposed.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// How many were lent in all.
+    /// Returns the number of large messages that were ever exposed.
     pub(super) fn exposed(&self) -> u32 {
-        self.taken.wrapping_add(self.lent.len() as u32)
+        self.taken.wrapping_add(self.lengths.len() as u32)
     }
 
-    /// Whether so many of all that were lent have been taken.
+    /// Whether the peer has taken `count` of all large messages that were ever exposed.
     pub(super) fn has_taken(&self, count: u32) -> bool {
-        // What is ahead of what was taken is on its way, and that is little.
+        // What is ahead of `taken` is in flight, which is little.
         count.wrapping_sub(self.taken) == 0 || count.wrapping_sub(self.taken) > LARGE_IN_FLIGHT
     }
 
-    /// Whether the peer says what it said before: it has read so many in all.
+    /// Whether `taken` is the count that the peer has reported before.
     pub(super) fn is_reported(&self, taken: u32) -> bool {
         self.taken == taken
     }
 
-    /// The peer has read so many in all. Says how many more that is than it had said before.
+    /// Takes the peer's count of large messages that it has read. Returns the increase.
     pub(super) fn apply_taken(&mut self, taken: u32) -> Result<u32, Violation> {
         let more = taken.wrapping_sub(self.taken);
-        if more as usize > self.lent.len() {
+        if more as usize > self.lengths.len() {
             return Err(Violation::new(
                 "arg",
                 taken.into(),
@@ -79,7 +83,7 @@ impl Outbound {
             ));
         }
         self.taken = taken;
-        for len in self.lent.drain(..more as usize) {
+        for len in self.lengths.drain(..more as usize) {
             self.bytes = self.bytes.saturating_sub(len);
         }
         Ok(more)
@@ -91,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_lent_is_bounded_in_number_and_bytes() {
+    fn what_is_exposed_is_bounded_in_number_and_bytes() {
         let mut outbound = Outbound::new(100);
         assert!(outbound.has_room_for(1000), "alone it may be longer");
         outbound.expose(60);

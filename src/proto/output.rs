@@ -1,4 +1,4 @@
-//! What goes into a [`Connection`](super::Connection) and what comes out.
+//! The inputs and outputs of a [`Connection`](super::Connection).
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(crate) enum CmInput<'a> {
         reason: RejectReason,
         private_data: &'a [u8],
     },
-    /// `reads` counts on the active side only.
+    /// `reads` has a meaning on the active side only.
     Established {
         private_data: &'a [u8],
         reads: ReadDepth,
@@ -28,11 +28,11 @@ pub(crate) enum CmInput<'a> {
     DeviceRemoval,
     AddrChange,
     TimewaitExit,
-    /// An event that no state expects, or that this version does not know.
+    /// An event that no state expects, or an unknown one.
     Other(u32),
 }
 
-/// Which work request a failed completion belongs to.
+/// The work request of a failed completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Send {
@@ -41,51 +41,53 @@ pub(crate) enum Work {
     Recv {
         buffer: u32,
     },
-    /// A chunk of the peer's large message, asked for by [`Output::Read`].
+    /// A chunk of the peer's large message, posted for [`Output::Read`].
     Read {
         slot: u32,
     },
 }
 
-/// Which queue's marker came back.
+/// The queue of a drain marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DrainSide {
     Send,
     Recv,
 }
 
-/// What the state machine wants done. Outputs are to be carried out in their order.
+/// What the driver has to do, in the order of the outputs.
 #[derive(Debug)]
 pub(crate) enum Output {
-    /// A connection manager call. One that fails is told with `handle_cm_failure`.
+    /// Make a connection manager call. A failure is reported with `handle_cm_failure`.
     Cm(CmOp),
     /// Post a control frame: a header without payload.
     Post(Transmit),
-    /// Post this receive buffer again: its frame has been handled.
+    /// Post this receive buffer again: its frame has been processed.
     Repost(u32),
-    /// Post this receive buffer again, and call `release`: its frame took credit, and nothing of it is kept.
+    /// Post this receive buffer again and call `release`: its frame took a credit, and nothing of
+    /// it is kept.
     Release(u32),
-    /// Find a place in memory for a large message of the peer's, of this id and length, and
-    /// report it with `handle_memory`. As long as there is none, this may come again.
+    /// Find a place in memory for a large message of the peer, of this id and length, and report it
+    /// with `handle_memory`. While there is none, this may be repeated.
     Begin { id: u32, len: u64 },
-    /// Make memory ready for this chunk of it, and report it with `handle_prepared`: the read
-    /// follows then. As long as there is none, this may come again.
+    /// Prepare memory for this chunk of it, and report it with `handle_prepared`: the read follows
+    /// then. While there is none, this may be repeated.
     Prepare { id: u32, offset: u64, len: u64 },
-    /// Post a read of a chunk of a large message of the peer's. Its completion is to be reported with `handle_read`.
+    /// Post the read of a chunk of the peer's large message. Its completion is reported with
+    /// `handle_read`.
     Read(Read),
-    /// Move the queue pair to its error state and post a marker behind the last send and one behind the last receive.
+    /// Move the queue pair to its error state, and post a marker behind the last send and one
+    /// behind the last receive.
     PostDrainMarkers,
-    /// `next_timeout` has changed, perhaps to none. The end takes it away without a word.
+    /// Call `next_timeout`: it has changed. After the end there is none, without this output.
     Timer,
-    /// Something for the application.
+    /// Report something to the application.
     Event(Event),
 }
 
-/// A connection manager call, or what goes with one.
+/// A connection manager call, or something that goes with one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CmOp {
-    /// Call `take_turn` when there is time for another connection to be established, the oldest
-    /// first.
+    /// Call `take_turn` when there is time to establish another connection, the oldest first.
     AwaitTurn,
     /// Make an id.
     CreateId,
@@ -106,10 +108,10 @@ pub(crate) enum CmOp {
     Reject {
         private_data: PrivateBytes,
     },
-    /// The connection manager's default means 655 ms for each receiver-not-ready.
+    /// The connection manager's default means 655 ms for each RNR NAK.
     SetMinRnrTimer,
     Disconnect,
-    /// Destroy transport and id: the next attempt gets others.
+    /// Destroy transport and id. The next attempt gets others.
     Discard,
 }
 
@@ -147,20 +149,22 @@ impl CmOp {
     }
 }
 
-/// Something for the application.
+/// Something that the application is to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Established,
-    /// Something is to be delivered. These come in the order in which the peer sent.
+    /// Something is to be delivered. These come in the order in which the peer sent it.
     Arrived(Arrival),
-    /// The peer has read so many more of the large messages that were sent, oldest first: their memory is free.
+    /// The peer has taken this many more large messages, oldest first: their memory is free.
     Taken(u32),
-    /// The peer has answered a ping: see `is_flushed`.
+    /// A pong has come: check `is_flushed`.
     Answered,
-    /// A send that was refused as blocked may work now, or be told why it never will. [`Event::Established`] says so, too.
+    /// A send that was refused as blocked may work now, or fail with a cause. The same holds after
+    /// [`Event::Established`].
     Writable,
-    /// The end. Comes once, and nothing comes after it: the transport may go. `delivered` says whether all that was sent is known
-    /// to have arrived: the peer acknowledged the close behind it, and has read all large messages.
+    /// The end: the last output, after which the transport may be destroyed. `delivered` says
+    /// whether everything that was sent is known to have arrived: the peer acknowledged the close
+    /// behind it, and has read all large messages.
     Disconnected {
         reason: CloseReason,
         delivered: bool,
@@ -170,12 +174,12 @@ pub(crate) enum Event {
 /// Something that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// A message lies in a receive buffer, which stays out until `release`.
+    /// A message in a receive buffer, which is not posted until `release`.
     Message { buffer: u32, offset: u32, len: u32 },
-    /// A large message was read whole. Its memory counts as held until `release_large`.
+    /// A large message that was read whole. Its memory counts as held until `release_large`.
     Large { id: u32, len: u64 },
-    /// The peer wrote `len` bytes to this side's memory, and says so with this word. It took a receive buffer, which stays out until
-    /// `release`.
+    /// Immediate data with which the peer wrote `len` bytes to this side's memory. It consumed a
+    /// receive buffer, which is not posted until `release`.
     Immediate {
         buffer: u32,
         imm_data: u32,
@@ -183,14 +187,15 @@ pub(crate) enum Arrival {
     },
 }
 
-/// A read to be posted, always signalled.
+/// A read to be posted, and signalled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Read {
     /// The slot of the send ring.
     pub(crate) slot: u32,
-    /// Which large message it is a chunk of. They are numbered in the order in which they are begun, delivered and taken.
+    /// The large message of which it is a chunk. They are numbered in the order in which they are
+    /// started, delivered and taken.
     pub(crate) id: u32,
-    /// Where in the message the chunk lies.
+    /// The place of the chunk in the message.
     pub(crate) offset: u64,
     pub(crate) len: u64,
     pub(crate) remote_addr: u64,
@@ -203,25 +208,25 @@ pub(crate) struct Transmit {
     /// The slot of the send ring.
     pub(crate) slot: u32,
     pub(crate) header: [u8; HEADER_LEN],
-    /// Whether its completion is to be reported.
+    /// Whether it is posted as signalled.
     pub(crate) signalled: bool,
 }
 
-/// Why a message is not sent.
+/// Why a message cannot be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SendRefused {
-    /// No credit, or no slot: an [`Event::Writable`] will tell.
+    /// There is no credit, or no slot: [`Event::Writable`] follows.
     Blocked,
-    /// Longer than the peer takes.
+    /// It is longer than the peer receives.
     TooLong { limit: u64 },
     /// The connection is ending or has ended.
     Closed(CloseReason),
 }
 
-/// A connect request that is not taken.
+/// The refusal of a connect request.
 #[derive(Debug)]
 pub(crate) struct Refusal {
-    /// What to reject it with.
+    /// The private data of the rejection.
     pub(crate) private_data: PrivateBytes,
     pub(crate) reason: CloseReason,
 }

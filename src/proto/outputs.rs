@@ -2,12 +2,12 @@ use std::collections::VecDeque;
 
 use super::Output;
 
-/// What is to be done, in its order.
+/// The queue of outputs.
 ///
-/// Most inputs lead to one thing, which does not go through the queue.
+/// Most inputs lead to a single output, which bypasses the queue.
 #[derive(Debug)]
 pub(super) struct Outputs {
-    /// Before all in `rest`.
+    /// Comes before `rest`.
     first: Option<Output>,
     rest: VecDeque<Output>,
 }

@@ -2,30 +2,31 @@ use std::time::{Duration, Instant};
 
 use super::send_ring::READS;
 
-/// The longest chunk in bytes in which a large message is read: long enough to make the work
-/// request's cost small, short enough that control frames, which queue behind it, are not held up
-/// for long.
+/// The longest chunk in bytes in which a large message is read.
+///
+/// Long enough to make the cost of the work request small, short enough that control frames, which
+/// queue behind it, are not held up for long.
 pub(crate) const LONGEST_CHUNK: u64 = 1 << 20;
 
 /// The shortest chunk, unless the message ends before: half a second on a link of 1 Mbit/s.
 pub(crate) const SHORTEST_CHUNK: u64 = 64 << 10;
 
-/// Pieces grow while one comes within this time, and shrink when one takes longer than that.
+/// A chunk that takes no longer than this doubles the length of the next ones.
 const QUICK: Duration = Duration::from_millis(100);
+/// A chunk that takes longer than this halves the length of the next ones.
 const SLOW: Duration = Duration::from_millis(400);
 
-/// How long the chunks are in which large messages are read, and how many of them are on their way
-/// at a time.
+/// The length of the chunks in which large messages are read, and the number of reads in progress.
 ///
-/// A chunk that comes is the only sign of progress, for keepalive and for whoever waits for the
-/// memory, so on a slow link chunks are short. Nothing is known of a new connection's link: its
-/// first chunks are the shortest, and few, which is also all the memory that a peer that never
+/// A chunk that arrives is the only sign of progress, for keepalive and for those who wait for its
+/// memory, so on a slow link chunks are short. Nothing is known about the link of a new connection:
+/// its first chunks are the shortest, and few, which is also all the memory that a peer that never
 /// answers a read gets pinned.
 #[derive(Debug)]
 pub(super) struct Pace {
     chunk: u64,
     longest: u64,
-    /// Since when the oldest read that is on its way has had the link to itself.
+    /// Since when the oldest read in progress has had the link to itself.
     since: Option<Instant>,
 }
 
@@ -38,12 +39,12 @@ impl Pace {
         }
     }
 
-    /// How long the next chunk is to be, in bytes.
+    /// Returns the length of the next chunk in bytes.
     pub(super) fn chunk(&self) -> u64 {
         self.chunk
     }
 
-    /// How many reads may be on their way.
+    /// Returns the number of reads that may be in progress.
     pub(super) fn depth(&self) -> usize {
         if self.chunk < self.longest.min(2 * SHORTEST_CHUNK) {
             READS as usize / 2
@@ -52,17 +53,17 @@ impl Pace {
         }
     }
 
-    /// A read is posted, and there was none.
+    /// Records that a read is posted while none is in progress.
     pub(super) fn begin(&mut self, now: Instant) {
         self.since = Some(now);
     }
 
-    /// The oldest read, of `len` bytes, is done.
+    /// Records that the oldest read, of `len` bytes, is done.
     pub(super) fn completed(&mut self, len: u64, now: Instant) {
         let Some(since) = self.since.replace(now) else {
             return;
         };
-        // What a chunk of the present length would have taken.
+        // The time that a chunk of the present length would have taken.
         let took = now.saturating_duration_since(since).as_nanos();
         let took = took * u128::from(self.chunk) / u128::from(len.max(1));
         if took <= QUICK.as_nanos() {
@@ -77,8 +78,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// The lengths of the chunks of `bytes` on a link that moves so many bytes a second, one after
-    /// the other.
+    /// Returns the lengths of the chunks of `bytes` on a link of `rate` bytes a second, where one
+    /// is read after the other.
     fn chunks(pace: &mut Pace, mut bytes: u64, rate: u64) -> Vec<u64> {
         let mut now = Instant::now();
         let mut chunks = Vec::new();

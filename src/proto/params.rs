@@ -2,54 +2,57 @@ use std::{fmt, time::Duration};
 
 use super::{account, control_receives::CONTROL_RECEIVES};
 
-/// The configuration as far as the state machine goes by it.
+/// The part of the configuration that the state machine uses.
 #[derive(Clone, Debug)]
 pub(crate) struct Params {
-    /// Data frames that the peer may have sent and this side not let go of.
+    /// The number of data frames that the peer may have sent and this side not released.
     pub(crate) window: u16,
-    /// Whether receives are shared with other connections, so that not the whole window is there from the beginning.
+    /// Whether receives are shared with other connections: then the first credits are not the whole
+    /// window.
     pub(crate) shared: bool,
-    /// The largest payload in bytes of one data frame that this side takes.
+    /// The largest payload in bytes of a data frame that this side receives.
     pub(crate) eager_size: u32,
-    /// The largest message in bytes that this side takes.
+    /// The largest message in bytes that this side receives.
     pub(crate) max_message: u64,
-    /// How many bytes of large messages may be on their way to the peer, and how many may be held here. One alone may be longer.
+    /// The bytes of large messages that may be in flight to the peer, and that may be held here. A
+    /// single message may be longer.
     pub(crate) large_memory: u64,
     /// The longest chunk in bytes in which a large message is read.
     pub(crate) longest_chunk: u64,
-    /// How long reads may stand still, and how long memory may be missing for them.
+    /// The time for which reads may stand still, or memory for them may be missing.
     pub(crate) read_timeout: Duration,
-    /// Slots of the send ring for data; `READS` and `CONTROL_SENDS` come on top.
+    /// The slots of the send ring for data, beside `READS` and `CONTROL_SENDS`.
     pub(crate) send_slots: u32,
     /// The bound on establishing the connection, retries included.
     pub(crate) connect_timeout: Duration,
     /// The bound on one attempt to resolve the address, and on one to resolve the route.
     pub(crate) resolve_timeout: Duration,
-    /// Whether to try again when nobody listens, or the peer remembers an old connection.
+    /// Whether to try again when nobody listens, the peer is busy, or it remembers an old
+    /// connection.
     pub(crate) retry_refused: bool,
     /// The bound on the close handshake.
     pub(crate) close_timeout: Duration,
     /// The bound on draining.
     pub(crate) drain_timeout: Duration,
-    /// After how long a silence the peer is probed.
+    /// The silence after which the peer is probed.
     pub(crate) keepalive_interval: Option<Duration>,
-    /// How long a probed peer has for a sign of life.
+    /// The time that a probed peer has for a sign of life.
     pub(crate) keepalive_timeout: Duration,
     /// The engine's identity, for the hello.
     pub(crate) engine: u64,
 }
 
-/// How many READs may be under way on a connection, as the two connection managers agreed.
+/// The number of READs that may be outstanding, as the two connection managers agreed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReadDepth {
-    /// This side's reads of the peer's memory: the peer's `responder_resources`.
+    /// Of this side, reading the peer's memory: the peer's `responder_resources`.
     pub(crate) outgoing: u8,
-    /// The peer's reads of this side's memory: its `initiator_depth`.
+    /// Of the peer, reading this side's memory: its `initiator_depth`.
     pub(crate) incoming: u8,
 }
 
 impl Params {
-    /// How much of the window the peer may use before the first grant.
+    /// Returns the part of the window that the peer may use before the first grant.
     pub(crate) fn credits(&self) -> u16 {
         if self.shared {
             account::floor(self.window)
@@ -58,31 +61,32 @@ impl Params {
         }
     }
 
-    /// How many frames the peer may have sent before this side has looked at any.
+    /// Returns the number of frames that the peer may have sent before this side processes any.
     pub(crate) fn first_receives(&self) -> u32 {
         CONTROL_RECEIVES + u32::from(self.credits())
     }
 }
 
-/// What the two sides' hellos came to.
+/// The outcome of the two sides' hellos.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Negotiated {
     /// The protocol version.
     pub version: u8,
-    /// How many messages may be on their way to the peer.
+    /// The number of messages that may be in flight to the peer.
     pub send_window: u16,
-    /// How many messages may be on their way from the peer.
+    /// The number of messages that may be in flight from the peer.
     pub recv_window: u16,
-    /// The largest message in bytes that goes to the peer in a frame of its own: the smaller of both sides' eager sizes. The peer reads
-    /// longer ones from this side's memory.
+    /// The largest message in bytes that is sent to the peer in a frame of its own: the smaller of
+    /// both sides' eager sizes. The peer reads longer ones from this side's memory.
     pub send_eager: u32,
-    /// The largest message in bytes that the peer takes.
+    /// The largest message in bytes that the peer receives.
     pub send_limit: u64,
-    /// The largest message in bytes that this side takes.
+    /// The largest message in bytes that this side receives.
     pub recv_limit: u64,
-    /// After how long a silence this side probes the peer: the smaller of both sides' intervals, but the peer cannot bring it below
-    /// 100 ms. Without one of its own, this side does not probe, and answers the peer's probes all the same.
+    /// The silence after which this side probes the peer: the smaller of both sides' intervals, but
+    /// the peer cannot bring it below 100 ms. `None` if this side's configuration has none; the
+    /// peer's probes are answered all the same.
     pub keepalive_interval: Option<Duration>,
 }
 
@@ -99,7 +103,9 @@ impl fmt::Display for Negotiated {
         } = self;
         write!(
             f,
-            "version {version}; window {send_window} out, {recv_window} in; messages up to {send_limit} B out (above {send_eager} B read by the peer), {recv_limit} B in; keepalive "
+            "version {version}; window {send_window} out, {recv_window} in; \
+             messages up to {send_limit} B out (above {send_eager} B read by the peer), \
+             {recv_limit} B in; keepalive "
         )?;
         match keepalive_interval {
             Some(interval) => write!(f, "{interval:?}"),

@@ -1,6 +1,8 @@
 use std::{fmt, ops::Deref};
 
-/// Private data of a connection manager message. Not inline: what a connection wants done is moved about for every message.
+/// The private data of a connection manager message.
+///
+/// On the heap, because it is part of outputs, which are moved for every message.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct PrivateBytes(Vec<u8>);
 
@@ -9,7 +11,7 @@ impl PrivateBytes {
         Self(Vec::new())
     }
 
-    /// Appends bytes; the callers keep to the limits of the message.
+    /// Appends bytes. The callers keep within the limits of the message.
     pub(super) fn put(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
@@ -29,7 +31,7 @@ impl fmt::Debug for PrivateBytes {
     }
 }
 
-/// Takes fields off the front of private data, in network order.
+/// Reads fields from the front of private data, in network order.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {

@@ -2,17 +2,17 @@ use std::time::{Duration, Instant};
 
 use crate::status::OsError;
 
-/// The first wait before memory is looked for again; it doubles from try to try.
+/// The wait before memory is asked for again the first time. It doubles from try to try.
 const FIRST_BACKOFF: Duration = Duration::from_millis(10);
-/// The longest one.
+/// The bound on that wait.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 
-/// How long large messages may stand still: a message that is begun has memory that others wait
-/// for.
+/// Bounds the time for which large messages may stand still: the memory of one that is being read
+/// is memory that other connections wait for.
 ///
-/// Reads are looked at now and then, so that a piece that comes sets no timer anew. Those that
-/// stand still are noticed after the timeout at the earliest, and after one and a half times as
-/// long at the latest.
+/// Reads are checked periodically, so that a chunk that arrives sets no timer. Reads that stand
+/// still are noticed after the timeout at the earliest, and after one and a half times as long at
+/// the latest.
 #[derive(Debug)]
 pub(super) struct ReadWatchdog {
     timeout: Duration,
@@ -21,36 +21,39 @@ pub(super) struct ReadWatchdog {
 
 #[derive(Debug)]
 enum Watch {
-    /// Nothing was being read at the last look.
+    /// Nothing is being read, as of the last check.
     Off,
-    /// The device reads.
+    /// Reads are in progress.
     Reading {
-        look: Instant,
-        /// Pieces that had come at the last look.
+        /// The time of the next check.
+        check: Instant,
+        /// The number of chunks that had arrived by the last check.
         seen: u64,
-        /// Whether none had come since the one before.
+        /// Whether none had arrived between the last two checks.
         still: bool,
     },
-    /// The system has no memory for the next piece, or for the next message.
+    /// The system has no memory for the next chunk, or for the next message.
     OutOfMemory {
         error: OsError,
+        /// The deadline for finding some.
         until: Instant,
+        /// The time of the next try.
         retry: Instant,
         backoff: Duration,
     },
-    /// It is being asked again.
+    /// The driver has been asked to try again.
     Retrying { until: Instant, backoff: Duration },
 }
 
-/// What a look came to.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Fine,
-    /// The system is to be asked for memory once more.
+    /// Ask the system for memory again.
     Retry,
-    /// Nothing has come for too long.
+    /// Nothing has arrived for longer than the timeout.
     Stalled,
-    /// There has been no memory for too long.
+    /// There has been no memory for longer than the timeout.
     OutOfMemory(OsError),
 }
 
@@ -64,22 +67,22 @@ impl ReadWatchdog {
 
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.watch {
-            Watch::Reading { look: at, .. } | Watch::OutOfMemory { retry: at, .. } => Some(at),
+            Watch::Reading { check: at, .. } | Watch::OutOfMemory { retry: at, .. } => Some(at),
             Watch::Off | Watch::Retrying { .. } => None,
         }
     }
 
-    /// Whether a read that is posted needs no word to [`reading`](Self::reading).
+    /// Whether [`read_posted`](Self::read_posted) need not be called for the next read.
     pub(super) fn is_watching(&self) -> bool {
         matches!(self.watch, Watch::Reading { .. })
     }
 
-    /// A read is posted; so many chunks have come before it.
+    /// Records that a read is posted. `chunks` have arrived before it.
     pub(super) fn read_posted(&mut self, chunks: u64, now: Instant) {
         match self.watch {
             Watch::Off | Watch::OutOfMemory { .. } | Watch::Retrying { .. } => {
                 self.watch = Watch::Reading {
-                    look: now + self.timeout / 2,
+                    check: now + self.timeout / 2,
                     seen: chunks,
                     still: false,
                 }
@@ -88,7 +91,8 @@ impl ReadWatchdog {
         }
     }
 
-    /// The system has no memory, which may pass. Says whether that has been so for too long.
+    /// Records that the system has no memory, which may change. Returns whether that has been so
+    /// for longer than the timeout.
     pub(super) fn out_of_memory(&mut self, error: OsError, now: Instant) -> Verdict {
         let (until, backoff) = match self.watch {
             Watch::Off | Watch::Reading { .. } => (now + self.timeout, FIRST_BACKOFF),
@@ -109,7 +113,7 @@ impl ReadWatchdog {
         Verdict::Fine
     }
 
-    /// There was memory.
+    /// Records that memory was found.
     pub(super) fn memory_found(&mut self) {
         match self.watch {
             Watch::OutOfMemory { .. } | Watch::Retrying { .. } => self.watch = Watch::Off,
@@ -117,25 +121,25 @@ impl ReadWatchdog {
         }
     }
 
-    /// Memory is about to be looked for again, because some was freed.
+    /// Records that the driver is asked to try again.
     pub(super) fn retrying(&mut self) {
         if let Watch::OutOfMemory { until, backoff, .. } = self.watch {
             self.watch = Watch::Retrying { until, backoff };
         }
     }
 
-    /// The deadline may be past; so many chunks have come, and there are reads on their way or
-    /// there are none.
+    /// Checks whether the deadline has passed. `chunks` have arrived; `reading` says whether reads
+    /// are in progress.
     pub(super) fn check(&mut self, chunks: u64, reading: bool, now: Instant) -> Verdict {
         match self.watch {
-            Watch::Reading { look, seen, still } if look <= now => {
+            Watch::Reading { check, seen, still } if check <= now => {
                 self.watch = Watch::Off;
                 if reading && seen == chunks && still {
                     return Verdict::Stalled;
                 }
                 if reading {
                     self.watch = Watch::Reading {
-                        look: now + self.timeout / 2,
+                        check: now + self.timeout / 2,
                         seen: chunks,
                         still: seen == chunks,
                     };
@@ -164,8 +168,8 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(10);
 
-    /// Looks when it is time to, as often as that is, with what has come by then.
-    fn looks(
+    /// Checks at each deadline, with the number of chunks that have arrived by then.
+    fn checks(
         read_watchdog: &mut ReadWatchdog,
         came: impl Fn(u32) -> u64,
         reading: bool,
@@ -190,7 +194,7 @@ mod tests {
         let mut read_watchdog = ReadWatchdog::new(TIMEOUT);
         read_watchdog.read_posted(0, start);
         assert_eq!(
-            looks(&mut read_watchdog, |_| 0, true),
+            checks(&mut read_watchdog, |_| 0, true),
             (2, Verdict::Stalled, start + TIMEOUT)
         );
 
@@ -198,7 +202,7 @@ mod tests {
         read_watchdog.read_posted(0, start);
         let late = start + 3 * TIMEOUT / 2;
         assert_eq!(
-            looks(&mut read_watchdog, |_| 1, true),
+            checks(&mut read_watchdog, |_| 1, true),
             (3, Verdict::Stalled, late)
         );
     }
@@ -207,14 +211,14 @@ mod tests {
     fn reads_that_go_on_are_left_alone_however_slow() {
         let mut read_watchdog = ReadWatchdog::new(TIMEOUT);
         read_watchdog.read_posted(0, Instant::now());
-        let came = |look: u32| u64::from(look.div_ceil(2));
-        assert_eq!(looks(&mut read_watchdog, came, true).1, Verdict::Fine);
-        assert_eq!(looks(&mut read_watchdog, came, false).1, Verdict::Fine);
+        let came = |check: u32| u64::from(check.div_ceil(2));
+        assert_eq!(checks(&mut read_watchdog, came, true).1, Verdict::Fine);
+        assert_eq!(checks(&mut read_watchdog, came, false).1, Verdict::Fine);
         assert_eq!(read_watchdog.deadline(), None, "until the next one");
     }
 
     #[test]
-    fn a_starved_message_asks_again_and_again_and_not_for_ever() {
+    fn memory_that_is_missing_is_asked_for_again_and_again_and_not_for_ever() {
         let start = Instant::now();
         let error = OsError::new("ibv_reg_mr", libc::ENOMEM);
         let mut read_watchdog = ReadWatchdog::new(TIMEOUT);

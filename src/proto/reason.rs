@@ -1,48 +1,9 @@
 use std::fmt;
 
+use super::violation::Violation;
 use crate::status::{CmStatus, OsError, RejectReason, WcStatus};
 
-/// A field of a received frame that does not obey the protocol.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
-    field: &'static str,
-    value: u64,
-    expected: &'static str,
-}
-
-impl Violation {
-    pub(crate) const fn new(field: &'static str, value: u64, expected: &'static str) -> Self {
-        Self {
-            field,
-            value,
-            expected,
-        }
-    }
-
-    /// The field's name.
-    #[must_use]
-    pub const fn field(&self) -> &'static str {
-        self.field
-    }
-
-    /// The value that it had.
-    #[must_use]
-    pub const fn value(&self) -> u64 {
-        self.value
-    }
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} is {}, expected {}",
-            self.field, self.value, self.expected
-        )
-    }
-}
-
-/// Two values of the two sides' hellos that do not go together.
+/// A field of the two sides' hellos whose values are incompatible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     /// The field's name.
@@ -63,11 +24,11 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Which part of establishing a connection a deadline ended.
+/// The step of establishing a connection during which a deadline passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Phase {
-    /// Waiting for its turn: this host was busy establishing other connections.
+    /// Waiting for its turn, while this host established other connections.
     Waiting,
     /// Resolving the address.
     ResolvingAddr,
@@ -82,20 +43,22 @@ pub enum Phase {
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Waiting => "this host was busy with other connections",
-            Self::ResolvingAddr => "the address was being resolved",
-            Self::ResolvingRoute => "the route was being resolved",
-            Self::Connecting => "the peer had not answered",
-            Self::Accepting => "the request had not been accepted",
+            Self::Waiting => "this host was busy establishing other connections",
+            Self::ResolvingAddr => "resolving the address",
+            Self::ResolvingRoute => "resolving the route",
+            Self::Connecting => "waiting for the peer's answer",
+            Self::Accepting => "waiting for the application to accept the request",
         })
     }
 }
 
-/// Why a connection ended, or did not come about. The first cause counts, and stays.
+/// The cause for which a connection ended, or was not established: the first one, where several
+/// follow each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// No RDMA device has a route to the address, or the address does not answer (event `ADDR_ERROR`).
+    /// No RDMA device has a route to the address, or the address does not answer (event
+    /// `ADDR_ERROR`).
     AddrResolution(CmStatus),
     /// The route could not be resolved (event `ROUTE_ERROR`).
     RouteResolution(CmStatus),
@@ -107,73 +70,76 @@ pub enum CloseReason {
     Refused,
     /// The peer rejected the connection.
     Rejected {
-        /// Why, as the connection manager says it.
+        /// The connection manager's reason.
         reason: RejectReason,
-        /// What the peer's application gave along, where it was the application that rejected.
+        /// The bytes with which the peer's application rejected, if it was the application.
         data: Box<[u8]>,
     },
-    /// The peer rejected the connection without a cause. An application that rejects with this
-    /// crate gives one, so what listens on the port is another program, such as an rsocket in C, or
-    /// listens for the other of IPv4 and IPv6; or the listener has no place in its backlog, or
-    /// ended just then.
+    /// The peer rejected the connection without a cause. This crate always gives one, so the port
+    /// is that of another program, such as an rsocket in C, or of a listener for the other of IPv4
+    /// and IPv6; or the listener's backlog is full, or it ended just then.
     RejectedWithoutCause,
-    /// The peer answered, but is no program that uses this crate.
+    /// The peer answered, but does not use this crate.
     NotRdmsg,
-    /// The peer is an rsocket: [`rsocket`](crate::rsocket) speaks to it.
+    /// The peer is an rsocket, which [`rsocket`](crate::rsocket) connects to.
     PeerIsRsocket,
-    /// The peer has not what is needed: memory that it may lock, or shared receives, for another
-    /// connection; or, for long, memory for a message above the eager size. It may later.
+    /// The peer ran out of resources: of lockable memory or shared receives for another connection,
+    /// or, for longer than its [`read_timeout`](crate::Config::read_timeout), of memory for a
+    /// message above the eager size. A retry later may succeed.
     PeerOutOfResources,
-    /// The peer's library could not go on, for a reason of which this version knows only the code.
+    /// The peer's library ended the connection with a code that this version does not know.
     PeerFailed(u32),
-    /// As many requests as the peer's listener takes at a time wait there
+    /// The peer's listener has as many requests waiting as it accepts at a time
     /// ([`backlog`](crate::Config::backlog), [`half_open`](crate::Config::half_open)). A connector
     /// with [`retry_refused`](crate::Config::retry_refused) tries again.
     PeerBusy,
-    /// The peer uses this crate, and the two sides do not go together.
+    /// The peer uses this crate, in an incompatible version or configuration.
     PeerIncompatible(Mismatch),
-    /// The peer sent something that the protocol forbids.
+    /// The peer violated the protocol.
     ProtocolViolation(Violation),
-    /// The device gave up on a work request. `RETRY_EXC_ERR`: the peer's host, or the path to it, is gone.
+    /// A work request failed. `RETRY_EXC_ERR`: the peer's host, or the path to it, is down.
     WorkRequest {
-        /// How the work request ended.
+        /// The status of the work completion.
         status: WcStatus,
-        /// The device's own code.
+        /// The device's own error code.
         vendor_err: u32,
     },
     /// The local RDMA device was removed.
     DeviceRemoved,
-    /// The network device under the RDMA device changed its address.
+    /// The address of the network device under the RDMA device changed.
     AddressChanged,
     /// The deadline for establishing the connection passed.
     TimedOut(Phase),
-    /// The peer gave no sign of life for longer than the configuration allows.
+    /// The peer gave no sign of life for
+    /// [`keepalive_interval`](crate::Config::keepalive_interval) and
+    /// [`keepalive_timeout`](crate::Config::keepalive_timeout).
     KeepaliveTimeout,
     /// The peer announced a message above the eager size, and nothing of it could be read for
     /// longer than [`Config::read_timeout`](crate::Config::read_timeout).
     ReadTimeout,
     /// The peer closed the connection, and everything that it sent has been delivered.
     ///
-    /// A `send` that fails with it while messages still arrive says only that the peer takes no
-    /// more.
+    /// A `send` may fail with it while messages still arrive: the peer receives no more.
     PeerClosed,
-    /// The peer closed the connection and left before all that it had sent could be read from its
-    /// memory: the last `missing` messages are lost. Its own `close` failed, or it did not wait.
+    /// The peer closed the connection and disconnected before everything that it had sent was read
+    /// from its memory: the last `missing` messages are lost. Its `close` failed, or it did not
+    /// wait.
     Truncated {
-        /// How many messages the peer sent that were not delivered.
+        /// The number of messages that the peer sent and that were not delivered.
         missing: u64,
     },
     /// The peer's application aborted the connection with this code.
     PeerAborted(u32),
-    /// The connection was taken down without a close: the peer's process has ended, or its engine gave up.
+    /// The connection was disconnected without a close: the peer's process has ended, or its engine
+    /// gave up.
     PeerDisconnected,
     /// This side closed the connection.
     LocallyClosed,
     /// This side aborted the connection.
     LocallyAborted,
     /// For longer than [`Config::read_timeout`](crate::Config::read_timeout) there was no memory
-    /// for a message above the eager size that the peer announced: most often the process may not
-    /// lock as much.
+    /// for a message above the eager size that the peer announced: most often because the process
+    /// may not lock that much.
     OutOfMemory(OsError),
     /// A call into the system failed.
     Os(OsError),
@@ -183,72 +149,111 @@ impl fmt::Display for CloseReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AddrResolution(status) if status.raw() == -libc::ENODEV => f.write_str(
-                "no RDMA device owns a route to that address; `rdma link` shows the devices and `ip route get` the \
-                 interface that leads there: it must be one of theirs",
+                "no RDMA device has a route to that address; `rdma link` lists the devices and `ip \
+                 route get` shows the interface that leads there: it must belong to one of them",
             ),
-            Self::AddrResolution(status) => write!(f, "the address could not be resolved: {status}; `ip route get` and `ip neighbour` tell more"),
+            Self::AddrResolution(status) => write!(
+                f,
+                "the address could not be resolved: {status}; check `ip route get` and `ip \
+                 neighbour`"
+            ),
             Self::RouteResolution(status) => write!(f, "the route could not be resolved: {status}"),
             Self::Unreachable(status) => write!(f, "the peer does not answer: {status}"),
-            Self::ConnectFailed(status) => write!(f, "establishing the connection failed: {status}"),
+            Self::ConnectFailed(status) => {
+                write!(f, "establishing the connection failed: {status}")
+            }
             Self::Refused => f.write_str(explanation(RejectReason::INVALID_SERVICE_ID)),
             Self::RejectedWithoutCause => write!(
                 f,
-                "{}; an rsocket, if it is one, is reached with rdmsg::rsocket::Stream",
+                "{}; if it is an rsocket, connect to it with rdmsg::rsocket::Stream",
                 explanation(RejectReason::CONSUMER_DEFINED)
             ),
-            Self::Rejected { reason, data } if data.is_empty() => write!(f, "rejected by the peer: {reason}"),
-            Self::Rejected { reason, data } => {
-                write!(f, "rejected by the peer: {reason}, with {} bytes: {:?}", data.len(), String::from_utf8_lossy(data))
+            Self::Rejected { reason, data } if data.is_empty() => {
+                write!(f, "rejected by the peer: {reason}")
             }
-            Self::NotRdmsg => f.write_str("the program at the other end does not speak rdmsg's protocol"),
+            Self::Rejected { reason, data } => {
+                let (len, text) = (data.len(), String::from_utf8_lossy(data));
+                write!(
+                    f,
+                    "rejected by the peer: {reason}, with {len} bytes: {text:?}"
+                )
+            }
+            Self::NotRdmsg => f.write_str(
+                "the program at the other end does not speak rdmsg's protocol; check address and \
+                 port",
+            ),
             Self::PeerIsRsocket => f.write_str(
-                "the program at the other end speaks the protocol of rsockets, not that of endpoints: use rdmsg::rsocket on this side, \
-                 or an Endpoint or Listener on the other",
+                "the program at the other end speaks the protocol of rsockets, not that of \
+                 endpoints: use rdmsg::rsocket on this side, or an Endpoint or Listener on the \
+                 other",
             ),
             Self::PeerOutOfResources => f.write_str(
-                "the peer is out of resources, such as memory that it may lock or shared receives; its own error tells more",
+                "the peer ran out of resources (lockable memory or shared receives), of which its \
+                 own error says more; a retry later may succeed",
             ),
-            Self::PeerFailed(code) => write!(f, "the peer could not go on (code {code}); its own error tells more"),
-            Self::PeerBusy => f.write_str(
-                "the peer is busy: as many connects wait there as its listener takes at a time. Try again later, or set retry_refused in \
-                 the Config; at the peer accept faster, or raise backlog and half_open",
-            ),
-            Self::PeerIncompatible(mismatch) => write!(f, "the two sides do not go together: {mismatch}"),
-            Self::ProtocolViolation(violation) => write!(f, "the peer violated the protocol: {violation}"),
-            Self::WorkRequest { status: WcStatus::RETRY_EXC_ERR, .. } => {
-                f.write_str("the peer does not acknowledge: its host or the path to it is gone (RETRY_EXC_ERR)")
+            Self::PeerFailed(code) => {
+                write!(f, "the peer gave up (code {code}); its own error says why")
             }
+            Self::PeerBusy => f.write_str(
+                "the peer is busy: its listener has as many requests waiting as it accepts at a \
+                 time; retry later, or set retry_refused in the Config; at the peer accept faster, \
+                 or raise backlog and half_open",
+            ),
+            Self::PeerIncompatible(mismatch) => {
+                write!(f, "the two sides are incompatible: {mismatch}")
+            }
+            Self::ProtocolViolation(violation) => {
+                write!(f, "the peer violated the protocol: {violation}")
+            }
+            Self::WorkRequest {
+                status: WcStatus::RETRY_EXC_ERR,
+                ..
+            } => f.write_str(
+                "the peer does not acknowledge: its host or the path to it is down (RETRY_EXC_ERR)",
+            ),
             Self::WorkRequest { status, vendor_err } => {
-                write!(f, "the device failed a work request: {status} (vendor error {vendor_err:#x})")
+                write!(
+                    f,
+                    "a work request failed: {status} (vendor error {vendor_err:#x})"
+                )
             }
             Self::DeviceRemoved => f.write_str("the RDMA device was removed"),
             Self::AddressChanged => f.write_str("the network device's address changed"),
             Self::TimedOut(phase) => write!(f, "timed out while {phase}"),
-            Self::KeepaliveTimeout => f.write_str("the peer gives no sign of life"),
+            Self::KeepaliveTimeout => f.write_str(
+                "the peer gives no sign of life: its process has stopped, or its host or the path \
+                 to it is down",
+            ),
             Self::ReadTimeout => f.write_str(
-                "the peer announced a message that cannot be read: its device does not answer, or the path to it is too slow for read_timeout",
+                "the peer announced a message that cannot be read: its device does not answer, or \
+                 the path to it is too slow for read_timeout in the Config",
             ),
             Self::PeerClosed => f.write_str("closed by the peer"),
             Self::Truncated { missing } => write!(
                 f,
-                "truncated: the peer closed and left before its last {missing} message{} read; \
-                 receive and let go of messages faster, or raise close_timeout at the peer",
+                "truncated: the peer closed and disconnected before its last {missing} message{} \
+                 read; receive and release messages faster, or raise close_timeout at the peer",
                 if *missing == 1 { " was" } else { "s were" }
             ),
             Self::PeerAborted(code) => write!(f, "aborted by the peer with code {code}"),
-            Self::PeerDisconnected => f.write_str("the peer disconnected without closing; its process may have ended"),
+            Self::PeerDisconnected => {
+                f.write_str("the peer disconnected without closing; its process may have ended")
+            }
             Self::LocallyClosed => f.write_str("closed by this side"),
             Self::LocallyAborted => f.write_str("aborted by this side"),
             Self::OutOfMemory(error) => write!(
                 f,
-                "there was no memory for a message of the peer's for longer than read_timeout: {error}; if this process may lock no \
-                 more (`ulimit -l`), raise memlock in /etc/security/limits.conf or with LimitMEMLOCK= in the service's unit, or lower \
-                 pinned in the EngineLimits, or receive_window, send_depth or eager_size in the Config"
+                "there was no memory for a message of the peer for longer than read_timeout: \
+                 {error}; if this process may lock no more (`ulimit -l`), raise memlock in \
+                 /etc/security/limits.conf or with LimitMEMLOCK= in the service's unit, or lower \
+                 pinned in the EngineLimits, or receive_window, send_depth or eager_size in the \
+                 Config"
             ),
             Self::Os(error) if (error.call, error.errno) == ("ibv_reg_mr", libc::ENOMEM) => write!(
                 f,
-                "{error}: this process may lock no more memory (`ulimit -l`); raise memlock in /etc/security/limits.conf or with \
-                 LimitMEMLOCK= in the service's unit, or lower large_memory or registration_cache in the Config"
+                "{error}: this process may lock no more memory (`ulimit -l`); raise memlock in \
+                 /etc/security/limits.conf or with LimitMEMLOCK= in the service's unit, or lower \
+                 large_memory or registration_cache in the Config"
             ),
             Self::Os(error) => write!(f, "{error}"),
         }

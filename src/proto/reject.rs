@@ -2,33 +2,33 @@ use super::private::{PrivateBytes, Reader};
 
 /// The first bytes of a rejection: `rdmR`.
 const MAGIC: u32 = 0x7264_6d52;
-/// Bytes of a rejection without the application's own.
+/// The length in bytes of a rejection without the application's bytes.
 const LEN: usize = 24;
 
-/// The longest private data in bytes that a rejection carries beside what this crate needs.
+/// The bytes of the application that fit into a rejection.
 pub(crate) const REJECT_DATA_MAX: usize = 148 - LEN;
 
-/// Which of the two sides' values a rejection is about. The number is its code on the wire.
+/// The cause of a rejection. The number is its code on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum RejectCode {
-    /// The application rejected.
+    /// The application rejected, or did not answer in time.
     Application = 0,
-    /// The protocol version.
+    /// The protocol versions differ.
     Version = 1,
-    /// The receive window.
+    /// The receive window is 0.
     Window = 2,
-    /// The largest eager frame.
+    /// The eager size is 0.
     EagerSize = 3,
-    /// The largest message.
+    /// The largest message is 0.
     MaxMessage = 4,
-    /// The rejecting side has not the memory, or what else a connection needs.
+    /// The rejecting side lacks memory, or whatever else a connection needs.
     Resources = 5,
-    /// The READs that a side serves at once: none.
+    /// The rejected side serves no READs.
     ResponderResources = 6,
-    /// The READs that a side has out at once: none.
+    /// The rejected side can have no READ outstanding.
     InitiatorDepth = 7,
-    /// The rejecting side has as many requests as it takes at a time.
+    /// Too many requests wait at the rejecting side.
     Busy = 8,
 }
 
@@ -50,7 +50,7 @@ impl RejectCode {
         Self::ALL.into_iter().find(|code| *code as u16 == number)
     }
 
-    /// The field's name, for errors.
+    /// Returns the field's name, for errors.
     pub(crate) const fn field(self) -> &'static str {
         match self {
             Self::Application => "application",
@@ -68,25 +68,26 @@ impl RejectCode {
 
 /// The private data of a rejection.
 ///
-/// On the wire, in network order: magic `u32`, version `u8`, length of the whole `u8`, code `u16`, the rejecting side's value `u64`, the
-/// rejected side's value `u64`, the application's bytes.
+/// On the wire, in network order: magic `u32`, version `u8`, length of the whole `u8`, code `u16`,
+/// the rejecting side's value `u64`, the rejected side's value `u64`, the application's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reject {
     pub(crate) code: RejectCode,
-    /// The value of the side that rejects.
+    /// The rejecting side's value.
     pub(crate) own: u64,
-    /// The value of the side that is rejected.
+    /// The rejected side's value.
     pub(crate) theirs: u64,
 }
 
 impl Reject {
-    /// There is no place for another request.
+    /// The rejection of a request that finds too many others waiting.
     pub(crate) const BUSY: Self = Self {
         code: RejectCode::Busy,
         own: 0,
         theirs: 0,
     };
 
+    /// Serializes the rejection, followed by the application's bytes.
     pub(crate) fn emit(&self, data: &[u8]) -> PrivateBytes {
         let mut out = PrivateBytes::new();
         out.put(&MAGIC.to_be_bytes());
@@ -98,7 +99,8 @@ impl Reject {
         out
     }
 
-    /// Reads a rejection of any version: this layout stays. `None` for private data that is not of this protocol.
+    /// Parses a rejection of any version: they have the same layout. Returns `None` for private
+    /// data that is not of this protocol, or has an unknown code.
     pub(crate) fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let mut reader = Reader(bytes);
         let (magic, _version, len, code) = (

@@ -1,46 +1,49 @@
-//! Which slots of the send ring are the device's.
+//! The slots of the send ring.
 //!
-//! Slots are used in turn. Most sends are unsignalled: nothing tells of their end but a later signalled one's completion, which covers
-//! everything posted before it. Every so many frames one is signalled, so that the ring can never be full without a signalled
-//! send in it: the distance between two signalled ones is at most a quarter of the ring, and one more frame than that can
-//! always be posted.
+//! Slots are used in turn. Most sends are unsignalled: they have no completion of their own, but
+//! that of a later signalled one, which covers everything posted before it. So that the ring can
+//! never be full without a signalled send in it, the distance between two signalled ones is at most
+//! a quarter of the ring, and one more frame than that can always be posted.
 
-/// Slots that are kept for control frames beside those for data, so that a grant never waits behind data: as many as there
-/// can be control frames whose completion is not known, two pings, two pongs and one of each that ends a connection, and two grants. A
-/// control frame that finds none waits for the next completion.
+/// The slots that are reserved for control frames, so that a grant never waits behind data.
+///
+/// As many as there can be control frames without a known completion: two pings, two pongs, two
+/// grants and one of each that ends a connection. A control frame that finds no slot waits for the
+/// next completion.
 pub(crate) const CONTROL_SENDS: u32 = 9;
 
-/// Slots that are kept for reading the peer's large messages, so that neither data nor reading waits for the other.
+/// The slots that are reserved for reads of large messages, so that neither data nor reads wait for
+/// each other.
 pub(crate) const READS: u32 = 4;
 
-/// The ring's books.
+/// The state of the ring.
 #[derive(Debug)]
 pub(super) struct SendRing {
     slots: u32,
-    /// The slot that is used next.
+    /// The next slot.
     next: u32,
-    /// The slots before `next` that are the device's.
+    /// The number of slots before `next` that the device uses.
     used: u32,
-    /// Frames posted since the last signalled one.
+    /// The number of frames posted since the last signalled one.
     unsignalled: u32,
-    /// So many frames at most are posted from one signalled one to the next.
+    /// The greatest distance between two signalled frames.
     interval: u32,
-    /// Bytes of payload posted since the last signalled frame.
+    /// The bytes of payload posted since the last signalled frame.
     unsignalled_bytes: u32,
-    /// Slots taken, in all.
+    /// The number of slots ever taken.
     taken: u64,
-    /// The number, among those taken, of the first slot in use that may hold data, and of the last
-    /// one that does. 0: there is none.
+    /// Which of the slots ever taken is the first in use that may hold data, and which the last
+    /// that does, counted from 1. 0: there is none.
     first_data: u64,
     last_data: u64,
 }
 
-/// A frame behind so many bytes of payload is signalled, so that a sender on a slow link sees that
-/// its bytes arrive: on one of 1 Mbit/s twice a second.
+/// A frame behind this many bytes of payload is signalled, so that a sender on a slow link sees its
+/// bytes arrive: on one of 1 Mbit/s twice a second.
 const SIGNALLED_BYTES: u32 = 64 << 10;
 
 impl SendRing {
-    /// A ring with `data_slots` slots for data, and [`READS`] and [`CONTROL_SENDS`] more.
+    /// Makes a ring with `data_slots` slots for data, and [`READS`] and [`CONTROL_SENDS`] more.
     pub(super) fn new(data_slots: u32) -> Self {
         let slots = data_slots + READS + CONTROL_SENDS;
         Self {
@@ -66,19 +69,20 @@ impl SendRing {
         self.slots - self.used > CONTROL_SENDS
     }
 
-    /// Whether everything that was posted is known to be done.
+    /// Whether everything that was posted has completed.
     pub(super) fn is_empty(&self) -> bool {
         self.used == 0
     }
 
-    /// Whether there is a slot at all.
+    /// Whether there is a slot for a control frame.
     pub(super) fn has_room(&self) -> bool {
         self.used < self.slots
     }
 
-    /// Takes the next slot; says which, and whether its send is to be signalled. The caller looked for room.
+    /// Takes the next slot. Returns it with whether its send is to be signalled. The caller has
+    /// checked that there is room.
     pub(super) fn take(&mut self, signalled: bool) -> (u32, bool) {
-        debug_assert!(self.has_room(), "the caller looked");
+        debug_assert!(self.has_room(), "the caller checked");
         let slot = self.next;
         self.next = (self.next + 1) % self.slots;
         self.used += 1;
@@ -92,7 +96,7 @@ impl SendRing {
         (slot, signalled)
     }
 
-    /// As `take`, for a frame of the application's with so many bytes of payload.
+    /// Takes the next slot for a data frame with `len` bytes of payload.
     pub(super) fn take_data(&mut self, len: u32) -> (u32, bool) {
         self.unsignalled_bytes = self.unsignalled_bytes.saturating_add(len);
         let taken = self.take(self.unsignalled_bytes >= SIGNALLED_BYTES);
@@ -100,14 +104,14 @@ impl SendRing {
         taken
     }
 
-    /// Takes the next slot for a one-sided operation, which is signalled.
+    /// Takes the next slot for a one-sided operation, which is always signalled.
     pub(super) fn take_operation(&mut self) -> u32 {
         let (slot, _) = self.take(true);
         self.holds_data();
         slot
     }
 
-    /// The slot taken last holds what the application sends.
+    /// Records that the last slot taken holds data of the application.
     fn holds_data(&mut self) {
         self.last_data = self.taken;
         if self.first_data == 0 {
@@ -115,11 +119,12 @@ impl SendRing {
         }
     }
 
-    /// A signalled send has completed: its slot and all that were taken before it are free. Says
-    /// whether some of them held data.
+    /// Frees the slot of a signalled send that has completed, and all that were taken before it.
+    /// Returns whether some of them held data.
     pub(super) fn complete(&mut self, slot: u32) -> bool {
         let after = (self.next + self.slots - slot - 1) % self.slots;
-        // A completion of a slot that is not the device's does not happen; the books stay sound all the same.
+        // A slot that the device does not use cannot complete. If it did, the ring would stay
+        // sound.
         self.used = self.used.min(after);
         let done = self.taken - u64::from(self.used);
         let data = self.first_data != 0 && self.first_data <= done;
@@ -140,9 +145,12 @@ mod tests {
     proptest! {
         #![proptest_config(cases(256))]
 
-        /// Whatever is sent and whenever completions come, the ring never holds only sends of whose end nothing would tell.
+        /// Whatever is sent and whenever completions come, a full ring holds a signalled send.
         #[test]
-        fn the_ring_is_never_full_of_unsignalled_sends(slots in 1_u32..40, ops in prop::collection::vec(0_u8..4, 1..400)) {
+        fn the_ring_is_never_full_of_unsignalled_sends(
+            slots in 1_u32..40,
+            ops in prop::collection::vec(0_u8..4, 1..400),
+        ) {
             let mut ring = SendRing::new(slots);
             let mut posted = std::collections::VecDeque::new();
             for op in ops {

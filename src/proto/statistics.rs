@@ -1,37 +1,40 @@
 use std::{fmt, ops::AddAssign};
 
-/// What has gone through a connection, or through all of an engine's, and what is held right now.
+/// What has passed through a connection, or through all of an engine, and what is held right now.
 ///
-/// Counters begin at 0 when the connection is established. Reading them takes the connection's lock for a moment and makes no system call.
+/// Counters begin at 0 when the connection is established. Reading them takes the connection's lock
+/// for a moment and makes no system call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// Messages sent: accepted by a `send`.
+    /// Messages sent, that is, accepted by a `send`.
     pub messages_sent: u64,
     /// Their bytes.
     pub bytes_sent: u64,
-    /// How many of them were above the eager size, and so read by the peer.
+    /// The number of those above the eager size, which the peer reads.
     pub large_sent: u64,
-    /// Messages received: handed to the application, or waiting for it.
+    /// Messages received, whether the application has taken them or not.
     pub messages_received: u64,
     /// Their bytes.
     pub bytes_received: u64,
-    /// How many of them were above the eager size.
+    /// The number of those above the eager size.
     pub large_received: u64,
     /// One-sided operations started.
     pub operations: u64,
-    /// How often a send or one-sided operation found no room, and so had to wait or was refused: no credit, no slot of the send ring, or too
-    /// many large messages on their way.
+    /// How often a send or one-sided operation had to wait or was refused, for want of credit, of a
+    /// slot of the send ring, or of room among the large messages in flight.
     pub stalls: u64,
-    /// Frames sent that carried nothing but a grant. Others ride on messages of the same direction.
+    /// Frames sent that carried nothing but a grant. Other grants travel in frames with messages.
     pub grants_sent: u64,
     /// Frames received that carried nothing but a grant.
     pub grants_received: u64,
-    /// Probes sent: by keepalive and by flushes.
+    /// Pings sent by keepalive and by flushes.
     pub pings_sent: u64,
-    /// Receive buffers with the application now, and so not posted: messages up to the eager size that it, or its channel, holds.
+    /// Receive buffers that are not posted now: messages up to the eager size that the application
+    /// or its channel holds.
     pub buffers_held: u64,
-    /// Bytes of messages above the eager size that are being received, or are held by the application, now.
+    /// Bytes of messages above the eager size that are being received, or are held by the
+    /// application, now.
     pub large_bytes_held: u64,
     /// Bytes of messages above the eager size that the peer has not read yet.
     pub large_bytes_exposed: u64,

@@ -6,13 +6,14 @@ use proptest::test_runner::{Config, RngSeed};
 
 use super::ReadDepth;
 
-/// As many READs as most devices do.
+/// The READ depth of most devices.
 pub(super) const BOTH_WAYS: ReadDepth = ReadDepth {
     outgoing: 16,
     incoming: 16,
 };
 
-/// So many random cases, the same in every run. `PROPTEST_CASES` and `PROPTEST_RNG_SEED` in the environment look further.
+/// A configuration with this many random cases, the same ones in every run. `PROPTEST_CASES` and
+/// `PROPTEST_RNG_SEED` in the environment try others.
 pub(super) fn cases(cases: u32) -> Config {
     let of_environment = Config::default();
     Config {

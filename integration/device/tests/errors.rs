@@ -159,7 +159,7 @@ fn an_address_without_an_rdma_device_is_explained() {
         "{error:?}"
     );
     assert!(
-        text.contains("no RDMA device owns a route to that address"),
+        text.contains("no RDMA device has a route to that address"),
         "{text}"
     );
 
@@ -324,7 +324,7 @@ fn a_request_that_is_accepted_too_late_says_so() {
     assert!(
         error
             .to_string()
-            .ends_with(": timed out while the request had not been accepted"),
+            .ends_with(": timed out while waiting for the application to accept the request"),
         "{error}"
     );
 }
@@ -482,7 +482,7 @@ fn a_server_of_another_version_is_named_with_both_versions() {
     assert_eq!(
         error.to_string(),
         format!(
-            "cannot connect to {address}: the two sides do not go together: version is 3 here and 9 at the peer"
+            "cannot connect to {address}: the two sides are incompatible: version is 3 here and 9 at the peer"
         )
     );
 }

@@ -65,8 +65,8 @@ impl Connection {
         }
     }
 
-    /// Rejects the request, with at most [`REJECT_DATA_MAX`](crate::proto::REJECT_DATA_MAX) bytes of
-    /// the application.
+    /// Rejects the request, with at most [`REJECT_DATA_MAX`](crate::proto::REJECT_DATA_MAX) bytes
+    /// of the application.
     pub(crate) fn reject(&mut self, data: &[u8], now: Instant) {
         if let State::Requested { .. } | State::Accepted { .. } = self.state {
             let private_data = Reject {

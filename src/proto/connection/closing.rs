@@ -7,7 +7,7 @@ use crate::{
     proto::{
         Clock, CloseReason, CmOp, DrainSide, Output,
         frame::{Control, Kind},
-        reason::Violation,
+        violation::Violation,
     },
     status::WcStatus,
 };

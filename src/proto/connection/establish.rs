@@ -11,7 +11,7 @@ use super::{
 use crate::proto::{
     CloseReason, CmOp, Event, Output, ReadDepth,
     hello::{Hello, VERSION},
-    reason::Violation,
+    violation::Violation,
 };
 
 /// A frame that overtook the peer's hello, with its buffer.

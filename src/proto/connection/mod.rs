@@ -36,9 +36,9 @@ use crate::status::{OsError, WcStatus};
 /// 1. makes one with [`connect`](Self::connect) or, for a CONNECT_REQUEST, with
 ///    [`requested`](Self::requested);
 /// 2. feeds it commands ([`accept`](Self::accept), [`send`](Self::send),
-///    [`release`](Self::release), [`close`](Self::close) …), connection manager events, completions,
-///    and [`handle_timeout`](Self::handle_timeout) when [`next_timeout`](Self::next_timeout) has
-///    passed;
+///    [`release`](Self::release), [`close`](Self::close) …), connection manager events,
+///    completions, and [`handle_timeout`](Self::handle_timeout) when
+///    [`next_timeout`](Self::next_timeout) has passed;
 /// 3. after each of these calls [`poll_output`](Self::poll_output) until it returns `None`, and
 ///    carries the outputs out in that order before anything else. A frame that `send` returns is
 ///    posted before the outputs.
@@ -49,8 +49,8 @@ use crate::status::{OsError, WcStatus};
 /// makes no sense there is logged and changes nothing.
 ///
 /// The last output is [`Event::Disconnected`]; it comes exactly once. It reports the first cause of
-/// the end, except that a mere symptom (flushed work requests, a DISCONNECTED without a close) gives
-/// way to the cause itself when that is found in the completion queue while draining.
+/// the end, except that a mere symptom (flushed work requests, a DISCONNECTED without a close)
+/// gives way to the cause itself when that is found in the completion queue while draining.
 #[derive(Debug)]
 pub(crate) struct Connection {
     params: Params,
@@ -87,8 +87,8 @@ enum State {
     Backoff { attempts: Attempts, until: Instant },
     /// Passive: the application has not answered yet.
     Requested { deadline: Instant },
-    /// Passive: the application has accepted, with these bytes. The reply waits until the engine has
-    /// time for it.
+    /// Passive: the application has accepted, with these bytes. The reply waits until the engine
+    /// has time for it.
     Accepted { deadline: Instant, data: Vec<u8> },
     /// Passive: accepted, but neither ESTABLISHED nor a frame has come.
     Accepting { deadline: Instant },
@@ -280,8 +280,8 @@ impl Connection {
             CmCall::CreateId | CmCall::ResolveRoute | CmCall::Connect | CmCall::Accept => {
                 self.fail(CloseReason::Os(error), now);
             }
-            // Nothing is lost: the peer's deadline, the default RNR timer and the destruction of the
-            // id do the same, later.
+            // Nothing is lost: the peer's deadline, the default RNR timer and the destruction of
+            // the id do the same, later.
             CmCall::AwaitTurn | CmCall::Discard | CmCall::Reject | CmCall::SetMinRnrTimer => {
                 log::debug!("{error}");
             }

@@ -9,7 +9,7 @@ use crate::{
         frame::{Control, OUT_OF_RESOURCES},
         inbound::Step,
         read_watchdog::Verdict,
-        reason::Violation,
+        violation::Violation,
     },
     status::{OsError, WcStatus},
 };
@@ -136,8 +136,8 @@ impl Connection {
         }
     }
 
-    /// Returns the violation behind a failed read, if the peer's descriptor named memory that cannot
-    /// be read.
+    /// Returns the violation behind a failed read, if the peer's descriptor named memory that
+    /// cannot be read.
     pub(super) fn bad_rkey(&self, work: Work, status: WcStatus) -> Option<CloseReason> {
         let (Work::Read { .. }, WcStatus::REM_ACCESS_ERR | WcStatus::REM_INV_REQ_ERR) =
             (work, status)

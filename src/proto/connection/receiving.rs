@@ -4,7 +4,7 @@ use super::{Connection, State};
 use crate::proto::{
     Arrival, Clock, CloseReason, Descriptor, Event, HEADER_LEN, Output,
     frame::{Control, Header, Kind, OUT_OF_RESOURCES},
-    reason::Violation,
+    violation::Violation,
 };
 
 /// The content of a receive, checked as far as that is possible without the connection.

@@ -14,8 +14,8 @@ use crate::proto::{
     inbound::Inbound,
     outbound::Outbound,
     read_watchdog::ReadWatchdog,
-    reason::Violation,
     send_ring::SendRing,
+    violation::Violation,
 };
 
 /// The lowest keepalive interval that the peer's hello can ask of this side, whose timer it costs.
@@ -144,8 +144,8 @@ impl Transfer {
 
     /// Whether the peer's library is known to have received everything that was sent. That its
     /// device acknowledged it proves nothing: the process that reads the completion queue may have
-    /// ended. Nor does a missing acknowledgement prove the contrary: a device whose queue pair fails
-    /// right after it took a frame never sends one.
+    /// ended. Nor does a missing acknowledgement prove the contrary: a device whose queue pair
+    /// fails right after it took a frame never sends one.
     pub(super) fn delivered(&self) -> bool {
         self.peer_close == PeerClose::Acknowledged && self.outbound.is_empty()
     }

@@ -60,7 +60,8 @@ fn a_close_frame_behind_disconnected_is_still_the_reason() {
     let mut pair = pair();
     assert!(pair.send(A));
     pair.close(A);
-    // B's device has everything, B has looked at nothing, and answers nothing: A's deadline takes the connection down.
+    // B's device has everything, B has looked at nothing, and answers nothing: A's deadline takes
+    // the connection down.
     pair.take(Step::Wire(A));
     pair.take(Step::Wire(A));
     pair.wait(Duration::from_secs(5));

@@ -206,7 +206,7 @@ fn no_device_for_the_address_is_final_at_once() {
     assert!(
         reason
             .to_string()
-            .starts_with("no RDMA device owns a route to that address"),
+            .starts_with("no RDMA device has a route to that address"),
         "{reason}"
     );
 }
@@ -297,12 +297,12 @@ fn rejections_are_told_apart() {
         (
             9,
             4,
-            "the two sides do not go together: version is 9 here and 3 at the peer",
+            "the two sides are incompatible: version is 9 here and 3 at the peer",
         ),
         (
             VERSION,
             0,
-            "the two sides do not go together: receive_window is 0 here and 4 at the peer",
+            "the two sides are incompatible: receive_window is 0 here and 4 at the peer",
         ),
     ] {
         let refusal =
@@ -376,7 +376,8 @@ fn a_rejection_of_a_stranger_names_what_may_be_there_and_an_rsocket_what_it_is()
     assert_eq!(refusal.reason, CloseReason::PeerIsRsocket);
 }
 
-/// What version 2 sends and understands: its bytes are written down here, for they will not change any more.
+/// What version 2 sends and understands: its bytes are written down here, for they will not change
+/// any more.
 #[test]
 fn a_peer_of_version_2_and_this_side_refuse_each_other_by_name() {
     let now = Instant::now();

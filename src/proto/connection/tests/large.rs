@@ -1,5 +1,5 @@
-//! Scenes of messages above the eager size, and of flushes. What holds for all of them, order, bounds, and that memory is read only while
-//! it is lent, the pair checks by itself.
+//! Scenes of messages above the eager size, and of flushes. What holds for all of them, order,
+//! bounds, and that memory is read only while it is lent, the pair checks by itself.
 
 use super::{
     pair,

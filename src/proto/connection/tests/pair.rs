@@ -1,6 +1,7 @@
-//! Two connections, a wire that keeps the order of each direction, and queues in which completions and connection manager events
-//! wait until somebody looks. Who looks where next is the test's choice, so events and completions overtake each other, and
-//! acknowledgements come as late as they like.
+//! Two connections, a wire that keeps the order of each direction, and queues in which completions
+//! and connection manager events wait until somebody looks. Who looks where next is the test's
+//! choice, so events and completions overtake each other, and acknowledgements come as late as they
+//! like.
 
 use std::{
     collections::VecDeque,
@@ -235,7 +236,8 @@ impl Pair {
     /// Whether a step is possible now.
     pub(super) fn can(&self, step: Step) -> bool {
         match step {
-            // A frame arrives only where there is a live queue pair: established at least on the accepting side.
+            // A frame arrives only where there is a live queue pair: established at least on the
+            // accepting side.
             Step::Wire(from) => {
                 !self.sides[from].sending.is_empty() && !self.sides[1 - from].broken
             }
@@ -403,7 +405,8 @@ impl Pair {
         true
     }
 
-    /// Lets this much time pass. Who has a deadline then looks at its completions first, as the contract has it.
+    /// Lets this much time pass. Who has a deadline then looks at its completions first, as the
+    /// contract has it.
     pub(super) fn wait(&mut self, time: Duration) {
         self.now += time;
         for at in [A, B] {
@@ -500,7 +503,8 @@ impl Pair {
         self.settle(at);
     }
 
-    /// This side's process dies: its queue pair goes, and its kernel says so to the peer. It is not looked at any more.
+    /// This side's process dies: its queue pair goes, and its kernel says so to the peer. It is not
+    /// looked at any more.
     pub(super) fn kill(&mut self, at: usize) {
         self.sides[at].killed = true;
         self.sides[at].ended = Some((CloseReason::LocallyAborted, false));

@@ -141,9 +141,10 @@ fn apply(pair: &mut Pair, op: Op) {
 proptest! {
     #![proptest_config(cases(250))]
 
-    /// However steps, sends and releases mix: no receiver is ever without a receive, no slot is used twice, the order is kept
-    /// (all checked by the pair as it goes), no credit is lost, and a close delivers everything and says so to both sides, even if a
-    /// device's last acknowledgements go with its queue pair.
+    /// However steps, sends and releases mix: no receiver is ever without a receive, no slot is
+    /// used twice, the order is kept (all checked by the pair as it goes), no credit is lost, and a
+    /// close delivers everything and says so to both sides, even if a device's last
+    /// acknowledgements go with its queue pair.
     #[test]
     fn nothing_is_lost_and_no_credit_leaks(
         a in sizes(),
@@ -158,7 +159,8 @@ proptest! {
         for op in ops {
             apply(&mut pair, op);
         }
-        // The applications let go of everything, which lets more large messages come: both must be able to send again.
+        // The applications let go of everything, which lets more large messages come: both must be
+        // able to send again.
         pair.run_dry();
         for at in [A, B] {
             prop_assert!(pair.sides[at].ended.is_none(), "{:?}", pair.sides[at].ended);
@@ -230,9 +232,12 @@ proptest! {
         }
     }
 
-    /// No bytes of a peer make the state machine panic, and all but harmless ones end the connection.
+    /// No bytes of a peer make the state machine panic, and all but harmless ones end the
+    /// connection.
     #[test]
-    fn random_frames_do_no_harm(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..4)) {
+    fn random_frames_do_no_harm(
+        frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..4),
+    ) {
         let mut pair = Pair::established(params(), params());
         for frame in &frames {
             pair.forge(A, frame);

@@ -107,7 +107,8 @@ pub(super) struct Side {
     pub(super) posted: VecDeque<u32>,
     /// Sends that the device has: the front is next on the wire.
     pub(super) sending: VecDeque<InFlight>,
-    /// Sends that have arrived, which this side's device has not been told yet. Answers to them may come earlier than that.
+    /// Sends that have arrived, which this side's device has not been told yet. Answers to them may
+    /// come earlier than that.
     pub(super) unacknowledged: VecDeque<InFlight>,
     /// Slots whose sends are not known to have completed, oldest first.
     pub(super) slots: VecDeque<u32>,
@@ -300,7 +301,8 @@ impl Side {
         self.kept.iter().map(large).sum()
     }
 
-    /// The connection has ended, and its queue pair is gone: whatever it was promised is free again, no more and no less.
+    /// The connection has ended, and its queue pair is gone: whatever it was promised is free
+    /// again, no more and no less.
     pub(super) fn release_account(&mut self) {
         let kept = |kept: &&Kept| matches!(kept, Kept::Buffer(_));
         let kept = self.kept.iter().filter(kept).count() as u32;

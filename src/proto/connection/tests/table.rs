@@ -1,4 +1,5 @@
-//! Each input in each state: what comes of it, for all of them, so that no combination is left to chance.
+//! Each input in each state: what comes of it, for all of them, so that no combination is left to
+//! chance.
 
 use std::time::{Duration, Instant};
 
@@ -114,7 +115,8 @@ fn in_state(name: &str, now: Instant) -> Connection {
     conn
 }
 
-/// Feeds one input to a connection in each state and compares the states it goes to: `.` is the same as before.
+/// Feeds one input to a connection in each state and compares the states it goes to: `.` is the
+/// same as before.
 fn expect(what: &str, input: impl Fn(&mut Connection, Instant), expected: [&str; 12]) {
     let now = Instant::now();
     for (from, to) in STATES.into_iter().zip(expected) {
@@ -152,7 +154,8 @@ const DRAINING: &str = "Draining";
 #[rustfmt::skip]
 fn connection_manager_events() {
     let failed = CmStatus::from_raw(-libc::ETIMEDOUT);
-    //               Waiting   ResolvingAddr    ResolvingRoute Connecting    Backoff   Requested   Accepted   Accepting     Established   Closing     Draining    Closed
+    //               Waiting   ResolvingAddr    ResolvingRoute Connecting    Backoff   Requested
+    //               Accepted   Accepting     Established   Closing     Draining    Closed
     expect("ADDR_RESOLVED", cm(CmInput::AddrResolved),
                     [".",      "ResolvingRoute",".",           ".",          ".",      ".",        ".",       ".",          ".",          ".",        ".",        "."]);
     expect("ADDR_ERROR", cm(CmInput::AddrError(failed)),
@@ -190,7 +193,8 @@ fn connection_manager_events() {
 #[test]
 #[rustfmt::skip]
 fn commands() {
-    //               Waiting   ResolvingAddr    ResolvingRoute Connecting    Backoff   Requested   Accepted   Accepting     Established   Closing     Draining    Closed
+    //               Waiting   ResolvingAddr    ResolvingRoute Connecting    Backoff   Requested
+    //               Accepted   Accepting     Established   Closing     Draining    Closed
     expect("accept", |conn, now| conn.accept(b"", now),
                     [".",      ".",             ".",           ".",          ".",      "Accepted", ".",       ".",          ".",          ".",        ".",        "."]);
     expect("a turn", |conn, now| conn.take_turn(now),
@@ -210,7 +214,8 @@ fn commands() {
 fn completions_and_failures() {
     let frame = Header { kind: Kind::Control(Control::Grant), grant: 4, len: 0, arg: 0 }.emit();
     let error = OsError::new("f", libc::EIO);
-    //               Waiting   ResolvingAddr    ResolvingRoute Connecting    Backoff   Requested   Accepted   Accepting     Established   Closing     Draining    Closed
+    //               Waiting   ResolvingAddr    ResolvingRoute Connecting    Backoff   Requested
+    //               Accepted   Accepting     Established   Closing     Draining    Closed
     expect("a frame", |conn, now| conn.handle_recv(0, &frame, now),
                     [".",      ".",             ".",           ".",          ".",      ".",        ".",       "Established",".",          ".",        ".",        "."]);
     expect("a bad frame", |conn, now| conn.handle_recv(0, &[9; 16], now),
@@ -253,7 +258,8 @@ fn completions_and_failures() {
 #[test]
 #[rustfmt::skip]
 fn deadlines() {
-    //               Waiting   ResolvingAddr    ResolvingRoute Connecting    Backoff   Requested   Accepted   Accepting     Established   Closing     Draining    Closed
+    //               Waiting   ResolvingAddr    ResolvingRoute Connecting    Backoff   Requested
+    //               Accepted   Accepting     Established   Closing     Draining    Closed
     expect("before the deadline", |conn, now| conn.handle_timeout(now + Duration::from_millis(10)),
                     [".",      ".",             ".",           ".",          ".",      ".",        ".",       ".",          ".",          ".",        ".",        "."]);
     expect("the backoff's end", |conn, now| conn.handle_timeout(now + Duration::from_millis(50)),
