@@ -8,7 +8,7 @@ use std::{
     net::{SocketAddr, ToSocketAddrs},
     os::fd::BorrowedFd,
     slice,
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
 
@@ -18,7 +18,9 @@ pub use self::owned::NotSent;
 use crate::{
     CloseReason, Completion, Connector, DeviceCounters, Error, Interest, Message, Statistics,
     TrySendError,
-    engine::{Deadline, Engine, Hand, Link, Outgoing},
+    engine::Engine,
+    link::{Deadline, Ended, Handoff, Link, Outgoing},
+    sync::lock,
 };
 
 /// An established connection that carries whole messages in both directions, in order.
@@ -161,7 +163,7 @@ impl Endpoint {
         let mut result = link.try_send(&mut outgoing);
         if let Err(TrySendError::Full) = result {
             // What makes room may have arrived already, and nobody may have looked.
-            link.look();
+            link.poll_once();
             link.want_room();
             result = link.try_send(&mut outgoing);
             if !matches!(result, Err(TrySendError::Full)) {
@@ -254,16 +256,16 @@ impl Endpoint {
         if let Some(received) = self.take() {
             return received.map(Some);
         }
-        self.inner.link.poll();
+        self.inner.link.poll_again();
         self.take().transpose()
     }
 
     fn recv_until(&self, deadline: &Deadline) -> Result<Message, Error> {
-        let hand = Hand::default();
+        let handoff = Handoff::default();
         self.inner
             .link
-            .wait_until(deadline, Some(&hand), || {
-                hand.take().map(Ok).or_else(|| self.take())
+            .wait_until(deadline, Some(&handoff), || {
+                handoff.take().map(Ok).or_else(|| self.take())
             })
             .unwrap_or(Err(Error::TimedOut))
     }
@@ -281,13 +283,13 @@ impl Endpoint {
                     break Some(Err(Error::Disconnected(reason)));
                 }
                 Ok(other) => {
-                    self.inner.link.aside.fetch_add(1, Ordering::Relaxed);
+                    self.inner.link.set_aside.fetch_add(1, Ordering::Relaxed);
                     self.aside().push_back(other);
                 }
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => break self.take_end(),
             }
         };
-        self.show();
+        self.update_readiness();
         taken
     }
 
@@ -297,14 +299,11 @@ impl Endpoint {
             .link
             .ended()
             .filter(|_| self.inner.completions.is_empty())
-            .map(|(reason, _)| Err(Error::Disconnected(reason)))
+            .map(|ended| Err(Error::Disconnected(ended.reason)))
     }
 
     fn aside(&self) -> std::sync::MutexGuard<'_, VecDeque<Completion>> {
-        self.inner
-            .aside
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner.aside)
     }
 
     /// Takes whatever happened next on this connection, messages and all else, waiting for as long as it takes. The waiting thread
@@ -335,7 +334,7 @@ impl Endpoint {
         if let Some(completion) = self.take_any() {
             return completion.map(Some);
         }
-        self.inner.link.poll();
+        self.inner.link.poll_again();
         self.take_any().transpose()
     }
 
@@ -354,16 +353,16 @@ impl Endpoint {
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => self.take_end(),
             },
         };
-        self.show();
+        self.update_readiness();
         taken
     }
 
     fn take_aside(&self) -> Option<Completion> {
-        if self.inner.link.aside.load(Ordering::Relaxed) == 0 {
+        if self.inner.link.set_aside.load(Ordering::Relaxed) == 0 {
             return None;
         }
         let completion = self.aside().pop_front()?;
-        self.inner.link.aside.fetch_sub(1, Ordering::Relaxed);
+        self.inner.link.set_aside.fetch_sub(1, Ordering::Relaxed);
         Some(completion)
     }
 
@@ -410,9 +409,11 @@ impl Endpoint {
         self.inner.link.event_fd(interest).map_err(Error::from_os)
     }
 
-    /// Has the fd show whether there is anything to take.
-    fn show(&self) {
-        self.inner.link.show(|| !self.inner.completions.is_empty());
+    /// Makes the fd readable if there is anything to take.
+    fn update_readiness(&self) {
+        self.inner
+            .link
+            .update_readiness(|| !self.inner.completions.is_empty());
     }
 
     /// Closes the connection and waits until that is done, at most [`close_timeout`](crate::Config::close_timeout) and some.
@@ -438,9 +439,12 @@ impl Endpoint {
             .wait_until(&Deadline::never(), None, || self.inner.link.ended())
         {
             // What was sent from here arrived, but what came from there is not complete.
-            Ok((reason @ CloseReason::Truncated { .. }, true)) => Err(Error::Disconnected(reason)),
-            Ok((_, true)) => Ok(()),
-            Ok((reason, false)) => Err(Error::Undelivered(reason)),
+            Ok(Ended {
+                reason: reason @ CloseReason::Truncated { .. },
+                delivered: true,
+            }) => Err(Error::Disconnected(reason)),
+            Ok(ended) if ended.delivered => Ok(()),
+            Ok(ended) => Err(Error::Undelivered(ended.reason)),
             // Without a deadline it cannot time out.
             Err(_) => Err(Error::TimedOut),
         }

@@ -228,16 +228,15 @@
 #![deny(unsafe_code)]
 
 pub mod cm;
-mod completion;
 mod config;
 mod connector;
 mod endpoint;
 mod engine;
 mod error;
 mod interest;
+mod link;
 mod listener;
 mod machine;
-mod message;
 mod proto;
 mod remote_access;
 pub mod rsocket;
@@ -251,16 +250,15 @@ pub mod verbs;
 pub use crossbeam_channel;
 
 pub use crate::{
-    completion::{Completion, Immediate},
     config::{Config, Polling},
     connector::Connector,
     endpoint::{Endpoint, NotSent},
     engine::{Engine, EngineStatistics},
     error::{Error, TrySendError},
     interest::Interest,
+    link::{Completion, Immediate, Message},
     listener::{Listener, Request},
     machine::Denied,
-    message::Message,
     proto::{CloseReason, Mismatch, Negotiated, Phase, Statistics, Violation},
     remote_access::RemoteAccess,
     send_buffer::SendBuffer,

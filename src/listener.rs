@@ -12,7 +12,8 @@ use crossbeam_channel::{Receiver, after, bounded, never, select};
 use crate::{
     Config, Endpoint, Engine, Error,
     connector::{check_private_data, resolve, written},
-    engine::{Backlog, Command, Link, Reply, wait_for_reply},
+    engine::{Backlog, Command, Reply, wait_for_reply},
+    link::Link,
     proto::{REJECT_DATA_MAX, REPLY_DATA_MAX},
 };
 
@@ -362,7 +363,7 @@ impl Request {
         check_private_data(private_data, REJECT_DATA_MAX, "a rejection")?;
         match self.open.take() {
             Some(open) => open.engine.send(Command::Reject {
-                key: open.link.key(),
+                key: open.link.key,
                 data: private_data.to_vec(),
             }),
             None => Ok(()),

@@ -29,10 +29,24 @@ const LAYERS: &[(&str, &[&str])] = &[
             "remote_access",
         ],
     ),
+    (
+        "link",
+        &[
+            "transport",
+            "proto",
+            "status",
+            "sync",
+            "config",
+            "error",
+            "interest",
+            "remote_access",
+        ],
+    ),
     // The engine gives out what it makes of the handles' types, so these two lie side by side at the top.
     (
         "engine",
         &[
+            "link",
             "transport",
             "proto",
             "cm",
@@ -40,20 +54,16 @@ const LAYERS: &[(&str, &[&str])] = &[
             "sys",
             "status",
             "sync",
-            "completion",
             "config",
             "endpoint",
             "error",
-            "interest",
             "listener",
-            "message",
-            "remote_access",
         ],
     ),
 ];
 
 /// What the handles may name: they stand on the engine and never reach past it to the device.
-const HANDLES: &[&str] = &["proto", "status", "sync", "transport", "engine"];
+const HANDLES: &[&str] = &["proto", "status", "sync", "transport", "link", "engine"];
 
 /// The one crate that only `sys` may name.
 const BINDINGS: &str = "rdma_sys";

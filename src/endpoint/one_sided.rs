@@ -3,7 +3,7 @@ use std::ops::Range;
 use super::Endpoint;
 use crate::{
     Error,
-    engine::Deadline,
+    link::Deadline,
     remote_access::RemoteAccess,
     transport::rdma::{OneSided, Region, RemoteRegion},
 };

@@ -1,7 +1,7 @@
 use super::Endpoint;
 use crate::{
     Error, SendBuffer,
-    engine::{Deadline, Outgoing},
+    link::{Deadline, Outgoing},
 };
 
 /// A [`SendBuffer`] that was not sent, with the reason.
@@ -62,7 +62,7 @@ impl Endpoint {
         if !self.inner.link.owns(&buffer.memory) {
             // After the end no buffer is this connection's any more, and that is what there is to say.
             let error = match self.inner.link.ended() {
-                Some((reason, _)) => Error::Disconnected(reason),
+                Some(ended) => Error::Disconnected(ended.reason),
                 None => Error::ForeignMemory,
             };
             let buffer = Some(buffer);

@@ -6,11 +6,12 @@ use std::{
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
-use super::{Engine, EngineStatistics, Link, backlog::Backlog};
+use super::{Engine, EngineStatistics, backlog::Backlog};
 use crate::{
     config::Config,
     endpoint::Endpoint,
     error::Error,
+    link::Link,
     listener::{Bound, Request},
     proto::{CloseReason, Phase},
 };

@@ -5,13 +5,13 @@ use std::{net::SocketAddr, sync::Arc};
 use crossbeam_channel::Receiver;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 
-use super::{Engine, command::Reply, link::Link};
+use super::{Engine, command::Reply};
 use crate::{
     cm::{CmId, ConnParam, EventChannel, PortSpace},
-    completion::Completion,
     config::Config,
     endpoint::Endpoint,
     error::Error,
+    link::{Completion, Link},
     proto::{CloseReason, CmCall, CmOp, Statistics},
     status::OsError,
     transport::{
@@ -77,7 +77,7 @@ impl HalfOpen {
 
 impl Entry {
     /// Does one thing that the state machine wants of the connection manager.
-    pub(super) fn perform(
+    pub(super) fn execute(
         &mut self,
         op: CmOp,
         channel: &EventChannel,
@@ -151,9 +151,9 @@ impl Entry {
         let context = id
             .verbs()
             .ok_or(OsError::new("rdma_create_qp", libc::ENODEV))?;
-        self.link.waiting.prepare()?;
+        self.link.pollers.prepare()?;
         let device = devices.get(context)?;
-        let customer = budget.customer(&self.link.mailbox, self.link.key);
+        let customer = budget.customer(self.link.notices(), self.link.key);
         let made = Transport::new(&device, id, self.link.key, &self.config, customer);
         let transport = made.map_err(|no| {
             self.problem = no.problem;
@@ -220,7 +220,7 @@ impl Entry {
     /// Nobody will ask how the connection ended: the log says it where something was sent that may
     /// not have arrived.
     pub(super) fn tell_undelivered(&self, reason: &CloseReason) {
-        let delivered = self.link.ended().is_some_and(|(_, delivered)| delivered);
+        let delivered = self.link.ended().is_some_and(|ended| ended.delivered);
         let Statistics {
             messages_sent,
             operations,

@@ -3,22 +3,12 @@
 mod backlog;
 mod burst;
 mod command;
-mod core;
-mod deadline;
 mod entry;
 mod exit;
-mod hand;
-mod link;
 mod listening;
-mod one_sided;
-mod peers;
 mod reactor;
-mod sending;
-mod sent_order;
 mod timers;
 mod turns;
-mod wait;
-mod waiting;
 
 use std::{
     fmt, ptr,
@@ -31,10 +21,6 @@ use crossbeam_channel::bounded;
 pub(crate) use self::{
     backlog::Backlog,
     command::{Command, Reply, wait_for_reply},
-    deadline::Deadline,
-    hand::Hand,
-    link::Link,
-    sending::Outgoing,
 };
 use crate::{
     cm,

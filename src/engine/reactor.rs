@@ -20,12 +20,9 @@ use super::{
     EngineStatistics,
     burst::Burst,
     command::Command,
-    core::Core,
     entry::{Entry, Role, Waiter},
     exit::{self, Registration},
-    link::Link,
     listening::Listening,
-    peers::Peers,
     timers::Timers,
     turns::Turns,
 };
@@ -33,6 +30,7 @@ use crate::{
     cm::{CmId, EventChannel},
     config::Config,
     error::Error,
+    link::{Core, Ended, Link, Peers},
     proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Params, Statistics},
     status::OsError,
     sync::{Mailbox, Notice, NoticeKind},
@@ -42,8 +40,8 @@ use crate::{
 /// Epoll tokens; connections and listeners use their keys, which start behind these.
 const COMMANDS: u64 = 0;
 const CM: u64 = 1;
-/// The timer key of the rounds that look after hot connections.
-const ROUNDS: u64 = 2;
+/// The timer key of the look after leases.
+const LEASES: u64 = 2;
 /// The timer key of those who wait for their turn.
 const TURNS: u64 = 3;
 const NOTICES: u64 = 4;
@@ -70,8 +68,9 @@ pub(super) struct Reactor {
     listeners: HashMap<u64, Listening>,
     devices: Devices,
     timers: Timers,
-    /// Connections that threads of the application poll, each with its count of polls at the last round.
-    hot: HashMap<u64, u64>,
+    /// Connections that threads of the application poll, each with the lease's count at the last
+    /// look.
+    leases: HashMap<u64, u64>,
     /// Connections whose queues were left with something in them, so that the others get their turn.
     unfinished: BTreeSet<u64>,
     /// Who may connect, and who may be accepted, when.
@@ -117,7 +116,7 @@ impl Reactor {
             listeners: HashMap::new(),
             devices: Devices::default(),
             timers: Timers::default(),
-            hot: HashMap::new(),
+            leases: HashMap::new(),
             unfinished: BTreeSet::new(),
             connects: Turns::new(SIDE_BY_SIDE, PATIENCE),
             accepts: Turns::new(SIDE_BY_SIDE, PATIENCE),
@@ -162,7 +161,7 @@ impl Reactor {
                         let _ = self.notices.waker().read();
                     }
                     CM => self.take_cm_events(),
-                    key => self.take_completions(key),
+                    key => self.handle_completion_event(key),
                 }
                 self.keep_time();
             }
@@ -171,7 +170,7 @@ impl Reactor {
             self.keep_time();
             self.give_turns();
             for key in std::mem::take(&mut self.unfinished) {
-                self.progress(key);
+                self.poll(key);
             }
         }
     }
@@ -181,16 +180,16 @@ impl Reactor {
     fn keep_time(&mut self) {
         let now = Instant::now();
         while let Some(key) = self.timers.pop(now) {
-            if key == ROUNDS {
-                self.make_rounds();
+            if key == LEASES {
+                self.look_after_leases();
             } else if key == TURNS {
                 self.more = true;
             } else if let Some(entry) = self.links.get(&key) {
                 // A deadline judges the peer by what has come from it, and what has come is not to
                 // be lost.
                 entry.link.catch_up();
-                entry.link.with_core(|core| core.handle_timeout(now));
-                self.serve(key);
+                entry.link.in_engine(|core| core.handle_timeout(now));
+                self.drive(key);
             } else {
                 self.listen_again(key);
             }
@@ -207,8 +206,8 @@ impl Reactor {
                 break;
             };
             if let Some(entry) = self.links.get(&key) {
-                entry.link.with_core(|core| core.conn.take_turn(now));
-                self.serve(key);
+                entry.link.in_engine(|core| core.conn.take_turn(now));
+                self.drive(key);
             }
             self.keep_time();
         }
@@ -264,16 +263,17 @@ impl Reactor {
 
     fn handle_notice(&mut self, Notice { key, kind }: Notice) {
         match kind {
-            NoticeKind::Drive => self.serve(key),
+            NoticeKind::Drive => self.drive(key),
             NoticeKind::Feed => {
                 if let Some(entry) = self.links.get(&key) {
-                    entry.link.with_core(|core| core.conn.retry_memory());
+                    entry.link.in_engine(|core| core.conn.retry_memory());
+                    self.drive(key);
                 }
             }
-            NoticeKind::Polled => self.keep_away(key),
+            NoticeKind::Polled => self.grant_lease(key),
             NoticeKind::Watch => {
-                self.take_over(key);
-                self.serve(key);
+                self.expire_lease(key);
+                self.drive(key);
             }
             NoticeKind::Reject => self.reject(key, &[]),
         }
@@ -359,7 +359,7 @@ impl Reactor {
         if let Some(entry) = self.links.get_mut(&key) {
             entry.waiter = Some(waiter);
         }
-        self.serve(key);
+        self.drive(key);
     }
 
     /// Takes a connection into the tables.
@@ -401,7 +401,7 @@ impl Reactor {
         };
         self.links.insert(key, entry);
         // What the state machine wants from its making on.
-        link.with_core(|_| ());
+        link.in_engine(|_| ());
         link
     }
 
@@ -411,22 +411,22 @@ impl Reactor {
             // Too late: it ended before anybody accepted it.
             let reason = link
                 .ended()
-                .map_or(CloseReason::PeerDisconnected, |(reason, _)| reason);
+                .map_or(CloseReason::PeerDisconnected, |ended| ended.reason);
             return waiter
                 .reply
                 .send(Err(Error::from_connect(link.peer_addr(), reason)));
         };
         entry.waiter = Some(waiter);
-        entry.link.with_core(|core| core.conn.accept(data, at));
-        self.serve(key);
+        entry.link.in_engine(|core| core.conn.accept(data, at));
+        self.drive(key);
     }
 
     fn reject(&mut self, key: u64, data: &[u8]) {
         if let Some(entry) = self.links.get(&key) {
             entry
                 .link
-                .with_core(|core| core.conn.reject(data, Instant::now()));
-            self.serve(key);
+                .in_engine(|core| core.conn.reject(data, Instant::now()));
+            self.drive(key);
         }
     }
 
@@ -437,9 +437,9 @@ impl Reactor {
         let keys: Vec<u64> = self.links.keys().copied().collect();
         for key in keys {
             if let Some(entry) = self.links.get(&key) {
-                entry.link.close();
+                entry.link.in_engine(|core| core.conn.close(Instant::now()));
             }
-            self.serve(key);
+            self.drive(key);
         }
     }
 
@@ -459,13 +459,13 @@ impl Reactor {
         self.next_key
     }
 
-    // Serving a connection: what its state machine wants of this thread.
+    // Driving a connection: what its state machine wants of this thread.
 
-    fn serve(&mut self, key: u64) {
+    fn drive(&mut self, key: u64) {
         let Some(entry) = self.links.get_mut(&key) else {
             return;
         };
-        entry.link.service_begins();
+        entry.link.drive_begins();
         loop {
             let op = {
                 let mut core = entry.link.core();
@@ -483,7 +483,7 @@ impl Reactor {
                 continue;
             }
             let call = op.call();
-            if let Err(error) = entry.perform(
+            if let Err(error) = entry.execute(
                 op,
                 &self.channel,
                 &mut self.devices,
@@ -492,7 +492,7 @@ impl Reactor {
             ) {
                 log::debug!("{}: {error}", entry.link);
                 let withdrawn = entry.is_withdrawn(call, error);
-                entry.link.with_core(|core| {
+                entry.link.in_engine(|core| {
                     let now = Instant::now();
                     if withdrawn {
                         core.conn.handle_cm_event(CmInput::Disconnected, now);
@@ -523,7 +523,7 @@ impl Reactor {
         if established {
             entry.report_established();
         }
-        if let Some((reason, _)) = ended {
+        if let Some(Ended { reason, .. }) = ended {
             self.remove(key, reason);
         }
     }
@@ -531,7 +531,7 @@ impl Reactor {
     /// The connection has ended: everything goes back to the system, and whoever waits for it is told.
     fn remove(&mut self, key: u64, reason: CloseReason) {
         self.timers.set(key, None);
-        self.hot.remove(&key);
+        self.leases.remove(&key);
         let Some(mut entry) = self.links.remove(&key) else {
             return;
         };

@@ -52,8 +52,8 @@ impl Reactor {
         }
         entry
             .link
-            .with_core(|core| core.conn.handle_cm_event(cm_input(&event), now));
-        self.serve(key);
+            .in_engine(|core| core.conn.handle_cm_event(cm_input(&event), now));
+        self.drive(key);
     }
 }
 

@@ -1,13 +1,11 @@
 //! The completion queues that no thread of the application polls.
 
-use std::{
-    sync::atomic::Ordering,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use nix::sys::epoll::EpollFlags;
 
-use super::{super::link::Progress, ROUNDS, Reactor};
+use super::{LEASES, Reactor};
+use crate::link::{Progress, Term};
 
 /// How long after its last poll by a thread of the application a completion queue is watched by the
 /// engine again. A program that mixes `recv` with `select!` may see a message this much late; one
@@ -17,7 +15,7 @@ const LEASE: Duration = Duration::from_millis(10);
 
 impl Reactor {
     /// A watched completion channel raised an event.
-    pub(super) fn take_completions(&mut self, key: u64) {
+    pub(super) fn handle_completion_event(&mut self, key: u64) {
         let Some(entry) = self.links.get(&key) else {
             return;
         };
@@ -25,71 +23,75 @@ impl Reactor {
             events.clear();
         }
         entry.link.arm();
-        self.progress(key);
+        self.poll(key);
     }
 
-    /// Takes some of what has come on a connection; the rest is its next turn's.
-    pub(super) fn progress(&mut self, key: u64) {
-        if let Some(entry) = self.links.get(&key)
-            && entry.link.progress() == Progress::More
-        {
+    /// Takes some of what has come on a connection; the rest is taken in its next turn.
+    pub(super) fn poll(&mut self, key: u64) {
+        let Some(entry) = self.links.get(&key) else {
+            return;
+        };
+        let (progress, drive) = entry.link.poll_in_engine();
+        if progress == Progress::More {
             self.unfinished.insert(key);
+        }
+        if drive {
+            self.drive(key);
         }
     }
 
-    /// Threads of the application poll: stop watching, and look now and then whether they still do.
-    pub(super) fn keep_away(&mut self, key: u64) {
+    /// Threads of the application poll: stops watching.
+    pub(super) fn grant_lease(&mut self, key: u64) {
         let Some(entry) = self.links.get(&key) else {
             return;
         };
         if entry.link.is_watched() {
             // It did not know yet that the connection's fd was asked for.
-            return self.take_over(key);
+            return self.expire_lease(key);
         }
         entry.set_interest(&self.epoll, EpollFlags::empty());
-        let polls = entry.link.polls.load(Ordering::Relaxed);
-        if self.hot.is_empty() {
-            self.timers.set(ROUNDS, Some(Instant::now() + LEASE));
+        let seen = entry.link.lease.grant();
+        if self.leases.is_empty() {
+            self.timers.set(LEASES, Some(Instant::now() + LEASE));
         }
-        self.hot.insert(key, polls);
+        self.leases.insert(key, seen);
     }
 
-    /// Nobody polls any more: watch again.
-    pub(super) fn take_over(&mut self, key: u64) {
-        self.hot.remove(&key);
+    /// No thread of the application polls any more: watches again.
+    pub(super) fn expire_lease(&mut self, key: u64) {
+        self.leases.remove(&key);
         let Some(entry) = self.links.get(&key) else {
             return;
         };
-        entry.link.hot.store(false, Ordering::SeqCst);
+        entry.link.lease.expire();
         entry.set_interest(&self.epoll, EpollFlags::EPOLLIN);
         entry.link.arm();
-        self.progress(key);
+        self.poll(key);
     }
 
-    /// Looks which of the hot connections are still polled by others.
-    pub(super) fn make_rounds(&mut self) {
-        let mut cold = Vec::new();
+    /// Looks which of the leases were renewed.
+    pub(super) fn look_after_leases(&mut self) {
+        let mut expired = Vec::new();
         let links = &self.links;
-        self.hot.retain(|key, seen| {
+        self.leases.retain(|key, seen| {
             let Some(entry) = links.get(key) else {
                 return false;
             };
-            if entry.link.engine_may_leave() {
-                return false;
+            match entry.link.lease.look(*seen) {
+                Term::Renewed(renewals) => *seen = renewals,
+                Term::Left => return false,
+                Term::Expired => {
+                    expired.push(*key);
+                    return false;
+                }
             }
-            let polls = entry.link.polls.load(Ordering::Relaxed);
-            if polls == *seen {
-                cold.push(*key);
-                return false;
-            }
-            *seen = polls;
             true
         });
-        for key in cold {
-            self.take_over(key);
+        for key in expired {
+            self.expire_lease(key);
         }
-        if !self.hot.is_empty() {
-            self.timers.set(ROUNDS, Some(Instant::now() + LEASE));
+        if !self.leases.is_empty() {
+            self.timers.set(LEASES, Some(Instant::now() + LEASE));
         }
     }
 }

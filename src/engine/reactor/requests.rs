@@ -121,7 +121,7 @@ impl Reactor {
                 let local = id.local_addr();
                 let timeout = config.connect_timeout;
                 let link = self.adopt(key, conn, peer, config, Some(id), role);
-                self.serve(key);
+                self.drive(key);
                 log::debug!(target: "rdmsg::cm", "{link}: {}", event.event());
                 let request = Request::new(link, engine, local, timeout);
                 backlog.bring_request(&requests, request);

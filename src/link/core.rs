@@ -1,4 +1,5 @@
-//! The state machine of a connection and the rings that it rules, under one lock: see [`link`](super::link).
+//! The state machine of a connection and the rings that it rules, under one lock: see
+//! [`Link`](super::link::Link).
 
 use std::{
     collections::VecDeque,
@@ -11,44 +12,52 @@ use std::{
 
 use crossbeam_channel::Sender;
 
-use super::{hand::Hand, link::Link, peers::Life, sent_order::SentOrder};
-use crate::{
+use super::{
     completion::{Completion, Immediate},
-    error::Error,
+    deferred::Deferred,
+    ended::Ended,
+    handoff::Handoff,
+    home::{Home, Place},
     message::Message,
+    peers::Life,
+    sent_order::SentOrder,
+};
+use crate::{
+    error::Error,
     proto::{Arrival, Clock, CloseReason, CmOp, Connection, Event, HEADER_LEN, Output, Work},
     status::{OsError, WcStatus},
     transport::rdma::{Done, Outcome, Posted, Rings, Share},
 };
 
 /// The state machine with the rings that it rules.
-pub(super) struct Core {
-    pub(super) conn: Connection,
-    pub(super) rings: Option<Rings>,
+pub(crate) struct Core {
+    pub(crate) conn: Connection,
+    pub(crate) rings: Option<Rings>,
     /// Where receives are shared: what this connection has of them.
-    pub(super) share: Option<Share>,
+    pub(crate) share: Option<Share>,
     /// Messages whose end is to be reported.
     pub(super) order: SentOrder,
     /// What the state machine wants of the connection manager: the engine's thread does it.
-    pub(super) cm_ops: VecDeque<CmOp>,
-    pub(super) established: bool,
+    pub(crate) cm_ops: VecDeque<CmOp>,
+    pub(crate) established: bool,
     /// From the establishing on: what the connections with the peer's engine share.
-    pub(super) life: Option<Life>,
+    pub(crate) life: Option<Life>,
     /// How the connection ended and whether all that was sent arrived. Set once, together with the completion that says so.
-    pub(super) ended: Option<(CloseReason, bool)>,
+    pub(crate) ended: Option<Ended>,
     /// Until the end, or until nobody can read any more. Unread messages hold the link, so a link that held on to their channel would
     /// live for ever.
-    pub(super) completions: Option<Sender<Completion>>,
-    pub(super) aftermath: Aftermath,
-    /// How many completions were taken from the channel and deferred, because they were not what was looked for.
-    deferred: Arc<AtomicUsize>,
+    pub(crate) completions: Option<Sender<Completion>>,
+    pub(super) deferred: Deferred,
+    /// How many completions were taken from the channel and set aside, because they were not what
+    /// was waited for.
+    set_aside: Arc<AtomicUsize>,
     /// How many operations may be in flight, or reported and not taken yet: the channel has places for that many.
     most_ids: usize,
 }
 
 /// Reads the clock when it is asked.
 #[derive(Clone, Copy)]
-pub(super) struct SystemClock;
+pub(crate) struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(self) -> Instant {
@@ -56,33 +65,19 @@ impl Clock for SystemClock {
     }
 }
 
-/// What is to be done after the locks are released.
-#[derive(Default)]
-pub(super) struct Aftermath {
-    /// The engine's thread has something to do.
-    pub(super) service: bool,
-    /// What a waiting thread waits for may be there.
-    pub(super) wake: bool,
-    /// Something was put into the channel.
-    pub(super) arrived: bool,
-    /// A send that was refused may go on.
-    pub(super) room: bool,
-    /// Nothing more will be sent here. Dropping it may drop messages, whose release takes the lock.
-    pub(super) hang_up: Option<Sender<Completion>>,
-}
-
-impl Aftermath {
-    pub(super) fn is_nothing(&self) -> bool {
-        // `arrived` and `room` come with a wake.
-        !self.service && !self.wake && self.hang_up.is_none()
-    }
+/// Where what arrives goes to.
+pub(super) struct Recipient<'a, H> {
+    /// To which messages give their place back.
+    pub(super) home: &'a Arc<H>,
+    /// The direct handoff of the thread that polls, if it waits for a message.
+    pub(super) handoff: Option<&'a Handoff>,
 }
 
 impl Core {
-    pub(super) fn new(
+    pub(crate) fn new(
         conn: Connection,
         completions: Sender<Completion>,
-        deferred: Arc<AtomicUsize>,
+        set_aside: Arc<AtomicUsize>,
         most_ids: usize,
     ) -> Self {
         Self {
@@ -95,22 +90,22 @@ impl Core {
             life: None,
             ended: None,
             completions: Some(completions),
-            aftermath: Aftermath::default(),
-            deferred,
+            deferred: Deferred::default(),
+            set_aside,
             most_ids,
         }
     }
 
-    pub(super) fn reason(&self) -> CloseReason {
+    pub(crate) fn reason(&self) -> CloseReason {
         // A connection that was cut off has ended for a reason that its state machine does not know.
         match (&self.ended, self.conn.close_reason()) {
-            (Some((reason, _)), _) | (None, Some(reason)) => reason.clone(),
+            (Some(Ended { reason, .. }), _) | (None, Some(reason)) => reason.clone(),
             (None, None) => CloseReason::LocallyClosed,
         }
     }
 
     /// A deadline may be past. What came of the peer's engine elsewhere counts as well.
-    pub(super) fn handle_timeout(&mut self, now: Instant) {
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
         if let Some(life) = &self.life {
             self.conn.set_engine_activity(life.activity());
         }
@@ -118,15 +113,20 @@ impl Core {
     }
 
     /// Refuses what makes no sense after the end, of which the state machine need not know: see `cut_off`.
-    pub(super) fn check_not_ended(&self) -> Result<(), Error> {
+    pub(crate) fn check_not_ended(&self) -> Result<(), Error> {
         match &self.ended {
             None => Ok(()),
-            Some((reason, _)) => Err(Error::Disconnected(reason.clone())),
+            Some(ended) => Err(Error::Disconnected(ended.reason.clone())),
         }
     }
 
-    /// Tells the state machine what the device has done. The first message may go into the `hand`.
-    pub(super) fn handle_done(&mut self, link: &Arc<Link>, done: Done, hand: Option<&Hand>) {
+    /// Tells the state machine what the device has done, and does what it then wants done.
+    pub(super) fn handle_done<H: Home + 'static>(&mut self, done: Done, to: &Recipient<'_, H>) {
+        self.take_in(done, to);
+        self.apply_outputs(to);
+    }
+
+    fn take_in<H: Home + 'static>(&mut self, done: Done, to: &Recipient<'_, H>) {
         let Some(rings) = &self.rings else { return };
         let conn = &mut self.conn;
         if let (Some(buffer), Some(share)) = (done.receive_buffer(), &self.share) {
@@ -141,7 +141,7 @@ impl Core {
                         offset: HEADER_LEN as u32,
                         len,
                     };
-                    self.deliver(link, message, hand);
+                    self.deliver(message, to);
                 } else {
                     conn.handle_recv(buffer, frame, SystemClock);
                 }
@@ -181,8 +181,8 @@ impl Core {
             wake |= succeed(&posted, order, completions);
         });
         wake |= tell_sent(order, completions);
-        self.aftermath.wake |= wake;
-        self.aftermath.arrived |= wake;
+        self.deferred.wake |= wake;
+        self.deferred.arrived |= wake;
         if let Some((id, offset)) = piece {
             if let Some(inbound) = rings.books.inbound(id) {
                 inbound.came(offset);
@@ -219,21 +219,21 @@ impl Core {
                 tell_sent(order, completions);
                 tell_failed(id, &reason, completions);
             });
-            self.aftermath.wake = true;
-            self.aftermath.arrived = true;
+            self.deferred.wake = true;
+            self.deferred.arrived = true;
         }
         self.conn
             .handle_work_error(work, status, vendor_err, SystemClock);
     }
 
-    /// Does what the state machine wants done, until it wants nothing more. Called after every input, before the lock is released. The first
-    /// message may go into the `hand`.
-    pub(super) fn settle(&mut self, link: &Arc<Link>, hand: Option<&Hand>) {
+    /// Does what the state machine wants done, until it wants nothing more. Called after every
+    /// input, before the lock is released.
+    pub(super) fn apply_outputs<H: Home + 'static>(&mut self, to: &Recipient<'_, H>) {
         while let Some(output) = self.conn.poll_output() {
             match output {
                 Output::Cm(op) => {
                     self.cm_ops.push_back(op);
-                    self.aftermath.service = true;
+                    self.deferred.drive = true;
                 }
                 Output::Post(transmit) => self.post(|rings| rings.post_send(&transmit, &[], false)),
                 Output::Begin { id, len } => self.begin(id, len),
@@ -248,64 +248,68 @@ impl Core {
                     self.release(buffer);
                 }
                 Output::PostDrainMarkers => self.post(|rings| rings.post_drain_markers()),
-                Output::Timer => self.aftermath.service = true,
+                Output::Timer => self.deferred.drive = true,
                 Output::Event(Event::Established) => {
                     self.established = true;
-                    self.aftermath.service = true;
+                    self.deferred.drive = true;
                 }
-                Output::Event(Event::Arrived(arrival)) => self.deliver(link, arrival, hand),
+                Output::Event(Event::Arrived(arrival)) => self.deliver(arrival, to),
                 Output::Event(Event::Taken(count)) => self.taken(count),
                 Output::Event(Event::Writable) => {
-                    self.aftermath.wake = true;
-                    self.aftermath.room = true;
+                    self.deferred.wake = true;
+                    self.deferred.room = true;
                 }
-                Output::Event(Event::Answered) => self.aftermath.wake = true,
+                Output::Event(Event::Answered) => self.deferred.wake = true,
                 Output::Event(Event::Disconnected { reason, delivered }) => {
-                    log::debug!("{link}: ended: {reason}");
-                    self.end(reason, delivered);
+                    log::debug!("{}: ended: {reason}", to.home);
+                    self.end(Ended { reason, delivered });
                 }
             }
         }
     }
 
     /// Tells the application of the end.
-    fn end(&mut self, reason: CloseReason, delivered: bool) {
+    fn end(&mut self, ended: Ended) {
+        let reason = &ended.reason;
         if let Some(rings) = &self.rings {
             let completions = &self.completions;
             for posted in rings.books.in_flight.iter() {
                 if let Posted::Operation(operation) = posted {
-                    tell_failed(Some(operation.id), &reason, completions);
+                    tell_failed(Some(operation.id), reason, completions);
                 }
             }
             for id in self.order.abandon() {
-                tell_failed(Some(id), &reason, completions);
+                tell_failed(Some(id), reason, completions);
             }
         }
         // The channel has a place for it beside the messages'; if nobody is left to read it, nobody misses it.
         if let Some(completions) = self.completions.take() {
             let _ = completions.try_send(Completion::Disconnected(reason.clone()));
-            self.aftermath.hang_up = Some(completions);
+            self.deferred.closed = Some(completions);
         }
-        self.ended = Some((reason, delivered));
-        self.aftermath.service = true;
-        self.aftermath.wake = true;
+        self.ended = Some(ended);
+        self.deferred.drive = true;
+        self.deferred.wake = true;
     }
 
     /// The engine's thread is gone, and with it whoever would bring the end about: nobody may wait for that.
-    pub(super) fn cut_off(&mut self) {
+    pub(crate) fn cut_off(&mut self) {
         if self.ended.is_none() {
-            self.end(CloseReason::LocallyAborted, false);
+            self.end(Ended {
+                reason: CloseReason::LocallyAborted,
+                delivered: false,
+            });
         }
     }
 
     /// Whether the channel has a place for the completion of one more operation.
-    pub(super) fn may_report_one_more(&self) -> bool {
+    pub(crate) fn may_report_one_more(&self) -> bool {
         let (Some(rings), Some(completions)) = (&self.rings, &self.completions) else {
             // The connection has ended, which is reported soon enough.
             return true;
         };
         let ids = rings.books.in_flight.operations() + self.order.ids();
-        ids + completions.len() + self.deferred.load(Ordering::Relaxed) < self.most_ids
+        ids + completions.len() + self.set_aside.load(Ordering::Relaxed) < self.most_ids
     }
 
     /// Posts something; a failure ends the connection.
@@ -358,18 +362,20 @@ impl Core {
         // Before it is told: what is said to be sent cannot be read any more.
         rings.books.taken(count);
         self.order.take(count);
-        self.aftermath.arrived |= tell_sent(&mut self.order, &self.completions);
-        self.aftermath.wake = true;
+        self.deferred.arrived |= tell_sent(&mut self.order, &self.completions);
+        self.deferred.wake = true;
     }
 
-    /// Hands what arrived to the application. The channel has a place for every message that the peer has credit for.
-    fn deliver(&mut self, link: &Arc<Link>, arrival: Arrival, hand: Option<&Hand>) {
+    /// Hands what arrived to the application. The channel has a place for every message that the
+    /// peer has credit for.
+    fn deliver<H: Home + 'static>(&mut self, arrival: Arrival, to: &Recipient<'_, H>) {
         let Some(rings) = &mut self.rings else { return };
         if let (Arrival::Message { buffer, .. } | Arrival::Immediate { buffer, .. }, Some(share)) =
             (&arrival, &mut self.share)
         {
             share.lend(*buffer);
         }
+        let home = || Arc::clone(to.home) as Arc<dyn Home>;
         let completion = match arrival {
             Arrival::Message {
                 buffer,
@@ -377,69 +383,66 @@ impl Core {
                 len,
             } => {
                 let bytes = rings.received(buffer, offset + len).part(offset, len);
-                Completion::Received(Message::eager(Arc::clone(link), buffer, bytes))
+                Completion::Received(Message::eager(home(), buffer, bytes))
             }
             Arrival::Large { id, .. } => {
-                let Some((next, buffer)) = rings.books.take_inbound() else {
+                let Some((next, inbound)) = rings.books.take_inbound() else {
                     return;
                 };
                 debug_assert_eq!(
                     next, id,
                     "they are done in the order in which they are begun"
                 );
-                Completion::Received(Message::large(Arc::clone(link), buffer))
+                Completion::Received(Message::large(home(), inbound))
             }
             Arrival::Immediate {
                 buffer,
                 imm_data,
                 len,
             } => {
-                let place = Message::eager(Arc::clone(link), buffer, rings.received(buffer, 0));
+                let place = Message::eager(home(), buffer, rings.received(buffer, 0));
                 Completion::Immediate(Immediate::new(imm_data, len, place))
             }
         };
-        // Nothing is before it in the channel, and nobody else need be woken: the thread that waits is this one.
-        if let (Completion::Received(_), Some(hand), Some(completions)) =
-            (&completion, hand, &self.completions)
-            && hand.is_empty()
-            && completions.is_empty()
-        {
-            if let Completion::Received(message) = completion {
-                hand.put(message);
+        let Some(completions) = &self.completions else {
+            // Nobody is left to read it. Its place is released after the lock.
+            return self.deferred.unread.push(completion);
+        };
+        let completion = match (completion, to.handoff) {
+            // Nothing is before it in the channel, and nobody else need be woken: the thread that
+            // waits is this one.
+            (Completion::Received(message), Some(handoff))
+                if handoff.is_empty() && completions.is_empty() =>
+            {
+                return handoff.put(message);
             }
-            return;
-        }
-        let unread = match &self.completions {
-            Some(completions) => completions.try_send(completion).err().map(|refused| {
+            (completion, _) => completion,
+        };
+        match completions.try_send(completion) {
+            Ok(()) => {
+                self.deferred.wake = true;
+                self.deferred.arrived = true;
+            }
+            Err(refused) => {
                 debug_assert!(
                     refused.is_disconnected(),
                     "the channel holds a whole window"
                 );
-                refused.into_inner()
-            }),
-            None => Some(completion),
-        };
-        let Some(unread) = unread else {
-            self.aftermath.wake = true;
-            self.aftermath.arrived = true;
-            return;
-        };
-        // Nobody is left to read it. Dropping the message as usual would take the lock that is held here.
-        match unread {
-            Completion::Received(message) => message.defuse(),
-            Completion::Immediate(immediate) => immediate.into_place().defuse(),
-            _ => {}
-        }
-        match arrival {
-            Arrival::Message { buffer, .. } | Arrival::Immediate { buffer, .. } => {
-                self.release(buffer);
+                self.deferred.unread.push(refused.into_inner());
             }
-            Arrival::Large { len, .. } => self.conn.release_large(len, SystemClock),
+        }
+    }
+
+    /// Takes a message's place back.
+    pub(crate) fn give_back(&mut self, place: Place) {
+        match place {
+            Place::Buffer(buffer) => self.release(buffer),
+            Place::Large(len) => self.conn.release_large(len, SystemClock),
         }
     }
 
     /// Posts a buffer that the application is done with, then tells the state machine, so that a grant never runs ahead.
-    pub(super) fn release(&mut self, buffer: u32) {
+    fn release(&mut self, buffer: u32) {
         let posted = match (&mut self.share, &self.rings) {
             // Others can use it whatever has become of this connection.
             (Some(share), _) => share.give_back(buffer),

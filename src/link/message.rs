@@ -1,16 +1,16 @@
 use std::{fmt, ops::Deref, sync::Arc};
 
-use crate::{
-    engine::Link,
-    transport::rdma::{InboundBuffer, RecvSlice},
-};
+use super::home::{Home, Place};
+use crate::transport::rdma::{InboundBuffer, RecvSlice};
 
-/// A received message: a view of the registered buffer into which the device wrote it, without a copy.
+/// A received message: a view of the registered buffer into which the device wrote it, without a
+/// copy.
 ///
-/// It dereferences to its bytes. While it is held it occupies its buffer, and with it one place of the window that the
-/// peer may fill, or, if it is above the eager size, its part of [`Config::large_memory`](crate::Config::large_memory); dropping it gives both
-/// back, from any thread. Holding messages is how a receiver slows its peer down.
-/// To keep the bytes and free the place use [`Message::into_vec`]. A message stays readable after its connection ended.
+/// It dereferences to its bytes. While it is held it occupies its buffer, and with it one place of
+/// the window that the peer may fill, or, if it is above the eager size, its part of
+/// [`Config::large_memory`](crate::Config::large_memory); dropping it gives both back, from any
+/// thread. Holding messages is how a receiver slows its peer down. To keep the bytes and release the
+/// place use [`Message::into_vec`]. A message stays readable after its connection ended.
 pub struct Message {
     /// `None` only while being taken apart.
     inner: Option<Inner>,
@@ -20,42 +20,37 @@ enum Inner {
     /// In a receive buffer of the connection's.
     Eager {
         bytes: RecvSlice,
-        link: Arc<Link>,
+        home: Arc<dyn Home>,
         buffer: u32,
     },
     /// In a buffer of its own.
     Large {
         inbound: Box<InboundBuffer>,
-        link: Arc<Link>,
+        home: Arc<dyn Home>,
     },
 }
 
 impl Message {
-    pub(crate) fn eager(link: Arc<Link>, buffer: u32, bytes: RecvSlice) -> Self {
+    pub(super) fn eager(home: Arc<dyn Home>, buffer: u32, bytes: RecvSlice) -> Self {
         Self {
             inner: Some(Inner::Eager {
                 bytes,
-                link,
+                home,
                 buffer,
             }),
         }
     }
 
-    pub(crate) fn large(link: Arc<Link>, inbound: Box<InboundBuffer>) -> Self {
+    pub(super) fn large(home: Arc<dyn Home>, inbound: Box<InboundBuffer>) -> Self {
         Self {
-            inner: Some(Inner::Large { inbound, link }),
+            inner: Some(Inner::Large { inbound, home }),
         }
     }
 
-    /// Copies the bytes out and gives the buffer back at once.
+    /// Copies the bytes out and releases the buffer at once.
     #[must_use]
     pub fn into_vec(self) -> Vec<u8> {
         self.to_vec()
-    }
-
-    /// Lets go of the bytes without giving the buffer back: the caller does that.
-    pub(crate) fn defuse(mut self) {
-        self.inner = None;
     }
 }
 
@@ -88,18 +83,18 @@ impl Drop for Message {
         match self.inner.take() {
             Some(Inner::Eager {
                 bytes,
-                link,
+                home,
                 buffer,
             }) => {
                 // The view first: from the release on the buffer is the device's.
                 drop(bytes);
-                link.release(buffer);
+                home.give_back(Place::Buffer(buffer));
             }
-            Some(Inner::Large { inbound, link }) => {
+            Some(Inner::Large { inbound, home }) => {
                 let len = inbound.len() as u64;
                 // First, so that the next one finds it.
                 drop(inbound);
-                link.release_large(len);
+                home.give_back(Place::Large(len));
             }
             None => {}
         }

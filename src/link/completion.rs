@@ -1,4 +1,5 @@
-use crate::{CloseReason, Message};
+use super::message::Message;
+use crate::proto::CloseReason;
 
 /// Something that happened on a connection, as [`Endpoint::completions`](crate::Endpoint::completions) gives it.
 ///
@@ -46,15 +47,16 @@ pub enum Completion {
 pub struct Immediate {
     imm_data: u32,
     len: u32,
-    place: Message,
+    /// Held for its drop.
+    _place: Message,
 }
 
 impl Immediate {
-    pub(crate) fn new(imm_data: u32, len: u32, place: Message) -> Self {
+    pub(super) fn new(imm_data: u32, len: u32, place: Message) -> Self {
         Self {
             imm_data,
             len,
-            place,
+            _place: place,
         }
     }
 
@@ -69,9 +71,5 @@ impl Immediate {
     #[expect(clippy::len_without_is_empty, reason = "it is not a collection")]
     pub fn len(&self) -> u32 {
         self.len
-    }
-
-    pub(crate) fn into_place(self) -> Message {
-        self.place
     }
 }

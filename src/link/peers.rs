@@ -15,7 +15,7 @@ use crate::proto::Activity;
 /// they hear of the peer, so does the idle one; and a read may wait behind the reads of others.
 /// Another process on the same host is another engine.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Life(Arc<Counts>);
+pub(crate) struct Life(Arc<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -46,7 +46,7 @@ impl Life {
 /// The peers' engines to which there are connections, by address and by the identity in their
 /// hellos. The address goes with it because the identity is what a peer claims.
 #[derive(Debug, Default)]
-pub(super) struct Peers {
+pub(crate) struct Peers {
     lives: HashMap<(IpAddr, u64), Weak<Counts>>,
     /// With so many entries those without a connection are removed.
     crowded: usize,
@@ -54,7 +54,7 @@ pub(super) struct Peers {
 
 impl Peers {
     /// What all connections with this engine share.
-    pub(super) fn life_of(&mut self, addr: IpAddr, engine: u64) -> Life {
+    pub(crate) fn life_of(&mut self, addr: IpAddr, engine: u64) -> Life {
         if self.lives.len() >= self.crowded {
             self.lives.retain(|_, life| life.strong_count() > 0);
             self.crowded = 2 * self.lives.len() + 16;

@@ -17,7 +17,7 @@ impl Link {
         len: usize,
         access: RemoteAccess,
     ) -> Result<Region, Error> {
-        let memory = self.memory().ok_or_else(|| self.has_ended())?;
+        let memory = self.memory().ok_or_else(|| self.disconnected())?;
         let region = memory.region(len, access).map_err(Error::from_os)?;
         if access.write {
             self.with_core(|core| core.conn.allow_immediates());

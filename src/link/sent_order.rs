@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 #[derive(Debug, Default)]
 pub(super) struct SentOrder {
     /// What is not known to be sent, oldest first.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<Unsent>,
     /// So many of the small messages in it, the oldest ones, are acknowledged by the peer's device.
     acknowledged: usize,
     /// So many of the large messages in it, the oldest ones, are taken.
@@ -18,12 +18,12 @@ pub(super) struct SentOrder {
 }
 
 #[derive(Debug)]
-enum Waiting {
+enum Unsent {
     Small(u64),
     Large(Option<u64>),
 }
 
-impl Waiting {
+impl Unsent {
     fn id(&self) -> Option<u64> {
         match self {
             Self::Small(id) => Some(*id),
@@ -35,15 +35,15 @@ impl Waiting {
 impl SentOrder {
     /// A small message is on its way.
     pub(super) fn small(&mut self, id: u64) {
-        self.push(Waiting::Small(id));
+        self.push(Unsent::Small(id));
     }
 
     /// A large message was announced to the peer.
     pub(super) fn large(&mut self, id: Option<u64>) {
-        self.push(Waiting::Large(id));
+        self.push(Unsent::Large(id));
     }
 
-    fn push(&mut self, waiting: Waiting) {
+    fn push(&mut self, waiting: Unsent) {
         self.ids += usize::from(waiting.id().is_some());
         self.waiting.push_back(waiting);
     }
@@ -63,8 +63,8 @@ impl SentOrder {
     pub(super) fn next_sent(&mut self) -> Option<u64> {
         loop {
             let known = match self.waiting.front()? {
-                Waiting::Small(_) => &mut self.acknowledged,
-                Waiting::Large(_) => &mut self.taken,
+                Unsent::Small(_) => &mut self.acknowledged,
+                Unsent::Large(_) => &mut self.taken,
             };
             *known = known.checked_sub(1)?;
             if let Some(id) = self.waiting.pop_front()?.id() {
@@ -76,7 +76,7 @@ impl SentOrder {
 
     /// The device failed the oldest small message that is not acknowledged: takes its id.
     pub(super) fn fail(&mut self) -> Option<u64> {
-        let small = |(_, waiting): &(usize, &Waiting)| matches!(waiting, Waiting::Small(_));
+        let small = |(_, unsent): &(usize, &Unsent)| matches!(unsent, Unsent::Small(_));
         let (at, _) = self
             .waiting
             .iter()

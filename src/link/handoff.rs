@@ -1,13 +1,13 @@
 use std::cell::RefCell;
 
-use crate::message::Message;
+use super::message::Message;
 
-/// The hand of a thread that waits for a message and polls the completion queue itself. It gets the next message right from the
-/// completion, past the channel, if nothing is in there.
+/// A direct handoff: the thread that waits for a message and polls the completion queue itself gets
+/// the next message past the channel, if nothing is in there.
 #[derive(Debug, Default)]
-pub(crate) struct Hand(RefCell<Option<Message>>);
+pub(crate) struct Handoff(RefCell<Option<Message>>);
 
-impl Hand {
+impl Handoff {
     pub(crate) fn take(&self) -> Option<Message> {
         self.0.take()
     }

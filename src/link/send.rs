@@ -35,6 +35,14 @@ enum Content<'a> {
     Gone,
 }
 
+/// What an attempt to send came to, where there is room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attempt {
+    Sent,
+    /// The message is large, and has to be exposed to the peer before it is announced.
+    NotExposed,
+}
+
 impl<'a> Outgoing<'a> {
     /// The bytes of `parts`, one after the other. With an `id` its completion is told.
     pub(crate) fn new(parts: &'a [IoSlice<'a>], id: Option<u64>) -> Self {
@@ -71,28 +79,24 @@ fn total(lens: impl Iterator<Item = usize>) -> usize {
 }
 
 impl Link {
-    /// Sends a message, or says why not.
+    /// Sends a message, or returns why not.
     pub(crate) fn try_send(
         self: &Arc<Self>,
         message: &mut Outgoing<'_>,
     ) -> Result<(), TrySendError> {
-        if let Some(done) = self.with_core(|core| core.try_send(message)).transpose() {
-            return done;
-        }
-        // There is room for a large message that the device does not know yet. Copying and
-        // registering it takes time, so it is done without the locks; the next try finds the room
-        // taken or not.
-        self.expose(message).map_err(TrySendError::Failed)?;
-        match self.with_core(|core| core.try_send(message))? {
-            Some(()) => Ok(()),
-            // The device knows it, so this does not happen.
-            None => Err(TrySendError::Full),
+        loop {
+            match self.with_core(|core| core.try_send(message))? {
+                Attempt::Sent => return Ok(()),
+                // Copying and registering takes time, so it is done without the locks; the next
+                // attempt finds the room taken or not.
+                Attempt::NotExposed => self.expose(message).map_err(TrySendError::Failed)?,
+            }
         }
     }
 
     /// Exposes a large message to the peer, from memory of this connection's.
     fn expose(&self, message: &mut Outgoing<'_>) -> Result<(), Error> {
-        let memory = self.memory().ok_or_else(|| self.has_ended())?;
+        let memory = self.memory().ok_or_else(|| self.disconnected())?;
         let buffer = match mem::replace(&mut message.content, Content::Gone) {
             Content::Parts(parts) => {
                 message.content = Content::Parts(parts);
@@ -121,7 +125,7 @@ impl Link {
 
     /// Allocates a buffer of `len` bytes for a message of this connection's.
     pub(crate) fn buffer(&self, len: usize) -> Result<OutboundBuffer, Error> {
-        let memory = self.memory().ok_or_else(|| self.has_ended())?;
+        let memory = self.memory().ok_or_else(|| self.disconnected())?;
         memory.buffer(len).map_err(Error::from_os)
     }
 
@@ -132,9 +136,8 @@ impl Link {
 }
 
 impl Core {
-    /// Sends a message. `None` says that there is room for it, but that the device has to know it
-    /// first.
-    fn try_send(&mut self, message: &mut Outgoing<'_>) -> Result<Option<()>, TrySendError> {
+    /// Sends a message, if there is room for it.
+    fn try_send(&mut self, message: &mut Outgoing<'_>) -> Result<Attempt, TrySendError> {
         self.check_not_ended()?;
         let refused = |refused| match refused {
             SendRefused::Blocked => TrySendError::Full,
@@ -173,7 +176,7 @@ impl Core {
                 let transmit = self.conn.send(message.len).map_err(refused)?;
                 rings.post_send(&transmit, &[IoSlice::new(memory.bytes())], reported)
             }
-            Content::Parts(_) | Content::Memory(_) => return Ok(None),
+            Content::Parts(_) | Content::Memory(_) => return Ok(Attempt::NotExposed),
             Content::Exposed(exposed) => {
                 let descriptor = exposed.descriptor();
                 let transmit = self.conn.send_large(&descriptor).map_err(refused)?;
@@ -182,7 +185,7 @@ impl Core {
                     Content::Parts(_) | Content::Memory(_) | Content::Gone => Ok(()),
                 }
             }
-            Content::Gone => return Ok(Some(())),
+            Content::Gone => return Ok(Attempt::Sent),
         };
         if let Err(error) = posted {
             return Err(self.post_failed(error));
@@ -193,7 +196,7 @@ impl Core {
             Some(id) => self.order.small(id),
             None => {}
         }
-        Ok(Some(()))
+        Ok(Attempt::Sent)
     }
 
     /// A work request could not be posted: the connection ends.

@@ -1,0 +1,18 @@
+use std::{fmt, sync::Arc};
+
+/// Where a message's place in the peer's window goes back to: the connection that received it.
+///
+/// Messages name no connection, so that a connection can name messages.
+pub(crate) trait Home: fmt::Display + Send + Sync {
+    /// Takes back the place of a message that was dropped, whatever has become of the connection.
+    fn give_back(self: Arc<Self>, place: Place);
+}
+
+/// What a message occupied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// This receive buffer, and a credit with it.
+    Buffer(u32),
+    /// So many bytes of the memory for large messages.
+    Large(u64),
+}

@@ -1,0 +1,447 @@
+use std::{
+    fmt,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
+
+use crossbeam_channel::Sender;
+
+use super::{
+    completion::Completion,
+    core::{Core, Recipient},
+    deferred::Deferred,
+    ended::Ended,
+    handoff::Handoff,
+    home::{Home, Place},
+    poll_lease::PollLease,
+    pollers::Pollers,
+};
+use crate::{
+    config::Polling,
+    error::Error,
+    proto::{CloseReason, Connection, Flush, Negotiated, SendRefused, Statistics},
+    sync::{Mailbox, Notice, NoticeKind, Readiness, lock},
+    transport::rdma::{DeviceCounters, Memory, PollSide, Transport},
+};
+
+/// One connection, as its handles and the engine's thread share it.
+///
+/// Three locks, always taken in this order, each held for a short time and never while sleeping:
+///
+/// 1. `poll`: polling the completion queue and acting on completions, so that they are acted on in
+///    their order;
+/// 2. `core`: the state machine and the rings; everything that it wants done is done before the lock
+///    is released, so that frames are posted in the order in which it made them;
+/// 3. those inside of [`Pollers`], the fds and the memory.
+///
+/// Connection manager calls are not made here but by the engine's thread. What the state machine
+/// wants of the connection manager is queued in `core`, and the engine is notified.
+pub(crate) struct Link {
+    /// The connection's number in its engine.
+    pub(crate) key: u64,
+    peer: SocketAddr,
+    pub(super) polling: Polling,
+    notices: Arc<Mailbox<Notice>>,
+    pub(super) poll: Mutex<Option<PollSide>>,
+    core: Mutex<Core>,
+    pub(crate) pollers: Pollers,
+    pub(crate) lease: PollLease,
+    /// What memory is made of, while there is a transport.
+    memory: Mutex<Option<Arc<Memory>>>,
+    /// How many completions were taken from the channel and set aside, because they were not what
+    /// was waited for.
+    pub(crate) set_aside: Arc<AtomicUsize>,
+    /// Whether the engine was notified and has not driven the connection since.
+    drive_wanted: AtomicBool,
+    /// Whether the last handle has been dropped.
+    abandoned: AtomicBool,
+    /// Whether `Core::ended` is set: for threads that ask often.
+    over: AtomicBool,
+    /// The fds for event loops: see [`Endpoint::event_fd`](crate::Endpoint::event_fd).
+    pub(super) readable: Readiness,
+    /// Readable unless a `try_send` was refused and no room came since.
+    pub(super) writable: Readiness,
+}
+
+impl Link {
+    pub(crate) fn new(
+        key: u64,
+        peer: SocketAddr,
+        polling: Polling,
+        notices: Arc<Mailbox<Notice>>,
+        conn: Connection,
+        completions: Sender<Completion>,
+        most_ids: usize,
+    ) -> Arc<Self> {
+        let set_aside = Arc::new(AtomicUsize::new(0));
+        let core = Core::new(conn, completions, Arc::clone(&set_aside), most_ids);
+        Arc::new(Self {
+            key,
+            peer,
+            polling,
+            notices,
+            poll: Mutex::new(None),
+            core: Mutex::new(core),
+            pollers: Pollers::new(),
+            lease: PollLease::new(),
+            memory: Mutex::new(None),
+            set_aside,
+            drive_wanted: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            readable: Readiness::default(),
+            writable: Readiness::default(),
+        })
+    }
+
+    // What is known of the connection.
+
+    pub(crate) fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// The private data that the peer's program sent along with its hello.
+    pub(crate) fn peer_data(&self) -> Vec<u8> {
+        self.core().conn.peer_data().to_vec()
+    }
+
+    /// The largest message in bytes that can be sent; 0 before the connection is established and
+    /// after it ended.
+    pub(crate) fn send_limit(&self) -> u64 {
+        let core = self.core();
+        match (&core.ended, core.conn.negotiated()) {
+            (None, Some(negotiated)) => negotiated.send_limit,
+            (_, _) => 0,
+        }
+    }
+
+    /// What both hellos came to.
+    pub(crate) fn negotiated(&self) -> Option<Negotiated> {
+        self.core().conn.negotiated()
+    }
+
+    pub(crate) fn statistics(&self) -> Statistics {
+        self.core().conn.statistics()
+    }
+
+    /// What the device counts.
+    pub(crate) fn device_counters(&self) -> DeviceCounters {
+        self.memory()
+            .map_or_else(DeviceCounters::default, |memory| memory.device_counters())
+    }
+
+    /// Whether a large message is being read, by either side.
+    pub(super) fn transfers_large(&self) -> bool {
+        self.core().conn.transfers_large()
+    }
+
+    /// How the connection ended, once it has.
+    pub(crate) fn ended(&self) -> Option<Ended> {
+        if !self.is_over() {
+            return None;
+        }
+        self.core().ended.clone()
+    }
+
+    /// Whether the connection has ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// Whether no handle is left whose calls could report what became of the connection.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+
+    // What its handles ask of it.
+
+    /// Sends a ping whose pong proves that everything sent so far has been processed.
+    pub(crate) fn flush(self: &Arc<Self>) -> Result<Flush, Error> {
+        self.with_core(|core| core.conn.flush())
+            .map_err(|refused| match refused {
+                SendRefused::Closed(reason) => Error::Disconnected(reason),
+                // A handle exists only once the connection is established.
+                SendRefused::Blocked | SendRefused::TooLong { .. } => {
+                    Error::Disconnected(CloseReason::LocallyClosed)
+                }
+            })
+    }
+
+    /// Whether the peer has everything from before `flush`, or never will.
+    pub(crate) fn is_flushed(&self, flush: &Flush) -> Option<Result<(), Error>> {
+        let core = self.core();
+        if core.conn.is_flushed(flush) {
+            return Some(Ok(()));
+        }
+        let ended = core.ended.as_ref()?;
+        Some(Err(Error::Disconnected(ended.reason.clone())))
+    }
+
+    /// Stops sending and starts the exchange that closes the connection.
+    pub(crate) fn close(self: &Arc<Self>) {
+        self.with_core(|core| core.conn.close(Instant::now()));
+    }
+
+    /// Ends the connection without waiting for anything.
+    pub(crate) fn abort(self: &Arc<Self>, code: u32) {
+        self.with_core(|core| core.conn.abort(code, Instant::now()));
+    }
+
+    /// The last handle has been dropped: closes in the background, and has the engine watch the
+    /// queue from now on.
+    pub(crate) fn abandon(self: &Arc<Self>) {
+        self.abandoned.store(true, Ordering::Relaxed);
+        self.with_core(|core| {
+            core.conn.close(Instant::now());
+            // What nobody reads goes with the channel. As long as there was a sender the channel
+            // would keep it, and with it the memory that large messages behind it need to be read.
+            core.deferred.closed = core.completions.take();
+        });
+        self.notify(NoticeKind::Watch);
+    }
+
+    /// Has the engine's thread reject the request that this connection is.
+    pub(crate) fn reject(&self) {
+        self.notify(NoticeKind::Reject);
+    }
+
+    // The state machine.
+
+    /// Reads the state machine without changing it.
+    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
+        lock(&self.core)
+    }
+
+    /// Runs `f` on the state machine and does what it then wants done. What is left for the engine's
+    /// thread, that is notified of.
+    pub(crate) fn with_core<T>(self: &Arc<Self>, f: impl FnOnce(&mut Core) -> T) -> T {
+        let (result, drive) = self.run(None, |core, _| f(core));
+        self.leave_to_engine(drive);
+        result
+    }
+
+    /// As [`with_core`](Self::with_core), for the engine's thread, which drives the connection next.
+    pub(crate) fn in_engine<T>(self: &Arc<Self>, f: impl FnOnce(&mut Core) -> T) -> T {
+        self.run(None, |core, _| f(core)).0
+    }
+
+    /// Runs `f` on the state machine, does what it then wants done, and what is done without the
+    /// lock. Returns whether the engine's thread has something left to do.
+    pub(super) fn run<T>(
+        self: &Arc<Self>,
+        handoff: Option<&Handoff>,
+        f: impl FnOnce(&mut Core, &Recipient<'_, Self>) -> T,
+    ) -> (T, bool) {
+        let to = Recipient {
+            home: self,
+            handoff,
+        };
+        let mut core = lock(&self.core);
+        let result = f(&mut core, &to);
+        core.apply_outputs(&to);
+        if core.deferred.is_nothing() {
+            return (result, false);
+        }
+        let Deferred {
+            drive,
+            wake,
+            arrived,
+            room,
+            closed,
+            unread,
+        } = std::mem::take(&mut core.deferred);
+        if wake {
+            // Once: nothing comes after the end.
+            let ended = core.ended.is_some() && !self.over.swap(true, Ordering::Release);
+            if arrived || ended {
+                self.announce_readable(&core);
+            }
+            if room || ended {
+                self.writable.announce(|| true);
+            }
+        }
+        drop(core);
+        if wake {
+            self.pollers.wake();
+        }
+        drop(closed);
+        drop(unread);
+        (result, drive)
+    }
+
+    pub(super) fn announce_readable(&self, core: &Core) {
+        self.readable.announce(|| {
+            let unread = core.completions.as_ref().is_none_or(|c| !c.is_empty());
+            unread || self.is_ready()
+        });
+    }
+
+    /// Whether there is something to take beside what is in the channel.
+    pub(super) fn is_ready(&self) -> bool {
+        self.is_over() || self.set_aside.load(Ordering::Relaxed) > 0
+    }
+
+    /// Notifies the engine's thread if it is to `drive` the connection.
+    pub(super) fn leave_to_engine(&self, drive: bool) {
+        if drive && !self.drive_wanted.swap(true, Ordering::AcqRel) {
+            self.notify(NoticeKind::Drive);
+        }
+    }
+
+    /// The engine's thread is about to drive the connection: whatever comes from now on needs a new
+    /// notice.
+    pub(crate) fn drive_begins(&self) {
+        self.drive_wanted.store(false, Ordering::Release);
+    }
+
+    /// Asks the engine's thread to do something for this connection.
+    pub(super) fn notify(&self, kind: NoticeKind) {
+        self.notices.send(Notice {
+            key: self.key,
+            kind,
+        });
+    }
+
+    /// Where this connection's notices go.
+    pub(crate) fn notices(&self) -> &Arc<Mailbox<Notice>> {
+        &self.notices
+    }
+
+    // The transport.
+
+    /// Takes a transport into use. From now on threads may poll it.
+    pub(crate) fn install(&self, transport: Transport) {
+        let Transport {
+            rings,
+            share,
+            poll_side,
+            memory,
+        } = transport;
+        {
+            let mut core = self.core();
+            if let Some(share) = &share {
+                core.conn.use_account(Arc::clone(share.account()));
+            }
+            core.share = share;
+            core.rings = Some(rings);
+        }
+        *lock(&self.memory) = Some(memory);
+        *lock(&self.poll) = Some(poll_side);
+    }
+
+    /// Gives everything that belongs to the device back: the queue pair first, then the completion
+    /// queue.
+    pub(crate) fn uninstall(&self) {
+        // From here on nobody else polls.
+        let mut side = lock(&self.poll).take();
+        let rings = {
+            let mut core = self.core();
+            if let (Some(share), Some(rings), Some(side)) = (&core.share, &core.rings, &mut side) {
+                // The queue pair, drained or not, is to take no more of shared receives; and which
+                // it took is noted while its completions are there to tell: a driver may remove
+                // those of a queue pair that is destroyed.
+                if let Err(error) = rings.fail() {
+                    log::debug!("{self}: {error}");
+                }
+                share.take_all(side);
+            }
+            core.rings.take()
+        };
+        if let Some(rings) = rings {
+            rings.destroy();
+        }
+        if let Some(memory) = lock(&self.memory).take() {
+            memory.close();
+        }
+        self.release_share(side);
+    }
+
+    /// The queue pair is gone, or there was none: what was promised of shared receives, and what
+    /// was taken, goes back.
+    fn release_share(&self, side: Option<PollSide>) {
+        let mut core = self.core();
+        let Core { share, conn, .. } = &mut *core;
+        let Some(share) = share else { return };
+        if let Some(mut side) = side {
+            // What came in between, where the driver left it.
+            share.take_all(&mut side);
+        }
+        if let Err(error) = share.settle(conn) {
+            log::error!("{self}: {error}");
+        }
+    }
+
+    /// What makes memory, while there is a transport.
+    pub(super) fn memory(&self) -> Option<Arc<Memory>> {
+        lock(&self.memory).clone()
+    }
+
+    /// The error of a call that needs a transport when there is none.
+    pub(super) fn disconnected(&self) -> Error {
+        Error::Disconnected(self.core().reason())
+    }
+}
+
+impl Home for Link {
+    fn give_back(self: Arc<Self>, place: Place) {
+        self.with_core(|core| core.give_back(place));
+    }
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "conn {} to {}", self.key, self.peer)
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link")
+            .field("key", &self.key)
+            .field("peer", &self.peer)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crossbeam_channel::bounded;
+
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn a_connection_that_was_cut_off_says_so_in_every_call() {
+        let (completions, ends) = bounded(1);
+        let params = Config::default().params();
+        let link = Link::new(
+            16,
+            SocketAddr::from(([10, 8, 0, 1], 7471)),
+            Polling::default(),
+            Mailbox::new().unwrap(),
+            Connection::connect(params, 1, b"", Instant::now()),
+            completions,
+            1,
+        );
+        assert_eq!(link.ended(), None);
+        link.with_core(Core::cut_off);
+        let ended = Ended {
+            reason: CloseReason::LocallyAborted,
+            delivered: false,
+        };
+        assert_eq!(link.ended(), Some(ended));
+        let core = link.core();
+        assert!(matches!(
+            core.check_not_ended(),
+            Err(Error::Disconnected(CloseReason::LocallyAborted))
+        ));
+        assert!(matches!(
+            ends.recv(),
+            Ok(Completion::Disconnected(CloseReason::LocallyAborted))
+        ));
+    }
+}

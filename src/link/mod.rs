@@ -1,0 +1,39 @@
+//! One connection: what a state machine decides, done with a transport, shared by its handles and
+//! the engine's thread.
+//!
+//! A message leaves and arrives in the thread of the application that sends or waits, under the
+//! connection's locks ([`link`]): no other thread stands between it and the device. The engine's
+//! thread polls a connection only while no thread of the application does ([`poll_lease`]). What
+//! only the engine's thread can do, a connection asks of it with a notice; it never waits for the
+//! engine.
+//!
+//! A connection knows nothing of the engine, of listeners or of other connections. Messages know a
+//! connection only as their [`home`].
+
+mod completion;
+mod core;
+mod deadline;
+mod deferred;
+mod ended;
+mod event_fds;
+mod handoff;
+mod home;
+#[expect(clippy::module_inception, reason = "it is the layer's main type")]
+mod link;
+mod message;
+mod one_sided;
+mod peers;
+mod poll_lease;
+mod pollers;
+mod polling;
+mod send;
+mod sent_order;
+
+pub use self::{
+    completion::{Completion, Immediate},
+    message::Message,
+};
+pub(crate) use self::{
+    core::Core, deadline::Deadline, ended::Ended, handoff::Handoff, link::Link, peers::Peers,
+    poll_lease::Term, polling::Progress, send::Outgoing,
+};

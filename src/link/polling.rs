@@ -1,0 +1,295 @@
+//! Polling a connection: by the engine's thread, and by threads of the application that wait.
+
+use std::{
+    hint,
+    os::fd::AsFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{deadline::Deadline, handoff::Handoff, link::Link, pollers::Leader};
+use crate::{
+    config::Polling,
+    proto::DrainSide,
+    sync::{NoticeKind, lock},
+    transport::rdma::{BATCH, Done, PollSide},
+};
+
+/// How many batches are taken in a row, so that a busy connection holds up no other.
+const BATCHES: usize = 4;
+
+/// How many empty polls pass between two reads of the clock, which costs as much as several polls.
+const POLLS_PER_CLOCK: u32 = 32;
+
+/// How many times longer a thread polls while a large message is being transferred: its end is near,
+/// and sleeping until then costs more.
+const PATIENCE: u32 = 8;
+
+/// The time given is over.
+#[derive(Debug)]
+pub(crate) struct TimedOut;
+
+/// What polling the completion queue came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// It was empty.
+    Nothing,
+    /// It is empty now.
+    Some,
+    /// There may be more, for which no event will be raised: poll again.
+    More,
+}
+
+enum Polled<T> {
+    Ready(T),
+    /// The thread slept, or its time is over: check again.
+    Slept,
+}
+
+impl Link {
+    // By the engine's thread.
+
+    /// Polls the completion queue once. Returns also whether the connection is to be driven.
+    pub(crate) fn poll_in_engine(self: &Arc<Self>) -> (Progress, bool) {
+        self.poll_quietly(1, None)
+    }
+
+    /// Takes all that is in the completion queue now, and not what keeps coming meanwhile. The
+    /// engine's thread drives the connection next.
+    pub(crate) fn catch_up(self: &Arc<Self>) {
+        let capacity = lock(&self.poll).as_ref().map_or(0, PollSide::capacity);
+        for _ in 0..capacity.div_ceil(BATCH * BATCHES) {
+            if self.poll_in_engine().0 != Progress::More {
+                break;
+            }
+        }
+    }
+
+    /// Has the device raise an event for the next completion.
+    pub(crate) fn arm(&self) {
+        if let Some(side) = lock(&self.poll).as_ref()
+            && let Err(error) = side.arm()
+        {
+            log::error!("{self}: {error}");
+        }
+    }
+
+    // By threads of the application.
+
+    /// Polls the completion queue once, and leaves it to the thread that watches it otherwise.
+    pub(crate) fn poll_once(self: &Arc<Self>) -> Progress {
+        self.poll_budgeted(1, None)
+    }
+
+    /// Polls the completion queue once, for callers that are likely to poll again soon.
+    pub(crate) fn poll_again(self: &Arc<Self>) {
+        self.renew_lease();
+        self.poll_once();
+    }
+
+    /// Waits until `ready` returns something, and returns that.
+    ///
+    /// `ready` is called after everything that may have changed its answer, with none of the
+    /// connection's locks held. Where there is a `handoff`, it takes from there first.
+    pub(crate) fn wait_until<T>(
+        self: &Arc<Self>,
+        deadline: &Deadline,
+        handoff: Option<&Handoff>,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> Result<T, TimedOut> {
+        if let Some(value) = ready() {
+            return Ok(value);
+        }
+        loop {
+            if let Some(leader) = self.pollers.try_lead() {
+                let polled = self.poll_until(&leader, deadline, handoff, &mut ready);
+                if self.is_watched() {
+                    self.hand_to_engine();
+                }
+                match polled {
+                    Polled::Ready(value) => return Ok(value),
+                    Polled::Slept => {}
+                }
+            } else {
+                let follower = self.pollers.follow();
+                if let Some(value) = ready() {
+                    return Ok(value);
+                }
+                follower.wait(deadline.at());
+            }
+            if let Some(value) = ready() {
+                return Ok(value);
+            }
+            if deadline.is_past(Instant::now()) {
+                return Err(TimedOut);
+            }
+        }
+    }
+
+    /// Polls for as long as the policy says, then sleeps once.
+    fn poll_until<T>(
+        self: &Arc<Self>,
+        leader: &Leader<'_>,
+        deadline: &Deadline,
+        handoff: Option<&Handoff>,
+        ready: &mut impl FnMut() -> Option<T>,
+    ) -> Polled<T> {
+        let spin = match self.polling {
+            Polling::Adaptive { spin } => spin,
+            Polling::Busy => Duration::MAX,
+            Polling::Event => Duration::ZERO,
+        };
+        self.renew_lease();
+        let budget = if spin.is_zero() { 1 } else { POLLS_PER_CLOCK };
+        let mut started = None;
+        loop {
+            let progress = self.poll_budgeted(budget, handoff);
+            // Another thread may have brought what is waited for, or the connection's end.
+            if let Some(value) = ready() {
+                return Polled::Ready(value);
+            }
+            if progress != Progress::Nothing && !spin.is_zero() {
+                continue;
+            }
+            let now = Instant::now();
+            if deadline.is_past(now) {
+                return Polled::Slept;
+            }
+            let spun = now.duration_since(*started.get_or_insert(now));
+            if spun >= spin.saturating_mul(PATIENCE) || (spun >= spin && !self.transfers_large()) {
+                break;
+            }
+            self.renew_lease();
+        }
+        self.sleep(leader, deadline, handoff, ready)
+    }
+
+    fn sleep<T>(
+        self: &Arc<Self>,
+        leader: &Leader<'_>,
+        deadline: &Deadline,
+        handoff: Option<&Handoff>,
+        ready: &mut impl FnMut() -> Option<T>,
+    ) -> Polled<T> {
+        let events = lock(&self.poll)
+            .as_ref()
+            .map(|side| Arc::clone(side.events()));
+        let (Some(events), Some(waker)) = (events, self.pollers.waker()) else {
+            // The connection is being torn down; the engine brings its end, which is what there is
+            // to wait for.
+            hint::spin_loop();
+            return Polled::Slept;
+        };
+        let mut value = None;
+        self.lease.fall_asleep();
+        let slept = leader.sleep(events.as_fd(), waker, deadline.at(), || {
+            self.arm();
+            let progress = self.poll_budgeted(1, handoff);
+            value = ready();
+            value.is_none() && progress != Progress::More
+        });
+        self.lease.wake_up();
+        if let Err(error) = slept {
+            log::error!("{self}: cannot sleep: {error}");
+        }
+        self.renew_lease();
+        events.clear();
+        value.map_or(Polled::Slept, Polled::Ready)
+    }
+
+    /// Tells the engine's thread once that this connection's queue is polled by others, and shows it
+    /// that it still is.
+    ///
+    /// Where an event loop watches the connection's fd, the engine stays: it is the one that is
+    /// there at all times.
+    fn renew_lease(&self) {
+        if !self.is_watched() && self.lease.renew() {
+            self.notify(NoticeKind::Polled);
+        }
+    }
+
+    /// Has the device tell the engine's thread, which is watching, of what comes from now on. This
+    /// thread may have taken the event that was to.
+    fn hand_to_engine(self: &Arc<Self>) {
+        self.arm();
+        if self.poll_once() == Progress::More {
+            self.notify(NoticeKind::Watch);
+        }
+    }
+
+    /// Takes some of what is in the completion queue and acts on it, polling up to `budget` times
+    /// while there is nothing. The first message may go to the `handoff`.
+    fn poll_budgeted(self: &Arc<Self>, budget: u32, handoff: Option<&Handoff>) -> Progress {
+        let (progress, drive) = self.poll_quietly(budget, handoff);
+        self.leave_to_engine(drive);
+        progress
+    }
+
+    /// As [`poll_budgeted`](Self::poll_budgeted), without a notice to the engine's thread. Returns
+    /// also whether that has something to do.
+    fn poll_quietly(
+        self: &Arc<Self>,
+        mut budget: u32,
+        handoff: Option<&Handoff>,
+    ) -> (Progress, bool) {
+        let (mut progress, mut drive) = (Progress::Nothing, false);
+        let mut side = lock(&self.poll);
+        let Some(side) = side.as_mut() else {
+            return (progress, drive);
+        };
+        for _ in 0..BATCHES {
+            let count = loop {
+                match side.poll() {
+                    Ok(0) if budget > 1 => {
+                        budget -= 1;
+                        hint::spin_loop();
+                    }
+                    Ok(count) => break count,
+                    Err(error) => {
+                        log::error!("{self}: {error}");
+                        let failed = self.run(None, |core, _| {
+                            core.conn.handle_post_failure(error, Instant::now());
+                        });
+                        drive |= failed.1;
+                        break 0;
+                    }
+                }
+            };
+            budget = 1;
+            if count > 0 {
+                progress = Progress::Some;
+                drive |= self.act(side, count, handoff);
+            }
+            if count < BATCH {
+                if side.is_drained() {
+                    let drained =
+                        self.run(None, |core, _| core.conn.handle_drained(DrainSide::Recv));
+                    drive |= drained.1;
+                }
+                return (progress, drive);
+            }
+        }
+        (Progress::More, drive)
+    }
+
+    /// Acts on the first `count` of what was polled last. Returns whether the engine's thread has
+    /// something to do.
+    fn act(self: &Arc<Self>, side: &mut PollSide, count: usize, handoff: Option<&Handoff>) -> bool {
+        let (drains_when_empty, drive) = self.run(handoff, |core, to| {
+            let before = core.conn.peer_activity();
+            let mut drains = false;
+            for done in side.done(count) {
+                drains |= matches!(done, Done::Drained(DrainSide::Send));
+                core.handle_done(done, to);
+            }
+            if let Some(life) = &core.life {
+                life.add(before, core.conn.peer_activity());
+            }
+            drains && core.share.is_some()
+        });
+        if drains_when_empty {
+            side.drains_when_empty();
+        }
+        drive
+    }
+}
