@@ -60,7 +60,7 @@ fn a_close_frame_behind_disconnected_is_still_the_reason() {
     let mut pair = pair();
     assert!(pair.send(A));
     pair.close(A);
-    // B's device has everything, B has looked at nothing, and answers nothing: A's deadline takes
+    // B's device has everything, B has processed nothing and answers nothing: A's deadline takes
     // the connection down.
     pair.take(Step::Wire(A));
     pair.take(Step::Wire(A));
@@ -203,7 +203,7 @@ fn who_closes_first_disconnects_when_the_peer_knows_all() {
         pair.take(step);
     }
     assert!(pair.can(Step::Cm(B)), "now A has");
-    // B's device is never told that A's got the last frames.
+    // B's device never gets the acknowledgement of the last frames.
     pair.acknowledgements_get_lost = true;
     pair.finish();
     assert!(pair.delivered(A) && pair.delivered(B));
@@ -270,7 +270,7 @@ fn a_blocked_sender_learns_of_the_end_when_it_begins() {
         assert!(!pair.sides[A].writable);
         end(&mut pair);
         assert!(pair.sides[A].writable && pair.sides[A].ended.is_none());
-        assert!(!pair.send(A), "and here it is told why");
+        assert!(!pair.send(A), "and here it learns why");
     }
 }
 

@@ -1,5 +1,5 @@
 //! Scenes of messages above the eager size, and of flushes. What holds for all of them, order,
-//! bounds, and that memory is read only while it is lent, the pair checks by itself.
+//! bounds, and that memory is read only while it is exposed, the pair checks by itself.
 
 use super::{
     pair,
@@ -34,7 +34,7 @@ fn what_is_sent_behind_a_large_message_is_received_behind_it() {
     );
     pair.run();
     assert_eq!(pair.sides[B].received, 3);
-    assert!(pair.sides[A].lent.is_empty(), "and taken");
+    assert!(pair.sides[A].exposed.is_empty(), "and taken");
 }
 
 #[test]
@@ -213,7 +213,12 @@ fn a_forged_key_is_told_from_other_failures_of_a_read() {
             (CloseReason::ProtocolViolation(violation), Some(field)) => {
                 assert_eq!(violation.field(), field);
             }
-            (CloseReason::WorkRequest { status: told, .. }, None) => assert_eq!(*told, status),
+            (
+                CloseReason::WorkRequest {
+                    status: reported, ..
+                },
+                None,
+            ) => assert_eq!(*reported, status),
             (reason, _) => panic!("{status}: {reason}"),
         }
     }

@@ -19,7 +19,7 @@ fn alive() -> Params {
     }
 }
 
-/// This side's process stops: its device goes on, and nobody looks at what it says.
+/// This side's process stops: its device goes on, and its completions are not polled.
 fn stop(pair: &mut Pair, at: usize) {
     pair.sides[at].ended = Some((CloseReason::LocallyAborted, false));
 }
@@ -73,7 +73,7 @@ fn bytes_that_the_peers_device_takes_are_a_sign_of_life() {
         }
         assert!(pair.sides[A].ended.is_none(), "frame {frame}");
     }
-    // The ping gets through as well, which tells nothing of the peer's library.
+    // The ping is acknowledged as well, which proves nothing about the peer's library.
     let start = pair.now;
     loop {
         let steps = [Step::Wire(A), Step::Ack(A), Step::Cq(A)];

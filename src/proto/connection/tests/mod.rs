@@ -1,8 +1,11 @@
-//! A connection is tested against another one: [`pair`] puts two of them on a simulated wire and a
-//! simulated connection manager, [`establishing`], [`transferring`], [`large`], [`living`],
-//! [`memory`], [`ending`] and [`hostile`] play named scenes on it, [`random`] plays anything, and
-//! [`table`] looks at each event in each state.
+//! Tests of a connection against another one.
+//!
+//! [`pair`] puts two of them on a simulated wire and a simulated connection manager, with
+//! [`actions`] of their applications, processes and devices. [`establishing`], [`refusing`],
+//! [`transferring`], [`large`], [`living`], [`memory`], [`ending`] and [`hostile`] play named
+//! scenes on it, [`random`] plays anything, and [`table`] checks each input in each state.
 
+mod actions;
 mod ending;
 mod establishing;
 mod hostile;
@@ -11,6 +14,7 @@ mod living;
 mod memory;
 mod pair;
 mod random;
+mod refusing;
 mod side;
 mod table;
 mod transferring;
@@ -19,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use self::pair::Pair;
 use super::Connection;
-use crate::proto::{CmOp, Output, Params};
+use crate::proto::{CloseReason, CmInput, CmOp, Event, Output, Params, hello::Hello};
 
 fn params() -> Params {
     Params {
@@ -42,12 +46,12 @@ fn params() -> Params {
     }
 }
 
-/// Two sides between which messages flow.
+/// Makes two sides with an established connection.
 fn pair() -> Pair {
     Pair::established(params(), params())
 }
 
-/// A connection whose turn to connect came at once.
+/// Makes a connection whose turn to connect comes at once.
 fn started(params: Params, nonce: u64, data: &[u8], now: Instant) -> Connection {
     let mut conn = Connection::connect(params, nonce, data, now);
     assert!(matches!(
@@ -55,5 +59,59 @@ fn started(params: Params, nonce: u64, data: &[u8], now: Instant) -> Connection 
         Some(Output::Cm(CmOp::AwaitTurn))
     ));
     conn.take_turn(now);
+    conn
+}
+
+fn last_event(conn: &mut Connection) -> Option<Event> {
+    std::iter::from_fn(|| conn.poll_output())
+        .filter_map(|output| {
+            if let Output::Event(event) = output {
+                Some(event)
+            } else {
+                None
+            }
+        })
+        .last()
+}
+
+fn ops(conn: &mut Connection) -> Vec<CmOp> {
+    std::iter::from_fn(|| conn.poll_output())
+        .filter_map(|output| {
+            if let Output::Cm(op) = output {
+                Some(op)
+            } else {
+                None
+            }
+        })
+        .collect()
+}
+
+fn end(conn: &mut Connection) -> CloseReason {
+    match last_event(conn) {
+        Some(Event::Disconnected {
+            reason,
+            delivered: false,
+        }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn hello(version: u8, window: u16) -> Hello {
+    Hello {
+        version,
+        features: 0,
+        window,
+        credits: 0,
+        eager_size: 64,
+        max_message: 64,
+        keepalive_ms: 0,
+        engine: 1,
+    }
+}
+
+fn connecting(now: Instant) -> Connection {
+    let mut conn = started(params(), 1, b"", now);
+    conn.handle_cm_event(CmInput::AddrResolved, now);
+    conn.handle_cm_event(CmInput::RouteResolved, now);
     conn
 }

@@ -1,7 +1,6 @@
-//! Two connections, a wire that keeps the order of each direction, and queues in which completions
-//! and connection manager events wait until somebody looks. Who looks where next is the test's
-//! choice, so events and completions overtake each other, and acknowledgements come as late as they
-//! like.
+//! A simulation of two connections: a wire that keeps the order of each direction, and queues in
+//! which completions and connection manager events wait. The test chooses the next step, so events
+//! and completions overtake each other, and acknowledgements come as late as they like.
 
 use std::{
     collections::VecDeque,
@@ -9,27 +8,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::side::{Cm, Completion, InFlight, Kept, Shared, Side, What, lent};
+use super::side::{Cm, Completion, Shared, Side, What};
 use crate::{
     proto::{
-        Account, Arrival, CONTROL_RECEIVES, CloseReason, CmCall, CmInput, CmOp, Connection,
-        DrainSide, Event, HEADER_LEN, Output, Params, SendRefused, Work,
-        connection::{Flush, Transfer},
-        frame::{Descriptor, Header, Kind},
-        hello::VERSION,
-        testing::BOTH_WAYS,
+        Account, Arrival, CONTROL_RECEIVES, CmCall, CmInput, CmOp, Connection, DrainSide, Event,
+        HEADER_LEN, Output, Params, connection::Transfer, hello::VERSION, testing::BOTH_WAYS,
     },
-    status::{OsError, WcStatus},
+    status::OsError,
 };
 
 /// Which side.
 pub(super) const A: usize = 0;
 pub(super) const B: usize = 1;
 
-/// How many receives a side shares with others where it does.
+/// The number of receives in a shared pool.
 const SHARED: u32 = 30;
 
-/// What a system without memory answers.
+/// The error of a system without memory.
 pub(super) const fn no_memory() -> OsError {
     OsError::new("ibv_reg_mr", libc::ENOMEM)
 }
@@ -39,7 +34,7 @@ pub(super) const fn no_memory() -> OsError {
 pub(super) struct Pair {
     pub(super) sides: [Side; 2],
     pub(super) now: Instant,
-    /// Whether what a side's device acknowledged last is lost when its queue pair goes.
+    /// Whether the last acknowledgements of a device are lost when its queue pair breaks.
     pub(super) acknowledgements_get_lost: bool,
 }
 
@@ -48,22 +43,22 @@ pub(super) struct Pair {
 pub(super) enum Step {
     /// The front frame of this side's send queue arrives.
     Wire(usize),
-    /// This side's device learns that its oldest frame has arrived.
+    /// This side's oldest frame is acknowledged.
     Ack(usize),
-    /// This side looks at its next completion.
+    /// This side polls its next completion.
     Cq(usize),
-    /// This side looks at its next connection manager event.
+    /// This side takes its next connection manager event.
     Cm(usize),
-    /// There is memory for the large message that this side has begun.
+    /// Memory is found for the large message that this side has started.
     Memory(usize),
 }
 
 impl Pair {
-    /// Side A connects to side B; nothing has happened yet.
+    /// Makes two sides of which A connects to B; nothing has happened yet.
     pub(super) fn new(a: Params, b: Params) -> Self {
         let now = Instant::now();
         let connecting = Connection::connect(a.clone(), 1, b"from a", now);
-        // B's connection is made when A's request arrives; until then it stands for a listener.
+        // B's connection is made when A's request arrives. Until then this is a placeholder.
         let listening = Connection::connect(b.clone(), 2, b"", now);
         let mut pair = Self {
             sides: [Side::new(connecting, a), Side::new(listening, b)],
@@ -74,7 +69,7 @@ impl Pair {
         pair
     }
 
-    /// Two sides between which messages flow.
+    /// Makes two sides with an established connection.
     pub(super) fn established(a: Params, b: Params) -> Self {
         let mut pair = Self::new(a, b);
         pair.run();
@@ -82,7 +77,7 @@ impl Pair {
         pair
     }
 
-    /// Lets the books of both sides begin shortly before their counters wrap around.
+    /// Makes two sides whose counters are about to wrap around.
     pub(super) fn near_the_wrap(a: Params, b: Params) -> Self {
         let mut pair = Self::established(a, b);
         for side in [A, B] {
@@ -106,8 +101,8 @@ impl Pair {
         pair
     }
 
-    /// Does everything that a side's connection wants.
-    fn settle(&mut self, at: usize) {
+    /// Carries out the outputs of a side's connection.
+    pub(super) fn settle(&mut self, at: usize) {
         while let Some(output) = self.sides[at].conn.poll_output() {
             let side = &mut self.sides[at];
             assert!(
@@ -145,17 +140,17 @@ impl Pair {
                 Output::Event(Event::Answered) => side.answered += 1,
                 Output::Event(Event::Taken(count)) => {
                     assert!(count > 0);
-                    side.lent.drain(..count as usize);
+                    side.exposed.drain(..count as usize);
                 }
                 Output::Event(Event::Writable) => {
                     let writable = std::mem::replace(&mut side.writable, true);
-                    assert!(!writable, "nobody is told who was not refused");
+                    assert!(!writable, "Writable follows a refusal");
                 }
                 Output::Event(Event::Disconnected { reason, delivered }) => {
                     side.ended = Some((reason, delivered));
-                    // Its queue pair and id go, which its kernel tells the other side.
+                    // Its queue pair and id are destroyed, and its kernel disconnects.
                     side.break_down();
-                    self.tell_disconnected(1 - at);
+                    self.report_disconnected(1 - at);
                 }
             }
         }
@@ -222,8 +217,8 @@ impl Pair {
                     side.conn
                         .handle_cm_failure(CmCall::Disconnect, error, self.now);
                 } else {
-                    self.tell_disconnected(A);
-                    self.tell_disconnected(B);
+                    self.report_disconnected(A);
+                    self.report_disconnected(B);
                 }
             }
             // The turn comes at once.
@@ -247,7 +242,9 @@ impl Pair {
             }
             Step::Cq(at) => !self.sides[at].cq.is_empty() && self.sides[at].ended.is_none(),
             Step::Cm(at) => !self.sides[at].cm.is_empty() && self.sides[at].ended.is_none(),
-            Step::Memory(at) => self.sides[at].begun().is_some() && self.sides[at].ended.is_none(),
+            Step::Memory(at) => {
+                self.sides[at].waiting_for_memory().is_some() && self.sides[at].ended.is_none()
+            }
         }
     }
 
@@ -273,10 +270,10 @@ impl Pair {
                         });
                     }
                     What::Read(read) => assert!(
-                        to.lent.iter().any(|lent| lent.rkey == read.rkey
-                            && lent.addr <= read.remote_addr
-                            && read.remote_addr + read.len <= lent.addr + lent.len),
-                        "memory is read only while it is lent: {read:?}"
+                        to.exposed.iter().any(|memory| memory.rkey == read.rkey
+                            && memory.addr <= read.remote_addr
+                            && read.remote_addr + read.len <= memory.addr + memory.len),
+                        "memory is read only while it is exposed: {read:?}"
                     ),
                 }
                 self.sides[from].unacknowledged.push_back(sent);
@@ -287,7 +284,7 @@ impl Pair {
                 let slot = sent.slot;
                 match sent.what {
                     What::Read(read) => {
-                        side.read_came(&read);
+                        side.read_completed(&read);
                         side.cq.push_back(Completion::Read { slot });
                     }
                     What::Frame(_) if sent.signalled => {
@@ -300,7 +297,7 @@ impl Pair {
                 let side = &mut self.sides[at];
                 match side.cq.pop_front().unwrap() {
                     Completion::Recv { buffer, frame } => {
-                        // Either way must do.
+                        // The fast path and the general one must do the same.
                         let short = !side.received.is_multiple_of(3);
                         match short.then(|| side.conn.take_message(&frame)).flatten() {
                             Some(len) => {
@@ -334,10 +331,10 @@ impl Pair {
             }
             Step::Memory(at) => {
                 let side = &mut self.sides[at];
-                let pull = side.pulls.iter_mut().find(|pull| !pull.has_memory);
-                let pull = pull.expect("it was begun");
-                pull.has_memory = true;
-                let id = pull.id;
+                let reading = side.reads.iter_mut().find(|reading| !reading.has_memory);
+                let reading = reading.expect("it was started");
+                reading.has_memory = true;
+                let id = reading.id;
                 side.conn.handle_memory(id, now);
                 self.settle(at);
             }
@@ -362,7 +359,7 @@ impl Pair {
         }
     }
 
-    /// Takes steps until there is none left. The clock stands still.
+    /// Takes steps until there is none left, without any time passing.
     pub(super) fn run(&mut self) {
         const STEPS: [Step; 10] = [
             Step::Wire(A),
@@ -381,7 +378,7 @@ impl Pair {
         }
     }
 
-    /// Takes steps and lets go of what was received until nothing more comes.
+    /// Takes steps and releases what was received until nothing more arrives.
     pub(super) fn run_dry(&mut self) {
         self.run();
         while self.sides.iter().any(|side| !side.kept.is_empty()) {
@@ -405,8 +402,8 @@ impl Pair {
         true
     }
 
-    /// Lets this much time pass. Who has a deadline then looks at its completions first, as the
-    /// contract has it.
+    /// Lets this much time pass. A side whose deadline has passed takes its completions first, as
+    /// the contract demands.
     pub(super) fn wait(&mut self, time: Duration) {
         self.now += time;
         for at in [A, B] {
@@ -431,153 +428,5 @@ impl Pair {
                 break;
             }
         }
-    }
-
-    /// Sends the next message; says whether it went out.
-    pub(super) fn send(&mut self, at: usize) -> bool {
-        let side = &mut self.sides[at];
-        let sent = side.conn.send(4).map(|transmit| {
-            let number = side.sent.to_le_bytes();
-            side.post(transmit, &number);
-        });
-        self.sent(at, sent)
-    }
-
-    /// Sends the next message as a large one of `len` bytes; says whether it went out.
-    pub(super) fn send_large(&mut self, at: usize, len: u64) -> bool {
-        let side = &mut self.sides[at];
-        let descriptor = lent(side.sent, len);
-        let sent = side.conn.send_large(&descriptor).map(|transmit| {
-            side.lent.push_back(descriptor);
-            side.post(transmit, &descriptor.emit());
-        });
-        self.sent(at, sent)
-    }
-
-    fn sent(&mut self, at: usize, sent: Result<(), SendRefused>) -> bool {
-        let side = &mut self.sides[at];
-        match sent {
-            Ok(()) => side.sent += 1,
-            Err(SendRefused::Blocked) => side.writable = false,
-            Err(SendRefused::Closed(_)) => {}
-            Err(SendRefused::TooLong { limit }) => panic!("nothing is longer than {limit}"),
-        }
-        self.settle(at);
-        sent.is_ok()
-    }
-
-    /// The application lets go of a message it kept: the oldest, or the newest.
-    pub(super) fn release(&mut self, at: usize, oldest: bool) {
-        let side = &mut self.sides[at];
-        let kept = if oldest {
-            side.kept.pop_front()
-        } else {
-            side.kept.pop_back()
-        };
-        if side.ended.is_none() {
-            match kept {
-                Some(Kept::Buffer(buffer)) if side.conn.accepts_receives() => {
-                    side.repost(buffer);
-                    side.conn.release();
-                }
-                Some(Kept::Large(len)) => side.conn.release_large(len, self.now),
-                Some(Kept::Buffer(_)) | None => {}
-            }
-        }
-        self.settle(at);
-    }
-
-    pub(super) fn release_all(&mut self, at: usize) {
-        while !self.sides[at].kept.is_empty() {
-            self.release(at, true);
-        }
-    }
-
-    pub(super) fn close(&mut self, at: usize) {
-        self.sides[at].conn.close(self.now);
-        self.settle(at);
-    }
-
-    pub(super) fn abort(&mut self, at: usize, code: u32) {
-        self.sides[at].conn.abort(code, self.now);
-        self.settle(at);
-    }
-
-    /// This side's process dies: its queue pair goes, and its kernel says so to the peer. It is not
-    /// looked at any more.
-    pub(super) fn kill(&mut self, at: usize) {
-        self.sides[at].killed = true;
-        self.sides[at].ended = Some((CloseReason::LocallyAborted, false));
-        self.sides[at].break_down();
-        self.tell_disconnected(1 - at);
-    }
-
-    fn tell_disconnected(&mut self, at: usize) {
-        let side = &mut self.sides[at];
-        if !std::mem::replace(&mut side.disconnected, true) {
-            side.cm.push_back(Cm::Disconnected);
-        }
-    }
-
-    /// This side's host vanishes: nothing comes from it and nothing reaches it.
-    pub(super) fn vanish(&mut self, at: usize) {
-        self.sides[at].killed = true;
-        self.sides[at].ended = Some((CloseReason::LocallyAborted, false));
-        self.sides[at].break_down();
-        self.sides[1 - at].disconnected = true;
-    }
-
-    /// This side's device is taken away.
-    pub(super) fn remove_device(&mut self, at: usize) {
-        let side = &mut self.sides[at];
-        if !std::mem::replace(&mut side.removed, true) {
-            side.disconnected = true;
-            side.break_down();
-            side.cm.push_back(Cm::DeviceRemoval);
-        }
-    }
-
-    /// The device fails this side's oldest send.
-    pub(super) fn fail_send(&mut self, at: usize, status: WcStatus) {
-        let side = &mut self.sides[at];
-        let slot = *side.slots.front().expect("something was sent");
-        side.conn
-            .handle_work_error(Work::Send { slot }, status, 0x81, self.now);
-        self.settle(at);
-    }
-
-    pub(super) fn reason(&self, at: usize) -> &CloseReason {
-        &self.sides[at].ended.as_ref().expect("it has ended").0
-    }
-
-    pub(super) fn delivered(&self, at: usize) -> bool {
-        self.sides[at].ended.as_ref().expect("it has ended").1
-    }
-
-    /// Announces a large message that no connection made.
-    pub(super) fn forge_large(&mut self, from: usize, descriptor: &Descriptor) {
-        let header = Header {
-            kind: Kind::Rendezvous,
-            grant: self.sides[from].params.window.into(),
-            len: 24,
-            arg: 0,
-        };
-        self.forge(from, &[&header.emit()[..], &descriptor.emit()].concat());
-    }
-
-    /// Asks the peer how far it has come.
-    pub(super) fn flush(&mut self, at: usize) -> Flush {
-        let flush = self.sides[at].conn.flush().expect("it is established");
-        self.settle(at);
-        flush
-    }
-
-    /// Puts bytes on the wire that no connection made.
-    pub(super) fn forge(&mut self, from: usize, frame: &[u8]) {
-        self.sides[from].sending.push_back(InFlight {
-            slot: u32::MAX,
-            signalled: false,
-            what: What::Frame(frame.to_vec()),
-        });
     }
 }

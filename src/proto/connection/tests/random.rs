@@ -36,7 +36,7 @@ enum Op {
     Kill(usize),
     RemoveDevice(usize),
     GiveUp(usize),
-    /// Others who share receives with this side want some, receive, or let go.
+    /// Others that share receives with this side want some, receive, or release.
     Stranger {
         at: usize,
         kind: u8,
@@ -95,7 +95,7 @@ fn sizes() -> impl Strategy<Value = Params> {
             shared,
             send_slots,
             keepalive_interval: keepalive.map(Duration::from_millis),
-            // The clock runs while nobody looks at anything: that alone must kill no peer.
+            // The clock runs while neither side polls: that alone must kill no peer.
             keepalive_timeout: Duration::from_secs(86_400),
             ..params()
         })
@@ -159,12 +159,12 @@ proptest! {
         for op in ops {
             apply(&mut pair, op);
         }
-        // The applications let go of everything, which lets more large messages come: both must be
+        // The applications release everything, which admits more large messages: both must be
         // able to send again.
         pair.run_dry();
         for at in [A, B] {
             prop_assert!(pair.sides[at].ended.is_none(), "{:?}", pair.sides[at].ended);
-            prop_assert!(pair.sides[at].writable, "the stalled sender is told");
+            prop_assert!(pair.sides[at].writable, "the stalled sender is woken");
             prop_assert!(pair.send(at), "the stalled sender goes on");
         }
         pair.close(A);
@@ -187,8 +187,8 @@ proptest! {
     }
 
     /// However a connection is ended and by whom, on whatever is going on: each side ends, once, in
-    /// bounded time, nothing comes out of order, a side that is told that everything was delivered
-    /// is told the truth, and so is one that is told of a clean end, or of a truncated one.
+    /// bounded time, nothing comes out of order, a side that learns that everything was delivered
+    /// learns the truth, and so does one that learns of a clean end, or of a truncated one.
     #[test]
     fn every_end_is_an_end(
         a in sizes(),

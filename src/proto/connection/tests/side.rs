@@ -15,7 +15,7 @@ use crate::{
     status::WcStatus,
 };
 
-/// Something the device reports.
+/// A completion.
 #[derive(Debug)]
 pub(super) enum Completion {
     Recv { buffer: u32, frame: Vec<u8> },
@@ -25,7 +25,7 @@ pub(super) enum Completion {
     Drained(DrainSide),
 }
 
-/// Something the connection manager reports.
+/// A connection manager event.
 #[derive(Debug, Clone)]
 pub(super) enum Cm {
     AddrResolved,
@@ -35,7 +35,7 @@ pub(super) enum Cm {
     DeviceRemoval,
 }
 
-/// A work request on its way, with what its sender is to learn of it.
+/// A posted work request.
 #[derive(Debug)]
 pub(super) struct InFlight {
     pub(super) slot: u32,
@@ -61,36 +61,36 @@ impl InFlight {
 
 /// A large message that is being read.
 #[derive(Debug)]
-pub(super) struct Pull {
+pub(super) struct Reading {
     pub(super) id: u32,
     pub(super) number: u32,
     pub(super) len: u64,
     pub(super) has_memory: bool,
     /// Bytes for which reads were posted.
-    pub(super) asked: u64,
-    /// Bytes that have come.
-    pub(super) come: u64,
+    pub(super) requested: u64,
+    /// Bytes that have been read.
+    pub(super) completed: u64,
 }
 
-/// Receives that a side's connection shares with others, of which one stranger stands for all.
+/// Receives that a side's connection shares with others, all of which one stranger represents.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) account: Arc<Account>,
-    /// What the stranger's peers may still use.
+    /// The receives that the stranger's peers may still use.
     pub(super) promised: u32,
-    /// What the stranger has.
+    /// The buffers that the stranger holds.
     pub(super) taken: VecDeque<u32>,
 }
 
-/// Something that the application has not let go of.
+/// Something that the application has not released.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kept {
     Buffer(u32),
     Large(u64),
 }
 
-/// Where the large message of this number lies in its sender's memory.
-pub(super) fn lent(number: u32, len: u64) -> Descriptor {
+/// Returns the place of the large message of this number in its sender's memory.
+pub(super) fn exposed(number: u32, len: u64) -> Descriptor {
     Descriptor {
         addr: u64::from(number) << 32,
         len,
@@ -103,12 +103,11 @@ pub(super) fn lent(number: u32, len: u64) -> Descriptor {
 pub(super) struct Side {
     pub(super) conn: Connection,
     pub(super) params: Params,
-    /// Receives that the device has.
+    /// Posted receives.
     pub(super) posted: VecDeque<u32>,
-    /// Sends that the device has: the front is next on the wire.
+    /// Posted sends: the front is next on the wire.
     pub(super) sending: VecDeque<InFlight>,
-    /// Sends that have arrived, which this side's device has not been told yet. Answers to them may
-    /// come earlier than that.
+    /// Sends that have arrived, but are not acknowledged yet. Answers to them may come earlier.
     pub(super) unacknowledged: VecDeque<InFlight>,
     /// Slots whose sends are not known to have completed, oldest first.
     pub(super) slots: VecDeque<u32>,
@@ -120,30 +119,30 @@ pub(super) struct Side {
     pub(super) broken: bool,
     /// Whether the connection manager has said, or will say, that the connection is down.
     pub(super) disconnected: bool,
-    /// Whether nobody looks at what this side is told any more.
+    /// Whether this side's process has ended.
     pub(super) killed: bool,
-    /// Whether the device is there no more.
+    /// Whether the device has been removed.
     pub(super) removed: bool,
-    /// The deadline, as the connection told of it last.
+    /// The deadline that the connection reported last.
     pub(super) timer: Option<Instant>,
-    /// Whether the connection was handed to the application.
+    /// Whether the connection has reported that it is established.
     pub(super) established: bool,
-    /// Numbers of the messages sent.
+    /// The number of messages sent.
     pub(super) sent: u32,
-    /// Messages the application has not let go of.
+    /// Messages that the application has not released.
     pub(super) kept: VecDeque<Kept>,
     /// Large messages that the peer may be reading, oldest first.
-    pub(super) lent: VecDeque<Descriptor>,
+    pub(super) exposed: VecDeque<Descriptor>,
     /// The peer's large messages that are being read, oldest first.
-    pub(super) pulls: VecDeque<Pull>,
-    /// Numbers of the messages received.
+    pub(super) reads: VecDeque<Reading>,
+    /// The number of messages received.
     pub(super) received: u32,
     pub(super) ended: Option<(CloseReason, bool)>,
-    /// Whether a sender was told that it may go on, since it was refused.
+    /// Whether no send has been refused since the last Writable.
     pub(super) writable: bool,
-    /// Where receives are shared: the account, and who else draws on it.
+    /// The shared receives, if there are any.
     pub(super) shared: Option<Shared>,
-    /// Pings that the peer has answered.
+    /// The number of pings that the peer has answered.
     pub(super) answered: u64,
     /// Whether the system has no memory for large messages.
     pub(super) starving: bool,
@@ -171,8 +170,8 @@ impl Side {
             established: false,
             sent: 0,
             kept: VecDeque::new(),
-            lent: VecDeque::new(),
-            pulls: VecDeque::new(),
+            exposed: VecDeque::new(),
+            reads: VecDeque::new(),
             received: 0,
             ended: None,
             writable: true,
@@ -199,7 +198,7 @@ impl Side {
         });
     }
 
-    /// The application gets something.
+    /// Delivers something to the application, and checks the order.
     pub(super) fn arrive(&mut self, arrival: Arrival) {
         let number = match arrival {
             Arrival::Message {
@@ -212,10 +211,10 @@ impl Side {
                 u32::from_le_bytes(bytes.try_into().unwrap())
             }
             Arrival::Large { id, len } => {
-                let pull = self.pulls.pop_front().expect("it was begun");
-                assert_eq!((pull.id, pull.len, pull.come), (id, len, len));
+                let reading = self.reads.pop_front().expect("it was started");
+                assert_eq!((reading.id, reading.len, reading.completed), (id, len, len));
                 self.kept.push_back(Kept::Large(len));
-                pull.number
+                reading.number
             }
             Arrival::Immediate { .. } => panic!("nobody sends it here"),
         };
@@ -223,36 +222,36 @@ impl Side {
         self.received += 1;
     }
 
-    /// Starts looking for memory.
+    /// Begins to look for memory for a large message.
     pub(super) fn begin(&mut self, id: u32, len: u64) {
-        self.pulls.push_back(Pull {
+        self.reads.push_back(Reading {
             id,
             number: u32::MAX,
             len,
             has_memory: false,
-            asked: 0,
-            come: 0,
+            requested: 0,
+            completed: 0,
         });
-        let held = self.held() + self.pulls.iter().map(|pull| pull.len).sum::<u64>();
+        let held = self.held() + self.reads.iter().map(|reading| reading.len).sum::<u64>();
         assert!(
             held <= self.params.large_memory || held == len,
             "no more is held than allowed"
         );
     }
 
-    /// The large message for which memory is being looked for.
-    pub(super) fn begun(&self) -> Option<u32> {
-        self.pulls
+    /// Returns the large message that waits for memory.
+    pub(super) fn waiting_for_memory(&self) -> Option<u32> {
+        self.reads
             .iter()
-            .find(|pull| !pull.has_memory)
-            .map(|pull| pull.id)
+            .find(|reading| !reading.has_memory)
+            .map(|reading| reading.id)
     }
 
-    /// Makes memory ready for a chunk, or now and then for a part of it: says for how much.
+    /// Prepares memory for a chunk, or now and then for a part of it. Returns for how much.
     pub(super) fn prepare(&mut self, id: u32, offset: u64, len: u64) -> u64 {
-        let pull = self.pulls.back().expect("it was begun");
-        assert!(pull.has_memory && len > 0 && len <= self.params.longest_chunk);
-        assert_eq!((pull.id, pull.asked), (id, offset));
+        let reading = self.reads.back().expect("it was started");
+        assert!(reading.has_memory && len > 0 && len <= self.params.longest_chunk);
+        assert_eq!((reading.id, reading.requested), (id, offset));
         if offset > 0 && len > 4096 && offset.is_multiple_of(3) {
             len - 4096
         } else {
@@ -262,12 +261,12 @@ impl Side {
 
     /// Posts a read of the peer's memory.
     pub(super) fn read(&mut self, read: Read) {
-        let pull = self.pulls.back_mut().expect("it was begun");
-        assert!(pull.has_memory);
-        pull.number = read.rkey;
-        assert_eq!((pull.id, pull.asked), (read.id, read.offset));
-        assert!(read.len > 0 && pull.asked + read.len <= pull.len);
-        pull.asked += read.len;
+        let reading = self.reads.back_mut().expect("it was started");
+        assert!(reading.has_memory);
+        reading.number = read.rkey;
+        assert_eq!((reading.id, reading.requested), (read.id, read.offset));
+        assert!(read.len > 0 && reading.requested + read.len <= reading.len);
+        reading.requested += read.len;
         let slot = read.slot;
         self.posted(InFlight {
             slot,
@@ -276,23 +275,23 @@ impl Side {
         });
     }
 
-    /// The oldest read is done.
-    pub(super) fn read_came(&mut self, read: &Read) {
-        let pull = self
-            .pulls
+    /// Records that the oldest read is done.
+    pub(super) fn read_completed(&mut self, read: &Read) {
+        let reading = self
+            .reads
             .iter_mut()
-            .find(|pull| pull.come < pull.len)
-            .expect("it was begun");
-        assert_eq!((pull.id, pull.come), (read.id, read.offset));
-        pull.come += read.len;
+            .find(|reading| reading.completed < reading.len)
+            .expect("it was started");
+        assert_eq!((reading.id, reading.completed), (read.id, read.offset));
+        reading.completed += read.len;
     }
 
-    /// A completion covers everything that was posted before it.
+    /// Frees the slots that a completion covers: its own, and all that were posted before it.
     pub(super) fn slots_are_free_up_to(&mut self, slot: u32) {
         while self.slots.pop_front().is_some_and(|done| done != slot) {}
     }
 
-    /// Bytes of large messages that the application holds.
+    /// Returns the bytes of large messages that the application holds.
     fn held(&self) -> u64 {
         let large = |kept: &Kept| match kept {
             Kept::Buffer(_) => 0,
@@ -301,8 +300,8 @@ impl Side {
         self.kept.iter().map(large).sum()
     }
 
-    /// The connection has ended, and its queue pair is gone: whatever it was promised is free
-    /// again, no more and no less.
+    /// Destroys the queue pair of a connection that has ended, and checks that exactly what it was
+    /// promised is free again.
     pub(super) fn release_account(&mut self) {
         let kept = |kept: &&Kept| matches!(kept, Kept::Buffer(_));
         let kept = self.kept.iter().filter(kept).count() as u32;
@@ -317,14 +316,14 @@ impl Side {
         }
     }
 
-    /// The stranger is promised more, as far as there is some.
+    /// Promises more to the stranger's peers, as far as there is some.
     pub(super) fn stranger_wants(&mut self, count: u32) {
         if let Some(shared) = &mut self.shared {
             shared.promised += shared.account.trade(0, count);
         }
     }
 
-    /// A peer of the stranger's sends.
+    /// Receives a frame from a peer of the stranger.
     pub(super) fn stranger_receives(&mut self) {
         if let Some(shared) = &mut self.shared
             && shared.promised > 0
@@ -333,11 +332,11 @@ impl Side {
             let buffer = self.posted.pop_front();
             shared
                 .taken
-                .push_back(buffer.expect("a receive is posted for every frame of the stranger's"));
+                .push_back(buffer.expect("a receive is posted for every frame of the stranger"));
         }
     }
 
-    /// The stranger lets go of a message.
+    /// Releases a message of the stranger.
     pub(super) fn stranger_releases(&mut self) {
         if let Some(buffer) = self
             .shared
@@ -357,7 +356,7 @@ impl Side {
         assert!(slot < depth, "the slot exists");
         assert!(
             !self.slots.contains(&slot),
-            "the slot is not the device's: {in_flight:?}"
+            "the slot is free: {in_flight:?}"
         );
         self.slots.push_back(slot);
         if self.broken {
@@ -393,10 +392,10 @@ impl Side {
             .push_back(Completion::Failed(work, WcStatus::WR_FLUSH_ERR));
     }
 
-    /// The queue pair goes to its error state: everything that it has comes back, in order.
+    /// Moves the queue pair to its error state, which flushes its work requests in order.
     pub(super) fn break_down(&mut self) {
         self.broken = true;
-        // Shared receives are there for others.
+        // Other connections use shared receives.
         if self.shared.is_none() {
             for buffer in std::mem::take(&mut self.posted) {
                 self.flushed(Work::Recv { buffer });
@@ -410,7 +409,7 @@ impl Side {
         }
     }
 
-    /// The device gives up on this side's oldest send, if it has one.
+    /// Fails this side's oldest send, if there is one, and breaks the queue pair.
     pub(super) fn give_up(&mut self, status: WcStatus) {
         let oldest = self.unacknowledged.front().or_else(|| self.sending.front());
         if let Some(in_flight) = oldest {

@@ -220,7 +220,7 @@ fn completions_and_failures() {
                     [".",      ".",             ".",           ".",          ".",      ".",        ".",       "Established",".",          ".",        ".",        "."]);
     expect("a bad frame", |conn, now| conn.handle_recv(0, &[9; 16], now),
                     [".",      ".",             ".",           ".",          ".",      ".",        ".",       DRAINING,     DRAINING,     DRAINING,   ".",        "."]);
-    expect("a message, kept and let go", |conn, now| {
+    expect("a message, kept and released", |conn, now| {
         let data = Header { kind: Kind::Data, grant: 4, len: 0, arg: 0 }.emit();
         conn.handle_recv(0, &data, now);
         let released = std::iter::from_fn(|| conn.poll_output()).any(|output| matches!(output, Output::Event(Event::Arrived(_))));

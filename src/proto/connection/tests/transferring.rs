@@ -45,7 +45,7 @@ fn grants_ride_on_data_of_the_other_direction() {
     assert!(pair.send(A));
     pair.run();
     pair.release(B, true);
-    assert!(pair.send(B), "this frame tells A");
+    assert!(pair.send(B), "this frame carries the grant");
     pair.run();
     assert_eq!((0..10).filter(|_| pair.send(A)).count(), 4);
 }

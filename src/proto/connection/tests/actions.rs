@@ -1,0 +1,163 @@
+//! What applications, processes and devices of a [`Pair`] do.
+
+use super::{
+    pair::Pair,
+    side::{Cm, InFlight, Kept, What, exposed},
+};
+use crate::{
+    proto::{
+        CloseReason, SendRefused, Work,
+        connection::Flush,
+        frame::{Descriptor, Header, Kind},
+    },
+    status::WcStatus,
+};
+
+impl Pair {
+    /// Sends the next message. Returns whether it was accepted.
+    pub(super) fn send(&mut self, at: usize) -> bool {
+        let side = &mut self.sides[at];
+        let sent = side.conn.send(4).map(|transmit| {
+            let number = side.sent.to_le_bytes();
+            side.post(transmit, &number);
+        });
+        self.sent(at, sent)
+    }
+
+    /// Sends the next message as a large one of `len` bytes. Returns whether it was accepted.
+    pub(super) fn send_large(&mut self, at: usize, len: u64) -> bool {
+        let side = &mut self.sides[at];
+        let descriptor = exposed(side.sent, len);
+        let sent = side.conn.send_large(&descriptor).map(|transmit| {
+            side.exposed.push_back(descriptor);
+            side.post(transmit, &descriptor.emit());
+        });
+        self.sent(at, sent)
+    }
+
+    fn sent(&mut self, at: usize, sent: Result<(), SendRefused>) -> bool {
+        let side = &mut self.sides[at];
+        match sent {
+            Ok(()) => side.sent += 1,
+            Err(SendRefused::Blocked) => side.writable = false,
+            Err(SendRefused::Closed(_)) => {}
+            Err(SendRefused::TooLong { limit }) => panic!("nothing is longer than {limit}"),
+        }
+        self.settle(at);
+        sent.is_ok()
+    }
+
+    /// Releases a message of the application: the oldest, or the newest.
+    pub(super) fn release(&mut self, at: usize, oldest: bool) {
+        let side = &mut self.sides[at];
+        let kept = if oldest {
+            side.kept.pop_front()
+        } else {
+            side.kept.pop_back()
+        };
+        if side.ended.is_none() {
+            match kept {
+                Some(Kept::Buffer(buffer)) if side.conn.accepts_receives() => {
+                    side.repost(buffer);
+                    side.conn.release();
+                }
+                Some(Kept::Large(len)) => side.conn.release_large(len, self.now),
+                Some(Kept::Buffer(_)) | None => {}
+            }
+        }
+        self.settle(at);
+    }
+
+    pub(super) fn release_all(&mut self, at: usize) {
+        while !self.sides[at].kept.is_empty() {
+            self.release(at, true);
+        }
+    }
+
+    pub(super) fn close(&mut self, at: usize) {
+        self.sides[at].conn.close(self.now);
+        self.settle(at);
+    }
+
+    pub(super) fn abort(&mut self, at: usize, code: u32) {
+        self.sides[at].conn.abort(code, self.now);
+        self.settle(at);
+    }
+
+    /// Kills this side's process: its queue pair is destroyed, and its kernel disconnects.
+    pub(super) fn kill(&mut self, at: usize) {
+        self.sides[at].killed = true;
+        self.sides[at].ended = Some((CloseReason::LocallyAborted, false));
+        self.sides[at].break_down();
+        self.report_disconnected(1 - at);
+    }
+
+    pub(super) fn report_disconnected(&mut self, at: usize) {
+        let side = &mut self.sides[at];
+        if !std::mem::replace(&mut side.disconnected, true) {
+            side.cm.push_back(Cm::Disconnected);
+        }
+    }
+
+    /// Kills this side's host: nothing comes from it and nothing reaches it.
+    pub(super) fn vanish(&mut self, at: usize) {
+        self.sides[at].killed = true;
+        self.sides[at].ended = Some((CloseReason::LocallyAborted, false));
+        self.sides[at].break_down();
+        self.sides[1 - at].disconnected = true;
+    }
+
+    /// Removes this side's device.
+    pub(super) fn remove_device(&mut self, at: usize) {
+        let side = &mut self.sides[at];
+        if !std::mem::replace(&mut side.removed, true) {
+            side.disconnected = true;
+            side.break_down();
+            side.cm.push_back(Cm::DeviceRemoval);
+        }
+    }
+
+    /// Fails this side's oldest send.
+    pub(super) fn fail_send(&mut self, at: usize, status: WcStatus) {
+        let side = &mut self.sides[at];
+        let slot = *side.slots.front().expect("a send is in flight");
+        side.conn
+            .handle_work_error(Work::Send { slot }, status, 0x81, self.now);
+        self.settle(at);
+    }
+
+    pub(super) fn reason(&self, at: usize) -> &CloseReason {
+        &self.sides[at].ended.as_ref().expect("it has ended").0
+    }
+
+    pub(super) fn delivered(&self, at: usize) -> bool {
+        self.sides[at].ended.as_ref().expect("it has ended").1
+    }
+
+    /// Puts the announcement of a large message on the wire that no connection made.
+    pub(super) fn forge_large(&mut self, from: usize, descriptor: &Descriptor) {
+        let header = Header {
+            kind: Kind::Rendezvous,
+            grant: self.sides[from].params.window.into(),
+            len: 24,
+            arg: 0,
+        };
+        self.forge(from, &[&header.emit()[..], &descriptor.emit()].concat());
+    }
+
+    /// Sends a ping whose pong proves that the peer has processed everything sent before.
+    pub(super) fn flush(&mut self, at: usize) -> Flush {
+        let flush = self.sides[at].conn.flush().expect("it is established");
+        self.settle(at);
+        flush
+    }
+
+    /// Puts bytes on the wire that no connection made.
+    pub(super) fn forge(&mut self, from: usize, frame: &[u8]) {
+        self.sides[from].sending.push_back(InFlight {
+            slot: u32::MAX,
+            signalled: false,
+            what: What::Frame(frame.to_vec()),
+        });
+    }
+}
