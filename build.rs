@@ -1,8 +1,8 @@
-//! Says what is missing to build the bindings, all of it at once.
+//! Reports all packages at once that are missing for building the bindings.
 //!
-//! It is the build script of rdma-sys that needs it, and stops at the first thing that it does not
-//! find. This one needs nothing itself, so it is compiled and done long before that one's generator
-//! is: where something is missing, its word comes first.
+//! rdma-sys's build script is the one that needs them, and it stops at the first one that it does not
+//! find. This script has no dependencies, so it has run long before rdma-sys's generator is compiled:
+//! its report comes first.
 
 use std::{
     env, fs,
@@ -10,7 +10,7 @@ use std::{
     process::{self, Command},
 };
 
-/// What rdma-sys asks pkg-config for, and the packages that have it.
+/// The libraries that rdma-sys asks pkg-config for, and the packages that contain them.
 const LIBRARIES: [(&str, &str, &str); 2] = [
     ("libibverbs", "1.8.28", "libibverbs-dev"),
     ("librdmacm", "1.2.28", "librdmacm-dev"),
@@ -21,7 +21,7 @@ fn main() {
     for name in ["PKG_CONFIG", "PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR"] {
         println!("cargo:rerun-if-env-changed={name}");
     }
-    // Where to look for another machine's libraries is rdma-sys's to find out.
+    // When cross compiling, rdma-sys has to find the libraries of the target.
     if env::var_os("TARGET") != env::var_os("HOST") {
         return;
     }
@@ -44,17 +44,20 @@ fn main() {
     let packages = missing.join(" ");
     if needed {
         eprintln!(
-            "rdmsg links librdmacm and libibverbs and generates bindings for them, and for that this machine lacks: {packages}.\n\
+            "rdmsg links librdmacm and libibverbs and generates bindings for them, and for that this \
+             machine lacks: {packages}.\n\
              On Debian and Ubuntu:\n\n    sudo apt install {packages}\n\n\
-             Elsewhere the packages are those of rdma-core's development files (rdma-core-devel), of libclang (clang-devel or \
-             clang-libs), 11 to 15, and pkg-config (pkgconf). Libraries in a place of their own are found by PKG_CONFIG_PATH."
+             Other distributions have the same in the packages rdma-core-devel, clang-devel or \
+             clang-libs (libclang 11 to 15), and pkgconf. Set PKG_CONFIG_PATH for libraries that are \
+             not in a standard directory."
         );
         process::exit(1);
     }
     if !missing.is_empty() {
-        // It may be where only the generator looks.
+        // The generator may find it elsewhere.
         println!(
-            "cargo:warning=no libclang found; if the bindings cannot be generated, install {packages} or set LIBCLANG_PATH"
+            "cargo:warning=no libclang found; if the bindings cannot be generated, \
+             install {packages} or set LIBCLANG_PATH"
         );
     }
 }
@@ -67,7 +70,7 @@ fn runs(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }
 
-/// Whether there is a libclang where the generator looks first.
+/// Returns whether there is a libclang in the generator's usual directories.
 fn has_libclang() -> bool {
     if ["LIBCLANG_PATH", "LLVM_CONFIG_PATH"]
         .iter()
@@ -86,7 +89,7 @@ fn has_libclang() -> bool {
     .any(|folder| holds_libclang(Path::new(folder), 2))
 }
 
-/// Whether there is one in a folder, or in one so many levels below.
+/// Returns whether there is one in a folder, or at most `below` levels below it.
 fn holds_libclang(folder: &Path, below: u32) -> bool {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.into_iter().any(|entry| {

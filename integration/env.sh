@@ -5,8 +5,9 @@ integration=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 export PATH+=:/usr/sbin:/sbin
 [[ -x ${HOME-}/.cargo/bin/cargo ]] && PATH+=:$HOME/.cargo/bin
 
-# The bindings' generator misreads structs with libclang 16 and later. Where the distribution has
-# nothing older, setup fetches one, which comes without the compiler's own headers.
+# The bindings' generator panics with libclang 16 and later, which give unnamed structs and unions
+# names that are no identifiers. Where the distribution has nothing older, setup fetches one, which
+# comes without the compiler's own headers.
 if [[ -z ${LIBCLANG_PATH-} ]]; then
     for libclang in /usr/lib/llvm-{14,15,13,12,11}/lib; do
         [[ -e $libclang/libclang.so.1 || -e $libclang/libclang.so ]] && break

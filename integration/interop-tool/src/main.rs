@@ -40,13 +40,11 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let result = match env::var("LAB_HOST").as_deref() {
-        _ if let Some(len) = options.classic => {
-            classic::play(len, options.server.as_deref()).map(|()| true)
-        }
-        Ok("a") => compare(&options),
-        Ok("b") => agent::serve().map(|()| true),
-        _ => Err("LAB_HOST is neither a nor b: run it with integration/interop".into()),
+    let result = match (options.classic, env::var("LAB_HOST").as_deref()) {
+        (Some(len), _) => classic::play(len, options.server.as_deref()).map(|()| true),
+        (None, Ok("a")) => compare(&options),
+        (None, Ok("b")) => agent::serve().map(|()| true),
+        (None, _) => Err("LAB_HOST is neither a nor b: run it with integration/interop".into()),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
