@@ -107,7 +107,7 @@ pub fn one_frame(frame: &[u8]) {
                 seen.push(Verdict::Message(len));
             }
             Output::Read(read) => {
-                // Piece by piece, and no byte that was not announced.
+                // Chunk by chunk, and no byte that was not announced.
                 assert_eq!(read.offset, asked);
                 asked += read.len;
                 assert!(read.len > 0 && asked <= announced);
@@ -157,7 +157,8 @@ pub fn one_frame(frame: &[u8]) {
         Verdict::Pong => assert_eq!(said, [4], "a ping is answered"),
         _ => assert_eq!(said, []),
     }
-    // A buffer is out as long as a message lies in it, and comes back at once otherwise, where the connection goes on.
+    // A buffer is out as long as a message lies in it, and comes back at once otherwise, where the
+    // connection goes on.
     match &expected {
         Verdict::Message(_) => assert_eq!(reposted, 0),
         Verdict::Large { .. } | Verdict::Nothing | Verdict::Pong | Verdict::Close => {

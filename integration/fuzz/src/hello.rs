@@ -1,4 +1,5 @@
-//! Private data of a peer, in each of the places where it is read, against a second reading of the protocol.
+//! Private data of a peer, in each of the places where it is read, against a second reading of the
+//! protocol.
 
 use std::time::Instant;
 
@@ -94,8 +95,13 @@ pub fn one_hello(bytes: &[u8]) {
             assert!(conn.next_timeout().is_some());
             conn.accept(b"data", now);
             conn.take_turn(now);
-            let accepts = std::iter::from_fn(|| conn.poll_output())
-                .filter(|output| matches!(output, Output::Cm(CmOp::Accept { private_data }) if matches!(read(private_data), Verdict::Good { data: b"data", .. })));
+            let is_accept = |output: &Output| {
+                let Output::Cm(CmOp::Accept { private_data }) = output else {
+                    return false;
+                };
+                matches!(read(private_data), Verdict::Good { data: b"data", .. })
+            };
+            let accepts = std::iter::from_fn(|| conn.poll_output()).filter(is_accept);
             assert_eq!(accepts.count(), 1);
         }
         Err(refusal) => {

@@ -1,7 +1,9 @@
-//! Fuzz targets of rdmsg's protocol: bytes and sequences of events for `proto`, each with what must be true of the outcome.
+//! Fuzz targets of rdmsg's protocol: bytes and sequences of events for `proto`, each with what must
+//! be true of the outcome.
 //!
-//! `proto` uses no other layer but `status`, and neither calls into C. So both are compiled right here, from the library's own source,
-//! with the fuzzer's instrumentation: in seconds, without the bindings and without a device.
+//! `proto` uses no other layer but `status`, and neither calls into C. So both are compiled right
+//! here, from the library's own source, with the fuzzer's instrumentation: in seconds, without the
+//! bindings and without a device.
 
 #[allow(dead_code, unused_imports, reason = "the engine uses all of it")]
 #[path = "../../../src/proto/mod.rs"]

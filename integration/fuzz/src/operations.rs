@@ -1,4 +1,5 @@
-//! A connection's life, in any order: what the application, the peer, the connection manager, the device and the clock do.
+//! A connection's life, in any order: what the application, the peer, the connection manager, the
+//! device and the clock do.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,8 @@ pub struct Operations {
     active: bool,
     retry_refused: bool,
     keepalive: bool,
-    /// Whether it begins with a connection that is established: most of what can happen happens then.
+    /// Whether it begins with a connection that is established: most of what can happen happens
+    /// then.
     established: bool,
     operations: Vec<Operation>,
 }
@@ -164,7 +166,7 @@ impl Frame {
         };
         let most = device.credit.1.max(device.credit.0 + device.window());
         let grant = self.grant.pick(device.credit.1, most);
-        let taken = self.taken.pick(device.lent.1, device.lent.0);
+        let taken = self.taken.pick(device.exposed.1, device.exposed.0);
         let mut bytes = vec![kind, 0, 0, 0];
         bytes.extend(grant.to_be_bytes());
         bytes.extend((payload.len() as u32).to_be_bytes());

@@ -1,0 +1,88 @@
+//! What the application does, and the clock.
+
+use std::time::Duration;
+
+use super::Device;
+use crate::proto::{CONTROL_SENDS, Descriptor, READS, SendRefused};
+
+impl Device {
+    pub(crate) fn send(&mut self, len: usize) {
+        let eager = self
+            .conn
+            .negotiated()
+            .map_or(0, |negotiated| negotiated.send_eager);
+        let result = if len <= eager as usize {
+            self.conn
+                .send(len)
+                .map(|transmit| self.post(&transmit, len as u32))
+        } else {
+            let descriptor = Descriptor {
+                addr: 1 << 40,
+                len: len as u64,
+                rkey: 1,
+            };
+            self.conn.send_large(&descriptor).map(|transmit| {
+                self.lengths.push_back(descriptor.len);
+                self.exposed.0 += 1;
+                self.post(&transmit, 24);
+            })
+        };
+        self.check_refusal(result.err());
+    }
+
+    pub(crate) fn operate(&mut self, takes_receive: bool) {
+        let result = self.conn.operate(takes_receive).map(|slot| {
+            self.take_slot(slot, READS + CONTROL_SENDS, true, None);
+            self.credit.0 += u32::from(takes_receive);
+            assert!(self.credit.0 <= self.credit.1, "no receive without credit");
+        });
+        self.check_refusal(result.err());
+    }
+
+    pub(crate) fn ask(&mut self) {
+        let result = self.conn.flush();
+        let flushed = result
+            .as_ref()
+            .is_ok_and(|flush| self.conn.is_flushed(flush));
+        assert!(!flushed, "the peer has not answered yet");
+        self.check_refusal(result.err());
+    }
+
+    fn check_refusal(&self, refused: Option<SendRefused>) {
+        match refused {
+            Some(SendRefused::Closed(reason)) => {
+                assert_eq!(Some(&reason), self.conn.close_reason());
+            }
+            Some(SendRefused::TooLong { limit }) => {
+                let negotiated = self.conn.negotiated().expect("it was established");
+                assert_eq!(limit, negotiated.send_limit);
+            }
+            Some(SendRefused::Blocked) | None => assert_eq!(self.ended, None),
+        }
+    }
+
+    pub(crate) fn release(&mut self) {
+        if let Some(buffer) = self.kept.pop_front()
+            && self.conn.accepts_receives()
+        {
+            self.released += 1;
+            self.repost(buffer);
+            self.conn.release();
+        }
+    }
+
+    pub(crate) fn release_large(&mut self) {
+        if let Some(len) = self.large.pop_front() {
+            self.conn.release_large(len, self.now);
+        }
+    }
+
+    pub(crate) fn pass(&mut self, time: Duration) {
+        self.now += time;
+        self.conn.handle_timeout(self.now);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.is_some()
+    }
+}

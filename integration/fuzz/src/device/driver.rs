@@ -1,0 +1,195 @@
+//! What connection manager and device do.
+
+use super::{Device, Large, Sent};
+use crate::{
+    proto::{CONTROL_RECEIVES, CmCall, CmOp, Descriptor, DrainSide, Work},
+    status::{OsError, WcStatus},
+};
+
+impl Device {
+    /// Makes the next connection manager call. Returns which it was.
+    pub(crate) fn perform(&mut self) -> Option<CmCall> {
+        let op = self.wanted.pop_front()?;
+        let call = op.call();
+        match op {
+            CmOp::CreateTransport => {
+                let count = u32::from(self.params.window) + CONTROL_RECEIVES;
+                self.posted = (0..count).collect();
+            }
+            CmOp::Connect { .. } | CmOp::Accept { .. } => self.connected = true,
+            // Its turn comes at once.
+            CmOp::AwaitTurn => self.conn.take_turn(self.now),
+            CmOp::Discard => {
+                assert!(self.sending.is_empty() && !self.established);
+                self.posted.clear();
+                self.connected = false;
+            }
+            CmOp::Disconnect => {
+                self.broken = true;
+            }
+            CmOp::CreateId
+            | CmOp::ResolveAddr { .. }
+            | CmOp::ResolveRoute { .. }
+            | CmOp::Reject { .. }
+            | CmOp::SetMinRnrTimer => {}
+        }
+        Some(call)
+    }
+
+    /// Fails the next connection manager call.
+    pub(crate) fn fail_to_perform(&mut self, errno: i32) {
+        if let Some(op) = self.wanted.pop_front() {
+            let error = OsError::new("rdma_call", errno);
+            self.conn.handle_cm_failure(op.call(), error, self.now);
+        }
+    }
+
+    fn receive(&mut self, frame: &[u8]) -> Option<u32> {
+        if !self.connected || self.broken || self.ended.is_some() {
+            return None;
+        }
+        let buffer = self.posted.pop_front()?;
+        self.filled.insert(buffer, frame.to_vec());
+        Some(buffer)
+    }
+
+    /// Receives these frames, as far as there are receives, before any of them is processed.
+    pub(crate) fn frames(&mut self, frames: &[Vec<u8>]) {
+        let arrived: Vec<_> = frames
+            .iter()
+            .map_while(|frame| self.receive(frame).map(|buffer| (buffer, frame)))
+            .collect();
+        for (buffer, frame) in arrived {
+            self.frame(buffer, frame);
+            self.settle();
+        }
+    }
+
+    fn frame(&mut self, buffer: u32, frame: &[u8]) {
+        // The connection may process it later, or never: what it reads is compared with this.
+        if let Some(descriptor) = large(frame) {
+            self.announced += 1;
+            self.inbound.push_back(Large {
+                descriptor,
+                id: None,
+                requested: 0,
+                completed: 0,
+            });
+        }
+        if frame.len() >= 16 {
+            let grant = u32::from_be_bytes(frame[4..8].try_into().unwrap());
+            if grant > self.credit.1 && grant - self.credit.0 <= self.window() {
+                self.credit.1 = grant;
+            }
+        }
+        self.conn.handle_recv(buffer, frame, self.now);
+    }
+
+    /// Returns by how much a grant may exceed what was sent.
+    pub(crate) fn window(&self) -> u32 {
+        self.conn
+            .negotiated()
+            .map_or(0, |negotiated| negotiated.send_window.into())
+    }
+
+    /// Receives immediate data of a write to this side's memory.
+    pub(crate) fn immediate(&mut self, imm_data: u32, len: u32) {
+        // Half of them come before this side exposes memory to write to.
+        if imm_data & 1 == 1 {
+            self.conn.allow_immediates();
+        }
+        if let Some(buffer) = self.receive(&[]) {
+            self.conn.handle_immediate(buffer, imm_data, len, self.now);
+        }
+    }
+
+    /// Completes the oldest work requests of the send queue, up to the first signalled one.
+    pub(crate) fn complete(&mut self) {
+        if self.broken || !self.connected {
+            return;
+        }
+        let Some(last) = self.sending.iter().position(|sent| sent.signalled) else {
+            return;
+        };
+        let done: Vec<Sent> = self.sending.drain(..=last).collect();
+        let Some(Sent { slot, read, .. }) = done.last() else {
+            return;
+        };
+        let Some(chunk) = read else {
+            self.conn.handle_sent(*slot, self.now);
+            return;
+        };
+        let first = self
+            .inbound
+            .iter_mut()
+            .find(|large| large.completed < large.descriptor.len)
+            .expect("it is being read");
+        first.completed += chunk;
+        self.taken += u32::from(first.completed == first.descriptor.len);
+        self.conn.handle_read(*slot, self.now);
+    }
+
+    /// Fails a work request, which breaks the queue pair.
+    pub(crate) fn fail(&mut self, recv: bool, status: WcStatus) {
+        if self.broken || self.ended.is_some() {
+            return;
+        }
+        let work = match (recv, self.posted.front(), self.sending.front()) {
+            (true, Some(&buffer), _) => Work::Recv { buffer },
+            (false, _, Some(sent)) => work(sent),
+            _ => return,
+        };
+        match work {
+            Work::Recv { .. } => drop(self.posted.pop_front()),
+            Work::Send { .. } | Work::Read { .. } => drop(self.sending.pop_front()),
+        }
+        self.broken = true;
+        self.conn.handle_work_error(work, status, 0x81, self.now);
+    }
+
+    /// Flushes the next work request of a broken queue pair.
+    pub(crate) fn flush(&mut self, recv: bool) {
+        if !self.broken || self.ended.is_some() {
+            return;
+        }
+        let side = if recv {
+            DrainSide::Recv
+        } else {
+            DrainSide::Send
+        };
+        let work = if recv {
+            self.posted.pop_front().map(|buffer| Work::Recv { buffer })
+        } else {
+            self.sending.pop_front().as_ref().map(work)
+        };
+        if let Some(work) = work {
+            let status = WcStatus::WR_FLUSH_ERR;
+            self.conn.handle_work_error(work, status, 0x81, self.now);
+        } else if let Some(markers) = &mut self.markers
+            && let Some(at) = markers.iter().position(|marker| *marker == side)
+        {
+            markers.swap_remove(at);
+            self.conn.handle_drained(side);
+        }
+    }
+}
+
+fn work(sent: &Sent) -> Work {
+    let slot = sent.slot;
+    match sent.read {
+        Some(_) => Work::Read { slot },
+        None => Work::Send { slot },
+    }
+}
+
+/// Returns the descriptor of a frame that announces a large message.
+fn large(frame: &[u8]) -> Option<Descriptor> {
+    let word = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
+    let long = |at: usize| u64::from_be_bytes(frame[at..at + 8].try_into().unwrap());
+    let whole = frame.len() == 40 && frame[..4] == [16, 0, 0, 0] && word(8) == 24;
+    whole.then(|| Descriptor {
+        addr: long(16),
+        len: long(24),
+        rkey: word(32),
+    })
+}

@@ -1,0 +1,324 @@
+//! The driver of a connection that is fuzzed, with an honest device.
+
+mod application;
+mod driver;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Instant,
+};
+
+use crate::proto::{
+    Arrival, CONTROL_RECEIVES, CONTROL_SENDS, CloseReason, CmOp, Connection, Descriptor, DrainSide,
+    Event, Output, Params, READS, Read, Transmit,
+};
+
+/// The longest chunk in which a large message is read.
+const CHUNK: u64 = 1 << 20;
+/// The number of large messages of the peer that may be announced and not reported as taken.
+const LARGE_IN_FLIGHT: u32 = 4;
+
+/// A work request of the send queue.
+#[derive(Debug)]
+struct Sent {
+    slot: u32,
+    signalled: bool,
+    read: Option<u64>,
+}
+
+/// A large message of the peer, and how far it was read.
+#[derive(Debug)]
+struct Large {
+    descriptor: Descriptor,
+    id: Option<u32>,
+    requested: u64,
+    completed: u64,
+}
+
+/// A connection with its driver, an honest device and its queue pair, and checks of everything that
+/// the connection does with them.
+///
+/// Connection manager and peer are not part of it: they do what they like. But no more frames come
+/// than find a receive, work requests complete in order, and those that are posted when the queue
+/// pair breaks are flushed.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) conn: Connection,
+    pub(crate) params: Params,
+    pub(crate) now: Instant,
+    posted: VecDeque<u32>,
+    sending: VecDeque<Sent>,
+    /// The drain markers that have not completed.
+    markers: Option<Vec<DrainSide>>,
+    /// Whether the queue pair is in its error state.
+    broken: bool,
+    /// Connection manager calls that have not been made.
+    pub(crate) wanted: VecDeque<CmOp>,
+    /// Whether the peer may have a live queue pair to send to.
+    pub(crate) connected: bool,
+    established: bool,
+    ended: Option<CloseReason>,
+    timer: Option<Instant>,
+    /// The frame in each buffer that has completed and was neither delivered nor posted again.
+    filled: HashMap<u32, Vec<u8>>,
+    /// Buffers that the application has.
+    kept: VecDeque<u32>,
+    /// Large messages that the application has.
+    large: VecDeque<u64>,
+    /// Large messages that are announced and not delivered, oldest first.
+    inbound: VecDeque<Large>,
+    /// The number of large messages that the peer announced.
+    announced: u32,
+    /// Whether the peer has violated the protocol, or aborted: nothing of it is delivered then.
+    disowned: bool,
+    /// The number of large messages of the peer that were read whole.
+    taken: u32,
+    /// The number of receives of data frames that were posted again.
+    released: u32,
+    /// The last grant and count of large messages taken that were sent to the peer.
+    reported: (u32, u32),
+    /// The number of messages sent, and the number that the peer has granted.
+    pub(crate) credit: (u32, u32),
+    /// The number of large messages sent, and the number that were taken.
+    pub(crate) exposed: (u32, u32),
+    lengths: VecDeque<u64>,
+}
+
+impl Device {
+    pub(crate) fn new(conn: Connection, params: Params, window: u16, now: Instant) -> Self {
+        let mut this = Self {
+            conn,
+            now,
+            posted: VecDeque::new(),
+            sending: VecDeque::new(),
+            markers: None,
+            broken: false,
+            wanted: VecDeque::new(),
+            connected: false,
+            established: false,
+            ended: None,
+            timer: None,
+            filled: HashMap::new(),
+            kept: VecDeque::new(),
+            large: VecDeque::new(),
+            inbound: VecDeque::new(),
+            announced: 0,
+            disowned: false,
+            taken: 0,
+            released: 0,
+            reported: (params.window.into(), 0),
+            credit: (0, window.into()),
+            exposed: (0, 0),
+            lengths: VecDeque::new(),
+            params,
+        };
+        this.settle();
+        this
+    }
+
+    /// Does what the connection wants, and checks that it may.
+    pub(crate) fn settle(&mut self) {
+        let mut outputs = 0;
+        let mut bad = false;
+        while let Some(output) = self.conn.poll_output() {
+            assert_eq!(self.ended, None, "nothing comes after the end: {output:?}");
+            outputs += 1;
+            assert!(outputs < 1000, "it comes to rest");
+            match output {
+                Output::Cm(op) => self.wanted.push_back(op),
+                Output::Post(transmit) => {
+                    assert!(!matches!(transmit.header[0], 1 | 16), "control frames only");
+                    self.post(&transmit, 0);
+                }
+                Output::Repost(buffer) => {
+                    let frame = self.filled.remove(&buffer).expect("it was received");
+                    // But for control frames only what breaks the protocol.
+                    bad |= frame.first().is_none_or(|kind| matches!(kind, 1 | 16));
+                    self.repost(buffer);
+                }
+                Output::Release(buffer) => {
+                    let frame = self.filled.remove(&buffer).expect("it was received");
+                    assert_eq!(frame[0], 16, "large messages only");
+                    self.released += 1;
+                    self.repost(buffer);
+                    self.conn.release();
+                }
+                Output::Begin { id, len } => self.begin(id, len),
+                Output::Prepare { len, .. } => self.conn.handle_prepared(len, self.now),
+                Output::Read(read) => self.read(&read),
+                Output::PostDrainMarkers => {
+                    self.broken = true;
+                    let markers = vec![DrainSide::Recv, DrainSide::Send];
+                    assert_eq!(self.markers.replace(markers), None, "once");
+                }
+                Output::Timer => self.timer = self.conn.next_timeout(),
+                Output::Event(event) => self.event(event),
+            }
+        }
+        if self.ended.is_none() {
+            assert_eq!(
+                self.timer,
+                self.conn.next_timeout(),
+                "the deadline is reported"
+            );
+        } else {
+            assert_eq!(self.conn.next_timeout(), None);
+            assert_eq!(self.ended.as_ref(), self.conn.close_reason());
+        }
+        self.disowned = matches!(
+            self.conn.close_reason(),
+            Some(CloseReason::ProtocolViolation(_) | CloseReason::PeerAborted(_))
+        );
+        assert!(
+            !bad || self.conn.close_reason().is_some(),
+            "what is taken is kept"
+        );
+        if self.established && self.conn.close_reason().is_none() {
+            assert!(self.announced - self.reported.1 <= LARGE_IN_FLIGHT);
+        }
+        let statistics = self.conn.statistics();
+        assert_eq!(
+            statistics.large_bytes_exposed,
+            self.lengths.iter().sum::<u64>()
+        );
+        let begun = self.inbound.iter().filter(|large| large.id.is_some());
+        let held: Vec<u64> = begun
+            .map(|large| large.descriptor.len)
+            .chain(self.large.iter().copied())
+            .collect();
+        assert!(held.len() <= self.params.window.into());
+        assert!(held.len() == 1 || held.iter().sum::<u64>() <= self.params.large_memory);
+        if self.ended.is_none() {
+            assert_eq!(statistics.large_bytes_held, held.iter().sum::<u64>());
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        if !matches!(
+            event,
+            Event::Established | Event::Disconnected { .. } | Event::Writable
+        ) {
+            assert!(self.established, "{event:?}");
+        }
+        assert!(
+            !self.disowned || !matches!(event, Event::Arrived(_)),
+            "{event:?}"
+        );
+        match event {
+            Event::Established => assert!(!std::mem::replace(&mut self.established, true)),
+            Event::Arrived(Arrival::Message {
+                buffer,
+                offset,
+                len,
+            }) => {
+                let frame = self.filled.remove(&buffer).expect("it was received");
+                assert_eq!(frame[0], 1);
+                assert_eq!((offset, len as usize), (16, frame.len() - 16));
+                assert!(len <= self.params.eager_size);
+                self.kept.push_back(buffer);
+            }
+            Event::Arrived(Arrival::Immediate { buffer, .. }) => {
+                let frame = self.filled.remove(&buffer).expect("it was received");
+                assert!(frame.is_empty());
+                self.kept.push_back(buffer);
+            }
+            Event::Arrived(Arrival::Large { id, len }) => {
+                let large = self.inbound.pop_front().expect("it was announced");
+                assert_eq!(
+                    (large.id, large.descriptor.len, large.completed),
+                    (Some(id), len, len)
+                );
+                self.large.push_back(len);
+            }
+            Event::Taken(count) => {
+                assert!(count > 0);
+                self.lengths.drain(..count as usize);
+                self.exposed.1 += count;
+            }
+            Event::Answered | Event::Writable => {}
+            Event::Disconnected { reason, delivered } => {
+                assert!(!delivered || self.lengths.is_empty(), "all of it was taken");
+                self.ended = Some(reason);
+            }
+        }
+    }
+
+    fn take_slot(&mut self, slot: u32, reserved: u32, signalled: bool, read: Option<u64>) {
+        assert!(self.ended.is_none());
+        let slots = self.params.send_slots + READS + CONTROL_SENDS;
+        assert!(slot < slots, "the slot exists");
+        assert!(
+            self.sending.iter().all(|sent| sent.slot != slot),
+            "the slot is free"
+        );
+        self.sending.push_back(Sent {
+            slot,
+            signalled,
+            read,
+        });
+        assert!(self.sending.len() <= (slots - reserved) as usize);
+        assert!(
+            self.sending.len() < slots as usize || self.sending.iter().any(|sent| sent.signalled),
+            "a full ring is heard of again"
+        );
+    }
+
+    fn post(&mut self, transmit: &Transmit, len: u32) {
+        let header = &transmit.header;
+        let word = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
+        let reserved = match header[0] {
+            1 | 16 => READS + CONTROL_SENDS,
+            2..=8 => 0,
+            other => panic!("kind {other}"),
+        };
+        self.take_slot(transmit.slot, reserved, transmit.signalled, None);
+        assert_eq!((header[1], header[2], header[3]), (0, 0, 0));
+        assert_eq!(word(8), len);
+        // What is granted is posted, and no grant goes back.
+        let grant = word(4);
+        assert!(grant >= self.reported.0 && grant <= self.released + u32::from(self.params.window));
+        self.reported.0 = grant;
+        if !matches!(header[0], 6 | 8) {
+            let taken = word(12);
+            assert!(taken >= self.reported.1 && taken <= self.taken);
+            self.reported.1 = taken;
+        }
+        if matches!(header[0], 1 | 16) {
+            self.credit.0 += 1;
+        }
+        assert!(self.credit.0 <= self.credit.1, "no message without credit");
+    }
+
+    fn begin(&mut self, id: u32, len: u64) {
+        let first = self.inbound.iter_mut().find(|large| large.id.is_none());
+        let first = first.expect("it was announced");
+        assert_eq!(len, first.descriptor.len);
+        first.id = Some(id);
+        self.conn.handle_memory(id, self.now);
+    }
+
+    fn read(&mut self, read: &Read) {
+        let first = self
+            .inbound
+            .iter_mut()
+            .find(|large| large.requested < large.descriptor.len)
+            .expect("it was announced");
+        assert_eq!(read.offset, first.requested, "no byte twice, none left out");
+        assert!(read.len > 0 && read.len <= CHUNK);
+        assert!(read.offset + read.len <= first.descriptor.len);
+        assert_eq!(read.remote_addr, first.descriptor.addr + read.offset);
+        assert_eq!(read.rkey, first.descriptor.rkey);
+        assert_eq!(first.id, Some(read.id));
+        first.requested += read.len;
+        self.take_slot(read.slot, CONTROL_SENDS, true, Some(read.len));
+        let reads = self.sending.iter().filter(|sent| sent.read.is_some());
+        assert!(reads.count() <= READS as usize);
+    }
+
+    fn repost(&mut self, buffer: u32) {
+        let count = u32::from(self.params.window) + CONTROL_RECEIVES;
+        assert!(buffer < count, "the buffer exists");
+        assert!(!self.posted.contains(&buffer) && !self.kept.contains(&buffer));
+        self.posted.push_back(buffer);
+    }
+}
