@@ -1,8 +1,8 @@
 //! Reports all packages at once that are missing for building the bindings.
 //!
-//! rdma-sys's build script is the one that needs them, and it stops at the first one that it does not
-//! find. This script has no dependencies, so it has run long before rdma-sys's generator is compiled:
-//! its report comes first.
+//! rdma-sys's build script is the one that needs them, and it stops at the first one that it does
+//! not find. This script has no dependencies, so it has run long before rdma-sys's generator is
+//! compiled: its report comes first.
 
 use std::{
     env, fs,
@@ -44,12 +44,12 @@ fn main() {
     let packages = missing.join(" ");
     if needed {
         eprintln!(
-            "rdmsg links librdmacm and libibverbs and generates bindings for them, and for that this \
-             machine lacks: {packages}.\n\
+            "rdmsg links librdmacm and libibverbs and generates bindings for them, and for that \
+             this machine lacks: {packages}.\n\
              On Debian and Ubuntu:\n\n    sudo apt install {packages}\n\n\
              Other distributions have the same in the packages rdma-core-devel, clang-devel or \
-             clang-libs (libclang 11 to 15), and pkgconf. Set PKG_CONFIG_PATH for libraries that are \
-             not in a standard directory."
+             clang-libs (libclang 11 to 15), and pkgconf. Set PKG_CONFIG_PATH for libraries that \
+             are not in a standard directory."
         );
         process::exit(1);
     }

@@ -18,8 +18,8 @@ const SPIN: Duration = Duration::from_micros(10);
 
 /// A connection that several threads wait on.
 ///
-/// One of them sleeps on the descriptors. The others sleep until that one wakes up; then one of
-/// them takes its place.
+/// They are leader and followers: one of them sleeps on the descriptors. The others sleep until
+/// that one wakes up; then one of them takes its place.
 #[derive(Debug)]
 pub(super) struct Waiting {
     state: Mutex<State>,

@@ -182,7 +182,7 @@ fn outcome(
         _ if status != 0 => Some(Err(status.saturating_abs())),
         _ if wanted.contains(&event) => Some(Ok(())),
         CmEventType::DEVICE_REMOVAL => Some(Err(libc::ENODEV)),
-        // The peer disconnected before this side was told of the connection.
+        // The peer disconnected before this side learned of the connection.
         CmEventType::DISCONNECTED => Some(Err(libc::ECONNRESET)),
         CmEventType::ADDR_ERROR
         | CmEventType::ROUTE_ERROR

@@ -101,7 +101,7 @@ mod tests {
         let mapping = Mapping::new(page_size() + 1).unwrap();
         assert_eq!(mapping.len(), 2 * page_size());
         assert_eq!(mapping.start().addr().get() % page_size(), 0);
-        // SAFETY: the mapping is that long, and nobody else knows it.
+        // SAFETY: the mapping has that length, and is used here only.
         let bytes = unsafe { std::slice::from_raw_parts(mapping.start().as_ptr(), mapping.len()) };
         assert!(bytes.iter().all(|&byte| byte == 0));
     }

@@ -391,8 +391,8 @@ unsafe fn register(
         // bit.
         unsafe { ffi::ibv_reg_mr(pd.as_ptr(), addr, len, access.bits().cast_signed()) }
     } else {
-        // This variant drops optional flags that the kernel does not know. SAFETY: the domain
-        // exists, and the caller vouches for the memory.
+        // This variant drops optional flags that the kernel does not know.
+        // SAFETY: the domain exists, and the caller vouches for the memory.
         unsafe { ffi::ibv_reg_mr_iova2(pd.as_ptr(), addr, len, addr.addr() as u64, access.bits()) }
     };
     cvt_ptr("ibv_reg_mr", raw)

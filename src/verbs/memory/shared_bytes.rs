@@ -193,7 +193,7 @@ mod tests {
         expected[start + offset..start + offset + count].copy_from_slice(&src);
 
         let first = NonNull::new(memory[start..].as_mut_ptr()).unwrap();
-        // SAFETY: the range lies inside the vector, which nobody else uses while the value lives.
+        // SAFETY: the range lies inside the vector, which nothing else uses meanwhile.
         let shared = unsafe { SharedBytes::new(first, len) };
         shared.write(offset, &src);
         let mut read = vec![0; count];

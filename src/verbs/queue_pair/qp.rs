@@ -182,7 +182,8 @@ impl QueuePair {
                 // SAFETY: the queue pair exists, was created with these functions, and can take
                 // these requests; the chain is complete. The rest as below.
                 let ret = unsafe { send_ops::post(ops, self.qp_type, wr) };
-                // Either all or none are posted. SAFETY: the caller's pointer.
+                // Either all or none are posted.
+                // SAFETY: the caller's pointer.
                 unsafe { *bad_wr = wr };
                 return ret;
             }

@@ -181,7 +181,7 @@ fn bad_input() -> Vec<Case> {
         case(
             "a server of endpoints",
             Side::new(Who::Rust, "cm_server", "{server}:7471").ends(Ends::WhenKilled),
-            ours("-s {server}").says("speaks to endpoints, not to rsockets"),
+            ours("-s {server}").says("accepts endpoints, not rsockets"),
         ),
         case(
             "a client of IPv6 at a server of IPv4",
