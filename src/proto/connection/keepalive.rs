@@ -196,20 +196,18 @@ impl Connection {
         let Some(transfer) = &mut self.transfer else {
             return;
         };
-        if transfer.keepalive_deadline().is_none_or(|at| at > now) {
-            return;
-        }
         let activity = transfer.activity;
-        match transfer
-            .keepalive_mut()
-            .map(|keepalive| keepalive.check(activity, now))
-        {
-            None | Some(Check::Alive) => {}
-            Some(Check::Probe) => {
+        let check = match &mut transfer.timers.keepalive {
+            Some(keepalive) if keepalive.deadline() <= now => keepalive.check(activity, now),
+            Some(_) | None => return,
+        };
+        match check {
+            Check::Alive => {}
+            Check::Probe => {
                 transfer.probe.wanted();
                 self.send_control();
             }
-            Some(Check::Dead) => self.fail(CloseReason::KeepaliveTimeout, now),
+            Check::Dead => self.fail(CloseReason::KeepaliveTimeout, now),
         }
     }
 }

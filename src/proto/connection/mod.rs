@@ -8,6 +8,7 @@ mod reading;
 mod receiving;
 mod refusal;
 mod sending;
+mod timers;
 mod transfer;
 
 pub(crate) use self::{keepalive::Activity, sending::Flush};
@@ -21,6 +22,7 @@ use self::{
     closing::{Closing, Draining, disconnected_may_come},
     connecting::Attempts,
     establish::Early,
+    timers::earlier,
     transfer::Transfer,
 };
 use super::{
@@ -150,6 +152,11 @@ impl Connection {
 
     /// Returns [`Output::Timer`] if the driver knows of another deadline than the present one.
     fn changed_timer(&mut self) -> Option<Output> {
+        if let (State::Established, Some(transfer)) = (&self.state, &mut self.transfer)
+            && !transfer.timers.take_touched()
+        {
+            return None;
+        }
         let timeout = self.next_timeout();
         // Nothing comes after the end, with which the deadline is void.
         if timeout == self.reported_timeout || matches!(self.state, State::Closed) {
@@ -171,18 +178,12 @@ impl Connection {
             State::Requested { deadline }
             | State::Accepted { deadline, .. }
             | State::Accepting { deadline } => Some(*deadline),
-            State::Established => {
-                let transfer = self.transfer.as_ref()?;
-                earlier(
-                    transfer.keepalive_deadline(),
-                    transfer.read_watchdog.deadline(),
-                )
-            }
+            State::Established => self.transfer.as_ref()?.timers.deadline(),
             State::Closing(closing) => {
                 let reading = self
                     .transfer
                     .as_ref()
-                    .and_then(|t| t.read_watchdog.deadline());
+                    .and_then(|t| t.timers.read_watchdog.deadline());
                 earlier(Some(closing.deadline()), reading)
             }
             State::Draining(draining) => Some(draining.deadline()),
@@ -445,14 +446,6 @@ impl Connection {
 
     fn unexpected(&self, event: &str) {
         log::warn!("{event} in state {}: ignored", self.state.name());
-    }
-}
-
-/// Returns the earlier of two optional deadlines.
-fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
     }
 }
 

@@ -51,9 +51,9 @@ impl Connection {
                     if idle {
                         transfer.inbound.reads_begin(now.now());
                     }
-                    if !transfer.read_watchdog.is_watching() {
+                    if !transfer.timers.read_watchdog.is_watching() {
                         let chunks = transfer.chunks();
-                        transfer.read_watchdog.read_posted(chunks, now.now());
+                        transfer.timers.read_watchdog.read_posted(chunks, now.now());
                     }
                     let (slot, _) = transfer.ring.take(true);
                     Output::Read(Read { slot, ..chunk })
@@ -67,7 +67,7 @@ impl Connection {
     /// Takes notice that the large message of this id has its place in memory.
     pub(crate) fn handle_memory(&mut self, id: u32, now: impl Clock) {
         if let Some(transfer) = &mut self.transfer {
-            transfer.read_watchdog.memory_found();
+            transfer.timers.read_watchdog.memory_found();
             transfer.inbound.placed(id);
             self.read_on(now);
         }
@@ -76,7 +76,7 @@ impl Connection {
     /// Takes notice that memory is ready for the first `len` bytes of the next chunk, or all of it.
     pub(crate) fn handle_prepared(&mut self, len: u64, now: impl Clock) {
         if let Some(transfer) = &mut self.transfer {
-            transfer.read_watchdog.memory_found();
+            transfer.timers.read_watchdog.memory_found();
             transfer.inbound.prepared(len);
             self.read_on(now);
         }
@@ -86,7 +86,7 @@ impl Connection {
     /// [`Output::Prepare`] asked for. The output is repeated later.
     pub(crate) fn handle_out_of_memory(&mut self, error: OsError, now: Instant) {
         if let Some(transfer) = &mut self.transfer {
-            let verdict = transfer.read_watchdog.out_of_memory(error, now);
+            let verdict = transfer.timers.read_watchdog.out_of_memory(error, now);
             self.act_on(verdict, now);
         }
     }
@@ -97,7 +97,7 @@ impl Connection {
             (&self.state, &mut self.transfer)
             && let Some(step) = transfer.inbound.demanded()
         {
-            transfer.read_watchdog.retrying();
+            transfer.timers.read_watchdog.retrying();
             self.outputs.push(output(step));
         }
     }
@@ -106,7 +106,7 @@ impl Connection {
     pub(super) fn on_reading_timeout(&mut self, now: Instant) {
         if let Some(transfer) = &mut self.transfer {
             let (chunks, reading) = (transfer.chunks(), transfer.inbound.is_reading());
-            let verdict = transfer.read_watchdog.check(chunks, reading, now);
+            let verdict = transfer.timers.read_watchdog.check(chunks, reading, now);
             self.act_on(verdict, now);
         }
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::{
     control::ControlQueue,
     keepalive::{Keepalive, PeerActivity, Probe},
+    timers::{Timers, Tracked},
 };
 use crate::proto::{
     Negotiated, Params, SendRefused, Statistics, Transmit,
@@ -30,11 +31,10 @@ pub(super) struct Transfer {
     pub(super) ring: SendRing,
     pub(super) outbound: Outbound,
     pub(super) inbound: Inbound,
-    pub(super) read_watchdog: ReadWatchdog,
+    pub(super) timers: Tracked<Timers>,
     /// Counters only: what is held at the moment is computed by [`statistics`](Self::statistics).
     pub(super) counters: Statistics,
     pub(super) probe: Probe,
-    pub(super) keepalive: Option<Keepalive>,
     keepalive_timeout: Duration,
     pub(super) activity: PeerActivity,
     /// The identity of the peer's engine.
@@ -92,10 +92,12 @@ impl Transfer {
             ring: SendRing::new(params.send_slots),
             outbound: Outbound::new(params.large_memory),
             inbound: Inbound::new(params.window, params.large_memory, params.longest_chunk),
-            read_watchdog: ReadWatchdog::new(params.read_timeout),
+            timers: Tracked::new(Timers {
+                keepalive: None,
+                read_watchdog: ReadWatchdog::new(params.read_timeout),
+            }),
             counters: Statistics::default(),
             probe: Probe::default(),
-            keepalive: None,
             keepalive_timeout: params.keepalive_timeout,
             activity: PeerActivity::default(),
             peer_engine: hello.engine,
@@ -120,18 +122,10 @@ impl Transfer {
     }
 
     pub(super) fn start_keepalive(&mut self, now: Instant) {
-        self.keepalive = self
+        self.timers.keepalive = self
             .negotiated
             .keepalive_interval
             .map(|interval| Keepalive::new(interval, self.keepalive_timeout, self.activity, now));
-    }
-
-    pub(super) fn keepalive_mut(&mut self) -> Option<&mut Keepalive> {
-        self.keepalive.as_mut()
-    }
-
-    pub(super) fn keepalive_deadline(&self) -> Option<Instant> {
-        self.keepalive.as_ref().map(Keepalive::deadline)
     }
 
     /// Chunks of large messages that were read, here and on any connection with the peer's engine:
@@ -179,7 +173,7 @@ impl Transfer {
     pub(super) fn cancel_pending(&mut self) {
         self.control.cancel();
         self.probe = Probe::default();
-        self.keepalive = None;
+        self.timers.keepalive = None;
     }
 
     // Sending.

@@ -1,0 +1,71 @@
+//! The timers of an established connection.
+
+use std::{
+    ops::{Deref, DerefMut},
+    time::Instant,
+};
+
+use super::keepalive::Keepalive;
+use crate::proto::read_watchdog::ReadWatchdog;
+
+/// The timers of an established connection.
+#[derive(Debug)]
+pub(super) struct Timers {
+    pub(super) keepalive: Option<Keepalive>,
+    pub(super) read_watchdog: ReadWatchdog,
+}
+
+impl Timers {
+    /// Returns the earlier deadline of the two.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let keepalive = self.keepalive.as_ref().map(Keepalive::deadline);
+        earlier(keepalive, self.read_watchdog.deadline())
+    }
+}
+
+/// Returns the earlier of two optional deadlines.
+pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+/// A value that records whether it has been borrowed mutably.
+///
+/// Most messages touch no timer. Those that do cannot forget to say so.
+#[derive(Debug)]
+pub(super) struct Tracked<T> {
+    value: T,
+    touched: bool,
+}
+
+impl<T> Tracked<T> {
+    /// Tracks a value, which counts as touched.
+    pub(super) fn new(value: T) -> Self {
+        Self {
+            value,
+            touched: true,
+        }
+    }
+
+    /// Whether the value has been borrowed mutably since the last call of this.
+    pub(super) fn take_touched(&mut self) -> bool {
+        std::mem::take(&mut self.touched)
+    }
+}
+
+impl<T> Deref for Tracked<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for Tracked<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.touched = true;
+        &mut self.value
+    }
+}
