@@ -1,7 +1,7 @@
 use std::{
     fmt,
     net::{SocketAddr, ToSocketAddrs},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use crossbeam_channel::bounded;
@@ -112,10 +112,39 @@ impl Connector {
             config: self.config.clone(),
             data: self.private_data.clone(),
             deadline,
-            engine: engine.clone(),
             reply: Reply::Caller(reply),
         })?;
-        wait_for_reply(&result, address, deadline)
+        let established = wait_for_reply(&result, address, deadline)?;
+        Ok(Endpoint::new(established, engine.clone()))
+    }
+}
+
+/// Connecting.
+impl Endpoint {
+    /// Connects to a listener of this crate, with the default [`Config`](crate::Config), on the [shared engine](Engine::shared).
+    ///
+    /// Addresses that a name stands for are tried in turn. For everything else there is [`Connector`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AddressLookup`] for an unknown name, [`Error::Connect`] with the reason where no connection came about within the
+    /// default [`connect_timeout`](crate::Config::connect_timeout), [`Error::NoRdma`] where this machine has no connection manager.
+    pub fn connect(address: impl ToSocketAddrs + fmt::Debug) -> Result<Self, Error> {
+        Connector::new().connect(address)
+    }
+
+    /// As [`Endpoint::connect`], within `timeout` instead of the default.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::connect`].
+    pub fn connect_timeout(
+        address: impl ToSocketAddrs + fmt::Debug,
+        timeout: Duration,
+    ) -> Result<Self, Error> {
+        let mut connector = Connector::new();
+        connector.config.connect_timeout = timeout;
+        connector.connect(address)
     }
 }
 

@@ -1,11 +1,8 @@
-mod one_sided;
-mod owned;
-
 use std::{
     collections::VecDeque,
     fmt,
     io::IoSlice,
-    net::{SocketAddr, ToSocketAddrs},
+    net::SocketAddr,
     os::fd::BorrowedFd,
     slice,
     sync::{Arc, Mutex, atomic::Ordering},
@@ -16,10 +13,9 @@ use crossbeam_channel::{Receiver, TryRecvError};
 
 pub use self::owned::NotSent;
 use crate::{
-    CloseReason, Completion, Connector, DeviceCounters, Error, Interest, Message, Statistics,
-    TrySendError,
-    engine::Engine,
-    link::{Deadline, Ended, Handoff, Link, Outgoing},
+    CloseReason, Completion, DeviceCounters, Error, Interest, Message, Statistics, TrySendError,
+    engine::{Engine, Established},
+    link::{Deadline, Ended, Handoff, Outgoing, Owner},
     sync::lock,
 };
 
@@ -46,7 +42,7 @@ pub struct Endpoint {
 }
 
 struct Inner {
-    link: Arc<Link>,
+    link: Owner,
     /// Here and not in the link: unread messages hold the link, so it must not hold them.
     completions: Receiver<Completion>,
     /// Completions that a `recv` came across. They are for `next_completion`.
@@ -57,12 +53,12 @@ struct Inner {
 }
 
 impl Endpoint {
-    pub(crate) fn new(
-        link: Arc<Link>,
-        completions: Receiver<Completion>,
-        engine: Engine,
-        local: Option<SocketAddr>,
-    ) -> Self {
+    pub(crate) fn new(established: Established, engine: Engine) -> Self {
+        let Established {
+            link,
+            completions,
+            local,
+        } = established;
         Self {
             inner: Arc::new(Inner {
                 link,
@@ -72,32 +68,6 @@ impl Endpoint {
                 local,
             }),
         }
-    }
-
-    /// Connects to a listener of this crate, with the default [`Config`](crate::Config), on the [shared engine](Engine::shared).
-    ///
-    /// Addresses that a name stands for are tried in turn. For everything else there is [`Connector`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::AddressLookup`] for an unknown name, [`Error::Connect`] with the reason where no connection came about within the
-    /// default [`connect_timeout`](crate::Config::connect_timeout), [`Error::NoRdma`] where this machine has no connection manager.
-    pub fn connect(address: impl ToSocketAddrs + fmt::Debug) -> Result<Self, Error> {
-        Connector::new().connect(address)
-    }
-
-    /// As [`Endpoint::connect`], within `timeout` instead of the default.
-    ///
-    /// # Errors
-    ///
-    /// As [`Endpoint::connect`].
-    pub fn connect_timeout(
-        address: impl ToSocketAddrs + fmt::Debug,
-        timeout: Duration,
-    ) -> Result<Self, Error> {
-        let mut connector = Connector::new();
-        connector.config.connect_timeout = timeout;
-        connector.connect(address)
     }
 
     /// Sends one message, waiting while the peer's window is full.
@@ -510,14 +480,12 @@ impl Endpoint {
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Endpoint")
-            .field("link", &self.inner.link)
+            .field("link", &*self.inner.link)
             .field("local", &self.inner.local)
             .finish_non_exhaustive()
     }
 }
 
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.link.abandon();
-    }
-}
+// At the end, so that the documentation begins with what most programs use.
+mod one_sided;
+mod owned;

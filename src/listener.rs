@@ -12,8 +12,7 @@ use crossbeam_channel::{Receiver, after, bounded, never, select};
 use crate::{
     Config, Endpoint, Engine, Error,
     connector::{check_private_data, resolve, written},
-    engine::{Backlog, Command, Reply, wait_for_reply},
-    link::Link,
+    engine::{Backlog, Bound, Command, Established, Open, Reply, Request, wait_for_reply},
     proto::{REJECT_DATA_MAX, REPLY_DATA_MAX},
 };
 
@@ -43,13 +42,6 @@ pub struct Listener {
     bound: Bound,
     engine: Engine,
     backlog: Arc<Backlog>,
-}
-
-/// What the engine says of a listener that it made.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Bound {
-    pub(crate) key: u64,
-    pub(crate) local: SocketAddr,
 }
 
 impl Listener {
@@ -96,7 +88,7 @@ impl Listener {
             config: config.clone(),
             requests,
             backlog: Arc::clone(&backlog),
-            engine: engine.clone(),
+            engine: Arc::clone(engine.handle()),
             reply,
         };
         engine.send(command)?;
@@ -152,7 +144,7 @@ impl Listener {
                 }
             }
         };
-        self.backlog.show();
+        self.backlog.update_readiness();
         accepted
     }
 
@@ -173,7 +165,7 @@ impl Listener {
                 break;
             }
         }
-        self.backlog.show();
+        self.backlog.update_readiness();
         match (endpoint, self.backlog.end()) {
             (None, Some(error)) => Err(error.clone()),
             (endpoint, _) => Ok(endpoint),
@@ -181,16 +173,20 @@ impl Listener {
     }
 
     /// Starts accepting a request; what comes of it comes back through the backlog.
-    fn start(&self, request: Request) -> Result<(), Error> {
-        request.start_accepting(&[], Reply::Backlog(Arc::clone(&self.backlog)))
+    fn start(&self, mut request: Request) -> Result<(), Error> {
+        match request.take() {
+            Some(open) => start_accepting(open, &[], Reply::Backlog(Arc::clone(&self.backlog))),
+            None => Ok(()),
+        }
     }
 
     /// A connection that was established; one that was not is skipped.
-    fn established(&self, accepted: Result<Endpoint, Error>) -> Option<Endpoint> {
+    fn established(&self, accepted: Result<Established, Error>) -> Option<Endpoint> {
         accepted
+            .map(|established| Endpoint::new(established, self.engine.clone()))
             .inspect_err(|error| {
                 let local = self.bound.local;
-                if let Some(others) = self.backlog.tell_failure() {
+                if let Some(others) = self.backlog.report_failure() {
                     log::warn!(
                         "listener on {local}: a connection was not established ({others} others before it): {error}"
                     );
@@ -231,7 +227,7 @@ impl Listener {
     #[must_use]
     pub fn try_request(&self) -> Option<Request> {
         let request = self.backlog.requests().try_recv().ok();
-        self.backlog.show();
+        self.backlog.update_readiness();
         request
     }
 
@@ -266,64 +262,12 @@ impl Drop for Listener {
     }
 }
 
-/// A peer's request for a connection. Dropping it rejects it.
-pub struct Request {
-    /// `None` once it is answered.
-    open: Option<Open>,
-    peer: SocketAddr,
-    local: Option<SocketAddr>,
-    private_data: Vec<u8>,
-}
-
-struct Open {
-    link: Arc<Link>,
-    engine: Engine,
-    /// How long accepting it may take.
-    timeout: Duration,
-}
-
+/// Answering a request.
 impl Request {
     /// The longest private data in bytes that fits an acceptance.
     pub const ACCEPT_DATA_MAX: usize = REPLY_DATA_MAX;
     /// The longest private data in bytes that fits a rejection.
     pub const REJECT_DATA_MAX: usize = REJECT_DATA_MAX;
-
-    pub(crate) fn new(
-        link: Arc<Link>,
-        engine: Engine,
-        local: Option<SocketAddr>,
-        timeout: Duration,
-    ) -> Self {
-        let (peer, private_data) = (link.peer_addr(), link.peer_data());
-        Self {
-            open: Some(Open {
-                link,
-                engine,
-                timeout,
-            }),
-            peer,
-            local,
-            private_data,
-        }
-    }
-
-    /// The peer's address.
-    #[must_use]
-    pub fn peer_addr(&self) -> SocketAddr {
-        self.peer
-    }
-
-    /// The address on which the request came in.
-    #[must_use]
-    pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.local
-    }
-
-    /// What the peer's program gave to [`Connector::private_data`](crate::Connector::private_data).
-    #[must_use]
-    pub fn private_data(&self) -> &[u8] {
-        &self.private_data
-    }
 
     /// Accepts, and waits until the connection is established, for no longer than the listener's
     /// [`connect_timeout`](Config::connect_timeout).
@@ -341,16 +285,16 @@ impl Request {
     /// # Errors
     ///
     /// As [`accept`](Self::accept), and [`Error::PrivateDataTooLong`] above [`Request::ACCEPT_DATA_MAX`] bytes.
-    pub fn accept_with(self, private_data: &[u8]) -> Result<Endpoint, Error> {
+    pub fn accept_with(mut self, private_data: &[u8]) -> Result<Endpoint, Error> {
         check_private_data(private_data, REPLY_DATA_MAX, "an acceptance")?;
+        // Answering takes the request, so it is open.
+        let open = self.take().ok_or(Error::EngineShutDown)?;
+        let engine = Engine::of(Arc::clone(&open.engine));
+        let (peer, deadline) = (self.peer_addr(), Instant::now() + open.timeout);
         let (reply, result) = bounded(1);
-        let timeout = self
-            .open
-            .as_ref()
-            .map_or(Duration::ZERO, |open| open.timeout);
-        let (peer, deadline) = (self.peer, Instant::now() + timeout);
-        self.start_accepting(private_data, Reply::Caller(reply))?;
-        wait_for_reply(&result, peer, deadline)
+        start_accepting(open, private_data, Reply::Caller(reply))?;
+        let established = wait_for_reply(&result, peer, deadline)?;
+        Ok(Endpoint::new(established, engine))
     }
 
     /// Rejects, with private data for the peer's program, whose connect fails with
@@ -361,7 +305,7 @@ impl Request {
     /// [`Error::PrivateDataTooLong`] above [`Request::REJECT_DATA_MAX`] bytes, [`Error::EngineShutDown`].
     pub fn reject(mut self, private_data: &[u8]) -> Result<(), Error> {
         check_private_data(private_data, REJECT_DATA_MAX, "a rejection")?;
-        match self.open.take() {
+        match self.take() {
             Some(open) => open.engine.send(Command::Reject {
                 key: open.link.key,
                 data: private_data.to_vec(),
@@ -369,35 +313,15 @@ impl Request {
             None => Ok(()),
         }
     }
-
-    fn start_accepting(mut self, data: &[u8], reply: Reply) -> Result<(), Error> {
-        let Some(Open { link, engine, .. }) = self.open.take() else {
-            return Ok(());
-        };
-        let command = Command::Accept {
-            link,
-            data: data.to_vec(),
-            at: Instant::now(),
-            engine: engine.clone(),
-            reply,
-        };
-        engine.send(command)
-    }
 }
 
-impl fmt::Debug for Request {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Request")
-            .field("peer", &self.peer)
-            .field("local", &self.local)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Drop for Request {
-    fn drop(&mut self) {
-        if let Some(Open { link, .. }) = self.open.take() {
-            link.reject();
-        }
-    }
+/// Has the engine accept; what comes of it is sent as a reply.
+fn start_accepting(open: Open, data: &[u8], reply: Reply) -> Result<(), Error> {
+    let Open { link, engine, .. } = open;
+    engine.send(Command::Accept {
+        link,
+        data: data.to_vec(),
+        at: Instant::now(),
+        reply,
+    })
 }

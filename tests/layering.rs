@@ -1,72 +1,76 @@
-//! An arrow between layers goes down only. This reads the source for what each layer names of the crate.
+//! An arrow between layers goes down only, and no files go round in circles. This reads the source
+//! for what each file names of the crate.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
 
-/// Each layer with what it may name, besides itself.
-const LAYERS: &[(&str, &[&str])] = &[
-    ("status", &[]),
-    ("sys", &["status"]),
-    ("sync", &["status"]),
-    ("verbs", &["sys", "status"]),
-    ("cm", &["verbs", "sys", "status"]),
-    ("proto", &["status"]),
-    ("rsocket", &["cm", "verbs", "status"]),
+/// The layers from the bottom up, each with those that it may name. A layer is a folder, or files at
+/// the top.
+const LAYERS: &[(&str, &[&str], &[&str])] = &[
+    ("status", &["status"], &[]),
+    ("sys", &["sys"], &["status"]),
+    ("verbs", &["verbs"], &["sys", "status"]),
+    ("cm", &["cm"], &["verbs", "sys", "status"]),
+    ("proto", &["proto"], &["status"]),
+    ("rsocket", &["rsocket"], &["cm", "verbs", "status"]),
+    ("machine", &["machine"], &["status"]),
+    // What all layers above speak in.
+    (
+        "vocabulary",
+        &["config", "error", "interest", "remote_access"],
+        &["machine", "proto", "status"],
+    ),
+    ("sync", &["sync"], &["status"]),
     (
         "transport",
+        &["transport"],
         &[
+            "vocabulary",
+            "sync",
             "proto",
             "cm",
             "verbs",
             "sys",
             "status",
-            "sync",
-            "config",
-            "error",
-            "remote_access",
         ],
     ),
     (
         "link",
-        &[
-            "transport",
-            "proto",
-            "status",
-            "sync",
-            "config",
-            "error",
-            "interest",
-            "remote_access",
-        ],
+        &["link"],
+        &["transport", "vocabulary", "sync", "proto", "status"],
     ),
-    // The engine gives out what it makes of the handles' types, so these two lie side by side at the top.
     (
         "engine",
+        &["engine"],
+        // Of `sys` the exit handler.
         &[
             "link",
             "transport",
+            "vocabulary",
+            "sync",
             "proto",
-            "cm",
-            "verbs",
             "sys",
             "status",
-            "sync",
-            "config",
-            "endpoint",
-            "error",
-            "listener",
         ],
+    ),
+    (
+        "handles",
+        &["connector", "endpoint", "listener", "send_buffer"],
+        &["engine", "link", "transport", "vocabulary", "sync", "proto"],
     ),
 ];
 
-/// What the handles may name: they stand on the engine and never reach past it to the device.
-const HANDLES: &[&str] = &["proto", "status", "sync", "transport", "link", "engine"];
-
 /// The one crate that only `sys` may name.
 const BINDINGS: &str = "rdma_sys";
+
+/// What is above the transports names none of these.
+const BELOW_TRANSPORTS: &[&str] = &["CmId", "QueuePair", "MemoryRegion", "CompletionQueue"];
+
+/// A module of the crate: its path, and the file that has it.
+type Modules = BTreeMap<Vec<String>, PathBuf>;
 
 fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
@@ -79,92 +83,360 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The modules of this crate that a source names: `use crate::{a, b::c}`, `use crate::a::b` and `crate::a::f()`.
-fn named(source: &str) -> BTreeSet<String> {
-    let code: String = source
+/// The path of the module that a file has: `a/b.rs` and `a/b/mod.rs` have `a::b`.
+fn module(inner: &Path) -> Vec<String> {
+    let mut path: Vec<String> = inner
+        .with_extension("")
+        .iter()
+        .map(|part| part.to_str().unwrap().into())
+        .collect();
+    if matches!(path.last().map(String::as_str), Some("mod" | "lib")) {
+        path.pop();
+    }
+    path
+}
+
+/// A file's code, without its tests and comments.
+fn code(source: &str) -> String {
+    let source = source
+        .split("#[cfg(test)]\nmod tests {")
+        .next()
+        .unwrap_or_default();
+    source
         .lines()
         .filter(|line| !line.trim_start().starts_with("//"))
         .collect::<Vec<_>>()
-        .join("\n");
+        .join("\n")
+}
+
+/// Something of this crate that a file names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Named {
+    /// From the crate's root, with the name at the end.
+    path: Vec<String>,
+    /// What it is called here.
+    alias: String,
+}
+
+fn parent(path: &[String]) -> Vec<String> {
+    path[..path.len().saturating_sub(1)].to_vec()
+}
+
+/// What a file names: what stands behind `crate::`, `self::`, `super::`, or in a `use` behind a
+/// module of its own folder, with braces taken apart.
+fn named(code: &str, own: &[String], modules: &Modules) -> BTreeSet<Named> {
     let mut names = BTreeSet::new();
-    for (at, _) in code.match_indices("crate::") {
-        let rest = &code[at + "crate::".len()..];
-        if let Some(list) = rest.strip_prefix('{') {
-            // The names at the first level of the braces.
-            let (mut depth, mut name, mut fresh) = (1, String::new(), true);
-            for c in list.chars() {
-                match c {
-                    '{' => depth += 1,
-                    '}' => depth -= 1,
-                    ',' if depth == 1 => fresh = true,
-                    c if fresh && (c.is_alphanumeric() || c == '_') => name.push(c),
-                    c if !c.is_whitespace() => fresh = false,
-                    _ => {}
-                }
-                if (!fresh || depth == 0 || c == ',') && !name.is_empty() {
-                    names.insert(std::mem::take(&mut name));
-                }
-                if depth == 0 {
-                    break;
-                }
+    for (start, base) in [
+        ("crate::", Vec::new()),
+        ("self::", own.to_vec()),
+        ("super::", parent(own)),
+    ] {
+        for (at, _) in code.match_indices(start) {
+            let before = code[..at].chars().next_back();
+            if before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == ':') {
+                continue;
             }
-        } else {
-            names.insert(
-                rest.chars()
-                    .take_while(|c| c.is_alphanumeric() || *c == '_')
-                    .collect(),
-            );
+            // `super::super::` goes up twice.
+            let (mut rest, mut base) = (&code[at + start.len()..], base.clone());
+            while let Some(further) = rest.strip_prefix("super::") {
+                base = parent(&base);
+                rest = further;
+            }
+            paths(rest, &base, &mut names);
+        }
+    }
+    for (at, _) in code.match_indices("use ") {
+        let rest = &code[at + "use ".len()..];
+        let first: String = rest
+            .chars()
+            .take_while(|c| c.is_alphanumeric() || *c == '_')
+            .collect();
+        let child: Vec<String> = own.iter().cloned().chain([first]).collect();
+        if modules.contains_key(&child) {
+            paths(rest, own, &mut names);
         }
     }
     names
 }
 
+/// Reads one path, or a list in braces, behind `base`. Returns what follows it.
+fn paths<'a>(mut rest: &'a str, base: &[String], into: &mut BTreeSet<Named>) -> &'a str {
+    rest = rest.trim_start();
+    if let Some(mut list) = rest.strip_prefix('{') {
+        loop {
+            list = list.trim_start();
+            match list.chars().next() {
+                None => return list,
+                Some('}') => return &list[1..],
+                Some(',') => list = &list[1..],
+                Some(_) => {
+                    let next = paths(list, base, into);
+                    list = if next.len() < list.len() {
+                        next
+                    } else {
+                        &list[1..]
+                    };
+                }
+            }
+        }
+    }
+    let (name, after) = word(rest);
+    if name.is_empty() {
+        return rest;
+    }
+    let mut path = base.to_vec();
+    match name {
+        "super" => drop(path.pop()),
+        "self" => {}
+        _ => path.push(name.into()),
+    }
+    if let Some(deeper) = after.strip_prefix("::") {
+        return paths(deeper, &path, into);
+    }
+    let (alias, after) = match after.trim_start().strip_prefix("as ") {
+        Some(alias) => word(alias.trim_start()),
+        None => (name, after),
+    };
+    let alias = alias.into();
+    into.insert(Named { path, alias });
+    after
+}
+
+fn word(text: &str) -> (&str, &str) {
+    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_');
+    text.split_at(end.unwrap_or(text.len()))
+}
+
+struct Crate {
+    root: PathBuf,
+    modules: Modules,
+    /// What each file's code is.
+    code: BTreeMap<PathBuf, String>,
+}
+
+impl Crate {
+    fn read() -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let mut files = Vec::new();
+        sources(&root, &mut files);
+        let mut modules = Modules::new();
+        let mut all = BTreeMap::new();
+        for file in files {
+            let inner = file.strip_prefix(&root).unwrap().to_path_buf();
+            // Tests in folders of their own name what they like.
+            if inner.iter().any(|part| part == "tests") || inner.ends_with("testing.rs") {
+                continue;
+            }
+            modules.insert(module(&inner), inner.clone());
+            all.insert(inner, code(&fs::read_to_string(&file).unwrap()));
+        }
+        Self {
+            root,
+            modules,
+            code: all,
+        }
+    }
+
+    /// The file that defines what a path names: re-exports are followed to where they lead.
+    fn file_of(&self, path: &[String]) -> Option<&PathBuf> {
+        let mut path = path.to_vec();
+        for _ in 0..8 {
+            if let Some(file) = self.modules.get(&path) {
+                return Some(file);
+            }
+            // The longest part that is a module, and the name behind it.
+            let depth = (0..path.len())
+                .rev()
+                .find(|depth| self.modules.contains_key(&path[..*depth]))?;
+            let (own, name) = (&path[..depth], &path[depth]);
+            let file = &self.modules[own];
+            match self.re_export(file, own, name) {
+                Some(further) => path = further,
+                None => return Some(file),
+            }
+        }
+        panic!("{path:?} leads nowhere");
+    }
+
+    /// Where a module takes a name from that it re-exports.
+    fn re_export(&self, file: &Path, own: &[String], name: &str) -> Option<Vec<String>> {
+        let code = &self.code[file];
+        let uses = code.match_indices("use ").filter(|(at, _)| {
+            let line = code[..*at].rsplit('\n').next().unwrap_or_default();
+            line.trim_start().starts_with("pub")
+        });
+        for (at, _) in uses {
+            let statement = code[at..].split(';').next().unwrap_or_default();
+            let found = named(statement, own, &self.modules)
+                .into_iter()
+                .find(|named| named.alias == name);
+            if let Some(found) = found {
+                return Some(found.path);
+            }
+        }
+        None
+    }
+
+    /// Which files a file names, itself excepted.
+    fn arrows(&self, own: &[String], file: &PathBuf) -> BTreeSet<&PathBuf> {
+        let code = &self.code[file];
+        named(code, own, &self.modules)
+            .iter()
+            .filter_map(|named| self.file_of(&named.path))
+            .filter(|to| *to != file)
+            .collect()
+    }
+}
+
+/// Which layer a file belongs to.
+fn layer(file: &Path) -> &'static str {
+    let first = file.iter().next().unwrap().to_str().unwrap();
+    let top = first.strip_suffix(".rs").unwrap_or(first);
+    LAYERS
+        .iter()
+        .find(|(_, tops, _)| tops.contains(&top))
+        .map(|(name, _, _)| *name)
+        .unwrap_or_else(|| panic!("{} belongs to no layer", file.display()))
+}
+
 #[test]
 fn the_reader_finds_names() {
-    let names = named(
-        "use crate::{\n a, b::{c, d},\n e::f,\n};\nuse crate::g::h;\nlet x = crate::i::j();\n// crate::k\n",
-    );
-    assert_eq!(names, ["a", "b", "e", "g", "i"].map(String::from).into());
+    let own: Vec<String> = ["p", "q"].map(String::from).into();
+    let code = "use crate::{\n a, b::{c, d},\n e::f as g,\n};\nuse super::{h::i, super::j};\nlet x = self::k::l();\npub use m::n;";
+    let modules = Modules::from([(
+        ["p", "q", "m"].map(String::from).into(),
+        PathBuf::from("p/q/m.rs"),
+    )]);
+    let names: BTreeSet<String> = named(code, &own, &modules)
+        .iter()
+        .map(|named| format!("{} {}", named.path.join("::"), named.alias))
+        .collect();
+    let expected = [
+        "a a",
+        "b::c c",
+        "b::d d",
+        "e::f g",
+        "p::h::i i",
+        "j j",
+        "p::q::k::l l",
+        "p::q::m::n n",
+    ];
+    for name in expected {
+        assert!(names.contains(name), "{name} in {names:?}");
+    }
 }
 
 #[test]
 fn arrows_go_down_only() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut files = Vec::new();
-    sources(&root, &mut files);
+    let all = Crate::read();
     let mut wrong = Vec::new();
     let mut seen = BTreeSet::new();
-    for file in &files {
-        let source = fs::read_to_string(file).unwrap();
-        let inner = file.strip_prefix(&root).unwrap();
-        let top = inner
-            .components()
-            .next()
-            .unwrap()
-            .as_os_str()
-            .to_str()
-            .unwrap();
-        let layer = LAYERS.iter().find(|(name, _)| *name == top);
-        seen.extend(layer.map(|(name, _)| *name));
-        for name in named(&source) {
-            let is_layer = LAYERS.iter().any(|(layer, _)| *layer == name);
-            let allowed = match layer {
-                Some((own, below)) => {
-                    name == *own
-                        || below.contains(&name.as_str())
-                        || name.starts_with(char::is_uppercase) && *own == "engine"
-                }
-                None if inner == Path::new("lib.rs") => true,
-                None => !is_layer || HANDLES.contains(&name.as_str()),
+    for (own, file) in &all.modules {
+        if file == Path::new("lib.rs") {
+            continue;
+        }
+        let name = layer(file);
+        seen.insert(name);
+        let (_, _, below) = LAYERS.iter().find(|(other, _, _)| *other == name).unwrap();
+        for to in all.arrows(own, file) {
+            let there = if to == Path::new("lib.rs") {
+                "the crate's root, by a re-export"
+            } else {
+                layer(to)
             };
-            if !allowed {
-                wrong.push(format!("{}: names crate::{name}", inner.display()));
+            if there != name && !below.contains(&there) {
+                wrong.push(format!(
+                    "{} names {} ({there})",
+                    file.display(),
+                    to.display()
+                ));
             }
         }
-        if top != "sys" && source.contains(BINDINGS) {
-            wrong.push(format!("{}: names {BINDINGS}", inner.display()));
+        let code = &all.code[file];
+        if name != "sys" && code.contains(BINDINGS) {
+            wrong.push(format!("{} names {BINDINGS}", file.display()));
+        }
+        if ["link", "engine", "handles"].contains(&name) {
+            for below in BELOW_TRANSPORTS {
+                if code.contains(below) {
+                    wrong.push(format!("{} names {below}", file.display()));
+                }
+            }
         }
     }
     assert_eq!(seen.len(), LAYERS.len(), "every layer has files: {seen:?}");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A module and the files of its own folder count as one where the folder has its name: they are
+/// parts of one object (`reactor.rs` and `reactor/`).
+fn unit(file: &Path, modules: &Modules) -> PathBuf {
+    let folder = file.parent().unwrap();
+    let whole = folder.with_extension("rs");
+    if folder != Path::new("") && modules.values().any(|other| *other == whole) {
+        return whole;
+    }
+    file.to_path_buf()
+}
+
+#[test]
+fn no_files_go_round_in_circles() {
+    let all = Crate::read();
+    let mut arrows: BTreeMap<PathBuf, BTreeSet<PathBuf>> = BTreeMap::new();
+    for (own, file) in &all.modules {
+        let from = unit(file, &all.modules);
+        let to = all.arrows(own, file).into_iter();
+        arrows.entry(from.clone()).or_default().extend(
+            to.filter(|to| *to != Path::new("lib.rs"))
+                .map(|to| unit(to, &all.modules))
+                .filter(|to| *to != from),
+        );
+    }
+    // A folder's `mod.rs` names its files to re-export them, which is no arrow.
+    for (from, to) in &mut arrows {
+        if from.ends_with("mod.rs") || from == Path::new("lib.rs") {
+            let folder = from.parent().unwrap().to_path_buf();
+            to.retain(|to| !to.starts_with(&folder));
+        }
+    }
+    // Files without arrows to files that are left go, until none does.
+    loop {
+        let free: Vec<PathBuf> = arrows
+            .iter()
+            .filter(|(_, to)| !to.iter().any(|to| arrows.contains_key(to)))
+            .map(|(from, _)| from.clone())
+            .collect();
+        if free.is_empty() {
+            break;
+        }
+        for file in free {
+            arrows.remove(&file);
+        }
+    }
+    // Those that only lead into a circle go as well.
+    loop {
+        let named: BTreeSet<PathBuf> = arrows.values().flatten().cloned().collect();
+        let before = arrows.len();
+        arrows.retain(|from, _| named.contains(from));
+        if arrows.len() == before {
+            break;
+        }
+    }
+    let left: Vec<String> = arrows
+        .iter()
+        .map(|(from, to)| {
+            let to: Vec<String> = to
+                .iter()
+                .filter(|to| arrows.contains_key(*to))
+                .map(|to| to.display().to_string())
+                .collect();
+            format!("{} -> {}", from.display(), to.join(", "))
+        })
+        .collect();
+    assert!(
+        left.is_empty(),
+        "circles in {}:\n{}",
+        all.root.display(),
+        left.join("\n")
+    );
 }

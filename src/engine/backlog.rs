@@ -8,22 +8,21 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 use super::burst::Burst;
 use crate::{
-    endpoint::Endpoint,
     error::Error,
-    listener::Request,
     status::OsError,
     sync::{Readiness, lock},
 };
 
-/// A connection that was accepted, or why it was not established.
-pub(crate) type Accepted = Result<Endpoint, Error>;
+/// Both ends of a channel.
+type Channel<T> = (Sender<T>, Receiver<T>);
 
-/// What a listener's program may take: requests, connections that were accepted, and at last the listener's end.
+/// What a listener's program may take: requests `R`, connections `A` that were accepted, or why they
+/// were not established, and at last the listener's end.
 #[derive(Debug)]
-pub(crate) struct Backlog {
-    requests: Receiver<Request>,
+pub(crate) struct Backlog<R, A> {
+    requests: Receiver<R>,
     /// The sender is for the replies; it is here so that the channel never ends.
-    accepted: (Sender<Accepted>, Receiver<Accepted>),
+    accepted: Channel<Result<A, Error>>,
     /// Why nothing more will come.
     end: OnceLock<Error>,
     readiness: Readiness,
@@ -31,9 +30,9 @@ pub(crate) struct Backlog {
     failures: Mutex<Burst>,
 }
 
-impl Backlog {
+impl<R, A> Backlog<R, A> {
     /// With room for this many requests. The sender is the engine's.
-    pub(crate) fn new(requests: usize) -> (Arc<Self>, Sender<Request>) {
+    pub(crate) fn new(requests: usize) -> (Arc<Self>, Sender<R>) {
         let (sender, requests) = bounded(requests);
         let backlog = Self {
             requests,
@@ -46,17 +45,17 @@ impl Backlog {
     }
 
     /// The requests as they come; the channel ends with the listener.
-    pub(crate) fn requests(&self) -> &Receiver<Request> {
+    pub(crate) fn requests(&self) -> &Receiver<R> {
         &self.requests
     }
 
     /// What came of requests that were accepted.
-    pub(crate) fn accepted(&self) -> &Receiver<Accepted> {
+    pub(crate) fn accepted(&self) -> &Receiver<Result<A, Error>> {
         &self.accepted.1
     }
 
     /// A connection was not established. Whether to tell, and of how many others.
-    pub(crate) fn tell_failure(&self) -> Option<u64> {
+    pub(crate) fn report_failure(&self) -> Option<u64> {
         lock(&self.failures).tell(Instant::now())
     }
 
@@ -72,12 +71,13 @@ impl Backlog {
         Ok(fd)
     }
 
-    /// Has the fd show whether there is anything to take. To be called by whoever took something.
-    pub(crate) fn show(&self) {
+    /// Makes the fd readable if there is anything to take. To be called by the thread that took
+    /// something.
+    pub(crate) fn update_readiness(&self) {
         self.readiness.update(|| self.is_ready());
     }
 
-    /// As [`show`](Self::show), by whoever brought something.
+    /// As [`update_readiness`](Self::update_readiness), by the thread that brought something.
     fn announce(&self) {
         self.readiness.announce(|| self.is_ready());
     }
@@ -89,13 +89,13 @@ impl Backlog {
 
     /// Brings a request, for which there is a place. Where nobody takes any more, it is dropped,
     /// which rejects it.
-    pub(super) fn bring_request(&self, requests: &Sender<Request>, request: Request) {
+    pub(super) fn bring_request(&self, requests: &Sender<R>, request: R) {
         let _ = requests.try_send(request);
-        self.show();
+        self.update_readiness();
     }
 
     /// Brings what came of a request that was accepted.
-    pub(super) fn bring_accepted(&self, accepted: Accepted) {
+    pub(super) fn bring_accepted(&self, accepted: Result<A, Error>) {
         // It cannot fail: the receiver is here.
         let _ = self.accepted.0.send(accepted);
         self.announce();

@@ -4,13 +4,11 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use crossbeam_channel::Sender;
 
-use super::{Engine, backlog::Backlog, entry::HalfOpen};
+use super::command::{Backlog, Handle, Request};
 use crate::{
-    cm::{CmId, EventChannel, PortSpace},
     config::Config,
     error::Error,
-    listener::Request,
-    status::OsError,
+    transport::rdma::{Manager, Port},
 };
 
 /// The wait before a listener that lost its device is first bound again, and the longest between
@@ -18,18 +16,13 @@ use crate::{
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
-/// The requests that the kernel keeps until they are taken from it. What is too much is to be
-/// rejected here, by name: the kernel drops it without a word, and the peer repeats it some seconds
-/// later. The kernel has a limit of its own, which is 1024.
-const KERNEL_BACKLOG: i32 = 1024;
-
 /// A listener. Whoever waits for its connections learns of its end when it is dropped.
 pub(super) struct Listening {
     pub(super) local: SocketAddr,
     pub(super) config: Config,
     pub(super) requests: Sender<Request>,
     pub(super) backlog: Arc<Backlog>,
-    pub(super) engine: Engine,
+    pub(super) engine: Arc<Handle>,
     /// Requests that are not established yet.
     pub(super) half_open: HalfOpen,
     place: Place,
@@ -37,34 +30,31 @@ pub(super) struct Listening {
 
 /// Where it listens.
 enum Place {
-    /// On this id, for as long as it is there.
-    Bound { _id: CmId },
+    /// On this port, for as long as it is there.
+    Bound { _port: Port },
     /// Nowhere: its device is gone, or its address. The next try is this long after the last.
     Lost { wait: Duration },
 }
 
-/// Makes an id that listens.
-pub(super) fn bind(
-    channel: &EventChannel,
-    key: u64,
-    address: SocketAddr,
-    backlog: u16,
-) -> Result<CmId, OsError> {
-    let mut id = CmId::new(channel, PortSpace::TCP, key)?;
-    id.set_reuseaddr(true)?;
-    id.bind_addr(address)?;
-    id.listen(i32::from(backlog).max(KERNEL_BACKLOG))?;
-    Ok(id)
+/// A listener's count of connections that are not established yet: there is a clone with each.
+#[derive(Clone, Default)]
+pub(super) struct HalfOpen(Arc<()>);
+
+impl HalfOpen {
+    /// How many there are beside the listener's own.
+    pub(super) fn count(&self) -> usize {
+        Arc::strong_count(&self.0) - 1
+    }
 }
 
 impl Listening {
     pub(super) fn new(
-        id: CmId,
+        port: Port,
         local: SocketAddr,
         config: Config,
         requests: Sender<Request>,
         backlog: Arc<Backlog>,
-        engine: Engine,
+        engine: Arc<Handle>,
     ) -> Self {
         Self {
             local,
@@ -73,11 +63,11 @@ impl Listening {
             backlog,
             engine,
             half_open: HalfOpen::default(),
-            place: Place::Bound { _id: id },
+            place: Place::Bound { _port: port },
         }
     }
 
-    /// Its device is gone, or its address: the id goes, which the device waits for. Says when to
+    /// Its device is gone, or its address: the port goes, which the device waits for. Says when to
     /// try again.
     pub(super) fn lose(&mut self) -> Duration {
         self.place = Place::Lost { wait: FIRST_WAIT };
@@ -85,17 +75,17 @@ impl Listening {
     }
 
     /// Binds it again, if it is lost. Says when to try once more.
-    pub(super) fn try_again(&mut self, channel: &EventChannel, key: u64) -> Option<Duration> {
+    pub(super) fn try_again(&mut self, manager: &Manager, key: u64) -> Option<Duration> {
         let Place::Lost { wait } = &mut self.place else {
             return None;
         };
         *wait = (*wait * 2).min(LONGEST_WAIT);
         let wait = *wait;
-        match bind(channel, key, self.local, self.config.backlog) {
+        match Port::bind(manager, key, self.local, self.config.backlog) {
             // Otherwise the address is one of no device, for now.
-            Ok(id) if id.has_device() => {
+            Ok(port) if port.has_device() => {
                 log::info!("listener {key} on {}: bound again", self.local);
-                self.place = Place::Bound { _id: id };
+                self.place = Place::Bound { _port: port };
                 return None;
             }
             Ok(_) => log::debug!("listener {key} on {}: no device yet", self.local),

@@ -1,4 +1,12 @@
-//! The engine: one thread that serves connection manager events, timers and the queues that nobody else polls.
+//! The engine: one thread that makes and ends connections.
+//!
+//! It handles the connection manager's events, deadlines, and the completion queues that no thread
+//! of the application polls. Only this thread makes calls of the connection manager. The handles
+//! above send it commands ([`command`]) and connections send it notices; it answers through channels
+//! and never waits for either.
+//!
+//! It knows nothing of the handles: what it hands out, an established connection or a request, they
+//! make an `Endpoint` of.
 
 mod backlog;
 mod burst;
@@ -7,27 +15,27 @@ mod entry;
 mod exit;
 mod listening;
 mod reactor;
+mod statistics;
 mod timers;
 mod turns;
 
 use std::{
     fmt, ptr,
     sync::{Arc, Mutex, Weak},
-    thread::{self, JoinHandle},
+    thread,
 };
 
 use crossbeam_channel::bounded;
 
-pub(crate) use self::{
-    backlog::Backlog,
-    command::{Command, Reply, wait_for_reply},
+pub(crate) use self::command::{
+    Backlog, Bound, Command, Established, Handle, Open, Reply, wait_for_reply,
 };
+pub use self::{command::Request, statistics::EngineStatistics};
 use crate::{
-    cm,
     error::Error,
-    proto::Statistics,
+    status::OsError,
     sync::{Mailbox, lock},
-    transport::{Budget, EngineLimits},
+    transport::{Budget, EngineLimits, rdma::Manager},
 };
 
 /// The thread that serves connections. Every [`Endpoint`](crate::Endpoint) and [`Listener`](crate::Listener) belongs to one.
@@ -43,34 +51,11 @@ use crate::{
 /// documentation](crate#when-the-process-ends).
 #[derive(Clone)]
 pub struct Engine {
-    inner: Arc<EngineInner>,
-}
-
-/// What went through an [`Engine`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct EngineStatistics {
-    /// Connections that there are now: being established, established, or being closed.
-    pub connections: u64,
-    /// Connections that have ended, those that were never established included.
-    pub ended: u64,
-    /// The sum of all connections' statistics; what is held is that of those that there are now.
-    pub all: Statistics,
-    /// Bytes that are pinned for reading large messages, or set aside for it, now: by all engines
-    /// that share the budget. See [`EngineLimits::pinned`].
-    pub pinned: u64,
-    /// Bytes of large messages that are being read or held by the application now, by the same
-    /// engines. See [`EngineLimits::held`].
-    pub held: u64,
-}
-
-struct EngineInner {
-    commands: Arc<Mailbox<Command>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    inner: Arc<Handle>,
 }
 
 /// The engine of those who do not name one. Held weakly: it lives as long as somebody uses it.
-static SHARED: Mutex<Weak<EngineInner>> = Mutex::new(Weak::new());
+static SHARED: Mutex<Weak<Handle>> = Mutex::new(Weak::new());
 
 impl Engine {
     /// Starts an engine of its own, with the default [`EngineLimits`].
@@ -94,24 +79,21 @@ impl Engine {
     }
 
     fn start(budget: Arc<Budget>) -> Result<Self, Error> {
-        let channel = cm::EventChannel::new().map_err(Error::from_os)?;
+        let manager = Manager::new().map_err(Error::from_os)?;
         let commands = Mailbox::new().map_err(Error::from_os)?;
-        let reactor = reactor::Reactor::new(channel, Arc::clone(&commands), budget)
+        let reactor = reactor::Reactor::new(manager, Arc::clone(&commands), budget)
             .map_err(Error::from_os)?;
         let thread = thread::Builder::new()
             .name("rdmsg-engine".into())
             .spawn(move || reactor.run())
             .map_err(|error| {
-                Error::Os(crate::status::OsError::new(
+                Error::Os(OsError::new(
                     "pthread_create",
                     error.raw_os_error().unwrap_or(0),
                 ))
             })?;
         Ok(Self {
-            inner: Arc::new(EngineInner {
-                commands,
-                thread: Mutex::new(Some(thread)),
-            }),
+            inner: Arc::new(Handle::new(commands, thread)),
         })
     }
 
@@ -123,7 +105,7 @@ impl Engine {
     pub fn shared() -> Result<Self, Error> {
         let mut shared = lock(&SHARED);
         // One whose thread has ended, for whatever reason, serves nobody any more.
-        if let Some(inner) = shared.upgrade().filter(|inner| inner.commands.is_read()) {
+        if let Some(inner) = shared.upgrade().filter(|inner| inner.runs()) {
             return Ok(Self { inner });
         }
         let engine = Self::new()?;
@@ -144,9 +126,9 @@ impl Engine {
             *shared = Weak::new();
         }
         drop(shared);
-        self.inner.commands.send(Command::ShutDown);
-        // Held while waiting: whoever else shuts it down at the same time waits as well.
-        let mut thread = lock(&self.inner.thread);
+        // It fails where it has ended already.
+        let _ = self.inner.send(Command::ShutDown);
+        let mut thread = lock(self.inner.thread());
         if let Some(thread) = thread.take()
             && thread.join().is_err()
         {
@@ -166,22 +148,20 @@ impl Engine {
     }
 
     pub(crate) fn send(&self, command: Command) -> Result<(), Error> {
-        if self.inner.commands.send(command) {
-            Ok(())
-        } else {
-            Err(Error::EngineShutDown)
-        }
+        self.inner.send(command)
+    }
+
+    pub(crate) fn handle(&self) -> &Arc<Handle> {
+        &self.inner
+    }
+
+    pub(crate) fn of(inner: Arc<Handle>) -> Self {
+        Self { inner }
     }
 }
 
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine").finish_non_exhaustive()
-    }
-}
-
-impl Drop for EngineInner {
-    fn drop(&mut self) {
-        self.commands.send(Command::Retire);
     }
 }

@@ -17,24 +17,26 @@ use crossbeam_channel::bounded;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::{
-    EngineStatistics,
     burst::Burst,
-    command::Command,
-    entry::{Entry, Role, Waiter},
+    command::{Command, Reply},
+    entry::{Entry, Role},
     exit::{self, Registration},
     listening::Listening,
+    statistics::EngineStatistics,
     timers::Timers,
     turns::Turns,
 };
 use crate::{
-    cm::{CmId, EventChannel},
     config::Config,
     error::Error,
     link::{Core, Ended, Link, Peers},
     proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Params, Statistics},
     status::OsError,
     sync::{Mailbox, Notice, NoticeKind},
-    transport::{Budget, rdma::Devices},
+    transport::{
+        Budget,
+        rdma::{Manager, Setup},
+    },
 };
 
 /// Epoll tokens; connections and listeners use their keys, which start behind these.
@@ -61,12 +63,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) struct Reactor {
     epoll: Epoll,
-    channel: EventChannel,
+    manager: Manager,
     commands: Arc<Mailbox<Command>>,
     notices: Arc<Mailbox<Notice>>,
     links: HashMap<u64, Entry>,
     listeners: HashMap<u64, Listening>,
-    devices: Devices,
     timers: Timers,
     /// Connections that threads of the application poll, each with the lease's count at the last
     /// look.
@@ -100,7 +101,7 @@ pub(super) struct Reactor {
 
 impl Reactor {
     pub(super) fn new(
-        channel: EventChannel,
+        manager: Manager,
         commands: Arc<Mailbox<Command>>,
         budget: Arc<Budget>,
     ) -> Result<Self, OsError> {
@@ -109,12 +110,11 @@ impl Reactor {
             .map_err(|e| OsError::new("epoll_create1", e as i32))?;
         let reactor = Self {
             epoll,
-            channel,
+            manager,
             commands,
             notices: Mailbox::new()?,
             links: HashMap::new(),
             listeners: HashMap::new(),
-            devices: Devices::default(),
             timers: Timers::default(),
             leases: HashMap::new(),
             unfinished: BTreeSet::new(),
@@ -134,7 +134,7 @@ impl Reactor {
         };
         reactor.watch(reactor.commands.waker(), COMMANDS)?;
         reactor.watch(reactor.notices.waker(), NOTICES)?;
-        reactor.watch(&reactor.channel, CM)?;
+        reactor.watch(&reactor.manager, CM)?;
         Ok(reactor)
     }
 
@@ -160,7 +160,7 @@ impl Reactor {
                     NOTICES => {
                         let _ = self.notices.waker().read();
                     }
-                    CM => self.take_cm_events(),
+                    CM => self.handle_cm_events(),
                     key => self.handle_completion_event(key),
                 }
                 self.keep_time();
@@ -305,23 +305,20 @@ impl Reactor {
                 config,
                 data,
                 deadline,
-                engine,
                 reply,
             } => {
                 if self.refusing {
                     reply.send(Err(Error::EngineShutDown));
                 } else {
-                    let waiter = Waiter { engine, reply };
-                    self.connect(address, config, &data, deadline, waiter);
+                    self.connect(address, config, &data, deadline, reply);
                 }
             }
             Command::Accept {
                 link,
                 data,
                 at,
-                engine,
                 reply,
-            } => self.accept(&link, &data, at, Waiter { engine, reply }),
+            } => self.accept(&link, &data, at, reply),
             Command::Reject { key, data } => self.reject(key, &data),
             Command::Statistics { reply } => {
                 let mut statistics = self.past;
@@ -347,7 +344,7 @@ impl Reactor {
         config: Config,
         data: &[u8],
         deadline: Instant,
-        waiter: Waiter,
+        reply: Reply,
     ) {
         let key = self.new_key();
         let now = Instant::now();
@@ -355,9 +352,9 @@ impl Reactor {
         // What is left of it.
         params.connect_timeout = deadline.saturating_duration_since(now);
         let conn = Connection::connect(params, random(), data, now);
-        self.adopt(key, conn, address, config, None, Role::Active);
+        self.adopt(key, conn, address, config, Setup::default(), Role::Active);
         if let Some(entry) = self.links.get_mut(&key) {
-            entry.waiter = Some(waiter);
+            entry.reply = Some(reply);
         }
         self.drive(key);
     }
@@ -369,7 +366,7 @@ impl Reactor {
         conn: Connection,
         peer: SocketAddr,
         config: Config,
-        id: Option<CmId>,
+        setup: Setup,
         role: Role,
     ) -> Arc<Link> {
         // A place for each message that the peer has credit for, for as many large ones, and for the end; and for the operations
@@ -390,13 +387,11 @@ impl Reactor {
         let entry = Entry {
             link: Arc::clone(&link),
             watched: None,
-            id,
-            device: None,
+            setup,
             config,
             role,
-            waiter: None,
+            reply: None,
             receiver: Some(receiver),
-            problem: None,
             peer,
         };
         self.links.insert(key, entry);
@@ -405,18 +400,16 @@ impl Reactor {
         link
     }
 
-    fn accept(&mut self, link: &Arc<Link>, data: &[u8], at: Instant, waiter: Waiter) {
+    fn accept(&mut self, link: &Arc<Link>, data: &[u8], at: Instant, reply: Reply) {
         let key = link.key;
         let Some(entry) = self.links.get_mut(&key) else {
             // Too late: it ended before anybody accepted it.
             let reason = link
                 .ended()
                 .map_or(CloseReason::PeerDisconnected, |ended| ended.reason);
-            return waiter
-                .reply
-                .send(Err(Error::from_connect(link.peer_addr(), reason)));
+            return reply.send(Err(Error::from_connect(link.peer_addr(), reason)));
         };
-        entry.waiter = Some(waiter);
+        entry.reply = Some(reply);
         entry.link.in_engine(|core| core.conn.accept(data, at));
         self.drive(key);
     }
@@ -483,13 +476,7 @@ impl Reactor {
                 continue;
             }
             let call = op.call();
-            if let Err(error) = entry.execute(
-                op,
-                &self.channel,
-                &mut self.devices,
-                &self.epoll,
-                &self.budget,
-            ) {
+            if let Err(error) = entry.execute(op, &mut self.manager, &self.epoll, &self.budget) {
                 log::debug!("{}: {error}", entry.link);
                 let withdrawn = entry.is_withdrawn(call, error);
                 entry.link.in_engine(|core| {
@@ -552,12 +539,12 @@ impl Reactor {
             large_bytes_exposed: 0,
             ..entry.link.statistics()
         };
-        if let Some(waiter) = entry.waiter.take() {
+        if let Some(reply) = entry.reply.take() {
             let error = entry
-                .problem
-                .take()
+                .setup
+                .take_problem()
                 .unwrap_or_else(|| Error::from_connect(entry.peer, reason));
-            waiter.reply.send(Err(error));
+            reply.send(Err(error));
         }
         // The id goes with the entry, after its queue pair.
     }

@@ -22,6 +22,7 @@ mod home;
 mod link;
 mod message;
 mod one_sided;
+mod owner;
 mod peers;
 mod poll_lease;
 mod pollers;
@@ -34,6 +35,6 @@ pub use self::{
     message::Message,
 };
 pub(crate) use self::{
-    core::Core, deadline::Deadline, ended::Ended, handoff::Handoff, link::Link, peers::Peers,
-    poll_lease::Term, polling::Progress, send::Outgoing,
+    core::Core, deadline::Deadline, ended::Ended, handoff::Handoff, link::Link, owner::Owner,
+    peers::Peers, poll_lease::Term, polling::Progress, send::Outgoing,
 };

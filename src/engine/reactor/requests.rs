@@ -6,21 +6,17 @@ use crossbeam_channel::Sender;
 
 use super::{
     super::{
-        Engine,
-        backlog::Backlog,
-        entry::{Role, set_ack_timeout},
-        listening::{self, Listening},
+        command::{Backlog, Bound, Handle, Request},
+        entry::Role,
+        listening::Listening,
     },
     Reactor,
-    events::read_depth,
 };
 use crate::{
-    cm::{CmEvent, CmId},
     config::Config,
     error::Error,
-    listener::{Bound, Request},
-    proto::{CloseReason, Connection, Reject},
-    status::CmEventType,
+    proto::{Connection, Reject},
+    transport::rdma::{ConnectRequest, Event, Port, Setup},
 };
 
 impl Reactor {
@@ -30,27 +26,25 @@ impl Reactor {
         config: Config,
         requests: Sender<Request>,
         backlog: Arc<Backlog>,
-        engine: Engine,
+        engine: Arc<Handle>,
     ) -> Result<Bound, Error> {
         let key = self.new_key();
-        let id = listening::bind(&self.channel, key, address, config.backlog)
+        let port = Port::bind(&self.manager, key, address, config.backlog)
             .map_err(|error| Error::from_bind(address, error))?;
-        if !id.has_device() {
+        if !port.has_device() {
             Error::from_bound_to_none(address)?;
         }
-        let local = id.local_addr().unwrap_or(address);
+        let local = port.local_addr().unwrap_or(address);
         log::info!("listener {key} on {local}");
-        let listening = Listening::new(id, local, config, requests, backlog, engine);
+        let listening = Listening::new(port, local, config, requests, backlog, engine);
         self.listeners.insert(key, listening);
         Ok(Bound { key, local })
     }
 
     /// What befalls a listener's device befalls the listener.
-    pub(super) fn take_listener_event(&mut self, key: u64, event: &CmEvent) {
-        let reason = match event.event() {
-            CmEventType::DEVICE_REMOVAL => CloseReason::DeviceRemoved,
-            CmEventType::ADDR_CHANGE => CloseReason::AddressChanged,
-            other => return log::warn!("listener {key}: {other}: ignored"),
+    pub(super) fn handle_listener_event(&mut self, key: u64, event: &Event) {
+        let Some(reason) = event.listener_lost() else {
+            return log::warn!("listener {key}: {event}: ignored");
         };
         let Some(listener) = self.listeners.get_mut(&key) else {
             return;
@@ -72,17 +66,14 @@ impl Reactor {
     /// It may be time to bind a listener again.
     pub(super) fn listen_again(&mut self, key: u64) {
         if let Some(listener) = self.listeners.get_mut(&key)
-            && let Some(wait) = listener.try_again(&self.channel, key)
+            && let Some(wait) = listener.try_again(&self.manager, key)
         {
             self.timers.set(key, Some(Instant::now() + wait));
         }
     }
 
-    pub(super) fn take_request(&mut self, mut id: CmId, event: &CmEvent) {
-        let Some(listener) = event
-            .listen_context()
-            .and_then(|key| self.listeners.get(&key))
-        else {
+    pub(super) fn handle_request(&mut self, asked: ConnectRequest) {
+        let Some(listener) = asked.listener().and_then(|key| self.listeners.get(&key)) else {
             log::debug!("engine: connect request for a listener that is gone");
             return;
         };
@@ -90,9 +81,9 @@ impl Reactor {
             listener.config.clone(),
             listener.requests.clone(),
             Arc::clone(&listener.backlog),
-            listener.engine.clone(),
+            Arc::clone(&listener.engine),
         );
-        let Some(peer) = id.peer_addr() else {
+        let Some(peer) = asked.peer_addr() else {
             log::warn!("engine: connect request without an address");
             return;
         };
@@ -104,47 +95,40 @@ impl Reactor {
             None
         };
         if let Some((field, limit)) = full {
-            self.tell_refusal(peer, &format_args!("{field} is {limit}, and as many wait"));
-            return refuse(&mut id, &Reject::BUSY.emit(&[]));
+            self.report_refusal(peer, &format_args!("{field} is {limit}, and as many wait"));
+            return asked.reject(&Reject::BUSY.emit(&[]));
         }
         let role = Role::Passive(Some(listener.half_open.clone()));
         let key = self.new_key();
         match Connection::requested(
             self.params(&config),
-            event.private_data(),
-            read_depth(event),
+            asked.private_data(),
+            asked.reads(),
             Instant::now(),
         ) {
             Ok(conn) => {
-                id.set_context(key);
-                set_ack_timeout(&mut id, &config);
-                let local = id.local_addr();
+                let mut setup = Setup::of_request(asked, key);
+                setup.set_ack_timeout(&config);
+                let local = setup.local_addr();
                 let timeout = config.connect_timeout;
-                let link = self.adopt(key, conn, peer, config, Some(id), role);
+                let link = self.adopt(key, conn, peer, config, setup, role);
                 self.drive(key);
-                log::debug!(target: "rdmsg::cm", "{link}: {}", event.event());
+                log::debug!(target: "rdmsg::cm", "{link}: connect request");
                 let request = Request::new(link, engine, local, timeout);
                 backlog.bring_request(&requests, request);
             }
             Err(refusal) => {
-                self.tell_refusal(peer, &refusal.reason);
-                refuse(&mut id, &refusal.private_data);
+                self.report_refusal(peer, &refusal.reason);
+                asked.reject(&refusal.private_data);
             }
         }
     }
 
-    fn tell_refusal(&mut self, peer: SocketAddr, reason: &dyn std::fmt::Display) {
+    fn report_refusal(&mut self, peer: SocketAddr, reason: &dyn std::fmt::Display) {
         if let Some(others) = self.refusals.tell(Instant::now()) {
             log::warn!(
                 "engine: rejected a connect request of {peer} ({others} others before it): {reason}"
             );
         }
-    }
-}
-
-/// Rejects a request of which nothing was made.
-fn refuse(id: &mut CmId, private_data: &[u8]) {
-    if let Err(error) = id.reject(private_data) {
-        log::debug!("engine: {error}");
     }
 }

@@ -1,0 +1,175 @@
+use std::{
+    fmt,
+    net::SocketAddr,
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use super::device::Devices;
+use crate::{
+    cm::{CmEvent, CmId, EventChannel, PortSpace},
+    proto::{CloseReason, CmInput, ReadDepth},
+    status::{CmEventType, OsError},
+};
+
+/// What connections are established through: the connection manager's events of one engine, and the
+/// devices in use. Its file descriptor is readable while there are events.
+#[derive(Debug)]
+pub(crate) struct Manager {
+    channel: EventChannel,
+    pub(super) devices: Devices,
+}
+
+/// What the connection manager reports.
+#[derive(Debug)]
+pub(crate) enum Report {
+    /// A peer asks for a connection.
+    Request(ConnectRequest),
+    /// Something that concerns a connection or a listener.
+    Event(Event),
+}
+
+/// A peer's request for a connection, of which nothing has been made yet.
+#[derive(Debug)]
+pub(crate) struct ConnectRequest {
+    event: CmEvent,
+    id: CmId,
+}
+
+/// Something that concerns the connection or the listener with this key.
+#[derive(Debug)]
+pub(crate) struct Event(CmEvent);
+
+impl Manager {
+    /// # Errors
+    ///
+    /// `rdma_create_event_channel(3)`: without `/dev/infiniband/rdma_cm` there is no connection
+    /// manager.
+    pub(crate) fn new() -> Result<Self, OsError> {
+        Ok(Self {
+            channel: EventChannel::new()?,
+            devices: Devices::default(),
+        })
+    }
+
+    /// Takes the next event, if there is one.
+    pub(crate) fn poll(&self) -> Result<Option<Report>, OsError> {
+        let Some(mut event) = self.channel.poll_event()? else {
+            return Ok(None);
+        };
+        Ok(Some(match event.take_request() {
+            Some(id) => Report::Request(ConnectRequest { event, id }),
+            None => Report::Event(Event(event)),
+        }))
+    }
+
+    /// Makes an id whose events have this key.
+    pub(super) fn id(&self, key: u64) -> Result<CmId, OsError> {
+        CmId::new(&self.channel, PortSpace::TCP, key)
+    }
+}
+
+impl AsFd for Manager {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+impl ConnectRequest {
+    /// The key of the listener that was asked.
+    pub(crate) fn listener(&self) -> Option<u64> {
+        self.event.listen_context()
+    }
+
+    pub(crate) fn peer_addr(&self) -> Option<SocketAddr> {
+        self.id.peer_addr()
+    }
+
+    /// The private data of the request.
+    pub(crate) fn private_data(&self) -> &[u8] {
+        self.event.private_data()
+    }
+
+    /// The READs that the peer offers.
+    pub(crate) fn reads(&self) -> ReadDepth {
+        read_depth(&self.event)
+    }
+
+    /// Rejects it.
+    pub(crate) fn reject(mut self, private_data: &[u8]) {
+        if let Err(error) = self.id.reject(private_data) {
+            log::debug!("engine: {error}");
+        }
+    }
+
+    /// Takes it on, as the connection with this key.
+    pub(super) fn into_id(mut self, key: u64) -> CmId {
+        self.id.set_context(key);
+        self.id
+    }
+}
+
+impl Event {
+    pub(crate) fn key(&self) -> u64 {
+        self.0.context()
+    }
+
+    /// Whether the peer has disconnected.
+    pub(crate) fn is_disconnect(&self) -> bool {
+        self.0.event() == CmEventType::DISCONNECTED
+    }
+
+    /// Why the listener that it concerns can go on no longer, if that is what it says.
+    pub(crate) fn listener_lost(&self) -> Option<CloseReason> {
+        match self.0.event() {
+            CmEventType::DEVICE_REMOVAL => Some(CloseReason::DeviceRemoved),
+            CmEventType::ADDR_CHANGE => Some(CloseReason::AddressChanged),
+            _ => None,
+        }
+    }
+
+    /// The state machine's view of it.
+    pub(crate) fn input(&self) -> CmInput<'_> {
+        let event = &self.0;
+        let status = event.cm_status();
+        match event.event() {
+            CmEventType::ADDR_RESOLVED => CmInput::AddrResolved,
+            CmEventType::ADDR_ERROR => CmInput::AddrError(status),
+            CmEventType::ROUTE_RESOLVED => CmInput::RouteResolved,
+            CmEventType::ROUTE_ERROR => CmInput::RouteError(status),
+            CmEventType::CONNECT_RESPONSE => CmInput::ConnectResponse,
+            CmEventType::CONNECT_ERROR => CmInput::ConnectError(status),
+            CmEventType::UNREACHABLE => CmInput::Unreachable(status),
+            CmEventType::REJECTED => CmInput::Rejected {
+                reason: event.reject_reason(),
+                private_data: event.private_data(),
+            },
+            CmEventType::ESTABLISHED => CmInput::Established {
+                private_data: event.private_data(),
+                reads: read_depth(event),
+            },
+            CmEventType::DISCONNECTED => CmInput::Disconnected,
+            CmEventType::DEVICE_REMOVAL => CmInput::DeviceRemoval,
+            CmEventType::ADDR_CHANGE => CmInput::AddrChange,
+            CmEventType::TIMEWAIT_EXIT => CmInput::TimewaitExit,
+            other => CmInput::Other(other.raw()),
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.event().fmt(f)?;
+        match self.0.status() {
+            0 => Ok(()),
+            status => write!(f, ", status {status}"),
+        }
+    }
+}
+
+/// The READs that the peer's request or acceptance allows.
+fn read_depth(event: &CmEvent) -> ReadDepth {
+    let (outgoing, incoming) = event.conn().map_or((0, 0), |param| {
+        (param.initiator_depth, param.responder_resources)
+    });
+    ReadDepth { outgoing, incoming }
+}

@@ -1,0 +1,40 @@
+use std::net::SocketAddr;
+
+use super::manager::Manager;
+use crate::{cm::CmId, status::OsError};
+
+/// The requests that the kernel keeps until they are taken from it. What is too much is rejected by
+/// the engine, by name: the kernel drops it without a word, and the peer repeats it some seconds
+/// later. The kernel has a limit of its own, which is 1024.
+const KERNEL_BACKLOG: i32 = 1024;
+
+/// An address that is listened on, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Port {
+    id: CmId,
+}
+
+impl Port {
+    /// Listens on an address. Requests that come in name the listener by `key`.
+    pub(crate) fn bind(
+        manager: &Manager,
+        key: u64,
+        address: SocketAddr,
+        backlog: u16,
+    ) -> Result<Self, OsError> {
+        let mut id = manager.id(key)?;
+        id.set_reuseaddr(true)?;
+        id.bind_addr(address)?;
+        id.listen(i32::from(backlog).max(KERNEL_BACKLOG))?;
+        Ok(Self { id })
+    }
+
+    /// Whether the address is one of a device, or of all.
+    pub(crate) fn has_device(&self) -> bool {
+        self.id.has_device()
+    }
+
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
+        self.id.local_addr()
+    }
+}
