@@ -33,18 +33,20 @@
 // retries nothing and has no deadline but those that its callers pass: what follows from an event
 // is decided above.
 
+// These first, in this order, so that the documentation of `EventChannel` begins with `new`, and
+// that of `CmEvent` with its content.
+mod event_channel;
+
+mod event;
+
 mod addr_info;
 mod conn_param;
 mod devices;
-mod event_channel;
 mod groups;
 mod id;
 mod owned_id;
 mod port_space;
 mod private_data;
-
-// After `event_channel`, so that the documentation of `EventChannel` begins with `new`.
-mod event;
 
 pub use self::{
     addr_info::{AddrInfo, AddrInfoHints},
