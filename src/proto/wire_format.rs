@@ -44,6 +44,18 @@ fn compare(name: &str, zero: &[u8], fields: &[(&str, Vec<u8>)]) {
     assert_eq!(end, zero.len(), "{name}: all of it is described");
 }
 
+/// The bytes of an example of the page.
+fn example(name: &str) -> Vec<u8> {
+    let page = include_str!("../../PROTOCOL.md");
+    let mark = format!("<!-- bytes: {name} -->\n```\n");
+    let (_, rest) = page.split_once(&mark).expect("the page has this example");
+    let (hex, _) = rest.split_once("```").unwrap();
+    let bytes = hex.split_whitespace();
+    bytes
+        .map(|byte| u8::from_str_radix(byte, 16).unwrap())
+        .collect()
+}
+
 /// The first two cells of each row.
 fn numbers_and_names(name: &str) -> Vec<(String, String)> {
     let rows = table(name).into_iter();
@@ -141,6 +153,40 @@ fn frames_are_as_protocol_md_says() {
         ("rkey", descriptor(0, 0, u32::MAX)),
     ];
     compare("descriptor", &descriptor(0, 0, 0), &fields);
+}
+
+#[test]
+fn the_examples_are_as_protocol_md_says() {
+    let hello = Hello {
+        version: VERSION,
+        features: 0,
+        window: 32,
+        credits: 0,
+        eager_size: 16 << 10,
+        max_message: 1 << 30,
+        keepalive_ms: 2000,
+        engine: 0xa1a2_a3a4_a5a6_a7a8,
+    };
+    assert_eq!(*hello.emit(b""), *example("hello"));
+    let header = |kind, len| {
+        let (grant, arg) = (32, 0);
+        let header = Header {
+            kind,
+            grant,
+            len,
+            arg,
+        };
+        header.emit()
+    };
+    let data = [&header(Kind::Data, 5)[..], b"hello"].concat();
+    assert_eq!(data, example("data"));
+    let descriptor = Descriptor {
+        addr: 0x7f00_0000_1000,
+        len: 1 << 20,
+        rkey: 0x1234,
+    };
+    let rendezvous = [&header(Kind::Rendezvous, 24)[..], &descriptor.emit()].concat();
+    assert_eq!(rendezvous, example("rendezvous"));
 }
 
 #[test]
