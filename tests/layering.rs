@@ -368,15 +368,42 @@ fn arrows_go_down_only() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A module and the files of its own folder count as one where the folder has its name: they are
-/// parts of one object (`reactor.rs` and `reactor/`).
-fn unit(file: &Path, modules: &Modules) -> PathBuf {
+/// Whether a file defines something, beside naming what its folder has.
+fn defines(code: &str) -> bool {
+    const KEYWORDS: &[&str] = &["struct", "enum", "fn", "trait", "impl", "static", "type"];
+    code.lines().any(|line| {
+        let line = line.strip_prefix("pub").unwrap_or(line);
+        let line = match line.strip_prefix('(') {
+            Some(rest) => rest.split_once(')').map_or(rest, |(_, rest)| rest),
+            None => line,
+        };
+        KEYWORDS.contains(&word(line.trim_start_matches(' ')).0) && !line.starts_with("    ")
+    })
+}
+
+/// What counts as one: an object whose parts are files of a folder. That is `reactor.rs` with
+/// `reactor/`, or the folder of a `mod.rs` that defines the object itself.
+fn unit(file: &Path, all: &Crate) -> PathBuf {
     let folder = file.parent().unwrap();
     let whole = folder.with_extension("rs");
-    if folder != Path::new("") && modules.values().any(|other| *other == whole) {
+    if folder != Path::new("") && all.code.contains_key(&whole) {
         return whole;
     }
-    file.to_path_buf()
+    let main = folder.join("mod.rs");
+    match all.code.get(&main) {
+        Some(code) if defines(code) => main,
+        _ => file.to_path_buf(),
+    }
+}
+
+/// A layer's `mod.rs` says what the layer is, and what of it others may name.
+#[test]
+fn no_layer_hides_in_its_mod_file() {
+    let all = Crate::read();
+    for (file, code) in &all.code {
+        let is_layer = file.iter().count() == 2 && file.ends_with("mod.rs");
+        assert!(!is_layer || !defines(code), "{} defines", file.display());
+    }
 }
 
 #[test]
@@ -384,19 +411,14 @@ fn no_files_go_round_in_circles() {
     let all = Crate::read();
     let mut arrows: BTreeMap<PathBuf, BTreeSet<PathBuf>> = BTreeMap::new();
     for (own, file) in &all.modules {
-        let from = unit(file, &all.modules);
-        let to = all.arrows(own, file).into_iter();
-        arrows.entry(from.clone()).or_default().extend(
-            to.filter(|to| *to != Path::new("lib.rs"))
-                .map(|to| unit(to, &all.modules))
-                .filter(|to| *to != from),
-        );
-    }
-    // A folder's `mod.rs` names its files to re-export them, which is no arrow.
-    for (from, to) in &mut arrows {
-        if from.ends_with("mod.rs") || from == Path::new("lib.rs") {
-            let folder = from.parent().unwrap().to_path_buf();
-            to.retain(|to| !to.starts_with(&folder));
+        // A file that names its folder's files for others is no object.
+        if !file.ends_with("mod.rs") && !file.ends_with("lib.rs") || defines(&all.code[file]) {
+            let from = unit(file, &all);
+            let to = all.arrows(own, file).into_iter();
+            arrows
+                .entry(from.clone())
+                .or_default()
+                .extend(to.map(|to| unit(to, &all)).filter(|to| *to != from));
         }
     }
     // Files without arrows to files that are left go, until none does.

@@ -5,7 +5,7 @@ use std::{
 
 use nix::sys::eventfd::EventFd;
 
-use super::{lock, readiness::eventfd};
+use super::{eventfd::eventfd, lock::lock};
 use crate::status::OsError;
 
 /// A queue that one thread reads, and the eventfd that wakes it. The queue keeps the memory that it

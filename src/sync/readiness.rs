@@ -3,9 +3,9 @@ use std::{
     sync::{Mutex, OnceLock},
 };
 
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::eventfd::EventFd;
 
-use super::lock;
+use super::{eventfd::eventfd, lock::lock};
 use crate::status::OsError;
 
 /// A file descriptor that is readable exactly while there is something to take, for those who ask for one. The others pay one look
@@ -64,12 +64,6 @@ impl Readiness {
         }
         *raised = ready;
     }
-}
-
-/// An eventfd that is not inherited, and on which nobody blocks.
-pub(crate) fn eventfd() -> Result<EventFd, OsError> {
-    EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
-        .map_err(|errno| OsError::new("eventfd", errno as i32))
 }
 
 #[cfg(test)]
