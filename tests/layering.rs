@@ -462,3 +462,40 @@ fn no_files_go_round_in_circles() {
         left.join("\n")
     );
 }
+
+/// The files and folders that a page of prose names, with the line: `` `src/a/b.rs`, `c.rs` `` names
+/// `src/a/c.rs`.
+fn mentioned(page: &str) -> Vec<(usize, String)> {
+    let mut all = Vec::new();
+    for (number, line) in (1..).zip(page.lines()) {
+        let mut folder = String::new();
+        for quoted in line.split('`').skip(1).step_by(2) {
+            let is_path = quoted.starts_with("src/") || quoted.starts_with("integration/");
+            let is_file = quoted.ends_with(".rs") && !quoted.contains('/') && !folder.is_empty();
+            if is_path {
+                folder = match quoted.rsplit_once('/') {
+                    Some((folder, "")) => folder.rsplit_once('/').map_or("", |(up, _)| up).into(),
+                    Some((folder, _)) => folder.into(),
+                    None => String::new(),
+                };
+                all.push((number, quoted.into()));
+            } else if is_file && line.starts_with('|') {
+                all.push((number, format!("{folder}/{quoted}")));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn the_map_names_files_that_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    let mentioned = mentioned(&page);
+    assert!(mentioned.len() > 60, "{mentioned:?}");
+    let missing: Vec<_> = mentioned
+        .iter()
+        .filter(|(_, path)| !root.join(path).exists())
+        .collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md: {missing:?}");
+}
