@@ -21,7 +21,7 @@ use crate::{
 /// size; what a device's driver locks for its queues comes on top and is little beside buffers of
 /// some KiB:
 ///
-/// | `receive_window`, `send_depth`, `eager_size` | bytes each | in 64 KiB | in 8 MiB (systemd's default) | in 64 MiB | in 1 GiB |
+/// | window, send depth, eager size | bytes | in 64 KiB | in 8 MiB | in 64 MiB | in 1 GiB |
 /// |---|---|---|---|---|---|
 /// | the default: 32, 16, 16 KiB | 1187840 | 0 | 5 | 42 | 677 |
 /// | 64, 64, 16 KiB | 2502656 | 0 | 2 | 20 | 321 |
@@ -32,39 +32,48 @@ use crate::{
 /// With [`shared_receive`](Self::shared_receive) the receive buffers are those of all connections
 /// together, and the others are made when they are first needed.
 ///
-/// Values that cannot work are refused with [`Error::InvalidConfig`] where the configuration is first used: by
-/// [`Listener::bind_with`](crate::Listener::bind_with) and [`Connector::connect`](crate::Connector::connect). Limits that only the
-/// device knows are checked when the connection's queue pair is made.
+/// Values that cannot work are refused with [`Error::InvalidConfig`] where the configuration is
+/// first used: by [`Listener::bind_with`](crate::Listener::bind_with) and
+/// [`Connector::connect`](crate::Connector::connect). Limits that only the device knows are checked
+/// when the connection's queue pair is made.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Config {
-    /// How many messages the peer may have sent that this side has not yet let go of: the receives kept posted for it.
+    /// How many messages the peer may have sent that this side has not yet let go of: the receives
+    /// kept posted for it.
     ///
     /// A [`Message`](crate::Message) that is kept occupies one place. When all are taken the peer's
     /// `send` waits. 1 to 8192, default 32. Costs `receive_window` ×
     /// [`eager_size`](Self::eager_size) of locked memory a connection.
     pub receive_window: u16,
 
-    /// Share receive buffers with other connections: how many buffers there are for all of them. For servers with many connections of which
-    /// few are busy at a time.
+    /// Share receive buffers with other connections: how many buffers there are for all of them.
+    /// For servers with many connections of which few are busy at a time.
     ///
-    /// Connections of one [`Engine`](crate::Engine) on one device whose configurations have the same `shared_receive` and `eager_size` draw on
-    /// one pool. Each keeps 13 buffers of it for itself (as many as guarantee that its control frames and its next message find one), and may use more, up to its
-    /// [`receive_window`](Self::receive_window), while half of the pool is free. So a pool of *n* has room for *n*/26 connections
-    /// whatever they do, and for up to *n*/13 as long as they do little. One more is refused with [`Error::SharedReceivesExhausted`], and its peer told
-    /// ([`PeerOutOfResources`](crate::CloseReason::PeerOutOfResources)). A message that is kept occupies its buffer; it never stops other connections
-    /// from receiving.
+    /// Connections of one [`Engine`](crate::Engine) on one device whose configurations have the
+    /// same `shared_receive` and `eager_size` draw on one pool. Each keeps 13 buffers of it for
+    /// itself (as many as guarantee that its control frames and its next message find one), and may
+    /// use more, up to its [`receive_window`](Self::receive_window), while half of the pool is
+    /// free. So a pool of *n* has room for *n*/26 connections whatever they do, and for up to
+    /// *n*/13 as long as they do little. One more is refused with
+    /// [`Error::SharedReceivesExhausted`], and its peer told
+    /// ([`PeerOutOfResources`](crate::CloseReason::PeerOutOfResources)). A message that is kept
+    /// occupies its buffer; it never stops other connections from receiving.
     ///
-    /// Connections that share have one protection domain, so a peer that guesses keys of 32 bits could reach memory that was opened for another
-    /// of these peers. Buffers for sending are made when they are first needed.
+    /// Connections that share have one protection domain, so a peer that guesses keys of 32 bits
+    /// could reach memory that was opened for another of these peers. Buffers for sending are made
+    /// when they are first needed.
     ///
-    /// `None`, the default, gives each connection receive buffers of its own. Otherwise 26 to 1048576, and no more than the device's
-    /// shared receive queues hold. Costs `shared_receive` × [`eager_size`](Self::eager_size) of locked memory for all of the connections together; a connection on which nothing
-    /// happens costs some 46 KiB beside its 13 buffers, most of it for the device's queues, with a window and a send depth of 16.
+    /// `None`, the default, gives each connection receive buffers of its own. Otherwise 26 to
+    /// 1048576, and no more than the device's shared receive queues hold. Costs `shared_receive` ×
+    /// [`eager_size`](Self::eager_size) of locked memory for all of the connections together; a
+    /// connection on which nothing happens costs some 46 KiB beside its 13 buffers, most of it for
+    /// the device's queues, with a window and a send depth of 16.
     pub shared_receive: Option<u32>,
 
-    /// The largest message in bytes that the peer sends right into a buffer that is posted for it. Longer ones are read by this side
-    /// from the peer's memory: one exchange more, but no buffer waits for them.
+    /// The largest message in bytes that the peer sends right into a buffer that is posted for it.
+    /// Longer ones are read by this side from the peer's memory: one exchange more, but no buffer
+    /// waits for them.
     ///
     /// 64 B to 1 MiB, default 16 KiB. See [`receive_window`](Self::receive_window) for what it
     /// costs.
@@ -75,8 +84,9 @@ pub struct Config {
     /// 64 B to 1 TiB, default 1 GiB. Costs nothing while there is none.
     pub max_message: u64,
 
-    /// How many bytes of messages above the eager size may be on their way to the peer, and as many again may have been received and not
-    /// let go of. The peer's `send` waits when either is reached. A single message may be longer than this; then it is the only one.
+    /// How many bytes of messages above the eager size may be on their way to the peer, and as many
+    /// again may have been received and not let go of. The peer's `send` waits when either is
+    /// reached. A single message may be longer than this; then it is the only one.
     ///
     /// 64 KiB to 1 TiB, default 64 MiB. What is received takes memory as it arrives, and is locked
     /// only while it is read; what is sent is locked until it has arrived. What all connections may
@@ -94,15 +104,18 @@ pub struct Config {
     /// peer could write to what stays registered, nothing.
     pub registration_cache: u64,
 
-    /// How many messages and one-sided operations may be on their way from this side: the depth of the send ring.
+    /// How many messages and one-sided operations may be on their way from this side: the depth of
+    /// the send ring.
     ///
     /// 1 to 8192, default 16. Costs `send_depth` × [`eager_size`](Self::eager_size) of locked
     /// memory a connection.
     pub send_depth: u16,
 
-    /// Messages up to this many bytes, 16 bytes of header included, travel inside the work request itself.
+    /// Messages up to this many bytes, 16 bytes of header included, travel inside the work request
+    /// itself.
     ///
-    /// A request; the device grants what it can. 0 to 1024 bytes, default 256. Costs send queue memory in the driver.
+    /// A request; the device grants what it can. 0 to 1024 bytes, default 256. Costs send queue
+    /// memory in the driver.
     pub max_inline: u32,
 
     /// The bound on establishing a connection, address and route resolution and retries included,
@@ -116,8 +129,8 @@ pub struct Config {
     /// 10 ms to 10 min, default 5 s.
     pub connect_timeout: Duration,
 
-    /// The bound on one attempt to resolve the address, and on one to resolve the route. Failed attempts are repeated
-    /// within [`connect_timeout`](Self::connect_timeout).
+    /// The bound on one attempt to resolve the address, and on one to resolve the route. Failed
+    /// attempts are repeated within [`connect_timeout`](Self::connect_timeout).
     ///
     /// 10 ms to 1 min, default 2 s.
     pub resolve_timeout: Duration,
@@ -158,8 +171,8 @@ pub struct Config {
     pub keepalive_timeout: Duration,
 
     /// How long a message above the eager size may stand still: its memory is memory that other
-    /// connections wait for. When no byte of it, nor of any that is read from the same engine of the
-    /// peer, has come for this long, and half as long again at most, the connection ends with
+    /// connections wait for. When no byte of it, nor of any that is read from the same engine of
+    /// the peer, has come for this long, and half as long again at most, the connection ends with
     /// [`CloseReason::ReadTimeout`](crate::CloseReason::ReadTimeout); when there was no memory for
     /// it for this long, with [`CloseReason::OutOfMemory`](crate::CloseReason::OutOfMemory). A
     /// message that comes slowly is left alone, and so is one that waits because the application
@@ -168,8 +181,8 @@ pub struct Config {
     /// 100 ms to 1 h, default 30 s.
     pub read_timeout: Duration,
 
-    /// How often the device repeats a packet that the peer did not acknowledge, before the connection ends with
-    /// [`WcStatus::RETRY_EXC_ERR`](crate::status::WcStatus::RETRY_EXC_ERR).
+    /// How often the device repeats a packet that the peer did not acknowledge, before the
+    /// connection ends with [`WcStatus::RETRY_EXC_ERR`](crate::status::WcStatus::RETRY_EXC_ERR).
     ///
     /// 0 to 7, default 7. The wait for each is `ack_timeout`.
     pub retry_count: u8,
@@ -178,14 +191,15 @@ pub struct Config {
     /// 4.096 µs × 2ⁿ.
     ///
     /// 1 to 31, or `None` to let the connection manager choose. Default 18 (1.07 s). A lost packet
-    /// is mostly noticed sooner, by the one that comes after it. Shorter is not safer: a peer's host
-    /// that is merely busy is sent everything twice. How long `retry_count` of these take is the
-    /// device's affair, which may wait longer from one to the next: software RoCE does not give up
-    /// within the seconds that keepalive takes with the defaults, so there even a busy sender learns
-    /// of a killed host by [`KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout).
+    /// is mostly noticed sooner, by the one that comes after it. Shorter is not safer: a peer's
+    /// host that is merely busy is sent everything twice. How long `retry_count` of these take is
+    /// the device's affair, which may wait longer from one to the next: software RoCE does not give
+    /// up within the seconds that keepalive takes with the defaults, so there even a busy sender
+    /// learns of a killed host by [`KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout).
     pub ack_timeout: Option<u8>,
 
-    /// How a thread waits in `recv`, and in `send` when the peer's window is full. Default [`Polling::Adaptive`] with 200 µs.
+    /// How a thread waits in `recv`, and in `send` when the peer's window is full. Default
+    /// [`Polling::Adaptive`] with 200 µs.
     pub polling: Polling,
 
     /// How many connect requests may wait for [`Listener::accept`](crate::Listener::accept);
@@ -217,19 +231,23 @@ pub struct Config {
     pub half_open: u16,
 }
 
-/// How a thread waits for completions. It is the waiting thread itself that polls; no other thread stands in between.
+/// How a thread waits for completions. It is the waiting thread itself that polls; no other thread
+/// stands in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Polling {
-    /// Poll for the given time, then sleep until the device raises an event. Low latency while messages flow, no processor
-    /// time while they don't.
+    /// Poll for the given time, then sleep until the device raises an event. Low latency while
+    /// messages flow, no processor time while they don't.
     Adaptive {
-        /// How long to poll before sleeping, and up to eight times as long while a message above the eager size is on its way. 0 to 1 s.
+        /// How long to poll before sleeping, and up to eight times as long while a message above
+        /// the eager size is on its way. 0 to 1 s.
         spin: Duration,
     },
-    /// Poll until there is something: the lowest latency, at the cost of a processor a waiting thread.
+    /// Poll until there is something: the lowest latency, at the cost of a processor a waiting
+    /// thread.
     Busy,
-    /// Sleep at once: the least processor time, at the cost of an interrupt and a wake-up a message.
+    /// Sleep at once: the least processor time, at the cost of an interrupt and a wake-up a
+    /// message.
     Event,
 }
 
@@ -269,7 +287,8 @@ impl Default for Config {
     }
 }
 
-/// How long the work requests of an ended connection may take to come back before the queue pair is destroyed all the same.
+/// How long the work requests of an ended connection may take to come back before the queue pair is
+/// destroyed all the same.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Config {

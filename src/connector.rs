@@ -18,7 +18,8 @@ use crate::{
 /// # fn main() -> Result<(), rdmsg::Error> {
 /// let mut config = rdmsg::Config::default();
 /// config.retry_refused = true;
-/// let endpoint = rdmsg::Connector::new().config(config).private_data(b"user 7")?.connect("10.8.0.1:7471")?;
+/// let connector = rdmsg::Connector::new().config(config).private_data(b"user 7")?;
+/// let endpoint = connector.connect("10.8.0.1:7471")?;
 /// # Ok(())
 /// # }
 /// ```
@@ -30,7 +31,8 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// The longest private data in bytes that fits a connect request beside what this crate needs itself.
+    /// The longest private data in bytes that fits a connect request beside what this crate needs
+    /// itself.
     pub const PRIVATE_DATA_MAX: usize = REQUEST_DATA_MAX;
 
     /// Default configuration, no private data, the shared engine.
@@ -46,7 +48,8 @@ impl Connector {
         self
     }
 
-    /// Bytes for the listener's program, which sees them before it accepts: [`Request::private_data`](crate::Request::private_data).
+    /// Bytes for the listener's program, which sees them before it accepts:
+    /// [`Request::private_data`](crate::Request::private_data).
     ///
     /// # Errors
     ///
@@ -72,7 +75,8 @@ impl Connector {
     ///
     /// # Errors
     ///
-    /// As [`Endpoint::connect`], and [`Error::InvalidConfig`]. Of several addresses that fail, the last one's error.
+    /// As [`Endpoint::connect`], and [`Error::InvalidConfig`]. Of several addresses that fail, the
+    /// last one's error.
     pub fn connect(&self, address: impl ToSocketAddrs + fmt::Debug) -> Result<Endpoint, Error> {
         self.config.check()?;
         let engine = match &self.engine {
@@ -121,14 +125,18 @@ impl Connector {
 
 /// Connecting.
 impl Endpoint {
-    /// Connects to a listener of this crate, with the default [`Config`](crate::Config), on the [shared engine](Engine::shared).
+    /// Connects to a listener of this crate, with the default [`Config`](crate::Config), on the
+    /// [shared engine](Engine::shared).
     ///
-    /// Addresses that a name stands for are tried in turn. For everything else there is [`Connector`].
+    /// Addresses that a name stands for are tried in turn. For everything else there is
+    /// [`Connector`].
     ///
     /// # Errors
     ///
-    /// [`Error::AddressLookup`] for an unknown name, [`Error::Connect`] with the reason where no connection came about within the
-    /// default [`connect_timeout`](crate::Config::connect_timeout), [`Error::NoRdma`] where this machine has no connection manager.
+    /// [`Error::AddressLookup`] for an unknown name, [`Error::Connect`] with the reason where no
+    /// connection came about within the default
+    /// [`connect_timeout`](crate::Config::connect_timeout), [`Error::NoRdma`] where this machine
+    /// has no connection manager.
     pub fn connect(address: impl ToSocketAddrs + fmt::Debug) -> Result<Self, Error> {
         Connector::new().connect(address)
     }

@@ -72,19 +72,23 @@ impl Endpoint {
 
     /// Sends one message, waiting while the peer's window is full.
     ///
-    /// The bytes are copied, so `message` is free again on return. An empty message is a message. The order of messages is kept.
-    /// `Ok` says that the message is on its way; that it arrived is known from [`flush`](Self::flush), from a successful
-    /// [`close`](Self::close), from [`send_with_id`](Self::send_with_id), or from an answer.
+    /// The bytes are copied, so `message` is free again on return. An empty message is a message.
+    /// The order of messages is kept. `Ok` says that the message is on its way; that it arrived is
+    /// known from [`flush`](Self::flush), from a successful [`close`](Self::close), from
+    /// [`send_with_id`](Self::send_with_id), or from an answer.
     ///
-    /// Up to the eager size ([`Negotiated::send_eager`](crate::Negotiated::send_eager)) a message goes right into a buffer that waits for it.
-    /// A longer one is read by the peer's library from this side's memory, while its program may be doing something else; of
-    /// those at most 4, and [`Config::large_memory`](crate::Config::large_memory) bytes, are on their way at a time, and `send` waits for the
-    /// rest. To save the copy of a long message use [`send_owned`](Self::send_owned).
+    /// Up to the eager size ([`Negotiated::send_eager`](crate::Negotiated::send_eager)) a message
+    /// goes right into a buffer that waits for it. A longer one is read by the peer's library from
+    /// this side's memory, while its program may be doing something else; of those at most 4, and
+    /// [`Config::large_memory`](crate::Config::large_memory) bytes, are on their way at a time, and
+    /// `send` waits for the rest. To save the copy of a long message use
+    /// [`send_owned`](Self::send_owned).
     ///
     /// # Errors
     ///
-    /// [`Error::MessageTooLong`] above [`send_limit`](Self::send_limit), [`Error::Disconnected`] when the connection has ended,
-    /// [`Error::LockedMemory`] when the memory of a long message cannot be locked.
+    /// [`Error::MessageTooLong`] above [`send_limit`](Self::send_limit), [`Error::Disconnected`]
+    /// when the connection has ended, [`Error::LockedMemory`] when the memory of a long message
+    /// cannot be locked.
     pub fn send(&self, message: &[u8]) -> Result<(), Error> {
         self.send_vectored(slice::from_ref(&IoSlice::new(message)))
     }
@@ -105,7 +109,8 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send), and [`Error::CompletionsNotTaken`]. After an error no completion comes.
+    /// As [`send`](Self::send), and [`Error::CompletionsNotTaken`]. After an error no completion
+    /// comes.
     pub fn send_with_id(&self, message: &[u8], id: u64) -> Result<(), Error> {
         let parts = [IoSlice::new(message)];
         self.send_until(&mut Outgoing::new(&parts, Some(id)), &Deadline::never())
@@ -115,7 +120,8 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send), and [`Error::TimedOut`] when the window stayed full: then nothing was sent.
+    /// As [`send`](Self::send), and [`Error::TimedOut`] when the window stayed full: then nothing
+    /// was sent.
     pub fn send_timeout(&self, message: &[u8], timeout: Duration) -> Result<(), Error> {
         let parts = [IoSlice::new(message)];
         self.send_until(&mut Outgoing::new(&parts, None), &Deadline::after(timeout))
@@ -125,7 +131,8 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// [`TrySendError::Full`] when the peer's window is full, [`TrySendError::Failed`] with what [`send`](Self::send) would return.
+    /// [`TrySendError::Full`] when the peer's window is full, [`TrySendError::Failed`] with what
+    /// [`send`](Self::send) would return.
     pub fn try_send(&self, message: &[u8]) -> Result<(), TrySendError> {
         let parts = [IoSlice::new(message)];
         let mut outgoing = Outgoing::new(&parts, None);
@@ -169,10 +176,12 @@ impl Endpoint {
         done.unwrap_or(Err(Error::TimedOut))
     }
 
-    /// Waits until everything that was sent so far on this connection has arrived at the peer's library, and one-sided operations are
-    /// done. Whether the peer's program has looked at it is another matter.
+    /// Waits until everything that was sent so far on this connection has arrived at the peer's
+    /// library, and one-sided operations are done. Whether the peer's program has looked at it is
+    /// another matter.
     ///
-    /// It takes one exchange with the peer, and as long as the peer takes to read messages above the eager size.
+    /// It takes one exchange with the peer, and as long as the peer takes to read messages above
+    /// the eager size.
     ///
     /// # Errors
     ///
@@ -276,8 +285,9 @@ impl Endpoint {
         lock(&self.inner.aside)
     }
 
-    /// Takes whatever happened next on this connection, messages and all else, waiting for as long as it takes. The waiting thread
-    /// polls the completion queue itself, as in [`recv`](Self::recv).
+    /// Takes whatever happened next on this connection, messages and all else, waiting for as long
+    /// as it takes. The waiting thread polls the completion queue itself, as in
+    /// [`recv`](Self::recv).
     ///
     /// # Errors
     ///
@@ -290,12 +300,14 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// As [`next_completion`](Self::next_completion), and [`Error::TimedOut`] when nothing happened.
+    /// As [`next_completion`](Self::next_completion), and [`Error::TimedOut`] when nothing
+    /// happened.
     pub fn next_completion_timeout(&self, timeout: Duration) -> Result<Completion, Error> {
         self.next_until(&Deadline::after(timeout))
     }
 
-    /// As [`next_completion`](Self::next_completion), without waiting: `None` when nothing happened.
+    /// As [`next_completion`](Self::next_completion), without waiting: `None` when nothing
+    /// happened.
     ///
     /// # Errors
     ///
@@ -336,11 +348,14 @@ impl Endpoint {
         Some(completion)
     }
 
-    /// Everything that happens on this connection, as a channel: for [`crossbeam_channel::select!`] over several connections.
+    /// Everything that happens on this connection, as a channel: for [`crossbeam_channel::select!`]
+    /// over several connections.
     ///
-    /// What is taken here is not returned by [`recv`](Self::recv) or [`next_completion`](Self::next_completion), and the other way round: completions that a `recv` comes
-    /// across while it looks for a message are kept for `next_completion`. While no thread waits in `recv` the
-    /// engine's thread feeds the channel; a thread that has just been in `recv` may delay that by some milliseconds.
+    /// What is taken here is not returned by [`recv`](Self::recv) or
+    /// [`next_completion`](Self::next_completion), and the other way round: completions that a
+    /// `recv` comes across while it looks for a message are kept for `next_completion`. While no
+    /// thread waits in `recv` the engine's thread feeds the channel; a thread that has just been in
+    /// `recv` may delay that by some milliseconds.
     #[must_use]
     pub fn completions(&self) -> &Receiver<Completion> {
         &self.inner.completions
@@ -351,9 +366,10 @@ impl Endpoint {
     /// [`Interest`], made when it is first asked for. Whichever it is, register it for *reading*,
     /// and never read or write it.
     ///
-    /// * [`Interest::Readable`]: while [`try_next_completion`](Self::try_next_completion) has something to return: a
-    ///   message, another completion, or the connection's end, and that for good. Programs that ask
-    ///   for no other completions may call [`try_recv`](Self::try_recv) instead.
+    /// * [`Interest::Readable`]: while [`try_next_completion`](Self::try_next_completion) has
+    ///   something to return: a message, another completion, or the connection's end, and that for
+    ///   good. Programs that ask for no other completions may call [`try_recv`](Self::try_recv)
+    ///   instead.
     /// * [`Interest::Writable`]: from the beginning until a [`try_send`](Self::try_send) is refused
     ///   as [full](TrySendError::Full), again from when there is room until the next one is
     ///   refused, and for good from the end on. It is readable nearly all the time, so a
@@ -361,16 +377,17 @@ impl Endpoint {
     ///
     /// Both are for level-triggered loops, and for edge-triggered ones: each arrival, and each time
     /// that there is room for a send that was refused, is a new edge. An edge-triggered loop calls
-    /// `try_next_completion` or `try_recv` until there is nothing, and `try_send` until it is refused or there
-    /// is nothing to send, before it waits. With `AsyncFd` have one for each interest; nothing and
-    /// full are what `try_io` is told as [`WouldBlock`](std::io::ErrorKind::WouldBlock).
+    /// `try_next_completion` or `try_recv` until there is nothing, and `try_send` until it is
+    /// refused or there is nothing to send, before it waits. With `AsyncFd` have one for each
+    /// interest; nothing and full are what `try_io` is told as
+    /// [`WouldBlock`](std::io::ErrorKind::WouldBlock).
     ///
     /// Handles that are clones have these fds between them. They are closed with the connection's
     /// last handle and message.
     ///
     /// What is taken from [`completions`](Self::completions) is not seen here at once: the fd may
-    /// stay readable until the next `try_next_completion` or `try_recv`. Once an fd was asked for, the
-    /// engine's thread polls this connection at all times, so that the fd is never late.
+    /// stay readable until the next `try_next_completion` or `try_recv`. Once an fd was asked for,
+    /// the engine's thread polls this connection at all times, so that the fd is never late.
     ///
     /// # Errors
     ///
@@ -386,21 +403,23 @@ impl Endpoint {
             .update_readiness(|| !self.inner.completions.is_empty());
     }
 
-    /// Closes the connection and waits until that is done, at most [`close_timeout`](crate::Config::close_timeout) and some.
+    /// Closes the connection and waits until that is done, at most
+    /// [`close_timeout`](crate::Config::close_timeout) and some.
     ///
     /// Sends of other threads fail from now on. What was sent before is delivered, the peer is
     /// told, and its answer awaited. The peer receives all messages, then
     /// [`CloseReason::PeerClosed`]. Messages that arrived here can still be received.
     ///
-    /// `Ok` says that everything is with the peer's library and that the peer has answered. Whether its application reads it is the
-    /// application's to say: one that drops its endpoint with messages unread drops those.
+    /// `Ok` says that everything is with the peer's library and that the peer has answered. Whether
+    /// its application reads it is the application's to say: one that drops its endpoint with
+    /// messages unread drops those.
     ///
     /// # Errors
     ///
-    /// [`Error::Undelivered`] when it is not known that everything that was sent arrived, with the reason for which the
-    /// connection ended; [`Error::Disconnected`] with
-    /// [`CloseReason::Truncated`] when everything that was sent
-    /// arrived, but the peer left before all that it had sent could be read.
+    /// [`Error::Undelivered`] when it is not known that everything that was sent arrived, with the
+    /// reason for which the connection ended; [`Error::Disconnected`] with
+    /// [`CloseReason::Truncated`] when everything that was sent arrived, but the peer left before
+    /// all that it had sent could be read.
     pub fn close(&self) -> Result<(), Error> {
         self.inner.link.close();
         match self
@@ -426,8 +445,8 @@ impl Endpoint {
         self.inner.link.abort(code);
     }
 
-    /// The largest message in bytes that can be sent: the peer's [`max_message`](crate::Config::max_message). 0 when the connection has
-    /// ended.
+    /// The largest message in bytes that can be sent: the peer's
+    /// [`max_message`](crate::Config::max_message). 0 when the connection has ended.
     #[must_use]
     pub fn send_limit(&self) -> u64 {
         self.inner.link.send_limit()
@@ -439,8 +458,8 @@ impl Endpoint {
         self.inner.link.statistics()
     }
 
-    /// What the device of this connection counts of all its connections: for telling a network that loses packets. It reads the kernel's
-    /// files, so it is not for every message.
+    /// What the device of this connection counts of all its connections: for telling a network that
+    /// loses packets. It reads the kernel's files, so it is not for every message.
     #[must_use]
     pub fn device_counters(&self) -> DeviceCounters {
         self.inner.link.device_counters()
@@ -452,7 +471,8 @@ impl Endpoint {
         self.inner.link.negotiated()
     }
 
-    /// The private data that the peer's program gave: with its connect request, or with its acceptance.
+    /// The private data that the peer's program gave: with its connect request, or with its
+    /// acceptance.
     #[must_use]
     pub fn peer_data(&self) -> Vec<u8> {
         self.inner.link.peer_data()

@@ -40,8 +40,9 @@ pub enum Error {
 
     /// This machine has no RDMA connection manager to talk to.
     #[error(
-        "this machine offers no RDMA: {0}. Load the kernel's rdma_ucm and a device's driver (for software RoCE: \
-         `modprobe rdma_ucm`, `rdma link add rxe0 type rxe netdev eth0`); `rdma link` shows the devices{device}",
+        "this machine offers no RDMA: {0}. Load the kernel's rdma_ucm and a device's driver (for \
+         software RoCE: `modprobe rdma_ucm`, `rdma link add rxe0 type rxe netdev eth0`); `rdma \
+         link` shows the devices{device}",
         device = device_advice(machine::is_container())
     )]
     NoRdma(OsError),
@@ -56,7 +57,10 @@ pub enum Error {
     },
 
     /// A loopback address, such as `localhost`: no RDMA device serves it.
-    #[error("{address} is a loopback address, which no RDMA device serves; {}", Alternatives(.local))]
+    #[error(
+        "{address} is a loopback address, which no RDMA device serves; {}",
+        Alternatives(.local)
+    )]
     Loopback {
         /// The address.
         address: SocketAddr,
@@ -82,7 +86,8 @@ pub enum Error {
         reason: CloseReason,
     },
 
-    /// The connection has ended. The reason is that of the first cause and stays the same for all later calls.
+    /// The connection has ended. The reason is that of the first cause and stays the same for all
+    /// later calls.
     #[error("the connection has ended: {0}")]
     Disconnected(CloseReason),
 
@@ -92,7 +97,8 @@ pub enum Error {
 
     /// The message is longer than the peer takes. Nothing was sent; the connection goes on.
     #[error(
-        "a message of {len} bytes is too long: the peer takes at most {limit}; raise max_message in its Config"
+        "a message of {len} bytes is too long: the peer takes at most {limit}; raise max_message \
+         in its Config"
     )]
     MessageTooLong {
         /// The message's length in bytes.
@@ -112,15 +118,16 @@ pub enum Error {
         place: &'static str,
     },
 
-    /// The completions of so many operations wait to be taken that there is no place for another one's. Nothing was sent; the connection
-    /// goes on.
+    /// The completions of so many operations wait to be taken that there is no place for another
+    /// one's. Nothing was sent; the connection goes on.
     #[error(
-        "too many completions wait to be taken: take some from Endpoint::completions or with Endpoint::next before giving out \
-         further ids"
+        "too many completions wait to be taken: take some from Endpoint::completions or with \
+         Endpoint::next_completion before giving out further ids"
     )]
     CompletionsNotTaken,
 
-    /// A one-sided operation would reach outside of memory. Nothing was done; the connection goes on.
+    /// A one-sided operation would reach outside of memory. Nothing was done; the connection goes
+    /// on.
     #[error("{what}: {len} bytes from {start} are not within {limit}")]
     OutOfBounds {
         /// Which memory.
@@ -144,16 +151,18 @@ pub enum Error {
         needed: RemoteAccess,
     },
 
-    /// An atomic operation takes a place that is a multiple of 8 bytes from an address that is. Nothing was done; the connection goes on.
+    /// An atomic operation takes a place that is a multiple of 8 bytes from an address that is.
+    /// Nothing was done; the connection goes on.
     #[error(
-        "an atomic operation needs a place whose address is a multiple of 8, which offset {offset} is not"
+        "atomic operations need an 8-byte-aligned remote address; offset {offset} is not aligned"
     )]
     Misaligned {
         /// The offset in the peer's region, in bytes.
         offset: u64,
     },
 
-    /// The buffer or region was made by another connection. Nothing was done; the connection goes on.
+    /// The buffer or region was made by another connection. Nothing was done; the connection goes
+    /// on.
     #[error("this memory was made by another connection, and can be used only there")]
     ForeignMemory,
 
@@ -161,11 +170,12 @@ pub enum Error {
     #[error("timed out")]
     TimedOut,
 
-    /// The connections that share receive buffers have so many in use that another one cannot be served. The others go on, and it may work
-    /// when one of them has ended.
+    /// The connections that share receive buffers have so many in use that another one cannot be
+    /// served. The others go on, and it may work when one of them has ended.
     #[error(
-        "the {total} shared receive buffers are in use: {free} are free, and a connection needs {needed}; raise shared_receive in the \
-         Config, close connections, or let go of messages that are kept"
+        "the {total} shared receive buffers are in use: {free} are free, and a connection needs \
+         {needed}; raise shared_receive in the Config, close connections, or let go of messages \
+         that are kept"
     )]
     SharedReceivesExhausted {
         /// How many there are.
@@ -178,9 +188,9 @@ pub enum Error {
 
     /// Registering memory failed because the process may not lock as much.
     #[error(
-        "cannot register memory: {error}. The process may lock {limit} bytes (`ulimit -l`); raise memlock in \
-         /etc/security/limits.conf or with LimitMEMLOCK= in the service's unit, or lower receive_window, send_depth or \
-         eager_size in the Config{container}",
+        "cannot register memory: {error}. The process may lock {limit} bytes (`ulimit -l`); raise \
+         memlock in /etc/security/limits.conf or with LimitMEMLOCK= in the service's unit, or \
+         lower receive_window, send_depth or eager_size in the Config{container}",
         container = memlock_advice(machine::is_container())
     )]
     LockedMemory {
@@ -190,9 +200,11 @@ pub enum Error {
         limit: u64,
     },
 
-    /// A listener can go on no longer: its device is gone, or its address. It stays so; bind a new one.
+    /// A listener can go on no longer: its device is gone, or its address. It stays so; bind a new
+    /// one.
     #[error(
-        "the listener on {address} has ended: {reason}. Bind again when the device is back, or set rebind in its Config"
+        "the listener on {address} has ended: {reason}. Bind again when the device is back, or set \
+         rebind in its Config"
     )]
     ListenerEnded {
         /// The address that was listened on.
@@ -316,8 +328,8 @@ impl fmt::Display for Alternatives<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some((first, rest)) = self.0.split_first() else {
             return f.write_str(
-                "of this machine's own addresses none is served either: give one to a network interface that has an RDMA device \
-                 (`rdma link` shows them)",
+                "of this machine's own addresses none is served either: give one to a network \
+                 interface that has an RDMA device (`rdma link` shows them)",
             );
         };
         write!(
@@ -342,19 +354,20 @@ impl fmt::Display for BindProblem<'_> {
             ),
             _ if is_taken_elsewhere(address, error) => write!(
                 f,
-                "address in use: another listener has port {} already, on all addresses or on one of them; end that one, or use \
-                 another port ({error})",
+                "address in use: another listener has port {} already, on all addresses or on one \
+                 of them; end that one, or use another port ({error})",
                 address.port()
             ),
             libc::EADDRNOTAVAIL => write!(
                 f,
-                "{error}. The address must belong to a network interface with an RDMA device (`rdma link` and `ip address` show \
-                 both), and no listener on all addresses may have its port"
+                "{error}. The address must belong to a network interface with an RDMA device \
+                 (`rdma link` and `ip address` show both), and no listener on all addresses may \
+                 have its port"
             ),
             _ => write!(
                 f,
-                "{error}. The address must belong to a network interface with an RDMA device (`rdma link` and `ip address` show \
-                 both), and its port must be free"
+                "{error}. The address must belong to a network interface with an RDMA device \
+                 (`rdma link` and `ip address` show both), and its port must be free"
             ),
         }
     }
@@ -363,8 +376,8 @@ impl fmt::Display for BindProblem<'_> {
 /// How a container comes to have devices.
 fn device_advice(in_container: bool) -> &'static str {
     if in_container {
-        ". This looks like a container: start it with `--device=/dev/infiniband/rdma_cm --device=/dev/infiniband/uverbs0` and the \
-         host's network or an RDMA-capable one"
+        ". This looks like a container: start it with `--device=/dev/infiniband/rdma_cm \
+         --device=/dev/infiniband/uverbs0` and the host's network or an RDMA-capable one"
     } else {
         ""
     }

@@ -1,4 +1,5 @@
-//! Connection-managed messaging over RDMA: [`Listener`], [`Endpoint`], whole [`Message`]s, and no queue pair in sight.
+//! Connection-managed messaging over RDMA: [`Listener`], [`Endpoint`], whole [`Message`]s, and no
+//! queue pair in sight.
 //!
 //! # A server and a client
 //!
@@ -34,22 +35,27 @@
 //! # Words
 //!
 //! * A **message** is a run of bytes that arrives whole, or not at all, and in order.
-//! * A **credit** is the right to send one message: the receiver has a receive posted for it. The **window** is how many there are.
+//! * A **credit** is the right to send one message: the receiver has a receive posted for it. The
+//!   **window** is how many there are.
 //! * A **grant** renews credits. It travels with messages of the other direction, or alone.
-//! * An **eager** message goes into a buffer that is posted for it; a **large** one is read by its receiver from memory that its sender **lends**.
-//! * The **hello** is what the two sides tell each other while they connect: [`Negotiated`] is what comes of it.
+//! * An **eager** message goes into a buffer that is posted for it; a **large** one is read by its
+//!   receiver from memory that its sender **lends**.
+//! * The **hello** is what the two sides tell each other while they connect: [`Negotiated`] is what
+//!   comes of it.
 //! * A connection is **drained** when all its work requests have come back from the device.
 //!
 //! # Flow control
 //!
-//! A received [`Message`] is a view of the buffer that the device wrote. Keeping it keeps its place in the window, and when all
-//! places are taken the peer's [`send`](Endpoint::send) waits. Nothing is ever dropped, and the device never has to say
-//! "receiver not ready". [`Message::into_vec`] copies the bytes out and frees the place.
+//! A received [`Message`] is a view of the buffer that the device wrote. Keeping it keeps its place
+//! in the window, and when all places are taken the peer's [`send`](Endpoint::send) waits. Nothing
+//! is ever dropped, and the device never has to say "receiver not ready". [`Message::into_vec`]
+//! copies the bytes out and frees the place.
 //!
 //! # Waiting
 //!
-//! Whoever waits, polls: a thread in [`recv`](Endpoint::recv), or in [`send`](Endpoint::send) with a full window, polls the completion queue
-//! itself, as [`Polling`] says. To wait for several connections at once use their [`completions`](Endpoint::completions) in
+//! Whoever waits, polls: a thread in [`recv`](Endpoint::recv), or in [`send`](Endpoint::send) with
+//! a full window, polls the completion queue itself, as [`Polling`] says. To wait for several
+//! connections at once use their [`completions`](Endpoint::completions) in
 //! [`crossbeam_channel::select!`]; then the [`Engine`]'s thread does the polling:
 //!
 //! ```no_run
@@ -100,8 +106,9 @@
 //!
 //! # Many connections
 //!
-//! By default a connection has receive buffers of its own, [`receive_window`](Config::receive_window) ×
-//! [`eager_size`](Config::eager_size) bytes of them. A server with thousands of clients of which few speak at a time lets them
+//! By default a connection has receive buffers of its own,
+//! [`receive_window`](Config::receive_window) × [`eager_size`](Config::eager_size) bytes of them. A
+//! server with thousands of clients of which few speak at a time lets them
 //! [share](Config::shared_receive):
 //!
 //! ```no_run
@@ -117,8 +124,9 @@
 //! # }
 //! ```
 //!
-//! Whoever is busy may use more of them, up to its window, and no connection ever stops another one. To spread many connections over
-//! several processors make several [engines](Engine::new), with a listener or a connector each.
+//! Whoever is busy may use more of them, up to its window, and no connection ever stops another
+//! one. To spread many connections over several processors make several [engines](Engine::new),
+//! with a listener or a connector each.
 //!
 //! # Large messages
 //!
@@ -149,13 +157,13 @@
 //! [`close`](Endpoint::close) that succeeds vouches for everything. All of them speak of the peer's
 //! library. What its application makes of a message only an answer can tell.
 //!
-//! Each id comes back exactly once, as a success or as [`Completion::Failed`]. Completions of all kinds are taken with [`Endpoint::next_completion`] or from
-//! [`Endpoint::completions`].
+//! Each id comes back exactly once, as a success or as [`Completion::Failed`]. Completions of all
+//! kinds are taken with [`Endpoint::next_completion`] or from [`Endpoint::completions`].
 //!
 //! # Memory of the peer
 //!
-//! One-sided operations read and write a peer's memory without its program: the peer makes a [`Region`], says what others may do with it, and
-//! sends its [`RemoteRegion`].
+//! One-sided operations read and write a peer's memory without its program: the peer makes a
+//! [`Region`], says what others may do with it, and sends its [`RemoteRegion`].
 //!
 //! ```no_run
 //! use rdmsg::{Completion, Endpoint, RemoteAccess, RemoteRegion};
@@ -183,16 +191,20 @@
 //!
 //! # Watching
 //!
-//! [`Endpoint::statistics`] and [`Engine::statistics`] count messages, bytes, stalls and grants and say what is held; [`Endpoint::device_counters`]
-//! has what the device counts, lost packets for instance. With the `log` crate's `debug` level each connection tells its steps, under one name:
+//! [`Endpoint::statistics`] and [`Engine::statistics`] count messages, bytes, stalls and grants and
+//! say what is held; [`Endpoint::device_counters`] has what the device counts, lost packets for
+//! instance. With the `log` crate's `debug` level each connection tells its steps, under one name:
 //! `conn 17 to 10.8.0.1:7471`. Single messages are logged at no level above `trace`.
 //!
 //! # The end
 //!
-//! [`Endpoint::close`] delivers what was sent, tells the peer, and says whether everything arrived. Dropping the last handle does the same
-//! in the background, within [`Config::close_timeout`]. A connection closes as a whole: when one side has closed, the other can send no more, and what
-//! it sent before still arrives. Programs that say "I am done" and go on receiving say so in a message. However a connection ends, each side learns it once, after all messages, with the first cause:
-//! [`CloseReason`]. A peer that vanishes is noticed by a failing send, or by [keepalive](Config::keepalive_interval) where nothing is sent.
+//! [`Endpoint::close`] delivers what was sent, tells the peer, and says whether everything arrived.
+//! Dropping the last handle does the same in the background, within [`Config::close_timeout`]. A
+//! connection closes as a whole: when one side has closed, the other can send no more, and what it
+//! sent before still arrives. Programs that say "I am done" and go on receiving say so in a
+//! message. However a connection ends, each side learns it once, after all messages, with the first
+//! cause: [`CloseReason`]. A peer that vanishes is noticed by a failing send, or by
+//! [keepalive](Config::keepalive_interval) where nothing is sent.
 //!
 //! A device that is removed ends the connections and listeners on it, and may come back under its
 //! own name or another: nothing of a process that was told of it keeps the device. A listener on
@@ -223,8 +235,9 @@
 //!
 //! # Below
 //!
-//! [`cm`] and [`verbs`] are the safe layers over librdmacm and libibverbs that all this stands on, for programs that want the raw
-//! thing. [`status`] has the codes that both speak in. Beside it is [`rsocket`]: byte streams for talking to C programs that have them.
+//! [`cm`] and [`verbs`] are the safe layers over librdmacm and libibverbs that all this stands on,
+//! for programs that want the raw thing. [`status`] has the codes that both speak in. Beside it is
+//! [`rsocket`]: byte streams for talking to C programs that have them.
 #![deny(unsafe_code)]
 
 pub mod cm;

@@ -35,8 +35,9 @@ use crate::{
 /// # }
 /// ```
 ///
-/// Either take established connections with [`accept`](Self::accept) or [`incoming`](Self::incoming), or look at requests before
-/// accepting them with [`requests`](Self::requests). Dropping the listener rejects what is still waiting; established
+/// Either take established connections with [`accept`](Self::accept) or
+/// [`incoming`](Self::incoming), or look at requests before accepting them with
+/// [`requests`](Self::requests). Dropping the listener rejects what is still waiting; established
 /// connections go on.
 pub struct Listener {
     bound: Bound,
@@ -45,18 +46,19 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on an address with the default [`Config`], on the [shared engine](Engine::shared). Port 0 takes a free one:
-    /// [`local_addr`](Self::local_addr) tells which.
+    /// Listens on an address with the default [`Config`], on the [shared engine](Engine::shared).
+    /// Port 0 takes a free one: [`local_addr`](Self::local_addr) tells which.
     ///
     /// # Errors
     ///
-    /// [`Error::AddressLookup`] for an unknown name, [`Error::Bind`] where the address is in use or no RDMA device has it,
-    /// [`Error::NoRdma`] where this machine has no connection manager.
+    /// [`Error::AddressLookup`] for an unknown name, [`Error::Bind`] where the address is in use or
+    /// no RDMA device has it, [`Error::NoRdma`] where this machine has no connection manager.
     pub fn bind(address: impl ToSocketAddrs + fmt::Debug) -> Result<Self, Error> {
         Self::bind_with(address, &Config::default(), &Engine::shared()?)
     }
 
-    /// Listens on an address. Every connection that it takes gets this configuration and belongs to this engine.
+    /// Listens on an address. Every connection that it takes gets this configuration and belongs to
+    /// this engine.
     ///
     /// # Errors
     ///
@@ -108,12 +110,14 @@ impl Listener {
 
     /// Accepts the next connection, waiting for as long as it takes.
     ///
-    /// Requests that come in while it waits are accepted side by side, so that a peer which is slow to establish its connection
-    /// holds up nobody. A connection that fails before it is established is skipped.
+    /// Requests that come in while it waits are accepted side by side, so that a peer which is slow
+    /// to establish its connection holds up nobody. A connection that fails before it is
+    /// established is skipped.
     ///
     /// # Errors
     ///
-    /// [`Error::EngineShutDown`], and [`Error::ListenerEnded`] when the device that it listens on is gone.
+    /// [`Error::EngineShutDown`], and [`Error::ListenerEnded`] when the device that it listens on
+    /// is gone.
     pub fn accept(&self) -> Result<Endpoint, Error> {
         self.accept_until(&never())
     }
@@ -134,11 +138,15 @@ impl Listener {
                 recv(self.backlog.requests()) -> request => match request {
                     Ok(request) => self.start(request)?,
                     // What was established before the end is not lost.
-                    Err(_) => break self.try_accept().and_then(|last| last.ok_or_else(|| self.end())),
+                    Err(_) => {
+                        let last = self.try_accept();
+                        break last.and_then(|last| last.ok_or_else(|| self.end()));
+                    }
                 },
                 recv(self.backlog.accepted()) -> accepted => {
                     // It does not end: the backlog holds a sender.
-                    if let Some(endpoint) = accepted.ok().and_then(|accepted| self.established(accepted)) {
+                    let accepted = accepted.ok();
+                    if let Some(endpoint) = accepted.and_then(|one| self.established(one)) {
                         break Ok(endpoint);
                     }
                 }
@@ -148,8 +156,8 @@ impl Listener {
         accepted
     }
 
-    /// As [`accept`](Self::accept), without waiting: `None` when no connection is established yet. Requests that have come in are
-    /// accepted meanwhile.
+    /// As [`accept`](Self::accept), without waiting: `None` when no connection is established yet.
+    /// Requests that have come in are accepted meanwhile.
     ///
     /// # Errors
     ///
@@ -188,7 +196,8 @@ impl Listener {
                 let local = self.bound.local;
                 if let Some(others) = self.backlog.report_failure() {
                     log::warn!(
-                        "listener on {local}: a connection was not established ({others} others before it): {error}"
+                        "listener on {local}: a connection was not established ({others} others \
+                         before it): {error}"
                     );
                 }
             })
@@ -216,8 +225,9 @@ impl Listener {
         .fuse()
     }
 
-    /// The requests for connections as they come, as a channel: for [`crossbeam_channel::select!`], and to look at the peer and its
-    /// private data before accepting. Requests taken here are not accepted by [`accept`](Self::accept).
+    /// The requests for connections as they come, as a channel: for [`crossbeam_channel::select!`],
+    /// and to look at the peer and its private data before accepting. Requests taken here are not
+    /// accepted by [`accept`](Self::accept).
     #[must_use]
     pub fn requests(&self) -> &Receiver<Request> {
         self.backlog.requests()
@@ -237,8 +247,10 @@ impl Listener {
     /// it, and after an event call `try_accept` until it returns `None`. It is for level-triggered
     /// loops, and for edge-triggered ones: whatever comes is a new edge.
     ///
-    /// Programs that look at requests before they accept them call [`try_request`](Self::try_request) instead. What is taken from
-    /// [`requests`](Self::requests) is not seen here at once: the fd may stay readable until the next `try_accept` or `try_request`.
+    /// Programs that look at requests before they accept them call
+    /// [`try_request`](Self::try_request) instead. What is taken from [`requests`](Self::requests)
+    /// is not seen here at once: the fd may stay readable until the next `try_accept` or
+    /// `try_request`.
     ///
     /// # Errors
     ///
@@ -274,17 +286,19 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`Error::Connect`] where the peer is gone, [`Error::LockedMemory`] and [`Error::Os`] where resources are lacking.
+    /// [`Error::Connect`] where the peer is gone, [`Error::LockedMemory`] and [`Error::Os`] where
+    /// resources are lacking.
     pub fn accept(self) -> Result<Endpoint, Error> {
         self.accept_with(&[])
     }
 
-    /// Accepts with private data for the peer's program, which reads it with [`Endpoint::peer_data`], and waits until the
-    /// connection is established.
+    /// Accepts with private data for the peer's program, which reads it with
+    /// [`Endpoint::peer_data`], and waits until the connection is established.
     ///
     /// # Errors
     ///
-    /// As [`accept`](Self::accept), and [`Error::PrivateDataTooLong`] above [`Request::ACCEPT_DATA_MAX`] bytes.
+    /// As [`accept`](Self::accept), and [`Error::PrivateDataTooLong`] above
+    /// [`Request::ACCEPT_DATA_MAX`] bytes.
     pub fn accept_with(mut self, private_data: &[u8]) -> Result<Endpoint, Error> {
         check_private_data(private_data, REPLY_DATA_MAX, "an acceptance")?;
         // Answering takes the request, so it is open.
@@ -302,7 +316,8 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`Error::PrivateDataTooLong`] above [`Request::REJECT_DATA_MAX`] bytes, [`Error::EngineShutDown`].
+    /// [`Error::PrivateDataTooLong`] above [`Request::REJECT_DATA_MAX`] bytes,
+    /// [`Error::EngineShutDown`].
     pub fn reject(mut self, private_data: &[u8]) -> Result<(), Error> {
         check_private_data(private_data, REJECT_DATA_MAX, "a rejection")?;
         match self.take() {

@@ -55,7 +55,8 @@ impl RemoteAccess {
         (self.read || !other.read) && (self.write || !other.write) && (self.atomic || !other.atomic)
     }
 
-    /// As it stands in a [`RemoteRegion`](crate::RemoteRegion): 1 for read, 2 for write, 4 for atomic.
+    /// As it stands in a [`RemoteRegion`](crate::RemoteRegion): 1 for read, 2 for write, 4 for
+    /// atomic.
     pub(crate) fn to_bits(self) -> u32 {
         u32::from(self.read) | u32::from(self.write) << 1 | u32::from(self.atomic) << 2
     }

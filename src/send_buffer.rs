@@ -20,7 +20,8 @@ pub struct SendBuffer {
 }
 
 impl SendBuffer {
-    /// Shortens it: only the first `len` bytes are sent. Does nothing where it is not longer than that.
+    /// Shortens it: only the first `len` bytes are sent. Does nothing where it is not longer than
+    /// that.
     pub fn truncate(&mut self, len: usize) {
         self.memory.truncate(len);
     }

@@ -35,15 +35,17 @@ fn errors_say_what_to_do() {
             Error::Disconnected(CloseReason::AddrResolution(CmStatus::from_raw(
                 -libc::ENODEV,
             ))),
-            "the connection has ended: no RDMA device has a route to that address; `rdma link` lists the devices and \
-             `ip route get` shows the interface that leads there: it must belong to one of them",
+            "the connection has ended: no RDMA device has a route to that address; `rdma link` \
+             lists the devices and `ip route get` shows the interface that leads there: it must \
+             belong to one of them",
         ),
         (
             Error::Disconnected(CloseReason::WorkRequest {
                 status: WcStatus::RETRY_EXC_ERR,
                 vendor_err: 0,
             }),
-            "the connection has ended: the peer does not acknowledge: its host or the path to it is down (RETRY_EXC_ERR)",
+            "the connection has ended: the peer does not acknowledge: its host or the path to it \
+             is down (RETRY_EXC_ERR)",
         ),
         (
             Error::Os(OsError::new("rdma_accept", libc::EINVAL)),
@@ -51,7 +53,8 @@ fn errors_say_what_to_do() {
         ),
         (
             Error::MessageTooLong { len: 5, limit: 4 },
-            "a message of 5 bytes is too long: the peer takes at most 4; raise max_message in its Config",
+            "a message of 5 bytes is too long: the peer takes at most 4; raise max_message in its \
+             Config",
         ),
     ];
     for (error, text) in cases {
@@ -64,7 +67,8 @@ fn a_main_that_returns_an_error_shows_what_to_do() {
     let error = Error::MessageTooLong { len: 5, limit: 4 };
     assert_eq!(
         format!("{error:?}"),
-        "a message of 5 bytes is too long: the peer takes at most 4; raise max_message in its Config"
+        "a message of 5 bytes is too long: the peer takes at most 4; raise max_message in its \
+         Config"
     );
 }
 

@@ -7,8 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The layers from the bottom up, each with those that it may name. A layer is a folder, or files at
-/// the top.
+/// The layers from the bottom up, each with those that it may name. A layer is a folder, or files
+/// at the top.
 const LAYERS: &[(&str, &[&str], &[&str])] = &[
     ("status", &["status"], &[]),
     ("sys", &["sys"], &["status"]),
@@ -302,7 +302,8 @@ fn layer(file: &Path) -> &'static str {
 #[test]
 fn the_reader_finds_names() {
     let own: Vec<String> = ["p", "q"].map(String::from).into();
-    let code = "use crate::{\n a, b::{c, d},\n e::f as g,\n};\nuse super::{h::i, super::j};\nlet x = self::k::l();\npub use m::n;";
+    let code = "use crate::{\n a, b::{c, d},\n e::f as g,\n};\nuse super::{h::i, super::j};\n\
+                let x = self::k::l();\npub use m::n;";
     let modules = Modules::from([(
         ["p", "q", "m"].map(String::from).into(),
         PathBuf::from("p/q/m.rs"),
@@ -463,8 +464,8 @@ fn no_files_go_round_in_circles() {
     );
 }
 
-/// The files and folders that a page of prose names, with the line: `` `src/a/b.rs`, `c.rs` `` names
-/// `src/a/c.rs`.
+/// The files and folders that a page of prose names, with the line: `` `src/a/b.rs`, `c.rs` ``
+/// names `src/a/c.rs`.
 fn mentioned(page: &str) -> Vec<(usize, String)> {
     let mut all = Vec::new();
     for (number, line) in (1..).zip(page.lines()) {

@@ -8,28 +8,33 @@ use crate::{
     transport::rdma::{OneSided, Region, RemoteRegion},
 };
 
-/// One-sided operations: this side's device and the peer's move the bytes, and the peer's program takes no part.
+/// One-sided operations: this side's device and the peer's move the bytes, and the peer's program
+/// takes no part.
 ///
-/// Each names a range of a [`Region`] of this side, a peer's [`RemoteRegion`] with an offset, and an id for its completion. Bounds and rights are
-/// checked before anything is done. What only the peer's device can find, a region that is gone or a right that was never given, is told by
-/// [`Completion::Failed`](crate::Completion::Failed) with the device's status, and ends the connection: that is how RDMA's reliable connections
-/// are.
+/// Each names a range of a [`Region`] of this side, a peer's [`RemoteRegion`] with an offset, and
+/// an id for its completion. Bounds and rights are checked before anything is done. What only the
+/// peer's device can find, a region that is gone or a right that was never given, is told by
+/// [`Completion::Failed`](crate::Completion::Failed) with the device's status, and ends the
+/// connection: that is how RDMA's reliable connections are.
 ///
-/// Operations and messages are carried out in the order in which they were started, with one exception that every RDMA device makes: a
-/// write or message that follows a read or atomic operation may be carried out before it. Wait for the read's completion where that matters.
-/// They wait while as many as [`Config::send_depth`](crate::Config::send_depth) are under way.
+/// Operations and messages are carried out in the order in which they were started, with one
+/// exception that every RDMA device makes: a write or message that follows a read or atomic
+/// operation may be carried out before it. Wait for the read's completion where that matters. They
+/// wait while as many as [`Config::send_depth`](crate::Config::send_depth) are under way.
 ///
-/// The errors of all of them: [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::Misaligned`] and [`Error::ForeignMemory`] for what is
-/// wrong with the arguments, [`Error::CompletionsNotTaken`] where too many completions wait to be taken, [`Error::Disconnected`] when the
-/// connection has ended. After an error nothing was done and no completion comes.
+/// The errors of all of them: [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::Misaligned`]
+/// and [`Error::ForeignMemory`] for what is wrong with the arguments,
+/// [`Error::CompletionsNotTaken`] where too many completions wait to be taken,
+/// [`Error::Disconnected`] when the connection has ended. After an error nothing was done and no
+/// completion comes.
 impl Endpoint {
     /// Registers `len` bytes of zeroed memory for one-sided operations, which peers that know its
     /// [remote](Region::remote) may access as `access` says.
     ///
     /// # Errors
     ///
-    /// [`Error::LockedMemory`] or [`Error::Os`] when the memory cannot be registered, for instance `EINVAL` for no bytes;
-    /// [`Error::Disconnected`] when the connection has ended.
+    /// [`Error::LockedMemory`] or [`Error::Os`] when the memory cannot be registered, for instance
+    /// `EINVAL` for no bytes; [`Error::Disconnected`] when the connection has ended.
     pub fn region(&self, len: usize, access: RemoteAccess) -> Result<Region, Error> {
         self.inner.link.region(len, access)
     }
@@ -52,8 +57,9 @@ impl Endpoint {
     }
 
     /// Writes `range` of this side's region to the peer's memory, from `offset` of its region on.
-    /// [`Completion::Written`](crate::Completion::Written) tells when the peer's device has the bytes; until then they must not change. A
-    /// message sent afterwards is received after the bytes are in the peer's memory.
+    /// [`Completion::Written`](crate::Completion::Written) tells when the peer's device has the
+    /// bytes; until then they must not change. A message sent afterwards is received after the
+    /// bytes are in the peer's memory.
     ///
     /// # Errors
     ///
@@ -70,7 +76,8 @@ impl Endpoint {
     }
 
     /// As [`write`](Self::write), and tells the peer's program when the bytes are there, by
-    /// [`Completion::Immediate`](crate::Completion::Immediate) with `word`. It takes one place of the peer's window, as a message does.
+    /// [`Completion::Immediate`](crate::Completion::Immediate) with `word`. It takes one place of
+    /// the peer's window, as a message does.
     ///
     /// # Errors
     ///
@@ -111,8 +118,9 @@ impl Endpoint {
         self.operate(op, region, eight_from(at), remote, offset, id)
     }
 
-    /// Replaces a number of 8 bytes, in the peer's byte order, in the peer's memory by `swap` if it is `compare`, in one step that no other
-    /// such operation interrupts. Otherwise as [`fetch_add`](Self::fetch_add): it was replaced if the old value is `compare`.
+    /// Replaces a number of 8 bytes, in the peer's byte order, in the peer's memory by `swap` if it
+    /// is `compare`, in one step that no other such operation interrupts. Otherwise as
+    /// [`fetch_add`](Self::fetch_add): it was replaced if the old value is `compare`.
     ///
     /// # Errors
     ///

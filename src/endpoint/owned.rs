@@ -12,8 +12,8 @@ pub struct NotSent {
     /// Why.
     #[source]
     pub error: Error,
-    /// What was to be sent. `None` when it is not known how much of it the peer has seen: the device refused it, and the connection has
-    /// ended.
+    /// What was to be sent. `None` when it is not known how much of it the peer has seen: the
+    /// device refused it, and the connection has ended.
     pub buffer: Option<SendBuffer>,
 }
 
@@ -43,24 +43,28 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send), and [`Error::ForeignMemory`] for a buffer of another connection. The buffer comes back with the error.
+    /// As [`send`](Self::send), and [`Error::ForeignMemory`] for a buffer of another connection.
+    /// The buffer comes back with the error.
     pub fn send_owned(&self, buffer: SendBuffer) -> Result<(), NotSent> {
         self.send_buffer(buffer, None)
     }
 
-    /// As [`send_owned`](Self::send_owned), and [`Completion::Sent`](crate::Completion::Sent) with this `id` tells when the message has
-    /// arrived, or [`Completion::Failed`](crate::Completion::Failed) that this is not known.
+    /// As [`send_owned`](Self::send_owned), and [`Completion::Sent`](crate::Completion::Sent) with
+    /// this `id` tells when the message has arrived, or
+    /// [`Completion::Failed`](crate::Completion::Failed) that this is not known.
     ///
     /// # Errors
     ///
-    /// As [`send_owned`](Self::send_owned), and [`Error::CompletionsNotTaken`]. After an error no completion comes.
+    /// As [`send_owned`](Self::send_owned), and [`Error::CompletionsNotTaken`]. After an error no
+    /// completion comes.
     pub fn send_owned_with_id(&self, buffer: SendBuffer, id: u64) -> Result<(), NotSent> {
         self.send_buffer(buffer, Some(id))
     }
 
     fn send_buffer(&self, buffer: SendBuffer, id: Option<u64>) -> Result<(), NotSent> {
         if !self.inner.link.owns(&buffer.memory) {
-            // After the end no buffer is this connection's any more, and that is what there is to say.
+            // After the end no buffer is this connection's any more, and that is what there is to
+            // say.
             let error = match self.inner.link.ended() {
                 Some(ended) => Error::Disconnected(ended.reason),
                 None => Error::ForeignMemory,

@@ -16,8 +16,8 @@ use crate::{
 /// Both ends of a channel.
 type Channel<T> = (Sender<T>, Receiver<T>);
 
-/// What a listener's program may take: requests `R`, connections `A` that were accepted, or why they
-/// were not established, and at last the listener's end.
+/// What a listener's program may take: requests `R`, connections `A` that were accepted, or why
+/// they were not established, and at last the listener's end.
 #[derive(Debug)]
 pub(crate) struct Backlog<R, A> {
     requests: Receiver<R>,

@@ -18,11 +18,13 @@ use crate::{
     transport::{Budget, EngineLimits, rdma::Manager},
 };
 
-/// The thread that serves connections. Every [`Endpoint`](crate::Endpoint) and [`Listener`](crate::Listener) belongs to one.
+/// The thread that serves connections. Every [`Endpoint`](crate::Endpoint) and
+/// [`Listener`](crate::Listener) belongs to one.
 ///
-/// Programs seldom need to name it: [`Engine::shared`] is there when a connection is made and goes away with the last one.
-/// Make one with [`Engine::new`] to keep groups of connections apart, or to [shut all of them down](Engine::shutdown) and know that
-/// everything was given back. Clones are handles of the same engine.
+/// Programs seldom need to name it: [`Engine::shared`] is there when a connection is made and goes
+/// away with the last one. Make one with [`Engine::new`] to keep groups of connections apart, or to
+/// [shut all of them down](Engine::shutdown) and know that everything was given back. Clones are
+/// handles of the same engine.
 ///
 /// The thread handles connection events, timers (deadlines, keepalive), and the completion queues
 /// of connections on which no thread waits. It sleeps while there is none of that. When the last
@@ -42,8 +44,9 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`Error::NoRdma`] where the kernel offers no RDMA connection manager (`rdma_create_event_channel(3)`), [`Error::Os`] where the
-    /// thread or its file descriptors cannot be made.
+    /// [`Error::NoRdma`] where the kernel offers no RDMA connection manager
+    /// (`rdma_create_event_channel(3)`), [`Error::Os`] where the thread or its file descriptors
+    /// cannot be made.
     pub fn new() -> Result<Self, Error> {
         Self::start(Budget::shared())
     }
@@ -93,12 +96,13 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Closes all listeners and connections of this engine and waits until everything was given back: queue pairs, completion
-    /// queues, memory, file descriptors.
+    /// Closes all listeners and connections of this engine and waits until everything was given
+    /// back: queue pairs, completion queues, memory, file descriptors.
     ///
-    /// Connections are closed as by [`Endpoint::close`](crate::Endpoint::close), each within its own
-    /// [`close_timeout`](crate::Config::close_timeout). Later calls on any handle of this engine fail. Memory of messages that the
-    /// application still holds stays until they are dropped.
+    /// Connections are closed as by [`Endpoint::close`](crate::Endpoint::close), each within its
+    /// own [`close_timeout`](crate::Config::close_timeout). Later calls on any handle of this
+    /// engine fail. Memory of messages that the application still holds stays until they are
+    /// dropped.
     pub fn shutdown(self) {
         let mut shared = lock(&SHARED);
         if ptr::eq(shared.as_ptr(), Arc::as_ptr(&self.inner)) {
@@ -116,7 +120,8 @@ impl Engine {
         }
     }
 
-    /// What went through this engine's connections, those that have ended included. The engine's thread adds it up.
+    /// What went through this engine's connections, those that have ended included. The engine's
+    /// thread adds it up.
     ///
     /// # Errors
     ///

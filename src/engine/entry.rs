@@ -172,7 +172,8 @@ impl Entry {
             // Whoever aborts does not want it delivered.
             CloseReason::LocallyAborted => {}
             CloseReason::LocallyClosed => log::warn!(
-                "{link}: given up, and what was sent may not have arrived: the peer did not confirm it within close_timeout ({:?})",
+                "{link}: given up, and what was sent may not have arrived: the peer did not \
+                 confirm it within close_timeout ({:?})",
                 self.config.close_timeout
             ),
             reason => {

@@ -2,8 +2,8 @@
 //!
 //! It handles the connection manager's events, deadlines, and the completion queues that no thread
 //! of the application polls. Only this thread makes calls of the connection manager. The handles
-//! above send it commands ([`command`]) and connections send it notices; it answers through channels
-//! and never waits for either.
+//! above send it commands ([`command`]) and connections send it notices; it answers through
+//! channels and never waits for either.
 //!
 //! It knows nothing of the handles: what it hands out, an established connection or a request, they
 //! make an `Endpoint` of.

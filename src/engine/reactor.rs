@@ -1,5 +1,5 @@
-//! The engine's thread: an epoll loop over the connection manager's channel, the mailbox, and the completion channels of
-//! connections that no thread of the application polls.
+//! The engine's thread: an epoll loop over the connection manager's channel, the mailbox, and the
+//! completion channels of connections that no thread of the application polls.
 
 mod events;
 mod polling;
@@ -72,7 +72,8 @@ pub(super) struct Reactor {
     /// Connections that threads of the application poll, each with the lease's count at the last
     /// look.
     leases: HashMap<u64, u64>,
-    /// Connections whose queues were left with something in them, so that the others get their turn.
+    /// Connections whose queues were left with something in them, so that the others get their
+    /// turn.
     unfinished: BTreeSet<u64>,
     /// Who may connect, and who may be accepted, when.
     connects: Turns,
@@ -369,8 +370,9 @@ impl Reactor {
         setup: Setup,
         role: Role,
     ) -> Arc<Link> {
-        // A place for each message that the peer has credit for, for as many large ones, and for the end; and for the operations
-        // that are accepted while there are no more completions than this.
+        // A place for each message that the peer has credit for, for as many large ones, and for
+        // the end; and for the operations that are accepted while there are no more completions
+        // than this.
         let messages = 2 * usize::from(config.receive_window) + 1;
         let most_ids = messages + usize::from(config.send_depth);
         let (sender, receiver) = bounded(messages + most_ids);
@@ -462,7 +464,8 @@ impl Reactor {
         loop {
             let op = {
                 let mut core = entry.link.core();
-                // What was wanted before the end is not wanted any more, except that the peer is to hear of a rejection.
+                // What was wanted before the end is not wanted any more, except that the peer is to
+                // hear of a rejection.
                 if core.ended.is_some() {
                     core.cm_ops.retain(|op| op.call() == CmCall::Reject);
                 }
@@ -515,7 +518,8 @@ impl Reactor {
         }
     }
 
-    /// The connection has ended: everything goes back to the system, and whoever waits for it is told.
+    /// The connection has ended: everything goes back to the system, and whoever waits for it is
+    /// told.
     fn remove(&mut self, key: u64, reason: CloseReason) {
         self.timers.set(key, None);
         self.leases.remove(&key);
@@ -551,7 +555,8 @@ impl Reactor {
 }
 
 impl Drop for Reactor {
-    /// Connections are left only when the thread ends for a reason that is none: a panic, or an epoll that fails.
+    /// Connections are left only when the thread ends for a reason that is none: a panic, or an
+    /// epoll that fails.
     fn drop(&mut self) {
         self.commands.abandon();
         self.notices.abandon();

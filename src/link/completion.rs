@@ -1,10 +1,12 @@
 use super::message::Message;
 use crate::proto::CloseReason;
 
-/// Something that happened on a connection, as [`Endpoint::completions`](crate::Endpoint::completions) gives it.
+/// Something that happened on a connection, as
+/// [`Endpoint::completions`](crate::Endpoint::completions) gives it.
 ///
-/// Each message that arrives is told of once. Each operation that was given an id, and was accepted, ends in exactly one completion with that
-/// id: the one for its success or [`Failed`](Self::Failed). Ids are the application's; nothing requires them to differ.
+/// Each message that arrives is told of once. Each operation that was given an id, and was
+/// accepted, ends in exactly one completion with that id: the one for its success or
+/// [`Failed`](Self::Failed). Ids are the application's; nothing requires them to differ.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Completion {
@@ -18,18 +20,22 @@ pub enum Completion {
     Sent(u64),
     /// A one-sided [`read`](crate::Endpoint::read) is done: the bytes are in the region.
     Read(u64),
-    /// A one-sided [`write`](crate::Endpoint::write) is done: the peer's device acknowledged the bytes.
+    /// A one-sided [`write`](crate::Endpoint::write) is done: the peer's device acknowledged the
+    /// bytes.
     Written(u64),
-    /// A [`fetch_add`](crate::Endpoint::fetch_add) or [`compare_swap`](crate::Endpoint::compare_swap) is done.
+    /// A [`fetch_add`](crate::Endpoint::fetch_add) or
+    /// [`compare_swap`](crate::Endpoint::compare_swap) is done.
     Fetched {
         /// The operation's id.
         id: u64,
         /// What the peer's memory held before.
         value: u64,
     },
-    /// The peer wrote to this side's memory and says so: [`write_with_imm`](crate::Endpoint::write_with_imm).
+    /// The peer wrote to this side's memory and says so:
+    /// [`write_with_imm`](crate::Endpoint::write_with_imm).
     Immediate(Immediate),
-    /// An operation with an id failed, or its end is not known because the connection ended before it.
+    /// An operation with an id failed, or its end is not known because the connection ended before
+    /// it.
     Failed {
         /// The operation's id.
         id: u64,
@@ -40,7 +46,8 @@ pub enum Completion {
     Disconnected(CloseReason),
 }
 
-/// The word that came with a [`write_with_imm`](crate::Endpoint::write_with_imm) of the peer's. The bytes that it wrote are in the region.
+/// The word that came with a [`write_with_imm`](crate::Endpoint::write_with_imm) of the peer's. The
+/// bytes that it wrote are in the region.
 ///
 /// As a [`Message`] does, it occupies one place of the window until it is dropped.
 #[derive(Debug)]

@@ -42,16 +42,18 @@ pub(crate) struct Core {
     pub(crate) established: bool,
     /// From the establishing on: what the connections with the peer's engine share.
     pub(crate) life: Option<Life>,
-    /// How the connection ended and whether all that was sent arrived. Set once, together with the completion that says so.
+    /// How the connection ended and whether all that was sent arrived. Set once, together with the
+    /// completion that says so.
     pub(crate) ended: Option<Ended>,
-    /// Until the end, or until nobody can read any more. Unread messages hold the link, so a link that held on to their channel would
-    /// live for ever.
+    /// Until the end, or until nobody can read any more. Unread messages hold the link, so a link
+    /// that held on to their channel would live for ever.
     pub(crate) completions: Option<Sender<Completion>>,
     pub(super) deferred: Deferred,
     /// How many completions were taken from the channel and set aside, because they were not what
     /// was waited for.
     set_aside: Arc<AtomicUsize>,
-    /// How many operations may be in flight, or reported and not taken yet: the channel has places for that many.
+    /// How many operations may be in flight, or reported and not taken yet: the channel has places
+    /// for that many.
     most_ids: usize,
 }
 
@@ -97,7 +99,8 @@ impl Core {
     }
 
     pub(crate) fn reason(&self) -> CloseReason {
-        // A connection that was cut off has ended for a reason that its state machine does not know.
+        // A connection that was cut off has ended for a reason that its state machine does not
+        // know.
         match (&self.ended, self.conn.close_reason()) {
             (Some(Ended { reason, .. }), _) | (None, Some(reason)) => reason.clone(),
             (None, None) => CloseReason::LocallyClosed,
@@ -112,7 +115,8 @@ impl Core {
         self.conn.handle_timeout(now);
     }
 
-    /// Refuses what makes no sense after the end, of which the state machine need not know: see `cut_off`.
+    /// Refuses what makes no sense after the end, of which the state machine need not know: see
+    /// `cut_off`.
     pub(crate) fn check_not_ended(&self) -> Result<(), Error> {
         match &self.ended {
             None => Ok(()),
@@ -193,7 +197,8 @@ impl Core {
         }
     }
 
-    /// The device failed what is in this slot. What was posted before it is done; what was posted behind it comes back flushed.
+    /// The device failed what is in this slot. What was posted before it is done; what was posted
+    /// behind it comes back flushed.
     fn send_failed(&mut self, slot: u32, status: WcStatus, vendor_err: u32) {
         let Some(rings) = &mut self.rings else { return };
         let mut work = Work::Send { slot };
@@ -282,7 +287,8 @@ impl Core {
                 tell_failed(Some(id), reason, completions);
             }
         }
-        // The channel has a place for it beside the messages'; if nobody is left to read it, nobody misses it.
+        // The channel has a place for it beside the messages'; if nobody is left to read it, nobody
+        // misses it.
         if let Some(completions) = self.completions.take() {
             let _ = completions.try_send(Completion::Disconnected(reason.clone()));
             self.deferred.closed = Some(completions);
@@ -292,7 +298,8 @@ impl Core {
         self.deferred.wake = true;
     }
 
-    /// The engine's thread is gone, and with it whoever would bring the end about: nobody may wait for that.
+    /// The engine's thread is gone, and with it whoever would bring the end about: nobody may wait
+    /// for that.
     pub(crate) fn cut_off(&mut self) {
         if self.ended.is_none() {
             self.end(Ended {
@@ -441,7 +448,8 @@ impl Core {
         }
     }
 
-    /// Posts a buffer that the application is done with, then tells the state machine, so that a grant never runs ahead.
+    /// Posts a buffer that the application is done with, then tells the state machine, so that a
+    /// grant never runs ahead.
     fn release(&mut self, buffer: u32) {
         let posted = match (&mut self.share, &self.rings) {
             // Others can use it whatever has become of this connection.
@@ -506,7 +514,8 @@ fn tell(completions: &Option<Sender<Completion>>, completion: Completion) -> boo
     let Some(completions) = completions else {
         return false;
     };
-    // The channel has a place for each: see `most_ids`. If nobody is left to read it, nobody misses it.
+    // The channel has a place for each: see `most_ids`. If nobody is left to read it, nobody misses
+    // it.
     let _ = completions.try_send(completion);
     true
 }

@@ -3,7 +3,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// When a wait ends. The clock, which costs as much as several polls, is read when the wait turns out to be one.
+/// When a wait ends. The clock, which costs as much as several polls, is read when the wait turns
+/// out to be one.
 #[derive(Debug)]
 pub(crate) struct Deadline(Cell<End>);
 

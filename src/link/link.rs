@@ -34,8 +34,8 @@ use crate::{
 ///
 /// 1. `poll`: polling the completion queue and acting on completions, so that they are acted on in
 ///    their order;
-/// 2. `core`: the state machine and the rings; everything that it wants done is done before the lock
-///    is released, so that frames are posted in the order in which it made them;
+/// 2. `core`: the state machine and the rings; everything that it wants done is done before the
+///    lock is released, so that frames are posted in the order in which it made them;
 /// 3. those inside of [`Pollers`], the fds and the memory.
 ///
 /// Connection manager calls are not made here but by the engine's thread. What the state machine
@@ -216,15 +216,16 @@ impl Link {
         lock(&self.core)
     }
 
-    /// Runs `f` on the state machine and does what it then wants done. What is left for the engine's
-    /// thread, that is notified of.
+    /// Runs `f` on the state machine and does what it then wants done. What is left for the
+    /// engine's thread, that is notified of.
     pub(crate) fn with_core<T>(self: &Arc<Self>, f: impl FnOnce(&mut Core) -> T) -> T {
         let (result, drive) = self.run(None, |core, _| f(core));
         self.leave_to_engine(drive);
         result
     }
 
-    /// As [`with_core`](Self::with_core), for the engine's thread, which drives the connection next.
+    /// As [`with_core`](Self::with_core), for the engine's thread, which drives the connection
+    /// next.
     pub(crate) fn in_engine<T>(self: &Arc<Self>, f: impl FnOnce(&mut Core) -> T) -> T {
         self.run(None, |core, _| f(core)).0
     }

@@ -9,8 +9,8 @@ use crate::transport::rdma::{InboundBuffer, RecvSlice};
 /// It dereferences to its bytes. While it is held it occupies its buffer, and with it one place of
 /// the window that the peer may fill, or, if it is above the eager size, its part of
 /// [`Config::large_memory`](crate::Config::large_memory); dropping it gives both back, from any
-/// thread. Holding messages is how a receiver slows its peer down. To keep the bytes and release the
-/// place use [`Message::into_vec`]. A message stays readable after its connection ended.
+/// thread. Holding messages is how a receiver slows its peer down. To keep the bytes and release
+/// the place use [`Message::into_vec`]. A message stays readable after its connection ended.
 pub struct Message {
     /// `None` only while being taken apart.
     inner: Option<Inner>,

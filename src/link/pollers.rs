@@ -41,8 +41,8 @@ pub(crate) struct Pollers {
     /// Ends that sleep. Made before any thread can wait, so that none finds out in the middle of it
     /// that there is no fd left.
     waker: OnceLock<EventFd>,
-    /// Whether the waker may be readable. Set after it was written, and so seen at the latest by the
-    /// next sleep, which the waker ends.
+    /// Whether the waker may be readable. Set after it was written, and so seen at the latest by
+    /// the next sleep, which the waker ends.
     notified: AtomicBool,
 }
 
@@ -101,7 +101,8 @@ impl Pollers {
 
     /// Has waiting threads check again. Cheap when no thread waits.
     pub(super) fn wake(&self) {
-        // Pairs with the fence in `sleep` and the increment in `park`: either they see what happened, or this sees them.
+        // Pairs with the fence in `sleep` and the increment in `park`: either they see what
+        // happened, or this sees them.
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed)
             && let Some(waker) = self.waker.get()
@@ -125,8 +126,8 @@ impl Follower<'_> {
     /// Waits until there was a wake since this was made, nobody leads, or `deadline` is past.
     pub(super) fn wait(self, deadline: Option<Instant>) {
         let wakes = lock(&self.pollers.wakes);
-        // Pairs with the lead's end: either this sees that nobody leads, or the thread that gave it up
-        // sees this one among the followers.
+        // Pairs with the lead's end: either this sees that nobody leads, or the thread that gave it
+        // up sees this one among the followers.
         let idle =
             |wakes: &mut u64| self.pollers.led.load(Ordering::SeqCst) && *wakes == self.wakes;
         drop(

@@ -21,8 +21,8 @@ const BATCHES: usize = 4;
 /// How many empty polls pass between two reads of the clock, which costs as much as several polls.
 const POLLS_PER_CLOCK: u32 = 32;
 
-/// How many times longer a thread polls while a large message is being transferred: its end is near,
-/// and sleeping until then costs more.
+/// How many times longer a thread polls while a large message is being transferred: its end is
+/// near, and sleeping until then costs more.
 const PATIENCE: u32 = 8;
 
 /// The time given is over.
@@ -197,8 +197,8 @@ impl Link {
         value.map_or(Polled::Slept, Polled::Ready)
     }
 
-    /// Tells the engine's thread once that this connection's queue is polled by others, and shows it
-    /// that it still is.
+    /// Tells the engine's thread once that this connection's queue is polled by others, and shows
+    /// it that it still is.
     ///
     /// Where an event loop watches the connection's fd, the engine stays: it is the one that is
     /// there at all times.

@@ -183,7 +183,8 @@ mod tests {
                     _ => if finish(true) { order.take(1); }
                 }
                 told.extend(sent(&mut order));
-                let done: Vec<u64> = all.iter().take_while(|(_, _, done)| *done).filter_map(|(_, id, _)| *id).collect();
+                let done = all.iter().take_while(|(_, _, done)| *done);
+                let done: Vec<u64> = done.filter_map(|(_, id, _)| *id).collect();
                 prop_assert_eq!(&told, &done);
             }
             let left: Vec<u64> = order.abandon().collect();

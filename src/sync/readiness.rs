@@ -8,8 +8,8 @@ use nix::sys::eventfd::EventFd;
 use super::{eventfd::eventfd, lock::lock};
 use crate::status::OsError;
 
-/// A file descriptor that is readable exactly while there is something to take, for those who ask for one. The others pay one look
-/// at an atomic.
+/// A file descriptor that is readable exactly while there is something to take, for those who ask
+/// for one. The others pay one look at an atomic.
 ///
 /// Whoever puts something there calls [`announce`](Self::announce) afterwards, and whoever takes
 /// something away [`update`](Self::update). These follow one another, so the last one saw

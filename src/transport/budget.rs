@@ -84,7 +84,8 @@ impl Budget {
         (books.pinned.used() + books.kept, books.held.used())
     }
 
-    /// Takes a connection in. When it is served its engine gets a [`NoticeKind::Feed`] with its key.
+    /// Takes a connection in. When it is served its engine gets a [`NoticeKind::Feed`] with its
+    /// key.
     pub(crate) fn customer(self: &Arc<Self>, mailbox: &Arc<Mailbox<Notice>>, key: u64) -> Customer {
         let mut books = lock(&self.books);
         let id = books.next;

@@ -5,17 +5,18 @@
 //! What a transport guarantees, and the message layer relies on:
 //!
 //! * **Sends** are reliable and arrive in the order in which they were posted, each whole, in the
-//!   receive buffer that was posted first. The bytes of a slot belong to the transport from the post
-//!   until a completion covers the slot. Unsignalled sends are covered by the next signalled one.
+//!   receive buffer that was posted first. The bytes of a slot belong to the transport from the
+//!   post until a completion covers the slot. Unsignalled sends are covered by the next signalled
+//!   one.
 //! * **Receives** are numbered buffers. Each is posted once, completes once, and is the caller's
 //!   from then on until it is posted again. A frame that finds none posted ends the connection;
 //!   credits see to it that this does not happen.
 //! * **Reads, writes and atomic operations** reach exactly the bytes that the other side exposed or
 //!   made a region of, with the rights that it gave, for as long as it did; any other access fails
 //!   and ends the connection. They complete in the order of the sends beside them.
-//! * **Completions** are polled, by one thread at a time. After [`arm`](rdma::PollSide::arm) the next
-//!   completion makes the events' file descriptor readable, once; one that came before does not, so
-//!   a thread arms, polls once more, and then sleeps.
+//! * **Completions** are polled, by one thread at a time. After [`arm`](rdma::PollSide::arm) the
+//!   next completion makes the events' file descriptor readable, once; one that came before does
+//!   not, so a thread arms, polls once more, and then sleeps.
 //! * **Failure is orderly**: the first failed request carries the reason, all later ones come back
 //!   flushed. After the drain markers are posted everything that was posted comes back, and then
 //!   they do. Destroying the rings takes the memory away from the device, whatever is still posted.

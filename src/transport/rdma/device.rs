@@ -10,10 +10,12 @@ use crate::{
     verbs::{AccessFlags, Context, ProtectionDomain, TransportType},
 };
 
-/// What the connections on one device share: the device itself. It lives as long as one of them does.
+/// What the connections on one device share: the device itself. It lives as long as one of them
+/// does.
 ///
-/// Each connection has a protection domain of its own, so that a peer which guesses or remembers a key reaches no other peer's memory. Those
-/// that share receives share the domain as well: devices write a receive only to memory of its queue pair's domain.
+/// Each connection has a protection domain of its own, so that a peer which guesses or remembers a
+/// key reaches no other peer's memory. Those that share receives share the domain as well: devices
+/// write a receive only to memory of its queue pair's domain.
 #[derive(Debug)]
 pub(crate) struct Device {
     context: Context,
@@ -63,7 +65,8 @@ impl Device {
 
     /// What memory must allow into which this side reads from a peer.
     pub(crate) fn reading(&self) -> AccessFlags {
-        // On iWARP the peer's answer to a read is a write like any other, so the peer's device must be allowed to write there.
+        // On iWARP the peer's answer to a read is a write like any other, so the peer's device must
+        // be allowed to write there.
         if self.context.transport_type() == TransportType::IWARP {
             AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE
         } else {

@@ -1,13 +1,15 @@
 use crate::verbs::Context;
 
-/// What a device counts of all its connections, this process's and others'. `None` where its driver does not count it.
+/// What a device counts of all its connections, this process's and others'. `None` where its driver
+/// does not count it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceCounters {
-    /// How often a receiver was not ready, at either end of a connection: a receive was missing. This crate's connections keep them
-    /// posted, so they add nothing to it.
+    /// How often a receiver was not ready, at either end of a connection: a receive was missing.
+    /// This crate's connections keep them posted, so they add nothing to it.
     pub rnr_naks: Option<u64>,
-    /// How often the device sent packets again because they, or their acknowledgements, were lost or late.
+    /// How often the device sent packets again because they, or their acknowledgements, were lost
+    /// or late.
     pub retransmissions: Option<u64>,
 }
 

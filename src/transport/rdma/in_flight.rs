@@ -97,7 +97,8 @@ impl InFlight {
         }
     }
 
-    /// The device is done with everything before `slot`, which has failed: gives that out, oldest first, then the failed one.
+    /// The device is done with everything before `slot`, which has failed: gives that out, oldest
+    /// first, then the failed one.
     pub(crate) fn failed(&mut self, slot: u32, mut each: impl FnMut(Posted, bool)) {
         let oldest = self.oldest;
         let count = self.slots.len() as u32;

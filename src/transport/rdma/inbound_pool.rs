@@ -7,12 +7,13 @@
 //! steps stay registered, and the mapping serves further messages: registering takes time. On iWARP
 //! peers could write to what stays registered, so there nothing does.
 //!
-//! This file makes references to memory that was registered. That is sound because a [`InboundBuffer`] is
-//! owned: while reads into it are under way it is in the books of [`Rings`](super::rings::Rings),
-//! where nobody looks at its bytes, and it leaves them when all have come, or after the queue pair
-//! is destroyed. Steps that stay registered allow the local device alone to write, and that writes
-//! only what is posted. A registration holds the pages themselves, so one that could not be ended
-//! never comes to stand for memory that is mapped later at the same address.
+//! This file makes references to memory that was registered. That is sound because a
+//! [`InboundBuffer`] is owned: while reads into it are under way it is in the books of
+//! [`Rings`](super::rings::Rings), where nobody looks at its bytes, and it leaves them when all
+//! have come, or after the queue pair is destroyed. Steps that stay registered allow the local
+//! device alone to write, and that writes only what is posted. A registration holds the pages
+//! themselves, so one that could not be ended never comes to stand for memory that is mapped later
+//! at the same address.
 #![allow(unsafe_code)]
 
 use std::{

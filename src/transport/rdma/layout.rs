@@ -19,8 +19,8 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// The buffers that `params` ask for. Send buffers have the size of our own receive buffers: the peer's limit is not known
-    /// before it answers, and a longer message than that is refused.
+    /// The buffers that `params` ask for. Send buffers have the size of our own receive buffers:
+    /// the peer's limit is not known before it answers, and a longer message than that is refused.
     pub(crate) fn new(params: &Params) -> Self {
         let size = (HEADER_LEN + params.eager_size as usize).next_multiple_of(ALIGN);
         Self {
@@ -123,7 +123,8 @@ mod tests {
             let kib = eager >> 10;
             let [first, second, third, fourth] = fit;
             let row = format!(
-                "/// | {name}{window}, {depth}, {kib} KiB | {bytes} | {first} | {second} | {third} | {fourth} |\n"
+                "/// | {name}{window}, {depth}, {kib} KiB | {bytes} | {first} | {second} | {third} \
+                 | {fourth} |\n"
             );
             assert!(documentation.contains(&row), "{row}");
         }

@@ -9,10 +9,12 @@ use crate::verbs::MemoryRegion;
 
 /// A part of a receive buffer whose receive has completed.
 pub(super) fn bytes(memory: &MemoryRegion, offset: usize, len: usize) -> &[u8] {
-    // SAFETY: the callers checked `offset` and `len` against the layout, so the address lies inside the region's allocation.
+    // SAFETY: the callers checked `offset` and `len` against the layout, so the address lies inside
+    // the region's allocation.
     let start = unsafe { memory.as_ptr().add(offset) };
-    // SAFETY: the bytes were zeroed at allocation, live as long as the region, and nobody writes them: the device has completed
-    // the receive, and it is posted again only once the slice is gone (top of this file).
+    // SAFETY: the bytes were zeroed at allocation, live as long as the region, and nobody writes
+    // them: the device has completed the receive, and it is posted again only once the slice is
+    // gone (top of this file).
     unsafe { slice::from_raw_parts(start, len) }
 }
 

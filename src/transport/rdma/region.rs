@@ -2,17 +2,20 @@ use std::fmt;
 
 use crate::{remote_access::RemoteAccess, verbs::MemoryRegion};
 
-/// Memory that peers may read or write by one-sided operations, without this side's program taking part.
+/// Memory that peers may read or write by one-sided operations, without this side's program taking
+/// part.
 ///
-/// Made by [`Endpoint::region`](crate::Endpoint::region) with the rights that the peer is to have, and used on that connection alone: no other peer
-/// can reach it. What the peer needs for access is the region's [`remote`](Self::remote); rights that it does not give cannot be used.
+/// Made by [`Endpoint::region`](crate::Endpoint::region) with the rights that the peer is to have,
+/// and used on that connection alone: no other peer can reach it. What the peer needs for access is
+/// the region's [`remote`](Self::remote); rights that it does not give cannot be used.
 ///
-/// A peer that has the right may change bytes at any time, so no reference into the memory is given out: bytes are copied in and out.
-/// Which are whose when is for the two programs to say, for instance by a message or by
-/// [`write_with_imm`](crate::Endpoint::write_with_imm).
+/// A peer that has the right may change bytes at any time, so no reference into the memory is given
+/// out: bytes are copied in and out. Which are whose when is for the two programs to say, for
+/// instance by a message or by [`write_with_imm`](crate::Endpoint::write_with_imm).
 ///
-/// Clones are the same region. It is deregistered when the last one is dropped and the operations of this side that use it are done; from then on
-/// a peer's operation on it fails, and ends the connection on which it was made.
+/// Clones are the same region. It is deregistered when the last one is dropped and the operations
+/// of this side that use it are done; from then on a peer's operation on it fails, and ends the
+/// connection on which it was made.
 #[derive(Clone)]
 pub struct Region {
     pub(super) memory: MemoryRegion,

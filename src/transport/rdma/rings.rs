@@ -1,17 +1,20 @@
 //! The registered buffers of one connection and the queue pair that they are posted on.
 //!
-//! One memory region holds all of it: the receive buffers first, unless they are [shared](super::shared_receives), then the send buffers. This
-//! file hands memory to the device, so it argues why that is sound:
+//! One memory region holds all of it: the receive buffers first, unless they are
+//! [shared](super::shared_receives), then the send buffers. This file hands memory to the device,
+//! so it argues why that is sound:
 //!
-//! * the region outlives every work request, because [`Rings`] destroys its queue pair (field order) before it lets go of the region;
-//! * a receive buffer belongs to the device from [`Rings::post_recv`] until its completion is polled, and to a
-//!   [`RecvSlice`] or to nobody otherwise; the state machine names each buffer once for each completion and asks for it to be
-//!   posted again once for each, which its simulator checks;
+//! * the region outlives every work request, because [`Rings`] destroys its queue pair (field
+//!   order) before it lets go of the region;
+//! * a receive buffer belongs to the device from [`Rings::post_recv`] until its completion is
+//!   polled, and to a [`RecvSlice`] or to nobody otherwise; the state machine names each buffer
+//!   once for each completion and asks for it to be posted again once for each, which its simulator
+//!   checks;
 //! * a send buffer belongs to the device from [`Rings::post_send`] until a completion covers its
 //!   slot; the state machine reuses a slot only after that. What the device writes there for an
 //!   atomic operation is looked at between the two;
-//! * memory of the application's and of large messages that a work request names is kept in `books` until the request is done, or the
-//!   queue pair is destroyed.
+//! * memory of the application's and of large messages that a work request names is kept in `books`
+//!   until the request is done, or the queue pair is destroyed.
 #![allow(unsafe_code)]
 
 use std::{io::IoSlice, mem::MaybeUninit, ptr, slice, sync::Arc};
@@ -67,8 +70,8 @@ fn allocate(pd: &ProtectionDomain, layout: &Layout) -> Result<MemoryRegion, OsEr
 }
 
 impl Rings {
-    /// Takes a queue pair made with `layout.cap(..)`, of the same domain, and on the queue of the `shared` receives if the layout has none of
-    /// its own. Otherwise posts all receives.
+    /// Takes a queue pair made with `layout.cap(..)`, of the same domain, and on the queue of the
+    /// `shared` receives if the layout has none of its own. Otherwise posts all receives.
     pub(crate) fn new(
         qp: QueuePair,
         pd: &ProtectionDomain,
@@ -133,7 +136,8 @@ impl Rings {
         self.recv(WorkId::Recv(buffer), Some(sge(memory, offset, size)))
     }
 
-    /// Writes a frame into its slot, or into the work request where it is short, and posts it. Where its end is `reported` it is signalled.
+    /// Writes a frame into its slot, or into the work request where it is short, and posts it.
+    /// Where its end is `reported` it is signalled.
     pub(crate) fn post_send(
         &mut self,
         transmit: &Transmit,
@@ -155,7 +159,8 @@ impl Rings {
         let flags = send_flags(transmit.signalled || reported);
 
         if len <= self.max_inline && payload.len() <= 1 {
-            // The driver copies inline data before the call returns, so it may lie anywhere; the lkey is not looked at.
+            // The driver copies inline data before the call returns, so it may lie anywhere; the
+            // lkey is not looked at.
             let mut sges = [
                 inline_sge(header),
                 inline_sge(payload.first().map_or(&[], |part| part)),
@@ -181,8 +186,8 @@ impl Rings {
         Ok(())
     }
 
-    /// Posts the descriptor of a large message that is exposed to the peer, and keeps it until the peer
-    /// has taken it.
+    /// Posts the descriptor of a large message that is exposed to the peer, and keeps it until the
+    /// peer has taken it.
     pub(crate) fn post_large(
         &mut self,
         transmit: &Transmit,
@@ -220,7 +225,8 @@ impl Rings {
         Ok(())
     }
 
-    /// Posts a one-sided operation on a part of memory of the application's, which is kept until it is done.
+    /// Posts a one-sided operation on a part of memory of the application's, which is kept until it
+    /// is done.
     pub(crate) fn post_operation(&mut self, slot: u32, checked: &Checked) -> Result<(), OsError> {
         let Checked {
             op,
@@ -232,7 +238,8 @@ impl Rings {
             range.start <= range.end && range.end <= memory.len(),
             "the caller checked the bounds"
         );
-        // The caller checked that the length fits what the device moves at once, which is less than 4 GiB.
+        // The caller checked that the length fits what the device moves at once, which is less than
+        // 4 GiB.
         let in_memory = || sge(memory, range.start, range.len());
         let (kind, mut sge) = match op {
             SendOp::Read(_) => (OperationKind::Read, in_memory()),
@@ -257,9 +264,10 @@ impl Rings {
         Ok(())
     }
 
-    /// Moves the queue pair to its error state and posts one marker behind the last work request of each queue: work requests
-    /// come back in order, so when the markers have come back everything has. There is none for receives that are shared: those that
-    /// the queue pair did not take stay where they are.
+    /// Moves the queue pair to its error state and posts one marker behind the last work request of
+    /// each queue: work requests come back in order, so when the markers have come back everything
+    /// has. There is none for receives that are shared: those that the queue pair did not take stay
+    /// where they are.
     pub(crate) fn post_drain_markers(&self) -> Result<(), OsError> {
         self.books.stop_reading();
         self.fail()?;
@@ -279,7 +287,8 @@ impl Rings {
         recv_slice::bytes(memory, offset, len)
     }
 
-    /// Takes the bytes of a completed receive along. The buffer must not be posted again before the slice is gone.
+    /// Takes the bytes of a completed receive along. The buffer must not be posted again before the
+    /// slice is gone.
     pub(crate) fn received(&self, buffer: u32, len: u32) -> RecvSlice {
         let (memory, offset, len) = self.extent(buffer, len);
         RecvSlice::new(memory.clone(), offset, len)
@@ -334,8 +343,9 @@ impl Rings {
             sg_list,
             num_sge,
         };
-        // SAFETY: the request and its element live on this stack for the call; the buffer it names belongs to `memory`, which
-        // outlives the queue pair, and to nobody else until the completion (see the top of this file).
+        // SAFETY: the request and its element live on this stack for the call; the buffer it names
+        // belongs to `memory`, which outlives the queue pair, and to nobody else until the
+        // completion (see the top of this file).
         unsafe { self.qp.post_recv_raw(&mut wr) }
     }
 
@@ -360,15 +370,17 @@ impl Rings {
         flags: u32,
     ) -> Result<(), OsError> {
         let mut wr = MaybeUninit::<ffi::ibv_send_wr>::zeroed();
-        // SAFETY: the C structure holds integers, raw pointers and unions of them: all zero is a valid value.
+        // SAFETY: the C structure holds integers, raw pointers and unions of them: all zero is a
+        // valid value.
         let wr = unsafe { wr.assume_init_mut() };
         wr.wr_id = id.encode();
         wr.sg_list = sges.as_mut_ptr();
         wr.num_sge = sges.len() as i32;
         wr.send_flags = flags;
         op.encode(wr);
-        // SAFETY: the request and its elements live on the callers' stacks for the call; memory that is not inline belongs to
-        // `memory` or `books`, which outlive the queue pair, and to nobody else until a completion covers its slot (top of this file).
+        // SAFETY: the request and its elements live on the callers' stacks for the call; memory
+        // that is not inline belongs to `memory` or `books`, which outlive the queue pair, and to
+        // nobody else until a completion covers its slot (top of this file).
         unsafe { self.qp.post_send_raw(wr) }
     }
 }
@@ -383,13 +395,14 @@ fn sge(memory: &MemoryRegion, offset: usize, len: usize) -> ffi::ibv_sge {
     }
 }
 
-/// Copies bytes into a send buffer. `MemoryRegion::copy_in` would do, at half the speed: it must allow for others that
-/// touch the same bytes, and here there are none.
+/// Copies bytes into a send buffer. `MemoryRegion::copy_in` would do, at half the speed: it must
+/// allow for others that touch the same bytes, and here there are none.
 fn fill(memory: &MemoryRegion, offset: usize, from: &[u8]) {
-    // SAFETY: the callers checked slot and length against the layout, so this lies inside the region's allocation.
+    // SAFETY: the callers checked slot and length against the layout, so this lies inside the
+    // region's allocation.
     let to = unsafe { memory.as_ptr().add(offset) };
-    // SAFETY: both sides are valid for this length and apart; the slot is not the device's (top of this file), and
-    // the connection's lock keeps other threads away.
+    // SAFETY: both sides are valid for this length and apart; the slot is not the device's (top of
+    // this file), and the connection's lock keeps other threads away.
     unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
 }
 

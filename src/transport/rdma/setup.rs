@@ -17,8 +17,8 @@ use crate::{
 /// What one connection is established and taken down with: its id of the connection manager, which
 /// only the engine's thread touches.
 ///
-/// One that a peer asked for begins with an id; one that connects makes its id itself, anew for each
-/// attempt.
+/// One that a peer asked for begins with an id; one that connects makes its id itself, anew for
+/// each attempt.
 #[derive(Debug, Default)]
 pub(crate) struct Setup {
     /// Before the id: what holds a device list open must be closed before the last id, with which
@@ -83,8 +83,8 @@ impl Setup {
         self.id()?.disconnect()
     }
 
-    /// Makes the transport on the device to which the id is bound. With an error that says less than
-    /// there is to say, the [problem](Self::take_problem) says the rest.
+    /// Makes the transport on the device to which the id is bound. With an error that says less
+    /// than there is to say, the [problem](Self::take_problem) says the rest.
     pub(crate) fn create_transport(
         &mut self,
         manager: &mut Manager,

@@ -6,8 +6,8 @@ use crate::{
     status::OsError,
 };
 
-/// One connection's share of the [`SharedReceives`]. It stays with the connection after the end, for messages that the application
-/// still has.
+/// One connection's share of the [`SharedReceives`]. It stays with the connection after the end,
+/// for messages that the application still has.
 #[derive(Debug)]
 pub(crate) struct Share {
     receives: Arc<SharedReceives>,
@@ -69,8 +69,8 @@ impl Share {
         Ok(())
     }
 
-    /// The queue pair is gone: all that the connection took is posted again, except for what the application has, and all that it was
-    /// promised is free.
+    /// The queue pair is gone: all that the connection took is posted again, except for what the
+    /// application has, and all that it was promised is free.
     pub(crate) fn settle(&mut self, conn: &mut Connection) -> Result<(), OsError> {
         if !self.settled {
             self.receives.post_all_of(self.key)?;

@@ -1,7 +1,9 @@
-//! Receive buffers that the connections of an engine on one device share, posted on a shared receive queue.
+//! Receive buffers that the connections of an engine on one device share, posted on a shared
+//! receive queue.
 //!
-//! The queue's own memory region holds them. Handing it to the device is sound because the region outlives the queue (field order), and
-//! because a buffer belongs to the device from [`SharedReceives::post`] until its completion is polled, and then to the connection that polled
+//! The queue's own memory region holds them. Handing it to the device is sound because the region
+//! outlives the queue (field order), and because a buffer belongs to the device from
+//! [`SharedReceives::post`] until its completion is polled, and then to the connection that polled
 //! it, which is its [holder](SharedReceives::take) until it posts it again.
 #![allow(unsafe_code)]
 
@@ -101,8 +103,8 @@ impl SharedReceives {
             sg_list: &raw mut sge,
             num_sge: 1,
         };
-        // SAFETY: the request and its element live on this stack for the call; the buffer lies in `memory`, which outlives the queue, and
-        // is nobody else's (top of this file).
+        // SAFETY: the request and its element live on this stack for the call; the buffer lies in
+        // `memory`, which outlives the queue, and is nobody else's (top of this file).
         unsafe { self.queue.post_recv_raw(&mut wr) }
     }
 

@@ -99,7 +99,8 @@ impl Transport {
             ..QpInitAttr::rc(&cq, cap)
         };
         let qp = match id.create_qp(&pd, &attr) {
-            // Inline data is an optimisation, and some devices refuse the queue pair instead of granting less.
+            // Inline data is an optimisation, and some devices refuse the queue pair instead of
+            // granting less.
             Err(error) if error.errno == libc::EINVAL && cap.max_inline_data > 0 => {
                 attr.cap.max_inline_data = 0;
                 id.create_qp(&pd, &attr)?

@@ -21,7 +21,8 @@ impl WorkId {
         }
     }
 
-    /// The inverse of `encode`. An id that this file never gave out cannot come back from the device.
+    /// The inverse of `encode`. An id that this file never gave out cannot come back from the
+    /// device.
     pub(crate) const fn decode(wr_id: u64) -> Self {
         let index = wr_id as u32;
         match wr_id >> 32 {

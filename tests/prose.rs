@@ -1,0 +1,58 @@
+//! Prose is as narrow as code.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// As wide as rustfmt makes code, which leaves comments and strings as they are.
+const COLUMNS: usize = 100;
+
+fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, into);
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+/// Where a line is too long. Tables of tests that rustfmt is told to skip are no prose.
+fn too_long(source: &str) -> Vec<usize> {
+    let mut in_table = false;
+    (1..)
+        .zip(source.lines())
+        .filter(|(_, line)| {
+            in_table |= line.trim_start().starts_with("#[rustfmt::skip]");
+            if in_table && *line == "}" {
+                in_table = false;
+            }
+            !in_table && line.chars().count() > COLUMNS
+        })
+        .map(|(number, _)| number)
+        .collect()
+}
+
+#[test]
+fn no_line_is_wider_than_code() {
+    assert_eq!(
+        too_long(&format!("short\n//{}\n", "ä".repeat(99))),
+        [2],
+        "the reader counts characters"
+    );
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = vec![root.join("build.rs")];
+    for folder in ["src", "tests"] {
+        sources(&root.join(folder), &mut files);
+    }
+    let mut wide = Vec::new();
+    for file in files {
+        let source = fs::read_to_string(&file).unwrap();
+        for line in too_long(&source) {
+            wide.push(format!("{}:{line}", file.display()));
+        }
+    }
+    assert!(wide.is_empty(), "{}", wide.join("\n"));
+}
