@@ -1,22 +1,21 @@
 use std::{
     fs::{self, File},
     io::Write,
-    path::Path,
+    net::IpAddr,
     process::ExitCode,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, bail};
+use toolbox::{Ended, Lab, Listening, Process, agent::Host};
 
 use crate::{
     Compare,
-    agent::{Server, dismiss},
-    child::Child,
     memory::{Cost, Idle},
     plan::Plan,
     program::{CommandLines, Program, ourselves},
     results::Results,
-    table, variable,
+    table,
 };
 
 /// The first server's port; each has one of its own.
@@ -24,6 +23,9 @@ const FIRST_PORT: u16 = 20_000;
 
 /// How long a client may run.
 const CLIENT_LIMIT: Duration = Duration::from_secs(120);
+
+/// How long a server may take to end after its client.
+const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// How often a stock program is tried: now and then one crashes.
 const ATTEMPTS: u32 = 4;
@@ -35,8 +37,9 @@ pub(crate) struct Comparison {
     rounds: u32,
     strict: bool,
     connections: u32,
-    /// Where the agent is, and with it the servers.
-    host: String,
+    /// Where the servers are.
+    agent: Host,
+    address: IpAddr,
     /// Whether that is this host.
     alone: bool,
     device: String,
@@ -48,18 +51,23 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    pub(crate) fn new(options: &Compare, host: String) -> Result<Self> {
-        let folder = variable("LAB_RESULTS")?;
-        fs::create_dir_all(&folder)?;
-        let log = Path::new(&folder).join("bench.log");
+    pub(crate) fn new(options: &Compare, lab: &Lab) -> Result<Self> {
+        let address = if options.hosts == 1 {
+            lab.addr
+        } else {
+            lab.peer
+        };
+        fs::create_dir_all(&lab.results)?;
+        let log = lab.results.join("bench.log");
         Ok(Self {
             plan: Plan::new(options.quick),
             rounds: options.rounds.unwrap_or(if options.quick { 3 } else { 7 }),
             strict: options.strict,
             connections: options.connections,
             alone: options.hosts == 1,
-            host,
-            device: variable("LAB_DEV")?,
+            agent: Host::connect(address)?,
+            address,
+            device: lab.device.clone(),
             next_port: FIRST_PORT,
             notes: Vec::new(),
             log: File::create(&log).with_context(|| format!("cannot write {}", log.display()))?,
@@ -70,7 +78,7 @@ impl Comparison {
     pub(crate) fn run(mut self) -> Result<ExitCode> {
         let outcome = self.measure();
         // Whatever happened, the other host is not to wait for more.
-        let dismissed = dismiss(&self.host);
+        let dismissed = self.agent.quit();
         let good = outcome?;
         dismissed?;
         Ok(if good {
@@ -96,7 +104,7 @@ impl Comparison {
                 };
                 let reading = self.attempt(&what, tries, |this| {
                     let port = this.port();
-                    let lines = run.command_lines(&this.host, &this.device, port)?;
+                    let lines = run.command_lines(this.address, &this.device, port)?;
                     run.read(&this.client_of(&what, port, &lines)?)
                 });
                 results.add(reading);
@@ -129,17 +137,14 @@ impl Comparison {
             "memory, {} configuration",
             if small { "small" } else { "default" }
         );
-        let idle = |this: &Self, port| {
-            Ok::<_, anyhow::Error>(Idle {
-                address: this.host.parse()?,
+        let (cost, description) = self.attempt(&what, 1, |this| {
+            let port = this.port();
+            let idle = Idle {
+                address: this.address,
                 port,
                 connections: this.connections,
                 small,
-            })
-        };
-        let (cost, description) = self.attempt(&what, 1, |this| {
-            let port = this.port();
-            let idle = idle(this, port)?;
+            };
             let lines = CommandLines {
                 server: ourselves("idle-server", idle.arguments())?,
                 client: ourselves("idle-client", idle.arguments())?,
@@ -183,20 +188,30 @@ impl Comparison {
     /// Runs a client against its server, and returns what it printed.
     fn client_of(&mut self, what: &str, port: u16, lines: &CommandLines) -> Result<String> {
         let start = Instant::now();
-        let server = Server::start(&self.host, port, &lines.server)?;
-        let client = Child::start(&lines.client)?.finish(CLIENT_LIMIT)?;
+        self.agent.start(&lines.server)?;
+        if !self.agent.listens(Listening::Cm(port))? {
+            let server = self.agent.finish(END_LIMIT)?;
+            bail!("{} ended at once: {server}", lines.server[0]);
+        }
+        let client = Process::start(&lines.client)?.finish(CLIENT_LIMIT)?;
+        // One whose client failed waits for it in vain.
+        let limit = if client.succeeded() {
+            END_LIMIT
+        } else {
+            Duration::ZERO
+        };
+        let server = self.agent.finish(limit)?;
+        let Ended { output, .. } = &client;
         writeln!(
             self.log,
             "== {what} ({:.1} s)\n{}",
             start.elapsed().as_secs_f64(),
-            client.output.trim_end()
+            output.trim_end()
         )?;
-        if client.succeeded() {
-            server.finish()?;
-            return Ok(client.output);
+        if !client.succeeded() {
+            bail!("the client ended: {client}; its server: {server}");
         }
-        let server = server.kill()?;
-        Err(anyhow!("the client ended: {client}; its server: {server}"))
+        Ok(client.output)
     }
 
     fn port(&mut self) -> u16 {

@@ -1,6 +1,7 @@
-use std::{env, fmt};
+use std::{env, fmt, net::IpAddr};
 
 use anyhow::{Context, Result};
+use toolbox::words;
 
 use crate::{
     manner::Manner,
@@ -49,7 +50,7 @@ impl Run {
     /// What to run for a server at `address`.
     pub(crate) fn command_lines(
         &self,
-        address: &str,
+        address: IpAddr,
         device: &str,
         port: u16,
     ) -> Result<CommandLines> {
@@ -65,7 +66,7 @@ impl Run {
                     self.size, self.count
                 ));
                 let mut client = server.clone();
-                client.push(address.into());
+                client.push(address.to_string());
                 CommandLines { server, client }
             }
             Program::Rstream => {
@@ -81,12 +82,12 @@ impl Run {
                     ),
                 });
                 let mut client = server.clone();
-                client.extend(["-s".into(), address.into()]);
+                client.extend(["-s".into(), address.to_string()]);
                 CommandLines { server, client }
             }
             Program::Rdmsg(manner) => {
                 let traffic = Traffic {
-                    address: address.parse()?,
+                    address,
                     port,
                     test: self.test,
                     size: self.size,
@@ -174,10 +175,6 @@ pub(crate) fn ourselves(command: &str, arguments: Vec<String>) -> Result<Vec<Str
     let mut argv = vec![program.to_string_lossy().into_owned(), command.to_owned()];
     argv.extend(arguments);
     Ok(argv)
-}
-
-fn words(line: &str) -> Vec<String> {
-    line.split_whitespace().map(str::to_owned).collect()
 }
 
 #[cfg(test)]

@@ -1,20 +1,23 @@
 //! Host a's conductor: plays a scenario on both hosts, and has what they saw judged.
 
-use std::{net::SocketAddr, thread, time::Duration};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    thread,
+    time::Duration,
+};
 
-use toolbox::Lab;
+use anyhow::Result;
+use toolbox::{Ended, Lab, clock_millis, slowness};
 
 use crate::{
-    Result,
-    agent::JOURNAL,
-    clock,
     host::Host,
     judge::{Evidence, Fate, judge},
     network,
     scenario::{Fault, Scenario},
+    worker::JOURNAL,
 };
 
-/// How long a side may take to do what it is told, on a machine that is not loaded.
+/// How long a side may take to do what it is told, on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a bound allows beside what the configuration says.
@@ -26,8 +29,9 @@ pub(crate) struct Conductor {
     a: Host,
     b: Host,
     seed: u64,
-    /// By how much all bounds are longer than on a machine that is not loaded: 1 or more.
-    pub(crate) slowness: f64,
+    /// By how much longer all takes than on an idle machine, at the begin or the end of the
+    /// scenario: at least 1.
+    slowness: f64,
 }
 
 /// What a play left behind for the judge, beside the books that the hosts have.
@@ -39,8 +43,8 @@ struct Play {
 impl Conductor {
     pub(crate) fn new(lab: &Lab, seed: u64) -> Result<Self> {
         Ok(Self {
-            a: Host::connect("a", "127.0.0.1")?,
-            b: Host::connect("b", &lab.peer.to_string())?,
+            a: Host::connect("a", Ipv4Addr::LOCALHOST.into())?,
+            b: Host::connect("b", lab.peer)?,
             seed,
             slowness: 1.0,
         })
@@ -48,11 +52,13 @@ impl Conductor {
 
     /// Plays a scenario. What was seen in it, or what was wrong.
     pub(crate) fn run(&mut self, lab: &Lab, scenario: &Scenario) -> Result<String, Vec<String>> {
+        self.slowness = slowness();
         let played = self.play(lab, scenario);
+        self.slowness = self.slowness.max(slowness());
         let play = match played {
             Ok(play) => play,
             Err(error) => {
-                let mut problems = vec![error.to_string()];
+                let mut problems = vec![format!("{error:#}")];
                 self.quit_workers(scenario);
                 self.clear_up(scenario, &mut problems);
                 problems.extend(self.report());
@@ -70,9 +76,10 @@ impl Conductor {
         };
         let judged = judge(scenario, &evidence);
         for (host, whole) in [(&self.a, true), (&self.b, play.fate == Fate::Whole)] {
-            let ended = host.notes.ended.as_deref();
-            if whole && ended != Some("exit status: 0") {
-                problems.push(format!("host {}: its worker ended: {ended:?}", host.name));
+            let ended = host.notes.ended.as_ref();
+            if whole && !ended.is_some_and(Ended::succeeded) {
+                let how = ended.map_or_else(|| "not at all".to_owned(), Ended::to_string);
+                problems.push(format!("host {}: its worker ended: {how}", host.name));
             }
             let notes = &host.notes.problems;
             problems.extend(
@@ -107,12 +114,7 @@ impl Conductor {
         interval + config.keepalive_timeout + slack.mul_f64(self.slowness)
     }
 
-    fn patience(&self) -> Duration {
-        PATIENCE.mul_f64(self.slowness)
-    }
-
     fn play(&mut self, lab: &Lab, scenario: &Scenario) -> Result<Play> {
-        let patience = self.patience();
         let mut server = lab.peer;
         match scenario.fault {
             Fault::Network(netem) => self.impair(netem)?,
@@ -141,12 +143,12 @@ impl Conductor {
         }
         start(&mut self.b, &more)?;
         self.b
-            .wait("listening", patience, |notes| notes.port.is_some())?;
+            .wait("listening", PATIENCE, |notes| notes.port.is_some())?;
         let port = self.b.notes.port.unwrap_or_default();
         self.a.tell(&format!("connect {server}:{port}"))?;
         self.a
-            .wait("flowing", 2 * patience, |notes| notes.flowing)?;
-        self.b.wait("flowing", patience, |notes| notes.flowing)?;
+            .wait("flowing", 2 * PATIENCE, |notes| notes.flowing)?;
+        self.b.wait("flowing", PATIENCE, |notes| notes.flowing)?;
         self.tell_both("go")?;
         thread::sleep(scenario.flow);
         self.strike(scenario, SocketAddr::new(server, port))
@@ -154,7 +156,7 @@ impl Conductor {
 
     /// Has happen what goes wrong, and waits for the end of both sides.
     fn strike(&mut self, scenario: &Scenario, server: SocketAddr) -> Result<Play> {
-        let mut began = [clock::now(); 2];
+        let mut began = [clock_millis(); 2];
         let mut fate = Fate::Whole;
         match scenario.fault {
             Fault::Nothing | Fault::Network(_) => self.stop()?,
@@ -186,9 +188,8 @@ impl Conductor {
                 fate = Fate::CutShort;
             }
             Fault::ServerRestarts(_) => {
-                let patience = 2 * self.patience();
                 self.b
-                    .wait("restarted", patience, |notes| notes.restarted)?;
+                    .wait("restarted", 2 * PATIENCE, |notes| notes.restarted)?;
                 self.stop()?;
             }
             Fault::Strangers => {
@@ -209,7 +210,7 @@ impl Conductor {
         }
         // What is under way is bounded by the windows, and every wait of the library by its
         // configuration.
-        let patience = 2 * self.patience() + self.bound(scenario);
+        let patience = 2 * PATIENCE + self.bound(scenario);
         self.a
             .wait("done", patience, |notes| notes.ended.is_some())?;
         if matches!(scenario.fault, Fault::ServerRestarts(_)) {
@@ -240,7 +241,7 @@ impl Conductor {
         self.a.shell(&script)?;
         let begin_of_b = self.b.shell(&script)?;
         // Until now something may have come from there.
-        Ok([clock::now(), begin_of_b])
+        Ok([clock_millis(), begin_of_b])
     }
 
     fn repair(&mut self) -> Result<()> {
@@ -277,7 +278,7 @@ impl Conductor {
         problems.extend(
             results
                 .into_iter()
-                .filter_map(|result| Some(result.err()?.to_string())),
+                .filter_map(|result| Some(format!("{:#}", result.err()?))),
         );
     }
 
@@ -296,7 +297,7 @@ impl Conductor {
         report
     }
 
-    pub(crate) fn quit(mut self) -> Result<()> {
+    pub(crate) fn quit(self) -> Result<()> {
         self.a.quit()?;
         // It may be gone, and then it has quit.
         let _ = self.b.quit();

@@ -1,5 +1,5 @@
 use fastrand::Rng;
-use toolbox::{Side, pattern};
+use toolbox::{Side, check, pattern, random};
 
 use crate::scenario::Talk;
 
@@ -20,10 +20,7 @@ impl Content {
     /// A message's bytes.
     pub(crate) fn message(&self, number: u64, last: bool) -> Vec<u8> {
         let id = self.id(number);
-        let mut bytes = Vec::new();
-        bytes.extend(u32::from(last).to_le_bytes());
-        bytes.extend(self.connection.to_le_bytes());
-        bytes.extend(number.to_le_bytes());
+        let mut bytes = self.header(number, last).to_vec();
         bytes.extend(pattern(id, self.len(id)));
         bytes
     }
@@ -31,24 +28,29 @@ impl Content {
     /// Compares a message with what it has to be, and says whether it is the last one.
     pub(crate) fn check(&self, number: u64, message: &[u8]) -> Result<bool, String> {
         let last = message.first() == Some(&1);
-        let expected = self.message(number, last);
-        if *message == *expected {
-            return Ok(last);
+        let id = self.id(number);
+        let (header, body) = message.split_at(message.len().min(HEADER));
+        if *header != self.header(number, last) {
+            let len = message.len();
+            return Err(format!(
+                "message {number} is another one, of {len} bytes, which begin with {header:?}"
+            ));
         }
-        let differing = message.iter().zip(&expected).filter(|(a, b)| a != b);
-        Err(format!(
-            "message {number} of {} bytes is another one: {} bytes came, {} of them differ, and they begin with {:?}",
-            expected.len(),
-            message.len(),
-            differing.count(),
-            &message[..message.len().min(HEADER)]
-        ))
+        check(id, self.len(id), body).map_err(|problem| format!("message {number}: {problem}"))?;
+        Ok(last)
+    }
+
+    fn header(&self, number: u64, last: bool) -> [u8; HEADER] {
+        let mut header = [0; HEADER];
+        header[..4].copy_from_slice(&u32::from(last).to_le_bytes());
+        header[4..8].copy_from_slice(&self.connection.to_le_bytes());
+        header[8..].copy_from_slice(&number.to_le_bytes());
+        header
     }
 
     fn id(&self, number: u64) -> u64 {
-        let side = [self.seed, self.connection.into(), self.from as u64];
-        side.iter()
-            .fold(number, |state, part| Rng::with_seed(state ^ part).u64(..))
+        let side = self.from as u64;
+        random(&[self.seed, self.connection.into(), side, number]).u64(..)
     }
 
     fn len(&self, id: u64) -> usize {

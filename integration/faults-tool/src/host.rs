@@ -1,21 +1,25 @@
-use std::{
-    io::{BufReader, Write},
-    net::TcpStream,
-    time::{Duration, Instant},
+use std::{env, net::IpAddr, thread, time::Duration};
+
+use anyhow::{Context, Result, bail, ensure};
+use toolbox::{
+    Deadline, Ended, Line,
+    agent::{self, Said},
+    words,
 };
 
 use crate::{
-    Result,
-    agent::{self, line},
     book::Book,
+    worker::{self, JOURNAL},
 };
 
 /// A host, as the conductor sees it: its agent, and what its worker has said.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) name: &'static str,
-    answers: BufReader<TcpStream>,
+    agent: agent::Host,
     pub(crate) notes: Notes,
+    /// What existed on the device before the worker was started.
+    before: String,
 }
 
 /// What a worker has said so far.
@@ -26,50 +30,45 @@ pub(crate) struct Notes {
     pub(crate) port: Option<u16>,
     pub(crate) flowing: bool,
     pub(crate) restarted: bool,
-    /// Its status, once it has ended.
-    pub(crate) ended: Option<String>,
+    /// How it ended, once it has.
+    pub(crate) ended: Option<Ended>,
     /// What it had to say on stderr.
     pub(crate) stderr: Vec<String>,
 }
 
-/// How long an agent waits for its worker at a time, so that it is never silent for long itself.
+/// How long to wait for a line at a time.
 const TURN: Duration = Duration::from_secs(30);
 
+/// How long the kernel may take to free what a process had.
+const SETTLES: Duration = Duration::from_secs(10);
+
+/// A worker, in which memory that is not in use goes back, and does not count.
+const WORKER: &str = "env MALLOC_MMAP_THRESHOLD_=131072 MALLOC_ARENA_MAX=2";
+
 impl Host {
-    pub(crate) fn connect(name: &'static str, address: &str) -> Result<Self> {
+    pub(crate) fn connect(name: &'static str, address: IpAddr) -> Result<Self> {
         Ok(Self {
             name,
-            answers: BufReader::new(agent::connect(address)?),
+            agent: agent::Host::connect(address)?,
             notes: Notes::default(),
+            before: String::new(),
         })
     }
 
-    fn say(&mut self, request: &str) -> Result<()> {
-        Ok(self
-            .answers
-            .get_mut()
-            .write_all(format!("{request}\n").as_bytes())?)
+    fn context(&self) -> String {
+        format!("host {}", self.name)
     }
 
-    fn ask(&mut self, request: &str) -> Result<String> {
-        self.say(request)?;
-        line(&mut self.answers).map_err(|error| format!("host {}: {error}", self.name).into())
-    }
-
-    /// Asks for something that is done and answered with the time of its beginning.
-    fn have(&mut self, request: &str) -> Result<u64> {
-        let answer = self.ask(request)?;
-        match answer.strip_prefix("done ") {
-            Some(begin) => Ok(begin.parse()?),
-            None => Err(format!("host {}: {request}: {answer}", self.name).into()),
-        }
-    }
-
-    /// Starts the worker for the next scenario.
+    /// Starts the worker for the next scenario. The one before has ended.
     pub(crate) fn start(&mut self, args: &[String]) -> Result<()> {
         self.notes = Notes::default();
-        self.ask(&format!("start\n{}\n", args.join("\n")))?;
-        Ok(())
+        self.before = self.resources()?;
+        let mut argv = words(WORKER);
+        argv.push(env::current_exe()?.display().to_string());
+        argv.push("worker".to_owned());
+        argv.extend_from_slice(args);
+        let started = self.agent.start_told(&argv);
+        started.with_context(|| self.context())
     }
 
     /// Takes what the worker says until that is noted.
@@ -83,17 +82,20 @@ impl Host {
         limit: Duration,
         until: impl Fn(&Notes) -> bool,
     ) -> Result<()> {
-        let deadline = Instant::now() + limit;
+        let mut deadline = Deadline::after(limit);
         while !until(&self.notes) {
-            if let Some(status) = &self.notes.ended {
-                return Err(format!("host {}: {status} before it was {what}", self.name).into());
+            if let Some(ended) = &self.notes.ended {
+                bail!("host {}: {ended} before it was {what}", self.name);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            let answer = self.ask(&format!("line {}", left.min(TURN).as_millis()))?;
-            if answer != "silent" {
-                self.notes.add(&answer);
-            } else if Instant::now() >= deadline {
-                return Err(format!("host {}: not {what} after {limit:?}", self.name).into());
+            let turn = Deadline::exactly_after(deadline.left().min(TURN));
+            match self.agent.line(turn).with_context(|| self.context())? {
+                Said::Line(Line::Out(line)) => self.notes.add(&line),
+                Said::Line(Line::Err(line)) => self.notes.stderr.push(line),
+                Said::Ended(ended) => self.notes.ended = Some(ended),
+                Said::Nothing if deadline.is_over() => {
+                    bail!("host {}: not {what} after {limit:?}", self.name);
+                }
+                Said::Nothing => {}
             }
         }
         Ok(())
@@ -103,69 +105,84 @@ impl Host {
     pub(crate) fn quit_worker(&mut self) {
         const LIMIT: Duration = Duration::from_secs(10);
         // It may not even listen any more. What it says is for the report only.
-        let _ = self.ask("tell quit");
+        let _ = self.agent.tell("quit");
         let _ = self.wait("ended", LIMIT, |notes| notes.ended.is_some());
-        if self.notes.ended.is_none() {
-            let _ = self.signal("KILL");
-        }
+        let _ = self.agent.finish(Duration::ZERO);
     }
 
     pub(crate) fn tell(&mut self, word: &str) -> Result<()> {
         // One that has ended by now need not hear it.
-        self.ask(&format!("tell {word}")).map(drop)
+        let told = self.agent.tell(word);
+        told.map(drop).with_context(|| self.context())
     }
 
     pub(crate) fn signal(&mut self, name: &str) -> Result<u64> {
-        self.have(&format!("signal {name}"))
+        let begin = self.agent.signal(name);
+        begin.with_context(|| self.context())
     }
 
+    /// Runs a line of shell. When it began.
     pub(crate) fn shell(&mut self, script: &str) -> Result<u64> {
-        self.have(&format!("shell {script}"))
+        let ran = self.agent.shell(script);
+        ran.map(|(begin, _)| begin).with_context(|| self.context())
     }
 
     /// Has a line of shell run beside all else.
     pub(crate) fn begin(&mut self, script: &str) -> Result<u64> {
-        self.have(&format!("begin {script}"))
+        let begin = self.agent.begin(script);
+        begin.with_context(|| self.context())
     }
 
     /// Waits for whatever was begun.
     pub(crate) fn settle(&mut self) -> Result<()> {
-        self.have("settle").map(drop)
+        let settled = self.agent.settle();
+        settled.with_context(|| self.context())
     }
 
-    /// Makes sure that nothing exists on the device that did not before the worker was started.
+    fn resources(&mut self) -> Result<String> {
+        let shown = self.agent.shell("rdma resource show $LAB_DEV");
+        shown.map(|(_, text)| text).with_context(|| self.context())
+    }
+
+    /// Makes sure that nothing exists on the device that did not before the worker was started. The
+    /// kernel may take a moment for what a process left behind.
     pub(crate) fn nothing_left(&mut self) -> Result<()> {
-        self.have("left").map(drop)
+        let mut deadline = Deadline::after(SETTLES);
+        loop {
+            let now = self.resources()?;
+            if now == self.before {
+                return Ok(());
+            }
+            let before = &self.before;
+            let (left, was) = (now.trim(), before.trim());
+            ensure!(
+                !deadline.is_over(),
+                "host {}: {left} instead of {was}",
+                self.name
+            );
+            thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// The books of a worker that was killed.
     pub(crate) fn journal(&mut self) -> Result<Vec<Book>> {
-        let mut books = Vec::new();
-        loop {
-            match self.ask(&format!("book {}", books.len()))?.parse() {
-                Ok(book) => books.push(book),
-                Err(_) => return Ok(books),
-            }
-        }
+        let read = self.agent.shell(&format!("cat {JOURNAL}"));
+        let (_, journal) = read.with_context(|| self.context())?;
+        Ok(worker::journal(&journal))
     }
 
     /// Restarts the host.
     pub(crate) fn die(&mut self) -> Result<()> {
-        self.say("die")
+        self.agent.die()
     }
 
-    pub(crate) fn quit(&mut self) -> Result<()> {
-        self.say("quit")
+    pub(crate) fn quit(self) -> Result<()> {
+        self.agent.quit()
     }
 }
 
 impl Notes {
-    fn add(&mut self, answer: &str) {
-        if let Some(status) = answer.strip_prefix("ended ") {
-            self.ended = Some(status.to_owned());
-            return;
-        }
-        let line = answer.strip_prefix("line ").unwrap_or(answer);
+    fn add(&mut self, line: &str) {
         match line.split_once(' ') {
             Some(("book", book)) => match book.parse() {
                 Ok(book) => self.books.push(book),
@@ -173,7 +190,6 @@ impl Notes {
             },
             Some(("port", port)) => self.port = port.parse().ok(),
             Some(("problem", problem)) => self.problems.push(problem.to_owned()),
-            Some(("stderr", text)) => self.stderr.push(text.to_owned()),
             None if line == "flowing" => self.flowing = true,
             None if line == "restarted" => self.restarted = true,
             None if line == "done" => {}

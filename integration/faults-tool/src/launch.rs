@@ -1,26 +1,26 @@
-use std::{
-    env,
-    os::unix::process::CommandExt,
-    process::{Command, ExitCode},
-};
+use std::time::Duration;
 
-use crate::{Choice, Result, suite};
+use anyhow::{Error, Result};
+use toolbox::Launch;
+
+use crate::{Choice, suite};
 
 /// Starts this program on both hosts of the lab, in place of this process.
-pub(crate) fn launch(choice: &Choice) -> Result<ExitCode> {
+pub(crate) fn launch(choice: &Choice) -> Result<Error> {
     // What cannot work needs no hosts.
     suite::chosen(choice)?;
     let seed = choice.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
     println!("faults: seed {seed}");
-    let mut lab = Command::new("integration/lab");
     // In virtual machines, whatever devices there are: the wire and a host are to fail.
-    lab.args(["exec", "--hosts", "2", "--memory", "2G", "--may-die", "b"]);
-    lab.args(["--timeout", "1500", "--"]);
-    lab.arg(env::current_exe()?);
-    lab.arg(format!("--seed={seed}"));
+    let mut launch = Launch::new(2, Duration::from_secs(1500))
+        .option("--memory", "2G")
+        .option("--may-die", "b")
+        .argument(format!("--seed={seed}"));
     if choice.quick {
-        lab.arg("--quick");
+        launch = launch.argument("--quick");
     }
-    lab.args(choice.only.iter().map(|name| format!("--only={name}")));
-    Err(format!("cannot run integration/lab: {}", lab.exec()).into())
+    for name in &choice.only {
+        launch = launch.argument(format!("--only={name}"));
+    }
+    Ok(launch.exec())
 }

@@ -5,26 +5,23 @@
 //! agent, which starts this program once more for each scenario, as a worker with all connections
 //! of its side; host a has the conductor besides.
 
-mod agent;
 mod book;
-mod clock;
 mod conduct;
 mod content;
 mod host;
 mod judge;
 mod launch;
 mod network;
-mod process;
 mod scenario;
 mod scenarios;
 mod suite;
 mod worker;
 
-use std::{env, process::ExitCode};
+use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::{Parser, Subcommand};
-
-type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
+use toolbox::{Lab, agent};
 
 /// Connections between two hosts while networks, processes, hosts and devices fail
 ///
@@ -34,7 +31,11 @@ type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 /// its receiver that there may be more; what breaks is known in time; nothing is left behind.
 /// Prints a line for each scenario as it ends, and a table at the end. Ends 0 if all passed.
 #[derive(Debug, Parser)]
-#[command(name = "integration/faults", bin_name = "integration/faults")]
+#[command(
+    name = "integration/faults",
+    bin_name = "integration/faults",
+    verbatim_doc_comment
+)]
 struct Options {
     #[command(subcommand)]
     role: Option<Role>,
@@ -66,16 +67,27 @@ enum Role {
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
-    let result = match (&options.role, env::var("LAB_HOST").as_deref()) {
-        (Some(Role::Worker(order)), _) => worker::run(order),
-        (None, _) if options.choice.list => suite::list(&options.choice),
-        (None, Ok("a")) => suite::run(&options.choice),
-        (None, Ok("b")) => agent::serve().map(|()| ExitCode::SUCCESS),
-        (None, _) => launch::launch(&options.choice),
-    };
-    result.unwrap_or_else(|error| {
-        eprintln!("faults: {error}");
+    play(&Options::parse()).unwrap_or_else(|error| {
+        eprintln!("faults: {error:#}");
         ExitCode::FAILURE
     })
+}
+
+fn play(options: &Options) -> Result<ExitCode> {
+    if let Some(Role::Worker(order)) = &options.role {
+        return worker::run(order);
+    }
+    let choice = &options.choice;
+    if choice.list {
+        suite::list(choice)?;
+    } else if !Lab::is_here() {
+        return Err(launch::launch(choice)?);
+    } else {
+        let lab = Lab::find()?;
+        if lab.host == "a" {
+            return suite::run(choice, &lab);
+        }
+        agent::serve()?;
+    }
+    Ok(ExitCode::SUCCESS)
 }

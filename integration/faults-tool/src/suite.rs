@@ -2,12 +2,10 @@
 
 use std::{process::ExitCode, time::Instant};
 
-use toolbox::Lab;
+use anyhow::{Result, ensure};
+use toolbox::{Lab, agent};
 
-use crate::{Choice, Result, agent, conduct::Conductor, scenario::Scenario, scenarios};
-
-/// What the first scenario takes on a machine that is not loaded, in seconds.
-const CALM_SECONDS: f64 = 8.0;
+use crate::{Choice, conduct::Conductor, scenario::Scenario, scenarios};
 
 /// How many problems of a scenario are shown: with many connections they are many, and alike.
 const MOST_PROBLEMS: usize = 30;
@@ -20,28 +18,23 @@ struct Row {
     passed: bool,
 }
 
-/// The scenarios that are wanted: the first one always, since it tells how slow the hosts are.
+/// The scenarios that are wanted.
 pub(crate) fn chosen(choice: &Choice) -> Result<Vec<Scenario>> {
-    let wanted = |scenario: &Scenario| {
-        (!choice.quick || scenario.quick)
-            && (choice.only.is_empty()
-                || choice
-                    .only
-                    .iter()
-                    .any(|only| scenario.name.starts_with(only)))
+    let named = |scenario: &Scenario| {
+        let mut only = choice.only.iter();
+        choice.only.is_empty() || only.any(|only| scenario.name.starts_with(only))
     };
-    let mut all = scenarios::all().into_iter();
-    let calm = all.next().ok_or("there are no scenarios")?;
-    let calm_is_wanted = wanted(&calm);
-    let chosen: Vec<_> = all.filter(wanted).collect();
-    if chosen.is_empty() && !calm_is_wanted {
-        return Err("there is no such scenario; --list tells which there are".into());
-    }
-    Ok([calm].into_iter().chain(chosen).collect())
+    let wanted = |scenario: &Scenario| (!choice.quick || scenario.quick) && named(scenario);
+    let chosen: Vec<_> = scenarios::all().into_iter().filter(wanted).collect();
+    ensure!(
+        !chosen.is_empty(),
+        "there is no such scenario; --list tells which there are"
+    );
+    Ok(chosen)
 }
 
 /// Prints what there is.
-pub(crate) fn list(choice: &Choice) -> Result<ExitCode> {
+pub(crate) fn list(choice: &Choice) -> Result<()> {
     for scenario in chosen(choice)? {
         let quick = if scenario.quick { "quick" } else { "" };
         println!(
@@ -51,23 +44,19 @@ pub(crate) fn list(choice: &Choice) -> Result<ExitCode> {
             scenario.fault.to_string()
         );
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Plays all, from host a.
-pub(crate) fn run(choice: &Choice) -> Result<ExitCode> {
-    let lab = Lab::get();
+pub(crate) fn run(choice: &Choice, lab: &Lab) -> Result<ExitCode> {
     let seed = choice.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
     agent::serve_beside();
-    let mut conductor = Conductor::new(&lab, seed)?;
+    let mut conductor = Conductor::new(lab, seed)?;
     let mut rows = Vec::new();
     for scenario in chosen(choice)? {
         let start = Instant::now();
-        let result = conductor.run(&lab, &scenario);
+        let result = conductor.run(lab, &scenario);
         let seconds = start.elapsed().as_secs_f64();
-        if rows.is_empty() {
-            conductor.slowness = (seconds / CALM_SECONDS).max(1.0);
-        }
         let passed = result.is_ok();
         let (seen, problems) = match result {
             Ok(seen) => (seen, Vec::new()),

@@ -1,6 +1,7 @@
 use std::{env, fmt};
 
-use crate::Result;
+use anyhow::{Context, Result};
+use toolbox::{Lab, Listening};
 
 /// A server, one or more clients of it, and how all of them are to end.
 #[derive(Debug)]
@@ -13,7 +14,8 @@ pub(crate) struct Case {
     pub(crate) clients: Vec<Side>,
     /// Whether the clients come all at once; otherwise one after the other.
     pub(crate) at_once: bool,
-    pub(crate) ready: Ready,
+    /// What shows that the server may be connected to; `None` where nobody does.
+    pub(crate) ready: Option<Listening>,
     /// Whether it belongs to the quick ones.
     pub(crate) quick: bool,
     /// How long each side may take on an idle machine.
@@ -24,7 +26,8 @@ pub(crate) struct Case {
 #[derive(Clone, Debug)]
 pub(crate) struct Side {
     pub(crate) who: Who,
-    /// The program, and its options with `{server}`, `{server6}`, `{client}` and `{client6}` for addresses.
+    /// The program, and its options with `{server}`, `{server6}`, `{client}` and `{client6}` for
+    /// addresses.
     pub(crate) argv: Vec<String>,
     pub(crate) ends: Ends,
     /// On what it is killed, if that is not when the other side has ended.
@@ -59,19 +62,6 @@ pub(crate) enum Cue {
     OfItself(&'static str),
     /// The other side has.
     OfTheOther(&'static str),
-}
-
-/// When a server may be connected to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ready {
-    /// When an id of the connection manager listens on this port.
-    Cm(u16),
-    /// When a TCP socket does.
-    Tcp(u16),
-    /// When it was started: nobody connects to it.
-    Nothing,
-    /// When there is a queue pair for datagrams.
-    Datagrams,
 }
 
 impl Side {
@@ -110,7 +100,7 @@ impl Case {
     pub(crate) fn new(
         program: &'static str,
         what: impl Into<String>,
-        ready: Ready,
+        ready: impl Into<Option<Listening>>,
         server: Side,
         client: Side,
     ) -> Self {
@@ -120,7 +110,7 @@ impl Case {
             server,
             clients: vec![client],
             at_once: false,
-            ready,
+            ready: ready.into(),
             quick: false,
             seconds: 120,
         }
@@ -180,7 +170,7 @@ impl fmt::Display for Who {
 /// Where the programs run.
 #[derive(Debug)]
 pub(crate) struct Place {
-    pub(crate) server: String,
+    server: String,
     server6: String,
     client: String,
     client6: String,
@@ -189,23 +179,21 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub(crate) fn from_env() -> Result<Self> {
-        let var = |name: &str| {
-            env::var(name)
-                .map_err(|_| format!("{name} is not set: run it with integration/interop"))
-        };
+    /// As seen from host a, which has the clients.
+    pub(crate) fn new(lab: &Lab) -> Result<Self> {
         let programs = env::current_exe()?;
-        let programs = programs.parent().ok_or("this program is nowhere")?;
+        let programs = programs.parent().context("this program is nowhere")?;
         Ok(Self {
-            server: var("LAB_PEER")?,
-            server6: var("LAB_PEER6")?,
-            client: var("LAB_ADDR")?,
-            client6: var("LAB_ADDR6")?,
+            server: lab.peer.to_string(),
+            server6: lab.peer6.to_string(),
+            client: lab.addr.to_string(),
+            client6: lab.addr6.to_string(),
             programs: programs.display().to_string(),
         })
     }
 
-    /// The command line of a side, with addresses, and with the path of the program where it is ours.
+    /// The command line of a side, with addresses, and with the path of the program where it is
+    /// ours.
     pub(crate) fn argv(&self, side: &Side) -> Vec<String> {
         let mut argv: Vec<String> = side
             .argv

@@ -2,18 +2,17 @@
 //! with a text, and so a buffer, of any length. Like those in C it posts, registers, reads and
 //! writes exactly so many bytes, and says nowhere how many they are.
 
-use std::{
-    net::TcpStream,
-    time::{Duration, Instant},
-};
+use std::{net::TcpStream, time::Duration};
 
-use cm_examples::bare::{Peer, Port, Terms, hear, meet, tell};
+use cm_examples::{
+    Result,
+    bare::{Peer, Port, Terms, hear, meet, tell},
+};
 use rdmsg::verbs::{
     AccessFlags, CompletionQueue, Gid, MemoryRegion, Mtu, ProtectionDomain, QpCap, QpInitAttr,
     QueuePair, RecvWr, RemoteAddr, SendWr, Sge, WorkCompletion,
 };
-
-use crate::Result;
+use toolbox::Deadline;
 
 const TCP_PORT: u16 = 19875;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -104,8 +103,8 @@ fn meet_at(stream: &TcpStream, point: u8) -> Result<()> {
 }
 
 fn complete(cq: &CompletionQueue) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    while Instant::now() < deadline {
+    let mut deadline = Deadline::after(PATIENCE);
+    while !deadline.is_over() {
         let mut completions = [WorkCompletion::default()];
         if cq.poll(&mut completions)? > 0 {
             completions[0].result()?;

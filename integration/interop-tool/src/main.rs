@@ -1,27 +1,45 @@
-//! Runs the example programs and the C programs of the same names against each other, on two hosts, and says in a table which pairs work.
+//! Runs the example programs and the C programs of the same names against each other, on two hosts,
+//! and says in a table which pairs work.
 //!
-//! Both hosts run this program. Host `b` is an agent that starts servers at the wish of host `a`, which goes through the cases, runs
-//! the clients, and checks how both sides end and what they print.
+//! Started on a developer's machine it starts itself on both hosts of the lab. There host `b` has an
+//! agent that starts servers at the wish of host `a`, which goes through the cases, runs the
+//! clients, and checks how both sides end and what they print.
 
-mod agent;
 mod case;
 mod cases;
 mod classic;
-mod pace;
-mod process;
-mod remote;
 mod run;
 
-use std::{env, process::ExitCode, time::Instant};
+use std::{
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 
+use anyhow::{Error, Result, ensure};
 use clap::Parser;
+use toolbox::{
+    Lab, Launch,
+    agent::{self, Host},
+    slowness,
+};
 
-type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+use crate::case::{Case, Place};
 
-/// Run the example programs against the C programs of the same names; to be run on both hosts of the lab
+/// The example programs against the C programs of the same names, on two hosts
+///
+/// Runs each example as server and as client against itself and against the C program of the same
+/// name (Debian's rdmacm-utils and ibverbs-utils), with many options and with bad input, on two
+/// virtual machines with software RoCE and a wire between them.
+///
+/// Prints what each pair came to, and a table at the end. Ends 0 if all passed.
 #[derive(Parser)]
+#[command(
+    name = "integration/interop",
+    bin_name = "integration/interop",
+    verbatim_doc_comment
+)]
 struct Options {
-    /// Only the cases that take a moment
+    /// Only some cases of each program
     #[arg(long)]
     quick: bool,
     /// Only the cases of this program
@@ -31,53 +49,74 @@ struct Options {
     #[arg(long, value_name = "TEXT")]
     what: Option<String>,
     /// Be a peer of rc_example instead, with a buffer of so many bytes
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", hide = true)]
     classic: Option<usize>,
     /// With --classic: the server. Without it this is the server
-    #[arg(requires = "classic")]
+    #[arg(requires = "classic", hide = true)]
     server: Option<String>,
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
-    let result = match (options.classic, env::var("LAB_HOST").as_deref()) {
-        (Some(len), _) => classic::play(len, options.server.as_deref()).map(|()| true),
-        (None, Ok("a")) => compare(&options),
-        (None, Ok("b")) => agent::serve().map(|()| true),
-        (None, _) => Err("LAB_HOST is neither a nor b: run it with integration/interop".into()),
-    };
-    match result {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("interop: {error}");
-            ExitCode::FAILURE
+    play(&Options::parse()).unwrap_or_else(|error| {
+        eprintln!("interop: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn play(options: &Options) -> Result<ExitCode> {
+    if let Some(len) = options.classic {
+        classic::play(len, options.server.as_deref()).map_err(Error::from_boxed)?;
+    } else if !Lab::is_here() {
+        return Err(launch(options)?);
+    } else {
+        let lab = Lab::find()?;
+        if lab.host == "b" {
+            agent::serve()?;
+        } else if !compare(options, &lab)? {
+            return Ok(ExitCode::FAILURE);
         }
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// In virtual machines, whatever devices there are: the cases need two hosts.
+fn launch(options: &Options) -> Result<Error> {
+    // What cannot work needs no hosts.
+    cases(options)?;
+    let limit = if options.quick { 1500 } else { 7200 };
+    let mut launch = Launch::new(2, Duration::from_secs(limit));
+    if options.quick {
+        launch = launch.argument("--quick");
+    }
+    for (name, value) in [("only", &options.only), ("what", &options.what)] {
+        if let Some(value) = value {
+            launch = launch.argument(format!("--{name}={value}"));
+        }
+    }
+    Ok(launch.exec())
+}
+
+/// The cases that are wanted.
+fn cases(options: &Options) -> Result<Vec<Case>> {
+    let wanted = |case: &Case| {
+        let (only, what) = (options.only.as_deref(), options.what.as_deref());
+        (!options.quick || case.quick)
+            && only.is_none_or(|only| only == case.program)
+            && what.is_none_or(|what| case.what.contains(what))
+    };
+    let cases: Vec<_> = cases::all().into_iter().filter(wanted).collect();
+    ensure!(!cases.is_empty(), "there is no such case");
+    Ok(cases)
 }
 
 /// Goes through all cases and prints the table. Whether all of them passed.
-fn compare(options: &Options) -> Result<bool> {
-    let place = case::Place::from_env()?;
-    let wanted = |case: &case::Case| {
-        (!options.quick || case.quick)
-            && options
-                .only
-                .as_deref()
-                .is_none_or(|only| only == case.program)
-            && options
-                .what
-                .as_deref()
-                .is_none_or(|what| case.what.contains(what))
-    };
-    let cases: Vec<_> = cases::all().into_iter().filter(wanted).collect();
-    if cases.is_empty() {
-        return Err("there is no such case".into());
-    }
-    let mut agent = remote::Agent::connect(&place.server)?;
+fn compare(options: &Options, lab: &Lab) -> Result<bool> {
+    let place = Place::new(lab)?;
+    let cases = cases(options)?;
+    let mut agent = Host::connect(lab.peer)?;
     println!(
         "interop: all takes {:.1} times as long as on an idle machine",
-        pace::slowness()?
+        slowness()
     );
     let mut rows = Vec::new();
     let mut failed = 0;
@@ -93,7 +132,7 @@ fn compare(options: &Options) -> Result<bool> {
         );
         if let Err(error) = result {
             failed += 1;
-            println!("{error}");
+            println!("{error:#}");
         }
         rows.push((case, verdict, seconds));
     }

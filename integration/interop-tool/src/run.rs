@@ -1,24 +1,24 @@
 use std::{fmt::Write, time::Duration};
 
-use crate::{
-    Result,
-    case::{Case, Cue, Ends, Place, Side},
-    pace,
-    process::{Ended, Heard, Process},
-    remote::Agent,
-};
+use anyhow::{Result, bail};
+use toolbox::{Deadline, Ended, Heard, Process, agent::Host};
+
+use crate::case::{Case, Cue, Ends, Place, Side};
 
 /// How long a server that nothing ends by itself goes on when its clients are done.
 const A_MOMENT: Duration = Duration::from_millis(200);
 
 /// Runs a case. Whatever it started has ended then.
-pub(crate) fn run(case: &Case, place: &Place, agent: &mut Agent) -> Result<()> {
-    let limit = pace::bound(case.seconds)?;
-    agent.start(&place.argv(&case.server), case.ready)?;
+pub(crate) fn run(case: &Case, place: &Place, agent: &mut Host) -> Result<()> {
+    agent.start(&place.argv(&case.server))?;
+    if let Some(listening) = case.ready {
+        // One that has ended says why.
+        agent.listens(listening)?;
+    }
     let mut stage = Stage {
         case,
         agent,
-        limit,
+        limit: Duration::from_secs(case.seconds),
         server: None,
         problems: String::new(),
     };
@@ -61,13 +61,14 @@ pub(crate) fn run(case: &Case, place: &Place, agent: &mut Agent) -> Result<()> {
             writeln!(problems, "    {line}")?;
         }
     }
-    Err(problems.into())
+    bail!(problems)
 }
 
 /// A case that runs.
 struct Stage<'a> {
     case: &'a Case,
-    agent: &'a mut Agent,
+    agent: &'a mut Host,
+    /// How long each side may take on an idle machine.
     limit: Duration,
     /// How the server ended, if it has to end before its clients do.
     server: Option<Ended>,
@@ -126,7 +127,7 @@ impl Stage<'_> {
             // Whether it has is looked at later.
             self.agent.hear(text, self.limit)?;
         }
-        self.agent.finish(A_MOMENT)
+        self.agent.finish(Deadline::exactly_after(A_MOMENT))
     }
 }
 

@@ -1,13 +1,14 @@
 use fastrand::Rng;
-use toolbox::Side;
+use toolbox::{Side, check, fill, random};
 
 use crate::plan::Plan;
 
 /// The longest message there is.
 pub(crate) const LONGEST: u64 = 8 << 20;
 
-/// What one side of a connection sends: the lengths and bytes of its messages, one after the other. The receiver makes them anew to
-/// compare, so a message that is lost, repeated, moved, cut or changed shows.
+/// What one side of a connection sends: the lengths and bytes of its messages, one after the other.
+/// The receiver makes them anew to compare, so a message that is lost, repeated, moved, cut or
+/// changed shows.
 #[derive(Debug)]
 pub(crate) struct Content {
     seed: u64,
@@ -26,14 +27,6 @@ pub(crate) struct Expected {
     seed: u64,
     pub(crate) number: u64,
     pub(crate) len: usize,
-}
-
-/// A random number generator for one purpose, which all the parts name together.
-pub(crate) fn random(parts: &[u64]) -> Rng {
-    let seed = parts
-        .iter()
-        .fold(0, |state, part| Rng::with_seed(state ^ part).u64(..));
-    Rng::with_seed(seed)
 }
 
 impl Content {
@@ -78,42 +71,19 @@ impl Iterator for Content {
 impl Expected {
     /// The message's bytes.
     pub(crate) fn fill(self, message: &mut [u8]) {
-        let mut rng = random(&[self.seed, self.number]);
-        for piece in message.chunks_mut(PIECE) {
-            rng.fill(piece);
-        }
+        fill(self.id(), message);
     }
 
     /// Compares length and every byte, and says what is different.
     pub(crate) fn check(self, message: &[u8]) -> Result<(), String> {
-        let Self { number, len, .. } = self;
-        if message.len() != len {
-            return Err(format!(
-                "message {number} has {} bytes instead of {len}",
-                message.len()
-            ));
-        }
-        let mut rng = random(&[self.seed, number]);
-        let mut expected = [0; PIECE];
-        for (at, piece) in message.chunks(PIECE).enumerate() {
-            let expected = &mut expected[..piece.len()];
-            rng.fill(expected);
-            if piece != expected {
-                let differing = piece.iter().zip(&*expected).filter(|(a, b)| a != b);
-                return Err(format!(
-                    "message {number} of {len} bytes differs: {} bytes of the {} from {}",
-                    differing.count(),
-                    piece.len(),
-                    at * PIECE
-                ));
-            }
-        }
-        Ok(())
+        check(self.id(), self.len, message)
+            .map_err(|problem| format!("message {}: {problem}", self.number))
+    }
+
+    fn id(self) -> u64 {
+        random(&[self.seed, self.number]).u64(..)
     }
 }
-
-/// How many bytes are made at a time.
-const PIECE: usize = 4096;
 
 #[cfg(test)]
 mod tests {
@@ -138,9 +108,9 @@ mod tests {
 
     #[test]
     fn a_changed_byte_and_a_cut_are_found() {
-        let expected = content().find(|e| e.len > PIECE + 1).unwrap();
+        let expected = content().find(|e| e.len > 5000).unwrap();
         let mut bytes = message(expected);
-        bytes[PIECE] ^= 1;
+        bytes[4999] ^= 1;
         let problem = expected.check(&bytes).unwrap_err();
         assert!(problem.contains("1 bytes of the"), "{problem}");
         bytes.pop();

@@ -9,11 +9,11 @@ use rdmsg::{
     CloseReason, Endpoint, Error, Message,
     crossbeam_channel::{Receiver, Sender, bounded},
 };
-use toolbox::Side;
+use toolbox::{Side, random};
 
 use crate::{
     board::Work,
-    content::{Content, random},
+    content::Content,
     keeper::Kept,
     plan::{End, Plan},
     run::Run,

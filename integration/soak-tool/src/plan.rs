@@ -2,9 +2,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use rdmsg::{Config, Polling};
-use toolbox::Side;
-
-use crate::content::random;
+use toolbox::{Side, random};
 
 /// How many listeners the server has, each with a configuration of its own.
 pub(crate) const LISTENERS: u64 = 8;

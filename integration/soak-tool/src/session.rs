@@ -2,12 +2,12 @@ use std::{io::IoSlice, sync::Arc};
 
 use fastrand::Rng;
 use rdmsg::{Endpoint, Error, TrySendError};
-use toolbox::Side;
+use toolbox::{Side, random};
 
 use crate::{
     board::Work,
     book::{Book, Count, Reason},
-    content::{Content, Expected, random},
+    content::{Content, Expected},
     inbox::Inbox,
     plan::{End, Plan},
     run::Run,

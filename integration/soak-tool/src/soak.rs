@@ -7,8 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::Result;
 use rdmsg::{
-    Engine, Error,
+    Engine,
     crossbeam_channel::{Receiver, bounded, unbounded},
 };
 use toolbox::{Health, Lab, Side};
@@ -61,7 +62,7 @@ pub(crate) struct Soak {
 
 impl Soak {
     /// Runs one side; the server learns from the client what it is to be.
-    pub(crate) fn run(side: Side, settings: Option<Settings>) -> Result<(), Error> {
+    pub(crate) fn run(side: Side, settings: Option<Settings>) -> Result<()> {
         let lab = Lab::get();
         let board = Arc::new(Board::default());
         let control = Arc::new(Control::new(side, &lab)?);
@@ -92,7 +93,7 @@ impl Soak {
         soak.run_phases()
     }
 
-    fn run_phases(&self) -> Result<(), Error> {
+    fn run_phases(&self) -> Result<()> {
         self.phase(0, Duration::ZERO, |round| round < WARM_UP_ROUNDS)?;
         let start = Health::now(&self.lab);
         self.meet("start");
@@ -123,7 +124,7 @@ impl Soak {
         first_round: u64,
         duration: Duration,
         wants: impl Fn(u64) -> bool + Sync,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let engine = Engine::new()?;
         let (run, threads) = Run::start(
             self.settings.seed,
@@ -157,7 +158,7 @@ impl Soak {
     }
 
     /// Accepts connections until the client has had its last.
-    fn serve(&self, run: &Arc<Run>, duration: Duration) -> Result<(), Error> {
+    fn serve(&self, run: &Arc<Run>, duration: Duration) -> Result<()> {
         let listeners = server::listen(run, &self.lab)?;
         let (accepting, over) = bounded(0);
         thread::scope(|scope| {

@@ -1,18 +1,37 @@
-use std::{ops::Deref, thread};
+use std::{
+    ops::Deref,
+    sync::{Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
 
-use crate::{Lab, Watchdog};
+use crate::{Deadline, Lab, PATIENCE, Watchdog};
 
 /// How many seconds of an idle machine a test may take. Tests take a tenth of it.
 const SECONDS: u64 = 300;
 
-/// What a device test stands on. It ends the program when the test hangs, and fails the
-/// test that leaves its peer without a receive (RNR NAK), which it finds out when it is dropped.
+/// What the test before left behind, where it came to its end: tests of a program run one after the
+/// other.
+static BEFORE: Mutex<Option<Counts>> = Mutex::new(None);
+
+/// What a device test stands on. It ends the program when the test hangs. When it is dropped, which
+/// comes after everything that the test made, it fails the test that left something on the device,
+/// or its peer without a receive (RNR NAK).
 #[derive(Debug)]
 pub struct DeviceTest {
     lab: Lab,
-    /// The device's count of RNR NAKs at the start, where there may be none.
-    rnr_naks: Option<u64>,
+    before: Counts,
+    has_credits: bool,
     _watchdog: Watchdog,
+}
+
+/// What the device counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Counts {
+    /// Queue pairs, completion queues, memory regions, shared receive queues and ids. Not what
+    /// librdmacm keeps until the process ends: the device, and sometimes a protection domain.
+    objects: Vec<String>,
+    rnr_naks: u64,
 }
 
 impl DeviceTest {
@@ -24,7 +43,7 @@ impl DeviceTest {
     #[must_use]
     #[track_caller]
     pub fn start() -> Self {
-        Self::within(SECONDS)
+        Self::new(SECONDS, true)
     }
 
     /// The same, for a test that takes that many seconds of an idle machine, at the most.
@@ -35,12 +54,7 @@ impl DeviceTest {
     #[must_use]
     #[track_caller]
     pub fn within(seconds: u64) -> Self {
-        let lab = Lab::get();
-        Self {
-            rnr_naks: Some(lab.rnr_naks()),
-            lab,
-            _watchdog: Watchdog::new(seconds),
-        }
+        Self::new(seconds, true)
     }
 
     /// For a test that sends as it likes.
@@ -51,10 +65,34 @@ impl DeviceTest {
     #[must_use]
     #[track_caller]
     pub fn without_credits() -> Self {
+        Self::new(SECONDS, false)
+    }
+
+    #[track_caller]
+    fn new(seconds: u64, has_credits: bool) -> Self {
+        let watchdog = Watchdog::new(seconds);
+        let lab = Lab::get();
+        let known = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let before = known.unwrap_or_else(|| Counts::now(&lab));
         Self {
-            lab: Lab::get(),
-            rnr_naks: None,
-            _watchdog: Watchdog::new(SECONDS),
+            lab,
+            before,
+            has_credits,
+            _watchdog: watchdog,
+        }
+    }
+}
+
+impl Counts {
+    fn now(lab: &Lab) -> Self {
+        const OBJECTS: [&str; 5] = ["qp", "cq", "mr", "srq", "cm_id"];
+        // "0: rxe0: pd 1 cq 1 …"
+        let shown = lab.resources();
+        let words: Vec<_> = shown.split_whitespace().collect();
+        let counts = words.windows(2).filter(|pair| OBJECTS.contains(&pair[0]));
+        Self {
+            objects: counts.map(|pair| pair.join(" ")).collect(),
+            rnr_naks: lab.rnr_naks(),
         }
     }
 }
@@ -72,12 +110,26 @@ impl Drop for DeviceTest {
         if thread::panicking() {
             return;
         }
-        if let Some(before) = self.rnr_naks {
-            assert_eq!(
-                self.lab.rnr_naks(),
-                before,
-                "a receiver was without a receive, as the device counts it"
-            );
+        let mut deadline = Deadline::after(PATIENCE);
+        let mut now = Counts::now(&self.lab);
+        // Connections that were dropped are closed in the background.
+        while now.objects != self.before.objects && !deadline.is_over() {
+            thread::sleep(Duration::from_millis(50));
+            now = Counts::now(&self.lab);
         }
+        let rnr_naks = if self.has_credits {
+            self.before.rnr_naks
+        } else {
+            now.rnr_naks
+        };
+        let expected = Counts {
+            rnr_naks,
+            ..self.before.clone()
+        };
+        assert_eq!(
+            now, expected,
+            "something is left on the device, or a receiver was without a receive"
+        );
+        *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 }

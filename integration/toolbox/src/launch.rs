@@ -1,6 +1,5 @@
 use std::{
     env,
-    ffi::OsStr,
     io::{BufRead, BufReader, Write, stdout},
     os::unix::process::CommandExt,
     process::{Command, ExitCode, Stdio},
@@ -8,6 +7,13 @@ use std::{
 };
 
 use anyhow::{Context, Error, Result};
+
+/// The status of `integration/lab exec` when it is not the command that failed.
+pub const LAB_FAILED: i32 = 125;
+
+/// What to do then.
+pub const NO_LAB: &str = "There was neither a device nor a lab to run on, see above. To make the \
+    lab anew: rm -r target/lab, then integration/lab setup";
 
 /// Starts this program anew on the hosts of the lab. It has to run in the checkout, as
 /// `integration/tool` sees to.
@@ -43,12 +49,7 @@ impl Launch {
     ///
     /// When there is no lab.
     pub fn native_where_possible(mut self) -> Result<Self> {
-        let probe = Command::new("integration/lab")
-            .arg("probe")
-            .stderr(Stdio::null())
-            .output()
-            .context("cannot run integration/lab")?;
-        if probe.stdout.starts_with(b"native") {
+        if native_is_possible()? {
             self.lab.arg("--native");
         }
         Ok(self)
@@ -62,10 +63,7 @@ impl Launch {
     }
 
     fn command(&mut self) -> Result<&mut Command> {
-        self.command_of(env::current_exe()?)
-    }
-
-    fn command_of(&mut self, program: impl AsRef<OsStr>) -> Result<&mut Command> {
+        let program = env::current_exe()?;
         Ok(self.lab.arg("--").arg(program).args(&self.arguments))
     }
 
@@ -97,6 +95,23 @@ impl Launch {
             writeln!(stdout(), "{line}")?;
         }
         let status = lab.wait()?.code().unwrap_or(1);
+        if status == LAB_FAILED {
+            eprintln!("{NO_LAB}");
+        }
         Ok(u8::try_from(status).map_or(ExitCode::FAILURE, ExitCode::from))
     }
+}
+
+/// Whether this machine has RDMA itself.
+///
+/// # Errors
+///
+/// When there is no lab to ask.
+pub fn native_is_possible() -> Result<bool> {
+    let probe = Command::new("integration/lab")
+        .arg("probe")
+        .stderr(Stdio::null())
+        .output()
+        .context("cannot run integration/lab")?;
+    Ok(probe.stdout.starts_with(b"native"))
 }

@@ -26,7 +26,7 @@ pub use crate::{
     device_test::DeviceTest,
     health::{Health, open_fds},
     lab::Lab,
-    launch::Launch,
+    launch::{LAB_FAILED, Launch, NO_LAB, native_is_possible},
     listening::Listening,
     pair::{pair, pair_with, reason},
     pattern::{check, fill, pattern, random},

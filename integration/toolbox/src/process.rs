@@ -83,13 +83,14 @@ pub fn words(line: &str) -> Vec<String> {
 }
 
 impl Process {
-    /// Starts a program with its arguments, and nothing on stdin.
+    /// Starts a program with its arguments, nothing on stdin and no RUST_LOG.
     ///
     /// # Errors
     ///
     /// When there is none, or it cannot be run.
     pub fn start(argv: &[impl AsRef<str>]) -> Result<Self> {
-        Self::spawn(argv, Stdio::null())
+        // What it prints when nobody asks for more.
+        Self::spawn(argv, |command| command.env_remove("RUST_LOG"))
     }
 
     /// As [`start`](Self::start), with a stdin for [`tell`](Self::tell).
@@ -98,19 +99,22 @@ impl Process {
     ///
     /// When there is none, or it cannot be run.
     pub fn start_told(argv: &[impl AsRef<str>]) -> Result<Self> {
-        Self::spawn(argv, Stdio::piped())
+        Self::spawn(argv, |command| command.stdin(Stdio::piped()))
     }
 
-    fn spawn(argv: &[impl AsRef<str>], stdin: Stdio) -> Result<Self> {
+    fn spawn(
+        argv: &[impl AsRef<str>],
+        change: impl FnOnce(&mut Command) -> &mut Command,
+    ) -> Result<Self> {
         let (program, args) = argv.split_first().context("no program is named")?;
         let program = program.as_ref();
-        let mut child = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(args.iter().map(AsRef::as_ref))
-            // What it prints when nobody asks for more.
-            .env_remove("RUST_LOG")
-            .stdin(stdin)
+            .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = change(&mut command)
             .spawn()
             .with_context(|| format!("cannot start {program}"))?;
         let (sender, output) = channel();

@@ -1,14 +1,13 @@
-//! The scenarios. The first one tells how slow the hosts are; the last one kills a host.
+//! The scenarios. The last one kills a host.
 
 mod cuts;
 mod losses;
 mod processes;
 mod storms;
 
-use crate::{
-    Result,
-    scenario::{Group, Scenario, Talk},
-};
+use anyhow::{Context, Result};
+
+use crate::scenario::{Group, Scenario, Talk};
 
 /// Some connections of each kind.
 const SOME: [Group; 5] = [
@@ -45,7 +44,7 @@ pub(crate) fn named(name: &str) -> Result<Scenario> {
     all()
         .into_iter()
         .find(|scenario| scenario.name == name)
-        .ok_or_else(|| format!("there is no scenario {name}").into())
+        .with_context(|| format!("there is no scenario {name}"))
 }
 
 #[cfg(test)]

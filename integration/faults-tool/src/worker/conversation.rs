@@ -8,12 +8,11 @@ use std::{
 };
 
 use rdmsg::{Endpoint, Error, RemoteRegion};
-use toolbox::Side;
+use toolbox::{Side, clock_millis};
 
 use super::{News, Worker, operations::Operations, page::Page, reader, sender, signals::Signals};
 use crate::{
     book::End,
-    clock,
     content::Content,
     scenario::{Fault, Group, Talk},
 };
@@ -62,7 +61,7 @@ impl Conversation {
         self.page.write(|book| {
             book.end = end.clone();
             if book.ended == 0 {
-                book.ended = clock::now();
+                book.ended = clock_millis();
             }
         });
         self.is_flowing();

@@ -28,6 +28,7 @@ use std::{
     thread,
 };
 
+use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use rdmsg::{Config, Connector, Engine, Listener, crossbeam_channel};
 use toolbox::{Health, Lab, Side, pattern};
@@ -35,11 +36,13 @@ use toolbox::{Health, Lab, Side, pattern};
 pub(crate) use self::page::journal;
 use self::{conversation::Conversation, signals::Signals};
 use crate::{
-    Result,
     book::Book,
     scenario::{Fault, Scenario},
     scenarios,
 };
+
+/// Where a worker keeps its journal.
+pub(crate) const JOURNAL: &str = "/tmp/faults-journal";
 
 /// What a worker has to know.
 #[derive(Args, Debug)]
@@ -170,7 +173,7 @@ fn warm_up(lab: &Lab) -> Result<()> {
     drop(server);
     client
         .join()
-        .map_err(|_| "the client of the warm-up panicked")??;
+        .map_err(|_| anyhow!("the client of the warm-up panicked"))??;
     drop(listener);
     engine.shutdown();
     Ok(())
@@ -190,9 +193,9 @@ fn told_address(inbox: &Receiver<News>) -> Result<SocketAddr> {
     match inbox.recv()? {
         News::Told(line) => match line.strip_prefix("connect ") {
             Some(address) => Ok(address.parse()?),
-            None => Err(format!("told {line:?} before an address").into()),
+            None => bail!("told {line:?} before an address"),
         },
-        other => Err(format!("{other:?} came before an address").into()),
+        other => bail!("{other:?} came before an address"),
     }
 }
 

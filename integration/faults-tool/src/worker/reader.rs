@@ -1,10 +1,10 @@
 use std::{mem, thread, time::Duration};
 
 use rdmsg::{Completion, Endpoint, Error, Message};
-use toolbox::Side;
+use toolbox::{Side, clock_millis};
 
 use super::{conversation::Conversation, operations::Operations};
-use crate::{book::End, clock, scenario::Reading};
+use crate::{book::End, scenario::Reading};
 
 /// How long somebody who reads slowly does something else after each message.
 const SOMETHING_ELSE: Duration = Duration::from_millis(20);
@@ -25,7 +25,7 @@ pub(super) fn read(
         disorder: false,
     };
     let end = reader.read(endpoint);
-    conversation.page.write(|book| book.ended = clock::now());
+    conversation.page.write(|book| book.ended = clock_millis());
     conversation.signals.tell(|told| told.over = true);
     end
 }

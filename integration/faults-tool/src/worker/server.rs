@@ -4,13 +4,14 @@ use std::{
     thread::{self, JoinHandle},
 };
 
+use anyhow::Result;
 use rdmsg::{
     Engine, Error, Listener, Request,
     crossbeam_channel::{Receiver, Sender, bounded, never, select},
 };
 
 use super::{News, Worker, say};
-use crate::{Result, scenario::Fault};
+use crate::scenario::Fault;
 
 /// A server that has had all its connections.
 #[derive(Debug)]

@@ -1,9 +1,9 @@
-use crate::case::{Case, Ends, Ready, Side, Who};
+use crate::case::{Case, Ends, Side, Who};
 
 /// What it prints is held against what `ibv_devinfo` does on the same host.
 pub(crate) fn cases() -> Vec<Case> {
     let nobody = || Side::new(Who::C, "true", "");
-    let case = |what, side| Case::new("devinfo", what, Ready::Nothing, nobody(), side);
+    let case = |what, side| Case::new("devinfo", what, None, nobody(), side);
     let bash = |line: &str| {
         let mut side = Side::new(Who::Rust, "bash", "");
         side.who = Who::C;

@@ -1,4 +1,5 @@
-use crate::case::{Case, Ends, PAIRS, Ready, Side, Who};
+use crate::case::{Case, Ends, PAIRS, Side, Who};
+use toolbox::Listening;
 
 const DONE: &str = "data transfers complete";
 
@@ -25,7 +26,7 @@ pub(crate) fn cases() -> Vec<Case> {
             let case = Case::new(
                 "mckey",
                 what,
-                Ready::Datagrams,
+                Listening::Datagrams,
                 side(receiver, &receiving).says(DONE),
                 side(sender, &sending).says(DONE),
             );
@@ -44,7 +45,7 @@ fn bad_input() -> Vec<Case> {
     let case = |what, options: &str, says: &str| {
         let sender = side(Who::Rust, options).ends(Ends::Badly).says(says);
         let receiver = side(Who::Rust, "-m 239.1.2.3 -b {server}").ends(Ends::WhenKilled);
-        Case::new("mckey", what, Ready::Datagrams, receiver, sender)
+        Case::new("mckey", what, Listening::Datagrams, receiver, sender)
     };
     vec![
         case(

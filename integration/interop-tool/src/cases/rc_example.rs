@@ -1,6 +1,7 @@
-use crate::case::{Case, Ends, Ready, Side, Who};
+use crate::case::{Case, Ends, Side, Who};
+use toolbox::Listening;
 
-const PORT: Ready = Ready::Tcp(19875);
+const PORT: Listening = Listening::Tcp(19875);
 
 /// The original is not among Debian's programs, so ours meets itself, a counterpart by hand, and
 /// some that do not keep to the protocol.

@@ -1,6 +1,7 @@
-use crate::case::{Case, Ends, PAIRS, Ready, Side, Who};
+use crate::case::{Case, Ends, PAIRS, Side, Who};
+use toolbox::Listening;
 
-const PORT: Ready = Ready::Tcp(18515);
+const PORT: Listening = Listening::Tcp(18515);
 
 /// The program of either. The C program needs the index of a GID on RoCE; ours finds one.
 fn side(who: Who, options: &str) -> Side {
@@ -36,7 +37,7 @@ pub(crate) fn cases() -> Vec<Case> {
             ("TCP port", "-p 19000 -n 50", "409600 bytes in"),
         ] {
             let port = if both.contains("19000") {
-                Ready::Tcp(19000)
+                Listening::Tcp(19000)
             } else {
                 PORT
             };

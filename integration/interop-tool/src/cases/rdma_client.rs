@@ -1,4 +1,5 @@
-use crate::case::{Case, Ends, PAIRS, Ready, Side, Who};
+use crate::case::{Case, Ends, PAIRS, Side, Who};
+use toolbox::Listening;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -16,7 +17,7 @@ pub(crate) fn cases() -> Vec<Case> {
             let server = Side::new(server, "rdma_server", from).says("rdma_server: end 0");
             let client =
                 Side::new(client, "rdma_client", &format!("-s {to}")).says("rdma_client: end 0");
-            let case = Case::new("rdma_client", what, Ready::Cm(port), server, client);
+            let case = Case::new("rdma_client", what, Listening::Cm(port), server, client);
             cases.push(if what == "IPv4" { case.quick() } else { case });
         }
     }
@@ -27,7 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.push(Case::new(
         "rdma_client",
         "nobody listens on this port",
-        Ready::Cm(7471),
+        Listening::Cm(7471),
         server,
         client,
     ));
@@ -37,7 +38,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.push(Case::new(
         "rdma_client",
         "a client that is another program",
-        Ready::Cm(7174),
+        Listening::Cm(7174),
         server,
         client,
     ));
@@ -49,7 +50,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.push(Case::new(
         "rdma_client",
         "a client whose message is too long",
-        Ready::Cm(7471),
+        Listening::Cm(7471),
         server,
         client,
     ));

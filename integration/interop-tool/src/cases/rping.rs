@@ -1,6 +1,7 @@
-use crate::case::{Case, Cue, Ends, PAIRS, Ready, Side, Who};
+use crate::case::{Case, Cue, Ends, PAIRS, Side, Who};
+use toolbox::Listening;
 
-const PORT: Ready = Ready::Cm(7174);
+const PORT: Listening = Listening::Cm(7174);
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -53,7 +54,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 asking = asking.says(text);
             }
             let port = if from.contains("7600") {
-                Ready::Cm(7600)
+                Listening::Cm(7600)
             } else {
                 PORT
             };
@@ -102,7 +103,7 @@ fn no_request_is_lost() -> Case {
     Case::new(
         "rping",
         "a persistent server, cmtime with 30 connections at once",
-        Ready::Cm(7471),
+        Listening::Cm(7471),
         Side::new(Who::Rust, "rping", "-s -P -p 7471").ends(Ends::WhenKilled),
         client.says("asked again"),
     )

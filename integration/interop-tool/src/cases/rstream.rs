@@ -1,7 +1,8 @@
-use crate::case::{Case, Cue, Ends, PAIRS, Ready, Side, Who};
+use crate::case::{Case, Cue, Ends, PAIRS, Side, Who};
+use toolbox::Listening;
 
-const CM: Ready = Ready::Cm(7471);
-const TCP: Ready = Ready::Tcp(7471);
+const CM: Listening = Listening::Cm(7471);
+const TCP: Listening = Listening::Tcp(7471);
 
 fn side(who: Who, options: &str) -> Side {
     Side::new(who, "rstream", options)
@@ -58,7 +59,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 "-S 5000 -T r -T v -p 7472",
                 "-b {server}",
                 "{server}",
-                Ready::Cm(7472),
+                Listening::Cm(7472),
             ),
             ("over TCP", "-S 5000 -T s -T v", "", "{server}", TCP),
             (

@@ -1,6 +1,7 @@
-use crate::case::{Case, Cue, Ends, PAIRS, Ready, Side, Who};
+use crate::case::{Case, Cue, Ends, PAIRS, Side, Who};
+use toolbox::Listening;
 
-const PORT: Ready = Ready::Cm(7471);
+const PORT: Listening = Listening::Cm(7471);
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();

@@ -1,6 +1,7 @@
-use crate::case::{Case, Ends, PAIRS, Ready, Side, Who};
+use crate::case::{Case, Ends, PAIRS, Side, Who};
+use toolbox::Listening;
 
-const PORT: Ready = Ready::Cm(7174);
+const PORT: Listening = Listening::Cm(7174);
 const DONE: &str = "data transfers complete";
 
 fn side(who: Who, options: &str) -> Side {
