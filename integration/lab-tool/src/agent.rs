@@ -9,7 +9,6 @@ use std::{
     process::Command,
     sync::{Arc, Mutex},
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
@@ -28,10 +27,6 @@ use crate::{
     qemu::{DEVICE, NETDEV},
     wire::{Frame, Job, PORT},
 };
-
-/// How much later than this one the other host may be up, on a machine that is busy with other
-/// things.
-const PEER_LIMIT: Duration = Duration::from_secs(100);
 
 type Port = Arc<Mutex<File>>;
 
@@ -88,7 +83,7 @@ fn bring_up() -> Result<()> {
             place.peer6.map(|peer| peer.to_string()),
         ];
         for peer in peers.iter().flatten() {
-            await_answer(peer)?;
+            await_answer(peer);
         }
     }
     setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY)?;
@@ -96,17 +91,18 @@ fn bring_up() -> Result<()> {
 }
 
 /// Waits until a host answers. It may be far from up, and then `ping` gives up as soon as nobody
-/// has the address: so again and again.
-fn await_answer(peer: &str) -> Result<()> {
-    let deadline = Instant::now() + PEER_LIMIT;
-    loop {
-        let ping = ["-q", "-c1", "-i0.2", "-w5"];
-        match run(Command::new("ping").args(ping).arg(peer)) {
-            Ok(()) => return Ok(()),
-            Err(error) if Instant::now() > deadline => {
-                return Err(error.context("the other host does not answer"));
-            }
-            Err(_) => {}
+/// has the address: so again and again, until whoever booted both hosts has waited long enough. On
+/// the console, of which the end is shown then, it says what it waits for.
+fn await_answer(peer: &str) {
+    let mut said = String::new();
+    while let Err(error) = run(Command::new("ping")
+        .args(["-q", "-c1", "-i0.2", "-w5"])
+        .arg(peer))
+    {
+        let says = format!("lab: {peer} does not answer yet: {error:#}");
+        if says != said {
+            eprintln!("{says}");
+            said = says;
         }
     }
 }

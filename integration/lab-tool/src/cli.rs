@@ -75,6 +75,7 @@ Examples:
   integration/lab exec -- ibv_devinfo
   integration/lab exec -- target/debug/deps/loopback --nocapture
   integration/lab exec --hosts 2 -- 'ping -c1 $LAB_PEER'
+  integration/lab exec --counted -- 'ib_send_lat -e & ib_send_lat -e $LAB_ADDR'
   integration/lab exec --hosts 2 --timeout 60 -- \\
       'if [ $LAB_HOST = a ]; then rping -s -C10 -a $LAB_ADDR; else
        until rping -c -C10 -a $LAB_PEER; do :; done; fi'
@@ -93,6 +94,21 @@ pub(crate) struct Exec {
     /// Run it on this machine itself, without a guest; see `probe` for whether that is possible.
     #[arg(long)]
     pub(crate) native: bool,
+
+    /// Run it in a guest whose clock counts instructions, to compare what programs cost.
+    ///
+    /// The clock moves by one nanosecond with each instruction that the guest executes: its kernel,
+    /// the driver, and all processes. A time measured inside is the number of instructions of the
+    /// whole path, both ends included, and differs by less than 1 % from run to run, whatever else
+    /// this machine does. It is no time: it says nothing of caches, of waiting or of the device.
+    ///
+    /// There is one host with one processor, which both ends share. What spins wastes its time
+    /// slice, so measure programs that sleep for events: ib_send_lat -e, rstream -T b. When nothing
+    /// runs the clock jumps to the next timer, so a timeout may come at once where something outside
+    /// the guest, such as a file on this machine, is waited for: give connections generous ones. The
+    /// boot takes some five times as long. --timeout is in seconds of this machine.
+    #[arg(long, conflicts_with_all = ["native", "hosts", "cpus", "accel"])]
+    pub(crate) counted: bool,
 
     /// This host may stop or restart by itself, which then counts as the end of its command, with
     /// status 0; may be repeated.
@@ -219,6 +235,9 @@ mod tests {
             &["--mtu", "100"],
             &["--may-die", "c"],
             &["--may-die", "a", "--native"],
+            &["--counted", "--native"],
+            &["--counted", "--hosts", "2"],
+            &["--counted", "--cpus", "2"],
         ] {
             let line = ["lab", "exec"].iter().chain(args).chain(&["--", "true"]);
             assert!(Cli::try_parse_from(line).is_err(), "{args:?}");

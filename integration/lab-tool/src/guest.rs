@@ -21,16 +21,32 @@ use crate::{
     wire::{Frame, Job},
 };
 
-/// Ten times what a boot takes on two slow cores.
-const BOOT_LIMIT: Duration = Duration::from_secs(120);
+/// How many times machines are booted that do not come up: on a busy machine now and then one fails
+/// for good, and the next boot is as good as any.
+const BOOTS: u32 = 3;
 
 /// Variables of ours that a command gets without being asked.
 const INHERITED: [&str; 2] = ["RUST_BACKTRACE", "RUST_LOG"];
 
-/// Boots all machines and waits until each has its device and sees the other.
+/// Boots all machines and waits until each has its device and sees the other. Where one does not
+/// come up, all are booted again.
 pub(crate) fn boot(machines: &Machines<'_>, watch: &Watch) -> Result<Vec<Machine>> {
+    let mut attempt = 1;
+    loop {
+        match boot_once(machines, watch, attempt * machines.accel.boot_limit()) {
+            Err(error) if attempt < BOOTS && error.is::<Lost>() => {
+                eprintln!("lab: {error:#}; booting again");
+                attempt += 1;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn boot_once(machines: &Machines<'_>, watch: &Watch, limit: Duration) -> Result<Vec<Machine>> {
     let start = Instant::now();
     let guests = machines.start()?;
+    let mut listeners = Vec::new();
     for (host, guest) in guests.iter().enumerate() {
         let listener = Listener {
             host,
@@ -39,9 +55,17 @@ pub(crate) fn boot(machines: &Machines<'_>, watch: &Watch) -> Result<Vec<Machine
             stderr: Sink::new(Stream::Stderr, host, machines.args.hosts()),
             news: watch.news.clone(),
         };
-        thread::spawn(move || listener.run());
+        listeners.push(thread::spawn(move || listener.run()));
     }
-    with_last_words(&guests, watch.ready(guests.len(), BOOT_LIMIT))?;
+    if let Err(error) = with_last_words(&guests, watch.ready(guests.len(), limit)) {
+        // Listeners end with their machines, and then nothing more is heard of those.
+        drop(guests);
+        for listener in listeners {
+            let _ = listener.join();
+        }
+        watch.forget_hosts()?;
+        return Err(error);
+    }
     let hosts = if guests.len() == 1 { "host" } else { "hosts" };
     eprintln!(
         "lab: {} {hosts} up in {:.1} s",

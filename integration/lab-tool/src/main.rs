@@ -9,6 +9,7 @@ mod agent;
 mod cli;
 mod device;
 mod guest;
+mod hidden;
 mod initramfs;
 mod kernel;
 mod lab;
@@ -18,6 +19,7 @@ mod place;
 mod process;
 mod qemu;
 mod shell;
+mod tsc;
 mod vmlinux;
 mod watch;
 mod wire;
@@ -28,6 +30,7 @@ use anyhow::Result;
 use clap::Parser;
 
 use crate::{
+    accel::Accel,
     cli::{Cli, Command, Exec},
     kernel::Kernel,
     lab::Lab,
@@ -69,8 +72,13 @@ fn exec(args: &Exec) -> Result<u8> {
     if args.native {
         return native::exec(&lab, args, &watch);
     }
+    hidden::refuse(&args.command, &[&lab.checkout, &lab.target])?;
     let kernel = Kernel::open(&lab, args.machines.kernel.as_deref())?;
-    let accel = accel::choose(&lab, &kernel, &args.machines)?;
+    let accel = if args.counted {
+        Accel::Counted
+    } else {
+        accel::choose(&lab, &kernel, &args.machines)?
+    };
     guest::exec(
         &Machines {
             lab: &lab,

@@ -84,6 +84,12 @@ impl Watch {
         Ok(())
     }
 
+    /// Drops what was heard of hosts that were switched off.
+    pub(crate) fn forget_hosts(&self) -> Result<()> {
+        while self.next(Instant::now())?.is_some() {}
+        Ok(())
+    }
+
     /// Waits until the commands of all hosts have ended, and returns the first status that is a
     /// failure, or zero. A host that may die takes its command with it, and that is no failure.
     pub(crate) fn ended(&self, hosts: usize, limit: Duration, may_die: &[String]) -> Result<u8> {
@@ -195,6 +201,23 @@ mod tests {
         assert_eq!(error.to_string(), "host a: the machine stopped");
         let error = watch([lost(1)]).ended(2, LIMIT, &[]).unwrap_err();
         assert_eq!(error.to_string(), "host b: the machine stopped");
+    }
+
+    #[test]
+    fn what_was_heard_of_an_earlier_boot_is_dropped_but_a_signal_is_not() {
+        const LIMIT: Duration = Duration::from_secs(60);
+        let boot = watch([lost(1)]);
+        assert!(boot.ready(2, LIMIT).is_err());
+        boot.news.send(News::Ready { host: 0 }).unwrap();
+        boot.news.send(lost(0)).unwrap();
+        boot.forget_hosts().unwrap();
+        for host in [0, 1] {
+            boot.news.send(News::Ready { host }).unwrap();
+        }
+        boot.ready(2, LIMIT).unwrap();
+        boot.news.send(lost(0)).unwrap();
+        boot.news.send(News::Signal(Signal::SIGTERM)).unwrap();
+        assert!(boot.forget_hosts().unwrap_err().is::<Stop>());
     }
 
     #[test]
