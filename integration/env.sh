@@ -1,5 +1,6 @@
-# Environment for building: which libclang the bindings are generated with, and where tools are.
-# To be sourced, by bash. Silent and cheap: it looks, and installs nothing; `integration/lab setup` does.
+# Environment for building: which libclang the bindings are generated with, and where tools are. To
+# be sourced, by bash. Silent and cheap: it looks, and installs nothing; `integration/lab setup`
+# does.
 
 integration=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 export PATH+=:/usr/sbin:/sbin

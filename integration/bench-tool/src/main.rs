@@ -1,9 +1,9 @@
 //! Compares rdmsg with the stock C programs on one RDMA device.
 //!
 //! Started on a developer's machine it starts itself on the hosts of the lab. There one host has an
-//! agent that starts servers. On the other [`mod@compare`] runs clients against them, ours and theirs in
-//! turn, as its [`plan`] says, and prints a [`table`]. Our programs are [`traffic`] and [`memory`]; how
-//! the stock ones are called is in [`program`].
+//! agent that starts servers. On the other [`mod@compare`] runs clients against them, ours and
+//! theirs in turn, as its [`plan`] says, and prints a [`table`]. Our programs are [`traffic`] and
+//! [`memory`]; how the stock ones are called is in [`program`].
 
 mod compare;
 mod manner;

@@ -26,7 +26,8 @@ pub(crate) enum Wait {
     Busy,
 }
 
-/// With a raised eager size each ring of buffers stays within this, so that two processes with rings of large messages fit a guest.
+/// With a raised eager size each ring of buffers stays within this, so that two processes with
+/// rings of large messages fit a guest.
 const RING_BYTES: u32 = 8 << 20;
 
 /// The least depth of such a ring, so that messages still overlap.

@@ -95,8 +95,8 @@ fn perftest_target(test: Test, size: usize) -> Target {
     }
 }
 
-/// As it is by default, and polling all the time as the stock programs do; long messages also without a copy, and with buffers that
-/// take them whole.
+/// As it is by default, and polling all the time as the stock programs do; long messages also
+/// without a copy, and with buffers that take them whole.
 fn manners(test: Test, size: usize) -> Vec<Manner> {
     let default = Manner::default();
     let busy = Manner {

@@ -112,8 +112,9 @@ impl Run {
         reading.with_context(|| format!("{} printed no figures that are understood", self.name()))
     }
 
-    /// A line begins with size and count. Latency goes on with min, max, median and mean; bandwidth with peak and mean in MiB/s and
-    /// with million messages a second. Each of the last two has digits enough where the other has not.
+    /// A line begins with size and count. Latency goes on with min, max, median and mean; bandwidth
+    /// with peak and mean in MiB/s and with million messages a second. Each of the last two has
+    /// digits enough where the other has not.
     fn read_perftest(&self, output: &str) -> Option<Reading> {
         let size = self.size.to_string();
         let line = output

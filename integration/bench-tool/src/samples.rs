@@ -8,7 +8,8 @@ impl Samples {
         self.0.insert(at, value);
     }
 
-    /// The value in the middle; of an even number, the mean of the two there. `None` when nothing was measured.
+    /// The value in the middle; of an even number, the mean of the two there. `None` when nothing
+    /// was measured.
     pub(crate) fn median(&self) -> Option<f64> {
         let middle = self.0.len() / 2;
         let upper = *self.0.get(middle)?;

@@ -17,7 +17,8 @@ thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: everything is passed on to the system's allocator; counting touches a thread-local without a destructor.
+// SAFETY: everything is passed on to the system's allocator; counting touches a thread-local
+// without a destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.set(COUNT.get() + 1);

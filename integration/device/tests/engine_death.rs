@@ -1,4 +1,5 @@
-//! An engine whose thread dies: by a logger that panics in it. In a program of its own, because a program has one logger.
+//! An engine whose thread dies: by a logger that panics in it. In a program of its own, because a
+//! program has one logger.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},

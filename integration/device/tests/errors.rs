@@ -399,8 +399,8 @@ fn private_data_travels_both_ways_and_with_a_rejection() {
     );
 }
 
-/// Connects with nothing but the connection manager and `private_data`, as a program that is not of this crate, and returns
-/// the event with which that ends.
+/// Connects with nothing but the connection manager and `private_data`, as a program that is not of
+/// this crate, and returns the event with which that ends.
 fn foreign_client(address: SocketAddr, private_data: &[u8]) -> (CmEventType, Vec<u8>) {
     let channel = EventChannel::new().unwrap();
     let mut id = CmId::new(&channel, PortSpace::TCP, 1).unwrap();

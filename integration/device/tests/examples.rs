@@ -266,7 +266,8 @@ fn raw_cm_sees_its_client_die() {
         assert!(client.read(deadline), "{:?}", client.err);
     }
     drop(client);
-    // Whether that is the end between two messages or within one is a matter of luck. It ends, and says which.
+    // Whether that is the end between two messages or within one is a matter of luck. It ends, and
+    // says which.
     let server = server.end();
     if server.status.success() {
         server.went_well(&SERVER_STEPS);

@@ -443,7 +443,8 @@ fn a_listeners_fd_tells_of_requests_connections_and_the_end() {
         if let Some(endpoint) = listener.try_accept().unwrap() {
             break endpoint;
         }
-        // The request was taken, and nobody else wants to connect: readable again when it is established.
+        // The request was taken, and nobody else wants to connect: readable again when it is
+        // established.
     };
     assert!(!readable(fd), "all was taken");
     client.join().unwrap().send(b"hello").unwrap();

@@ -1,4 +1,5 @@
-//! What a connection on which nothing happens costs. A program of its own: memory that others have used before it would not show.
+//! What a connection on which nothing happens costs. A program of its own: memory that others have
+//! used before it would not show.
 
 use std::{
     fs,

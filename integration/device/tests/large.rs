@@ -12,7 +12,8 @@ fn any_size_arrives_whole_and_in_order() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
     let eager = client.negotiated().unwrap().send_eager as usize;
-    // Around every boundary: the eager size, the device's page, the smallest buffer, the piece in which large messages are read.
+    // Around every boundary: the eager size, the device's page, the smallest buffer, the piece in
+    // which large messages are read.
     let sizes: Vec<usize> = [0, 1, 4096, eager, 64 << 10, 1 << 20, 3 << 20]
         .into_iter()
         .flat_map(|size: usize| [size.saturating_sub(1), size, size + 1])
@@ -398,7 +399,8 @@ fn a_dropped_endpoint_does_not_hold_up_the_close_with_what_it_never_read() {
     config.large_memory = 64 << 10;
     config.close_timeout = PATIENCE;
     let (client, server) = pair_with(&config);
-    // The second is on its way when the first is with the client's library, where it takes all the memory there is for such.
+    // The second is on its way when the first is with the client's library, where it takes all the
+    // memory there is for such.
     server.send(&pattern(0, 64 << 10)).unwrap();
     server.send(&pattern(1, 64 << 10)).unwrap();
     drop(client);

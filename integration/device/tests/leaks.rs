@@ -1,5 +1,5 @@
-//! What connections leave behind on the device and in the process: nothing. Each test shuts its own engine down, so that the
-//! counts before and after can be compared.
+//! What connections leave behind on the device and in the process: nothing. Each test shuts its own
+//! engine down, so that the counts before and after can be compared.
 
 use std::{thread, time::Duration};
 
@@ -11,9 +11,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What exists when one plain connection has come and gone.
 ///
-/// librdmacm opens the device when it is first needed and keeps it open until the process ends, with two file descriptors. It also has a
-/// protection domain of its own, which goes with the last id, but stays until the next last id where a list of devices
-/// (`rdma_get_devices`) outlived the ids, as one that a kept message holds may. So the counts are taken after the same last act.
+/// librdmacm opens the device when it is first needed and keeps it open until the process ends,
+/// with two file descriptors. It also has a protection domain of its own, which goes with the last
+/// id, but stays until the next last id where a list of devices (`rdma_get_devices`) outlived the
+/// ids, as one that a kept message holds may. So the counts are taken after the same last act.
 fn what_exists(lab: &Lab) -> (String, usize) {
     let engine = Engine::new().unwrap();
     let listener = Listener::bind_with(lab.at(0), &Config::default(), &engine).unwrap();

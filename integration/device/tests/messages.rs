@@ -95,7 +95,8 @@ fn a_receiver_that_keeps_its_messages_stalls_the_sender_and_lets_it_go_on() {
         {
             sent += 1;
         }
-        // A grant travels alone at half the window, so up to one less than that may be free and not yet granted.
+        // A grant travels alone at half the window, so up to one less than that may be free and not
+        // yet granted.
         assert!(
             (5..=8).contains(&sent),
             "{sent} messages went into a window of 8"
@@ -233,7 +234,8 @@ fn what_was_sent_before_a_close_arrives() {
         for i in 0..window {
             client.send(&i.to_le_bytes()).unwrap();
         }
-        // Nobody reads yet, and the close succeeds all the same: it is the device that takes the messages.
+        // Nobody reads yet, and the close succeeds all the same: it is the device that takes the
+        // messages.
         client.close().unwrap();
         for i in 0..window {
             assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), i.to_le_bytes());

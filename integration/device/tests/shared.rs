@@ -72,7 +72,8 @@ impl Server {
         (here, client.recv_timeout(PATIENCE).unwrap().unwrap_err())
     }
 
-    /// Shows that nothing of the pool is lost: as many connections as it has room for come about, and no more.
+    /// Shows that nothing of the pool is lost: as many connections as it has room for come about,
+    /// and no more.
     fn whole(&self, count: u32) {
         let pairs = self.pairs(count / SHARE);
         let (here, _) = self.refused();

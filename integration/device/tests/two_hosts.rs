@@ -1,5 +1,6 @@
-//! The message layer between two hosts, with a wire between them. Both run this program: host `a` takes the listener's part in each
-//! test, host `b` the connector's. Each test has a port of its own, and the connector waits until the listener is up.
+//! The message layer between two hosts, with a wire between them. Both run this program: host `a`
+//! takes the listener's part in each test, host `b` the connector's. Each test has a port of its
+//! own, and the connector waits until the listener is up.
 
 use std::{
     fs,
@@ -296,7 +297,8 @@ fn an_aborting_listener_is_noticed() {
     );
 }
 
-/// What ends a connection whose peer is not to be heard any more: the probes of keepalive, or the device that gets no acknowledgement.
+/// What ends a connection whose peer is not to be heard any more: the probes of keepalive, or the
+/// device that gets no acknowledgement.
 fn nobody_there(end: &Error) -> bool {
     matches!(
         end,
@@ -310,8 +312,8 @@ fn nobody_there(end: &Error) -> bool {
     )
 }
 
-/// Much longer than the configurations below allow a peer to be silent, and much shorter than the default of any timeout that might
-/// step in for them.
+/// Much longer than the configurations below allow a peer to be silent, and much shorter than the
+/// default of any timeout that might step in for them.
 const NOTICED: Duration = Duration::from_secs(20);
 
 /// Keepalive notices first: the device would be patient.
@@ -358,7 +360,8 @@ fn send_on(endpoint: &Endpoint) -> Error {
     }
 }
 
-/// Has the other host do what it is to do on a word over the idle connection, and makes sure that this side notices in time.
+/// Has the other host do what it is to do on a word over the idle connection, and makes sure that
+/// this side notices in time.
 fn notices_in_time(idle: Endpoint, busy: Endpoint) {
     let sender = thread::spawn(move || send_on(&busy));
     idle.send(b"now").unwrap();
@@ -420,7 +423,8 @@ fn a_cut_link_is_noticed_on_both_sides() {
             receiver.join().unwrap(),
         ];
         for end in ends {
-            // A device that finds no way out fails the work request by itself, and the kernel may take the connection down.
+            // A device that finds no way out fails the work request by itself, and the kernel may
+            // take the connection down.
             assert!(
                 matches!(
                     end,

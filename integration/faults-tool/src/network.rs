@@ -24,7 +24,7 @@ pub(crate) const REPAIR: &str = "tc qdisc del dev eth0 root";
 /// Has another address on the network device, and waits until connections can be made over it.
 pub(crate) fn add_address(address: &str) -> String {
     const SCRIPT: &str = "ip addr add ADDRESS/24 dev eth0 && GID=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' PARTS) && \
-         for i in $(seq 200); do grep -qs $GID /sys/class/infiniband/$LAB_DEV/ports/1/gids/* && exit 0; sleep 0.05; done; exit 1";
+         for i in $(seq 1200); do grep -qs $GID /sys/class/infiniband/$LAB_DEV/ports/1/gids/* && exit 0; sleep 0.05; done; exit 1";
     SCRIPT
         .replace("ADDRESS", address)
         .replace("PARTS", &address.replace('.', " "))
@@ -45,9 +45,9 @@ pub(crate) const CLEAR: &str = "tc qdisc del dev eth0 root 2>/dev/null; \
 pub(crate) const REMOVE_DEVICE: &str = "rdma link delete $LAB_DEV";
 
 /// Makes the device anew when the old one is gone, and waits until connections can be made over it.
-pub(crate) const RESTORE_DEVICE: &str = "for i in $(seq 400); do [ -e /sys/class/infiniband/$LAB_DEV ] || break; sleep 0.05; done; \
+pub(crate) const RESTORE_DEVICE: &str = "for i in $(seq 1200); do [ -e /sys/class/infiniband/$LAB_DEV ] || break; sleep 0.05; done; \
      rdma link add $LAB_DEV type rxe netdev eth0 && GID=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' $(echo $LAB_ADDR | tr . ' ')) && \
-     for i in $(seq 400); do grep -qs $GID /sys/class/infiniband/$LAB_DEV/ports/1/gids/* && \
+     for i in $(seq 1200); do grep -qs $GID /sys/class/infiniband/$LAB_DEV/ports/1/gids/* && \
      grep -qs ACTIVE /sys/class/infiniband/$LAB_DEV/ports/1/state && exit 0; sleep 0.05; done; exit 1";
 
 /// Connects to the server with programs that do not speak its protocol: many at once, and one after

@@ -1,8 +1,8 @@
 //! Runs the example programs and the C programs of the same names against each other, on two hosts,
 //! and says in a table which pairs work.
 //!
-//! Started on a developer's machine it starts itself on both hosts of the lab. There host `b` has an
-//! agent that starts servers at the wish of host `a`, which goes through the cases, runs the
+//! Started on a developer's machine it starts itself on both hosts of the lab. There host `b` has
+//! an agent that starts servers at the wish of host `a`, which goes through the cases, runs the
 //! clients, and checks how both sides end and what they print.
 
 mod case;

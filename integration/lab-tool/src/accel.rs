@@ -42,7 +42,8 @@ impl Accel {
     }
 
     /// The frequency of the guest's time stamp counter, where the guest cannot ask for it. What it
-    /// measures itself, against other emulated clocks, may be wrong by any factor on a busy machine.
+    /// measures itself, against other emulated clocks, may be wrong by any factor on a busy
+    /// machine.
     pub(crate) fn tsc_khz(self) -> Option<u32> {
         match self {
             Self::Tcg => tsc::khz(),

@@ -66,7 +66,8 @@ pub(crate) struct Setup {
 /// addresses known to each other, before the command starts on either.
 ///
 /// The exit status is the command's (128 + N if signal N ended it), with two hosts that of the
-/// first to fail; 124 after a timeout, 125 if the lab itself failed, 128 + N when stopped by signal N.
+/// first to fail; 124 after a timeout, 125 if the lab itself failed, 128 + N when stopped by signal
+/// N.
 #[derive(Args, Debug)]
 #[command(
     verbatim_doc_comment,
@@ -104,9 +105,9 @@ pub(crate) struct Exec {
     ///
     /// There is one host with one processor, which both ends share. What spins wastes its time
     /// slice, so measure programs that sleep for events: ib_send_lat -e, rstream -T b. When nothing
-    /// runs the clock jumps to the next timer, so a timeout may come at once where something outside
-    /// the guest, such as a file on this machine, is waited for: give connections generous ones. The
-    /// boot takes some five times as long. --timeout is in seconds of this machine.
+    /// runs the clock jumps to the next timer, so a timeout may come at once where something
+    /// outside the guest, such as a file on this machine, is waited for: give connections generous
+    /// ones. The boot takes some five times as long. --timeout is in seconds of this machine.
     #[arg(long, conflicts_with_all = ["native", "hosts", "cpus", "accel"])]
     pub(crate) counted: bool,
 

@@ -10,8 +10,9 @@ use anyhow::{Result, ensure};
 /// Where a guest has folders of its own.
 const OWN: [&str; 2] = ["/tmp", "/run"];
 
-/// Refuses a program that is here, but not in a guest. `visible` are the folders that are in a guest
-/// even where they are below one of its own; the first is the one in which the command starts.
+/// Refuses a program that is here, but not in a guest. `visible` are the folders that are in a
+/// guest even where they are below one of its own; the first is the one in which the command
+/// starts.
 pub(crate) fn refuse(command: &[impl AsRef<OsStr>], visible: &[&Path]) -> Result<()> {
     let Some(program) = program(command) else {
         return Ok(());

@@ -1,4 +1,5 @@
-//! The frequency of this machine's time stamp counter, which is the one that an emulated guest reads.
+//! The frequency of this machine's time stamp counter, which is the one that an emulated guest
+//! reads.
 
 #[cfg(target_arch = "x86_64")]
 use std::{

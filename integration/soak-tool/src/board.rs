@@ -5,10 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longer than any step takes, even where each instruction is emulated: a thread that is not done with one by then hangs.
+/// Longer than any step takes, even where each instruction is emulated: a thread that is not done
+/// with one by then hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What every thread is doing. It ends the program when something is wrong, and then shows all of it.
+/// What every thread is doing. It ends the program when something is wrong, and then shows all of
+/// it.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
     entries: Mutex<Vec<Weak<Entry>>>,

@@ -190,7 +190,8 @@ mod tests {
             .unwrap()
     }
 
-    /// Both sides' books of a connection that the client closed, with 5 messages one way and 7 the other.
+    /// Both sides' books of a connection that the client closed, with 5 messages one way and 7 the
+    /// other.
     fn closed() -> [Book; 2] {
         let book = Book {
             connection: 3,

@@ -5,7 +5,8 @@ use toolbox::Side;
 
 use crate::{plan::Plan, run::Run, session::Session};
 
-/// Keeps `endpoints` connections going, each followed by the next one, until `wants` says of a round that it is not wanted.
+/// Keeps `endpoints` connections going, each followed by the next one, until `wants` says of a
+/// round that it is not wanted.
 pub(crate) fn connect(
     run: &Arc<Run>,
     listeners: &[SocketAddr],

@@ -6,7 +6,8 @@ use crate::board::PATIENCE;
 /// Where the server's control listener is.
 const PORT: u16 = 7600;
 
-/// The connection over which the two programs agree: it carries lines of text, on an engine of its own.
+/// The connection over which the two programs agree: it carries lines of text, on an engine of its
+/// own.
 #[derive(Debug)]
 pub(crate) struct Control {
     endpoint: Endpoint,

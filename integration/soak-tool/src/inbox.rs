@@ -31,7 +31,8 @@ pub(crate) struct Inbox {
     rng: Rng,
     /// Kept until so many messages have come.
     kept: VecDeque<(u64, Kept)>,
-    /// How many may be kept that way: one place less than the window has, or nothing would come any more.
+    /// How many may be kept that way: one place less than the window has, or nothing would come any
+    /// more.
     room: usize,
     eager: usize,
     received: Received,
@@ -55,7 +56,8 @@ pub(crate) struct Received {
 /// What an inbox has to say.
 #[derive(Debug)]
 pub(crate) struct News {
-    /// Everything that the other side is going to send is there; it disconnects where the end comes first.
+    /// Everything that the other side is going to send is there; it disconnects where the end comes
+    /// first.
     pub(crate) all: Receiver<()>,
     /// The inbox has come to its end.
     pub(crate) end: Receiver<Received>,
@@ -167,7 +169,8 @@ impl Inbox {
         self.run.keep(Instant::now() + time, message);
     }
 
-    /// Says what was received, when this side's hold on the connection is gone. Kept messages outlive it.
+    /// Says what was received, when this side's hold on the connection is gone. Kept messages
+    /// outlive it.
     fn end(mut self) {
         for (_, kept) in std::mem::take(&mut self.kept) {
             self.keep_for_a_time(kept);

@@ -31,8 +31,8 @@ impl Kept {
     }
 }
 
-/// Starts a thread that holds messages until their time has come, whatever becomes of their connections. When nobody can give it any
-/// more it lets go of all.
+/// Starts a thread that holds messages until their time has come, whatever becomes of their
+/// connections. When nobody can give it any more it lets go of all.
 pub(crate) fn start(board: &Arc<Board>) -> (Sender<(Instant, Kept)>, JoinHandle<()>) {
     let (messages, receiver) = unbounded();
     let board = Arc::clone(board);

@@ -1,6 +1,6 @@
-//! Many connections between two programs, for a long time: messages of all sizes both ways, some kept
-//! for a while, and connections that end in every way there is, each followed by the next one. Every
-//! message is accounted for, and at the end nothing may be left behind.
+//! Many connections between two programs, for a long time: messages of all sizes both ways, some
+//! kept for a while, and connections that end in every way there is, each followed by the next one.
+//! Every message is accounted for, and at the end nothing may be left behind.
 //!
 //! Started on a developer's machine it starts itself on the hosts of the lab: the server on a, the
 //! client on b, or both on one.
@@ -39,11 +39,11 @@ use crate::soak::{Settings, Soak};
 /// both ways, some kept for a while, received by recv, select! and try_recv; connections that are
 /// closed, dropped and aborted, also while the other side sends, each followed by the next one.
 ///
-/// Every byte is checked, and when a connection has ended the two sides compare their books: after a
-/// graceful close exactly what was sent must have been received, after an abort an unbroken first
+/// Every byte is checked, and when a connection has ended the two sides compare their books: after
+/// a graceful close exactly what was sent must have been received, after an abort an unbroken first
 /// part of it. At the end nothing may be left behind: RDMA resources, file descriptors, pinned and
-/// resident memory are as at the start, and no receiver was ever without a receive (RNR NAK). Ends 0
-/// only then. Whatever hangs is shown and ends it.
+/// resident memory are as at the start, and no receiver was ever without a receive (RNR NAK). Ends
+/// 0 only then. Whatever hangs is shown and ends it.
 #[derive(Parser)]
 #[command(
     name = "integration/soak",

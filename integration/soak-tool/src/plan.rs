@@ -7,7 +7,8 @@ use toolbox::{Side, random};
 /// How many listeners the server has, each with a configuration of its own.
 pub(crate) const LISTENERS: u64 = 8;
 
-/// What is to happen on one connection. Seed and number of the connection decide all of it, so both sides know it.
+/// What is to happen on one connection. Seed and number of the connection decide all of it, so both
+/// sides know it.
 #[derive(Debug)]
 pub(crate) struct Plan {
     /// The connection's number.
@@ -102,7 +103,8 @@ impl Plan {
         &self.halves[side as usize]
     }
 
-    /// Up to how many bytes a message goes right into a buffer that waits for it: what both sides have buffers for.
+    /// Up to how many bytes a message goes right into a buffer that waits for it: what both sides
+    /// have buffers for.
     pub(crate) fn eager_size(&self) -> u32 {
         let [client, server] = &self.halves;
         client.config.eager_size.min(server.config.eager_size)
@@ -132,14 +134,15 @@ pub(crate) fn listener_config(seed: u64, listener: u64) -> Config {
     config(&mut random(&[seed, listener, u64::from(b'l')]))
 }
 
-/// Any configuration that makes sense, small windows and rings among them. Only the waits that tell a peer that is gone are always
-/// long: here none goes, but an emulated one can be very slow.
+/// Any configuration that makes sense, small windows and rings among them. Only the waits that tell
+/// a peer that is gone are always long: here none goes, but an emulated one can be very slow.
 fn config(rng: &mut Rng) -> Config {
     let mut config = Config::default();
     config.receive_window = one_of(rng, &[1, 2, 3, 8, 16, 64, 128]);
     config.send_depth = one_of(rng, &[1, 2, 5, 16, 64]);
     config.eager_size = one_of(rng, &[64, 256, 1024, 4096, 16 << 10, 64 << 10]);
-    // Enough for all endpoints, and for those that are still being closed, but not for all of their windows.
+    // Enough for all endpoints, and for those that are still being closed, but not for all of their
+    // windows.
     if rng.bool() {
         config.shared_receive = Some(400);
         config.eager_size = one_of(rng, &[256, 4096]);

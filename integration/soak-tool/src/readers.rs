@@ -10,7 +10,8 @@ use rdmsg::{
 
 use crate::{inbox::Inbox, plan::Reading};
 
-/// How long somebody who looks at several connections in turn does something else when there was nothing on any.
+/// How long somebody who looks at several connections in turn does something else when there was
+/// nothing on any.
 const SOMETHING_ELSE: Duration = Duration::from_millis(1);
 
 /// The threads that receive, in each of the ways that there are.
@@ -21,7 +22,8 @@ pub(crate) struct Readers {
 }
 
 impl Readers {
-    /// Starts the two that serve many. They end when this is gone and all inboxes have come to their end.
+    /// Starts the two that serve many. They end when this is gone and all inboxes have come to
+    /// their end.
     pub(crate) fn start() -> (Self, [JoinHandle<()>; 2]) {
         let (selecting, to_select) = unbounded();
         let (trying, to_try) = unbounded();

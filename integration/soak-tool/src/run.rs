@@ -58,7 +58,8 @@ impl Run {
             .expect("the keeper ends after all connections");
     }
 
-    /// A connection has ended: this side's book goes to the other one, and is compared with that one's.
+    /// A connection has ended: this side's book goes to the other one, and is compared with that
+    /// one's.
     pub(crate) fn enter(&self, book: Book) {
         if let Err(error) = self.control.send(&book.to_string()) {
             self.board.fail(&format!("the control connection: {error}"));

@@ -14,7 +14,8 @@ use crate::{
     totals::Way,
 };
 
-/// One side of a connection, from when it is established until it has ended: this thread sends, a [reader](crate::readers) receives.
+/// One side of a connection, from when it is established until it has ended: this thread sends, a
+/// [reader](crate::readers) receives.
 pub(crate) struct Session<'a> {
     run: &'a Arc<Run>,
     plan: &'a Plan,

@@ -31,7 +31,8 @@ const WARM_UP_ROUNDS: u64 = 3;
 /// How often the program says how far it is.
 const PROGRESS: Duration = Duration::from_secs(10);
 
-/// Said by the client when its last connection has ended, and answered by the server when its own have.
+/// Said by the client when its last connection has ended, and answered by the server when its own
+/// have.
 const OVER: &str = "over";
 
 /// The last word of a side on which everything was found right.
@@ -118,7 +119,8 @@ impl Soak {
         Ok(())
     }
 
-    /// Has connections for a while, and gives everything back. Afterwards no connection is left on either side.
+    /// Has connections for a while, and gives everything back. Afterwards no connection is left on
+    /// either side.
     fn phase(
         &self,
         first_round: u64,
@@ -229,7 +231,8 @@ impl Soak {
     }
 }
 
-/// Starts the thread that takes what the other program says: books go into the ledger, all else to whoever waits for it.
+/// Starts the thread that takes what the other program says: books go into the ledger, all else to
+/// whoever waits for it.
 fn listen_to_the_other(
     control: &Arc<Control>,
     ledger: &Arc<Ledger>,

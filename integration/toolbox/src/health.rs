@@ -6,8 +6,8 @@ use crate::Lab;
 /// threads come and go with, and far less than what the messages of a minute come to.
 const RESIDENT_SLACK: u64 = 16 << 10;
 
-/// What this process has, and what has happened on the device, at a moment when no connection exists
-/// that is to be watched: for comparing an end with a start.
+/// What this process has, and what has happened on the device, at a moment when no connection
+/// exists that is to be watched: for comparing an end with a start.
 #[derive(Debug)]
 pub struct Health {
     resources: String,

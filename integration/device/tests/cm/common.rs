@@ -220,8 +220,9 @@ pub(crate) fn connected(ip: IpAddr) -> (Side, Side, Server) {
 
 /// What exists when one plain connection has come and gone, and how many files are open.
 ///
-/// librdmacm has a protection domain of its own on a device that ids use, and when it lets go of that depends on whether the last id or
-/// the last list of devices goes first. So this is counted after the same last act.
+/// librdmacm has a protection domain of its own on a device that ids use, and when it lets go of
+/// that depends on whether the last id or the last list of devices goes first. So this is counted
+/// after the same last act.
 pub(crate) fn what_exists(lab: &Lab) -> (String, usize) {
     drop(connected(lab.addr));
     (lab.resources(), open_fds())

@@ -165,7 +165,8 @@ fn an_id_migrates_with_its_events() {
     queues.talk(&accepting);
 }
 
-/// A connection that never was, and one whose request has not been answered, do not disconnect the others.
+/// A connection that never was, and one whose request has not been answered, do not disconnect the
+/// others.
 #[test]
 fn connections_of_one_listener_are_apart() {
     let lab = DeviceTest::without_credits();

@@ -148,7 +148,8 @@ fn queue_pairs_are_made_once_and_where_the_id_is() {
     assert_einval(result, "rdma_create_qp");
 }
 
-/// Steps that need a device, on ids that have none: some of them librdmacm would follow a null pointer for.
+/// Steps that need a device, on ids that have none: some of them librdmacm would follow a null
+/// pointer for.
 #[test]
 fn steps_without_a_device_are_refused() {
     let lab = DeviceTest::without_credits();

@@ -41,7 +41,8 @@ fn everything() -> [Box<dyn Any + Send>; COUNT] {
     ]
 }
 
-/// All orders are too many; these bring every handle to every place, and each pair into both orders.
+/// All orders are too many; these bring every handle to every place, and each pair into both
+/// orders.
 #[test]
 fn handles_go_in_any_order() {
     let lab = DeviceTest::without_credits();
@@ -77,7 +78,8 @@ fn handles_go_on_any_thread() {
     }
 }
 
-/// A queue pair keeps its connection when the ids' handles, the channels' and the listener's are gone.
+/// A queue pair keeps its connection when the ids' handles, the channels' and the listener's are
+/// gone.
 #[test]
 fn a_queue_pair_outlives_its_handles() {
     let lab = DeviceTest::without_credits();

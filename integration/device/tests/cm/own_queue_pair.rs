@@ -120,7 +120,8 @@ fn an_own_queue_pair_is_not_the_ids() {
     assert_eq!((error.call, error.errno), ("rdma_establish", EINVAL));
 }
 
-/// The lab's device has no options of its own: a queue pair of the id accepts the vendor, and none of what the peer offers.
+/// The lab's device has no options of its own: a queue pair of the id accepts the vendor, and none
+/// of what the peer offers.
 #[test]
 fn vendor_options_that_the_device_lacks_are_not_granted() {
     let lab = DeviceTest::without_credits();

@@ -33,7 +33,8 @@ fn routed(addr: SocketAddr) -> CmId {
     id
 }
 
-/// The peer answers only when the queue pair is gone, so one that waited for the answer would wait for ever.
+/// The peer answers only when the queue pair is gone, so one that waited for the answer would wait
+/// for ever.
 #[test]
 fn a_queue_pair_goes_while_its_id_waits() {
     let lab = DeviceTest::without_credits();

@@ -84,7 +84,8 @@ fn a_peer_that_is_gone_instead_of_closing_did_not_get_everything() {
     scene.finish();
 }
 
-/// It breaks the protocol and then does nothing at all, not even agree to being disconnected: the library does not wait for that.
+/// It breaks the protocol and then does nothing at all, not even agree to being disconnected: the
+/// library does not wait for that.
 #[test]
 fn a_peer_that_does_not_let_go_is_let_go_of() {
     let scene = Scene::new();

@@ -15,7 +15,8 @@ use crate::{
     },
 };
 
-/// Sends the last of `frames` behind the others, which are allowed: the library names `field`, delivered `messages`, and goes.
+/// Sends the last of `frames` behind the others, which are allowed: the library names `field`,
+/// delivered `messages`, and goes.
 struct Case {
     what: &'static str,
     frames: Vec<Vec<u8>>,
@@ -169,7 +170,8 @@ fn a_frame_that_is_longer_than_the_hello_allows_is_named_by_its_length() {
     let longest = vec![7; EAGER_SIZE as usize + 8];
     play(|| {
         let frame = |len: u32| Frame::data(&longest[..len as usize]).bytes();
-        // The longest that fits the buffer, which is rounded up, and the first that does not keep to the hello.
+        // The longest that fits the buffer, which is rounded up, and the first that does not keep
+        // to the hello.
         let mut cases = vec![
             case("longer by one", "len", frame(EAGER_SIZE + 1)),
             case("as long as the buffer", "len", frame(EAGER_SIZE + 8)),
@@ -322,7 +324,8 @@ fn messages_behind_a_bad_frame_are_not_delivered() {
     scene.finish();
 }
 
-/// The first cause stays. The connection is taken down at once all the same: the bound on closing is longer than this test may take.
+/// The first cause stays. The connection is taken down at once all the same: the bound on closing
+/// is longer than this test may take.
 #[test]
 fn what_may_not_follow_a_close_takes_the_connection_down() {
     let scene = Scene::new();
@@ -390,7 +393,8 @@ fn nothing_counts_behind_an_abort() {
     scene.finish();
 }
 
-/// Immediate data means nothing with a message. A WRITE that has some is told of, and takes a place of the window as a message does.
+/// Immediate data means nothing with a message. A WRITE that has some is told of, and takes a place
+/// of the window as a message does.
 #[test]
 fn other_work_requests_than_a_send_need_credit_as_well() {
     let scene = Scene::new();
@@ -450,7 +454,8 @@ fn immediates_for_which_there_is_no_memory_do_not_fill_the_window() {
     scene.finish();
 }
 
-/// The library registers its buffers without rights for the peer: whoever reaches for them ends its own connection.
+/// The library registers its buffers without rights for the peer: whoever reaches for them ends its
+/// own connection.
 #[test]
 fn nothing_of_the_library_can_be_read_or_written() {
     let scene = Scene::new();

@@ -16,7 +16,8 @@ use crate::{
 enum Fault {
     /// It is no hello.
     NotRdmsg,
-    /// The values of this field are incompatible: the code of the rejection, the name, the library's value, and the peer's.
+    /// The values of this field are incompatible: the code of the rejection, the name, the
+    /// library's value, and the peer's.
     Mismatch(u16, &'static str, u64, u64),
 }
 

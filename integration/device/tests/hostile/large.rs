@@ -31,7 +31,8 @@ fn rendezvous(payload: &[u8]) -> Vec<u8> {
     .bytes()
 }
 
-/// Announces a message that is there, and then what `forge` makes of it: the library names `field`, and delivers the first alone.
+/// Announces a message that is there, and then what `forge` makes of it: the library names `field`,
+/// and delivers the first alone.
 fn forged(scene: &Scene, what: &str, field: &'static str, forge: impl Fn(Descriptor) -> Vec<u8>) {
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
@@ -141,7 +142,8 @@ fn memory_that_cannot_be_read_is_named_by_its_key() {
     scene.finish();
 }
 
-/// The application keeps the first message, and there is no memory for a second: so none of the others is taken, and they pile up.
+/// The application keeps the first message, and there is no memory for a second: so none of the
+/// others is taken, and they pile up.
 #[test]
 fn more_large_messages_than_agreed_are_named() {
     const TOGETHER: u32 = 4;
@@ -303,7 +305,8 @@ fn memory_that_is_taken_back_while_it_is_read_is_named_by_its_key() {
     scene.finish();
 }
 
-/// Memory for all of a message is found before its first byte is asked for. It goes when there is none to be read.
+/// Memory for all of a message is found before its first byte is asked for. It goes when there is
+/// none to be read.
 #[test]
 fn a_long_message_that_is_not_there_leaves_nothing() {
     const LONG: u64 = 64 << 20;
@@ -327,7 +330,8 @@ fn a_long_message_that_is_not_there_leaves_nothing() {
     scene.finish();
 }
 
-/// Large messages of the library's that the peer never reads: closing is bounded, and says that they did not arrive.
+/// Large messages of the library's that the peer never reads: closing is bounded, and says that
+/// they did not arrive.
 #[test]
 fn a_peer_that_reads_nothing_is_given_up() {
     let mut config = config();
@@ -407,7 +411,8 @@ fn what_waits_behind_a_large_message_that_is_not_read_is_not_sent() {
     scene.finish();
 }
 
-/// What is lent to one peer is not another's to read, even if that one learns of its address and key.
+/// What is lent to one peer is not another's to read, even if that one learns of its address and
+/// key.
 #[test]
 fn what_is_lent_to_one_peer_cannot_be_read_by_another() {
     let scene = Scene::new();

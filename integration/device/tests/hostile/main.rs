@@ -1,5 +1,6 @@
-//! Peers that do not keep to the protocol, in both roles. Each costs its own connection and nothing else: a healthy connection of the same
-//! engine goes on, nothing is left behind, and no receiver was ever without a receive.
+//! Peers that do not keep to the protocol, in both roles. Each costs its own connection and nothing
+//! else: a healthy connection of the same engine goes on, nothing is left behind, and no receiver
+//! was ever without a receive.
 
 mod abrupt;
 mod announcements;

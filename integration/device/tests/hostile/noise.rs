@@ -1,4 +1,5 @@
-//! Frames of chance: whatever comes, a connection ends by what it heard, and delivers only what was a message.
+//! Frames of chance: whatever comes, a connection ends by what it heard, and delivers only what was
+//! a message.
 
 use std::{
     collections::BTreeMap,
@@ -39,7 +40,8 @@ impl Random {
         (0..len).map(|_| self.next() as u8).collect()
     }
 
-    /// A frame that may be anything: noise, or a good one, or a good one with a byte or the length changed.
+    /// A frame that may be anything: noise, or a good one, or a good one with a byte or the length
+    /// changed.
     fn frame(&mut self) -> Vec<u8> {
         let longest = HEADER_LEN + EAGER_SIZE as usize;
         if self.below(4) == 0 {
@@ -79,8 +81,8 @@ fn shout(mut peer: Peer, frames: &[Vec<u8>]) {
     peer.disconnect();
 }
 
-/// Makes sure that the library's side ended by what it heard, and that its messages are the first ones that were sent. Returns the kind
-/// of the end, or the field that was wrong.
+/// Makes sure that the library's side ended by what it heard, and that its messages are the first
+/// ones that were sent. Returns the kind of the end, or the field that was wrong.
 fn check(endpoint: &Endpoint, frames: &[Vec<u8>]) -> &'static str {
     let (reason, messages) = end(endpoint);
     let kind = match reason {

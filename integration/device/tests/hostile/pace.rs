@@ -1,4 +1,5 @@
-//! Peers that send more control frames than there is a reason for, or answer where nothing was asked.
+//! Peers that send more control frames than there is a reason for, or answer where nothing was
+//! asked.
 
 use std::time::Duration;
 
@@ -72,7 +73,8 @@ fn a_peer_that_answers_no_ping_is_dead() {
     scene.finish();
 }
 
-/// Without credit for it a peer sends control frames faster than anybody looks. Its own device is told to wait, and the connection lives.
+/// Without credit for it a peer sends control frames faster than anybody looks. Its own device is
+/// told to wait, and the connection lives.
 #[test]
 fn a_flood_of_pings_harms_nobody_else() {
     let scene = Scene::new();

@@ -14,7 +14,8 @@ use toolbox::PATIENCE;
 
 use crate::wire::HEADER_LEN;
 
-/// How many frames it can have out, and how many receives it posts: more than the library may send it.
+/// How many frames it can have out, and how many receives it posts: more than the library may send
+/// it.
 pub(crate) const DEPTH: u32 = 64;
 /// Room for a frame that is longer than any that the library takes.
 const SLOT: usize = 2048;
@@ -218,7 +219,8 @@ impl Peer {
         done.then_some(bytes)
     }
 
-    /// Waits until the library's device has acknowledged everything, or the connection is no more. Says which: whether it is still there.
+    /// Waits until the library's device has acknowledged everything, or the connection is no more.
+    /// Says which: whether it is still there.
     pub(crate) fn flush(&mut self) -> bool {
         let posted = self.posted;
         self.wait(|this| this.acknowledged == posted);

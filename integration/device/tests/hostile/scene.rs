@@ -54,7 +54,8 @@ impl Stage {
     }
 }
 
-/// How the library's side is set up: nothing in these tests ends by one of these timeouts, but for the tests of the timeouts.
+/// How the library's side is set up: nothing in these tests ends by one of these timeouts, but for
+/// the tests of the timeouts.
 pub(crate) fn config() -> Config {
     let mut config = Config::default();
     config.receive_window = WINDOW;
@@ -76,7 +77,8 @@ impl Scene {
 
     pub(crate) fn with(config: Config) -> Self {
         let lab = DeviceTest::without_credits();
-        // What librdmacm keeps on an opened device depends on what happened last: so count after the same last act.
+        // What librdmacm keeps on an opened device depends on what happened last: so count after
+        // the same last act.
         Stage::new(lab.at(0), config.clone()).clear();
         Self {
             before: (lab.resources(), open_fds()),
@@ -122,7 +124,8 @@ impl Scene {
         })
     }
 
-    /// Clears up, and makes sure that the hostile left nothing behind and that there was a receive for every frame.
+    /// Clears up, and makes sure that the hostile left nothing behind and that there was a receive
+    /// for every frame.
     pub(crate) fn finish(self) {
         let rnr_naks = self.rnr_naks;
         let lab = self.lab.clone();
@@ -130,7 +133,8 @@ impl Scene {
         assert_eq!(lab.rnr_naks(), rnr_naks, "receiver not ready");
     }
 
-    /// As `finish`, for a peer that sends without credit or takes nothing: that the device then says so is the peer's own affair.
+    /// As `finish`, for a peer that sends without credit or takes nothing: that the device then
+    /// says so is the peer's own affair.
     pub(crate) fn finish_with_rnr_naks(self) {
         self.stage.clear();
         let after = (self.lab.resources(), open_fds());
@@ -138,7 +142,8 @@ impl Scene {
     }
 }
 
-/// Waits for the end and returns its reason and the messages before it. Later calls give the same reason.
+/// Waits for the end and returns its reason and the messages before it. Later calls give the same
+/// reason.
 pub(crate) fn end(endpoint: &Endpoint) -> (CloseReason, Vec<Message>) {
     let mut messages = Vec::new();
     let reason = loop {

@@ -1,4 +1,5 @@
-//! The bytes on the wire, written down a second time on purpose: a slip in the library's own codec shows here.
+//! The bytes on the wire, written down a second time on purpose: a slip in the library's own codec
+//! shows here.
 
 /// The protocol's version.
 pub(crate) const VERSION: u8 = 3;
@@ -69,7 +70,8 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Where a large message lies, as a peer that keeps to the protocol would say it: change single fields.
+/// Where a large message lies, as a peer that keeps to the protocol would say it: change single
+/// fields.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Descriptor {
     pub(crate) addr: u64,

@@ -132,7 +132,8 @@ impl Peer {
 /// Which work request a completion of a peer made by hand is of.
 const SAID: u64 = 100;
 
-/// What an accepted stream is to say before the peer has said that it knows of the connection is not lost.
+/// What an accepted stream is to say before the peer has said that it knows of the connection is
+/// not lost.
 #[test]
 fn an_end_before_the_beginning_is_said() {
     const DISCONNECT: u32 = 7 << 29;
@@ -192,7 +193,8 @@ fn peers_that_do_not_keep_to_the_protocol() {
 
     let other_version = Peer::connect(address, 2);
     assert_eq!(other_version.err(), Some(CmEventType::REJECTED));
-    // More bytes than there is room for, writes without a credit, an operation and a control message that nobody knows.
+    // More bytes than there is room for, writes without a credit, an operation and a control
+    // message that nobody knows.
     for says in [
         &[("", 1001)][..],
         &[("1", 1), ("2", 1), ("3", 1), ("4", 1), ("5", 1)],

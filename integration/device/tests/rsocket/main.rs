@@ -1,4 +1,5 @@
-//! `rdmsg::rsocket`: streams of this process with each other. How they speak to C programs is tested with these.
+//! `rdmsg::rsocket`: streams of this process with each other. How they speak to C programs is
+//! tested with these.
 
 mod by_hand;
 
@@ -77,7 +78,8 @@ fn both_directions_at_once() {
     }
 }
 
-/// A hundred in a row, each of which needs windows that the peer tells of as soon as there is a connection.
+/// A hundred in a row, each of which needs windows that the peer tells of as soon as there is a
+/// connection.
 #[test]
 fn no_connection_misses_a_window() {
     const ROUNDS: u32 = 100;
@@ -195,7 +197,8 @@ fn a_shutdown_wakes_who_reads() {
     }
 }
 
-/// One thread sleeps in the kernel, others behind it, and another one calls all the time: all learn of the end.
+/// One thread sleeps in the kernel, others behind it, and another one calls all the time: all learn
+/// of the end.
 #[test]
 fn a_peers_end_wakes_all_who_wait() {
     let _test = DeviceTest::start();

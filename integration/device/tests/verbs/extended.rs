@@ -1,4 +1,5 @@
-//! Requests that are posted, and completions that are read, with functions for each part; and what devices need not have.
+//! Requests that are posted, and completions that are read, with functions for each part; and what
+//! devices need not have.
 
 use std::time::Instant;
 

@@ -113,7 +113,8 @@ fn no_receive_is_an_error_when_retries_are_off() {
         (error.wr_id, error.status),
         (1, WcStatus::RNR_RETRY_EXC_ERR)
     );
-    // The one behind it is flushed, and an unsuccessful request has a completion whether signaled or not.
+    // The one behind it is flushed, and an unsuccessful request has a completion whether signaled
+    // or not.
     let error = failure(&a.cq);
     assert_eq!((error.wr_id, error.status), (2, WcStatus::WR_FLUSH_ERR));
 }

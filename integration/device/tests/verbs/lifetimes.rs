@@ -64,7 +64,8 @@ fn everything() -> Vec<Box<dyn Any>> {
     ]
 }
 
-/// All orders of eight handles are too many; these bring every handle to every place, and each pair into both orders.
+/// All orders of eight handles are too many; these bring every handle to every place, and each pair
+/// into both orders.
 #[test]
 fn handles_go_in_any_order() {
     let lab = DeviceTest::without_credits();
@@ -86,7 +87,8 @@ fn handles_go_in_any_order() {
     assert_eq!(open_fds(), fds);
 }
 
-/// A region whose last handle of the program is gone stays registered while it is posted, and not longer.
+/// A region whose last handle of the program is gone stays registered while it is posted, and not
+/// longer.
 #[test]
 fn a_posted_region_is_held() {
     let lab = Lab::get();

@@ -67,7 +67,8 @@ pub(crate) struct Setup {
     pub(crate) cap: QpCap,
     pub(crate) rnr_retry: u8,
     pub(crate) peer_access: AccessFlags,
-    /// Whether queue pairs are posted to, and completion queues read, with functions for each part of a request.
+    /// Whether queue pairs are posted to, and completion queues read, with functions for each part
+    /// of a request.
     pub(crate) extended: bool,
 }
 

@@ -17,7 +17,8 @@ pub(crate) fn cases() -> Vec<Case> {
             bash("diff -B <(ibv_devinfo) <({programs}/devinfo | grep -v GID)"),
         )
         .quick(),
-        // Each line of ours that has a counterpart there, but for those of which the C program has none or another form.
+        // Each line of ours that has a counterpart there, but for those of which the C program has
+        // none or another form.
         case(
             "limits and GIDs",
             bash(

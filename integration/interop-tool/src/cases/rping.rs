@@ -45,7 +45,8 @@ pub(crate) fn cases() -> Vec<Case> {
             ),
         ] {
             let sizes = format!("-C {count} -S {size}");
-            // The C server ends with another status when its client disconnects before it has counted that far.
+            // The C server ends with another status when its client disconnects before it has
+            // counted that far.
             let mut serving = Side::new(server, "rping", &format!("-s {sizes} {from}"));
             let mut asking = Side::new(client, "rping", &format!("-c {sizes} {to}"));
             if what.ends_with("printed") {

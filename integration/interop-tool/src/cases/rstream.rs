@@ -11,7 +11,8 @@ fn side(who: Who, options: &str) -> Side {
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (server, client) in PAIRS {
-        // What, the options of both, of the server, of the client, and where the server can be seen.
+        // What, the options of both, of the server, of the client, and where the server can be
+        // seen.
         for (what, both, from, to, ready) in [
             ("one test, checked", "-S 1000 -T v", "", "{server}", CM),
             (

@@ -193,8 +193,8 @@ impl Host {
         Ok(parse_ended(&self.ask(&["end", &millis(turn)])?))
     }
 
-    /// Runs a line of shell to its end. When it began, in milliseconds of the host's clock, and what
-    /// it printed to stdout.
+    /// Runs a line of shell to its end. When it began, in milliseconds of the host's clock, and
+    /// what it printed to stdout.
     ///
     /// # Errors
     ///
