@@ -80,7 +80,7 @@ struct Compare {
     ///
     /// Virtual machines share the processors of this one, and their wire takes longer than the
     /// programs do and varies more.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    #[arg(long, verbatim_doc_comment, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     hosts: u8,
     /// 3 rounds of short runs, at the sizes that have a target: two minutes on an idle machine
     #[arg(long)]

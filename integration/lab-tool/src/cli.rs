@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 #[command(
     name = "integration/lab",
     bin_name = "integration/lab",
+    verbatim_doc_comment,
     after_help = "\
 First steps:
   integration/lab setup
@@ -28,6 +29,7 @@ pub(crate) enum Command {
     Shell(Shell),
     /// Says where commands can run: prints `native` if `exec --native` is possible on this machine,
     /// otherwise `vm`; and on stderr, why.
+    #[command(verbatim_doc_comment)]
     Probe,
     /// What runs in a guest.
     #[command(hide = true)]
@@ -39,6 +41,7 @@ pub(crate) enum Command {
 /// Packages are installed as root or with sudo; everything else stays in target/lab. Does nothing,
 /// and that fast, when nothing is missing.
 #[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
 pub(crate) struct Setup {
     /// Package of the kernel to fetch, instead of the distribution's current one.
     #[arg(long, value_name = "PACKAGE")]
@@ -108,12 +111,18 @@ pub(crate) struct Exec {
     /// runs the clock jumps to the next timer, so a timeout may come at once where something
     /// outside the guest, such as a file on this machine, is waited for: give connections generous
     /// ones. The boot takes some five times as long. --timeout is in seconds of this machine.
-    #[arg(long, conflicts_with_all = ["native", "hosts", "cpus", "accel"])]
+    #[arg(long, verbatim_doc_comment, conflicts_with_all = ["native", "hosts", "cpus", "accel"])]
     pub(crate) counted: bool,
 
     /// This host may stop or restart by itself, which then counts as the end of its command, with
     /// status 0; may be repeated.
-    #[arg(long, value_name = "HOST", value_parser = ["a", "b"], conflicts_with = "native")]
+    #[arg(
+        long,
+        value_name = "HOST",
+        value_parser = ["a", "b"],
+        conflicts_with = "native",
+        verbatim_doc_comment
+    )]
     pub(crate) may_die: Vec<String>,
 
     /// Set a variable for the command; may be repeated.
@@ -130,6 +139,7 @@ pub(crate) struct Exec {
 /// With two hosts, the shell is on a; `integration/lab shell --attach b` in a second terminal opens
 /// the one on b. When the shell on a ends, so do the machines.
 #[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
 pub(crate) struct Shell {
     #[command(flatten)]
     pub(crate) machines: MachineArgs,
