@@ -1,7 +1,6 @@
 //! What a user meets first: errors of this machine, which say what to do about them.
 
 use std::{
-    env,
     fs::{self, Permissions},
     io,
     net::{IpAddr, SocketAddr},
@@ -17,14 +16,7 @@ const NOBODY: u32 = 65534;
 
 /// A program of the examples, which stands in the folder above the tests'.
 fn example(name: &str) -> Command {
-    let here = env::current_exe().unwrap();
-    let program = here.parent().unwrap().parent().unwrap().join(name);
-    assert!(
-        program.exists(),
-        "{} is not there: build it with cargo build -p cm-examples --bins",
-        program.display()
-    );
-    let mut command = Command::new(program);
+    let mut command = Command::new(toolbox::example(name));
     command.stdin(Stdio::null());
     command
 }

@@ -1,74 +1,33 @@
 //! The example programs, run as a person runs them: what they print, and how they end.
 
-use std::{
-    env,
-    io::{BufRead, BufReader, Read},
-    process::{Child, Command, ExitStatus, Stdio},
-    sync::mpsc::{Receiver, RecvTimeoutError, channel},
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use toolbox::DeviceTest;
+use toolbox::{DeviceTest, Line, PATIENCE, Process, example};
 
-/// Longer than any wait of the programs: they are to end by themselves.
-const PATIENCE: Duration = Duration::from_secs(60);
 const SIZES: [&str; 3] = ["64", "4096", "65536"];
 
-/// A program of the examples that runs. Killed when it is dropped before it ended.
+/// A program of the examples that runs.
 struct Program {
     name: &'static str,
-    child: Child,
-    /// What it prints, line by line, as it comes; the flag says that it is an error.
-    lines: Receiver<(bool, String)>,
+    process: Process,
     out: Vec<String>,
     err: Vec<String>,
 }
 
 /// What a program said, and how it ended.
 struct Ended {
-    status: ExitStatus,
+    status: Option<i32>,
     out: Vec<String>,
     err: Vec<String>,
 }
 
 impl Program {
-    /// Starts a program, which stands in the folder above the tests'.
     fn start(name: &'static str, args: &[&str]) -> Self {
-        let tests = env::current_exe().unwrap();
-        let program = tests.parent().unwrap().parent().unwrap().join(name);
-        assert!(
-            program.exists(),
-            "{} is not there: build it with cargo build -p cm-examples --bins",
-            program.display()
-        );
-        let mut child = Command::new(program)
-            .args(args)
-            // What they print when nobody asks for more.
-            .env_remove("RUST_LOG")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (tell, lines) = channel();
-        let outputs: [(bool, Box<dyn Read + Send>); 2] = [
-            (false, Box::new(child.stdout.take().unwrap())),
-            (true, Box::new(child.stderr.take().unwrap())),
-        ];
-        for (is_error, output) in outputs {
-            let tell = tell.clone();
-            thread::spawn(move || {
-                for line in BufReader::new(output).lines().map_while(Result::ok) {
-                    println!("{name}: {line}");
-                    let _ = tell.send((is_error, line));
-                }
-            });
-        }
+        let program = example(name).display().to_string();
+        let argv = [&[&*program], args].concat();
         Self {
             name,
-            child,
-            lines,
+            process: Process::start(&argv).unwrap(),
             out: Vec::new(),
             err: Vec::new(),
         }
@@ -77,59 +36,61 @@ impl Program {
     /// A server, and the address that it says it listens on.
     fn serve(name: &'static str, args: &[&str]) -> (Self, String) {
         let mut server = Self::start(name, args);
-        let deadline = Instant::now() + PATIENCE;
+        let listens = |line: &str| line.starts_with("listening on ");
+        let line = server.read_until(listens);
+        let (_, address) = line.split_at("listening on ".len());
+        (server, address.to_owned())
+    }
+
+    /// Reads until it has printed such a line.
+    fn read_until(&mut self, is_it: impl Fn(&str) -> bool) -> String {
         loop {
-            assert!(server.read(deadline), "{name} ended: {:?}", server.err);
-            if let Some(address) = server
-                .out
-                .last()
-                .and_then(|line| line.strip_prefix("listening on "))
-            {
-                let address = address.to_owned();
-                return (server, address);
+            assert!(self.read(), "{} ended: {:?}", self.name, self.err);
+            if let Some(line) = self.out.last().filter(|line| is_it(line)) {
+                return line.clone();
             }
         }
     }
 
     /// Waits for a line; whether there was one more.
-    fn read(&mut self, deadline: Instant) -> bool {
-        let left = deadline.saturating_duration_since(Instant::now());
-        match self.lines.recv_timeout(left) {
-            Ok((false, line)) => self.out.push(line),
-            Ok((true, line)) => self.err.push(line),
-            Err(RecvTimeoutError::Disconnected) => return false,
-            Err(RecvTimeoutError::Timeout) => {
-                panic!("{} is still running after {PATIENCE:?}", self.name)
+    fn read(&mut self) -> bool {
+        let name = self.name;
+        match self.process.line(PATIENCE) {
+            Some(Line::Out(line)) => {
+                println!("{name}: {line}");
+                self.out.push(line);
+            }
+            Some(Line::Err(line)) => {
+                println!("{name}: {line}");
+                self.err.push(line);
+            }
+            None => {
+                // It ends by itself, right after it closes its outputs.
+                let ended = self.process.end(PATIENCE).unwrap();
+                assert!(
+                    ended.is_some(),
+                    "{name} is still running after {PATIENCE:?}"
+                );
+                return false;
             }
         }
         true
     }
 
-    /// Waits for its end, which comes right after it closes its outputs.
     fn end(mut self) -> Ended {
-        let deadline = Instant::now() + PATIENCE;
-        while self.read(deadline) {}
-        let status = self.child.wait().unwrap();
+        while self.read() {}
         Ended {
-            status,
-            out: self.out.drain(..).collect(),
-            err: self.err.drain(..).collect(),
+            status: self.process.finish(PATIENCE).unwrap().status,
+            out: self.out,
+            err: self.err,
         }
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // Where it has ended and was waited for, this does nothing.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
 impl Ended {
     /// That all went well, and that the connection manager's steps were these.
     fn went_well(&self, steps: &[&str]) {
-        assert!(self.status.success(), "{}: {:?}", self.status, self.err);
+        assert_eq!(self.status, Some(0), "{:?}", self.err);
         assert!(self.err.is_empty(), "{:?}", self.err);
         let shown: Vec<&str> = self
             .out
@@ -179,7 +140,7 @@ impl Ended {
 
     /// That it failed with this status, and said why in one of its lines.
     fn failed(&self, status: i32, why: &str) {
-        assert_eq!(self.status.code(), Some(status), "{:?}", self.err);
+        assert_eq!(self.status, Some(status), "{:?}", self.err);
         assert!(
             self.err.iter().any(|line| line.contains(why)),
             "{why:?} is not in: {:?}",
@@ -257,19 +218,12 @@ fn raw_cm_sees_its_client_die() {
     let address = lab.at(0).to_string();
     let (server, address) = Program::serve("raw_cm", &["--server", &address]);
     let mut client = Program::start("raw_cm", &["-c", "1000000", "-s", "64", &address]);
-    let deadline = Instant::now() + PATIENCE;
-    while !client
-        .out
-        .last()
-        .is_some_and(|line| line.ends_with("ESTABLISHED"))
-    {
-        assert!(client.read(deadline), "{:?}", client.err);
-    }
+    client.read_until(|line| line.ends_with("ESTABLISHED"));
     drop(client);
     // Whether that is the end between two messages or within one is a matter of luck. It ends, and
     // says which.
     let server = server.end();
-    if server.status.success() {
+    if server.status == Some(0) {
         server.went_well(&SERVER_STEPS);
     } else {
         server.failed(1, "raw_cm: ");

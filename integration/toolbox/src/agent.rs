@@ -39,7 +39,11 @@ const PAUSE: Duration = Duration::from_millis(20);
 ///
 /// When no conductor comes, or it goes away without a word.
 pub fn serve() -> Result<()> {
-    let listener = TcpListener::bind(("0.0.0.0", PORT)).context("cannot listen for a conductor")?;
+    let listener = TcpListener::bind(("0.0.0.0", PORT));
+    serve_on(&listener.context("cannot listen for a conductor")?)
+}
+
+fn serve_on(listener: &TcpListener) -> Result<()> {
     listener.set_nonblocking(true)?;
     let mut deadline = Deadline::after(START_LIMIT);
     let stream = loop {
@@ -218,4 +222,76 @@ fn shell(script: &str) -> Result<Vec<String>> {
     );
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     Ok(vec![begin.to_string(), printed])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// A host whose agent is a thread of this program.
+    fn host() -> (Host, thread::JoinHandle<Result<()>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let agent = thread::spawn(move || serve_on(&listener));
+        (Host::connect_to(address).unwrap(), agent)
+    }
+
+    fn sh(script: &str) -> Vec<String> {
+        ["sh", "-c", script].map(str::to_owned).to_vec()
+    }
+
+    #[test]
+    fn a_program_is_told_heard_and_ended() {
+        let (mut host, agent) = host();
+        let script = "read word; echo got $word; echo more >&2; sleep 1000";
+        host.start_told(&sh(script)).unwrap();
+        assert_eq!(
+            host.hear("got", Duration::from_millis(1)).unwrap(),
+            Heard::Late
+        );
+        assert!(host.tell("it").unwrap());
+        let line = host.line(LIMIT).unwrap();
+        assert_eq!(line, Said::Line(Line::Out("got it".into())));
+        let line = host.line(LIMIT).unwrap();
+        assert_eq!(line, Said::Line(Line::Err("more".into())));
+        assert_eq!(host.line(Duration::from_millis(1)).unwrap(), Said::Nothing);
+        let ended = host.finish(Duration::from_millis(1)).unwrap();
+        assert_eq!(ended.status, None);
+        host.quit().unwrap();
+        agent.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn an_end_comes_after_the_last_line_and_with_its_status() {
+        let (mut host, agent) = host();
+        host.start(&sh("echo last; exit 3")).unwrap();
+        let line = host.line(LIMIT).unwrap();
+        assert_eq!(line, Said::Line(Line::Out("last".into())));
+        let Said::Ended(ended) = host.line(LIMIT).unwrap() else {
+            panic!("no end")
+        };
+        assert_eq!((ended.status, &*ended.output), (Some(3), "last\n"));
+        assert_eq!(host.finish(LIMIT).unwrap(), ended);
+        assert!(!host.listens(Listening::Tcp(1)).unwrap(), "it has ended");
+        host.quit().unwrap();
+        agent.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn what_fails_is_said_and_the_agent_goes_on() {
+        let (mut host, agent) = host();
+        let error = host.shell("echo what is wrong >&2; exit 2").unwrap_err();
+        assert!(format!("{error:#}").contains("what is wrong"), "{error:#}");
+        assert!(host.start(&["/no/such/program".into()]).is_err());
+        let (begin, printed) = host.shell("echo fine").unwrap();
+        assert!(begin <= clock_millis());
+        assert_eq!(printed, "fine\n");
+        host.start(&sh("sleep 1000")).unwrap();
+        host.signal("KILL").unwrap();
+        assert_eq!(host.finish(LIMIT).unwrap().status, Some(137));
+        drop(host);
+        assert!(agent.join().unwrap().is_err(), "the conductor went away");
+    }
 }

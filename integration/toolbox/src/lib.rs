@@ -28,7 +28,7 @@ pub use crate::{
     lab::Lab,
     launch::{LAB_FAILED, Launch, NO_LAB, native_is_possible},
     listening::Listening,
-    pair::{pair, pair_with, reason},
+    pair::{example, pair, pair_with, reason},
     pattern::{check, fill, pattern, random},
     process::{Ended, Heard, Line, Process, words},
     side::Side,

@@ -1,4 +1,4 @@
-use std::{fmt, thread};
+use std::{env, fmt, path::PathBuf, thread};
 
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener};
 
@@ -25,6 +25,24 @@ pub fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
 #[must_use]
 pub fn pair() -> (Endpoint, Endpoint) {
     pair_with(&Config::default())
+}
+
+/// The path of an example program, which stands in the folder above the tests'.
+///
+/// # Panics
+///
+/// When it was not built.
+#[must_use]
+pub fn example(name: &str) -> PathBuf {
+    let here = env::current_exe().expect("this program is somewhere");
+    let folder = here.ancestors().nth(2).expect("tests are in a folder");
+    let program = folder.join(name);
+    assert!(
+        program.exists(),
+        "{} is not there: build it with cargo build -p cm-examples --bins",
+        program.display()
+    );
+    program
 }
 
 /// Why a connection has ended, as a call on it says.

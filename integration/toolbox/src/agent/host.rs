@@ -1,5 +1,5 @@
 use std::{
-    net::{IpAddr, TcpStream},
+    net::{IpAddr, SocketAddr, TcpStream},
     thread,
     time::Duration,
 };
@@ -43,9 +43,13 @@ impl Host {
     ///
     /// When there is none.
     pub fn connect(address: IpAddr) -> Result<Self> {
+        Self::connect_to(SocketAddr::new(address, PORT))
+    }
+
+    pub(super) fn connect_to(address: SocketAddr) -> Result<Self> {
         let mut deadline = Deadline::after(START_LIMIT);
         loop {
-            match TcpStream::connect((address, PORT)) {
+            match TcpStream::connect(address) {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
                     stream.set_read_timeout(Some(SILENCE))?;
