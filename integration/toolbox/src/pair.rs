@@ -5,7 +5,7 @@ use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener};
 use crate::{Lab, PATIENCE};
 
 /// Two ends of a connection from this host to itself, on the shared engine: the one that connected
-/// and the one that accepted.
+/// and the one that accepted. However busy the machine is, it is waited for.
 ///
 /// # Panics
 ///
@@ -13,9 +13,11 @@ use crate::{Lab, PATIENCE};
 #[must_use]
 pub fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     let engine = Engine::shared().expect("there is an engine");
-    let listener = Listener::bind_with(Lab::get().at(0), config, &engine).expect("it listens");
+    let mut config = config.clone();
+    config.connect_timeout = config.connect_timeout.max(PATIENCE);
+    let listener = Listener::bind_with(Lab::get().at(0), &config, &engine).expect("it listens");
     let address = listener.local_addr();
-    let connector = Connector::new().config(config.clone());
+    let connector = Connector::new().config(config);
     let client = thread::spawn(move || connector.connect(address).expect("it connects"));
     let server = listener.accept_timeout(PATIENCE).expect("it accepts");
     (client.join().expect("it does not panic"), server)
