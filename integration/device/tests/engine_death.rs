@@ -48,9 +48,10 @@ fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
 
 #[test]
 fn an_engine_that_dies_takes_its_own_connections_along_and_no_others() {
-    let lab = DeviceTest::start();
+    // Before the test's own.
     log::set_logger(&FUSE).unwrap();
     log::set_max_level(LevelFilter::Info);
+    let lab = DeviceTest::start();
     let old = Listener::bind(lab.at(0)).unwrap();
     let (client, server) = pair(&old);
     let waiter = thread::spawn({

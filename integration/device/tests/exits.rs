@@ -83,6 +83,13 @@ fn connector(close_timeout: Duration) -> Connector {
     Connector::new().config(config)
 }
 
+/// One whose end waits for as long as it takes on a busy machine.
+fn patient() -> Connector {
+    let mut config = Config::default();
+    config.close_timeout = PATIENCE;
+    Connector::new().config(config)
+}
+
 fn listen(config: &Config) -> Listener {
     Listener::bind_with(Lab::get().at(0), config, &Engine::shared().unwrap()).unwrap()
 }
@@ -92,7 +99,7 @@ fn listen(config: &Config) -> Listener {
 #[test]
 #[ignore = "a program that other tests run"]
 fn role_sends_four_drops_and_returns() {
-    let endpoint = Endpoint::connect(peer()).unwrap();
+    let endpoint = patient().connect(peer()).unwrap();
     for number in 0..4 {
         endpoint.send(&pattern(number, 5_000_000)).unwrap();
     }
@@ -101,7 +108,7 @@ fn role_sends_four_drops_and_returns() {
 #[test]
 #[ignore = "a program that other tests run"]
 fn role_sends_one_drops_and_returns() {
-    let endpoint = Endpoint::connect(peer()).unwrap();
+    let endpoint = patient().connect(peer()).unwrap();
     endpoint.send(&pattern(0, 30_000_000)).unwrap();
 }
 
@@ -109,7 +116,7 @@ fn role_sends_one_drops_and_returns() {
 #[ignore = "a program that other tests run"]
 fn role_sends_one_on_an_engine_that_it_drops_and_calls_exit() {
     let engine = Engine::new().unwrap();
-    let endpoint = Connector::new().engine(&engine).connect(peer()).unwrap();
+    let endpoint = patient().engine(&engine).connect(peer()).unwrap();
     endpoint.send(&pattern(0, 30_000_000)).unwrap();
     drop((endpoint, engine));
     process::exit(0);
@@ -119,7 +126,7 @@ fn role_sends_one_on_an_engine_that_it_drops_and_calls_exit() {
 #[ignore = "a program that other tests run"]
 fn role_sends_one_and_returns_without_dropping() {
     static KEPT: OnceLock<Endpoint> = OnceLock::new();
-    let endpoint = KEPT.get_or_init(|| Endpoint::connect(peer()).unwrap());
+    let endpoint = KEPT.get_or_init(|| patient().connect(peer()).unwrap());
     endpoint.send(&pattern(0, 30_000_000)).unwrap();
 }
 
