@@ -69,6 +69,15 @@ const BINDINGS: &str = "rdma_sys";
 /// What is above the transports names none of these.
 const BELOW_TRANSPORTS: &[&str] = &["CmId", "QueuePair", "MemoryRegion", "CompletionQueue"];
 
+/// The folders of `verbs`, each of which may name those before it.
+const FOLDERS_OF_VERBS: &[&str] = &[
+    "device",
+    "memory",
+    "completion",
+    "work_request",
+    "queue_pair",
+];
+
 /// A module of the crate: its path, and the file that has it.
 type Modules = BTreeMap<Vec<String>, PathBuf>;
 
@@ -366,6 +375,30 @@ fn arrows_go_down_only() {
         }
     }
     assert_eq!(seen.len(), LAYERS.len(), "every layer has files: {seen:?}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_folders_of_verbs_name_those_before_them_only() {
+    let all = Crate::read();
+    let rank = |file: &Path| {
+        let folder = file.strip_prefix("verbs").ok()?.iter().next()?;
+        FOLDERS_OF_VERBS.iter().position(|name| folder == *name)
+    };
+    let mut wrong = Vec::new();
+    let mut seen = BTreeSet::new();
+    for (own, file) in &all.modules {
+        let Some(from) = rank(file) else {
+            continue;
+        };
+        seen.insert(from);
+        for to in all.arrows(own, file) {
+            if rank(to).is_some_and(|to| to > from) {
+                wrong.push(format!("{} names {}", file.display(), to.display()));
+            }
+        }
+    }
+    assert_eq!(seen.len(), FOLDERS_OF_VERBS.len(), "every folder has files");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
