@@ -169,7 +169,7 @@ impl Entry {
         }
         let link = &self.link;
         match reason {
-            // Whoever aborts does not want it delivered.
+            // An application that aborts does not want it delivered.
             CloseReason::LocallyAborted => {}
             CloseReason::LocallyClosed => log::warn!(
                 "{link}: given up, and what was sent may not have arrived: the peer did not \

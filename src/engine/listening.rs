@@ -16,7 +16,7 @@ use crate::{
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
-/// A listener. Whoever waits for its connections learns of its end when it is dropped.
+/// A listener. Threads that wait for its connections learn of its end when it is dropped.
 pub(super) struct Listening {
     pub(super) local: SocketAddr,
     pub(super) config: Config,
@@ -32,7 +32,7 @@ pub(super) struct Listening {
 enum Place {
     /// On this port, for as long as it is there.
     Bound { _port: Port },
-    /// Nowhere: its device is gone, or its address. The next try is this long after the last.
+    /// Nowhere: its device was removed, or its address. The next try is this long after the last.
     Lost { wait: Duration },
 }
 
@@ -67,8 +67,8 @@ impl Listening {
         }
     }
 
-    /// Its device is gone, or its address: the port goes, which the device waits for. Says when to
-    /// try again.
+    /// Its device was removed, or its address: drops the port, for which the device waits. Says
+    /// when to try again.
     pub(super) fn lose(&mut self) -> Duration {
         self.place = Place::Lost { wait: FIRST_WAIT };
         FIRST_WAIT

@@ -363,7 +363,7 @@ impl Core {
         self.conn.handle_out_of_memory(error, Instant::now());
     }
 
-    /// The peer has read so many more large messages.
+    /// The peer has read `count` more large messages.
     fn taken(&mut self, count: u32) {
         let Some(rings) = &mut self.rings else { return };
         // Before it is told: what is said to be sent cannot be read any more.

@@ -20,7 +20,7 @@ impl Link {
             self.notify(NoticeKind::Watch);
         }
         if first {
-            // Under the lock: whoever put something there before this did not know of the fd.
+            // Under the lock: a thread that put something there before this did not know of the fd.
             let core = self.core();
             match interest {
                 Interest::Readable => self.announce_readable(&core),

@@ -13,6 +13,6 @@ pub(crate) trait Home: fmt::Display + Send + Sync {
 pub(crate) enum Place {
     /// This receive buffer, and a credit with it.
     Buffer(u32),
-    /// So many bytes of the memory for large messages.
+    /// This many bytes of the memory for large messages.
     Large(u64),
 }

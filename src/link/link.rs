@@ -361,8 +361,8 @@ impl Link {
         self.release_share(side);
     }
 
-    /// The queue pair is gone, or there was none: what was promised of shared receives, and what
-    /// was taken, goes back.
+    /// Releases what was promised of shared receives, and what was taken: the queue pair has been
+    /// destroyed, or there was none.
     fn release_share(&self, side: Option<PollSide>) {
         let mut core = self.core();
         let Core { share, conn, .. } = &mut *core;

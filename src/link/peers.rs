@@ -48,7 +48,7 @@ impl Life {
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     lives: HashMap<(IpAddr, u64), Weak<Counts>>,
-    /// With so many entries those without a connection are removed.
+    /// At this many entries those without a connection are removed.
     crowded: usize,
 }
 

@@ -31,7 +31,7 @@ enum Content<'a> {
     /// A large message that the device knows: the peer can read it as soon as it is told where it
     /// is.
     Exposed(Exposed),
-    /// It is on its way, or it is not known how much of it the peer has seen.
+    /// It is in flight, or it is not known how much of it the peer has seen.
     Gone,
 }
 

@@ -9,9 +9,10 @@ use std::collections::VecDeque;
 pub(super) struct SentOrder {
     /// What is not known to be sent, oldest first.
     waiting: VecDeque<Unsent>,
-    /// So many of the small messages in it, the oldest ones, are acknowledged by the peer's device.
+    /// How many of the small messages in it, the oldest ones, are acknowledged by the peer's
+    /// device.
     acknowledged: usize,
-    /// So many of the large messages in it, the oldest ones, are taken.
+    /// How many of the large messages in it, the oldest ones, are taken.
     taken: usize,
     /// How many in it have ids.
     ids: usize,
@@ -33,7 +34,7 @@ impl Unsent {
 }
 
 impl SentOrder {
-    /// A small message is on its way.
+    /// A small message was posted.
     pub(super) fn small(&mut self, id: u64) {
         self.push(Unsent::Small(id));
     }
@@ -54,7 +55,7 @@ impl SentOrder {
         self.acknowledged += 1;
     }
 
-    /// The peer has taken so many more large messages.
+    /// The peer has taken `count` more large messages.
     pub(super) fn take(&mut self, count: u32) {
         self.taken += count as usize;
     }

@@ -11,7 +11,7 @@ use crate::status::OsError;
 /// A file descriptor that is readable exactly while there is something to take, for those who ask
 /// for one. The others pay one look at an atomic.
 ///
-/// Whoever puts something there calls [`announce`](Self::announce) afterwards, and whoever takes
+/// A thread that puts something there calls [`announce`](Self::announce) afterwards, one that takes
 /// something away [`update`](Self::update). These follow one another, so the last one saw
 /// everything, and what it says holds.
 #[derive(Debug, Default)]

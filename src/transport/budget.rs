@@ -24,9 +24,9 @@ pub(crate) struct Budget {
 }
 
 struct Books {
-    /// Pinned for the reads that are under way.
+    /// Pinned for the reads in progress.
     pinned: Gauge,
-    /// Messages that are begun and not let go of.
+    /// Messages that were begun and not released.
     held: Gauge,
     /// Bytes that stay pinned for next reads.
     kept: u64,
@@ -97,7 +97,7 @@ impl Budget {
         }
     }
 
-    /// So many bytes are free; where they were `used`, also in the system.
+    /// `bytes` are free; where they were `used`, also in the system.
     fn give_back(&self, what: What, bytes: u64, used: bool) {
         let mut books = lock(&self.books);
         let mut served = match what {
@@ -159,14 +159,14 @@ impl Customer {
         has.then(|| self.charge(What::Held, bytes))
     }
 
-    /// Asks for so many bytes to pin for a read, or for those that were waited for. `None`: it
+    /// Asks for `bytes` to pin for a read, or for those that were waited for. `None`: it
     /// waits.
     pub(crate) fn pin(&self, bytes: u64) -> Option<Charge> {
         let has = lock(&self.budget.books).pinned.claim(self.id, bytes);
         has.then(|| self.charge(What::Pinned, bytes))
     }
 
-    /// Asks for so many bytes that stay pinned. There is no waiting for that.
+    /// Asks for `bytes` that stay pinned. There is no waiting for that.
     pub(crate) fn keep(&self, bytes: u64) -> Option<Charge> {
         let limit = self.budget.limits.pinned_for_keeping();
         let mut books = lock(&self.budget.books);

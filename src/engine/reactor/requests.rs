@@ -74,7 +74,7 @@ impl Reactor {
 
     pub(super) fn handle_request(&mut self, asked: ConnectRequest) {
         let Some(listener) = asked.listener().and_then(|key| self.listeners.get(&key)) else {
-            log::debug!("engine: connect request for a listener that is gone");
+            log::debug!("engine: connect request for a listener that has been dropped");
             return;
         };
         let (config, requests, backlog, engine) = (
@@ -95,7 +95,10 @@ impl Reactor {
             None
         };
         if let Some((field, limit)) = full {
-            self.report_refusal(peer, &format_args!("{field} is {limit}, and as many wait"));
+            self.report_refusal(
+                peer,
+                &format_args!("{field} is {limit}, and that many wait"),
+            );
             return asked.reject(&Reject::BUSY.emit(&[]));
         }
         let role = Role::Passive(Some(listener.half_open.clone()));

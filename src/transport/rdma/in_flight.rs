@@ -13,7 +13,7 @@ pub(crate) enum Posted {
     Operation(Operation),
 }
 
-/// A one-sided operation under way.
+/// A one-sided operation in flight.
 #[derive(Debug)]
 pub(crate) struct Operation {
     pub(crate) id: u64,

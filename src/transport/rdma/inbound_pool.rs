@@ -8,7 +8,7 @@
 //! peers could write to what stays registered, so there nothing does.
 //!
 //! This file makes references to memory that was registered. That is sound because a
-//! [`InboundBuffer`] is owned: while reads into it are under way it is in the books of
+//! [`InboundBuffer`] is owned: while reads into it are in progress it is in the books of
 //! [`Rings`](super::rings::Rings), where nobody looks at its bytes, and it leaves them when all
 //! have come, or after the queue pair is destroyed. Steps that stay registered allow the local
 //! device alone to write, and that writes only what is posted. A registration holds the pages
@@ -160,7 +160,7 @@ impl InboundPool {
         Some(spare.free.remove(at))
     }
 
-    /// Whether so many bytes may stay registered. Free ones that did not fit make room.
+    /// Whether `bytes` may stay registered. Free ones that did not fit make room.
     fn keep(&self, bytes: u64) -> Option<Charge> {
         if bytes > self.limit {
             return None;

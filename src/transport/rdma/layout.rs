@@ -10,7 +10,7 @@ const ALIGN: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     recv_size: usize,
-    /// As many receives may complete before any is posted again.
+    /// How many receives may complete before any is posted again.
     recv_count: u32,
     /// Whether the receive buffers are not in the region.
     shared: bool,

@@ -133,7 +133,7 @@ fn class(len: usize) -> usize {
     }
 }
 
-/// Memory that belongs to whoever holds this, and that no device knows of. It goes back to its pool
+/// Memory that belongs to the holder of this, and that no device knows of. It goes back to its pool
 /// when dropped.
 pub(crate) struct OutboundBuffer {
     /// `None` only while it is dropped.

@@ -18,7 +18,7 @@ pub(super) fn bytes(memory: &MemoryRegion, offset: usize, len: usize) -> &[u8] {
     unsafe { slice::from_raw_parts(start, len) }
 }
 
-/// A part of a receive buffer that the device has let go of.
+/// A part of a receive buffer whose receive has completed.
 pub(crate) struct RecvSlice {
     memory: MemoryRegion,
     offset: usize,
@@ -26,7 +26,7 @@ pub(crate) struct RecvSlice {
 }
 
 impl RecvSlice {
-    /// `len` bytes at `offset` of a region that has as many.
+    /// `len` bytes at `offset` of a region that is long enough.
     pub(super) fn new(memory: MemoryRegion, offset: usize, len: usize) -> Self {
         Self {
             memory,

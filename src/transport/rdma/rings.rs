@@ -5,7 +5,7 @@
 //! so it argues why that is sound:
 //!
 //! * the region outlives every work request, because [`Rings`] destroys its queue pair (field
-//!   order) before it lets go of the region;
+//!   order) before it releases the region;
 //! * a receive buffer belongs to the device from [`Rings::post_recv`] until its completion is
 //!   polled, and to a [`RecvSlice`] or to nobody otherwise; the state machine names each buffer
 //!   once for each completion and asks for it to be posted again once for each, which its simulator

@@ -15,7 +15,7 @@ pub(crate) struct Share {
     key: u64,
     /// Buffers with messages that the application has.
     lent: u32,
-    /// Whether the connection's queue pair is gone, and its promises with it.
+    /// Whether the connection's queue pair has been destroyed, and its promises with it.
     settled: bool,
 }
 
@@ -59,7 +59,7 @@ impl Share {
         self.lent += 1;
     }
 
-    /// The application has let go of a buffer. It is posted for whoever needs it.
+    /// The application has released a buffer. It is posted for any connection.
     pub(crate) fn give_back(&mut self, buffer: u32) -> Result<(), OsError> {
         self.receives.post(buffer)?;
         self.lent -= 1;
@@ -69,8 +69,8 @@ impl Share {
         Ok(())
     }
 
-    /// The queue pair is gone: all that the connection took is posted again, except for what the
-    /// application has, and all that it was promised is free.
+    /// The queue pair has been destroyed: all that the connection took is posted again, except for
+    /// what the application has, and all that it was promised is free.
     pub(crate) fn settle(&mut self, conn: &mut Connection) -> Result<(), OsError> {
         if !self.settled {
             self.receives.post_all_of(self.key)?;

@@ -69,7 +69,7 @@ impl SharedReceives {
         &self.queue
     }
 
-    /// Whether it is what a configuration of so many buffers of this size asks for.
+    /// Whether it is what a configuration of `count` buffers of this size asks for.
     pub(crate) fn is(&self, count: u32, size: usize) -> bool {
         self.holders.len() == count as usize && self.size == size
     }
