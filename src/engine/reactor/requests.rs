@@ -116,7 +116,7 @@ impl Reactor {
                 let timeout = config.connect_timeout;
                 let link = self.adopt(key, conn, peer, config, setup, role);
                 self.drive(key);
-                log::debug!(target: "rdmsg::cm", "{link}: connect request");
+                log::debug!(target: "rdmsg::cm", "{link}: CONNECT_REQUEST");
                 let request = Request::new(link, engine, local, timeout);
                 backlog.bring_request(&requests, request);
             }
