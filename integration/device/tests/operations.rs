@@ -228,7 +228,7 @@ fn what_is_wrong_with_the_arguments_is_said_and_does_no_harm() {
     );
     out(
         client.write(&ours, 0..50, &remote, 0, 0),
-        "the peer did not give the right for it: its remote allows read, the operation needs write",
+        "the peer does not allow it: its region allows read, the operation needs write",
     );
     // A region of another engine is of another protection domain.
     let engine = Engine::new().unwrap();
