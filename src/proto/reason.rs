@@ -96,6 +96,10 @@ pub enum CloseReason {
     /// The peer uses this crate, in an incompatible version or configuration.
     PeerIncompatible(Mismatch),
     /// The peer violated the protocol.
+    ///
+    /// With the [field](Violation::field) `rkey` it may also be that the peer's process was killed
+    /// in the middle of a message above the eager size: its kernel revokes the message's key before
+    /// it disconnects.
     ProtocolViolation(Violation),
     /// A work request failed. `RETRY_EXC_ERR`: the peer's host, or the path to it, is down.
     WorkRequest {

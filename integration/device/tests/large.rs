@@ -449,13 +449,12 @@ fn a_sender_that_dies_in_the_middle_leaves_an_error_and_no_leak() {
             Err(error) => panic!("{error}"),
         }
     };
-    assert!(
-        matches!(
-            reason,
-            CloseReason::PeerDisconnected | CloseReason::WorkRequest { .. }
-        ),
-        "{reason:?}"
-    );
+    match &reason {
+        CloseReason::PeerDisconnected | CloseReason::WorkRequest { .. } => {}
+        // The kernel revokes the keys of a killed process before it destroys its queue pairs.
+        CloseReason::ProtocolViolation(violation) => assert_eq!(violation.field(), "rkey"),
+        other => panic!("{other:?}"),
+    }
     drop(server);
     drop(listener);
     engine.shutdown();
