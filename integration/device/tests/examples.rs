@@ -33,6 +33,11 @@ impl Program {
         }
     }
 
+    /// A client that waits for its connection as long as a busy machine takes.
+    fn start_client(args: &[&str]) -> Self {
+        Self::start("cm_client", &[&["--timeout", "60"], args].concat())
+    }
+
     /// A server, and the address that it says it listens on.
     fn serve(name: &'static str, args: &[&str]) -> (Self, String) {
         let mut server = Self::start(name, args);
@@ -162,7 +167,7 @@ fn cm_client_and_cm_server() {
     let lab = DeviceTest::start();
     let address = lab.at(0).to_string();
     let (server, address) = Program::serve("cm_server", &["-n", "1", &address]);
-    let client = Program::start("cm_client", &["-c", "50", "-s", &SIZES.join(","), &address]).end();
+    let client = Program::start_client(&["-c", "50", "-s", &SIZES.join(","), &address]).end();
     client.went_well(&CLIENT_STEPS);
     client.checked_all();
     assert_eq!(
@@ -238,7 +243,7 @@ fn a_size_that_the_server_does_not_take_is_explained() {
         "cm_server",
         &["-n", "1", "--max-message", "16384", &address],
     );
-    let client = Program::start("cm_client", &["-c", "50", "-s", "20000", &address]).end();
+    let client = Program::start_client(&["-c", "50", "-s", "20000", &address]).end();
     client.failed(
         1,
         "cm_client: a message of 20000 bytes is too long: the peer takes at most 16384",

@@ -189,7 +189,8 @@ fn peers_that_do_not_keep_to_the_protocol() {
     let address = listener.local_addr().unwrap();
     // The other side's accept goes on by itself.
     let (sender, accepted) = std::sync::mpsc::channel();
-    thread::spawn(move || while sender.send(listener.accept().unwrap().0).is_ok() {});
+    let accepting =
+        thread::spawn(move || while sender.send(listener.accept().unwrap().0).is_ok() {});
 
     let other_version = Peer::connect(address, 2);
     assert_eq!(other_version.err(), Some(CmEventType::REJECTED));
@@ -226,4 +227,8 @@ fn peers_that_do_not_keep_to_the_protocol() {
     let server = accepted.recv_timeout(PATIENCE).unwrap();
     write_all(&client, 100, 100);
     read_all(&server, 100, 100);
+    // One more, which nobody takes, ends the other side's accept.
+    drop(accepted);
+    drop(Stream::connect(address));
+    accepting.join().unwrap();
 }
