@@ -5,21 +5,40 @@ use crate::{
     proto::{self, Account, LONGEST_CHUNK},
 };
 
-/// How a connection behaves. [`Config::default`] works; change single fields.
+/// The configuration of a connection. [`Config::default`] works; change single fields.
 ///
-/// ```
-/// let mut config = rdmsg::Config::default();
+/// Values that cannot work are refused with [`Error::InvalidConfig`] where the configuration is
+/// first used: by [`Listener::bind_with`](crate::Listener::bind_with) and
+/// [`Connector::connect`](crate::Connector::connect). Limits that only the device knows are checked
+/// when the connection's queue pair is created.
+///
+/// # Examples
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use rdmsg::{Config, Connector, Engine, Listener};
+///
+/// # fn main() -> Result<(), rdmsg::Error> {
+/// let mut config = Config::default();
 /// config.receive_window = 128;
 /// config.eager_size = 8 * 1024;
+/// config.connect_timeout = Duration::from_secs(20);
+/// let listener = Listener::bind_with("0.0.0.0:7471", &config, &Engine::shared()?)?;
+///
+/// config.retry_refused = true; // this one may start before its server
+/// let endpoint = Connector::new().config(config).connect("10.8.0.1:7471")?;
+/// # Ok(())
+/// # }
 /// ```
 ///
 /// # Locked memory
 ///
-/// A connection's receive and send buffers are locked memory, of which a process may have as much
-/// as `ulimit -l` says; root may have any amount. So many connections fit, beside the quarter that
-/// [`EngineLimits::pinned`](crate::EngineLimits::pinned) takes for reading messages above the eager
-/// size; what a device's driver locks for its queues comes on top and is little beside buffers of
-/// some KiB:
+/// A connection's receive and send buffers are locked memory, which `ulimit -l` bounds for a
+/// process; root may lock any amount. The table has the number of connections that fit, beside the
+/// quarter of the limit that [`EngineLimits::pinned`](crate::EngineLimits::pinned) takes for
+/// reading messages above the eager size. What a device's driver locks for its queues comes on top,
+/// and is little beside buffers of some KiB:
 ///
 /// | window, send depth, eager size | bytes | in 64 KiB | in 8 MiB | in 64 MiB | in 1 GiB |
 /// |---|---|---|---|---|---|
@@ -29,224 +48,256 @@ use crate::{
 /// | 16, 16, 4 KiB | 233472 | 0 | 26 | 215 | 3449 |
 /// | 8, 8, 1 KiB | 45056 | 1 | 139 | 1117 | 17873 |
 ///
-/// With [`shared_receive`](Self::shared_receive) the receive buffers are those of all connections
-/// together, and the others are made when they are first needed.
-///
-/// Values that cannot work are refused with [`Error::InvalidConfig`] where the configuration is
-/// first used: by [`Listener::bind_with`](crate::Listener::bind_with) and
-/// [`Connector::connect`](crate::Connector::connect). Limits that only the device knows are checked
-/// when the connection's queue pair is made.
+/// With [`shared_receive`](Self::shared_receive) the receive buffers belong to all connections
+/// together, and send buffers are allocated when they are first needed.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Config {
-    /// How many messages the peer may have sent that this side has not yet let go of: the receives
-    /// kept posted for it.
+    /// The number of messages that the peer may have in flight, or received here and not yet
+    /// dropped.
     ///
-    /// A [`Message`](crate::Message) that is kept occupies one place. When all are taken the peer's
-    /// `send` waits. 1 to 8192, default 32. Costs `receive_window` ×
+    /// Receives for that many are kept posted. A [`Message`](crate::Message) that is held occupies
+    /// one place; when all are taken the peer's `send` waits. Costs `receive_window` ×
     /// [`eager_size`](Self::eager_size) of locked memory a connection.
+    ///
+    /// 1 to 8192, default 32.
     pub receive_window: u16,
 
-    /// Share receive buffers with other connections: how many buffers there are for all of them.
-    /// For servers with many connections of which few are busy at a time.
+    /// The number of receive buffers that connections share, for servers with many mostly idle
+    /// ones.
     ///
     /// Connections of one [`Engine`](crate::Engine) on one device whose configurations have the
     /// same `shared_receive` and `eager_size` draw on one pool. Each keeps 13 buffers of it for
-    /// itself (as many as guarantee that its control frames and its next message find one), and may
-    /// use more, up to its [`receive_window`](Self::receive_window), while half of the pool is
-    /// free. So a pool of *n* has room for *n*/26 connections whatever they do, and for up to
-    /// *n*/13 as long as they do little. One more is refused with
-    /// [`Error::SharedReceivesExhausted`], and its peer told
-    /// ([`PeerOutOfResources`](crate::CloseReason::PeerOutOfResources)). A message that is kept
+    /// itself, which guarantee that its control frames and its next message find one, and may use
+    /// more, up to its [`receive_window`](Self::receive_window), while half of the pool is free. So
+    /// a pool of *n* has room for *n*/26 connections whatever they do, and for up to *n*/13 as long
+    /// as they do little. One more is refused with [`Error::SharedReceivesExhausted`], and its peer
+    /// gets [`PeerOutOfResources`](crate::CloseReason::PeerOutOfResources). A message that is held
     /// occupies its buffer; it never stops other connections from receiving.
     ///
     /// Connections that share have one protection domain, so a peer that guesses keys of 32 bits
-    /// could reach memory that was opened for another of these peers. Buffers for sending are made
+    /// could reach memory that was opened for another of these peers. Send buffers are allocated
     /// when they are first needed.
     ///
+    /// Costs `shared_receive` × [`eager_size`](Self::eager_size) of locked memory for all of the
+    /// connections together. An idle connection costs some 46 KiB beside its 13 buffers, most of it
+    /// for the device's queues, with a window and a send depth of 16.
+    ///
     /// `None`, the default, gives each connection receive buffers of its own. Otherwise 26 to
-    /// 1048576, and no more than the device's shared receive queues hold. Costs `shared_receive` ×
-    /// [`eager_size`](Self::eager_size) of locked memory for all of the connections together; a
-    /// connection on which nothing happens costs some 46 KiB beside its 13 buffers, most of it for
-    /// the device's queues, with a window and a send depth of 16.
+    /// 1048576, and no more than the device's shared receive queues hold.
     pub shared_receive: Option<u32>,
 
-    /// The largest message in bytes that the peer sends right into a buffer that is posted for it.
-    /// Longer ones are read by this side from the peer's memory: one exchange more, but no buffer
-    /// waits for them.
+    /// The largest message in bytes that the peer sends straight into a posted receive buffer.
     ///
-    /// 64 B to 1 MiB, default 16 KiB. See [`receive_window`](Self::receive_window) for what it
-    /// costs.
+    /// A longer one is read by this side from the peer's memory, which takes one exchange more, but
+    /// needs no posted buffer. See [`receive_window`](Self::receive_window) for the cost.
+    ///
+    /// 64 B to 1 MiB, default 16 KiB.
     pub eager_size: u32,
 
     /// The largest message in bytes that the peer may send to this side.
     ///
-    /// 64 B to 1 TiB, default 1 GiB. Costs nothing while there is none.
+    /// It costs nothing while there is no such message.
+    ///
+    /// 64 B to 1 TiB, default 1 GiB.
     pub max_message: u64,
 
-    /// How many bytes of messages above the eager size may be on their way to the peer, and as many
-    /// again may have been received and not let go of. The peer's `send` waits when either is
-    /// reached. A single message may be longer than this; then it is the only one.
+    /// The number of bytes of messages above the eager size, in each direction.
     ///
-    /// 64 KiB to 1 TiB, default 64 MiB. What is received takes memory as it arrives, and is locked
-    /// only while it is read; what is sent is locked until it has arrived. What all connections may
-    /// hold together is said by [`EngineLimits`](crate::EngineLimits).
+    /// In one direction they are in flight to the peer, in the other they are being received, or
+    /// received and not yet dropped. The sender's `send` waits when either side's limit is reached.
+    /// A single message may be longer than this; then it is the only one. What is received takes
+    /// memory as it arrives, and is locked only while it is read; what is sent is locked until it
+    /// has arrived. [`EngineLimits`](crate::EngineLimits) bounds what all connections hold
+    /// together.
+    ///
+    /// 64 KiB to 1 TiB, default 64 MiB.
     pub large_memory: u64,
 
-    /// How many bytes of memory are kept, each way, for the next messages above the eager size,
-    /// since mapping it costs time, and registering it: what messages were received into stays
-    /// registered. Only memory that this crate allocated itself is kept, so what is kept can never
-    /// stand for memory that was unmapped since.
+    /// The number of bytes of memory that are kept for later large messages, in each direction.
     ///
-    /// 0 to 1 TiB, default 16 MiB. From the first such message on until the connection ends; what
-    /// is kept for receiving is locked. For receiving, all connections together keep no more than
-    /// half of [`EngineLimits::pinned`](crate::EngineLimits::pinned), and on iWARP devices, where a
-    /// peer could write to what stays registered, nothing.
+    /// Mapping and registering memory takes time. Memory into which messages were received stays
+    /// registered, and so locked; memory for sending does not. Only memory that the library
+    /// allocated itself is kept, so a registration can never outlive its mapping. It is kept from
+    /// the first message above the eager size until the connection ends. For receiving, all
+    /// connections together keep no more than half of
+    /// [`EngineLimits::pinned`](crate::EngineLimits::pinned), and on iWARP devices, where a peer
+    /// could write to what stays registered, nothing.
+    ///
+    /// 0 to 1 TiB, default 16 MiB.
     pub registration_cache: u64,
 
-    /// How many messages and one-sided operations may be on their way from this side: the depth of
-    /// the send ring.
+    /// The depth of the send ring: how many messages and one-sided operations may be in flight.
     ///
-    /// 1 to 8192, default 16. Costs `send_depth` × [`eager_size`](Self::eager_size) of locked
-    /// memory a connection.
+    /// Costs `send_depth` × [`eager_size`](Self::eager_size) of locked memory a connection.
+    ///
+    /// 1 to 8192, default 16.
     pub send_depth: u16,
 
-    /// Messages up to this many bytes, 16 bytes of header included, travel inside the work request
-    /// itself.
+    /// The size in bytes up to which messages travel inside the work request itself.
     ///
-    /// A request; the device grants what it can. 0 to 1024 bytes, default 256. Costs send queue
-    /// memory in the driver.
+    /// The size includes 16 bytes of header. It is a wish, of which the device grants what it can.
+    /// Costs memory of the driver's send queue.
+    ///
+    /// 0 to 1024 bytes, default 256.
     pub max_inline: u32,
 
-    /// The bound on establishing a connection, address and route resolution and retries included,
-    /// and the wait for its turn: an [`Engine`](crate::Engine) establishes 8 connections at a time
-    /// in each direction, the oldest first, and registers their memory when it is their turn. One
-    /// whose time is over before ends as timed out in [`Phase::Waiting`](crate::Phase::Waiting).
+    /// The time limit for establishing a connection.
     ///
-    /// Of a name with several addresses it is the bound on all of them. A listener gives a request
-    /// as much to be accepted, and as much again from then on to be established.
+    /// It includes address and route resolution, retries, and the wait for the connection's turn:
+    /// an [`Engine`](crate::Engine) establishes 8 connections at a time in each direction, the
+    /// oldest first, and registers their memory when it is their turn. A connection whose time
+    /// passes before its turn times out in [`Phase::Waiting`](crate::Phase::Waiting). All addresses
+    /// of a name share one limit. A listener gives a request this long to be accepted, and this
+    /// long again to be established.
     ///
     /// 10 ms to 10 min, default 5 s.
     pub connect_timeout: Duration,
 
-    /// The bound on one attempt to resolve the address, and on one to resolve the route. Failed
-    /// attempts are repeated within [`connect_timeout`](Self::connect_timeout).
+    /// The time limit for one attempt to resolve the address, and for one to resolve the route.
+    ///
+    /// Failed attempts are repeated within [`connect_timeout`](Self::connect_timeout).
     ///
     /// 10 ms to 1 min, default 2 s.
     pub resolve_timeout: Duration,
 
-    /// Keep trying, within [`connect_timeout`](Self::connect_timeout), while nobody listens at the
-    /// peer, while the peer is [busy](crate::CloseReason::PeerBusy), while it still remembers an
-    /// earlier connection, and when its process ended before it had answered (its kernel says so as
-    /// [`CONSUMER_DEFINED`](crate::status::RejectReason::CONSUMER_DEFINED) without data). For
-    /// clients that start before their server, or all at once.
+    /// Whether a connect that the peer refuses is retried within
+    /// [`connect_timeout`](Self::connect_timeout).
+    ///
+    /// It is for clients that start before their server, or all at once. It applies while no
+    /// program listens at the peer, while the peer is [busy](crate::CloseReason::PeerBusy), while
+    /// it still has state of an earlier connection, and when its process ended before it had
+    /// answered, which its kernel reports as
+    /// [`CONSUMER_DEFINED`](crate::status::RejectReason::CONSUMER_DEFINED) without data.
     ///
     /// Default `false`: each of these ends the connect at once.
     pub retry_refused: bool,
 
-    /// The bound on the exchange that closes a connection; afterwards it is torn down and what was
-    /// not delivered is lost. A process that ends waits for its connections to close, within this.
+    /// The time limit for the exchange that closes a connection.
+    ///
+    /// After it the connection is torn down, and what was not delivered is lost. A process that
+    /// ends waits this long for its connections to close.
     ///
     /// 0 to 10 min, default 5 s.
     pub close_timeout: Duration,
 
-    /// Probe a peer before nothing was heard from it for this long. The sides exchange their values
-    /// and each probes at the smaller one, though not more often than every 100 ms at the peer's
-    /// wish. `None` sends no probes, and a peer that vanished is noticed only by a send.
+    /// The silence after which a peer is probed.
     ///
-    /// A peer that is gone is reported within `keepalive_interval` +
+    /// The two sides exchange their values, and each probes at the smaller one, though at the
+    /// peer's wish not more often than every 100 ms. `None` sends no probes, so that only a send
+    /// notices that the peer vanished.
+    ///
+    /// A peer that vanished is reported within `keepalive_interval` +
     /// [`keepalive_timeout`](Self::keepalive_timeout) after its last sign of life, on an idle
-    /// connection as on a busy one. A sign of life is anything that arrives, bytes of this side's
-    /// that the peer's device has acknowledged, and any of these on another connection with the
-    /// same [`Engine`](crate::Engine) of the peer's: on a slow link a probe may wait behind their
-    /// bytes. A side that is too busy to look in time gives the peer the time that it lost itself.
+    /// connection as on a busy one. A sign of life is anything that arrives, bytes of this side
+    /// that the peer's device has acknowledged, and either of these on another connection with the
+    /// same [`Engine`](crate::Engine) of the peer: on a slow link a probe may wait behind their
+    /// bytes. A side that is too busy to poll in time extends the peer's time by what it lost.
     ///
     /// 10 ms to 1 h, default 2 s.
     pub keepalive_interval: Option<Duration>,
 
-    /// How long a probed peer has to show a sign of life before the connection ends with
+    /// The time in which a probed peer must show a sign of life.
+    ///
+    /// Otherwise the connection ends with
     /// [`CloseReason::KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout).
     ///
     /// 10 ms to 10 min, default 3 s.
     pub keepalive_timeout: Duration,
 
-    /// How long a message above the eager size may stand still: its memory is memory that other
-    /// connections wait for. When no byte of it, nor of any that is read from the same engine of
-    /// the peer, has come for this long, and half as long again at most, the connection ends with
-    /// [`CloseReason::ReadTimeout`](crate::CloseReason::ReadTimeout); when there was no memory for
-    /// it for this long, with [`CloseReason::OutOfMemory`](crate::CloseReason::OutOfMemory). A
-    /// message that comes slowly is left alone, and so is one that waits because the application
-    /// holds others (see [`EngineLimits`](crate::EngineLimits)).
+    /// The time for which reading a message above the eager size may make no progress.
+    ///
+    /// Other connections wait for the memory of such a message. The connection ends with
+    /// [`CloseReason::ReadTimeout`](crate::CloseReason::ReadTimeout) when no byte of it, nor of any
+    /// other that is read from the same engine of the peer, has come for this long (at most half as
+    /// long again), and with [`CloseReason::OutOfMemory`](crate::CloseReason::OutOfMemory) when
+    /// there was no memory for it for this long. A message that comes slowly is not affected, nor
+    /// is one that waits because the application holds others (see
+    /// [`EngineLimits`](crate::EngineLimits)).
     ///
     /// 100 ms to 1 h, default 30 s.
     pub read_timeout: Duration,
 
-    /// How often the device repeats a packet that the peer did not acknowledge, before the
-    /// connection ends with [`WcStatus::RETRY_EXC_ERR`](crate::status::WcStatus::RETRY_EXC_ERR).
+    /// The number of times that the device repeats a packet that the peer does not acknowledge.
     ///
-    /// 0 to 7, default 7. The wait for each is `ack_timeout`.
+    /// After that the connection ends with
+    /// [`WcStatus::RETRY_EXC_ERR`](crate::status::WcStatus::RETRY_EXC_ERR). It waits for
+    /// [`ack_timeout`](Self::ack_timeout) before each.
+    ///
+    /// 0 to 7, default 7.
     pub retry_count: u8,
 
-    /// How long the device waits for an acknowledgement before it sends again, as the exponent of
-    /// 4.096 µs × 2ⁿ.
+    /// The time for which the device waits for an acknowledgement, as the exponent of 4.096 µs ×
+    /// 2ⁿ.
     ///
-    /// 1 to 31, or `None` to let the connection manager choose. Default 18 (1.07 s). A lost packet
-    /// is mostly noticed sooner, by the one that comes after it. Shorter is not safer: a peer's
-    /// host that is merely busy is sent everything twice. How long `retry_count` of these take is
-    /// the device's affair, which may wait longer from one to the next: software RoCE does not give
-    /// up within the seconds that keepalive takes with the defaults, so there even a busy sender
-    /// learns of a killed host by [`KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout).
+    /// A lost packet is mostly noticed sooner, by the one that comes after it. A shorter time is
+    /// not safer: everything is sent twice to a peer whose host is merely busy. How long
+    /// [`retry_count`](Self::retry_count) of these take depends on the device, which may wait
+    /// longer from one to the next: software RoCE does not give up within the seconds that
+    /// keepalive takes with the defaults, so there even a busy sender notices a dead host by
+    /// [`KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout).
+    ///
+    /// 1 to 31, or `None` to let the connection manager choose. Default 18 (1.07 s).
     pub ack_timeout: Option<u8>,
 
-    /// How a thread waits in `recv`, and in `send` when the peer's window is full. Default
-    /// [`Polling::Adaptive`] with 200 µs.
+    /// How a thread waits in `recv`, and in `send` while the peer's window is full.
+    ///
+    /// Default [`Polling::Adaptive`] with 200 µs.
     pub polling: Polling,
 
-    /// How many connect requests may wait for [`Listener::accept`](crate::Listener::accept);
-    /// further ones are rejected at once, and their connectors see
+    /// The number of connect requests that may wait for
+    /// [`Listener::accept`](crate::Listener::accept).
+    ///
+    /// Further ones are rejected at once; their connectors get
     /// [`PeerBusy`](crate::CloseReason::PeerBusy).
     ///
     /// 1 to 65535, default 128.
     pub backlog: u16,
 
-    /// Have a listener on one address bind itself again when it lost its RDMA device or its
-    /// address: it tries after 100 ms first, then less and less often, up to every 2 s, until it
-    /// succeeds or is dropped, and shows nothing of it but in the log. Connections end all the
-    /// same. A listener on all addresses (`0.0.0.0`, `[::]`) needs none of it: it takes requests on
-    /// whatever devices there are.
+    /// Whether a listener on one address binds itself again after it lost its device or address.
+    ///
+    /// It tries after 100 ms first, then less and less often, up to every 2 s, until it succeeds or
+    /// is dropped, and reports that in the log only. Its connections end all the same. A listener
+    /// on all addresses (`0.0.0.0`, `[::]`) does not need this: it takes requests on whatever
+    /// devices there are.
     ///
     /// Default `false`: the listener ends with [`Error::ListenerEnded`].
     pub rebind: bool,
 
-    /// How many connections of a listener may be on their way at a time: requested, or accepted and
-    /// not established yet. Further requests are rejected at once, and their connectors see
-    /// [`PeerBusy`](crate::CloseReason::PeerBusy).
+    /// The number of a listener's connections that may be requested or accepted, but not
+    /// established.
     ///
-    /// A peer that asks for a connection and then says nothing takes a place for as long as
-    /// [`connect_timeout`](Self::connect_timeout) after it was accepted, and the memory of a
-    /// connection. So this is the bound on what such peers cost, and that time the bound on how
-    /// long they keep others out.
+    /// Further requests are rejected at once; their connectors get
+    /// [`PeerBusy`](crate::CloseReason::PeerBusy). A peer that requests a connection and then stays
+    /// silent occupies a place, and the memory of a connection, for as long as
+    /// [`connect_timeout`](Self::connect_timeout) after it was accepted. So this bounds what such
+    /// peers cost, and that time bounds how long they keep others out.
     ///
     /// 1 to 65535, default 256.
     pub half_open: u16,
 }
 
-/// How a thread waits for completions. It is the waiting thread itself that polls; no other thread
-/// stands in between.
+/// How a thread waits for completions.
+///
+/// The waiting thread itself polls; no other thread stands in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Polling {
-    /// Poll for the given time, then sleep until the device raises an event. Low latency while
-    /// messages flow, no processor time while they don't.
+    /// Polls for the given time, then sleeps until the device raises an event.
+    ///
+    /// The latency is low while messages flow, and no processor time is used while none do.
     Adaptive {
-        /// How long to poll before sleeping, and up to eight times as long while a message above
-        /// the eager size is on its way. 0 to 1 s.
+        /// How long to poll before sleeping; up to eight times as long while a message above the
+        /// eager size is in flight. 0 to 1 s, default 200 µs.
         spin: Duration,
     },
-    /// Poll until there is something: the lowest latency, at the cost of a processor a waiting
-    /// thread.
+    /// Polls until there is something.
+    ///
+    /// The latency is the lowest, at the cost of one processor for each waiting thread.
     Busy,
-    /// Sleep at once: the least processor time, at the cost of an interrupt and a wake-up a
+    /// Sleeps at once.
+    ///
+    /// It uses the least processor time, at the cost of an interrupt and a wake-up for each
     /// message.
     Event,
 }
@@ -287,12 +338,12 @@ impl Default for Config {
     }
 }
 
-/// How long the work requests of an ended connection may take to come back before the queue pair is
+/// How long the work requests of an ended connection may take to complete. Then the queue pair is
 /// destroyed all the same.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Config {
-    /// Refuses values that cannot work, whatever the device.
+    /// Refuses values that cannot work on any device.
     pub(crate) fn check(&self) -> Result<(), Error> {
         const MS10: Duration = Duration::from_millis(10);
         const MIN1: Duration = Duration::from_secs(60);
@@ -301,7 +352,7 @@ impl Config {
 
         within("receive_window", self.receive_window, 1, 8192)?;
         if let Some(count) = self.shared_receive {
-            // Half of them are kept for new connections: for one at least, whatever its window.
+            // Half of them are kept for new connections: for one at least, with any window.
             let least = 2 * Account::least(u16::MAX);
             within("shared_receive", count, least, 1 << 20)?;
         }
@@ -330,13 +381,12 @@ impl Config {
         within("half_open", self.half_open, 1, u16::MAX)
     }
 
-    /// The longest that a connection takes from its close to its end.
+    /// Returns the longest time from a close to the end of the connection.
     pub(crate) fn longest_close(&self) -> Duration {
         self.close_timeout + DRAIN_TIMEOUT
     }
 
-    /// The part of the configuration that the state machine goes by. The engine's identity is the
-    /// engine's to fill in.
+    /// Returns the part that the state machine uses. The engine fills in its own identity.
     pub(crate) fn params(&self) -> proto::Params {
         proto::Params {
             window: self.receive_window,

@@ -12,7 +12,11 @@ use crate::{
     proto::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
 };
 
-/// Makes connections that are not all default.
+/// Connects with a configuration, private data or an engine of its own.
+///
+/// [`Endpoint::connect`] is the short form with the defaults.
+///
+/// # Examples
 ///
 /// ```no_run
 /// # fn main() -> Result<(), rdmsg::Error> {
@@ -31,25 +35,26 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// The longest private data in bytes that fits a connect request beside what this crate needs
-    /// itself.
+    /// The longest private data in bytes that fits a connect request, beside the library's own.
     pub const PRIVATE_DATA_MAX: usize = REQUEST_DATA_MAX;
 
-    /// Default configuration, no private data, the shared engine.
+    /// Creates a connector with the default [`Config`], no private data and the shared engine.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How the connection is to behave.
+    /// Sets the configuration of the connection. Default: [`Config::default`].
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
         self.config = config;
         self
     }
 
-    /// Bytes for the listener's program, which sees them before it accepts:
-    /// [`Request::private_data`](crate::Request::private_data).
+    /// Sets bytes for the listener's program, which reads them before it accepts.
+    ///
+    /// The listener's side has them as [`Request::private_data`](crate::Request::private_data).
+    /// Default: none.
     ///
     /// # Errors
     ///
@@ -60,23 +65,32 @@ impl Connector {
         Ok(self)
     }
 
-    /// The engine that is to serve the connection, instead of the shared one.
+    /// Sets the engine that serves the connection. Default: [`Engine::shared`].
     #[must_use]
     pub fn engine(mut self, engine: &Engine) -> Self {
         self.engine = Some(engine.clone());
         self
     }
 
-    /// Connects, trying the addresses that a name stands for in turn.
+    /// Connects, and tries the addresses of a name one after the other.
     ///
-    /// [`connect_timeout`](Config::connect_timeout) is for all of them: each has its share of the
-    /// time that those before it left. The call returns within it, or a moment later, however much
-    /// this host has to do. Only the lookup of a name takes as long as it takes.
+    /// [`connect_timeout`](Config::connect_timeout) (default 5 s) bounds all of them together: each
+    /// gets an equal share of the time that is left. The call returns within it, or a moment later,
+    /// however busy this host is. Only the lookup of a name is not bounded.
     ///
     /// # Errors
     ///
-    /// As [`Endpoint::connect`], and [`Error::InvalidConfig`]. Of several addresses that fail, the
-    /// last one's error.
+    /// With several addresses, the error of the last one.
+    ///
+    /// * [`Error::InvalidConfig`] when a value of the configuration cannot work.
+    /// * [`Error::AddressLookup`] for an unknown name.
+    /// * [`Error::Connect`] with the reason when no connection was established in time.
+    /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when this machine
+    ///   has no connection manager, this process has no right to use it, or no device serves the
+    ///   address.
+    /// * [`Error::LockedMemory`] or [`Error::SharedReceivesExhausted`] when there is no memory for
+    ///   the connection's buffers.
+    /// * [`Error::EngineShutDown`] when its engine was shut down.
     pub fn connect(&self, address: impl ToSocketAddrs + fmt::Debug) -> Result<Endpoint, Error> {
         self.config.check()?;
         let engine = match &self.engine {
@@ -125,27 +139,50 @@ impl Connector {
 
 /// Connecting.
 impl Endpoint {
-    /// Connects to a listener of this crate, with the default [`Config`](crate::Config), on the
-    /// [shared engine](Engine::shared).
+    /// Connects to a [`Listener`](crate::Listener), with the default [`Config`] and engine.
     ///
-    /// Addresses that a name stands for are tried in turn. For everything else there is
-    /// [`Connector`].
+    /// The addresses of a name are tried one after the other, all within the default
+    /// [`connect_timeout`](Config::connect_timeout) of 5 s. [`Connector`] takes a configuration,
+    /// private data and an [`Engine`].
     ///
     /// # Errors
     ///
-    /// [`Error::AddressLookup`] for an unknown name, [`Error::Connect`] with the reason where no
-    /// connection came about within the default
-    /// [`connect_timeout`](crate::Config::connect_timeout), [`Error::NoRdma`] where this machine
-    /// has no connection manager.
+    /// * [`Error::AddressLookup`] for an unknown name.
+    /// * [`Error::Connect`] with the reason when no connection was established in time.
+    /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when this machine
+    ///   has no connection manager, this process has no right to use it, or no device serves the
+    ///   address.
+    /// * [`Error::LockedMemory`] when there is no memory for the connection's buffers.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use rdmsg::Endpoint;
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let endpoint = Endpoint::connect("10.8.0.1:7471")?;
+    /// endpoint.send(b"hello")?;
+    /// assert_eq!(*endpoint.recv()?, *b"hello");
+    /// endpoint.close()
+    /// # }
+    /// ```
     pub fn connect(address: impl ToSocketAddrs + fmt::Debug) -> Result<Self, Error> {
         Connector::new().connect(address)
     }
 
-    /// As [`Endpoint::connect`], within `timeout` instead of the default.
+    /// Connects within `timeout`, with the default [`Config`] and engine.
+    ///
+    /// The timeout bounds all addresses of a name together, retries included. 10 ms to 10 min.
     ///
     /// # Errors
     ///
-    /// As [`Endpoint::connect`].
+    /// * [`Error::InvalidConfig`] for a timeout outside of these bounds.
+    /// * [`Error::AddressLookup`] for an unknown name.
+    /// * [`Error::Connect`] with the reason when no connection was established in time.
+    /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when this machine
+    ///   has no connection manager, this process has no right to use it, or no device serves the
+    ///   address.
+    /// * [`Error::LockedMemory`] when there is no memory for the connection's buffers.
     pub fn connect_timeout(
         address: impl ToSocketAddrs + fmt::Debug,
         timeout: Duration,
@@ -156,7 +193,7 @@ impl Endpoint {
     }
 }
 
-/// The addresses that `address` stands for.
+/// Returns the addresses that `address` stands for.
 pub(crate) fn resolve(
     address: &(impl ToSocketAddrs + fmt::Debug),
 ) -> Result<Vec<SocketAddr>, Error> {
@@ -169,7 +206,7 @@ pub(crate) fn resolve(
     Ok(addresses.collect())
 }
 
-/// An address as a person writes it, for errors: without the quotes and parentheses of its `Debug`.
+/// Formats an address as a person writes it: without the quotes and parentheses of its `Debug`.
 pub(crate) fn written(address: &impl fmt::Debug) -> String {
     let text = format!("{address:?}");
     // A pair of name and port.
@@ -179,7 +216,7 @@ pub(crate) fn written(address: &impl fmt::Debug) -> String {
     text.replace("\\\"", "\"")
 }
 
-/// Refuses private data that does not fit.
+/// Returns an error if private data does not fit.
 pub(crate) fn check_private_data(
     data: &[u8],
     limit: usize,

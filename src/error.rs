@@ -12,9 +12,10 @@ use crate::{
     status::{CmStatus, OsError},
 };
 
-/// Why an operation of this crate failed. The text says what to do where that is known.
+/// The error of an operation. The text says what to do where that is known.
 ///
-/// `Debug` reads as `Display` does, so that a `main` which returns it shows the text.
+/// `Debug` prints the same text as `Display`, so that a `main` which returns it shows the advice.
+/// It converts into [`io::Error`] with the kind that programs written for TCP expect.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -29,16 +30,16 @@ pub enum Error {
         allowed: String,
     },
 
-    /// A name or address could not be turned into a socket address.
+    /// The lookup of a name or address failed.
     #[error("cannot look up the address {address}: {problem}")]
     AddressLookup {
-        /// What was to be looked up.
+        /// The name or address.
         address: String,
-        /// What the resolver said.
+        /// The problem as the resolver reported it.
         problem: String,
     },
 
-    /// This machine has no RDMA connection manager to talk to.
+    /// This machine has no RDMA connection manager.
     #[error(
         "this machine offers no RDMA: {0}. Load the kernel's rdma_ucm and a device's driver (for \
          software RoCE: `modprobe rdma_ucm`, `rdma link add rxe0 type rxe netdev eth0`); `rdma \
@@ -52,7 +53,7 @@ pub enum Error {
     PermissionDenied {
         /// The call that failed.
         error: OsError,
-        /// The device file, and who may use it.
+        /// The device file, and its permissions.
         denied: Denied,
     },
 
@@ -82,20 +83,19 @@ pub enum Error {
     Connect {
         /// The peer's address.
         peer: SocketAddr,
-        /// Why it failed.
+        /// The reason.
         reason: CloseReason,
     },
 
-    /// The connection has ended. The reason is that of the first cause and stays the same for all
-    /// later calls.
+    /// The connection has ended. The reason is the first cause, the same for all later calls.
     #[error("the connection has ended: {0}")]
     Disconnected(CloseReason),
 
-    /// The connection was closed, but the peer did not confirm everything in time.
+    /// The connection was closed, but not everything was confirmed by the peer.
     #[error("closed, but not everything that was sent is known to have arrived: {0}")]
     Undelivered(CloseReason),
 
-    /// The message is longer than the peer takes. Nothing was sent; the connection goes on.
+    /// The message is longer than the peer accepts. Nothing was sent; the connection goes on.
     #[error(
         "a message of {len} bytes is too long: the peer takes at most {limit}; raise max_message \
          in its Config"
@@ -103,7 +103,7 @@ pub enum Error {
     MessageTooLong {
         /// The message's length in bytes.
         len: usize,
-        /// The longest message that the peer takes, in bytes.
+        /// The longest message that the peer accepts, in bytes.
         limit: u64,
     },
 
@@ -112,31 +112,30 @@ pub enum Error {
     PrivateDataTooLong {
         /// The data's length in bytes.
         len: usize,
-        /// The most that fits, in bytes.
+        /// The longest that fits, in bytes.
         limit: usize,
-        /// Which message it was to travel in.
+        /// What carries it.
         place: &'static str,
     },
 
-    /// The completions of so many operations wait to be taken that there is no place for another
-    /// one's. Nothing was sent; the connection goes on.
+    /// Too many completions wait to be taken for another id. Nothing was sent; the connection goes
+    /// on.
     #[error(
         "too many completions wait to be taken: take some from Endpoint::completions or with \
-         Endpoint::next_completion before giving out further ids"
+         Endpoint::next_completion before using further ids"
     )]
     CompletionsNotTaken,
 
-    /// A one-sided operation would reach outside of memory. Nothing was done; the connection goes
-    /// on.
-    #[error("{what}: {len} bytes from {start} are not within {limit}")]
+    /// A one-sided operation exceeds the memory. Nothing was done; the connection goes on.
+    #[error("{len} bytes at offset {start} do not fit {what} of {limit} bytes")]
     OutOfBounds {
-        /// Which memory.
+        /// The memory.
         what: &'static str,
-        /// Where the operation would begin, in bytes.
+        /// The offset of the operation, in bytes.
         start: u64,
-        /// How long it would be, in bytes.
+        /// The length of the operation, in bytes.
         len: u64,
-        /// The most that is possible, in bytes.
+        /// The length of the memory, in bytes.
         limit: u64,
     },
 
@@ -151,8 +150,8 @@ pub enum Error {
         needed: RemoteAccess,
     },
 
-    /// An atomic operation takes a place that is a multiple of 8 bytes from an address that is.
-    /// Nothing was done; the connection goes on.
+    /// The remote address of an atomic operation is not a multiple of 8. Nothing was done; the
+    /// connection goes on.
     #[error(
         "atomic operations need an 8-byte-aligned remote address; offset {offset} is not aligned"
     )]
@@ -161,32 +160,32 @@ pub enum Error {
         offset: u64,
     },
 
-    /// The buffer or region was made by another connection. Nothing was done; the connection goes
+    /// The buffer or region belongs to another connection. Nothing was done; the connection goes
     /// on.
-    #[error("this memory was made by another connection, and can be used only there")]
+    #[error("this memory belongs to another connection and can be used only there")]
     ForeignMemory,
 
-    /// The time given for the operation is over. The connection goes on.
+    /// The timeout of the call passed. The connection goes on.
     #[error("timed out")]
     TimedOut,
 
-    /// The connections that share receive buffers have so many in use that another one cannot be
-    /// served. The others go on, and it may work when one of them has ended.
+    /// Too few shared receive buffers are free for another connection. The others go on; a retry
+    /// may succeed when one of them has ended.
     #[error(
         "the {total} shared receive buffers are in use: {free} are free, and a connection needs \
-         {needed}; raise shared_receive in the Config, close connections, or let go of messages \
-         that are kept"
+         {needed}; raise shared_receive in the Config, close connections, or drop messages that \
+         are held"
     )]
     SharedReceivesExhausted {
-        /// How many there are.
+        /// The number of buffers.
         total: u32,
-        /// How many of them no peer may use.
+        /// The number of those that are promised to no peer.
         free: u32,
-        /// How many a connection needs at least.
+        /// The number that a connection needs at least.
         needed: u32,
     },
 
-    /// Registering memory failed because the process may not lock as much.
+    /// Registering memory failed because the process may not lock that much.
     #[error(
         "cannot register memory: {error}. The process may lock {limit} bytes (`ulimit -l`); raise \
          memlock in /etc/security/limits.conf or with LimitMEMLOCK= in the service's unit, or \
@@ -200,8 +199,7 @@ pub enum Error {
         limit: u64,
     },
 
-    /// A listener can go on no longer: its device is gone, or its address. It stays so; bind a new
-    /// one.
+    /// The device or the address of a listener was removed. It stays so; bind a new one.
     #[error(
         "the listener on {address} has ended: {reason}. Bind again when the device is back, or set \
          rebind in its Config"
@@ -209,7 +207,7 @@ pub enum Error {
     ListenerEnded {
         /// The address that was listened on.
         address: SocketAddr,
-        /// Why it ended.
+        /// The reason for which it ended.
         reason: CloseReason,
     },
 
@@ -218,12 +216,12 @@ pub enum Error {
     Os(#[from] OsError),
 
     /// The engine that serves this handle was shut down.
-    #[error("the engine was shut down")]
+    #[error("the engine was shut down; use Engine::shared or a new one")]
     EngineShutDown,
 }
 
 impl Error {
-    /// The error of a connection to `peer` that was not established.
+    /// Returns the error of a connection to `peer` that was not established.
     pub(crate) fn from_connect(peer: SocketAddr, reason: CloseReason) -> Self {
         if let Some(error) = before_anything_was_sent(&reason) {
             if let Some(denied) = machine::denied() {
@@ -239,8 +237,8 @@ impl Error {
         }
     }
 
-    /// The error of an `address` that was bound, though to no device, if nobody could ever connect
-    /// to it.
+    /// Returns an error if no peer could ever connect to an `address` that was bound, but to no
+    /// device.
     pub(crate) fn from_bound_to_none(address: SocketAddr) -> Result<(), Self> {
         let error = OsError::new("rdma_bind_addr", libc::ENODEV);
         if !address.ip().is_unspecified() {
@@ -253,7 +251,7 @@ impl Error {
         })
     }
 
-    /// The error of an `address` that cannot be listened on.
+    /// Returns the error of an `address` that cannot be listened on.
     pub(crate) fn from_bind(address: SocketAddr, error: OsError) -> Self {
         match error.errno {
             libc::ENODEV => match machine::denied() {
@@ -273,16 +271,16 @@ impl Error {
         }
     }
 
-    /// The error of a system call, with the advice that fits it.
+    /// Returns the error of a system call, with the advice for it.
     pub(crate) fn from_os(error: OsError) -> Self {
         match (error.call, error.errno) {
-            // Where the process may lock nothing at all, the kernel says that it is not permitted.
+            // The kernel returns EPERM where the process may lock nothing at all.
             ("ibv_reg_mr", libc::ENOMEM | libc::EPERM) => {
                 // An unreadable limit is no reason to hide the error itself.
                 let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| soft);
                 Self::LockedMemory { error, limit }
             }
-            // It says the same of a file that may not be opened as of one that is not there.
+            // It returns the same for a file that may not be opened as for one that is missing.
             ("rdma_create_event_channel", errno) => match (machine::denied(), errno) {
                 (Some(denied), _) => Self::PermissionDenied { error, denied },
                 (None, libc::ENODEV | libc::ENOENT | libc::ENOSYS) => Self::NoRdma(error),
@@ -299,8 +297,8 @@ impl fmt::Debug for Error {
     }
 }
 
-/// Where a connection was not established for a reason that is this machine's own: the call that
-/// failed, or the event.
+/// Returns the call or event that failed, if the cause is on this machine: the peer was never
+/// contacted.
 fn before_anything_was_sent(reason: &CloseReason) -> Option<OsError> {
     let event = |call, status: &CmStatus| Some(OsError::new(call, -status.raw()));
     match reason {
@@ -315,13 +313,13 @@ fn is_loopback(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
 
-/// Whether what is in the way of listening on all addresses is a listener on one of them, for which
-/// the kernel has no word of its own.
+/// Whether a listener on one of the addresses prevents listening on all, for which the kernel has
+/// no error of its own.
 fn is_taken_elsewhere(address: &SocketAddr, error: &OsError) -> bool {
     error.errno == libc::EADDRNOTAVAIL && address.ip().is_unspecified()
 }
 
-/// What to use instead of a loopback address.
+/// The addresses to use instead of a loopback address.
 struct Alternatives<'a>(&'a [IpAddr]);
 
 impl fmt::Display for Alternatives<'_> {
@@ -341,7 +339,7 @@ impl fmt::Display for Alternatives<'_> {
     }
 }
 
-/// Why an address cannot be listened on.
+/// The cause for which an address cannot be listened on, with the remedy.
 struct BindProblem<'a>(&'a SocketAddr, &'a OsError);
 
 impl fmt::Display for BindProblem<'_> {
@@ -373,7 +371,7 @@ impl fmt::Display for BindProblem<'_> {
     }
 }
 
-/// How a container comes to have devices.
+/// Returns how to give a container devices.
 fn device_advice(in_container: bool) -> &'static str {
     if in_container {
         ". This looks like a container: start it with `--device=/dev/infiniband/rdma_cm \
@@ -383,7 +381,7 @@ fn device_advice(in_container: bool) -> &'static str {
     }
 }
 
-/// How a container comes to lock memory.
+/// Returns how to let a container lock memory.
 fn memlock_advice(in_container: bool) -> &'static str {
     if in_container {
         ". This looks like a container: start it with `--ulimit memlock=-1`"
@@ -427,7 +425,7 @@ impl From<Error> for io::Error {
     }
 }
 
-/// The `std::io` kind that a program written for TCP would look for.
+/// Returns the `std::io` kind that a program written for TCP expects.
 fn kind_of(reason: &CloseReason) -> io::ErrorKind {
     match reason {
         CloseReason::AddrResolution(_)
@@ -461,14 +459,14 @@ fn kind_of(reason: &CloseReason) -> io::ErrorKind {
     }
 }
 
-/// Why a message could not be sent right now.
+/// The error of a send that does not wait.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrySendError {
-    /// The peer's window is full, or the send ring: waiting would help.
+    /// The peer's window or the send ring is full. A retry later may succeed.
     #[error("the peer's receive window is full")]
     Full,
-    /// Waiting would not help.
+    /// Sending failed; a retry would fail as well.
     #[error(transparent)]
     Failed(#[from] Error),
 }

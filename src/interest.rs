@@ -1,5 +1,6 @@
-/// What an event loop waits for on an [`Endpoint`](crate::Endpoint): see
-/// [`event_fd`](crate::Endpoint::event_fd).
+/// What an event loop waits for on an [`Endpoint`](crate::Endpoint).
+///
+/// See [`Endpoint::event_fd`](crate::Endpoint::event_fd).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Interest {

@@ -16,7 +16,14 @@ use crate::{
     proto::{REJECT_DATA_MAX, REPLY_DATA_MAX},
 };
 
-/// Takes connections on an address.
+/// Accepts connections on an address.
+///
+/// Either take established connections with [`accept`](Self::accept) or
+/// [`incoming`](Self::incoming), or inspect requests before accepting them with
+/// [`requests`](Self::requests). Dropping the listener rejects what is still waiting; established
+/// connections go on.
+///
+/// # Examples
 ///
 /// ```no_run
 /// # fn main() -> Result<(), rdmsg::Error> {
@@ -34,11 +41,6 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
-///
-/// Either take established connections with [`accept`](Self::accept) or
-/// [`incoming`](Self::incoming), or look at requests before accepting them with
-/// [`requests`](Self::requests). Dropping the listener rejects what is still waiting; established
-/// connections go on.
 pub struct Listener {
     bound: Bound,
     engine: Engine,
@@ -47,22 +49,45 @@ pub struct Listener {
 
 impl Listener {
     /// Listens on an address with the default [`Config`], on the [shared engine](Engine::shared).
-    /// Port 0 takes a free one: [`local_addr`](Self::local_addr) tells which.
+    ///
+    /// Port 0 takes a free one, which [`local_addr`](Self::local_addr) returns. `0.0.0.0` and
+    /// `[::]` listen on all RDMA devices, also on those that come later.
     ///
     /// # Errors
     ///
-    /// [`Error::AddressLookup`] for an unknown name, [`Error::Bind`] where the address is in use or
-    /// no RDMA device has it, [`Error::NoRdma`] where this machine has no connection manager.
+    /// * [`Error::AddressLookup`] for an unknown name.
+    /// * [`Error::Bind`] when the address is in use or belongs to no RDMA device.
+    /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when this machine
+    ///   has no connection manager, this process has no right to use it, or no device serves the
+    ///   address.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use rdmsg::Listener;
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let listener = Listener::bind("10.8.0.1:0")?;
+    /// println!("listening on {}", listener.local_addr());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn bind(address: impl ToSocketAddrs + fmt::Debug) -> Result<Self, Error> {
         Self::bind_with(address, &Config::default(), &Engine::shared()?)
     }
 
-    /// Listens on an address. Every connection that it takes gets this configuration and belongs to
-    /// this engine.
+    /// Listens on an address with a configuration and an engine.
+    ///
+    /// All connections of the listener have this configuration and belong to this engine.
     ///
     /// # Errors
     ///
-    /// As [`Listener::bind`], and [`Error::InvalidConfig`].
+    /// * [`Error::InvalidConfig`] when a value of the configuration cannot work.
+    /// * [`Error::AddressLookup`] for an unknown name.
+    /// * [`Error::Bind`] when the address is in use or belongs to no RDMA device.
+    /// * [`Error::PermissionDenied`] or [`Error::Loopback`] when this process has no right to use
+    ///   RDMA devices, or no device serves the address.
+    /// * [`Error::EngineShutDown`] when the engine was shut down.
     pub fn bind_with(
         address: impl ToSocketAddrs + fmt::Debug,
         config: &Config,
@@ -102,7 +127,7 @@ impl Listener {
         })
     }
 
-    /// The address that is listened on.
+    /// Returns the address that this listens on, with the port that was chosen for port 0.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.bound.local
@@ -110,23 +135,40 @@ impl Listener {
 
     /// Accepts the next connection, waiting for as long as it takes.
     ///
-    /// Requests that come in while it waits are accepted side by side, so that a peer which is slow
-    /// to establish its connection holds up nobody. A connection that fails before it is
-    /// established is skipped.
+    /// Requests that come in while it waits are accepted concurrently, so that a peer that is slow
+    /// to establish its connection delays no other. A connection that fails before it is
+    /// established is skipped, and logged.
     ///
     /// # Errors
     ///
-    /// [`Error::EngineShutDown`], and [`Error::ListenerEnded`] when the device that it listens on
-    /// is gone.
+    /// * [`Error::ListenerEnded`] when the device or address of the listener was removed.
+    /// * [`Error::EngineShutDown`] when the engine was shut down.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use rdmsg::Listener;
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let listener = Listener::bind("0.0.0.0:7471")?;
+    /// loop {
+    ///     let endpoint = listener.accept()?;
+    ///     println!("connected to {}", endpoint.peer_addr());
+    ///     std::thread::spawn(move || while endpoint.recv().is_ok() {});
+    /// }
+    /// # }
+    /// ```
     pub fn accept(&self) -> Result<Endpoint, Error> {
         self.accept_until(&never())
     }
 
-    /// As [`accept`](Self::accept), waiting no longer than `timeout`.
+    /// Accepts the next connection, waiting no longer than `timeout`.
     ///
     /// # Errors
     ///
-    /// As [`accept`](Self::accept), and [`Error::TimedOut`] when no connection was established.
+    /// * [`Error::TimedOut`] when no connection was established. The listener goes on.
+    /// * [`Error::ListenerEnded`] when the device or address of the listener was removed.
+    /// * [`Error::EngineShutDown`] when the engine was shut down.
     pub fn accept_timeout(&self, timeout: Duration) -> Result<Endpoint, Error> {
         self.accept_until(&after(timeout))
     }
@@ -156,12 +198,15 @@ impl Listener {
         accepted
     }
 
-    /// As [`accept`](Self::accept), without waiting: `None` when no connection is established yet.
-    /// Requests that have come in are accepted meanwhile.
+    /// Accepts the next connection if one is established, and never waits.
+    ///
+    /// Returns `None` when there is none yet. Requests that have come in are accepted meanwhile, so
+    /// that a later call returns their connections.
     ///
     /// # Errors
     ///
-    /// As [`accept`](Self::accept).
+    /// * [`Error::ListenerEnded`] when the device or address of the listener was removed.
+    /// * [`Error::EngineShutDown`] when the engine was shut down.
     pub fn try_accept(&self) -> Result<Option<Endpoint>, Error> {
         while let Ok(request) = self.backlog.requests().try_recv() {
             self.start(request)?;
@@ -180,7 +225,7 @@ impl Listener {
         }
     }
 
-    /// Starts accepting a request; what comes of it comes back through the backlog.
+    /// Starts accepting a request. The result comes through the backlog.
     fn start(&self, mut request: Request) -> Result<(), Error> {
         match request.take() {
             Some(open) => start_accepting(open, &[], Reply::Backlog(Arc::clone(&self.backlog))),
@@ -188,7 +233,7 @@ impl Listener {
         }
     }
 
-    /// A connection that was established; one that was not is skipped.
+    /// Makes an endpoint of a connection that was established, and skips one that was not.
     fn established(&self, accepted: Result<Established, Error>) -> Option<Endpoint> {
         accepted
             .map(|established| Endpoint::new(established, self.engine.clone()))
@@ -204,13 +249,14 @@ impl Listener {
             .ok()
     }
 
-    /// Why nothing more comes.
+    /// Returns the error with which the listener ended.
     fn end(&self) -> Error {
         self.backlog.end().cloned().unwrap_or(Error::EngineShutDown)
     }
 
-    /// The connections as they are accepted, until the listener can go on no longer: the error that
-    /// says so comes once, as the last item.
+    /// Returns an iterator over the connections as they are accepted.
+    ///
+    /// It waits for each. The error with which the listener ends comes once, as the last item.
     pub fn incoming(&self) -> impl FusedIterator<Item = Result<Endpoint, Error>> + '_ {
         let mut ended = false;
         iter::from_fn(move || {
@@ -218,22 +264,50 @@ impl Listener {
                 return None;
             }
             let accepted = self.accept();
-            // Whatever `accept` fails with stays so.
+            // An error of `accept` is final.
             ended = accepted.is_err();
             Some(accepted)
         })
         .fuse()
     }
 
-    /// The requests for connections as they come, as a channel: for [`crossbeam_channel::select!`],
-    /// and to look at the peer and its private data before accepting. Requests taken here are not
-    /// accepted by [`accept`](Self::accept).
+    /// Returns the requests for connections as a channel.
+    ///
+    /// It is for [`crossbeam_channel::select!`], and to inspect the peer and its private data
+    /// before accepting. Requests that are taken here are not accepted by [`accept`](Self::accept).
+    /// A request waits for at most the listener's [`connect_timeout`](Config::connect_timeout)
+    /// (default 5 s) to be answered.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use rdmsg::Listener;
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let listener = Listener::bind("0.0.0.0:7471")?;
+    /// for request in listener.requests() {
+    ///     if request.private_data() != b"user 7" {
+    ///         request.reject(b"unknown user")?;
+    ///         continue;
+    ///     }
+    ///     // Accepting waits for the peer, so it has a thread of its own.
+    ///     std::thread::spawn(move || match request.accept() {
+    ///         Ok(endpoint) => while endpoint.recv().is_ok() {},
+    ///         Err(error) => eprintln!("{error}"),
+    ///     });
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn requests(&self) -> &Receiver<Request> {
         self.backlog.requests()
     }
 
-    /// The next request, without waiting: as from [`requests`](Self::requests), for event loops.
+    /// Takes the next request if there is one, and never waits.
+    ///
+    /// It is for event loops that inspect requests before they accept them:
+    /// [`requests`](Self::requests) does not update the [`event_fd`](Self::event_fd).
     #[must_use]
     pub fn try_request(&self) -> Option<Request> {
         let request = self.backlog.requests().try_recv().ok();
@@ -241,15 +315,16 @@ impl Listener {
         request
     }
 
-    /// A file descriptor for event loops, as [`Endpoint::event_fd`]: readable while
-    /// [`try_accept`](Self::try_accept) has something to do or to return: a request, an established
-    /// connection, or the listener's end, and that for good. Register it for reading, never read
-    /// it, and after an event call `try_accept` until it returns `None`. It is for level-triggered
-    /// loops, and for edge-triggered ones: whatever comes is a new edge.
+    /// Returns a file descriptor for event loops: `epoll`, `poll`, mio, tokio's `AsyncFd`.
     ///
-    /// Programs that look at requests before they accept them call
+    /// It is readable while [`try_accept`](Self::try_accept) has something to do or to return: a
+    /// request, an established connection, or the listener's end, which lasts. Register it for
+    /// reading; never read it yourself. After an event call `try_accept` until it returns `None`.
+    /// Level-triggered and edge-triggered loops both work: each arrival is a new edge.
+    ///
+    /// Programs that inspect requests before they accept them call
     /// [`try_request`](Self::try_request) instead. What is taken from [`requests`](Self::requests)
-    /// is not seen here at once: the fd may stay readable until the next `try_accept` or
+    /// is not noticed at once: the fd may stay readable until the next `try_accept` or
     /// `try_request`.
     ///
     /// # Errors
@@ -281,24 +356,36 @@ impl Request {
     /// The longest private data in bytes that fits a rejection.
     pub const REJECT_DATA_MAX: usize = REJECT_DATA_MAX;
 
-    /// Accepts, and waits until the connection is established, for no longer than the listener's
-    /// [`connect_timeout`](Config::connect_timeout).
+    /// Accepts the request, and waits until the connection is established.
+    ///
+    /// It waits no longer than the listener's [`connect_timeout`](Config::connect_timeout) (default
+    /// 5 s), which begins again with this call.
     ///
     /// # Errors
     ///
-    /// [`Error::Connect`] where the peer is gone, [`Error::LockedMemory`] and [`Error::Os`] where
-    /// resources are lacking.
+    /// * [`Error::Connect`] when the peer has withdrawn, or the connection was not established in
+    ///   time.
+    /// * [`Error::LockedMemory`], [`Error::SharedReceivesExhausted`] or [`Error::Os`] when there is
+    ///   no memory or another resource for the connection.
+    /// * [`Error::EngineShutDown`] when the engine was shut down.
     pub fn accept(self) -> Result<Endpoint, Error> {
         self.accept_with(&[])
     }
 
-    /// Accepts with private data for the peer's program, which reads it with
-    /// [`Endpoint::peer_data`], and waits until the connection is established.
+    /// Accepts the request with private data, and waits until the connection is established.
+    ///
+    /// The peer's program reads the data with [`Endpoint::peer_data`]. It waits no longer than the
+    /// listener's [`connect_timeout`](Config::connect_timeout) (default 5 s), which begins again
+    /// with this call.
     ///
     /// # Errors
     ///
-    /// As [`accept`](Self::accept), and [`Error::PrivateDataTooLong`] above
-    /// [`Request::ACCEPT_DATA_MAX`] bytes.
+    /// * [`Error::PrivateDataTooLong`] above [`Request::ACCEPT_DATA_MAX`] bytes.
+    /// * [`Error::Connect`] when the peer has withdrawn, or the connection was not established in
+    ///   time.
+    /// * [`Error::LockedMemory`], [`Error::SharedReceivesExhausted`] or [`Error::Os`] when there is
+    ///   no memory or another resource for the connection.
+    /// * [`Error::EngineShutDown`] when the engine was shut down.
     pub fn accept_with(mut self, private_data: &[u8]) -> Result<Endpoint, Error> {
         check_private_data(private_data, REPLY_DATA_MAX, "an acceptance")?;
         // Answering takes the request, so it is open.
@@ -311,13 +398,15 @@ impl Request {
         Ok(Endpoint::new(established, engine))
     }
 
-    /// Rejects, with private data for the peer's program, whose connect fails with
-    /// [`CloseReason::Rejected`](crate::CloseReason::Rejected).
+    /// Rejects the request, with private data for the peer's program.
+    ///
+    /// The peer's connect fails with [`CloseReason::Rejected`](crate::CloseReason::Rejected), which
+    /// has the data. Dropping a request rejects it without data.
     ///
     /// # Errors
     ///
-    /// [`Error::PrivateDataTooLong`] above [`Request::REJECT_DATA_MAX`] bytes,
-    /// [`Error::EngineShutDown`].
+    /// * [`Error::PrivateDataTooLong`] above [`Request::REJECT_DATA_MAX`] bytes.
+    /// * [`Error::EngineShutDown`] when the engine was shut down.
     pub fn reject(mut self, private_data: &[u8]) -> Result<(), Error> {
         check_private_data(private_data, REJECT_DATA_MAX, "a rejection")?;
         match self.take() {
@@ -330,7 +419,7 @@ impl Request {
     }
 }
 
-/// Has the engine accept; what comes of it is sent as a reply.
+/// Has the engine accept a request. The result is sent as a reply.
 fn start_accepting(open: Open, data: &[u8], reply: Reply) -> Result<(), Error> {
     let Open { link, engine, .. } = open;
     engine.send(Command::Accept {

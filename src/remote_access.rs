@@ -1,6 +1,8 @@
 use std::fmt;
 
-/// What peers may do with a [`Region`](crate::Region).
+/// The rights that peers have on a [`Region`](crate::Region).
+///
+/// # Examples
 ///
 /// ```
 /// use rdmsg::RemoteAccess;
@@ -16,52 +18,52 @@ pub struct RemoteAccess {
     pub read: bool,
     /// Peers may write: [`Endpoint::write`](crate::Endpoint::write).
     pub write: bool,
-    /// Peers may do atomic operations: [`Endpoint::fetch_add`](crate::Endpoint::fetch_add).
+    /// Peers may do atomic operations: [`Endpoint::fetch_add`](crate::Endpoint::fetch_add) and
+    /// [`compare_swap`](crate::Endpoint::compare_swap).
     pub atomic: bool,
 }
 
 impl RemoteAccess {
-    /// Nothing: for memory that only operations of this side use.
+    /// No right: for memory that only operations of this side use.
     pub const NONE: Self = Self {
         read: false,
         write: false,
         atomic: false,
     };
-    /// Reading alone.
+    /// Reading only.
     pub const READ: Self = Self {
         read: true,
         ..Self::NONE
     };
-    /// Writing alone.
+    /// Writing only.
     pub const WRITE: Self = Self {
         write: true,
         ..Self::NONE
     };
-    /// Atomic operations alone.
+    /// Atomic operations only.
     pub const ATOMIC: Self = Self {
         atomic: true,
         ..Self::NONE
     };
-    /// Everything.
+    /// All rights.
     pub const ALL: Self = Self {
         read: true,
         write: true,
         atomic: true,
     };
 
-    /// Whether this allows all that `other` does.
+    /// Returns whether this has all rights of `other`.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         (self.read || !other.read) && (self.write || !other.write) && (self.atomic || !other.atomic)
     }
 
-    /// As it stands in a [`RemoteRegion`](crate::RemoteRegion): 1 for read, 2 for write, 4 for
-    /// atomic.
+    /// Returns the rights as in a [`RemoteRegion`](crate::RemoteRegion): 1 read, 2 write, 4 atomic.
     pub(crate) fn to_bits(self) -> u32 {
         u32::from(self.read) | u32::from(self.write) << 1 | u32::from(self.atomic) << 2
     }
 
-    /// The inverse of `to_bits`. Other bits mean nothing.
+    /// Returns the rights that `to_bits` wrote. Other bits are ignored.
     pub(crate) fn from_bits(bits: u32) -> Self {
         Self {
             read: bits & 1 != 0,

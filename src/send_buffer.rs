@@ -5,23 +5,21 @@ use std::{
 
 use crate::transport::rdma::OutboundBuffer;
 
-/// Memory to be filled and sent as one message without a copy: made by
-/// [`Endpoint::buffer`](crate::Endpoint::buffer), sent by
-/// [`Endpoint::send_owned`](crate::Endpoint::send_owned).
+/// Memory to be filled and sent as one message without a copy.
 ///
-/// It dereferences to its bytes, which at first are anything, for instance what an earlier message
-/// left. Nobody else can read them before they are sent, nor those that
-/// [`truncate`](Self::truncate) cut off. Dropping it gives the memory back to the connection, which
+/// [`Endpoint::buffer`](crate::Endpoint::buffer) makes it,
+/// [`Endpoint::send_owned`](crate::Endpoint::send_owned) sends it, on the same connection only. It
+/// dereferences to its bytes, whose initial content may be anything, for instance that of an
+/// earlier message. No peer can read them before they are sent, nor those that
+/// [`truncate`](Self::truncate) cuts off. Dropping it returns the memory to the connection, which
 /// keeps it for the next one within
-/// [`Config::registration_cache`](crate::Config::registration_cache). It belongs to the connection
-/// that made it and can be sent there only.
+/// [`Config::registration_cache`](crate::Config::registration_cache).
 pub struct SendBuffer {
     pub(crate) memory: OutboundBuffer,
 }
 
 impl SendBuffer {
-    /// Shortens it: only the first `len` bytes are sent. Does nothing where it is not longer than
-    /// that.
+    /// Shortens the message to its first `len` bytes. Does nothing if it is not longer than that.
     pub fn truncate(&mut self, len: usize) {
         self.memory.truncate(len);
     }

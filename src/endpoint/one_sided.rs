@@ -8,43 +8,69 @@ use crate::{
     transport::rdma::{OneSided, Region, RemoteRegion},
 };
 
-/// One-sided operations: this side's device and the peer's move the bytes, and the peer's program
-/// takes no part.
+/// One-sided operations, in which the devices move the bytes and the peer's program takes no part.
 ///
-/// Each names a range of a [`Region`] of this side, a peer's [`RemoteRegion`] with an offset, and
-/// an id for its completion. Bounds and rights are checked before anything is done. What only the
-/// peer's device can find, a region that is gone or a right that was never given, is told by
-/// [`Completion::Failed`](crate::Completion::Failed) with the device's status, and ends the
-/// connection: that is how RDMA's reliable connections are.
+/// Each takes a range of a [`Region`] of this side, a peer's [`RemoteRegion`] with an offset in
+/// bytes, and an id for its completion. Bounds and rights are checked before anything is done. What
+/// only the peer's device can detect, a region that has been deregistered or a right that was never
+/// given, is reported by [`Completion::Failed`](crate::Completion::Failed) with the device's
+/// status, and ends the connection, as it does on any reliable RDMA connection.
 ///
 /// Operations and messages are carried out in the order in which they were started, with one
 /// exception that every RDMA device makes: a write or message that follows a read or atomic
-/// operation may be carried out before it. Wait for the read's completion where that matters. They
-/// wait while as many as [`Config::send_depth`](crate::Config::send_depth) are under way.
-///
-/// The errors of all of them: [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::Misaligned`]
-/// and [`Error::ForeignMemory`] for what is wrong with the arguments,
-/// [`Error::CompletionsNotTaken`] where too many completions wait to be taken,
-/// [`Error::Disconnected`] when the connection has ended. After an error nothing was done and no
-/// completion comes.
+/// operation may be carried out before it. Wait for the read's completion where that matters. At
+/// most [`Config::send_depth`](crate::Config::send_depth) operations are in flight; a further one
+/// waits.
 impl Endpoint {
-    /// Registers `len` bytes of zeroed memory for one-sided operations, which peers that know its
-    /// [remote](Region::remote) may access as `access` says.
+    /// Registers `len` bytes of zeroed memory for one-sided operations.
+    ///
+    /// Peers that have its [`remote`](Region::remote) may access it as `access` says.
+    /// [`RemoteAccess::NONE`] is for memory that only operations of this side use.
     ///
     /// # Errors
     ///
-    /// [`Error::LockedMemory`] or [`Error::Os`] when the memory cannot be registered, for instance
-    /// `EINVAL` for no bytes; [`Error::Disconnected`] when the connection has ended.
+    /// * [`Error::LockedMemory`] when the process may not lock as much.
+    /// * [`Error::Os`] when the memory cannot be registered for another reason, for instance
+    ///   `EINVAL` for a length of 0.
+    /// * [`Error::Disconnected`] when the connection has ended.
     pub fn region(&self, len: usize, access: RemoteAccess) -> Result<Region, Error> {
         self.inner.link.region(len, access)
     }
 
-    /// Reads from the peer's memory, from `offset` of its region on, into `range` of this side's.
-    /// [`Completion::Read`](crate::Completion::Read) tells when the bytes are there.
+    /// Reads from the peer's memory at `offset` of `remote` into `range` of `region`.
+    ///
+    /// [`Completion::Read`](crate::Completion::Read) with `id` comes when the bytes are there. The
+    /// peer's region must allow [reading](RemoteAccess::read).
     ///
     /// # Errors
     ///
-    /// See [above](#impl-Endpoint).
+    /// After an error nothing was done and no completion comes.
+    ///
+    /// * [`Error::OutOfBounds`], [`Error::NotAllowed`] or [`Error::ForeignMemory`] for what is
+    ///   wrong with the arguments.
+    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken.
+    /// * [`Error::Disconnected`] when the connection has ended.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use rdmsg::{Completion, Endpoint, RemoteAccess, RemoteRegion};
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let endpoint = Endpoint::connect("10.8.0.1:7471")?;
+    /// // The peer has sent what `Region::remote` returned there.
+    /// let message = endpoint.recv()?;
+    /// if let Ok(bytes) = message.as_ref().try_into() {
+    ///     let remote = RemoteRegion::from_bytes(bytes);
+    ///     let local = endpoint.region(20, RemoteAccess::NONE)?;
+    ///     endpoint.read(&local, 0..20, &remote, 0, 1)?;
+    ///     while !matches!(endpoint.next_completion()?, Completion::Read(1)) {}
+    ///     let mut bytes = [0; 20];
+    ///     local.copy_out(0, &mut bytes);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn read(
         &self,
         region: &Region,
@@ -56,14 +82,21 @@ impl Endpoint {
         self.operate(OneSided::Read, region, range, remote, offset, id)
     }
 
-    /// Writes `range` of this side's region to the peer's memory, from `offset` of its region on.
-    /// [`Completion::Written`](crate::Completion::Written) tells when the peer's device has the
-    /// bytes; until then they must not change. A message sent afterwards is received after the
-    /// bytes are in the peer's memory.
+    /// Writes `range` of `region` to the peer's memory at `offset` of `remote`.
+    ///
+    /// [`Completion::Written`](crate::Completion::Written) with `id` comes when the peer's device
+    /// has the bytes; they must not change before. A message that is sent afterwards is received
+    /// after the bytes are in the peer's memory. The peer's region must allow
+    /// [writing](RemoteAccess::write).
     ///
     /// # Errors
     ///
-    /// See [above](#impl-Endpoint).
+    /// After an error nothing was done and no completion comes.
+    ///
+    /// * [`Error::OutOfBounds`], [`Error::NotAllowed`] or [`Error::ForeignMemory`] for what is
+    ///   wrong with the arguments.
+    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken.
+    /// * [`Error::Disconnected`] when the connection has ended.
     pub fn write(
         &self,
         region: &Region,
@@ -75,36 +108,52 @@ impl Endpoint {
         self.operate(OneSided::Write, region, range, remote, offset, id)
     }
 
-    /// As [`write`](Self::write), and tells the peer's program when the bytes are there, by
-    /// [`Completion::Immediate`](crate::Completion::Immediate) with `word`. It takes one place of
-    /// the peer's window, as a message does.
+    /// Writes `range` of `region` to the peer's memory and notifies the peer's program.
+    ///
+    /// The bytes go to `offset` of `remote`. When they are there the peer gets
+    /// [`Completion::Immediate`](crate::Completion::Immediate) with `imm_data`, and this side
+    /// [`Completion::Written`](crate::Completion::Written) with `id`; the bytes must not change
+    /// before. It takes one place of the peer's window, as a message does, and waits while that is
+    /// full. The peer's region must allow [writing](RemoteAccess::write).
     ///
     /// # Errors
     ///
-    /// See [above](#impl-Endpoint).
+    /// After an error nothing was done and no completion comes.
+    ///
+    /// * [`Error::OutOfBounds`], [`Error::NotAllowed`] or [`Error::ForeignMemory`] for what is
+    ///   wrong with the arguments.
+    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken.
+    /// * [`Error::Disconnected`] when the connection has ended.
     pub fn write_with_imm(
         &self,
         region: &Region,
         range: Range<usize>,
         remote: &RemoteRegion,
         offset: u64,
-        word: u32,
+        imm_data: u32,
         id: u64,
     ) -> Result<(), Error> {
-        let op = OneSided::WriteWithImm(word);
+        let op = OneSided::WriteWithImm(imm_data);
         self.operate(op, region, range, remote, offset, id)
     }
 
-    /// Adds to a number of 8 bytes, in the peer's byte order, in the peer's memory, in one step
-    /// that no other such operation interrupts. The address of the number must be a multiple of 8.
-    /// [`Completion::Fetched`](crate::Completion::Fetched) brings what it was before. That comes to
-    /// `at` of this side's region as well, when the completion is told. Operations may have the
-    /// same `at`: the last one that is done is found there, and each completion brings its own
-    /// operation's value.
+    /// Adds `add` to a number in the peer's memory and returns its old value, as one atomic step.
+    ///
+    /// The number has 8 bytes in the peer's byte order, stands at `offset` of `remote`, and its
+    /// address must be a multiple of 8. No other operation of this kind interrupts the step.
+    /// [`Completion::Fetched`](crate::Completion::Fetched) with `id` has the old value, which is
+    /// also written to `at` of `region` (8 bytes) when the completion is reported. Operations may
+    /// have the same `at`: the value of the last one is found there, while each completion has its
+    /// own. The peer's region must allow [atomic operations](RemoteAccess::atomic).
     ///
     /// # Errors
     ///
-    /// See [above](#impl-Endpoint).
+    /// After an error nothing was done and no completion comes.
+    ///
+    /// * [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::Misaligned`] or
+    ///   [`Error::ForeignMemory`] for what is wrong with the arguments.
+    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken.
+    /// * [`Error::Disconnected`] when the connection has ended.
     pub fn fetch_add(
         &self,
         region: &Region,
@@ -118,14 +167,23 @@ impl Endpoint {
         self.operate(op, region, eight_from(at), remote, offset, id)
     }
 
-    /// Replaces a number of 8 bytes, in the peer's byte order, in the peer's memory by `swap` if it
-    /// is `compare`, in one step that no other such operation interrupts. Otherwise as
-    /// [`fetch_add`](Self::fetch_add): it was replaced if the old value is `compare`.
+    /// Replaces a number in the peer's memory by `swap` if it is `compare`, as one atomic step.
+    ///
+    /// The number has 8 bytes in the peer's byte order, stands at `offset` of `remote`, and its
+    /// address must be a multiple of 8. [`Completion::Fetched`](crate::Completion::Fetched) with
+    /// `id` has the old value: the number was replaced if that is `compare`. The old value is also
+    /// written to `at` of `region` (8 bytes) when the completion is reported. The peer's region
+    /// must allow [atomic operations](RemoteAccess::atomic).
     ///
     /// # Errors
     ///
-    /// See [above](#impl-Endpoint).
-    #[expect(clippy::too_many_arguments, reason = "the operation has as many")]
+    /// After an error nothing was done and no completion comes.
+    ///
+    /// * [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::Misaligned`] or
+    ///   [`Error::ForeignMemory`] for what is wrong with the arguments.
+    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken.
+    /// * [`Error::Disconnected`] when the connection has ended.
+    #[expect(clippy::too_many_arguments, reason = "the operation has them all")]
     pub fn compare_swap(
         &self,
         region: &Region,
@@ -155,7 +213,7 @@ impl Endpoint {
     }
 }
 
-/// The range of a number. One that does not exist is found with the bounds.
+/// Returns the range of a number at `at`. The check of the bounds finds one that does not exist.
 fn eight_from(at: usize) -> Range<usize> {
     at..at.saturating_add(8)
 }

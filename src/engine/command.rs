@@ -1,4 +1,4 @@
-//! What the handles and the engine's thread say to each other.
+//! The messages between the handles and the engine's thread.
 
 use std::{
     fmt,
@@ -19,13 +19,13 @@ use crate::{
     sync::Mailbox,
 };
 
-/// How long after its deadline the engine has to say how far a connection had come.
+/// How long after a deadline the engine may still reply with the phase that timed out.
 const LAST_WORD: Duration = Duration::from_millis(100);
 
-/// What the handles ask of the engine's thread.
+/// A request of a handle to the engine's thread.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Listen, and reply with where. Requests hold the engine, which so lasts as long as the
+    /// Listen, and reply with the address. Requests hold the engine, which so lives as long as the
     /// listener.
     Listen {
         address: SocketAddr,
@@ -49,40 +49,40 @@ pub(crate) enum Command {
     Accept {
         link: Arc<Link>,
         data: Vec<u8>,
-        /// When the application did.
+        /// When the application accepted.
         at: Instant,
         reply: Reply,
     },
     /// Reject a request.
     Reject { key: u64, data: Vec<u8> },
-    /// Add up what went through all connections.
+    /// Add up the statistics of all connections.
     Statistics { reply: Sender<EngineStatistics> },
     /// The last handle of the engine has been dropped: end when all connections have.
     Retire,
     /// Close everything, then end.
     ShutDown,
-    /// As `ShutDown`: the process ends, and nobody will ask any more what became of its
+    /// Close everything, then end, since the process ends: no handle will report what became of its
     /// connections.
     Exit,
 }
 
-/// The engine as its handles share it.
+/// The handles' common access to the engine's thread.
 pub(crate) struct Handle {
     commands: Arc<Mailbox<Command>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What a listener's program may take.
+/// The requests and connections that a listener's program has not taken yet.
 pub(crate) type Backlog = backlog::Backlog<Request, Established>;
 
-/// What the engine says of a listener that it made.
+/// The reply for a listener that was created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
     pub(crate) key: u64,
     pub(crate) local: SocketAddr,
 }
 
-/// A connection that was established. One that nobody takes is closed when it is dropped.
+/// A connection that was established. Dropping it closes the connection.
 #[derive(Debug)]
 pub(crate) struct Established {
     pub(crate) link: Owner,
@@ -93,13 +93,15 @@ pub(crate) struct Established {
 /// Where an established connection, or the reason that there is none, is sent.
 #[derive(Debug)]
 pub(crate) enum Reply {
-    /// To a thread that waits for it.
+    /// To the thread that waits for it.
     Caller(Sender<Result<Established, Error>>),
-    /// To the others of its listener.
+    /// To the listener's queue of established connections.
     Backlog(Arc<Backlog>),
 }
 
 /// A peer's request for a connection. Dropping it rejects it.
+///
+/// [`Listener::requests`](crate::Listener::requests) returns them.
 pub struct Request {
     /// `None` once it is answered.
     open: Option<Open>,
@@ -108,7 +110,7 @@ pub struct Request {
     private_data: Vec<u8>,
 }
 
-/// What a request that was not answered holds.
+/// The content of a request that was not answered yet.
 pub(crate) struct Open {
     pub(crate) link: Arc<Link>,
     pub(crate) engine: Arc<Handle>,
@@ -138,8 +140,8 @@ impl Handle {
         self.commands.is_read()
     }
 
-    /// The engine's thread, until one thread has waited for its end. To be locked while waiting:
-    /// threads that shut it down at the same time wait as well.
+    /// Returns the engine's thread, until it has been joined. Lock it while joining, so that
+    /// threads that shut the engine down at the same time wait as well.
     pub(super) fn thread(&self) -> &Mutex<Option<JoinHandle<()>>> {
         &self.thread
     }
@@ -161,7 +163,7 @@ impl Reply {
     pub(super) fn send(self, result: Result<Established, Error>) {
         match self {
             Self::Caller(sender) => {
-                // It fails when nobody waits any more.
+                // It fails when the caller waits no longer.
                 let _ = sender.send(result);
             }
             Self::Backlog(backlog) => backlog.bring_accepted(result),
@@ -169,8 +171,9 @@ impl Reply {
     }
 }
 
-/// Waits for what came of a connection. The engine has the same deadline, and drops what nobody
-/// waits for; but it serves many, and the thread that waits for one does not wait for those.
+/// Waits for the reply about a connection. The engine has the same deadline, and closes a
+/// connection whose caller waits no longer; but it serves many connections and may be late, and
+/// the caller does not wait for the others.
 pub(crate) fn wait_for_reply(
     result: &Receiver<Result<Established, Error>>,
     peer: SocketAddr,
@@ -226,7 +229,7 @@ impl Request {
         &self.private_data
     }
 
-    /// Takes what it is answered with, once.
+    /// Takes what is needed for the answer, once.
     pub(crate) fn take(&mut self) -> Option<Open> {
         self.open.take()
     }

@@ -18,45 +18,51 @@ use crate::{
     transport::{Budget, EngineLimits, rdma::Manager},
 };
 
-/// The thread that serves connections. Every [`Endpoint`](crate::Endpoint) and
-/// [`Listener`](crate::Listener) belongs to one.
+/// A handle of the thread that serves connections.
 ///
-/// Programs seldom need to name it: [`Engine::shared`] is there when a connection is made and goes
-/// away with the last one. Make one with [`Engine::new`] to keep groups of connections apart, or to
-/// [shut all of them down](Engine::shutdown) and know that everything was given back. Clones are
+/// Every [`Endpoint`](crate::Endpoint) and [`Listener`](crate::Listener) belongs to one engine.
+/// Programs seldom need to name it: [`Engine::shared`] is started with the first connection and
+/// ends with the last one. Create one with [`Engine::new`] to keep groups of connections apart, or
+/// to [shut all of them down](Engine::shutdown) and know that everything was released. Clones are
 /// handles of the same engine.
 ///
 /// The thread handles connection events, timers (deadlines, keepalive), and the completion queues
-/// of connections on which no thread waits. It sleeps while there is none of that. When the last
-/// handle, listener and endpoint are gone it finishes closing what is still being closed, and ends.
-/// A process that ends normally has all engines do so first, and waits for them: see [the crate's
+/// of connections on which no thread waits. It sleeps while there is nothing to do. When the last
+/// handle, listener and endpoint have been dropped, it finishes closing what is still being closed,
+/// and ends. A process that ends normally waits for that: see [the crate's
 /// documentation](crate#when-the-process-ends).
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Handle>,
 }
 
-/// The engine of those who do not name one. Held weakly: it lives as long as somebody uses it.
+/// The engine that is used by default. Held weakly: it lives as long as it is used.
 static SHARED: Mutex<Weak<Handle>> = Mutex::new(Weak::new());
 
 impl Engine {
-    /// Starts an engine of its own, with the default [`EngineLimits`].
+    /// Starts an engine, with the default [`EngineLimits`].
     ///
     /// # Errors
     ///
-    /// [`Error::NoRdma`] where the kernel offers no RDMA connection manager
-    /// (`rdma_create_event_channel(3)`), [`Error::Os`] where the thread or its file descriptors
-    /// cannot be made.
+    /// * [`Error::NoRdma`] when the kernel offers no RDMA connection manager
+    ///   (`rdma_create_event_channel(3)`).
+    /// * [`Error::PermissionDenied`] when this process has no right to use it.
+    /// * [`Error::Os`] when the thread or its file descriptors cannot be created.
     pub fn new() -> Result<Self, Error> {
         Self::start(Budget::shared())
     }
 
-    /// Starts an engine of its own whose connections have this much memory for the peers' large
-    /// messages, and share it with no other engine's.
+    /// Starts an engine with limits of its own for the peers' large messages.
+    ///
+    /// The limits hold for all connections of this engine together, and are shared with no other
+    /// engine.
     ///
     /// # Errors
     ///
-    /// As [`Engine::new`].
+    /// * [`Error::NoRdma`] when the kernel offers no RDMA connection manager
+    ///   (`rdma_create_event_channel(3)`).
+    /// * [`Error::PermissionDenied`] when this process has no right to use it.
+    /// * [`Error::Os`] when the thread or its file descriptors cannot be created.
     pub fn with_limits(limits: EngineLimits) -> Result<Self, Error> {
         Self::start(Budget::new(limits))
     }
@@ -80,14 +86,20 @@ impl Engine {
         })
     }
 
-    /// The engine that everybody uses who does not name one. It is started when it is first needed.
+    /// Returns the engine that is used by default, and starts it when there is none.
+    ///
+    /// [`Endpoint::connect`](crate::Endpoint::connect), [`Listener::bind`](crate::Listener::bind)
+    /// and a [`Connector`](crate::Connector) without an engine use it.
     ///
     /// # Errors
     ///
-    /// As [`Engine::new`].
+    /// * [`Error::NoRdma`] when the kernel offers no RDMA connection manager
+    ///   (`rdma_create_event_channel(3)`).
+    /// * [`Error::PermissionDenied`] when this process has no right to use it.
+    /// * [`Error::Os`] when the thread or its file descriptors cannot be created.
     pub fn shared() -> Result<Self, Error> {
         let mut shared = lock(&SHARED);
-        // One whose thread has ended, for whatever reason, serves nobody any more.
+        // One whose thread has ended serves no connection any more.
         if let Some(inner) = shared.upgrade().filter(|inner| inner.runs()) {
             return Ok(Self { inner });
         }
@@ -96,17 +108,32 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Closes all listeners and connections of this engine and waits until everything was given
-    /// back: queue pairs, completion queues, memory, file descriptors.
+    /// Closes all listeners and connections of this engine and waits until everything is released.
     ///
+    /// That is: queue pairs, completion queues, memory, file descriptors and the thread.
     /// Connections are closed as by [`Endpoint::close`](crate::Endpoint::close), each within its
     /// own [`close_timeout`](crate::Config::close_timeout). Later calls on any handle of this
-    /// engine fail. Memory of messages that the application still holds stays until they are
+    /// engine fail. Memory of messages that the application still holds is released when they are
     /// dropped.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use rdmsg::{Connector, Engine};
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let engine = Engine::new()?;
+    /// let endpoint = Connector::new().engine(&engine).connect("10.8.0.1:7471")?;
+    /// endpoint.send(b"hello")?;
+    /// engine.shutdown(); // delivers the message, and releases all that the connection had
+    /// assert!(endpoint.send(b"too late").is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn shutdown(self) {
         let mut shared = lock(&SHARED);
         if ptr::eq(shared.as_ptr(), Arc::as_ptr(&self.inner)) {
-            // Whoever asks for the shared engine from now on gets one that works.
+            // The next call of `shared` starts one that works.
             *shared = Weak::new();
         }
         drop(shared);
@@ -120,12 +147,14 @@ impl Engine {
         }
     }
 
-    /// What went through this engine's connections, those that have ended included. The engine's
-    /// thread adds it up.
+    /// Returns what has passed through this engine's connections, also through those that have
+    /// ended.
+    ///
+    /// The engine's thread adds it up, so the call waits for that thread's next round.
     ///
     /// # Errors
     ///
-    /// [`Error::EngineShutDown`].
+    /// [`Error::EngineShutDown`] when the engine was shut down.
     pub fn statistics(&self) -> Result<EngineStatistics, Error> {
         let (reply, statistics) = bounded(1);
         self.send(Command::Statistics { reply })?;

@@ -1,19 +1,23 @@
 use crate::proto::Statistics;
 
-/// What went through an [`Engine`](crate::Engine).
+/// What has passed through an [`Engine`](crate::Engine), and what it holds now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineStatistics {
-    /// Connections that there are now: being established, established, or being closed.
+    /// The number of connections now: being established, established, or being closed.
     pub connections: u64,
-    /// Connections that have ended, those that were never established included.
+    /// The number of connections that have ended, or were never established.
     pub ended: u64,
-    /// The sum of all connections' statistics; what is held is that of those that there are now.
+    /// The sum of the statistics of all connections, past and present.
     pub all: Statistics,
-    /// Bytes that are pinned for reading large messages, or set aside for it, now: by all engines
-    /// that share the budget. See [`EngineLimits::pinned`](crate::EngineLimits::pinned).
+    /// The number of bytes that are pinned now, or reserved, for reading large messages.
+    ///
+    /// Engines that share the budget are counted together. See
+    /// [`EngineLimits::pinned`](crate::EngineLimits::pinned).
     pub pinned: u64,
-    /// Bytes of large messages that are being read or held by the application now, by the same
-    /// engines. See [`EngineLimits::held`](crate::EngineLimits::held).
+    /// The number of bytes of large messages that are being read now, or held by the application.
+    ///
+    /// Engines that share the budget are counted together. See
+    /// [`EngineLimits::held`](crate::EngineLimits::held).
     pub held: u64,
 }

@@ -1,22 +1,24 @@
 use super::message::Message;
 use crate::proto::CloseReason;
 
-/// Something that happened on a connection, as
-/// [`Endpoint::completions`](crate::Endpoint::completions) gives it.
+/// Something that happened on a connection.
 ///
-/// Each message that arrives is told of once. Each operation that was given an id, and was
-/// accepted, ends in exactly one completion with that id: the one for its success or
-/// [`Failed`](Self::Failed). Ids are the application's; nothing requires them to differ.
+/// [`Endpoint::completions`](crate::Endpoint::completions) and
+/// [`Endpoint::next_completion`](crate::Endpoint::next_completion) return them. Each message that
+/// arrives is reported once. Each operation that was given an id, and was accepted, ends in exactly
+/// one completion with that id: that of its success, or [`Failed`](Self::Failed). Ids are the
+/// application's; they need not differ.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Completion {
     /// A message arrived.
     Received(Message),
-    /// A message sent with this id has arrived: the peer's device acknowledged it, or, if it was
-    /// above the eager size, the peer's library has read it; and the peer's library has read every
-    /// message above the eager size that was sent before it, behind which it would have to wait
-    /// there. They come in the order of sending. Whether the peer's application looks at the
-    /// message is another matter.
+    /// A message that was sent with this id has arrived.
+    ///
+    /// The peer's device has acknowledged it or, above the eager size, the peer's library has read
+    /// it, and also every message above the eager size that was sent before it. These completions
+    /// come in the order of sending. They do not mean that the peer's application has received the
+    /// message.
     Sent(u64),
     /// A one-sided [`read`](crate::Endpoint::read) is done: the bytes are in the region.
     Read(u64),
@@ -28,28 +30,28 @@ pub enum Completion {
     Fetched {
         /// The operation's id.
         id: u64,
-        /// What the peer's memory held before.
+        /// The old value of the number in the peer's memory.
         value: u64,
     },
-    /// The peer wrote to this side's memory and says so:
+    /// The peer has written to this side's memory by
     /// [`write_with_imm`](crate::Endpoint::write_with_imm).
     Immediate(Immediate),
-    /// An operation with an id failed, or its end is not known because the connection ended before
-    /// it.
+    /// An operation with an id failed, or the connection ended before its outcome was known.
     Failed {
         /// The operation's id.
         id: u64,
-        /// Why. An operation that the device failed names its status; the connection ends with it.
+        /// The reason. If the device failed the operation it has the device's status, and the
+        /// connection ends with it.
         reason: CloseReason,
     },
-    /// The connection has ended. It comes once, after everything else, and nothing comes after it.
+    /// The connection has ended. It comes once, after all other completions.
     Disconnected(CloseReason),
 }
 
-/// The word that came with a [`write_with_imm`](crate::Endpoint::write_with_imm) of the peer's. The
-/// bytes that it wrote are in the region.
+/// The immediate data of a peer's [`write_with_imm`](crate::Endpoint::write_with_imm).
 ///
-/// As a [`Message`] does, it occupies one place of the window until it is dropped.
+/// The bytes that the peer wrote are in the region. It occupies one place of the window until it is
+/// dropped, as a [`Message`] does.
 #[derive(Debug)]
 pub struct Immediate {
     imm_data: u32,
@@ -67,13 +69,13 @@ impl Immediate {
         }
     }
 
-    /// Returns the immediate data: the word that the peer gave.
+    /// Returns the immediate data: the number that the peer gave.
     #[must_use]
     pub fn imm_data(&self) -> u32 {
         self.imm_data
     }
 
-    /// How many bytes the peer wrote.
+    /// Returns the number of bytes that the peer wrote.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it is not a collection")]
     pub fn len(&self) -> u32 {

@@ -3,21 +3,20 @@ use std::{fmt, ops::Deref, sync::Arc};
 use super::home::{Home, Place};
 use crate::transport::rdma::{InboundBuffer, RecvSlice};
 
-/// A received message: a view of the registered buffer into which the device wrote it, without a
-/// copy.
+/// A received message: a view of the registered buffer that the device wrote, without a copy.
 ///
 /// It dereferences to its bytes. While it is held it occupies its buffer, and with it one place of
-/// the window that the peer may fill, or, if it is above the eager size, its part of
-/// [`Config::large_memory`](crate::Config::large_memory); dropping it gives both back, from any
-/// thread. Holding messages is how a receiver slows its peer down. To keep the bytes and release
-/// the place use [`Message::into_vec`]. A message stays readable after its connection ended.
+/// the peer's window or, above the eager size, its part of
+/// [`Config::large_memory`](crate::Config::large_memory). Dropping it, in any thread, releases
+/// both. So a receiver slows its peer down by holding messages. [`Message::into_vec`] keeps the
+/// bytes and releases the place. A message stays readable after its connection has ended.
 pub struct Message {
-    /// `None` only while being taken apart.
+    /// `None` only while it is dropped.
     inner: Option<Inner>,
 }
 
 enum Inner {
-    /// In a receive buffer of the connection's.
+    /// In a receive buffer of the connection.
     Eager {
         bytes: RecvSlice,
         home: Arc<dyn Home>,
@@ -47,7 +46,7 @@ impl Message {
         }
     }
 
-    /// Copies the bytes out and releases the buffer at once.
+    /// Copies the bytes and releases the buffer at once.
     #[must_use]
     pub fn into_vec(self) -> Vec<u8> {
         self.to_vec()
@@ -86,13 +85,13 @@ impl Drop for Message {
                 home,
                 buffer,
             }) => {
-                // The view first: from the release on the buffer is the device's.
+                // The view first: the release gives the buffer to the device.
                 drop(bytes);
                 home.give_back(Place::Buffer(buffer));
             }
             Some(Inner::Large { inbound, home }) => {
                 let len = inbound.len() as u64;
-                // First, so that the next one finds it.
+                // First, so that the next message can reuse the memory.
                 drop(inbound);
                 home.give_back(Place::Large(len));
             }

@@ -4,17 +4,19 @@ use nix::sys::resource::{Resource, getrlimit};
 
 use crate::proto::{LONGEST_CHUNK, SHORTEST_CHUNK};
 
-/// How much memory the connections of an [`Engine`](crate::Engine) may use together for messages
-/// above the eager size that peers send.
+/// Limits for the memory that an [`Engine`](crate::Engine) uses for its peers' large messages.
 ///
-/// Each such message is announced before it is read, and an announcement costs the peer nothing. So
-/// memory is used as bytes arrive, and within these bounds. Connections that reach one wait for it
-/// in fair order, and nothing is lost: their peers' `send` waits.
-/// [`Config::large_memory`](crate::Config::large_memory) bounds what one connection may have of it.
+/// All connections of the engine share them. A message above the eager size is announced before it
+/// is read, and an announcement costs the peer nothing; so memory is used as bytes arrive, and
+/// within these limits. Connections that reach one wait in fair order, and nothing is lost: their
+/// peers' `send` waits. [`Config::large_memory`](crate::Config::large_memory) bounds the share of
+/// one connection.
 ///
 /// The defaults are computed when the first engine that uses them is started, from the process's
 /// limit on locked memory and the machine's memory. All engines with the default, such as
 /// [`Engine::shared`](crate::Engine::shared), share one budget.
+///
+/// # Examples
 ///
 /// ```no_run
 /// # fn main() -> Result<(), rdmsg::Error> {
@@ -27,19 +29,21 @@ use crate::proto::{LONGEST_CHUNK, SHORTEST_CHUNK};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineLimits {
-    /// How many bytes may be pinned for reading at a time. Half of them are for chunks of messages
-    /// that are being read right now, each for as long as its read takes; the other half is for
-    /// memory that connections keep registered for their next messages, as
-    /// [`Config::registration_cache`](crate::Config::registration_cache) says.
+    /// The number of bytes that may be pinned for reading at a time.
     ///
-    /// Default: a quarter of the limit on locked memory (`ulimit -l`) and at most an eighth of the
-    /// machine's memory, so that there is room for the buffers of connections. Where this is less
-    /// than 8 MiB, messages are read in shorter chunks than the usual 1 MiB. Nothing is too small:
-    /// one chunk of at most 64 KiB is read at any rate.
+    /// Half of them are for chunks of messages that are being read, each for as long as its read
+    /// takes. The other half is for memory that connections keep registered for later messages, as
+    /// [`Config::registration_cache`](crate::Config::registration_cache) says. Below 8 MiB,
+    /// messages are read in shorter chunks than the usual 1 MiB. No value is too small: one chunk
+    /// of at most 64 KiB is always read.
+    ///
+    /// Default: a quarter of the limit on locked memory (`ulimit -l`), at most an eighth of the
+    /// machine's memory, so that there is room for the buffers of connections.
     pub pinned: u64,
 
-    /// How many bytes of messages may be held: being read, or received and not let go of by the
-    /// application. A message takes its place when it is begun, whole. One alone may be longer than
+    /// The number of bytes of messages that are being read, or received and not yet dropped.
+    ///
+    /// A message takes its whole length when reading it begins. A single one may be longer than
     /// this. One that is longer than half of it lets others go ahead, within the other half.
     ///
     /// Default: a quarter of the machine's memory.

@@ -216,15 +216,15 @@ fn what_is_wrong_with_the_arguments_is_said_and_does_no_harm() {
     };
     out(
         client.read(&ours, 50..101, &remote, 0, 0),
-        "the region: 51 bytes from 50 are not within 100",
+        "51 bytes at offset 50 do not fit the region of 100 bytes",
     );
     out(
         client.read(&ours, 0..50, &remote, 51, 0),
-        "the peer's region: 50 bytes from 51 are not within 100",
+        "50 bytes at offset 51 do not fit the peer's region of 100 bytes",
     );
     out(
         client.read(&ours, 0..50, &remote, u64::MAX, 0),
-        "the peer's region: 50 bytes from 18446744073709551615 are not within 100",
+        "50 bytes at offset 18446744073709551615 do not fit the peer's region of 100 bytes",
     );
     out(
         client.write(&ours, 0..50, &remote, 0, 0),

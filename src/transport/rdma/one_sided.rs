@@ -91,7 +91,7 @@ impl Checked {
                 return Err(Error::ForeignMemory);
             }
             let limit = memory.device().max_msg_sz().into();
-            within("what the device moves at once", 0, len, limit)?;
+            within("the device's longest operation", 0, len, limit)?;
         }
         let addr = remote.addr.wrapping_add(offset);
         if matches!(op, OneSided::FetchAdd(_) | OneSided::CompareSwap { .. })

@@ -2,20 +2,19 @@ use std::fmt;
 
 use crate::{remote_access::RemoteAccess, verbs::MemoryRegion};
 
-/// Memory that peers may read or write by one-sided operations, without this side's program taking
-/// part.
+/// Memory that peers may access by one-sided operations, without this side's program taking part.
 ///
-/// Made by [`Endpoint::region`](crate::Endpoint::region) with the rights that the peer is to have,
-/// and used on that connection alone: no other peer can reach it. What the peer needs for access is
-/// the region's [`remote`](Self::remote); rights that it does not give cannot be used.
+/// [`Endpoint::region`](crate::Endpoint::region) registers it with the rights that the peer gets,
+/// for that connection only: no other peer can reach it. The peer needs the region's
+/// [`remote`](Self::remote) for access; a right that it does not have cannot be used.
 ///
-/// A peer that has the right may change bytes at any time, so no reference into the memory is given
-/// out: bytes are copied in and out. Which are whose when is for the two programs to say, for
-/// instance by a message or by [`write_with_imm`](crate::Endpoint::write_with_imm).
+/// A peer with the right to write may change bytes at any time, so there are no references into the
+/// memory: bytes are copied in and out. The two programs must agree on who accesses which bytes
+/// when, for instance by messages or by [`write_with_imm`](crate::Endpoint::write_with_imm).
 ///
-/// Clones are the same region. It is deregistered when the last one is dropped and the operations
-/// of this side that use it are done; from then on a peer's operation on it fails, and ends the
-/// connection on which it was made.
+/// Clones are handles of the same region. It is deregistered when the last one is dropped and the
+/// operations of this side that use it are done. After that a peer's operation on it fails, and
+/// ends the connection on which it was started.
 #[derive(Clone)]
 pub struct Region {
     pub(super) memory: MemoryRegion,
@@ -27,32 +26,32 @@ impl Region {
         Self { memory, access }
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "no region is empty")]
     pub fn len(&self) -> usize {
         self.memory.len()
     }
 
-    /// Copies bytes into the region, from `offset` on.
+    /// Copies `bytes` into the region, at `offset` bytes from its beginning.
     ///
     /// # Panics
     ///
-    /// When they do not fit.
+    /// If they do not fit.
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
         self.memory.copy_in(offset, bytes);
     }
 
-    /// Copies bytes out of the region, from `offset` on.
+    /// Copies out of the region, from `offset` bytes after its beginning, until `bytes` is full.
     ///
     /// # Panics
     ///
-    /// When the region ends before.
+    /// If the region ends before.
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
         self.memory.copy_out(offset, bytes);
     }
 
-    /// What a peer needs to access the region: send it as part of a message.
+    /// Returns what a peer needs to access the region: send it in a message.
     #[must_use]
     pub fn remote(&self) -> RemoteRegion {
         RemoteRegion {
@@ -73,7 +72,7 @@ impl fmt::Debug for Region {
     }
 }
 
-/// A peer's [`Region`], as the peer made it known: where it is, how long, and what it allows.
+/// A peer's [`Region`], as described by the peer: its address, length, key and rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteRegion {
     pub(crate) addr: u64,
@@ -83,24 +82,26 @@ pub struct RemoteRegion {
 }
 
 impl RemoteRegion {
-    /// The size in bytes of what [`to_bytes`](Self::to_bytes) returns.
+    /// The size in bytes of the result of [`to_bytes`](Self::to_bytes).
     pub const LEN: usize = 24;
 
-    /// The region's length in bytes.
+    /// Returns the region's length in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "no region is empty")]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// What the peer allows.
+    /// Returns the rights that the peer gives.
     #[must_use]
     pub fn access(&self) -> RemoteAccess {
         self.access
     }
 
-    /// Returns the remote region as bytes to be sent: address `u64`, length `u64`, rkey `u32`,
-    /// rights `u32` (1 read, 2 write, 4 atomic), in network byte order.
+    /// Returns the bytes of this, to be sent in a message.
+    ///
+    /// They are: address `u64`, length `u64`, rkey `u32`, rights `u32` (1 read, 2 write, 4 atomic),
+    /// in network byte order.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -111,8 +112,9 @@ impl RemoteRegion {
         bytes
     }
 
-    /// Returns the remote region that [`to_bytes`](Self::to_bytes) wrote. Any bytes are valid;
-    /// whether such a region exists only an operation shows.
+    /// Returns the remote region that [`to_bytes`](Self::to_bytes) wrote.
+    ///
+    /// Any bytes are valid; only an operation shows whether such a region exists.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         let word = |at: usize| {

@@ -1,0 +1,190 @@
+use std::{
+    collections::VecDeque,
+    os::fd::BorrowedFd,
+    sync::{MutexGuard, atomic::Ordering},
+    time::Duration,
+};
+
+use crossbeam_channel::{Receiver, TryRecvError};
+
+use super::Endpoint;
+use crate::{Completion, Error, Interest, link::Deadline, sync::lock};
+
+/// Completions, channels and event loops.
+impl Endpoint {
+    /// Returns everything that happens on this connection as a channel.
+    ///
+    /// It is for [`crossbeam_channel::select!`] over several connections. Each completion is taken
+    /// once: what is taken here is not returned by [`recv`](Self::recv) or
+    /// [`next_completion`](Self::next_completion), and the other way round. Completions that a
+    /// `recv` finds before a message are kept for `next_completion`, not put back into the channel.
+    ///
+    /// While no thread waits in `recv`, the engine's thread feeds the channel; a thread that has
+    /// just been in `recv` may delay that by some milliseconds.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use rdmsg::{Completion, Endpoint, crossbeam_channel::select};
+    ///
+    /// # fn serve(a: &Endpoint, b: &Endpoint) {
+    /// loop {
+    ///     let (name, completion) = select! {
+    ///         recv(a.completions()) -> completion => ("a", completion),
+    ///         recv(b.completions()) -> completion => ("b", completion),
+    ///     };
+    ///     match completion {
+    ///         Ok(Completion::Received(message)) => println!("{name}: {} bytes", message.len()),
+    ///         Ok(Completion::Disconnected(reason)) => println!("{name}: {reason}"),
+    ///         Ok(_) => {}
+    ///         Err(_) => break, // one of them has ended
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn completions(&self) -> &Receiver<Completion> {
+        &self.inner.completions
+    }
+
+    /// Takes the next completion of any kind, waiting for as long as it takes.
+    ///
+    /// Messages are completions, too: [`Completion::Received`]. The waiting thread polls the
+    /// completion queue itself, as [`Polling`](crate::Polling) says.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Disconnected`] when [`Completion::Disconnected`] was taken before.
+    pub fn next_completion(&self) -> Result<Completion, Error> {
+        self.next_until(&Deadline::never())
+    }
+
+    /// Takes the next completion of any kind, waiting no longer than `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::TimedOut`] when nothing happened. The connection goes on.
+    /// * [`Error::Disconnected`] when [`Completion::Disconnected`] was taken before.
+    pub fn next_completion_timeout(&self, timeout: Duration) -> Result<Completion, Error> {
+        self.next_until(&Deadline::after(timeout))
+    }
+
+    /// Takes the next completion of any kind if there is one, and never waits.
+    ///
+    /// Returns `None` when nothing happened. It polls the completion queue once if nothing has been
+    /// delivered yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Disconnected`] when [`Completion::Disconnected`] was taken before.
+    pub fn try_next_completion(&self) -> Result<Option<Completion>, Error> {
+        if let Some(completion) = self.take_any() {
+            return completion.map(Some);
+        }
+        self.inner.link.poll_again();
+        self.take_any().transpose()
+    }
+
+    /// Returns a file descriptor for event loops, one for each [`Interest`].
+    ///
+    /// It serves `epoll`, `poll`, mio, polling, and tokio's `AsyncFd` over a
+    /// [`try_clone_to_owned`](BorrowedFd::try_clone_to_owned). It is made when it is first asked
+    /// for. Register either for *reading*; never read or write it yourself.
+    ///
+    /// * [`Interest::Readable`]: readable while [`try_next_completion`](Self::try_next_completion)
+    ///   has something to return: a message, another completion, or the connection's end, which
+    ///   lasts. Programs that ask for no other completions may call [`try_recv`](Self::try_recv)
+    ///   instead.
+    /// * [`Interest::Writable`]: readable from the beginning until a [`try_send`](Self::try_send)
+    ///   is refused as [full](crate::TrySendError::Full), again once there is room until the next
+    ///   one is refused, and always after the end. It is readable nearly all the time, so a
+    ///   level-triggered loop watches it only while it has something to send, as with a socket.
+    ///
+    /// Level-triggered and edge-triggered loops both work: each arrival, and each time that there
+    /// is room for a send that was refused, is a new edge. An edge-triggered loop calls
+    /// `try_next_completion` or `try_recv` until there is nothing, and `try_send` until it is
+    /// refused or there is nothing to send, before it waits. With `AsyncFd` make one for each
+    /// interest, and report nothing and full to `try_io` as
+    /// [`WouldBlock`](std::io::ErrorKind::WouldBlock).
+    ///
+    /// Handles that are clones share these fds. They are closed with the connection's last handle
+    /// and message. What is taken from [`completions`](Self::completions) is not noticed at once:
+    /// the fd may stay readable until the next `try_next_completion` or `try_recv`. Once an fd was
+    /// asked for, the engine's thread polls this connection at all times, so that the fd is never
+    /// late.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Os`] when the process has no file descriptor left.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+    /// use rdmsg::{Endpoint, Interest};
+    ///
+    /// # fn serve(endpoint: &Endpoint) -> Result<(), Box<dyn std::error::Error>> {
+    /// let epoll = Epoll::new(EpollCreateFlags::empty())?;
+    /// let fd = endpoint.event_fd(Interest::Readable)?;
+    /// epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+    /// let mut events = [EpollEvent::empty()];
+    /// loop {
+    ///     epoll.wait(&mut events, EpollTimeout::NONE)?;
+    ///     while let Some(message) = endpoint.try_recv()? {
+    ///         println!("{} bytes", message.len());
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    pub fn event_fd(&self, interest: Interest) -> Result<BorrowedFd<'_>, Error> {
+        self.inner.link.event_fd(interest).map_err(Error::from_os)
+    }
+
+    /// Makes the fd readable if there is anything to take.
+    pub(super) fn update_readiness(&self) {
+        self.inner
+            .link
+            .update_readiness(|| !self.inner.completions.is_empty());
+    }
+
+    fn next_until(&self, deadline: &Deadline) -> Result<Completion, Error> {
+        self.inner
+            .link
+            .wait_until(deadline, None, || self.take_any())
+            .unwrap_or(Err(Error::TimedOut))
+    }
+
+    fn take_any(&self) -> Option<Result<Completion, Error>> {
+        let taken = match self.take_aside() {
+            Some(completion) => Some(Ok(completion)),
+            None => match self.inner.completions.try_recv() {
+                Ok(completion) => Some(Ok(completion)),
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => self.take_end(),
+            },
+        };
+        self.update_readiness();
+        taken
+    }
+
+    /// The end, which this or another handle may have taken from the channel already.
+    pub(super) fn take_end<T>(&self) -> Option<Result<T, Error>> {
+        self.inner
+            .link
+            .ended()
+            .filter(|_| self.inner.completions.is_empty())
+            .map(|ended| Err(Error::Disconnected(ended.reason)))
+    }
+
+    fn take_aside(&self) -> Option<Completion> {
+        if self.inner.link.set_aside.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let completion = self.aside().pop_front()?;
+        self.inner.link.set_aside.fetch_sub(1, Ordering::Relaxed);
+        Some(completion)
+    }
+
+    pub(super) fn aside(&self) -> MutexGuard<'_, VecDeque<Completion>> {
+        lock(&self.inner.aside)
+    }
+}

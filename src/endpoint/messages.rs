@@ -1,0 +1,295 @@
+use std::{io::IoSlice, slice, sync::atomic::Ordering, time::Duration};
+
+use crossbeam_channel::TryRecvError;
+
+use super::Endpoint;
+use crate::{
+    Completion, Error, Message, TrySendError,
+    link::{Deadline, Handoff, Outgoing},
+};
+
+/// Messages.
+impl Endpoint {
+    /// Sends one message, waiting while the peer's window is full.
+    ///
+    /// The bytes are copied, so `message` may be reused on return. An empty message is a message.
+    /// Messages arrive in the order of sending. `Ok` means that the message is in flight; that it
+    /// has arrived is known from [`flush`](Self::flush), from [`send_with_id`](Self::send_with_id),
+    /// from a successful [`close`](Self::close), or from an answer.
+    ///
+    /// A message up to the eager size ([`Negotiated::send_eager`](crate::Negotiated::send_eager),
+    /// by default 16 KiB) goes straight into a receive buffer of the peer. A longer one is read by
+    /// the peer's library from this side's memory, whatever the peer's program is doing. At most 4
+    /// of those and [`Config::large_memory`](crate::Config::large_memory) bytes are in flight at a
+    /// time; `send` waits while there are more. [`send_owned`](Self::send_owned) saves the copy of
+    /// a long message.
+    ///
+    /// This waits for as long as it takes: until there is room or the connection ends. See
+    /// [`send_timeout`](Self::send_timeout) and [`try_send`](Self::try_send) for a bound.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::MessageTooLong`] above [`send_limit`](Self::send_limit). The connection goes on.
+    /// * [`Error::Disconnected`] when the connection has ended.
+    /// * [`Error::LockedMemory`] when the memory of a long message cannot be locked. The connection
+    ///   goes on.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let endpoint = rdmsg::Endpoint::connect("10.8.0.1:7471")?;
+    /// for line in ["first", "second"] {
+    ///     endpoint.send(line.as_bytes())?;
+    /// }
+    /// endpoint.flush()?; // both have arrived
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn send(&self, message: &[u8]) -> Result<(), Error> {
+        self.send_vectored(slice::from_ref(&IoSlice::new(message)))
+    }
+
+    /// Sends one message, waiting no longer than `timeout` while the peer's window is full.
+    ///
+    /// The bytes are copied, so `message` may be reused on return.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::TimedOut`] when the window stayed full: nothing was sent, and the connection goes
+    ///   on.
+    /// * [`Error::MessageTooLong`] above [`send_limit`](Self::send_limit). The connection goes on.
+    /// * [`Error::Disconnected`] when the connection has ended.
+    /// * [`Error::LockedMemory`] when the memory of a long message cannot be locked. The connection
+    ///   goes on.
+    pub fn send_timeout(&self, message: &[u8], timeout: Duration) -> Result<(), Error> {
+        let parts = [IoSlice::new(message)];
+        self.send_until(&mut Outgoing::new(&parts, None), &Deadline::after(timeout))
+    }
+
+    /// Sends one message if there is room for it, and never waits.
+    ///
+    /// The bytes are copied, so `message` may be reused on return. After [`TrySendError::Full`] the
+    /// fd for [`Interest::Writable`](crate::Interest::Writable) becomes readable when there is
+    /// room.
+    ///
+    /// # Errors
+    ///
+    /// * [`TrySendError::Full`] when the peer's window or the send ring is full: nothing was sent.
+    /// * [`TrySendError::Failed`] with [`Error::MessageTooLong`], [`Error::Disconnected`] or
+    ///   [`Error::LockedMemory`], for which waiting would not help.
+    pub fn try_send(&self, message: &[u8]) -> Result<(), TrySendError> {
+        let parts = [IoSlice::new(message)];
+        let mut outgoing = Outgoing::new(&parts, None);
+        let link = &self.inner.link;
+        let mut result = link.try_send(&mut outgoing);
+        if let Err(TrySendError::Full) = result {
+            // What makes room may have arrived already without any thread having polled.
+            link.poll_once();
+            link.want_room();
+            result = link.try_send(&mut outgoing);
+            if !matches!(result, Err(TrySendError::Full)) {
+                link.need_no_room();
+            }
+        }
+        result
+    }
+
+    /// Sends one message that consists of several parts, waiting while the peer's window is full.
+    ///
+    /// The peer receives the parts one after the other, as a single message. They are copied, so
+    /// they may be reused on return.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::MessageTooLong`] if the sum is above [`send_limit`](Self::send_limit). The
+    ///   connection goes on.
+    /// * [`Error::Disconnected`] when the connection has ended.
+    /// * [`Error::LockedMemory`] when the memory of a long message cannot be locked. The connection
+    ///   goes on.
+    pub fn send_vectored(&self, parts: &[IoSlice<'_>]) -> Result<(), Error> {
+        self.send_until(&mut Outgoing::new(parts, None), &Deadline::never())
+    }
+
+    /// Sends one message and reports its arrival as a completion with this `id`.
+    ///
+    /// It waits while the peer's window is full. [`Completion::Sent`] with the id comes when this
+    /// message and all that were sent before it have arrived: not before the peer's library has
+    /// read every message above the eager size among them. [`Completion::Failed`] comes instead if
+    /// the connection ends before that is known. Completions are in the order of sending, and are
+    /// taken with [`next_completion`](Self::next_completion) or from
+    /// [`completions`](Self::completions). Ids are the application's; they need not differ.
+    ///
+    /// # Errors
+    ///
+    /// After an error no completion comes, and nothing was sent.
+    ///
+    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken.
+    /// * [`Error::MessageTooLong`] above [`send_limit`](Self::send_limit). The connection goes on.
+    /// * [`Error::Disconnected`] when the connection has ended.
+    /// * [`Error::LockedMemory`] when the memory of a long message cannot be locked. The connection
+    ///   goes on.
+    pub fn send_with_id(&self, message: &[u8], id: u64) -> Result<(), Error> {
+        let parts = [IoSlice::new(message)];
+        self.send_until(&mut Outgoing::new(&parts, Some(id)), &Deadline::never())
+    }
+
+    pub(super) fn send_until(
+        &self,
+        message: &mut Outgoing<'_>,
+        deadline: &Deadline,
+    ) -> Result<(), Error> {
+        let link = &self.inner.link;
+        match link.try_send(message) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Failed(error)) => Err(error),
+            Err(TrySendError::Full) => self.wait_for_room(deadline, || link.try_send(message)),
+        }
+    }
+
+    /// Repeats an attempt until it succeeds, fails, or the deadline passes.
+    pub(super) fn wait_for_room(
+        &self,
+        deadline: &Deadline,
+        mut attempt: impl FnMut() -> Result<(), TrySendError>,
+    ) -> Result<(), Error> {
+        let done = self
+            .inner
+            .link
+            .wait_until(deadline, None, || match attempt() {
+                Ok(()) => Some(Ok(())),
+                Err(TrySendError::Full) => None,
+                Err(TrySendError::Failed(error)) => Some(Err(error)),
+            });
+        done.unwrap_or(Err(Error::TimedOut))
+    }
+
+    /// Receives the next message, waiting for as long as it takes.
+    ///
+    /// The waiting thread polls the completion queue itself, as [`Polling`](crate::Polling) says.
+    /// The [`Message`] is a view of the buffer that the device wrote: no byte is copied. While it
+    /// is held it occupies its place in the window, so that the peer's `send` waits when all places
+    /// are taken; drop it, or copy its bytes out with [`Message::into_vec`], to make room.
+    ///
+    /// Completions of other kinds that come before the message are kept for
+    /// [`next_completion`](Self::next_completion).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Disconnected`] when the connection has ended and all messages were received.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use rdmsg::{CloseReason, Error};
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// # let endpoint = rdmsg::Endpoint::connect("10.8.0.1:7471")?;
+    /// loop {
+    ///     match endpoint.recv() {
+    ///         Ok(message) => println!("{} bytes", message.len()),
+    ///         Err(Error::Disconnected(CloseReason::PeerClosed)) => break, // that was all
+    ///         Err(error) => return Err(error),
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn recv(&self) -> Result<Message, Error> {
+        self.recv_until(&Deadline::never())
+    }
+
+    /// Receives the next message, waiting no longer than `timeout`.
+    ///
+    /// The waiting thread polls the completion queue itself, as [`Polling`](crate::Polling) says.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::TimedOut`] when no message came. The connection goes on.
+    /// * [`Error::Disconnected`] when the connection has ended and all messages were received.
+    pub fn recv_timeout(&self, timeout: Duration) -> Result<Message, Error> {
+        self.recv_until(&Deadline::after(timeout))
+    }
+
+    /// Receives the next message if there is one, and never waits.
+    ///
+    /// Returns `None` when there is no message. It polls the completion queue once if nothing has
+    /// been delivered yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Disconnected`] when the connection has ended and all messages were received.
+    pub fn try_recv(&self) -> Result<Option<Message>, Error> {
+        if let Some(received) = self.take() {
+            return received.map(Some);
+        }
+        self.inner.link.poll_again();
+        self.take().transpose()
+    }
+
+    fn recv_until(&self, deadline: &Deadline) -> Result<Message, Error> {
+        let handoff = Handoff::default();
+        self.inner
+            .link
+            .wait_until(deadline, Some(&handoff), || {
+                handoff.take().map(Ok).or_else(|| self.take())
+            })
+            .unwrap_or(Err(Error::TimedOut))
+    }
+
+    /// Takes the next message from the channel, and keeps what comes before it for
+    /// `next_completion`.
+    fn take(&self) -> Option<Result<Message, Error>> {
+        let taken = loop {
+            // What a waiting thread finds most of the time.
+            if self.inner.completions.is_empty() {
+                break self.take_end();
+            }
+            match self.inner.completions.try_recv() {
+                Ok(Completion::Received(message)) => break Some(Ok(message)),
+                Ok(Completion::Disconnected(reason)) => {
+                    break Some(Err(Error::Disconnected(reason)));
+                }
+                Ok(other) => {
+                    self.inner.link.set_aside.fetch_add(1, Ordering::Relaxed);
+                    self.aside().push_back(other);
+                }
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break self.take_end(),
+            }
+        };
+        self.update_readiness();
+        taken
+    }
+
+    /// Waits until everything that was sent so far has arrived at the peer's library.
+    ///
+    /// Everything includes one-sided operations. It takes one exchange with the peer, and the time
+    /// in which the peer reads messages above the eager size. It does not say whether the peer's
+    /// program has received the messages.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Disconnected`] when the connection has ended: it is not known what has arrived.
+    pub fn flush(&self) -> Result<(), Error> {
+        self.flush_until(&Deadline::never())
+    }
+
+    /// Waits no longer than `timeout` until everything that was sent so far has arrived.
+    ///
+    /// Arrived means: at the peer's library, and one-sided operations are done.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::TimedOut`] when the peer's answer has not come in time. The connection goes on.
+    /// * [`Error::Disconnected`] when the connection has ended: it is not known what has arrived.
+    pub fn flush_timeout(&self, timeout: Duration) -> Result<(), Error> {
+        self.flush_until(&Deadline::after(timeout))
+    }
+
+    fn flush_until(&self, deadline: &Deadline) -> Result<(), Error> {
+        let link = &self.inner.link;
+        let flush = link.flush()?;
+        link.wait_until(deadline, None, || link.is_flushed(&flush))
+            .unwrap_or(Err(Error::TimedOut))
+    }
+}
