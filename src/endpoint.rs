@@ -28,8 +28,8 @@ mod one_sided;
 ///
 /// Clones are handles of the same connection and may be used by several threads at once. When the
 /// last one is dropped, the connection is closed in the background, as by [`Endpoint::close`]. A
-/// process that ends normally waits for that, and closes what is still open: see [the crate's
-/// documentation](crate#when-the-process-ends).
+/// process that ends normally waits for that, and closes what is still open: see [the
+/// guide](crate::guide::ending).
 ///
 /// # Examples
 ///

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// As wide as rustfmt makes code, which leaves comments and strings as they are.
+/// As wide as rustfmt makes code, which leaves comments, strings and pages as they are.
 const COLUMNS: usize = 100;
 
 fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
@@ -13,7 +13,10 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
         let path = entry.unwrap().path();
         if path.is_dir() {
             sources(&path, into);
-        } else if path.extension().is_some_and(|ending| ending == "rs") {
+        } else if path
+            .extension()
+            .is_some_and(|ending| ending == "rs" || ending == "md")
+        {
             into.push(path);
         }
     }
@@ -44,7 +47,7 @@ fn no_line_is_wider_than_code() {
     );
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = vec![root.join("build.rs")];
-    for folder in ["src", "tests"] {
+    for folder in ["src", "tests", "docs"] {
         sources(&root.join(folder), &mut files);
     }
     let mut wide = Vec::new();

@@ -29,8 +29,7 @@ use crate::{
 /// The thread handles connection events, timers (deadlines, keepalive), and the completion queues
 /// of connections on which no thread waits. It sleeps while there is nothing to do. When the last
 /// handle, listener and endpoint have been dropped, it finishes closing what is still being closed,
-/// and ends. A process that ends normally waits for that: see [the crate's
-/// documentation](crate#when-the-process-ends).
+/// and ends. A process that ends normally waits for that: see [the guide](crate::guide::ending).
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Handle>,
