@@ -24,6 +24,8 @@ pub(crate) enum Wait {
     Adaptive,
     /// Poll all the time
     Busy,
+    /// Sleep until the device has something: what to measure where instructions are counted
+    Event,
 }
 
 /// With a raised eager size each ring of buffers stays within this, so that two processes with
@@ -36,8 +38,10 @@ const LEAST_DEPTH: u16 = 8;
 impl Manner {
     pub(crate) fn config(&self) -> Config {
         let mut config = Config::default();
-        if self.wait == Wait::Busy {
-            config.polling = Polling::Busy;
+        match self.wait {
+            Wait::Adaptive => {}
+            Wait::Busy => config.polling = Polling::Busy,
+            Wait::Event => config.polling = Polling::Event,
         }
         if let Some(size) = self.eager_size {
             let depth = u16::try_from(RING_BYTES / size).unwrap_or(u16::MAX);
@@ -50,8 +54,13 @@ impl Manner {
 
     /// The arguments that say the same on a command line.
     pub(crate) fn arguments(&self) -> Vec<String> {
+        let wait = match self.wait {
+            Wait::Adaptive => None,
+            Wait::Busy => Some("--wait=busy".to_owned()),
+            Wait::Event => Some("--wait=event".to_owned()),
+        };
         let words = [
-            (self.wait == Wait::Busy).then(|| "--wait=busy".to_owned()),
+            wait,
             self.eager_size.map(|size| format!("--eager-size={size}")),
             self.owned.then(|| "--owned".to_owned()),
         ];
@@ -63,9 +72,11 @@ impl Manner {
 impl fmt::Display for Manner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("rdmsg")?;
-        if self.wait == Wait::Busy {
-            f.write_str(" busy")?;
-        }
+        f.write_str(match self.wait {
+            Wait::Adaptive => "",
+            Wait::Busy => " busy",
+            Wait::Event => " event",
+        })?;
         if self.eager_size.is_some() {
             f.write_str(" eager")?;
         }
@@ -95,7 +106,11 @@ mod tests {
             eager_size: Some(4096),
             owned: true,
         };
-        for manner in [Manner::default(), all] {
+        let event = Manner {
+            wait: Wait::Event,
+            ..all
+        };
+        for manner in [Manner::default(), all, event] {
             let words = std::iter::once("bench".to_owned()).chain(manner.arguments());
             assert_eq!(CommandLine::parse_from(words).manner, manner);
         }
