@@ -53,25 +53,25 @@ use crate::{
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Config {
-    /// The number of messages that the peer may have in flight, or received here and not yet
-    /// dropped.
+    /// The number of messages of the peer that may be in flight, or held here.
     ///
-    /// Receives for that many are kept posted. A [`Message`](crate::Message) that is held occupies
-    /// one place; when all are taken the peer's `send` waits. Costs `receive_window` ×
-    /// [`eager_size`](Self::eager_size) of locked memory a connection.
+    /// Held is what was received and not yet dropped. Receives for that many are kept posted. A
+    /// [`Message`](crate::Message) that is held occupies one place; when all are taken the peer's
+    /// `send` waits. Costs `receive_window` × [`eager_size`](Self::eager_size) of locked memory a
+    /// connection.
     ///
     /// 1 to 8192, default 32.
     pub receive_window: u16,
 
-    /// The number of receive buffers that connections share, for servers with many mostly idle
-    /// ones.
+    /// The number of receive buffers that connections share; `None` for buffers of their own.
     ///
-    /// Connections of one [`Engine`](crate::Engine) on one device whose configurations have the
-    /// same `shared_receive` and `eager_size` draw on one pool. Each keeps 13 buffers of it for
-    /// itself, which guarantee that its control frames and its next message find one, and may use
-    /// more, up to its [`receive_window`](Self::receive_window), while half of the pool is free. So
-    /// a pool of *n* has room for *n*/26 connections whatever they do, and for up to *n*/13 as long
-    /// as they do little. One more is refused with [`Error::SharedReceivesExhausted`], and its peer
+    /// Sharing is for servers with many connections of which few are busy at a time. Connections of
+    /// one [`Engine`](crate::Engine) on one device whose configurations have the same
+    /// `shared_receive` and `eager_size` draw on one pool. Each keeps 13 buffers of it for itself,
+    /// which guarantee that its control frames and its next message find one, and may use more, up
+    /// to its [`receive_window`](Self::receive_window), while half of the pool is free. So a pool
+    /// of *n* has room for *n*/26 connections whatever they do, and for up to *n*/13 as long as
+    /// they do little. One more is refused with [`Error::SharedReceivesExhausted`], and its peer
     /// gets [`PeerOutOfResources`](crate::CloseReason::PeerOutOfResources). A message that is held
     /// occupies its buffer; it never stops other connections from receiving.
     ///
@@ -161,14 +161,13 @@ pub struct Config {
     /// 10 ms to 1 min, default 2 s.
     pub resolve_timeout: Duration,
 
-    /// Whether a connect that the peer refuses is retried within
-    /// [`connect_timeout`](Self::connect_timeout).
+    /// Whether a connect that the peer refuses is retried.
     ///
-    /// It is for clients that start before their server, or all at once. It applies while no
-    /// program listens at the peer, while the peer is [busy](crate::CloseReason::PeerBusy), while
-    /// it still has state of an earlier connection, and when its process ended before it had
-    /// answered, which its kernel reports as
-    /// [`CONSUMER_DEFINED`](crate::status::RejectReason::CONSUMER_DEFINED) without data.
+    /// It is retried within [`connect_timeout`](Self::connect_timeout). It is for clients that
+    /// start before their server, or all at once. It applies while no program listens at the peer,
+    /// while the peer is [busy](crate::CloseReason::PeerBusy), while it still has state of an
+    /// earlier connection, and when its process ended before it had answered, which its kernel
+    /// reports as [`CONSUMER_DEFINED`](crate::status::RejectReason::CONSUMER_DEFINED) without data.
     ///
     /// Default `false`: each of these ends the connect at once.
     pub retry_refused: bool,
@@ -227,8 +226,7 @@ pub struct Config {
     /// 0 to 7, default 7.
     pub retry_count: u8,
 
-    /// The time for which the device waits for an acknowledgement, as the exponent of 4.096 µs ×
-    /// 2ⁿ.
+    /// How long the device waits for an acknowledgement, as the exponent of 4.096 µs × 2ⁿ.
     ///
     /// A lost packet is mostly noticed sooner, by the one that comes after it. A shorter time is
     /// not safer: everything is sent twice to a peer whose host is merely busy. How long
@@ -245,11 +243,10 @@ pub struct Config {
     /// Default [`Polling::Adaptive`] with 200 µs.
     pub polling: Polling,
 
-    /// The number of connect requests that may wait for
-    /// [`Listener::accept`](crate::Listener::accept).
+    /// The number of connect requests that may wait to be accepted.
     ///
-    /// Further ones are rejected at once; their connectors get
-    /// [`PeerBusy`](crate::CloseReason::PeerBusy).
+    /// They wait for [`Listener::accept`](crate::Listener::accept). Further ones are rejected at
+    /// once; their connectors get [`PeerBusy`](crate::CloseReason::PeerBusy).
     ///
     /// 1 to 65535, default 128.
     pub backlog: u16,
@@ -264,14 +261,13 @@ pub struct Config {
     /// Default `false`: the listener ends with [`Error::ListenerEnded`].
     pub rebind: bool,
 
-    /// The number of a listener's connections that may be requested or accepted, but not
-    /// established.
+    /// The number of a listener's connections that may be on the way to being established.
     ///
-    /// Further requests are rejected at once; their connectors get
-    /// [`PeerBusy`](crate::CloseReason::PeerBusy). A peer that requests a connection and then stays
-    /// silent occupies a place, and the memory of a connection, for as long as
-    /// [`connect_timeout`](Self::connect_timeout) after it was accepted. So this bounds what such
-    /// peers cost, and that time bounds how long they keep others out.
+    /// These were requested, or accepted and not established yet. Further requests are rejected at
+    /// once; their connectors get [`PeerBusy`](crate::CloseReason::PeerBusy). A peer that requests
+    /// a connection and then stays silent occupies a place, and the memory of a connection, for as
+    /// long as [`connect_timeout`](Self::connect_timeout) after it was accepted. So this bounds
+    /// what such peers cost, and that time bounds how long they keep others out.
     ///
     /// 1 to 65535, default 256.
     pub half_open: u16,
@@ -287,8 +283,9 @@ pub enum Polling {
     ///
     /// The latency is low while messages flow, and no processor time is used while none do.
     Adaptive {
-        /// How long to poll before sleeping; up to eight times as long while a message above the
-        /// eager size is in flight. 0 to 1 s, default 200 µs.
+        /// How long to poll before sleeping. 0 to 1 s, default 200 µs.
+        ///
+        /// Up to eight times as long while a message above the eager size is in flight.
         spin: Duration,
     },
     /// Polls until there is something.
@@ -338,8 +335,9 @@ impl Default for Config {
     }
 }
 
-/// How long the work requests of an ended connection may take to complete. Then the queue pair is
-/// destroyed all the same.
+/// How long the work requests of an ended connection may take to complete.
+///
+/// Then the queue pair is destroyed all the same.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Config {

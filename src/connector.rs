@@ -99,7 +99,7 @@ impl Connector {
         };
         let mut result = Err(Error::AddressLookup {
             address: written(&address),
-            problem: "no address behind this name".into(),
+            problem: "the name has no address".into(),
         });
         let deadline = Instant::now() + self.config.connect_timeout;
         let addresses = resolve(&address)?;

@@ -88,8 +88,8 @@ impl Endpoint {
     ///
     /// `Ok` means that the peer's library has received everything and has answered. It does not
     /// mean that the peer's application has read it: one that drops its endpoint drops its unread
-    /// messages. A connection that is dropped without `close` is closed the same way, but nobody
-    /// learns the result.
+    /// messages. A connection that is dropped without `close` is closed the same way, but the
+    /// result is only logged if it is not a success.
     ///
     /// # Errors
     ///

@@ -119,8 +119,9 @@ pub enum Error {
         place: &'static str,
     },
 
-    /// Too many completions wait to be taken for another id. Nothing was sent; the connection goes
-    /// on.
+    /// Too many completions wait to be taken for another id.
+    ///
+    /// Nothing was sent; the connection goes on.
     #[error(
         "too many completions wait to be taken: take some from Endpoint::completions or with \
          Endpoint::next_completion before using further ids"
@@ -151,8 +152,9 @@ pub enum Error {
         needed: RemoteAccess,
     },
 
-    /// The remote address of an atomic operation is not a multiple of 8. Nothing was done; the
-    /// connection goes on.
+    /// The remote address of an atomic operation is not a multiple of 8.
+    ///
+    /// Nothing was done; the connection goes on.
     #[error(
         "atomic operations need an 8-byte-aligned remote address; offset {offset} is not aligned"
     )]
@@ -161,8 +163,9 @@ pub enum Error {
         offset: u64,
     },
 
-    /// The buffer or region belongs to another connection. Nothing was done; the connection goes
-    /// on.
+    /// The buffer or region belongs to another connection.
+    ///
+    /// Nothing was done; the connection goes on.
     #[error("this memory belongs to another connection and can be used only there")]
     ForeignMemory,
 
@@ -170,8 +173,9 @@ pub enum Error {
     #[error("timed out")]
     TimedOut,
 
-    /// Too few shared receive buffers are free for another connection. The others go on; a retry
-    /// may succeed when one of them has ended.
+    /// Too few shared receive buffers are free for another connection.
+    ///
+    /// The others go on; a retry may succeed when one of them has ended.
     #[error(
         "the {total} shared receive buffers are in use: {free} are free, and a connection needs \
          {needed}; raise shared_receive in the Config, close connections, or drop messages that \
@@ -602,7 +606,7 @@ mod tests {
         let mut rest = text;
         let in_order = parts.iter().all(|part| {
             let found = rest.split_once(part);
-            rest = found.map_or(rest, |(_, behind)| behind);
+            rest = found.map_or(rest, |(_, after)| after);
             found.is_some()
         });
         in_order && text.starts_with(first) && text.ends_with(last)

@@ -96,7 +96,7 @@ impl Listener {
         config.check()?;
         let mut result = Err(Error::AddressLookup {
             address: written(&address),
-            problem: "no address behind this name".into(),
+            problem: "the name has no address".into(),
         });
         for address in resolve(&address)? {
             result = Self::bind_one(address, config, engine);

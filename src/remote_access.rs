@@ -18,7 +18,9 @@ pub struct RemoteAccess {
     pub read: bool,
     /// Peers may write: [`Endpoint::write`](crate::Endpoint::write).
     pub write: bool,
-    /// Peers may do atomic operations: [`Endpoint::fetch_add`](crate::Endpoint::fetch_add) and
+    /// Peers may do atomic operations.
+    ///
+    /// These are [`Endpoint::fetch_add`](crate::Endpoint::fetch_add) and
     /// [`compare_swap`](crate::Endpoint::compare_swap).
     pub atomic: bool,
 }

@@ -14,8 +14,10 @@ pub struct NotSent {
     /// The reason.
     #[source]
     pub error: Error,
-    /// The buffer that was not sent. `None` if it is not known how much of it the peer has read:
-    /// the device refused it, and the connection has ended.
+    /// The buffer that was not sent.
+    ///
+    /// `None` if it is not known how much of it the peer has read: the device refused it, and the
+    /// connection has ended.
     pub buffer: Option<SendBuffer>,
 }
 

@@ -222,8 +222,10 @@ impl Request {
         self.local
     }
 
-    /// Returns what the peer's program gave to
-    /// [`Connector::private_data`](crate::Connector::private_data).
+    /// Returns the private data that the peer's program sent with the request.
+    ///
+    /// The peer gave it to [`Connector::private_data`](crate::Connector::private_data). Empty if it
+    /// gave none.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.private_data

@@ -146,10 +146,10 @@ impl Engine {
         }
     }
 
-    /// Returns what has passed through this engine's connections, also through those that have
-    /// ended.
+    /// Returns what has passed through this engine's connections.
     ///
-    /// The engine's thread adds it up, so the call waits for that thread's next round.
+    /// Those that have ended are included. The engine's thread adds it up, so the call waits for
+    /// that thread's next round.
     ///
     /// # Errors
     ///

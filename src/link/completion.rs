@@ -22,26 +22,32 @@ pub enum Completion {
     Sent(u64),
     /// A one-sided [`read`](crate::Endpoint::read) is done: the bytes are in the region.
     Read(u64),
-    /// A one-sided [`write`](crate::Endpoint::write) is done: the peer's device acknowledged the
-    /// bytes.
+    /// A one-sided [`write`](crate::Endpoint::write) is done.
+    ///
+    /// The peer's device has acknowledged the bytes.
     Written(u64),
-    /// A [`fetch_add`](crate::Endpoint::fetch_add) or
-    /// [`compare_swap`](crate::Endpoint::compare_swap) is done.
+    /// An atomic operation is done.
+    ///
+    /// It was a [`fetch_add`](crate::Endpoint::fetch_add) or
+    /// [`compare_swap`](crate::Endpoint::compare_swap).
     Fetched {
         /// The operation's id.
         id: u64,
         /// The old value of the number in the peer's memory.
         value: u64,
     },
-    /// The peer has written to this side's memory by
-    /// [`write_with_imm`](crate::Endpoint::write_with_imm).
+    /// The peer has written to this side's memory and notifies this side.
+    ///
+    /// It did so by [`write_with_imm`](crate::Endpoint::write_with_imm).
     Immediate(Immediate),
     /// An operation with an id failed, or the connection ended before its outcome was known.
     Failed {
         /// The operation's id.
         id: u64,
-        /// The reason. If the device failed the operation it has the device's status, and the
-        /// connection ends with it.
+        /// The reason.
+        ///
+        /// If the device failed the operation it has the device's status, and the connection ends
+        /// with it.
         reason: CloseReason,
     },
     /// The connection has ended. It comes once, after all other completions.

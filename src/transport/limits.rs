@@ -71,17 +71,18 @@ impl EngineLimits {
         }
     }
 
-    /// How many bytes may be pinned for the reads that are under way.
+    /// Returns the number of bytes that may be pinned for reads in progress.
     pub(crate) fn pinned_for_reads(&self) -> u64 {
         self.pinned - self.pinned_for_keeping()
     }
 
-    /// How many bytes may stay pinned for the next reads.
+    /// Returns the number of bytes that may stay pinned for later reads.
     pub(crate) fn pinned_for_keeping(&self) -> u64 {
         self.pinned / 2
     }
 
-    /// The longest piece that is read: so short that some connections can read at a time.
+    /// Returns the longest chunk that is read: so short that several connections can read at a
+    /// time.
     pub(crate) fn longest_chunk(&self) -> u64 {
         let share = self.pinned_for_reads() / 4;
         let power = share.checked_ilog2().map_or(1, |log| 1 << log);
@@ -89,7 +90,7 @@ impl EngineLimits {
     }
 }
 
-/// The machine's memory in bytes; where nobody says, as much as a small machine has.
+/// Returns the machine's memory in bytes, or that of a small machine if it is unknown.
 fn physical_memory() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     total_memory(&meminfo).unwrap_or(1 << 30)
@@ -103,8 +104,8 @@ fn total_memory(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Whether the limit on locked memory does not hold for this process: it has `CAP_IPC_LOCK`, and
-/// not only in a user namespace of its own.
+/// Returns whether the limit on locked memory does not apply to this process: it has
+/// `CAP_IPC_LOCK`, and not only in a user namespace of its own.
 fn may_lock_anything() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let namespace = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();

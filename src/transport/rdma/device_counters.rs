@@ -11,8 +11,9 @@ pub struct DeviceCounters {
     /// A receive was missing. The library keeps receives posted, so its connections add nothing
     /// here.
     pub rnr_naks: Option<u64>,
-    /// The number of times that packets were sent again, since they or their acknowledgements were
-    /// lost or late.
+    /// The number of times that packets were sent again.
+    ///
+    /// They, or their acknowledgements, were lost or late.
     pub retransmissions: Option<u64>,
 }
 
