@@ -6,7 +6,7 @@ use std::{
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
-use super::burst::Burst;
+use super::log_limit::LogLimit;
 use crate::{
     error::Error,
     status::OsError,
@@ -27,7 +27,7 @@ pub(crate) struct Backlog<R, A> {
     end: OnceLock<Error>,
     readiness: Readiness,
     /// For the log.
-    failures: Mutex<Burst>,
+    failures: Mutex<LogLimit>,
 }
 
 impl<R, A> Backlog<R, A> {
@@ -56,7 +56,7 @@ impl<R, A> Backlog<R, A> {
 
     /// A connection was not established. Whether to tell, and of how many others.
     pub(crate) fn report_failure(&self) -> Option<u64> {
-        lock(&self.failures).tell(Instant::now())
+        lock(&self.failures).report(Instant::now())
     }
 
     /// Why nothing more will come, once that is so. The engine may have gone without a word.

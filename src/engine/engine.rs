@@ -15,7 +15,7 @@ use crate::{
     error::Error,
     status::OsError,
     sync::{Mailbox, lock},
-    transport::{Budget, EngineLimits, rdma::Manager},
+    transport::{Budget, EngineLimits, rdma::ConnectionManager},
 };
 
 /// A handle of the thread that serves connections.
@@ -67,7 +67,7 @@ impl Engine {
     }
 
     fn start(budget: Arc<Budget>) -> Result<Self, Error> {
-        let manager = Manager::new().map_err(Error::from_os)?;
+        let manager = ConnectionManager::new().map_err(Error::from_os)?;
         let commands = Mailbox::new().map_err(Error::from_os)?;
         let reactor =
             Reactor::new(manager, Arc::clone(&commands), budget).map_err(Error::from_os)?;

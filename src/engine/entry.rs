@@ -17,16 +17,17 @@ use crate::{
     status::OsError,
     transport::{
         Budget,
-        rdma::{CompletionEvents, Manager, Setup},
+        rdma::{CompletionEvents, ConnectionId, ConnectionManager},
     },
 };
 
-/// A connection, with what only this thread may touch. Fields in the order in which they are to go.
+/// A connection, with what only this thread may touch. Fields in the order in which they must be
+/// dropped.
 pub(super) struct Entry {
     pub(super) link: Arc<Link>,
     /// The completion events that epoll watches, while there are any.
     pub(super) watched: Option<Arc<CompletionEvents>>,
-    pub(super) setup: Setup,
+    pub(super) id: ConnectionId,
     pub(super) config: Config,
     pub(super) role: Role,
     /// Where it is reported that the connection is established, or failed.
@@ -59,34 +60,34 @@ impl Entry {
     pub(super) fn execute(
         &mut self,
         op: CmOp,
-        manager: &mut Manager,
+        manager: &mut ConnectionManager,
         epoll: &Epoll,
         budget: &Arc<Budget>,
     ) -> Result<(), OsError> {
-        let setup = &mut self.setup;
+        let id = &mut self.id;
         match op {
             // The caller's.
             CmOp::AwaitTurn => Ok(()),
             CmOp::CreateId => {
-                setup.create_id(manager, self.link.key)?;
-                setup.set_ack_timeout(&self.config);
+                id.create_id(manager, self.link.key)?;
+                id.set_ack_timeout(&self.config);
                 Ok(())
             }
-            CmOp::ResolveAddr { timeout } => setup.resolve_addr(self.peer, timeout),
+            CmOp::ResolveAddr { timeout } => id.resolve_addr(self.peer, timeout),
             CmOp::CreateTransport => self.create_transport(manager, epoll, budget),
-            CmOp::ResolveRoute { timeout } => setup.resolve_route(timeout),
-            CmOp::Connect { private_data } => setup.connect(&private_data, &self.config),
-            CmOp::Accept { private_data } => setup.accept(&private_data, &self.config),
-            CmOp::Reject { private_data } => setup.reject(&private_data),
-            CmOp::SetMinRnrTimer => match &self.link.core().rings {
-                Some(rings) => rings.set_min_rnr_timer(),
+            CmOp::ResolveRoute { timeout } => id.resolve_route(timeout),
+            CmOp::Connect { private_data } => id.connect(&private_data, &self.config),
+            CmOp::Accept { private_data } => id.accept(&private_data, &self.config),
+            CmOp::Reject { private_data } => id.reject(&private_data),
+            CmOp::SetMinRnrTimer => match &self.link.core().queues {
+                Some(queues) => queues.set_min_rnr_timer(),
                 None => Ok(()),
             },
-            CmOp::Disconnect => setup.disconnect(),
+            CmOp::Disconnect => id.disconnect(),
             CmOp::Discard => {
                 self.unwatch(epoll);
                 self.link.uninstall();
-                self.setup.discard();
+                self.id.discard();
                 Ok(())
             }
         }
@@ -94,7 +95,7 @@ impl Entry {
 
     fn create_transport(
         &mut self,
-        manager: &mut Manager,
+        manager: &mut ConnectionManager,
         epoll: &Epoll,
         budget: &Arc<Budget>,
     ) -> Result<(), OsError> {
@@ -102,7 +103,7 @@ impl Entry {
         let key = self.link.key;
         let customer = budget.customer(self.link.notices(), key);
         let transport = self
-            .setup
+            .id
             .create_transport(manager, key, &self.config, customer)?;
         let events = Arc::clone(transport.poll_side.events());
         self.link.install(transport);
@@ -134,7 +135,7 @@ impl Entry {
     pub(super) fn is_withdrawn(&mut self, call: CmCall, error: OsError) -> bool {
         let accepting = matches!(call, CmCall::CreateTransport | CmCall::Accept);
         match self.role {
-            Role::Passive(_) if accepting => self.setup.is_withdrawn(error),
+            Role::Passive(_) if accepting => self.id.is_withdrawn(error),
             Role::Active | Role::Passive(_) => false,
         }
     }
@@ -151,13 +152,13 @@ impl Entry {
         reply.send(Ok(Established {
             link: Owner::new(Arc::clone(&self.link)),
             completions,
-            local: self.setup.local_addr(),
+            local: self.id.local_addr(),
         }));
     }
 
     /// Nobody will ask how the connection ended: the log says it where something was sent that may
     /// not have arrived.
-    pub(super) fn tell_undelivered(&self, reason: &CloseReason) {
+    pub(super) fn report_undelivered(&self, reason: &CloseReason) {
         let delivered = self.link.ended().is_some_and(|ended| ended.delivered);
         let Statistics {
             messages_sent,

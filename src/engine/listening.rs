@@ -8,7 +8,7 @@ use super::command::{Backlog, Handle, Request};
 use crate::{
     config::Config,
     error::Error,
-    transport::rdma::{Manager, Port},
+    transport::rdma::{ConnectionManager, ListenId},
 };
 
 /// The wait before a listener that lost its device is first bound again, and the longest between
@@ -30,8 +30,8 @@ pub(super) struct Listening {
 
 /// Where it listens.
 enum Place {
-    /// On this port, for as long as it is there.
-    Bound { _port: Port },
+    /// On this id, for as long as it is there.
+    Bound { _id: ListenId },
     /// Nowhere: its device was removed, or its address. The next try is this long after the last.
     Lost { wait: Duration },
 }
@@ -49,7 +49,7 @@ impl HalfOpen {
 
 impl Listening {
     pub(super) fn new(
-        port: Port,
+        id: ListenId,
         local: SocketAddr,
         config: Config,
         requests: Sender<Request>,
@@ -63,11 +63,11 @@ impl Listening {
             backlog,
             engine,
             half_open: HalfOpen::default(),
-            place: Place::Bound { _port: port },
+            place: Place::Bound { _id: id },
         }
     }
 
-    /// Its device was removed, or its address: drops the port, for which the device waits. Says
+    /// Its device was removed, or its address: drops the id, for which the device waits. Says
     /// when to try again.
     pub(super) fn lose(&mut self) -> Duration {
         self.place = Place::Lost { wait: FIRST_WAIT };
@@ -75,17 +75,17 @@ impl Listening {
     }
 
     /// Binds it again, if it is lost. Says when to try once more.
-    pub(super) fn try_again(&mut self, manager: &Manager, key: u64) -> Option<Duration> {
+    pub(super) fn try_again(&mut self, manager: &ConnectionManager, key: u64) -> Option<Duration> {
         let Place::Lost { wait } = &mut self.place else {
             return None;
         };
         *wait = (*wait * 2).min(LONGEST_WAIT);
         let wait = *wait;
-        match Port::bind(manager, key, self.local, self.config.backlog) {
+        match ListenId::bind(manager, key, self.local, self.config.backlog) {
             // Otherwise the address is one of no device, for now.
-            Ok(port) if port.has_device() => {
+            Ok(id) if id.has_device() => {
                 log::info!("listener {key} on {}: bound again", self.local);
-                self.place = Place::Bound { _port: port };
+                self.place = Place::Bound { _id: id };
                 return None;
             }
             Ok(_) => log::debug!("listener {key} on {}: no device yet", self.local),

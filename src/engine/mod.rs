@@ -8,18 +8,18 @@
 //! It knows nothing of the handles: what it hands out, an established connection or a request, they
 //! make an `Endpoint` of.
 
+mod admission;
 mod backlog;
-mod burst;
 mod command;
 #[expect(clippy::module_inception, reason = "it is the layer's main type")]
 mod engine;
 mod entry;
 mod exit;
 mod listening;
+mod log_limit;
 mod reactor;
 mod statistics;
 mod timers;
-mod turns;
 
 pub(crate) use self::command::{Backlog, Bound, Command, Established, Open, Reply, wait_for_reply};
 pub use self::{command::Request, engine::Engine, statistics::EngineStatistics};

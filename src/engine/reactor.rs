@@ -17,14 +17,14 @@ use crossbeam_channel::bounded;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::{
-    burst::Burst,
+    admission::Admission,
     command::{Command, Reply},
     entry::{Entry, Role},
     exit::{self, Registration},
     listening::Listening,
+    log_limit::LogLimit,
     statistics::EngineStatistics,
     timers::Timers,
-    turns::Turns,
 };
 use crate::{
     config::Config,
@@ -35,14 +35,14 @@ use crate::{
     sync::{Mailbox, Notice, NoticeKind},
     transport::{
         Budget,
-        rdma::{Manager, Setup},
+        rdma::{ConnectionId, ConnectionManager},
     },
 };
 
 /// Epoll tokens; connections and listeners use their keys, which start behind these.
 const COMMANDS: u64 = 0;
 const CM: u64 = 1;
-/// The timer key of the look after leases.
+/// The timer key of the next look at the leases.
 const LEASES: u64 = 2;
 /// The timer key of those who wait for their turn.
 const TURNS: u64 = 3;
@@ -59,11 +59,11 @@ const BATCH: usize = 32;
 const SIDE_BY_SIDE: usize = 8;
 
 /// After how long a turn that still lasts is one of a connection that waits for its peer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const ADMISSION_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) struct Reactor {
     epoll: Epoll,
-    manager: Manager,
+    manager: ConnectionManager,
     commands: Arc<Mailbox<Command>>,
     notices: Arc<Mailbox<Notice>>,
     links: HashMap<u64, Entry>,
@@ -76,12 +76,12 @@ pub(super) struct Reactor {
     /// turn.
     unfinished: BTreeSet<u64>,
     /// Who may connect, and who may be accepted, when.
-    connects: Turns,
-    accepts: Turns,
+    connects: Admission,
+    accepts: Admission,
     /// Whether something was left to do, so that the rest gets its turn.
     more: bool,
     /// For the log.
-    refusals: Burst,
+    refusals: LogLimit,
     next_key: u64,
     /// What the hellos of this engine's connections carry.
     identity: u64,
@@ -102,7 +102,7 @@ pub(super) struct Reactor {
 
 impl Reactor {
     pub(super) fn new(
-        manager: Manager,
+        manager: ConnectionManager,
         commands: Arc<Mailbox<Command>>,
         budget: Arc<Budget>,
     ) -> Result<Self, OsError> {
@@ -119,10 +119,10 @@ impl Reactor {
             timers: Timers::default(),
             leases: HashMap::new(),
             unfinished: BTreeSet::new(),
-            connects: Turns::new(SIDE_BY_SIDE, PATIENCE),
-            accepts: Turns::new(SIDE_BY_SIDE, PATIENCE),
+            connects: Admission::new(SIDE_BY_SIDE, ADMISSION_PATIENCE),
+            accepts: Admission::new(SIDE_BY_SIDE, ADMISSION_PATIENCE),
             more: false,
-            refusals: Burst::default(),
+            refusals: LogLimit::default(),
             next_key: FIRST_KEY,
             identity: random(),
             peers: Peers::default(),
@@ -353,7 +353,14 @@ impl Reactor {
         // What is left of it.
         params.connect_timeout = deadline.saturating_duration_since(now);
         let conn = Connection::connect(params, random(), data, now);
-        self.adopt(key, conn, address, config, Setup::default(), Role::Active);
+        self.adopt(
+            key,
+            conn,
+            address,
+            config,
+            ConnectionId::default(),
+            Role::Active,
+        );
         if let Some(entry) = self.links.get_mut(&key) {
             entry.reply = Some(reply);
         }
@@ -367,12 +374,12 @@ impl Reactor {
         conn: Connection,
         peer: SocketAddr,
         config: Config,
-        setup: Setup,
+        id: ConnectionId,
         role: Role,
     ) -> Arc<Link> {
-        // A place for each message that the peer has credit for, for as many large ones, and for
-        // the end; and for the operations that are accepted while there are no more completions
-        // than this.
+        // The channel never refuses. It has a place for each message that the peer has credit for,
+        // for as many large ones, and for the end; and one for each operation with an id: those are
+        // accepted only while fewer than `most_ids` completions are in flight or unread.
         let messages = 2 * usize::from(config.receive_window) + 1;
         let most_ids = messages + usize::from(config.send_depth);
         let (sender, receiver) = bounded(messages + most_ids);
@@ -389,7 +396,7 @@ impl Reactor {
         let entry = Entry {
             link: Arc::clone(&link),
             watched: None,
-            setup,
+            id,
             config,
             role,
             reply: None,
@@ -533,7 +540,7 @@ impl Reactor {
         self.registration
             .connection_went(entry.config.longest_close());
         if self.exiting || entry.link.is_abandoned() {
-            entry.tell_undelivered(&reason);
+            entry.report_undelivered(&reason);
         }
         self.past.ended += 1;
         // What messages still hold after the end is the process's, not the engine's.
@@ -545,7 +552,7 @@ impl Reactor {
         };
         if let Some(reply) = entry.reply.take() {
             let error = entry
-                .setup
+                .id
                 .take_problem()
                 .unwrap_or_else(|| Error::from_connect(entry.peer, reason));
             reply.send(Err(error));

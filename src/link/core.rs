@@ -1,4 +1,4 @@
-//! The state machine of a connection and the rings that it rules, under one lock: see
+//! The state machine of a connection and the work queues that it rules, under one lock: see
 //! [`Link`](super::link::Link).
 
 use std::{
@@ -18,21 +18,21 @@ use super::{
     ended::Ended,
     handoff::Handoff,
     home::{Home, Place},
+    liveness::Life,
     message::Message,
-    peers::Life,
     sent_order::SentOrder,
 };
 use crate::{
     error::Error,
     proto::{Arrival, Clock, CloseReason, CmOp, Connection, Event, HEADER_LEN, Output, Work},
     status::{OsError, WcStatus},
-    transport::rdma::{Done, Outcome, Posted, Rings, Share},
+    transport::rdma::{Done, Outcome, Posted, Share, WorkQueues},
 };
 
-/// The state machine with the rings that it rules.
+/// The state machine with the work queues that it rules.
 pub(crate) struct Core {
     pub(crate) conn: Connection,
-    pub(crate) rings: Option<Rings>,
+    pub(crate) queues: Option<WorkQueues>,
     /// Where receives are shared: what this connection has of them.
     pub(crate) share: Option<Share>,
     /// Messages whose end is to be reported.
@@ -84,7 +84,7 @@ impl Core {
     ) -> Self {
         Self {
             conn,
-            rings: None,
+            queues: None,
             share: None,
             order: SentOrder::default(),
             cm_ops: VecDeque::new(),
@@ -131,14 +131,14 @@ impl Core {
     }
 
     fn take_in<H: Home + 'static>(&mut self, done: Done, to: &Recipient<'_, H>) {
-        let Some(rings) = &self.rings else { return };
+        let Some(queues) = &self.queues else { return };
         let conn = &mut self.conn;
         if let (Some(buffer), Some(share)) = (done.receive_buffer(), &self.share) {
             share.take(buffer);
         }
         match done {
             Done::Received { buffer, len } => {
-                let frame = rings.frame(buffer, len);
+                let frame = queues.frame(buffer, len);
                 if let Some(len) = conn.take_message(frame) {
                     let message = Arrival::Message {
                         buffer,
@@ -172,23 +172,25 @@ impl Core {
 
     /// The device is done with this slot, and with all that were posted before it.
     fn sent(&mut self, slot: u32) {
-        let Some(rings) = &mut self.rings else { return };
+        let Some(queues) = &mut self.queues else {
+            return;
+        };
         let order = &mut self.order;
         let completions = &self.completions;
         let mut piece = None;
         let mut wake = false;
-        rings.books.in_flight.done(slot, |posted| {
+        queues.in_flight.slots.done(slot, |posted| {
             piece = match posted {
                 Posted::ReadChunk { id, offset } => Some((id, offset)),
                 Posted::Frame | Posted::Message | Posted::Operation(_) => None,
             };
             wake |= succeed(&posted, order, completions);
         });
-        wake |= tell_sent(order, completions);
+        wake |= report_sent(order, completions);
         self.deferred.wake |= wake;
         self.deferred.arrived |= wake;
         if let Some((id, offset)) = piece {
-            if let Some(inbound) = rings.books.inbound(id) {
+            if let Some(inbound) = queues.in_flight.inbound(id) {
                 inbound.came(offset);
             }
             self.conn.handle_read(slot, SystemClock);
@@ -200,14 +202,16 @@ impl Core {
     /// The device failed what is in this slot. What was posted before it is done; what was posted
     /// behind it comes back flushed.
     fn send_failed(&mut self, slot: u32, status: WcStatus, vendor_err: u32) {
-        let Some(rings) = &mut self.rings else { return };
+        let Some(queues) = &mut self.queues else {
+            return;
+        };
         let mut work = Work::Send { slot };
         // Flushed requests say nothing of their end: they may even have been carried out.
         if status != WcStatus::WR_FLUSH_ERR {
             let reason = CloseReason::WorkRequest { status, vendor_err };
             let order = &mut self.order;
             let completions = &self.completions;
-            rings.books.in_flight.failed(slot, |posted, failed| {
+            queues.in_flight.slots.failed(slot, |posted, failed| {
                 if !failed {
                     succeed(&posted, order, completions);
                     return;
@@ -221,8 +225,8 @@ impl Core {
                         None
                     }
                 };
-                tell_sent(order, completions);
-                tell_failed(id, &reason, completions);
+                report_sent(order, completions);
+                report_failed(id, &reason, completions);
             });
             self.deferred.wake = true;
             self.deferred.arrived = true;
@@ -240,11 +244,13 @@ impl Core {
                     self.cm_ops.push_back(op);
                     self.deferred.drive = true;
                 }
-                Output::Post(transmit) => self.post(|rings| rings.post_send(&transmit, &[], false)),
+                Output::Post(transmit) => {
+                    self.post(|queues| queues.post_send(&transmit, &[], false))
+                }
                 Output::Begin { id, len } => self.begin(id, len),
                 Output::Prepare { id, offset, len } => self.prepare(id, offset, len),
-                Output::Read(read) => self.post(|rings| rings.post_read(&read)),
-                Output::Repost(buffer) => self.post(|rings| rings.post_recv(buffer)),
+                Output::Read(read) => self.post(|queues| queues.post_read(&read)),
+                Output::Repost(buffer) => self.post(|queues| queues.post_recv(buffer)),
                 Output::Release(buffer) => {
                     // As if the application had had it for a moment.
                     if let Some(share) = &mut self.share {
@@ -252,7 +258,7 @@ impl Core {
                     }
                     self.release(buffer);
                 }
-                Output::PostDrainMarkers => self.post(|rings| rings.post_drain_markers()),
+                Output::PostDrainMarkers => self.post(|queues| queues.post_drain_markers()),
                 Output::Timer => self.deferred.drive = true,
                 Output::Event(Event::Established) => {
                     self.established = true;
@@ -276,15 +282,15 @@ impl Core {
     /// Tells the application of the end.
     fn end(&mut self, ended: Ended) {
         let reason = &ended.reason;
-        if let Some(rings) = &self.rings {
+        if let Some(queues) = &self.queues {
             let completions = &self.completions;
-            for posted in rings.books.in_flight.iter() {
+            for posted in queues.in_flight.slots.iter() {
                 if let Posted::Operation(operation) = posted {
-                    tell_failed(Some(operation.id), reason, completions);
+                    report_failed(Some(operation.id), reason, completions);
                 }
             }
             for id in self.order.abandon() {
-                tell_failed(Some(id), reason, completions);
+                report_failed(Some(id), reason, completions);
             }
         }
         // The channel has a place for it beside the messages'; if nobody is left to read it, nobody
@@ -311,26 +317,30 @@ impl Core {
 
     /// Whether the channel has a place for the completion of one more operation.
     pub(crate) fn may_report_one_more(&self) -> bool {
-        let (Some(rings), Some(completions)) = (&self.rings, &self.completions) else {
+        let (Some(queues), Some(completions)) = (&self.queues, &self.completions) else {
             // The connection has ended, which is reported soon enough.
             return true;
         };
-        let ids = rings.books.in_flight.operations() + self.order.ids();
+        let ids = queues.in_flight.slots.operations() + self.order.ids();
         ids + completions.len() + self.set_aside.load(Ordering::Relaxed) < self.most_ids
     }
 
     /// Posts something; a failure ends the connection.
-    fn post(&mut self, post: impl FnOnce(&mut Rings) -> Result<(), OsError>) {
-        let Some(rings) = &mut self.rings else { return };
-        if let Err(error) = post(rings) {
+    fn post(&mut self, post: impl FnOnce(&mut WorkQueues) -> Result<(), OsError>) {
+        let Some(queues) = &mut self.queues else {
+            return;
+        };
+        if let Err(error) = post(queues) {
             self.conn.handle_post_failure(error, Instant::now());
         }
     }
 
     /// Finds a place in memory for a large message.
     fn begin(&mut self, id: u32, len: u64) {
-        let Some(rings) = &mut self.rings else { return };
-        match rings.books.begin(id, len) {
+        let Some(queues) = &mut self.queues else {
+            return;
+        };
+        match queues.in_flight.begin(id, len) {
             Ok(true) => self.conn.handle_memory(id, SystemClock),
             Ok(false) => {}
             Err(error) => self.starve(error),
@@ -339,8 +349,8 @@ impl Core {
 
     /// Makes memory ready for a piece of a large message.
     fn prepare(&mut self, id: u32, offset: u64, len: u64) {
-        let rings = self.rings.as_mut();
-        let Some(inbound) = rings.and_then(|rings| rings.books.inbound(id)) else {
+        let queues = self.queues.as_mut();
+        let Some(inbound) = queues.and_then(|queues| queues.in_flight.inbound(id)) else {
             return;
         };
         match inbound.prepare(offset as usize, len as usize) {
@@ -357,26 +367,30 @@ impl Core {
             (_, libc::ENOMEM) | ("ibv_reg_mr", libc::EPERM) => {}
             _ => return self.conn.handle_post_failure(error, Instant::now()),
         }
-        if let Some(rings) = &self.rings {
-            rings.books.starve();
+        if let Some(queues) = &self.queues {
+            queues.in_flight.starve();
         }
         self.conn.handle_out_of_memory(error, Instant::now());
     }
 
     /// The peer has read `count` more large messages.
     fn taken(&mut self, count: u32) {
-        let Some(rings) = &mut self.rings else { return };
+        let Some(queues) = &mut self.queues else {
+            return;
+        };
         // Before it is told: what is said to be sent cannot be read any more.
-        rings.books.taken(count);
+        queues.in_flight.taken(count);
         self.order.take(count);
-        self.deferred.arrived |= tell_sent(&mut self.order, &self.completions);
+        self.deferred.arrived |= report_sent(&mut self.order, &self.completions);
         self.deferred.wake = true;
     }
 
     /// Hands what arrived to the application. The channel has a place for every message that the
     /// peer has credit for.
     fn deliver<H: Home + 'static>(&mut self, arrival: Arrival, to: &Recipient<'_, H>) {
-        let Some(rings) = &mut self.rings else { return };
+        let Some(queues) = &mut self.queues else {
+            return;
+        };
         if let (Arrival::Message { buffer, .. } | Arrival::Immediate { buffer, .. }, Some(share)) =
             (&arrival, &mut self.share)
         {
@@ -389,11 +403,11 @@ impl Core {
                 offset,
                 len,
             } => {
-                let bytes = rings.received(buffer, offset + len).part(offset, len);
+                let bytes = queues.received(buffer, offset + len).part(offset, len);
                 Completion::Received(Message::eager(home(), buffer, bytes))
             }
             Arrival::Large { id, .. } => {
-                let Some((next, inbound)) = rings.books.take_inbound() else {
+                let Some((next, inbound)) = queues.in_flight.take_inbound() else {
                     return;
                 };
                 debug_assert_eq!(
@@ -407,7 +421,7 @@ impl Core {
                 imm_data,
                 len,
             } => {
-                let place = Message::eager(home(), buffer, rings.received(buffer, 0));
+                let place = Message::eager(home(), buffer, queues.received(buffer, 0));
                 Completion::Immediate(Immediate::new(imm_data, len, place))
             }
         };
@@ -451,10 +465,10 @@ impl Core {
     /// Posts a buffer that the application is done with, then tells the state machine, so that a
     /// grant never runs ahead.
     fn release(&mut self, buffer: u32) {
-        let posted = match (&mut self.share, &self.rings) {
+        let posted = match (&mut self.share, &self.queues) {
             // Others can use it whatever has become of this connection.
             (Some(share), _) => share.give_back(buffer),
-            (None, Some(rings)) if self.conn.accepts_receives() => rings.post_recv(buffer),
+            (None, Some(queues)) if self.conn.accepts_receives() => queues.post_recv(buffer),
             (None, _) => return,
         };
         match posted {
@@ -485,32 +499,32 @@ fn succeed(
                 Outcome::Written => Completion::Written(id),
                 Outcome::Fetched(value) => Completion::Fetched { id, value },
             };
-            tell(completions, completion)
+            report(completions, completion)
         }
     }
 }
 
 /// Tells the application of the messages that are known to be sent by now, and says whether there
 /// were any.
-fn tell_sent(order: &mut SentOrder, completions: &Option<Sender<Completion>>) -> bool {
+fn report_sent(order: &mut SentOrder, completions: &Option<Sender<Completion>>) -> bool {
     let mut any = false;
     while let Some(id) = order.next_sent() {
-        any |= tell(completions, Completion::Sent(id));
+        any |= report(completions, Completion::Sent(id));
     }
     any
 }
 
 /// Tells the application that a message or operation failed, if it has an id.
-fn tell_failed(id: Option<u64>, reason: &CloseReason, completions: &Option<Sender<Completion>>) {
+fn report_failed(id: Option<u64>, reason: &CloseReason, completions: &Option<Sender<Completion>>) {
     if let Some(id) = id {
         let reason = reason.clone();
-        tell(completions, Completion::Failed { id, reason });
+        report(completions, Completion::Failed { id, reason });
     }
 }
 
 /// Tells the application of the end of a message or operation, if it may still hear of it. Says
 /// whether it may.
-fn tell(completions: &Option<Sender<Completion>>, completion: Completion) -> bool {
+fn report(completions: &Option<Sender<Completion>>, completion: Completion) -> bool {
     let Some(completions) = completions else {
         return false;
     };

@@ -24,8 +24,8 @@ impl Link {
             let core = self.core();
             match interest {
                 Interest::Readable => self.announce_readable(&core),
-                // That there is none is known from a `try_send`, which did not know of the fd
-                // either.
+                // A `try_send` that was refused before could not take the fd down. The next one
+                // does.
                 Interest::Writable => readiness.announce(|| true),
             }
         }

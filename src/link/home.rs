@@ -2,7 +2,8 @@ use std::{fmt, sync::Arc};
 
 /// Where a message's place in the peer's window goes back to: the connection that received it.
 ///
-/// Messages name no connection, so that a connection can name messages.
+/// A message knows its connection only as this, and so the module of messages does not depend on
+/// the one of connections, which makes them.
 pub(crate) trait Home: fmt::Display + Send + Sync {
     /// Takes back the place of a message that was dropped, whatever has become of the connection.
     fn give_back(self: Arc<Self>, place: Place);

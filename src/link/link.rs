@@ -34,8 +34,8 @@ use crate::{
 ///
 /// 1. `poll`: polling the completion queue and acting on completions, so that they are acted on in
 ///    their order;
-/// 2. `core`: the state machine and the rings; everything that it wants done is done before the
-///    lock is released, so that frames are posted in the order in which it made them;
+/// 2. `core`: the state machine and the work queues; everything that it wants done is done before
+///    the lock is released, so that frames are posted in the order in which it made them;
 /// 3. those inside of [`Pollers`], the fds and the memory.
 ///
 /// Connection manager calls are not made here but by the engine's thread. What the state machine
@@ -317,7 +317,7 @@ impl Link {
     /// Takes a transport into use. From now on threads may poll it.
     pub(crate) fn install(&self, transport: Transport) {
         let Transport {
-            rings,
+            queues,
             share,
             poll_side,
             memory,
@@ -328,7 +328,7 @@ impl Link {
                 core.conn.use_account(Arc::clone(share.account()));
             }
             core.share = share;
-            core.rings = Some(rings);
+            core.queues = Some(queues);
         }
         *lock(&self.memory) = Some(memory);
         *lock(&self.poll) = Some(poll_side);
@@ -339,21 +339,22 @@ impl Link {
     pub(crate) fn uninstall(&self) {
         // From here on nobody else polls.
         let mut side = lock(&self.poll).take();
-        let rings = {
+        let queues = {
             let mut core = self.core();
-            if let (Some(share), Some(rings), Some(side)) = (&core.share, &core.rings, &mut side) {
+            if let (Some(share), Some(queues), Some(side)) = (&core.share, &core.queues, &mut side)
+            {
                 // The queue pair, drained or not, is to take no more of shared receives; and which
                 // it took is noted while its completions are there to tell: a driver may remove
                 // those of a queue pair that is destroyed.
-                if let Err(error) = rings.fail() {
+                if let Err(error) = queues.fail() {
                     log::debug!("{self}: {error}");
                 }
                 share.take_all(side);
             }
-            core.rings.take()
+            core.queues.take()
         };
-        if let Some(rings) = rings {
-            rings.destroy();
+        if let Some(queues) = queues {
+            queues.destroy();
         }
         if let Some(memory) = lock(&self.memory).take() {
             memory.close();

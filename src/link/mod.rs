@@ -20,10 +20,10 @@ mod handoff;
 mod home;
 #[expect(clippy::module_inception, reason = "it is the layer's main type")]
 mod link;
+mod liveness;
 mod message;
 mod one_sided;
 mod owner;
-mod peers;
 mod poll_lease;
 mod pollers;
 mod polling;
@@ -35,6 +35,6 @@ pub use self::{
     message::Message,
 };
 pub(crate) use self::{
-    core::Core, deadline::Deadline, ended::Ended, handoff::Handoff, link::Link, owner::Owner,
-    peers::Peers, poll_lease::Term, polling::Progress, send::Outgoing,
+    core::Core, deadline::Deadline, ended::Ended, handoff::Handoff, link::Link, liveness::Peers,
+    owner::Owner, poll_lease::Term, polling::Progress, send::Outgoing,
 };

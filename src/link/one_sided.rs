@@ -59,10 +59,10 @@ impl Core {
                 }),
                 SendRefused::Closed(reason) => TrySendError::Failed(Error::Disconnected(reason)),
             })?;
-        let Some(rings) = &mut self.rings else {
+        let Some(queues) = &mut self.queues else {
             return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
         };
-        rings
+        queues
             .post_operation(slot, checked)
             .map_err(|error| self.post_failed(error))
     }

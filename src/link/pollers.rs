@@ -101,7 +101,7 @@ impl Pollers {
 
     /// Has waiting threads check again. Cheap when no thread waits.
     pub(super) fn wake(&self) {
-        // Pairs with the fence in `sleep` and the increment in `park`: either they see what
+        // Pairs with the fence in `sleep` and the increment in `follow`: either they see what
         // happened, or this sees them.
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed)

@@ -23,7 +23,7 @@ const POLLS_PER_CLOCK: u32 = 32;
 
 /// How many times longer a thread polls while a large message is being transferred: its end is
 /// near, and sleeping until then costs more.
-const PATIENCE: u32 = 8;
+const LARGE_FACTOR: u32 = 8;
 
 /// The time given is over.
 #[derive(Debug)]
@@ -76,7 +76,8 @@ impl Link {
 
     // By threads of the application.
 
-    /// Polls the completion queue once, and leaves it to the thread that watches it otherwise.
+    /// Polls the completion queue once, without asking for the lease: the engine's thread, or the
+    /// leader, goes on watching it.
     pub(crate) fn poll_once(self: &Arc<Self>) -> Progress {
         self.poll_budgeted(1, None)
     }
@@ -156,7 +157,9 @@ impl Link {
                 return Polled::Slept;
             }
             let spun = now.duration_since(*started.get_or_insert(now));
-            if spun >= spin.saturating_mul(PATIENCE) || (spun >= spin && !self.transfers_large()) {
+            if spun >= spin.saturating_mul(LARGE_FACTOR)
+                || (spun >= spin && !self.transfers_large())
+            {
                 break;
             }
             self.renew_lease();

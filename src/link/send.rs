@@ -162,7 +162,7 @@ impl Core {
                 return Err(TrySendError::Failed(Error::CompletionsNotTaken));
             }
         }
-        let Some(rings) = &mut self.rings else {
+        let Some(queues) = &mut self.queues else {
             return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
         };
         let reported = message.id.is_some();
@@ -170,18 +170,18 @@ impl Core {
         let posted = match &message.content {
             Content::Parts(parts) if eager => {
                 let transmit = self.conn.send(message.len).map_err(refused)?;
-                rings.post_send(&transmit, parts, reported)
+                queues.post_send(&transmit, parts, reported)
             }
             Content::Memory(memory) if eager => {
                 let transmit = self.conn.send(message.len).map_err(refused)?;
-                rings.post_send(&transmit, &[IoSlice::new(memory.bytes())], reported)
+                queues.post_send(&transmit, &[IoSlice::new(memory.bytes())], reported)
             }
             Content::Parts(_) | Content::Memory(_) => return Ok(Attempt::NotExposed),
             Content::Exposed(exposed) => {
                 let descriptor = exposed.descriptor();
                 let transmit = self.conn.send_large(&descriptor).map_err(refused)?;
                 match mem::replace(&mut message.content, Content::Gone) {
-                    Content::Exposed(exposed) => rings.post_large(&transmit, exposed),
+                    Content::Exposed(exposed) => queues.post_large(&transmit, exposed),
                     Content::Parts(_) | Content::Memory(_) | Content::Gone => Ok(()),
                 }
             }

@@ -20,10 +20,10 @@ use crate::{
 /// What there is for all, and who has what of it.
 pub(crate) struct Budget {
     limits: EngineLimits,
-    books: Mutex<Books>,
+    accounts: Mutex<Accounts>,
 }
 
-struct Books {
+struct Accounts {
     /// Pinned for the reads in progress.
     pinned: Gauge,
     /// Messages that were begun and not released.
@@ -50,7 +50,7 @@ enum What {
 
 impl Budget {
     pub(crate) fn new(limits: EngineLimits) -> Arc<Self> {
-        let books = Books {
+        let accounts = Accounts {
             pinned: Gauge::new(limits.pinned_for_reads()),
             held: Gauge::new(limits.held),
             kept: 0,
@@ -60,7 +60,7 @@ impl Budget {
         };
         Arc::new(Self {
             limits,
-            books: Mutex::new(books),
+            accounts: Mutex::new(accounts),
         })
     }
 
@@ -80,52 +80,53 @@ impl Budget {
 
     /// Bytes that are pinned for reading, or reserved for it, and bytes of messages that are held.
     pub(crate) fn in_use(&self) -> (u64, u64) {
-        let books = lock(&self.books);
-        (books.pinned.used() + books.kept, books.held.used())
+        let accounts = lock(&self.accounts);
+        (accounts.pinned.used() + accounts.kept, accounts.held.used())
     }
 
     /// Takes a connection in. When it is served its engine gets a [`NoticeKind::Feed`] with its
     /// key.
     pub(crate) fn customer(self: &Arc<Self>, mailbox: &Arc<Mailbox<Notice>>, key: u64) -> Customer {
-        let mut books = lock(&self.books);
-        let id = books.next;
-        books.next += 1;
-        books.customers.insert(id, (Arc::clone(mailbox), key));
+        let mut accounts = lock(&self.accounts);
+        let id = accounts.next;
+        accounts.next += 1;
+        accounts.customers.insert(id, (Arc::clone(mailbox), key));
         Customer {
             budget: Arc::clone(self),
             id,
         }
     }
 
-    /// `bytes` are free; where they were `used`, also in the system.
+    /// Releases `bytes`. Where they were `used`, not only promised, the system has memory for
+    /// others.
     fn give_back(&self, what: What, bytes: u64, used: bool) {
-        let mut books = lock(&self.books);
+        let mut accounts = lock(&self.accounts);
         let mut served = match what {
-            What::Pinned => books.pinned.release(bytes),
-            What::Held => books.held.release(bytes),
+            What::Pinned => accounts.pinned.release(bytes),
+            What::Held => accounts.held.release(bytes),
             What::Kept => {
-                books.kept -= bytes;
+                accounts.kept -= bytes;
                 Vec::new()
             }
         };
         // What was freed here the system may have for another. One at a time: if it does not do for
         // that one, it hardly does for the next.
         if used {
-            served.extend(books.starved.pop_front());
+            served.extend(accounts.starved.pop_front());
         }
-        Self::tell(books, &served);
+        Self::notify(accounts, &served);
     }
 
     /// Tells customers to come and fetch what they waited for.
-    fn tell(books: std::sync::MutexGuard<'_, Books>, served: &[u64]) {
+    fn notify(accounts: std::sync::MutexGuard<'_, Accounts>, served: &[u64]) {
         if served.is_empty() {
             return;
         }
         let whom: Vec<_> = served
             .iter()
-            .filter_map(|id| books.customers.get(id).cloned())
+            .filter_map(|id| accounts.customers.get(id).cloned())
             .collect();
-        drop(books);
+        drop(accounts);
         for (mailbox, key) in whom {
             // An engine that has ended has no use for it; its connections leave when they are
             // dropped.
@@ -155,42 +156,45 @@ pub(crate) struct Customer {
 impl Customer {
     /// Asks for a place for a message, or for one that was waited for. `None`: it waits.
     pub(crate) fn hold(&self, bytes: u64) -> Option<Charge> {
-        let has = lock(&self.budget.books).held.claim(self.id, bytes);
+        let has = lock(&self.budget.accounts).held.claim(self.id, bytes);
         has.then(|| self.charge(What::Held, bytes))
     }
 
     /// Asks for `bytes` to pin for a read, or for those that were waited for. `None`: it
     /// waits.
     pub(crate) fn pin(&self, bytes: u64) -> Option<Charge> {
-        let has = lock(&self.budget.books).pinned.claim(self.id, bytes);
+        let has = lock(&self.budget.accounts).pinned.claim(self.id, bytes);
         has.then(|| self.charge(What::Pinned, bytes))
     }
 
     /// Asks for `bytes` that stay pinned. There is no waiting for that.
     pub(crate) fn keep(&self, bytes: u64) -> Option<Charge> {
         let limit = self.budget.limits.pinned_for_keeping();
-        let mut books = lock(&self.budget.books);
-        let sum = books.kept.checked_add(bytes).filter(|sum| *sum <= limit)?;
-        books.kept = sum;
-        drop(books);
+        let mut accounts = lock(&self.budget.accounts);
+        let sum = accounts
+            .kept
+            .checked_add(bytes)
+            .filter(|sum| *sum <= limit)?;
+        accounts.kept = sum;
+        drop(accounts);
         Some(self.charge(What::Kept, bytes))
     }
 
     /// The system had no memory. It may have some when others give some back, which is then told.
     pub(crate) fn starve(&self) {
-        let mut books = lock(&self.budget.books);
-        if !books.starved.contains(&self.id) {
-            books.starved.push_back(self.id);
+        let mut accounts = lock(&self.budget.accounts);
+        if !accounts.starved.contains(&self.id) {
+            accounts.starved.push_back(self.id);
         }
     }
 
     /// Waits for nothing more.
     pub(crate) fn leave(&self) {
-        let mut books = lock(&self.budget.books);
-        books.starved.retain(|id| *id != self.id);
-        let mut served = books.pinned.forget(self.id);
-        served.append(&mut books.held.forget(self.id));
-        Budget::tell(books, &served);
+        let mut accounts = lock(&self.budget.accounts);
+        accounts.starved.retain(|id| *id != self.id);
+        let mut served = accounts.pinned.forget(self.id);
+        served.append(&mut accounts.held.forget(self.id));
+        Budget::notify(accounts, &served);
     }
 
     fn charge(&self, what: What, bytes: u64) -> Charge {
@@ -206,7 +210,7 @@ impl Customer {
 impl Drop for Customer {
     fn drop(&mut self) {
         self.leave();
-        lock(&self.budget.books).customers.remove(&self.id);
+        lock(&self.budget.accounts).customers.remove(&self.id);
     }
 }
 

@@ -19,7 +19,8 @@
 //!   not, so a thread arms, polls once more, and then sleeps.
 //! * **Failure is orderly**: the first failed request carries the reason, all later ones come back
 //!   flushed. After the drain markers are posted everything that was posted comes back, and then
-//!   they do. Destroying the rings takes the memory away from the device, whatever is still posted.
+//!   they do. Destroying the queues takes the memory away from the device, whatever is still
+//!   posted.
 //! * **Memory** of the peer's large messages is pinned piece by piece, within the process's
 //!   [budget](Budget).
 

@@ -16,7 +16,7 @@ use crate::{
     config::Config,
     error::Error,
     proto::{Connection, Reject},
-    transport::rdma::{ConnectRequest, Event, Port, Setup},
+    transport::rdma::{ConnectRequest, ConnectionId, Event, ListenId},
 };
 
 impl Reactor {
@@ -29,14 +29,14 @@ impl Reactor {
         engine: Arc<Handle>,
     ) -> Result<Bound, Error> {
         let key = self.new_key();
-        let port = Port::bind(&self.manager, key, address, config.backlog)
+        let id = ListenId::bind(&self.manager, key, address, config.backlog)
             .map_err(|error| Error::from_bind(address, error))?;
-        if !port.has_device() {
+        if !id.has_device() {
             Error::from_bound_to_none(address)?;
         }
-        let local = port.local_addr().unwrap_or(address);
+        let local = id.local_addr().unwrap_or(address);
         log::info!("listener {key} on {local}");
-        let listening = Listening::new(port, local, config, requests, backlog, engine);
+        let listening = Listening::new(id, local, config, requests, backlog, engine);
         self.listeners.insert(key, listening);
         Ok(Bound { key, local })
     }
@@ -110,11 +110,11 @@ impl Reactor {
             Instant::now(),
         ) {
             Ok(conn) => {
-                let mut setup = Setup::of_request(asked, key);
-                setup.set_ack_timeout(&config);
-                let local = setup.local_addr();
+                let mut id = ConnectionId::of_request(asked, key);
+                id.set_ack_timeout(&config);
+                let local = id.local_addr();
                 let timeout = config.connect_timeout;
-                let link = self.adopt(key, conn, peer, config, setup, role);
+                let link = self.adopt(key, conn, peer, config, id, role);
                 self.drive(key);
                 log::debug!(target: "rdmsg::cm", "{link}: CONNECT_REQUEST");
                 let request = Request::new(link, engine, local, timeout);
@@ -128,7 +128,7 @@ impl Reactor {
     }
 
     fn report_refusal(&mut self, peer: SocketAddr, reason: &dyn std::fmt::Display) {
-        if let Some(others) = self.refusals.tell(Instant::now()) {
+        if let Some(others) = self.refusals.report(Instant::now()) {
             log::warn!(
                 "engine: rejected a connect request of {peer} ({others} others before it): {reason}"
             );

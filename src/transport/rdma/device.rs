@@ -28,23 +28,23 @@ pub(crate) struct Device {
     shared: Mutex<Vec<Weak<SharedReceives>>>,
 }
 
-/// The domains of all devices in use.
+/// All devices in use.
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
     by_device: HashMap<u64, Weak<Device>>,
 }
 
 impl Devices {
-    /// The domain of a device, made when there is none.
+    /// Returns a device, opened for use when it is not in use yet.
     pub(crate) fn get(&mut self, context: Context) -> Result<Arc<Device>, OsError> {
-        let device = context.id();
-        if let Some(domain) = self.by_device.get(&device).and_then(Weak::upgrade) {
-            return Ok(domain);
+        let key = context.id();
+        if let Some(device) = self.by_device.get(&key).and_then(Weak::upgrade) {
+            return Ok(device);
         }
         let attr = context.query_device()?;
         // All ports of a device move as much.
         let max_msg_sz = context.query_port(1)?.max_msg_sz;
-        let domain = Arc::new(Device {
+        let device = Arc::new(Device {
             context,
             max_qp_wr: attr.max_qp_wr(),
             max_cqe: attr.max_cqe(),
@@ -52,9 +52,9 @@ impl Devices {
             max_srq_wr: attr.max_srq_wr(),
             shared: Mutex::default(),
         });
-        self.by_device.retain(|_, domain| domain.strong_count() > 0);
-        self.by_device.insert(device, Arc::downgrade(&domain));
-        Ok(domain)
+        self.by_device.retain(|_, device| device.strong_count() > 0);
+        self.by_device.insert(key, Arc::downgrade(&device));
+        Ok(device)
     }
 }
 
@@ -63,8 +63,8 @@ impl Device {
         &self.context
     }
 
-    /// What memory must allow into which this side reads from a peer.
-    pub(crate) fn reading(&self) -> AccessFlags {
+    /// The access that memory must allow for reads of a peer's memory into it.
+    pub(crate) fn read_target_access(&self) -> AccessFlags {
         // On iWARP the peer's answer to a read is a write like any other, so the peer's device must
         // be allowed to write there.
         if self.context.transport_type() == TransportType::IWARP {

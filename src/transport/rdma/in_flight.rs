@@ -1,143 +1,81 @@
-use crate::verbs::MemoryRegion;
+use std::{collections::VecDeque, sync::Arc};
 
-/// What goes with a work request on the send queue until it is done.
-#[derive(Debug)]
-pub(crate) enum Posted {
-    /// A frame of which nobody wants to know.
-    Frame,
-    /// A message whose end is reported.
-    Message,
-    /// A read of a chunk of the peer's large message of this id, at this offset in it.
-    ReadChunk { id: u32, offset: usize },
-    /// A one-sided operation.
-    Operation(Operation),
-}
+use super::{
+    inbound_pool::{InboundBuffer, InboundPool},
+    outbound_pool::Exposed,
+    send_slots::SendSlots,
+};
+use crate::status::OsError;
 
-/// A one-sided operation in flight.
-#[derive(Debug)]
-pub(crate) struct Operation {
-    pub(crate) id: u64,
-    pub(crate) kind: OperationKind,
-    /// Memory of this side that it reads or writes, or that its answer comes to. Held until the
-    /// device is done with it.
-    pub(crate) memory: MemoryRegion,
-}
-
-/// What a one-sided operation came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    Read,
-    Written,
-    /// What the peer's memory held before.
-    Fetched(u64),
-}
-
-/// What a one-sided operation does.
-#[derive(Debug)]
-pub(crate) enum OperationKind {
-    Read,
-    Write,
-    /// The device puts the old value into the operation's slot, from where it comes to this offset
-    /// of the memory when the operation is done. In the memory itself it would not be safe: other
-    /// operations name the same place, and the application may write there.
-    Atomic {
-        offset: usize,
-        answer: SlotBytes,
-    },
-}
-
-/// The first bytes of a slot of the send ring.
-#[derive(Debug)]
-pub(crate) struct SlotBytes {
-    pub(crate) region: MemoryRegion,
-    pub(crate) offset: usize,
-}
-
-/// The work requests that the device has, by slot of the send ring.
+/// What work requests in flight use beside the queues' own buffers, kept until the device is done
+/// with it.
 #[derive(Debug)]
 pub(crate) struct InFlight {
-    slots: Box<[Posted]>,
-    /// The slot after the last one that is known to be done.
-    oldest: u32,
-    /// How many of them are one-sided operations.
-    operations: usize,
+    /// By slot of the send ring.
+    pub(crate) slots: SendSlots,
+    /// Where the peer's large messages are read to.
+    inbound_pool: Arc<InboundPool>,
+    /// The peer's large messages that are being read, by id, oldest first.
+    inbound: VecDeque<(u32, Box<InboundBuffer>)>,
+    /// Large messages that the peer has not taken yet, oldest first: what it may read.
+    exposed: VecDeque<Exposed>,
 }
 
 impl InFlight {
-    pub(crate) fn new(slots: u32) -> Self {
+    pub(super) fn new(slots: u32, inbound_pool: Arc<InboundPool>) -> Self {
         Self {
-            slots: (0..slots).map(|_| Posted::Frame).collect(),
-            oldest: 0,
-            operations: 0,
+            slots: SendSlots::new(slots),
+            inbound_pool,
+            inbound: VecDeque::new(),
+            exposed: VecDeque::new(),
         }
     }
 
-    pub(crate) fn put(&mut self, slot: u32, posted: Posted) {
-        self.operations += usize::from(posted.is_operation());
-        self.slots[slot as usize] = posted;
+    /// Finds a place in memory for the peer's large message of this id. Returns `false` if the
+    /// process has no room for it now; a notice follows when it has.
+    pub(crate) fn begin(&mut self, id: u32, len: u64) -> Result<bool, OsError> {
+        // No address space is so large that the length would not fit.
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let Some(buffer) = self.inbound_pool.place(len)? else {
+            return Ok(false);
+        };
+        self.inbound.push_back((id, buffer));
+        Ok(true)
     }
 
-    /// How many of them are one-sided operations.
-    pub(crate) fn operations(&self) -> usize {
-        self.operations
+    /// Where the large message of this id is read to.
+    pub(crate) fn inbound(&mut self, id: u32) -> Option<&mut InboundBuffer> {
+        let mut inbound = self.inbound.iter_mut();
+        inbound
+            .find(|(of, _)| *of == id)
+            .map(|(_, buffer)| &mut **buffer)
     }
 
-    /// The device is done with everything up to and including `slot`: gives it out, oldest first.
-    pub(crate) fn done(&mut self, slot: u32, mut each: impl FnMut(Posted)) {
-        let count = self.slots.len() as u32;
-        loop {
-            let at = self.oldest;
-            self.oldest = (at + 1) % count;
-            let posted = std::mem::replace(&mut self.slots[at as usize], Posted::Frame);
-            self.operations -= usize::from(posted.is_operation());
-            each(posted);
-            if at == slot {
-                return;
-            }
-        }
+    /// Takes the oldest of the peer's large messages, which is the next to be complete.
+    pub(crate) fn take_inbound(&mut self) -> Option<(u32, Box<InboundBuffer>)> {
+        self.inbound.pop_front()
     }
 
-    /// The device is done with everything before `slot`, which has failed: gives that out, oldest
-    /// first, then the failed one.
-    pub(crate) fn failed(&mut self, slot: u32, mut each: impl FnMut(Posted, bool)) {
-        let oldest = self.oldest;
-        let count = self.slots.len() as u32;
-        let mut left = (slot + count - oldest) % count;
-        self.done(slot, |posted| {
-            each(posted, left == 0);
-            left = left.saturating_sub(1);
-        });
+    /// The system has no memory for reads: a notice is to follow when others have released some.
+    pub(crate) fn starve(&self) {
+        self.inbound_pool.starve();
     }
 
-    /// All that the device has, oldest first. It stays: until its queue pair is destroyed the
-    /// device may still use what goes with it.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Posted> {
-        let (newer, older) = self.slots.split_at(self.oldest as usize);
-        older.iter().chain(newer)
+    /// Nothing more is read: waits for no memory any more.
+    pub(super) fn stop_reading(&self) {
+        self.inbound_pool.leave();
     }
-}
 
-impl Posted {
-    fn is_operation(&self) -> bool {
-        match self {
-            Self::Operation(_) => true,
-            Self::Frame | Self::Message | Self::ReadChunk { .. } => false,
-        }
+    pub(super) fn inbound_pool(&self) -> &Arc<InboundPool> {
+        &self.inbound_pool
     }
-}
 
-impl Operation {
-    /// The device has done it: returns what it came to.
-    pub(crate) fn outcome(&self) -> Outcome {
-        match &self.kind {
-            OperationKind::Read => Outcome::Read,
-            OperationKind::Write => Outcome::Written,
-            OperationKind::Atomic { offset, answer } => {
-                let mut old = [0; 8];
-                answer.region.copy_out(answer.offset, &mut old);
-                self.memory.copy_in(*offset, &old);
-                Outcome::Fetched(u64::from_ne_bytes(old))
-            }
-        }
+    pub(super) fn expose(&mut self, exposed: Exposed) {
+        self.exposed.push_back(exposed);
+    }
+
+    /// The peer has taken the oldest `count` large messages: their keys end.
+    pub(crate) fn taken(&mut self, count: u32) {
+        self.exposed.drain(..count as usize);
     }
 }

@@ -8,12 +8,12 @@
 //! peers could write to what stays registered, so there nothing does.
 //!
 //! This file makes references to memory that was registered. That is sound because a
-//! [`InboundBuffer`] is owned: while reads into it are in progress it is in the books of
-//! [`Rings`](super::rings::Rings), where nobody looks at its bytes, and it leaves them when all
-//! have come, or after the queue pair is destroyed. Steps that stay registered allow the local
-//! device alone to write, and that writes only what is posted. A registration holds the pages
-//! themselves, so one that could not be ended never comes to stand for memory that is mapped later
-//! at the same address.
+//! [`InboundBuffer`] is owned: while reads into it are in progress it is in the requests in flight
+//! of [`WorkQueues`](super::work_queues::WorkQueues), where nobody looks at its bytes, and it
+//! leaves them when all have come, or after the queue pair is destroyed. Steps that stay registered
+//! allow the local device alone to write, and that writes only what is posted. A registration holds
+//! the pages themselves, so one that could not be ended never comes to stand for memory that is
+//! mapped later at the same address.
 #![allow(unsafe_code)]
 
 use std::{
@@ -34,7 +34,7 @@ const LARGEST_CLASS: usize = 16 << 20;
 /// How many free mappings are kept at most, so that looking through them stays cheap.
 const MOST_KEPT: usize = 16;
 
-/// Makes the landings of one connection and keeps some.
+/// Makes the memory into which one connection reads large messages, and keeps some of it.
 pub(crate) struct InboundPool {
     pd: ProtectionDomain,
     access: AccessFlags,
@@ -132,7 +132,7 @@ impl InboundPool {
         Ok(Some(Box::new(InboundBuffer {
             memory: Some(memory),
             len,
-            landings: Arc::clone(self),
+            pool: Arc::clone(self),
             _held: held,
         })))
     }
@@ -240,7 +240,7 @@ pub(crate) struct InboundBuffer {
     /// `None` only while it is dropped.
     memory: Option<Memory>,
     len: usize,
-    landings: Arc<InboundPool>,
+    pool: Arc<InboundPool>,
     /// After the memory.
     _held: Charge,
 }
@@ -281,7 +281,7 @@ impl InboundBuffer {
             ),
             None => {
                 let long = len.next_multiple_of(4096).min(capacity);
-                match self.landings.customer.pin(long as u64) {
+                match self.pool.customer.pin(long as u64) {
                     Some(pinned) => (long, Some(pinned)),
                     None => return Ok(None),
                 }
@@ -293,14 +293,14 @@ impl InboundBuffer {
             .retain(|step| step.end() <= offset || step.offset >= offset + long);
         // SAFETY: `long` bytes from `offset` on lie inside of the mapping.
         let start = unsafe { memory.mapping.start().as_ptr().add(offset) };
-        let InboundPool { pd, access, .. } = &*self.landings;
+        let InboundPool { pd, access, .. } = &*self.pool;
         // SAFETY: the mapping outlives the registration, whose only handle lies in the step: steps
         // are dropped before their mapping. There is no reference to the bytes while the device may
         // write them, and nobody else knows of them (top of this file).
         let register = || unsafe { MemoryRegion::register(pd, start, long, *access) };
         let region = match register() {
             // What this connection keeps for later is of more use now.
-            Err(error) if error.errno == libc::ENOMEM && self.landings.give_up_free() => register(),
+            Err(error) if error.errno == libc::ENOMEM && self.pool.give_up_free() => register(),
             result => result,
         };
         match region {
@@ -355,7 +355,7 @@ impl InboundBuffer {
 impl Drop for InboundBuffer {
     fn drop(&mut self) {
         if let Some(memory) = self.memory.take() {
-            self.landings.put_back(memory);
+            self.pool.put_back(memory);
         }
     }
 }

@@ -132,7 +132,9 @@ fn target(
     region: &Region,
     range: Range<usize>,
 ) -> Result<(MemoryRegion, Range<usize>), Error> {
-    let reading = memory.map_or(AccessFlags::LOCAL_WRITE, |memory| memory.device().reading());
+    let reading = memory.map_or(AccessFlags::LOCAL_WRITE, |memory| {
+        memory.device().read_target_access()
+    });
     let own = op.is_read()
         && reading != AccessFlags::LOCAL_WRITE
         && !region.remote().access().write

@@ -13,7 +13,7 @@
 //!
 //! This file makes references to memory that is registered at times. That is sound because a
 //! [`OutboundBuffer`] is owned, so whoever holds it is the only one that accesses it, and it gives
-//! its bytes out while it is not registered alone: a [`Exposed`] gives none out, and deregisters
+//! its bytes out only while it is not registered: a [`Exposed`] gives none out, and deregisters
 //! them before it gives the memory back. The device only reads.
 #![allow(unsafe_code)]
 

@@ -1,6 +1,6 @@
 //! A part of a receive buffer. It makes references to memory that the device writes, which is sound
 //! because a [`RecvSlice`] is made of a receive that has completed, and the buffer is posted again
-//! only once the slice has been dropped: see [`rings`](super::rings).
+//! only once the slice has been dropped: see [`work_queues`](super::work_queues).
 #![allow(unsafe_code)]
 
 use std::{fmt, ops::Deref, slice};

@@ -6,9 +6,9 @@ use super::{
     layout::Layout,
     memory::Memory,
     poll_side::{CompletionEvents, PollSide},
-    rings::Rings,
     share::Share,
     shared_receives::SharedReceives,
+    work_queues::WorkQueues,
 };
 use crate::{
     cm::CmId,
@@ -25,7 +25,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Transport {
     /// Where work is posted.
-    pub(crate) rings: Rings,
+    pub(crate) queues: WorkQueues,
     /// Where receives are shared: what the connection has of them. The least that it needs is
     /// reserved.
     pub(crate) share: Option<Share>,
@@ -109,8 +109,8 @@ impl Transport {
         };
         cq.req_notify(false)?;
         let keep = config.registration_cache;
-        let inbound_pool = InboundPool::new(&pd, device.reading(), keep, customer);
-        let rings = Rings::new(qp, &pd, layout, shared.clone(), inbound_pool)?;
+        let inbound_pool = InboundPool::new(&pd, device.read_target_access(), keep, customer);
+        let queues = WorkQueues::new(qp, &pd, layout, shared.clone(), inbound_pool)?;
         // Last, so that nothing has to be given back when something fails.
         if let Some(shared) = &shared
             && !shared.account.open(config.receive_window)
@@ -125,7 +125,7 @@ impl Transport {
             });
         }
         Ok(Self {
-            rings,
+            queues,
             share: shared.map(|shared| Share::new(shared, key)),
             poll_side: PollSide::new(cq, events),
             memory: Arc::new(Memory::new(Arc::clone(device), pd, keep)),

@@ -1,4 +1,5 @@
-/// What a work request was for, told by its completion. Only the id is valid in a failed one.
+/// What a work request was for, told by its completion. In a failed one the opcode is not valid
+/// (`ibv_poll_cq(3)`), so the id tells what it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkId {
     /// The receive of this buffer.

@@ -18,7 +18,7 @@ use std::{
 
 /// See the top of this file. Connections go by their keys.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct Admission {
     /// How many turns there are at a time.
     places: usize,
     /// How many of them are for one host.
@@ -57,7 +57,7 @@ enum Member {
     Started { host: IpAddr },
 }
 
-impl Turns {
+impl Admission {
     pub(super) fn new(places: usize, patience: Duration) -> Self {
         Self {
             places,
@@ -170,14 +170,14 @@ mod tests {
         IpAddr::from([10, 8, 0, number])
     }
 
-    fn drain(turns: &mut Turns, now: Instant) -> Vec<u64> {
+    fn drain(turns: &mut Admission, now: Instant) -> Vec<u64> {
         std::iter::from_fn(|| turns.next(now)).collect()
     }
 
     #[test]
     fn the_oldest_are_first_and_no_more_than_there_are_places() {
         let now = Instant::now();
-        let mut turns = Turns::new(3, PATIENCE);
+        let mut turns = Admission::new(3, PATIENCE);
         assert_eq!(turns.next_at(now), None);
         for key in [5, 9, 2, 7, 1] {
             turns.join(key, host(1));
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn who_gives_up_while_waiting_is_not_called() {
         let now = Instant::now();
-        let mut turns = Turns::new(1, PATIENCE);
+        let mut turns = Admission::new(1, PATIENCE);
         for key in 1..=3 {
             turns.join(key, host(1));
         }
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn who_waits_for_a_silent_host_holds_up_nobody_for_longer_than_the_patience() {
         let start = Instant::now();
-        let mut turns = Turns::new(2, PATIENCE);
+        let mut turns = Admission::new(2, PATIENCE);
         for key in 1..=100 {
             turns.join(key, host(1));
         }
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn one_host_does_not_get_all_places() {
         let now = Instant::now();
-        let mut turns = Turns::new(8, PATIENCE);
+        let mut turns = Admission::new(8, PATIENCE);
         for key in 1..=100 {
             turns.join(key, host(1));
         }
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn who_comes_back_is_last() {
         let now = Instant::now();
-        let mut turns = Turns::new(1, PATIENCE);
+        let mut turns = Admission::new(1, PATIENCE);
         turns.join(1, host(1));
         turns.join(2, host(1));
         assert_eq!(turns.next(now), Some(1));

@@ -4,29 +4,29 @@
 //! [shared](super::shared_receives), then the send buffers. This file hands memory to the device,
 //! so it argues why that is sound:
 //!
-//! * the region outlives every work request, because [`Rings`] destroys its queue pair (field
+//! * the region outlives every work request, because [`WorkQueues`] destroys its queue pair (field
 //!   order) before it releases the region;
-//! * a receive buffer belongs to the device from [`Rings::post_recv`] until its completion is
+//! * a receive buffer belongs to the device from [`WorkQueues::post_recv`] until its completion is
 //!   polled, and to a [`RecvSlice`] or to nobody otherwise; the state machine names each buffer
 //!   once for each completion and asks for it to be posted again once for each, which its simulator
 //!   checks;
-//! * a send buffer belongs to the device from [`Rings::post_send`] until a completion covers its
-//!   slot; the state machine reuses a slot only after that. What the device writes there for an
+//! * a send buffer belongs to the device from [`WorkQueues::post_send`] until a completion covers
+//!   its slot; the state machine reuses a slot only after that. What the device writes there for an
 //!   atomic operation is looked at between the two;
-//! * memory of the application's and of large messages that a work request names is kept in `books`
-//!   until the request is done, or the queue pair is destroyed.
+//! * memory of the application's and of large messages that a work request names is kept in
+//!   `in_flight` until the request is done, or the queue pair is destroyed.
 #![allow(unsafe_code)]
 
 use std::{io::IoSlice, mem::MaybeUninit, ptr, slice, sync::Arc};
 
 use super::{
-    books::Books,
-    in_flight::{Operation, OperationKind, Posted, SlotBytes},
+    in_flight::InFlight,
     inbound_pool::InboundPool,
     layout::Layout,
     one_sided::Checked,
     outbound_pool::Exposed,
     recv_slice::{self, RecvSlice},
+    send_slots::{Operation, OperationKind, Posted, SlotBytes},
     shared_receives::SharedReceives,
     work_id::WorkId,
 };
@@ -43,7 +43,7 @@ const MIN_RNR_TIMER: u8 = 12;
 
 /// A connection's queue pair and buffers.
 #[derive(Debug)]
-pub(crate) struct Rings {
+pub(crate) struct WorkQueues {
     /// Before `memory`: once it is destroyed the device touches none of the buffers.
     qp: QueuePair,
     receives: Receives,
@@ -51,7 +51,7 @@ pub(crate) struct Rings {
     memory: Option<MemoryRegion>,
     pd: ProtectionDomain,
     /// After `qp`, as `memory`.
-    pub(crate) books: Books,
+    pub(crate) in_flight: InFlight,
     layout: Layout,
     max_inline: usize,
 }
@@ -69,7 +69,7 @@ fn allocate(pd: &ProtectionDomain, layout: &Layout) -> Result<MemoryRegion, OsEr
     MemoryRegion::new(pd, layout.bytes(), AccessFlags::LOCAL_WRITE)
 }
 
-impl Rings {
+impl WorkQueues {
     /// Takes a queue pair made with `layout.cap(..)`, of the same domain, and on the queue of the
     /// `shared` receives if the layout has none of its own. Otherwise posts all receives.
     pub(crate) fn new(
@@ -92,21 +92,21 @@ impl Rings {
                 (Receives::Own(memory.clone()), Some(memory))
             }
         };
-        let rings = Self {
+        let queues = Self {
             qp,
             receives,
             memory,
             pd: pd.clone(),
-            books: Books::new(layout.send_count(), inbound_pool),
+            in_flight: InFlight::new(layout.send_count(), inbound_pool),
             layout,
             max_inline,
         };
-        if let Receives::Own(_) = rings.receives {
+        if let Receives::Own(_) = queues.receives {
             for buffer in 0..layout.recv_count() {
-                rings.post_recv(buffer)?;
+                queues.post_recv(buffer)?;
             }
         }
-        Ok(rings)
+        Ok(queues)
     }
 
     /// The connection is about to be established.
@@ -122,7 +122,7 @@ impl Rings {
     /// Destroys the queue pair, after which the device touches none of the memory, and gives the
     /// memory back.
     pub(crate) fn destroy(self) {
-        let inbound_pool = Arc::clone(self.books.inbound_pool());
+        let inbound_pool = Arc::clone(self.in_flight.inbound_pool());
         drop(self);
         inbound_pool.close();
     }
@@ -181,7 +181,7 @@ impl Rings {
             self.send(WorkId::Send(slot), &mut [sge], flags)?;
         }
         if reported {
-            self.books.in_flight.put(slot, Posted::Message);
+            self.in_flight.slots.put(slot, Posted::Message);
         }
         Ok(())
     }
@@ -195,14 +195,14 @@ impl Rings {
     ) -> Result<(), OsError> {
         let descriptor = exposed.descriptor().emit();
         self.post_send(transmit, &[IoSlice::new(&descriptor)], false)?;
-        self.books.expose(exposed);
+        self.in_flight.expose(exposed);
         Ok(())
     }
 
     /// Reads a piece of a large message of the peer's to where it was prepared.
     pub(crate) fn post_read(&mut self, read: &Read) -> Result<(), OsError> {
         let (offset, len) = (read.offset as usize, read.len as usize);
-        let inbound = self.books.inbound(read.id);
+        let inbound = self.in_flight.inbound(read.id);
         let (addr, lkey) = inbound
             .and_then(|inbound| inbound.piece(offset, len))
             .expect("the state machine reads what was prepared");
@@ -221,7 +221,7 @@ impl Rings {
             id: read.id,
             offset,
         };
-        self.books.in_flight.put(read.slot, posted);
+        self.in_flight.slots.put(read.slot, posted);
         Ok(())
     }
 
@@ -260,7 +260,7 @@ impl Rings {
         self.one_sided(slot, op, &mut sge)?;
         let memory = memory.clone();
         let operation = Operation { id, kind, memory };
-        self.books.in_flight.put(slot, Posted::Operation(operation));
+        self.in_flight.slots.put(slot, Posted::Operation(operation));
         Ok(())
     }
 
@@ -269,7 +269,7 @@ impl Rings {
     /// has. There is none for receives that are shared: those that the queue pair did not take stay
     /// where they are.
     pub(crate) fn post_drain_markers(&self) -> Result<(), OsError> {
-        self.books.stop_reading();
+        self.in_flight.stop_reading();
         self.fail()?;
         if let Receives::Own(_) = self.receives {
             self.recv(WorkId::DrainRecv, None)?;
@@ -379,8 +379,8 @@ impl Rings {
         wr.send_flags = flags;
         op.encode(wr);
         // SAFETY: the request and its elements live on the callers' stacks for the call; memory
-        // that is not inline belongs to `memory` or `books`, which outlive the queue pair, and to
-        // nobody else until a completion covers its slot (top of this file).
+        // that is not inline belongs to `memory` or `in_flight`, which outlive the queue pair, and
+        // to nobody else until a completion covers its slot (top of this file).
         unsafe { self.qp.post_send_raw(wr) }
     }
 }

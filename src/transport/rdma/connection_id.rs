@@ -1,8 +1,8 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use super::{
+    connection_manager::{ConnectRequest, ConnectionManager},
     device::Device,
-    manager::{ConnectRequest, Manager},
     transport::Transport,
 };
 use crate::{
@@ -20,16 +20,16 @@ use crate::{
 /// One that a peer asked for begins with an id; one that connects makes its id itself, anew for
 /// each attempt.
 #[derive(Debug, Default)]
-pub(crate) struct Setup {
-    /// Before the id: what holds a device list open must be closed before the last id, with which
-    /// librdmacm cleans up after itself.
+pub(crate) struct ConnectionId {
+    /// Before the id: librdmacm closes devices that were removed when its last id is destroyed, and
+    /// cannot while this crate holds one open.
     device: Option<Arc<Device>>,
     id: Option<CmId>,
     /// Why making the transport failed, in more detail than the state machine keeps.
     problem: Option<Error>,
 }
 
-impl Setup {
+impl ConnectionId {
     /// Takes a peer's request on, as the connection with this key.
     pub(crate) fn of_request(request: ConnectRequest, key: u64) -> Self {
         Self {
@@ -39,7 +39,11 @@ impl Setup {
     }
 
     /// Makes the id of the connection with this key.
-    pub(crate) fn create_id(&mut self, manager: &Manager, key: u64) -> Result<(), OsError> {
+    pub(crate) fn create_id(
+        &mut self,
+        manager: &ConnectionManager,
+        key: u64,
+    ) -> Result<(), OsError> {
         self.id = Some(manager.id(key)?);
         Ok(())
     }
@@ -87,7 +91,7 @@ impl Setup {
     /// than there is to say, the [problem](Self::take_problem) says the rest.
     pub(crate) fn create_transport(
         &mut self,
-        manager: &mut Manager,
+        manager: &mut ConnectionManager,
         key: u64,
         config: &Config,
         customer: Customer,

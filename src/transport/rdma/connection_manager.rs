@@ -14,7 +14,7 @@ use crate::{
 /// What connections are established through: the connection manager's events of one engine, and the
 /// devices in use. Its file descriptor is readable while there are events.
 #[derive(Debug)]
-pub(crate) struct Manager {
+pub(crate) struct ConnectionManager {
     channel: EventChannel,
     pub(super) devices: Devices,
 }
@@ -39,7 +39,7 @@ pub(crate) struct ConnectRequest {
 #[derive(Debug)]
 pub(crate) struct Event(CmEvent);
 
-impl Manager {
+impl ConnectionManager {
     /// # Errors
     ///
     /// `rdma_create_event_channel(3)`: without `/dev/infiniband/rdma_cm` there is no connection
@@ -68,7 +68,7 @@ impl Manager {
     }
 }
 
-impl AsFd for Manager {
+impl AsFd for ConnectionManager {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }

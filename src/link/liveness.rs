@@ -24,7 +24,7 @@ struct Counts {
 }
 
 impl Life {
-    /// Counts what a connection has signs more than before.
+    /// Counts a sign, and a chunk, if a connection has seen any since `before`.
     pub(super) fn add(&self, before: Activity, now: Activity) {
         if now.signs != before.signs {
             self.0.signs.fetch_add(1, Ordering::Relaxed);
@@ -34,7 +34,7 @@ impl Life {
         }
     }
 
-    /// How much was signs.
+    /// What all of them have seen.
     pub(super) fn activity(&self) -> Activity {
         Activity {
             signs: self.0.signs.load(Ordering::Relaxed),

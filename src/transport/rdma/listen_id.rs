@@ -1,6 +1,6 @@
 use std::net::SocketAddr;
 
-use super::manager::Manager;
+use super::connection_manager::ConnectionManager;
 use crate::{cm::CmId, status::OsError};
 
 /// The requests that the kernel keeps until they are taken from it. What is too much is rejected by
@@ -10,14 +10,14 @@ const KERNEL_BACKLOG: i32 = 1024;
 
 /// An address that is listened on, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Port {
+pub(crate) struct ListenId {
     id: CmId,
 }
 
-impl Port {
+impl ListenId {
     /// Listens on an address. Requests that come in name the listener by `key`.
     pub(crate) fn bind(
-        manager: &Manager,
+        manager: &ConnectionManager,
         key: u64,
         address: SocketAddr,
         backlog: u16,
