@@ -1,4 +1,4 @@
-//! Prose is as narrow as code.
+//! Prose is as narrow as code, and a file as long as one sitting.
 
 use std::{
     fs,
@@ -58,4 +58,28 @@ fn no_line_is_wider_than_code() {
         }
     }
     assert!(wide.is_empty(), "{}", wide.join("\n"));
+}
+
+/// Files that can be read in one sitting: so many lines of code, comments and tests not counted.
+const LONGEST: usize = 500;
+
+#[test]
+fn no_file_is_longer_than_a_sitting() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    sources(&root.join("src"), &mut files);
+    let mut long = Vec::new();
+    for file in files {
+        let source = fs::read_to_string(&file).unwrap();
+        let code = source
+            .lines()
+            .take_while(|line| *line != "#[cfg(test)]")
+            .map(str::trim_start)
+            .filter(|line| !line.is_empty() && !line.starts_with("//"))
+            .count();
+        if code > LONGEST {
+            long.push(format!("{}: {code} lines of code", file.display()));
+        }
+    }
+    assert!(long.is_empty(), "{}", long.join("\n"));
 }

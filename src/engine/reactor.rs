@@ -1,6 +1,7 @@
 //! The engine's thread: an epoll loop over the connection manager's channel, the mailbox, and the
 //! completion channels of connections that no thread of the application polls.
 
+mod commands;
 mod events;
 mod polling;
 mod requests;
@@ -18,7 +19,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 
 use super::{
     admission::Admission,
-    command::{Command, Reply},
+    command::Command,
     entry::{Entry, Role},
     exit::{self, Registration},
     listening::Listening,
@@ -32,7 +33,7 @@ use crate::{
     link::{Core, Ended, Link, Peers},
     proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Params, Statistics},
     status::OsError,
-    sync::{Mailbox, Notice, NoticeKind},
+    sync::{Mailbox, Notice},
     transport::{
         Budget,
         rdma::{ConnectionId, ConnectionManager},
@@ -238,135 +239,6 @@ impl Reactor {
             .map_err(|errno| OsError::new("epoll_ctl", errno as i32))
     }
 
-    // Commands.
-
-    fn take_commands(&mut self) {
-        for _ in 0..BATCH {
-            let Some(command) = self.commands.take() else {
-                return;
-            };
-            self.handle_command(command);
-            self.keep_time();
-        }
-        self.more = true;
-    }
-
-    fn take_notices(&mut self) {
-        for _ in 0..BATCH {
-            let Some(notice) = self.notices.take() else {
-                return;
-            };
-            self.handle_notice(notice);
-            self.keep_time();
-        }
-        self.more = true;
-    }
-
-    fn handle_notice(&mut self, Notice { key, kind }: Notice) {
-        match kind {
-            NoticeKind::Drive => self.drive(key),
-            NoticeKind::Feed => {
-                if let Some(entry) = self.links.get(&key) {
-                    entry.link.in_engine(|core| core.conn.retry_memory());
-                    self.drive(key);
-                }
-            }
-            NoticeKind::Polled => self.grant_lease(key),
-            NoticeKind::Watch => {
-                self.expire_lease(key);
-                self.drive(key);
-            }
-            NoticeKind::Reject => self.reject(key, &[]),
-        }
-    }
-
-    fn handle_command(&mut self, command: Command) {
-        match command {
-            Command::Listen {
-                address,
-                config,
-                requests,
-                backlog,
-                engine,
-                reply,
-            } => {
-                let result = if self.refusing {
-                    Err(Error::EngineShutDown)
-                } else {
-                    self.listen(address, config, requests, backlog, engine)
-                };
-                let _ = reply.send(result);
-            }
-            Command::Unlisten(key) => {
-                self.timers.set(key, None);
-                self.listeners.remove(&key);
-            }
-            Command::Connect {
-                address,
-                config,
-                data,
-                deadline,
-                reply,
-            } => {
-                if self.refusing {
-                    reply.send(Err(Error::EngineShutDown));
-                } else {
-                    self.connect(address, config, &data, deadline, reply);
-                }
-            }
-            Command::Accept {
-                link,
-                data,
-                at,
-                reply,
-            } => self.accept(&link, &data, at, reply),
-            Command::Reject { key, data } => self.reject(key, &data),
-            Command::Statistics { reply } => {
-                let mut statistics = self.past;
-                (statistics.pinned, statistics.held) = self.budget.in_use();
-                for entry in self.links.values() {
-                    statistics.connections += 1;
-                    statistics.all += entry.link.statistics();
-                }
-                let _ = reply.send(statistics);
-            }
-            Command::Retire => self.ending = true,
-            Command::ShutDown => self.shut_down(),
-            Command::Exit => {
-                self.exiting = true;
-                self.shut_down();
-            }
-        }
-    }
-
-    fn connect(
-        &mut self,
-        address: SocketAddr,
-        config: Config,
-        data: &[u8],
-        deadline: Instant,
-        reply: Reply,
-    ) {
-        let key = self.new_key();
-        let now = Instant::now();
-        let mut params = self.params(&config);
-        // What is left of it.
-        params.connect_timeout = deadline.saturating_duration_since(now);
-        let conn = Connection::connect(params, random(), data, now);
-        self.adopt(
-            key,
-            conn,
-            address,
-            config,
-            ConnectionId::default(),
-            Role::Active,
-        );
-        if let Some(entry) = self.links.get_mut(&key) {
-            entry.reply = Some(reply);
-        }
-        self.drive(key);
-    }
-
     /// Takes a connection into the tables.
     fn adopt(
         &mut self,
@@ -407,42 +279,6 @@ impl Reactor {
         // What the state machine wants from its making on.
         link.in_engine(|_| ());
         link
-    }
-
-    fn accept(&mut self, link: &Arc<Link>, data: &[u8], at: Instant, reply: Reply) {
-        let key = link.key;
-        let Some(entry) = self.links.get_mut(&key) else {
-            // Too late: it ended before anybody accepted it.
-            let reason = link
-                .ended()
-                .map_or(CloseReason::PeerDisconnected, |ended| ended.reason);
-            return reply.send(Err(Error::from_connect(link.peer_addr(), reason)));
-        };
-        entry.reply = Some(reply);
-        entry.link.in_engine(|core| core.conn.accept(data, at));
-        self.drive(key);
-    }
-
-    fn reject(&mut self, key: u64, data: &[u8]) {
-        if let Some(entry) = self.links.get(&key) {
-            entry
-                .link
-                .in_engine(|core| core.conn.reject(data, Instant::now()));
-            self.drive(key);
-        }
-    }
-
-    fn shut_down(&mut self) {
-        self.ending = true;
-        self.refusing = true;
-        self.listeners.clear();
-        let keys: Vec<u64> = self.links.keys().copied().collect();
-        for key in keys {
-            if let Some(entry) = self.links.get(&key) {
-                entry.link.in_engine(|core| core.conn.close(Instant::now()));
-            }
-            self.drive(key);
-        }
     }
 
     fn params(&self, config: &Config) -> Params {

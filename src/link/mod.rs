@@ -27,6 +27,7 @@ mod owner;
 mod poll_lease;
 mod pollers;
 mod polling;
+mod reports;
 mod send;
 mod sent_order;
 
