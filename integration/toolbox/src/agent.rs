@@ -1,5 +1,5 @@
 //! What runs on a host that another one controls: it starts programs and runs lines of shell at the
-//! wish of a conductor, which has a [`Host`](crate::agent::Host) for it.
+//! wish of a conductor, which has a [`Host`] for it.
 //!
 //! One TCP connection, on which each request is a list of texts and so is each answer: `ok` and
 //! what was asked for, or `failed` and why. No request takes long but `shell` and `settle`: who
