@@ -46,17 +46,26 @@ fn no_line_is_wider_than_code() {
         "the reader counts characters"
     );
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut files = vec![root.join("build.rs")];
-    for folder in ["src", "tests", "docs"] {
-        sources(&root.join(folder), &mut files);
-    }
     let mut wide = Vec::new();
-    for file in files {
-        let source = fs::read_to_string(&file).unwrap();
-        for line in too_long(&source) {
-            wide.push(format!("{}:{line}", file.display()));
+    let mut check = |folder: &str, only_comments: bool| {
+        let mut files = Vec::new();
+        sources(&root.join(folder), &mut files);
+        for file in files {
+            let source = fs::read_to_string(&file).unwrap();
+            let lines: Vec<_> = source.lines().collect();
+            for number in too_long(&source) {
+                if !only_comments || lines[number - 1].trim_start().starts_with("//") {
+                    wide.push(format!("{}:{number}", file.display()));
+                }
+            }
         }
-    }
+    };
+    check("src", false);
+    check("tests", false);
+    check("docs", false);
+    // Their commands and what they tell people are strings of one line.
+    check("cm-examples", true);
+    check("integration", true);
     assert!(wide.is_empty(), "{}", wide.join("\n"));
 }
 

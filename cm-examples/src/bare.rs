@@ -1,5 +1,5 @@
-//! Reliable connections without the connection manager: the programs tell each other over TCP what their queue pairs need to know, and move
-//! them from state to state themselves.
+//! Reliable connections without the connection manager: the programs tell each other over TCP what
+//! their queue pairs need to know, and move them from state to state themselves.
 
 use std::{
     fmt,
@@ -34,8 +34,8 @@ pub struct Port {
 }
 
 impl Port {
-    /// Opens a device by its name, or the first one. On Ethernet there must be a global address: without an index the first one of RoCE
-    /// version 2 is taken, one of IPv4 rather than another.
+    /// Opens a device by its name, or the first one. On Ethernet there must be a global address:
+    /// without an index the first one of RoCE version 2 is taken, one of IPv4 rather than another.
     ///
     /// # Errors
     ///
@@ -221,7 +221,8 @@ impl fmt::Display for Peer {
     }
 }
 
-/// A number for a first packet. It should not be that of an earlier connection, of which packets may still be on their way.
+/// A number for a first packet. It should not be that of an earlier connection, of which packets
+/// may still be on their way.
 #[must_use]
 pub fn first_psn() -> u32 {
     use std::hash::{BuildHasher, RandomState};
@@ -271,7 +272,8 @@ pub struct Terms {
     pub rnr_retry: u8,
 }
 
-/// The TCP connection on which the programs meet: to the server, or from the first client that comes.
+/// The TCP connection on which the programs meet: to the server, or from the first client that
+/// comes.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! A queue pair with an id of the connection manager, and one place to wait for whatever happens on either.
+//! A queue pair with an id of the connection manager, and one place to wait for whatever happens on
+//! either.
 
 use std::{collections::VecDeque, os::fd::AsFd, time::Duration};
 
@@ -17,7 +18,8 @@ use rdmsg::{
 
 use crate::{Result, cm::step};
 
-/// How long a step of establishing a connection may take. A peer that is connected may be silent as long as it likes.
+/// How long a step of establishing a connection may take. A peer that is connected may be silent as
+/// long as it likes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One end of a connection.
@@ -25,7 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Connection {
     id: CmId,
     events: EventChannel,
-    /// Whether the program moves the queue pair from state to state, with what the id tells it; otherwise the id does, as the connection goes.
+    /// Whether the program moves the queue pair from state to state, with what the id tells it;
+    /// otherwise the id does, as the connection goes.
     own_qp: bool,
     /// For what the program posts.
     pub qp: QueuePair,
@@ -39,8 +42,9 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Makes what an id needs before it connects or accepts. Receives may be posted then, and should be: the peer may send at once. The
-    /// events of the id alone come in on `events`. With `own_qp` the program moves the queue pair from state to state.
+    /// Makes what an id needs before it connects or accepts. Receives may be posted then, and
+    /// should be: the peer may send at once. The events of the id alone come in on `events`. With
+    /// `own_qp` the program moves the queue pair from state to state.
     ///
     /// # Errors
     ///
@@ -114,7 +118,8 @@ impl Connection {
         }
     }
 
-    /// Moves the program's queue pair to where it receives and sends. The id knows the peer's, and so with what.
+    /// Moves the program's queue pair to where it receives and sends. The id knows the peer's, and
+    /// so with what.
     fn bring_up(&mut self) -> Result<()> {
         // Once more through the first state: what the peer may do is known only now.
         for state in [QpState::INIT, QpState::RTR, QpState::RTS] {

@@ -107,7 +107,8 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Sends all datagrams, each with this side's queue pair number, by which the peer can answer. They are on their way then.
+    /// Sends all datagrams, each with this side's queue pair number, by which the peer can answer.
+    /// They are on their way then.
     ///
     /// # Errors
     ///
@@ -146,7 +147,8 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Waits until all datagrams have come: for the first one at most `first`, then at most so long as no more come.
+    /// Waits until all datagrams have come: for the first one at most `first`, then at most so long
+    /// as no more come.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! What the example programs share: the trace they print, the bytes they check, the summary they end with, and steps that several take.
+//! What the example programs share: the trace they print, the bytes they check, the summary they
+//! end with, and steps that several take.
 
 use std::{error::Error, fmt, io::Write, process::ExitCode, time::Duration, time::Instant};
 
@@ -35,7 +36,8 @@ pub fn init_debug(debug: bool) {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
 }
 
-/// Prints log lines with the time since the program started. Without `RUST_LOG` the connection's steps are shown.
+/// Prints log lines with the time since the program started. Without `RUST_LOG` the connection's
+/// steps are shown.
 pub fn init_trace(name: &'static str) {
     let start = Instant::now();
     env_logger::Builder::from_env(
@@ -53,7 +55,8 @@ pub fn init_trace(name: &'static str) {
     .init();
 }
 
-/// Writes the bytes of message number `number`. No two messages that follow each other are alike, and no byte is like its neighbour.
+/// Writes the bytes of message number `number`. No two messages that follow each other are alike,
+/// and no byte is like its neighbour.
 pub fn fill(number: u64, message: &mut [u8]) {
     for (byte, expected) in message.iter_mut().zip(pattern(number)) {
         *byte = expected;

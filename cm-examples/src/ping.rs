@@ -2,7 +2,8 @@
 
 use rdmsg::verbs::{MemoryRegion, RemoteAddr};
 
-/// The text of a ping, with a zero at its end: its number, then letters that start elsewhere in each ping.
+/// The text of a ping, with a zero at its end: its number, then letters that start elsewhere in
+/// each ping.
 #[must_use]
 pub fn text(number: u32, size: usize) -> Vec<u8> {
     let mut text = format!("rdma-ping-{number}: ").into_bytes();
@@ -16,7 +17,8 @@ pub fn text(number: u32, size: usize) -> Vec<u8> {
     text
 }
 
-/// What one side tells the other: where there is memory that it may use. As an answer it is all zeros, and means "done".
+/// What one side tells the other: where there is memory that it may use. As an answer it is all
+/// zeros, and means "done".
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Claim {
     addr: u64,

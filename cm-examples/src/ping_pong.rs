@@ -1,4 +1,5 @@
-//! The game of `rc_pingpong`: two connected queue pairs that answer each other, and what a device needs for each way of playing it.
+//! The game of `rc_pingpong`: two connected queue pairs that answer each other, and what a device
+//! needs for each way of playing it.
 
 use std::time::{Duration, Instant};
 
@@ -209,7 +210,8 @@ impl Game {
             ..
         } = self.rules;
         let (mut posted, mut sent, mut received) = (rx_depth, 0, 0);
-        // What this side waits for before it sends: to have received, and that the device is done with its last message.
+        // What this side waits for before it sends: to have received, and that the device is done
+        // with its last message.
         let (mut sending, mut answered) = (begins, false);
         if sending {
             self.send()?;
@@ -288,7 +290,8 @@ impl Game {
         Ok(ids)
     }
 
-    /// The time between receives in ticks of the device's clock: least, mean and most. `None`: it was not read, or there were less than two.
+    /// The time between receives in ticks of the device's clock: least, mean and most. `None`: it
+    /// was not read, or there were less than two.
     #[must_use]
     pub fn between_receives(&self) -> Option<[u64; 3]> {
         let steps = self.ticks.windows(2);

@@ -57,8 +57,8 @@ impl Way {
 }
 
 impl Plan {
-    /// What is to be done, connection by connection: one test if anything is given, otherwise the usual ones, or those of more sizes if the size is
-    /// `all`.
+    /// What is to be done, connection by connection: one test if anything is given, otherwise the
+    /// usual ones, or those of more sizes if the size is `all`.
     ///
     /// # Errors
     ///

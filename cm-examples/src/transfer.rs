@@ -1,4 +1,5 @@
-//! A connection on which a number of messages goes each way, all of them into and out of one place: nobody looks at what is in there.
+//! A connection on which a number of messages goes each way, all of them into and out of one place:
+//! nobody looks at what is in there.
 
 use rdmsg::{
     cm::CmId,
@@ -27,7 +28,8 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// Makes what an id needs before it connects or accepts, with a receive posted for each message.
+    /// Makes what an id needs before it connects or accepts, with a receive posted for each
+    /// message.
     ///
     /// # Errors
     ///

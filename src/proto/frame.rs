@@ -74,8 +74,8 @@ impl Kind {
     }
 }
 
-/// The first four bytes of a message's frame: kind, flags and reserved bytes.
-const DATA: u32 = (Kind::Data.number() as u32) << 24;
+/// The first two bytes of a message's frame: kind and flags.
+const DATA: [u8; 2] = [Kind::Data.number(), 0];
 
 /// The `arg` of a Failure: there was no memory for large messages of the receiver of this frame,
 /// for longer than the timeout. Later versions may have other codes.
@@ -83,11 +83,13 @@ pub(crate) const OUT_OF_RESOURCES: u32 = 1;
 
 /// A frame's header.
 ///
-/// On the wire, in network order: kind `u8`, flags `u8` = 0, reserved `u16` = 0, grant `u32`, len
+/// On the wire, in network order: kind `u8`, flags `u8` = 0, sequence `u16`, grant `u32`, len
 /// `u32`, arg `u32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) kind: Kind,
+    /// The number of frames that the sender sent before, modulo 2¹⁶.
+    pub(crate) sequence: u16,
     /// The number of data frames that the receiver of this frame may have sent, modulo 2³².
     pub(crate) grant: u32,
     /// The length in bytes of the payload.
@@ -169,6 +171,7 @@ impl Header {
     pub(crate) fn emit(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         bytes[0] = self.kind.number();
+        bytes[2..4].copy_from_slice(&self.sequence.to_be_bytes());
         bytes[4..8].copy_from_slice(&self.grant.to_be_bytes());
         bytes[8..12].copy_from_slice(&self.len.to_be_bytes());
         bytes[12..16].copy_from_slice(&self.arg.to_be_bytes());
@@ -180,12 +183,12 @@ impl Header {
         let (header, payload) = frame.split_first_chunk::<HEADER_LEN>()?;
         let parsed = Self {
             kind: Kind::Data,
+            sequence: u16::from_be_bytes([header[2], header[3]]),
             grant: word(header, 4),
             len: word(header, 8),
             arg: word(header, 12),
         };
-        // Kind, flags and reserved bytes at once.
-        (word(header, 0) == DATA && parsed.len as usize == payload.len()).then_some(parsed)
+        (header[..2] == DATA && parsed.len as usize == payload.len()).then_some(parsed)
     }
 
     /// Parses the header of a frame and checks everything about it that does not depend on the
@@ -203,12 +206,9 @@ impl Header {
         if header[1] != 0 {
             return Err(Violation::new("flags", header[1].into(), "0"));
         }
-        let reserved = u16::from_be_bytes([header[2], header[3]]);
-        if reserved != 0 {
-            return Err(Violation::new("reserved", reserved.into(), "0"));
-        }
         let parsed = Self {
             kind,
+            sequence: u16::from_be_bytes([header[2], header[3]]),
             grant: word(header, 4),
             len: word(header, 8),
             arg: word(header, 12),
@@ -250,9 +250,9 @@ mod tests {
 
     #[test]
     fn each_frame_lies_on_the_wire_as_documented() {
-        let control = b"\0\0\0\x01\x02\x03\x04\0\0\0\0\x05\x06\x07\x08";
-        let data = b"\0\0\0\x01\x02\x03\x04\0\0\0\x05\x05\x06\x07\x08hello";
-        let rendezvous = b"\0\0\0\x01\x02\x03\x04\0\0\0\x18\x05\x06\x07\x08\
+        let control = b"\0\x0a\x0b\x01\x02\x03\x04\0\0\0\0\x05\x06\x07\x08";
+        let data = b"\0\x0a\x0b\x01\x02\x03\x04\0\0\0\x05\x05\x06\x07\x08hello";
+        let rendezvous = b"\0\x0a\x0b\x01\x02\x03\x04\0\0\0\x18\x05\x06\x07\x08\
             \x11\x12\x13\x14\x15\x16\x17\x18\x21\x22\x23\x24\x25\x26\x27\x28\
             \x31\x32\x33\x34\0\0\0\0";
         let descriptor = Descriptor {
@@ -278,6 +278,7 @@ mod tests {
             };
             let header = Header {
                 kind,
+                sequence: 0x0a0b,
                 grant: 0x0102_0304,
                 len: payload.len() as u32,
                 arg: 0x0506_0708,
@@ -308,6 +309,7 @@ mod tests {
         #[test]
         fn a_frame_comes_back_as_it_went(
             kind in kind(),
+            sequence in any::<u16>(),
             grant in any::<u32>(),
             arg in any::<u32>(),
             data in prop::collection::vec(any::<u8>(), 0..40),
@@ -320,7 +322,7 @@ mod tests {
                 Kind::Rendezvous => descriptor.emit().to_vec(),
                 Kind::Control(_) => Vec::new(),
             };
-            let header = Header { kind, grant, len: payload.len() as u32, arg };
+            let header = Header { kind, sequence, grant, len: payload.len() as u32, arg };
             let frame = [&header.emit()[..], &payload].concat();
             prop_assert_eq!(Header::parse(&frame), Ok(header));
             prop_assert!(Header::parse(&frame[..frame.len() - 1]).is_err(), "cut short");

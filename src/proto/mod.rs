@@ -26,6 +26,7 @@ mod read_watchdog;
 mod reason;
 mod reject;
 mod send_ring;
+mod sequence;
 mod statistics;
 #[cfg(test)]
 mod testing;

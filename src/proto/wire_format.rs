@@ -127,10 +127,11 @@ fn name(kind: Kind) -> String {
 
 #[test]
 fn frames_are_as_protocol_md_says() {
-    let header = |grant, len, arg| {
+    let header = |sequence, grant, len, arg| {
         let kind = Kind::Data;
         let header = Header {
             kind,
+            sequence,
             grant,
             len,
             arg,
@@ -138,11 +139,12 @@ fn frames_are_as_protocol_md_says() {
         header.emit().to_vec()
     };
     let fields = [
-        ("grant", header(u32::MAX, 0, 0)),
-        ("length", header(0, u32::MAX, 0)),
-        ("argument", header(0, 0, u32::MAX)),
+        ("sequence", header(u16::MAX, 0, 0, 0)),
+        ("grant", header(0, u32::MAX, 0, 0)),
+        ("length", header(0, 0, u32::MAX, 0)),
+        ("argument", header(0, 0, 0, u32::MAX)),
     ];
-    compare("frame", &header(0, 0, 0), &fields);
+    compare("frame", &header(0, 0, 0, 0), &fields);
     let kinds = Kind::ALL.map(|kind| (kind.number().to_string(), name(kind)));
     assert_eq!(numbers_and_names("kinds"), kinds);
 
@@ -168,24 +170,25 @@ fn the_examples_are_as_protocol_md_says() {
         engine: 0xa1a2_a3a4_a5a6_a7a8,
     };
     assert_eq!(*hello.emit(b""), *example("hello"));
-    let header = |kind, len| {
+    let header = |kind, sequence, len| {
         let (grant, arg) = (32, 0);
         let header = Header {
             kind,
+            sequence,
             grant,
             len,
             arg,
         };
         header.emit()
     };
-    let data = [&header(Kind::Data, 5)[..], b"hello"].concat();
+    let data = [&header(Kind::Data, 0, 5)[..], b"hello"].concat();
     assert_eq!(data, example("data"));
     let descriptor = Descriptor {
         addr: 0x7f00_0000_1000,
         len: 1 << 20,
         rkey: 0x1234,
     };
-    let rendezvous = [&header(Kind::Rendezvous, 24)[..], &descriptor.emit()].concat();
+    let rendezvous = [&header(Kind::Rendezvous, 1, 24)[..], &descriptor.emit()].concat();
     assert_eq!(rendezvous, example("rendezvous"));
 }
 

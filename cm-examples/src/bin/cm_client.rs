@@ -1,7 +1,8 @@
-//! The counterpart of `cm_server`: connects, sends messages of several sizes, checks every byte of each answer, and says how long the
-//! round trips took.
+//! The counterpart of `cm_server`: connects, sends messages of several sizes, checks every byte of
+//! each answer, and says how long the round trips took.
 //!
-//! It shows the active side of the connection manager as it happens: ADDR_RESOLVED, ROUTE_RESOLVED, ESTABLISHED, DISCONNECTED.
+//! It shows the active side of the connection manager as it happens: ADDR_RESOLVED, ROUTE_RESOLVED,
+//! ESTABLISHED, DISCONNECTED.
 
 use std::{
     error::Error,
@@ -31,7 +32,8 @@ struct Options {
     /// How to wait for answers
     #[arg(long, value_enum, default_value_t = Wait::Adaptive)]
     polling: Wait,
-    /// Seconds within which the connection must come about; while the server is not up yet the client keeps trying
+    /// Seconds within which the connection must come about; while the server is not up yet the
+    /// client keeps trying
     #[arg(long, default_value_t = 10)]
     timeout: u64,
     /// The largest message in bytes that goes right into a buffer that waits for it

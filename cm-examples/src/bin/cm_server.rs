@@ -1,7 +1,7 @@
 //! A message server in a few lines: listens, accepts, checks every byte it gets, and sends it back.
 //!
-//! It shows the passive side of the connection manager as it happens: CONNECT_REQUEST, ESTABLISHED, DISCONNECTED. Start it, then
-//! `cm_client` on another host.
+//! It shows the passive side of the connection manager as it happens: CONNECT_REQUEST, ESTABLISHED,
+//! DISCONNECTED. Start it, then `cm_client` on another host.
 
 use std::{error::Error, net::SocketAddr, process::ExitCode, thread};
 
@@ -24,7 +24,8 @@ struct Options {
     /// How many messages a client may have on their way to us
     #[arg(long, default_value_t = Config::default().receive_window)]
     window: u16,
-    /// The largest message in bytes for which buffers wait; longer ones are read from the client's memory
+    /// The largest message in bytes for which buffers wait; longer ones are read from the client's
+    /// memory
     #[arg(long, default_value_t = Config::default().eager_size)]
     eager_size: u32,
     /// The largest message in bytes that we take

@@ -1,8 +1,10 @@
-//! What RDMA devices there are, with their ports, addresses and limits: as text in the form of the C program `ibv_devinfo`, or as JSON.
+//! What RDMA devices there are, with their ports, addresses and limits: as text in the form of the
+//! C program `ibv_devinfo`, or as JSON.
 //!
-//! Each device is opened and asked three things: what it can do, the state of each port, and the port's table of *global identifiers*. On RoCE
-//! these are the addresses of the port's network interface, once for each kind of packet that is sent from them: a connection names its
-//! own by index, so the index is what many programs want to know.
+//! Each device is opened and asked three things: what it can do, the state of each port, and the
+//! port's table of *global identifiers*. On RoCE these are the addresses of the port's network
+//! interface, once for each kind of packet that is sent from them: a connection names its own by
+//! index, so the index is what many programs want to know.
 
 use std::process::ExitCode;
 

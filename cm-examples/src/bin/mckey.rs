@@ -1,8 +1,10 @@
 //! Datagrams to a group of hosts. It speaks to the C program of the same name.
 //!
-//! Run `mckey -m 239.1.2.3 -b ADDR` on some hosts, each with its own address, and `mckey -m 239.1.2.3 -b ADDR -s` on another. A host joins a
-//! group by its IP address. The connection manager makes a global address of it, and tells the way there, the number that stands for
-//! all queue pairs, and the key of the group. What is sent that way comes to each queue pair whose id has joined.
+//! Run `mckey -m 239.1.2.3 -b ADDR` on some hosts, each with its own address, and `mckey -m
+//! 239.1.2.3 -b ADDR -s` on another. A host joins a group by its IP address. The connection manager
+//! makes a global address of it, and tells the way there, the number that stands for all queue
+//! pairs, and the key of the group. What is sent that way comes to each queue pair whose id has
+//! joined.
 
 use std::{process::ExitCode, thread, time::Duration};
 

@@ -1,20 +1,27 @@
-//! The same job as `cm_server` and `cm_client` by hand, with `rdmsg::cm` and `rdmsg::verbs` alone: what a connection is made of.
+//! The same job as `cm_server` and `cm_client` by hand, with `rdmsg::cm` and `rdmsg::verbs` alone:
+//! what a connection is made of.
 //!
-//! Run `raw_cm --server ADDR:PORT` on one host and `raw_cm ADDR:PORT` on another; both show the connection manager's steps as they happen.
-//! In order of appearance:
+//! Run `raw_cm --server ADDR:PORT` on one host and `raw_cm ADDR:PORT` on another; both show the
+//! connection manager's steps as they happen. In order of appearance:
 //!
-//! 1. A *communication id* is what a socket is elsewhere. A server binds one and listens. A client's finds the device that leads to an
-//!    address (ADDR_RESOLVED) and the way there (ROUTE_RESOLVED). What comes of a call is an event on the id's *event channel*.
-//! 2. Each side makes what it sends and receives with: a *protection domain*; registered *memory* in it, which the device reads and writes
-//!    by itself; a *completion queue*, where the device says what is done; and a *queue pair*, one queue for sends and one for receives.
-//! 3. The client connects, the server gets a CONNECT_REQUEST with a new id and accepts, and both hear ESTABLISHED.
-//! 4. A message goes from a posted send into a posted receive: whoever receives says beforehand where to. One that finds no receive fails,
-//!    here with the connection, so **receives are posted before connect and accept**, and each again before anything is answered.
+//! 1. A *communication id* is what a socket is elsewhere. A server binds one and listens. A
+//!    client's finds the device that leads to an address (ADDR_RESOLVED) and the way there
+//!    (ROUTE_RESOLVED). What comes of a call is an event on the id's *event channel*.
+//! 2. Each side makes what it sends and receives with: a *protection domain*; registered *memory*
+//!    in it, which the device reads and writes by itself; a *completion queue*, where the device
+//!    says what is done; and a *queue pair*, one queue for sends and one for receives.
+//! 3. The client connects, the server gets a CONNECT_REQUEST with a new id and accepts, and both
+//!    hear ESTABLISHED.
+//! 4. A message goes from a posted send into a posted receive: whoever receives says beforehand
+//!    where to. One that finds no receive fails, here with the connection, so **receives are posted
+//!    before connect and accept**, and each again before anything is answered.
 //! 5. The client disconnects, and both hear DISCONNECTED.
 //!
-//! Two receives are enough because of the game that is played: the client sends and waits for the echo, so never more than one message is
-//! on its way to either side. In general a sender has to know how many receives its peer has left. The credits with which the message layer
-//! counts them are what this program leaves out, and with them acknowledged endings and signs of life from a silent peer.
+//! Two receives are enough because of the game that is played: the client sends and waits for the
+//! echo, so never more than one message is on its way to either side. In general a sender has to
+//! know how many receives its peer has left. The credits with which the message layer counts them
+//! are what this program leaves out, and with them acknowledged endings and signs of life from a
+//! silent peer.
 
 use std::{
     error::Error,
@@ -43,7 +50,8 @@ use rdmsg::{
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest message: each receive has room for one.
 const LARGEST: usize = 64 * 1024;
-/// How many receives are posted: one for the message that may come while the last one is looked at, and that one's.
+/// How many receives are posted: one for the message that may come while the last one is looked at,
+/// and that one's.
 const RECEIVES: usize = 2;
 /// The send's place in memory, behind the receives'. A work request is marked with its place.
 const SEND: usize = RECEIVES;
@@ -144,7 +152,8 @@ fn request(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What both sides ask of the connection. A message that finds no receive is not tried again: the program claims that there is none.
+/// What both sides ask of the connection. A message that finds no receive is not tried again: the
+/// program claims that there is none.
 fn connection_wanted() -> ConnParam {
     ConnParam {
         rnr_retry_count: 0,
@@ -152,7 +161,8 @@ fn connection_wanted() -> ConnParam {
     }
 }
 
-/// Waits for the connection manager's next event, which must be this one, and shows it; the trace puts the time in front.
+/// Waits for the connection manager's next event, which must be this one, and shows it; the trace
+/// puts the time in front.
 fn step(events: &EventChannel, wanted: CmEventType) -> Result<CmEvent> {
     let Some(event) = events.wait_event(PATIENCE)? else {
         return Err(format!("no {wanted} within {PATIENCE:?}").into());
@@ -165,7 +175,8 @@ fn step(events: &EventChannel, wanted: CmEventType) -> Result<CmEvent> {
     }
 }
 
-/// A connection, and what this side sends and receives with. All of it is released when it is dropped, in the right order.
+/// A connection, and what this side sends and receives with. All of it is released when it is
+/// dropped, in the right order.
 struct Connection {
     id: CmId,
     events: EventChannel,
@@ -177,7 +188,8 @@ struct Connection {
     memory: MemoryRegion,
     /// Whether the device may still need the send's place.
     sending: bool,
-    /// A message that came: its receive and its length. There is no second one before it is answered.
+    /// A message that came: its receive and its length. There is no second one before it is
+    /// answered.
     received: Option<(usize, usize)>,
 }
 
@@ -198,7 +210,8 @@ impl Connection {
             sq_sig_all: true,
             ..QpInitAttr::rc(&cq, cap)
         };
-        // The id moves its queue pair from state to state: one that can take receives now, one that can send when connected.
+        // The id moves its queue pair from state to state: one that can take receives now, one that
+        // can send when connected.
         let qp = id.create_qp(&pd, &attr)?;
         let connection = Self {
             id,
@@ -221,7 +234,8 @@ impl Connection {
         Ok(self.qp.post_recv(&[RecvWr::new(place as u64, room)])?)
     }
 
-    /// Sends a message. It is on its way then, and the device reads it from memory when it likes, until the send completes.
+    /// Sends a message. It is on its way then, and the device reads it from memory when it likes,
+    /// until the send completes.
     fn send(&mut self, message: &[u8]) -> Result<()> {
         while self.sending {
             if !self.progress()? {
@@ -251,8 +265,8 @@ impl Connection {
         }
     }
 
-    /// Sleeps until something happens, unless it has already. To miss nothing: first ask for a sign, then look, then sleep.
-    /// Returns whether the connection goes on.
+    /// Sleeps until something happens, unless it has already. To miss nothing: first ask for a
+    /// sign, then look, then sleep. Returns whether the connection goes on.
     fn progress(&mut self) -> Result<bool> {
         self.cq.req_notify(false)?;
         if self.take_completions()? {

@@ -1,14 +1,19 @@
-//! The three things that a reliable connection does, one after the other: SEND, READ and WRITE. It speaks to the classic `RDMA_RC_example`.
+//! The three things that a reliable connection does, one after the other: SEND, READ and WRITE. It
+//! speaks to the classic `RDMA_RC_example`.
 //!
-//! Run `rc_example` on one host and `rc_example HOST` on another. The two meet over TCP, as there is no connection manager here, and tell each
-//! other where their queue pairs and their buffers are.
+//! Run `rc_example` on one host and `rc_example HOST` on another. The two meet over TCP, as there
+//! is no connection manager here, and tell each other where their queue pairs and their buffers
+//! are.
 //!
-//! 1. SEND: the server sends a text, and the client has posted a receive for it. Both sides take part.
-//! 2. READ: the server puts another text into its buffer, and the client reads it from there. The server's processor takes no part.
-//! 3. WRITE: the client writes a text into the server's buffer. The server sees it there, when it looks.
+//! 1. SEND: the server sends a text, and the client has posted a receive for it. Both sides take
+//!    part.
+//! 2. READ: the server puts another text into its buffer, and the client reads it from there. The
+//!    server's processor takes no part.
+//! 3. WRITE: the client writes a text into the server's buffer. The server sees it there, when it
+//!    looks.
 //!
-//! Because the server takes no part in 2 and 3, it has to be told when it may look, or change its buffer: before and after each step
-//! both sides say a byte over TCP and wait for the other's.
+//! Because the server takes no part in 2 and 3, it has to be told when it may look, or change its
+//! buffer: before and after each step both sides say a byte over TCP and wait for the other's.
 //!
 //! How long its buffer is neither side tells the other, and copies of the classic program differ in
 //! it: 16, 18 and 21 bytes, as long as their first text is. So the texts here fit the shortest,
@@ -49,7 +54,8 @@ struct Options {
     /// Port of the device
     #[arg(short = 'i', long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
     ib_port: u8,
-    /// Index of the port's GID [default on Ethernet: the first one of RoCE version 2, of IPv4 if there is one]
+    /// Index of the port's GID [default on Ethernet: the first one of RoCE version 2, of IPv4 if
+    /// there is one]
     #[arg(short, long)]
     gid_idx: Option<u8>,
 }
@@ -111,7 +117,8 @@ fn meet_again(stream: &TcpStream, point: u8) -> Result<()> {
     hear::<1>(stream, "that it has come as far").map(drop)
 }
 
-/// Reads what the peer says of itself: address and key of its buffer, number of its queue pair, addresses of its port, in network order.
+/// Reads what the peer says of itself: address and key of its buffer, number of its queue pair,
+/// addresses of its port, in network order.
 fn parse(record: &[u8; 34]) -> Result<(Peer, RemoteAddr)> {
     let number = |at: usize, len: usize| {
         let bytes = record[at..at + len].iter();

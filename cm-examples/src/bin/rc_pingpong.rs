@@ -1,13 +1,16 @@
-//! Two queue pairs that are connected by hand, without the connection manager, and play ping-pong. It speaks to the C program
-//! `ibv_rc_pingpong`.
+//! Two queue pairs that are connected by hand, without the connection manager, and play ping-pong.
+//! It speaks to the C program `ibv_rc_pingpong`.
 //!
 //! Run `rc_pingpong` on one host and `rc_pingpong HOST` on another.
 //!
-//! 1. Each side makes a queue pair, in state INIT, and posts receives. That far it needs to know nothing of the other.
-//! 2. Over TCP they tell each other where they are: local address, queue pair number, the number of the first packet, global address.
-//! 3. Now each moves its queue pair to RTR, ready to receive, and RTS, ready to send. The server does so before it answers, so that it
-//!    is ready when the client is.
-//! 4. The client sends, and each side sends again when it has received and its own last message is through.
+//! 1. Each side makes a queue pair, in state INIT, and posts receives. That far it needs to know
+//!    nothing of the other.
+//! 2. Over TCP they tell each other where they are: local address, queue pair number, the number of
+//!    the first packet, global address.
+//! 3. Now each moves its queue pair to RTR, ready to receive, and RTS, ready to send. The server
+//!    does so before it answers, so that it is ready when the client is.
+//! 4. The client sends, and each side sends again when it has received and its own last message is
+//!    through.
 
 use std::{process::ExitCode, time::Instant};
 
@@ -52,7 +55,8 @@ struct Options {
     /// Sleep until there are completions, instead of polling
     #[arg(short, long)]
     events: bool,
-    /// Index of the port's GID [default on Ethernet: the first one of RoCE version 2, of IPv4 if there is one]
+    /// Index of the port's GID [default on Ethernet: the first one of RoCE version 2, of IPv4 if
+    /// there is one]
     #[arg(short, long)]
     gid_idx: Option<u8>,
     /// Check every byte of the last message

@@ -1,7 +1,9 @@
-//! The shortest way to one message over RDMA: the client. Each call of the connection manager returns when its step is done, so there are
-//! no events to wait for. It speaks to the C programs of the same names.
+//! The shortest way to one message over RDMA: the client. Each call of the connection manager
+//! returns when its step is done, so there are no events to wait for. It speaks to the C programs
+//! of the same names.
 //!
-//! Run `rdma_server` on one host and `rdma_client -s ADDR` on another. The client sends 16 bytes, and gets 16 bytes back.
+//! Run `rdma_server` on one host and `rdma_client -s ADDR` on another. The client sends 16 bytes,
+//! and gets 16 bytes back.
 
 use std::process::ExitCode;
 

@@ -1,14 +1,15 @@
-//! The ping of RDMA: one side tells the other where its memory is, and the other reads from there and writes back, without this side's
-//! processor. It speaks to the C program of the same name.
+//! The ping of RDMA: one side tells the other where its memory is, and the other reads from there
+//! and writes back, without this side's processor. It speaks to the C program of the same name.
 //!
 //! Run `rping -s` on one host and `rping -c -a ADDR -C 10 -v` on another. For each ping
 //!
-//! 1. the client fills its first buffer and sends its *address*, its *remote key* and its size, the 16 bytes with which a peer may use it;
+//! 1. the client fills its first buffer and sends its *address*, its *remote key* and its size, the
+//!    16 bytes with which a peer may use it;
 //! 2. the server READs the buffer and says so with a message;
 //! 3. the client sends the same of its second buffer;
 //! 4. the server WRITEs the text there and says so, and the client compares the two.
 //!
-//! A message of the peer is only a claim: its size is held against this side's own buffer before anything is read.
+//! A peer's message is only a claim: its size is held against this side's buffer before any READ.
 
 use std::{process::ExitCode, thread, time::Duration};
 
@@ -135,7 +136,7 @@ struct Side {
     /// What the peer said last, and what is said to it.
     heard: MemoryRegion,
     said: MemoryRegion,
-    /// The client's first buffer, from which the server reads; and what is written to, and read into.
+    /// The client's first buffer, which the server reads; and what is written to and read into.
     start: MemoryRegion,
     data: MemoryRegion,
     /// Whether the device has a request that is not done.

@@ -1,11 +1,14 @@
-//! How fast a stream of bytes is, over RDMA or over TCP with the same code. It speaks to the C program of the same name, whose stream is
-//! librdmacm's `rsocket`; and with `-T s` to anything of that name over TCP, in C also under `librspreload.so`.
+//! How fast a stream of bytes is, over RDMA or over TCP with the same code. It speaks to the C
+//! program of the same name, whose stream is librdmacm's `rsocket`; and with `-T s` to anything of
+//! that name over TCP, in C also under `librspreload.so`.
 //!
-//! Run `rstream` on one host and `rstream -s ADDR` on another. A stream is used as a TCP stream is: connect or accept, then read and write. What
-//! is different is below: a write goes right into the peer's memory, and waits when that is full.
+//! Run `rstream` on one host and `rstream -s ADDR` on another. A stream is used as a TCP stream is:
+//! connect or accept, then read and write. What is different is below: a write goes right into the
+//! peer's memory, and waits when that is full.
 //!
-//! Each test is a transfer from the client to the server, and one back, many times. By default there are tests of latency, one transfer at
-//! a time, on one connection, and then tests of bandwidth, many in a row, on another.
+//! Each test is a transfer from the client to the server, and one back, many times. By default
+//! there are tests of latency, one transfer at a time, on one connection, and then tests of
+//! bandwidth, many in a row, on another.
 
 use std::{
     io::{self, Read, Write},
@@ -200,7 +203,8 @@ impl Side {
                 .map_err(|error| format!("{}: {error}: {hint}", test.name))?;
         }
         if !self.is_client && self.socket.wait_readable(PATIENCE).is_ok() {
-            // The client ends it, when it has read everything. Some do not care to read when they see the end.
+            // The client ends it, when it has read everything. Some do not care to read when they
+            // see the end.
             let _ = self.socket.read(&mut self.buffer);
         }
         // The peer may have closed already.

@@ -1,11 +1,14 @@
-//! Many connections on one event channel, and messages on all of them. It speaks to the C program of the same name.
+//! Many connections on one event channel, and messages on all of them. It speaks to the C program
+//! of the same name.
 //!
-//! Run `ucmatose -c 100` on one host and `ucmatose -s ADDR -c 100` on another. Where a program has many connections, every event says which
-//! of them it is about: an id carries a number of the program's own, here its place among the connections. So one thread takes all of
-//! them through their steps, each at its own pace.
+//! Run `ucmatose -c 100` on one host and `ucmatose -s ADDR -c 100` on another. Where a program has
+//! many connections, every event says which of them it is about: an id carries a number of the
+//! program's own, here its place among the connections. So one thread takes all of them through
+//! their steps, each at its own pace.
 //!
-//! When all are established the server sends on each, the client answers on each, and the server disconnects. Every receive is posted before
-//! anything is sent: a message that finds none fails the connection, as these ask for no second try.
+//! When all are established the server sends on each, the client answers on each, and the server
+//! disconnects. Every receive is posted before anything is sent: a message that finds none fails
+//! the connection, as these ask for no second try.
 
 use std::{
     net::SocketAddr,

@@ -1,9 +1,11 @@
-//! Datagrams between two hosts that find each other through the connection manager. It speaks to the C program of the same name.
+//! Datagrams between two hosts that find each other through the connection manager. It speaks to
+//! the C program of the same name.
 //!
-//! Run `udaddy` on one host and `udaddy -s ADDR` on another. There is no connection: the connection manager only tells the client the way to
-//! the server, the number of its queue pair, and the key that it wants to see in each datagram. With that the client sends. The
-//! server learns the way back from what it receives: the sender's address is in the header in front of the datagram, the number of
-//! its queue pair travels along as immediate data.
+//! Run `udaddy` on one host and `udaddy -s ADDR` on another. There is no connection: the connection
+//! manager only tells the client the way to the server, the number of its queue pair, and the key
+//! that it wants to see in each datagram. With that the client sends. The server learns the way
+//! back from what it receives: the sender's address is in the header in front of the datagram, the
+//! number of its queue pair travels along as immediate data.
 
 use std::{net::SocketAddr, process::ExitCode, time::Duration};
 

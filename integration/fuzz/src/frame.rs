@@ -34,9 +34,6 @@ fn read(frame: &[u8]) -> Verdict {
     if frame[1] != 0 {
         return Verdict::Violation("flags");
     }
-    if frame[2..4] != [0, 0] {
-        return Verdict::Violation("reserved");
-    }
     let expected = match kind {
         1 => payload,
         16 => 24,
@@ -52,6 +49,9 @@ fn read(frame: &[u8]) -> Verdict {
         if long(24) == 0 || long(16).checked_add(long(24)).is_none() {
             return Verdict::Violation("descriptor len");
         }
+    }
+    if frame[2..4] != [0, 0] {
+        return Verdict::Violation("sequence");
     }
     if word(4) != ours.window.into() {
         return Verdict::Violation("grant");

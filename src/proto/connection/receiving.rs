@@ -41,6 +41,7 @@ impl Connection {
         if header.len > self.params.eager_size
             || u64::from(header.len) > self.params.max_message
             || transfer.peer_ignored
+            || !transfer.sequence.is_next(header.sequence)
             || !transfer.inbound.is_clear()
             || !transfer.recv_credit.allows()
             || !transfer.outbound.is_reported(header.arg)
@@ -50,6 +51,7 @@ impl Connection {
         // Last, because from here on state changes.
         transfer.send_credit.granted(header.grant).ok()?;
         transfer.recv_credit.receive().ok()?;
+        transfer.sequence.receive(header.sequence).ok()?;
         transfer.activity.here += 1;
         transfer.counters.messages_received += 1;
         transfer.counters.bytes_received += u64::from(header.len);
@@ -152,7 +154,7 @@ impl Connection {
 
     /// Takes a message in a frame of its own.
     fn on_data(&mut self, buffer: u32, header: Header) -> Result<(), Violation> {
-        self.take_counters(header)?;
+        self.take_numbers(header)?;
         let Some(transfer) = &mut self.transfer else {
             return Ok(());
         };
@@ -182,7 +184,7 @@ impl Connection {
         descriptor: Descriptor,
         now: impl Clock,
     ) -> Result<(), Violation> {
-        self.take_counters(header)?;
+        self.take_numbers(header)?;
         let Some(transfer) = &mut self.transfer else {
             return Ok(());
         };
@@ -234,7 +236,7 @@ impl Connection {
         header: Header,
         now: impl Clock,
     ) -> Result<(), Violation> {
-        self.take_counters(header)?;
+        self.take_numbers(header)?;
         let Some(transfer) = &mut self.transfer else {
             return Ok(());
         };
@@ -272,11 +274,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes the counters of a frame's header.
-    fn take_counters(&mut self, header: Header) -> Result<(), Violation> {
+    /// Takes the numbers of a frame's header.
+    fn take_numbers(&mut self, header: Header) -> Result<(), Violation> {
         let Some(transfer) = &mut self.transfer else {
             return Ok(());
         };
+        transfer.sequence.receive(header.sequence)?;
         transfer.send_credit.granted(header.grant)?;
         if let Some(taken) = header.taken() {
             let taken = transfer.outbound.apply_taken(taken)?;

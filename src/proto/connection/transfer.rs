@@ -16,6 +16,7 @@ use crate::proto::{
     outbound::Outbound,
     read_watchdog::ReadWatchdog,
     send_ring::SendRing,
+    sequence::Sequence,
     violation::Violation,
 };
 
@@ -26,6 +27,7 @@ const LEAST_KEEPALIVE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Transfer {
     negotiated: Negotiated,
+    pub(super) sequence: Sequence,
     pub(super) send_credit: SendCredit,
     pub(super) recv_credit: RecvCredit,
     pub(super) ring: SendRing,
@@ -64,7 +66,7 @@ impl Transfer {
         Self::starting_at(params, hello, 0)
     }
 
-    /// Begins the counters of data frames at `start`: 0 but in tests.
+    /// Begins the counters of frames at `start`: 0 but in tests.
     pub(super) fn starting_at(params: &Params, hello: &Hello, start: u32) -> Self {
         let theirs =
             (hello.keepalive_ms > 0).then(|| Duration::from_millis(hello.keepalive_ms.into()));
@@ -87,6 +89,7 @@ impl Transfer {
                 recv_limit: params.max_message,
                 keepalive_interval,
             },
+            sequence: Sequence::new(start as u16),
             send_credit: SendCredit::new(hello.window, granted, start),
             recv_credit: RecvCredit::new(params.window, params.credits(), start),
             ring: SendRing::new(params.send_slots),
@@ -299,6 +302,7 @@ impl Transfer {
     fn frame(&mut self, kind: Kind, len: u32, arg: u32, slot: (u32, bool)) -> Transmit {
         let header = Header {
             kind,
+            sequence: self.sequence.send(),
             grant: self.recv_credit.announce(),
             len,
             arg,

@@ -90,10 +90,19 @@ fn a_malformed_header_is_named_by_its_field() {
                 .bytes(),
             ),
             case(
-                "a reserved bit",
-                "reserved",
+                "a frame that came before",
+                "sequence",
                 Frame {
-                    reserved: 1 << 15,
+                    ahead: u16::MAX,
+                    ..good.clone()
+                }
+                .bytes(),
+            ),
+            case(
+                "a frame behind a lost one",
+                "sequence",
+                Frame {
+                    ahead: 1,
                     ..good.clone()
                 }
                 .bytes(),

@@ -32,6 +32,9 @@ pub(crate) struct Peer {
     id: CmId,
     channel: EventChannel,
     posted: u32,
+    /// The numbers of frames each way, modulo 2¹⁶.
+    frames_sent: u16,
+    frames_received: u16,
     acknowledged: u32,
     received: Vec<Vec<u8>>,
     disconnected: bool,
@@ -138,6 +141,8 @@ impl Peer {
             id,
             channel,
             posted: 0,
+            frames_sent: 0,
+            frames_received: 0,
             acknowledged: 0,
             received: Vec::new(),
             disconnected: false,
@@ -170,9 +175,20 @@ impl Peer {
         self.qp.post_recv(&[wr]).unwrap();
     }
 
-    /// Posts these bytes as one frame.
+    /// Posts these bytes as one frame, numbered.
     pub(crate) fn send(&mut self, frame: &[u8]) {
-        self.send_as(frame, SendWr::send);
+        let frame = self.numbered(frame);
+        self.send_as(&frame, SendWr::send);
+    }
+
+    fn numbered(&mut self, frame: &[u8]) -> Vec<u8> {
+        let mut frame = frame.to_vec();
+        if let Some([a, b]) = frame.get_mut(2..4) {
+            let number = self.frames_sent.wrapping_add(u16::from_be_bytes([*a, *b]));
+            [*a, *b] = number.to_be_bytes();
+        }
+        self.frames_sent = self.frames_sent.wrapping_add(1);
+        frame
     }
 
     /// Posts these frames all at once.
@@ -182,7 +198,8 @@ impl Peer {
         assert!(self.posted <= DEPTH, "no slot is used twice");
         let place = |slot: usize| (first as usize + slot) * SLOT;
         for (slot, frame) in frames.iter().enumerate() {
-            self.region.copy_in(place(slot), frame);
+            let frame = self.numbered(frame);
+            self.region.copy_in(place(slot), &frame);
         }
         let requests: Vec<_> = frames
             .iter()
@@ -294,6 +311,12 @@ impl Peer {
             assert!(frame.len() >= HEADER_LEN, "the library sends whole frames");
             self.region
                 .copy_out((DEPTH + slot) as usize * SLOT, &mut frame);
+            let number = u16::from_be_bytes([frame[2], frame[3]]);
+            assert_eq!(
+                number, self.frames_received,
+                "the library numbers its frames"
+            );
+            self.frames_received += 1;
             self.received.push(frame);
             self.post_recv(slot);
         }

@@ -28,7 +28,8 @@ pub(crate) const RENDEZVOUS: u8 = 16;
 pub(crate) struct Frame<'a> {
     pub(crate) kind: u8,
     pub(crate) flags: u8,
-    pub(crate) reserved: u16,
+    /// How far its number is ahead of the right one, which `Peer::send` adds.
+    pub(crate) ahead: u16,
     pub(crate) grant: u32,
     /// `None`: the payload's.
     pub(crate) len: Option<u32>,
@@ -41,7 +42,7 @@ impl Frame<'static> {
         Self {
             kind,
             flags: 0,
-            reserved: 0,
+            ahead: 0,
             grant: WINDOW as u32,
             len: None,
             arg: 0,
@@ -60,7 +61,7 @@ impl<'a> Frame<'a> {
 
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![self.kind, self.flags];
-        bytes.extend(self.reserved.to_be_bytes());
+        bytes.extend(self.ahead.to_be_bytes());
         bytes.extend(self.grant.to_be_bytes());
         bytes.extend(self.len.unwrap_or(self.payload.len() as u32).to_be_bytes());
         bytes.extend(self.arg.to_be_bytes());

@@ -53,16 +53,30 @@ impl Device {
         Some(buffer)
     }
 
-    /// Receives these frames, as far as there are receives, before any of them is processed.
+    /// Receives these frames, as far as there are receives, before any of them is processed. What
+    /// each says of its number is how far it is ahead of the right one.
     pub(crate) fn frames(&mut self, frames: &[Vec<u8>]) {
         let arrived: Vec<_> = frames
             .iter()
-            .map_while(|frame| self.receive(frame).map(|buffer| (buffer, frame)))
+            .map_while(|frame| self.receive_numbered(frame))
             .collect();
         for (buffer, frame) in arrived {
-            self.frame(buffer, frame);
+            self.frame(buffer, &frame);
             self.settle();
         }
+    }
+
+    fn receive_numbered(&mut self, frame: &[u8]) -> Option<(u32, Vec<u8>)> {
+        let mut frame = frame.to_vec();
+        if let Some([a, b]) = frame.get_mut(2..4) {
+            let number = self
+                .frames_received
+                .wrapping_add(u16::from_be_bytes([*a, *b]));
+            [*a, *b] = number.to_be_bytes();
+        }
+        let buffer = self.receive(&frame)?;
+        self.frames_received = self.frames_received.wrapping_add(1);
+        Some((buffer, frame))
     }
 
     fn frame(&mut self, buffer: u32, frame: &[u8]) {
@@ -186,7 +200,7 @@ fn work(sent: &Sent) -> Work {
 fn large(frame: &[u8]) -> Option<Descriptor> {
     let word = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
     let long = |at: usize| u64::from_be_bytes(frame[at..at + 8].try_into().unwrap());
-    let whole = frame.len() == 40 && frame[..4] == [16, 0, 0, 0] && word(8) == 24;
+    let whole = frame.len() == 40 && frame[..2] == [16, 0] && word(8) == 24;
     whole.then(|| Descriptor {
         addr: long(16),
         len: long(24),

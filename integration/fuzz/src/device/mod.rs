@@ -77,6 +77,9 @@ pub(crate) struct Device {
     released: u32,
     /// The last grant and count of large messages taken that were sent to the peer.
     reported: (u32, u32),
+    /// The numbers of frames that the peer sent and that this side sent, modulo 2¹⁶.
+    frames_received: u16,
+    frames_sent: u16,
     /// The number of messages sent, and the number that the peer has granted.
     pub(crate) credit: (u32, u32),
     /// The number of large messages sent, and the number that were taken.
@@ -107,6 +110,8 @@ impl Device {
             taken: 0,
             released: 0,
             reported: (params.window.into(), 0),
+            frames_received: 0,
+            frames_sent: 0,
             credit: (0, window.into()),
             exposed: (0, 0),
             lengths: VecDeque::new(),
@@ -272,7 +277,9 @@ impl Device {
             other => panic!("kind {other}"),
         };
         self.take_slot(transmit.slot, reserved, transmit.signalled, None);
-        assert_eq!((header[1], header[2], header[3]), (0, 0, 0));
+        assert_eq!(header[1], 0);
+        assert_eq!(header[2..4], self.frames_sent.to_be_bytes());
+        self.frames_sent = self.frames_sent.wrapping_add(1);
         assert_eq!(word(8), len);
         // What is granted is posted, and no grant goes back.
         let grant = word(4);

@@ -138,6 +138,7 @@ impl Pair {
     pub(super) fn forge_large(&mut self, from: usize, descriptor: &Descriptor) {
         let header = Header {
             kind: Kind::Rendezvous,
+            sequence: 0,
             grant: self.sides[from].params.window.into(),
             len: 24,
             arg: 0,
@@ -152,12 +153,23 @@ impl Pair {
         flush
     }
 
-    /// Puts bytes on the wire that no connection made.
+    /// Puts a frame on the wire that no connection made, with the number that is next.
     pub(super) fn forge(&mut self, from: usize, frame: &[u8]) {
+        let mut frame = frame.to_vec();
+        if let Some(transfer) = &mut self.sides[from].conn.transfer
+            && let Some(number) = frame.get_mut(2..4)
+        {
+            number.copy_from_slice(&transfer.sequence.send().to_be_bytes());
+        }
+        self.put_on_wire(from, frame);
+    }
+
+    /// Puts bytes on the wire as they are.
+    pub(super) fn put_on_wire(&mut self, from: usize, frame: Vec<u8>) {
         self.sides[from].sending.push_back(InFlight {
             slot: u32::MAX,
             signalled: false,
-            what: What::Frame(frame.to_vec()),
+            what: What::Frame(frame),
         });
     }
 }

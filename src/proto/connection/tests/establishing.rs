@@ -65,6 +65,7 @@ fn frames_before_established_wait_for_the_hello_on_the_active_side() {
             [
                 &Header {
                     kind: Kind::Data,
+                    sequence: *n as u16,
                     grant: 4,
                     len: 4,
                     arg: 0,

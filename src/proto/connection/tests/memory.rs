@@ -159,6 +159,7 @@ fn a_failure_of_another_version_ends_the_connection_with_its_code() {
     let mut pair = pair();
     let header = Header {
         kind: crate::proto::frame::Kind::Control(crate::proto::frame::Control::Failure),
+        sequence: 0,
         grant: 4,
         len: 0,
         arg: 77,

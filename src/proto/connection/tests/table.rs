@@ -212,7 +212,7 @@ fn commands() {
 #[test]
 #[rustfmt::skip]
 fn completions_and_failures() {
-    let frame = Header { kind: Kind::Control(Control::Grant), grant: 4, len: 0, arg: 0 }.emit();
+    let frame = Header { kind: Kind::Control(Control::Grant), sequence: 0, grant: 4, len: 0, arg: 0 }.emit();
     let error = OsError::new("f", libc::EIO);
     //               Waiting   ResolvingAddr    ResolvingRoute Connecting    Backoff   Requested
     //               Accepted   Accepting     Established   Closing     Draining    Closed
@@ -221,7 +221,7 @@ fn completions_and_failures() {
     expect("a bad frame", |conn, now| conn.handle_recv(0, &[9; 16], now),
                     [".",      ".",             ".",           ".",          ".",      ".",        ".",       DRAINING,     DRAINING,     DRAINING,   ".",        "."]);
     expect("a message, kept and released", |conn, now| {
-        let data = Header { kind: Kind::Data, grant: 4, len: 0, arg: 0 }.emit();
+        let data = Header { kind: Kind::Data, sequence: 0, grant: 4, len: 0, arg: 0 }.emit();
         conn.handle_recv(0, &data, now);
         let released = std::iter::from_fn(|| conn.poll_output()).any(|output| matches!(output, Output::Event(Event::Arrived(_))));
         if released {
