@@ -178,10 +178,10 @@ impl Core {
         };
         let order = &mut self.order;
         let completions = &self.completions;
-        let mut piece = None;
+        let mut chunk = None;
         let mut wake = false;
         queues.in_flight.slots.done(slot, |posted| {
-            piece = match posted {
+            chunk = match posted {
                 Posted::ReadChunk { id, offset } => Some((id, offset)),
                 Posted::Frame | Posted::Message | Posted::Operation(_) => None,
             };
@@ -190,9 +190,9 @@ impl Core {
         wake |= report_sent(order, completions);
         self.deferred.wake |= wake;
         self.deferred.arrived |= wake;
-        if let Some((id, offset)) = piece {
+        if let Some((id, offset)) = chunk {
             if let Some(inbound) = queues.in_flight.inbound(id) {
-                inbound.came(offset);
+                inbound.chunk_read(offset);
             }
             self.conn.handle_read(slot, SystemClock);
         } else {
@@ -200,8 +200,8 @@ impl Core {
         }
     }
 
-    /// The device failed what is in this slot. What was posted before it is done; what was posted
-    /// behind it comes back flushed.
+    /// The device failed the work request in this slot. Those posted before it are done; those
+    /// posted after it come back flushed.
     fn send_failed(&mut self, slot: u32, status: WcStatus, vendor_err: u32) {
         let Some(queues) = &mut self.queues else {
             return;
@@ -280,7 +280,7 @@ impl Core {
         }
     }
 
-    /// Tells the application of the end.
+    /// Reports the end to the application, after the failure of everything that it ends.
     fn end(&mut self, ended: Ended) {
         let reason = &ended.reason;
         if let Some(queues) = &self.queues {
@@ -305,8 +305,7 @@ impl Core {
         self.deferred.wake = true;
     }
 
-    /// The engine's thread is gone, and with it whoever would bring the end about: nobody may wait
-    /// for that.
+    /// Ends the connection without the engine's thread, which has ended, so that nobody waits.
     pub(crate) fn cut_off(&mut self) {
         if self.ended.is_none() {
             self.end(Ended {
@@ -348,7 +347,7 @@ impl Core {
         }
     }
 
-    /// Makes memory ready for a piece of a large message.
+    /// Makes memory ready for a chunk of a large message.
     fn prepare(&mut self, id: u32, offset: u64, len: u64) {
         let queues = self.queues.as_mut();
         let Some(inbound) = queues.and_then(|queues| queues.in_flight.inbound(id)) else {

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_slow_link_a_piece_takes_less_than_a_second() {
+    fn on_a_slow_link_a_chunk_takes_less_than_a_second() {
         let mut pace = Pace::new(LONGEST_CHUNK);
         // 1 Mbit/s.
         let chunks = chunks(&mut pace, 4 << 20, 125_000);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_fast_link_pieces_are_soon_as_long_as_they_may_be() {
+    fn on_a_fast_link_chunks_are_soon_as_long_as_they_may_be() {
         let mut pace = Pace::new(LONGEST_CHUNK);
         assert_eq!(pace.depth(), 2);
         let chunks = chunks(&mut pace, 4 << 20, 1_000_000_000);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_becomes_slow_gets_short_pieces_again() {
+    fn a_link_that_becomes_slow_gets_short_chunks_again() {
         let mut pace = Pace::new(LONGEST_CHUNK);
         chunks(&mut pace, 8 << 20, 1_000_000_000);
         assert_eq!(pace.chunk(), LONGEST_CHUNK);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn no_piece_is_longer_than_the_memory_for_it() {
+    fn no_chunk_is_longer_than_the_memory_for_it() {
         for longest in [4096, SHORTEST_CHUNK, 4 * SHORTEST_CHUNK] {
             let mut pace = Pace::new(longest);
             for _ in 0..10 {

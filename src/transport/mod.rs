@@ -21,7 +21,7 @@
 //!   flushed. After the drain markers are posted everything that was posted comes back, and then
 //!   they do. Destroying the queues takes the memory away from the device, whatever is still
 //!   posted.
-//! * **Memory** of the peer's large messages is pinned piece by piece, within the process's
+//! * **Memory** of the peer's large messages is pinned chunk by chunk, within the process's
 //!   [budget](Budget).
 
 mod budget;

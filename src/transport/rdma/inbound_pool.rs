@@ -264,7 +264,7 @@ impl InboundBuffer {
         let covers = |step: &&Step| (step.offset..step.end()).contains(&offset);
         if let Some(step) = memory.steps.iter().find(covers) {
             let ready = step.end() - offset;
-            // One that begins before this piece may be in use by the last one. One that begins here
+            // One that begins before this chunk may be in use by the last one. One that begins here
             // and is too short is made anew.
             if ready >= len || step.offset < offset {
                 return Ok(Some(ready.min(len)));
@@ -322,8 +322,8 @@ impl InboundBuffer {
         }
     }
 
-    /// Where the device finds a piece that was prepared: its address and key.
-    pub(crate) fn piece(&self, offset: usize, len: usize) -> Option<(u64, u32)> {
+    /// Where the device finds a chunk that was prepared: its address and key.
+    pub(crate) fn chunk(&self, offset: usize, len: usize) -> Option<(u64, u32)> {
         let steps = self.memory.as_ref().map(|memory| &memory.steps)?;
         let step = steps
             .iter()
@@ -332,8 +332,8 @@ impl InboundBuffer {
         Some((addr, step.region.lkey()))
     }
 
-    /// The read of the piece at `offset` is done.
-    pub(crate) fn came(&mut self, offset: usize) {
+    /// The read of the chunk at `offset` is done.
+    pub(crate) fn chunk_read(&mut self, offset: usize) {
         if let Some(memory) = &mut self.memory
             && memory.kept.is_none()
         {

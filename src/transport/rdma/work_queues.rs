@@ -199,14 +199,14 @@ impl WorkQueues {
         Ok(())
     }
 
-    /// Reads a piece of a large message of the peer's to where it was prepared.
+    /// Reads a chunk of a large message of the peer's to where it was prepared.
     pub(crate) fn post_read(&mut self, read: &Read) -> Result<(), OsError> {
         let (offset, len) = (read.offset as usize, read.len as usize);
         let inbound = self.in_flight.inbound(read.id);
         let (addr, lkey) = inbound
-            .and_then(|inbound| inbound.piece(offset, len))
+            .and_then(|inbound| inbound.chunk(offset, len))
             .expect("the state machine reads what was prepared");
-        // A piece is far shorter than 4 GiB.
+        // A chunk is far shorter than 4 GiB.
         let mut sge = ffi::ibv_sge {
             addr,
             length: read.len as u32,

@@ -85,7 +85,7 @@ fn a_message_that_comes_slowly_is_left_alone() {
 
 /// A slow link shows signs of life while it moves a message: keepalive does not take it for dead.
 #[test]
-fn a_slow_link_on_which_pieces_come_is_alive() {
+fn a_slow_link_on_which_chunks_come_is_alive() {
     let keepalive = Params {
         keepalive_interval: Some(Duration::from_secs(2)),
         ..params()
