@@ -87,6 +87,7 @@ mod interest;
 mod link;
 mod listener;
 mod machine;
+mod memory;
 mod proto;
 mod remote_access;
 pub mod rsocket;

@@ -12,7 +12,8 @@ use std::{
 const LAYERS: &[(&str, &[&str], &[&str])] = &[
     ("status", &["status"], &[]),
     ("sys", &["sys"], &["status"]),
-    ("verbs", &["verbs"], &["sys", "status"]),
+    ("memory", &["memory"], &["sys", "status"]),
+    ("verbs", &["verbs"], &["memory", "sys", "status"]),
     ("cm", &["cm"], &["verbs", "sys", "status"]),
     ("proto", &["proto"], &["status"]),
     ("rsocket", &["rsocket"], &["cm", "verbs", "status"]),
@@ -33,6 +34,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
             "proto",
             "cm",
             "verbs",
+            "memory",
             "sys",
             "status",
         ],

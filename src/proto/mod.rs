@@ -8,12 +8,12 @@
 #![forbid(unsafe_code)]
 
 mod account;
-mod budget;
 mod clock;
 mod connection;
 mod control_receives;
 mod credit;
 mod frame;
+mod gauge;
 mod hello;
 mod inbound;
 mod outbound;
@@ -22,6 +22,8 @@ mod outputs;
 mod pace;
 mod params;
 mod private;
+#[cfg(test)]
+mod protocol_page;
 mod read_watchdog;
 mod reason;
 mod reject;
@@ -31,16 +33,14 @@ mod statistics;
 #[cfg(test)]
 mod testing;
 mod violation;
-#[cfg(test)]
-mod wire_format;
 
 pub(crate) use self::{
     account::Account,
-    budget::Gauge,
     clock::Clock,
     connection::{Activity, Connection, Flush},
     control_receives::CONTROL_RECEIVES,
     frame::{Descriptor, HEADER_LEN},
+    gauge::Gauge,
     hello::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
     output::{
         Arrival, CmCall, CmInput, CmOp, DrainSide, Event, Output, Read, Refusal, SendRefused,

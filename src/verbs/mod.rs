@@ -74,7 +74,7 @@ pub use self::{
         Sge, SgeList,
     },
 };
-pub(crate) use self::{memory::Mapping, queue_pair::QpOwner, work_request::Op as SendOp};
+pub(crate) use self::{queue_pair::QpOwner, work_request::Op as SendOp};
 
 /// Asserts what the documentation above says about threads.
 #[cfg(test)]

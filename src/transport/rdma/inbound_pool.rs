@@ -23,10 +23,11 @@ use std::{
 
 use crate::transport::budget::{Charge, Customer};
 use crate::{
+    memory::Mapping,
     proto::SHORTEST_CHUNK,
     status::OsError,
     sync::lock,
-    verbs::{AccessFlags, Mapping, MemoryRegion, ProtectionDomain},
+    verbs::{AccessFlags, MemoryRegion, ProtectionDomain},
 };
 
 /// Up to here mappings are a power of two long, so that they fit many messages.

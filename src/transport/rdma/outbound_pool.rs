@@ -23,10 +23,11 @@ use std::{
 };
 
 use crate::{
+    memory::Mapping,
     proto::Descriptor,
     status::OsError,
     sync::lock,
-    verbs::{AccessFlags, Mapping, MemoryRegion, ProtectionDomain},
+    verbs::{AccessFlags, MemoryRegion, ProtectionDomain},
 };
 
 /// The smallest piece: a smaller one would cost as much time.

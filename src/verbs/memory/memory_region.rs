@@ -8,10 +8,9 @@ use std::{
     sync::Arc,
 };
 
-use super::{
-    AccessFlags, DeviceMemory, ProtectionDomain, mapping::Mapping, shared_bytes::SharedBytes,
-};
+use super::{AccessFlags, DeviceMemory, ProtectionDomain};
 use crate::{
+    memory::{Mapping, SharedBytes},
     status::OsError,
     sys::{
         consts::{IBV_ACCESS_OPTIONAL_RANGE, IBV_ADVISE_MR_FLAG_FLUSH},

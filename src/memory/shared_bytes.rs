@@ -17,7 +17,7 @@ const WORD: usize = size_of::<u64>();
 /// completion from libibverbs, which includes the platform's barrier, orders its writes before
 /// later copies.
 #[derive(Clone, Copy)]
-pub(super) struct SharedBytes<'a> {
+pub(crate) struct SharedBytes<'a> {
     head: &'a [AtomicU8],
     words: &'a [AtomicU64],
     tail: &'a [AtomicU8],
@@ -31,7 +31,7 @@ impl SharedBytes<'_> {
     /// For the lifetime chosen, the bytes are allocated and initialised, and threads of this
     /// program access them through values that this function returned for the same arguments, or in
     /// another way that does not happen concurrently.
-    pub(super) unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
+    pub(crate) unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
         let unaligned = start.addr().get().next_multiple_of(WORD) - start.addr().get();
         let head = unaligned.min(len);
         let words = (len - head) / WORD;
@@ -59,7 +59,7 @@ impl SharedBytes<'_> {
     }
 
     /// Copies `src` to `offset`. The caller has checked the range.
-    pub(super) fn write(&self, offset: usize, src: &[u8]) {
+    pub(crate) fn write(&self, offset: usize, src: &[u8]) {
         let (in_head, in_words, in_tail) = self.split(offset, src.len());
         let (head, rest) = src.split_at(in_head.len());
         let (words, tail) = rest.split_at(in_words.len());
@@ -69,7 +69,7 @@ impl SharedBytes<'_> {
     }
 
     /// Copies from `offset` to `dst`. The caller has checked the range.
-    pub(super) fn read(&self, offset: usize, dst: &mut [u8]) {
+    pub(crate) fn read(&self, offset: usize, dst: &mut [u8]) {
         let (in_head, in_words, in_tail) = self.split(offset, dst.len());
         let (head, rest) = dst.split_at_mut(in_head.len());
         let (words, tail) = rest.split_at_mut(in_words.len());
