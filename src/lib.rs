@@ -113,10 +113,7 @@ pub use crate::{
     proto::{CloseReason, Mismatch, Negotiated, Phase, Statistics, Violation},
     remote_access::RemoteAccess,
     send_buffer::SendBuffer,
-    transport::{
-        EngineLimits,
-        rdma::{DeviceCounters, Region, RemoteRegion},
-    },
+    transport::{DeviceCounters, EngineLimits, Region, RemoteRegion},
 };
 
 /// The guide: a page for each topic, from the first connection to the meaning of every error text.

@@ -3,7 +3,7 @@ use std::{
     ops::{Deref, DerefMut},
 };
 
-use crate::transport::rdma::OutboundBuffer;
+use crate::transport::OutboundBuffer;
 
 /// Memory to be filled and sent as one message without a copy.
 ///

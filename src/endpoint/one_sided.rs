@@ -5,7 +5,7 @@ use crate::{
     Error,
     link::Deadline,
     remote_access::RemoteAccess,
-    transport::rdma::{OneSided, Region, RemoteRegion},
+    transport::{OneSided, Region, RemoteRegion},
 };
 
 /// One-sided operations, in which the devices move the bytes and the peer's program takes no part.

@@ -15,7 +15,7 @@ use crate::{
     error::Error,
     status::OsError,
     sync::{Mailbox, lock},
-    transport::{Budget, EngineLimits, rdma::ConnectionManager},
+    transport::{Budget, ConnectionManager, EngineLimits},
 };
 
 /// A handle of the thread that serves connections.

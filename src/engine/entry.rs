@@ -15,10 +15,7 @@ use crate::{
     link::{Completion, Link, Owner},
     proto::{CloseReason, CmCall, CmOp, Statistics},
     status::OsError,
-    transport::{
-        Budget,
-        rdma::{CompletionEvents, ConnectionId, ConnectionManager},
-    },
+    transport::{Budget, CompletionEvents, ConnectionId, ConnectionManager},
 };
 
 /// A connection, with what only this thread may touch. Fields in the order in which they must be

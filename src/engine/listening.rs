@@ -8,7 +8,7 @@ use super::command::{Backlog, Handle, Request};
 use crate::{
     config::Config,
     error::Error,
-    transport::rdma::{ConnectionManager, ListenId},
+    transport::{ConnectionManager, ListenId},
 };
 
 /// The wait before a listener that lost its device is first bound again, and the longest between

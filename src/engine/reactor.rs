@@ -34,10 +34,7 @@ use crate::{
     proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Params, Statistics},
     status::OsError,
     sync::{Mailbox, Notice},
-    transport::{
-        Budget,
-        rdma::{ConnectionId, ConnectionManager},
-    },
+    transport::{Budget, ConnectionId, ConnectionManager},
 };
 
 /// Epoll tokens; connections and listeners use their keys, which start behind these.

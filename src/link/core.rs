@@ -27,7 +27,7 @@ use crate::{
     error::Error,
     proto::{Arrival, Clock, CloseReason, CmOp, Connection, Event, HEADER_LEN, Output, Work},
     status::{OsError, WcStatus},
-    transport::rdma::{Done, Posted, Share, WorkQueues},
+    transport::{Done, Posted, ReceiveShare, WorkQueues},
 };
 
 /// The state machine with the work queues that it rules.
@@ -35,7 +35,7 @@ pub(crate) struct Core {
     pub(crate) conn: Connection,
     pub(crate) queues: Option<WorkQueues>,
     /// Where receives are shared: what this connection has of them.
-    pub(crate) share: Option<Share>,
+    pub(crate) share: Option<ReceiveShare>,
     /// Messages whose end is to be reported.
     pub(super) order: SentOrder,
     /// What the state machine wants of the connection manager: the engine's thread does it.

@@ -25,7 +25,7 @@ use crate::{
     error::Error,
     proto::{CloseReason, Connection, Flush, Negotiated, SendRefused, Statistics},
     sync::{Mailbox, Notice, NoticeKind, Readiness, lock},
-    transport::rdma::{DeviceCounters, Memory, PollSide, Transport},
+    transport::{Allocator, DeviceCounters, PollSide, Transport},
 };
 
 /// One connection, as its handles and the engine's thread share it.
@@ -36,7 +36,7 @@ use crate::{
 ///    their order;
 /// 2. `core`: the state machine and the work queues; everything that it wants done is done before
 ///    the lock is released, so that frames are posted in the order in which it made them;
-/// 3. those inside of [`Pollers`], the fds and the memory.
+/// 3. those inside of [`Pollers`], the fds and the allocator.
 ///
 /// Connection manager calls are not made here but by the engine's thread. What the state machine
 /// wants of the connection manager is queued in `core`, and the engine is notified.
@@ -50,8 +50,8 @@ pub(crate) struct Link {
     core: Mutex<Core>,
     pub(crate) pollers: Pollers,
     pub(crate) lease: PollLease,
-    /// What memory is made of, while there is a transport.
-    memory: Mutex<Option<Arc<Memory>>>,
+    /// Makes memory for the application, while there is a transport.
+    allocator: Mutex<Option<Arc<Allocator>>>,
     /// How many completions were taken from the channel and set aside, because they were not what
     /// was waited for.
     pub(crate) set_aside: Arc<AtomicUsize>,
@@ -88,7 +88,7 @@ impl Link {
             core: Mutex::new(core),
             pollers: Pollers::new(),
             lease: PollLease::new(),
-            memory: Mutex::new(None),
+            allocator: Mutex::new(None),
             set_aside,
             drive_wanted: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
@@ -130,8 +130,10 @@ impl Link {
 
     /// What the device counts.
     pub(crate) fn device_counters(&self) -> DeviceCounters {
-        self.memory()
-            .map_or_else(DeviceCounters::default, |memory| memory.device_counters())
+        self.allocator()
+            .map_or_else(DeviceCounters::default, |allocator| {
+                allocator.device_counters()
+            })
     }
 
     /// Whether a large message is being read, by either side.
@@ -320,7 +322,7 @@ impl Link {
             queues,
             share,
             poll_side,
-            memory,
+            allocator,
         } = transport;
         {
             let mut core = self.core();
@@ -330,7 +332,7 @@ impl Link {
             core.share = share;
             core.queues = Some(queues);
         }
-        *lock(&self.memory) = Some(memory);
+        *lock(&self.allocator) = Some(allocator);
         *lock(&self.poll) = Some(poll_side);
     }
 
@@ -356,8 +358,8 @@ impl Link {
         if let Some(queues) = queues {
             queues.destroy();
         }
-        if let Some(memory) = lock(&self.memory).take() {
-            memory.close();
+        if let Some(allocator) = lock(&self.allocator).take() {
+            allocator.close();
         }
         self.release_share(side);
     }
@@ -377,9 +379,9 @@ impl Link {
         }
     }
 
-    /// What makes memory, while there is a transport.
-    pub(super) fn memory(&self) -> Option<Arc<Memory>> {
-        lock(&self.memory).clone()
+    /// Makes memory for the application, while there is a transport.
+    pub(super) fn allocator(&self) -> Option<Arc<Allocator>> {
+        lock(&self.allocator).clone()
     }
 
     /// The error of a call that needs a transport when there is none.

@@ -1,7 +1,7 @@
 use std::{fmt, ops::Deref, sync::Arc};
 
 use super::home::{Home, Place};
-use crate::transport::rdma::{InboundBuffer, RecvSlice};
+use crate::transport::{InboundBuffer, RecvSlice};
 
 /// A received message: a view of the registered buffer that the device wrote, without a copy.
 ///

@@ -7,7 +7,7 @@ use crate::{
     error::{Error, TrySendError},
     proto::SendRefused,
     remote_access::RemoteAccess,
-    transport::rdma::{Checked, OneSided, Region, RemoteRegion},
+    transport::{Checked, OneSided, Region, RemoteRegion},
 };
 
 impl Link {
@@ -17,8 +17,8 @@ impl Link {
         len: usize,
         access: RemoteAccess,
     ) -> Result<Region, Error> {
-        let memory = self.memory().ok_or_else(|| self.disconnected())?;
-        let region = memory.region(len, access).map_err(Error::from_os)?;
+        let allocator = self.allocator().ok_or_else(|| self.disconnected())?;
+        let region = allocator.region(len, access).map_err(Error::from_os)?;
         if access.write {
             self.with_core(|core| core.conn.allow_immediates());
         }
@@ -33,7 +33,7 @@ impl Link {
         there: (&RemoteRegion, u64),
         id: u64,
     ) -> Result<Checked, Error> {
-        Checked::new(self.memory().as_deref(), op, here, there, id)
+        Checked::new(self.allocator().as_deref(), op, here, there, id)
     }
 
     /// Starts an operation, or returns why not.

@@ -12,7 +12,7 @@ use crate::{
     config::Polling,
     proto::DrainSide,
     sync::{NoticeKind, lock},
-    transport::rdma::{BATCH, Done, PollSide},
+    transport::{BATCH, Done, PollSide},
 };
 
 /// How many batches are taken in a row, so that a busy connection holds up no other.

@@ -5,7 +5,7 @@ use crossbeam_channel::Sender;
 use super::{completion::Completion, sent_order::SentOrder};
 use crate::{
     proto::CloseReason,
-    transport::rdma::{Outcome, Posted},
+    transport::{Outcome, Posted},
 };
 
 /// The device has done this. Tells the application, if it is to know by now, and says whether it

@@ -8,7 +8,7 @@ use crate::{
     error::{Error, TrySendError},
     proto::SendRefused,
     status::OsError,
-    transport::rdma::{Exposed, OutboundBuffer},
+    transport::{Exposed, OutboundBuffer},
 };
 
 /// The longest message that there can be memory for.
@@ -96,11 +96,11 @@ impl Link {
 
     /// Exposes a large message to the peer, from memory of this connection's.
     fn expose(&self, message: &mut Outgoing<'_>) -> Result<(), Error> {
-        let memory = self.memory().ok_or_else(|| self.disconnected())?;
+        let allocator = self.allocator().ok_or_else(|| self.disconnected())?;
         let buffer = match mem::replace(&mut message.content, Content::Gone) {
             Content::Parts(parts) => {
                 message.content = Content::Parts(parts);
-                let mut buffer = memory.buffer(message.len).map_err(Error::from_os)?;
+                let mut buffer = allocator.buffer(message.len).map_err(Error::from_os)?;
                 let mut to = buffer.bytes_mut();
                 for part in parts {
                     let (here, rest) = to.split_at_mut(part.len());
@@ -115,7 +115,7 @@ impl Link {
                 return Ok(());
             }
         };
-        let (content, result) = match memory.expose(buffer) {
+        let (content, result) = match allocator.expose(buffer) {
             Ok(exposed) => (Content::Exposed(exposed), Ok(())),
             Err((buffer, error)) => (Content::Memory(buffer), Err(Error::from_os(error))),
         };
@@ -125,13 +125,14 @@ impl Link {
 
     /// Allocates a buffer of `len` bytes for a message of this connection's.
     pub(crate) fn buffer(&self, len: usize) -> Result<OutboundBuffer, Error> {
-        let memory = self.memory().ok_or_else(|| self.disconnected())?;
-        memory.buffer(len).map_err(Error::from_os)
+        let allocator = self.allocator().ok_or_else(|| self.disconnected())?;
+        allocator.buffer(len).map_err(Error::from_os)
     }
 
     /// Whether this connection made the buffer, and so may send it.
     pub(crate) fn owns(&self, buffer: &OutboundBuffer) -> bool {
-        self.memory().is_some_and(|memory| memory.owns(buffer))
+        self.allocator()
+            .is_some_and(|allocator| allocator.owns(buffer))
     }
 }
 

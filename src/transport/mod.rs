@@ -2,6 +2,9 @@
 //!
 //! A transport is a queue pair and what belongs to it. The layers above post work to it and poll
 //! what is done; none of them names a queue pair, a memory region or a connection manager's id.
+//! `queues` and `memory` are what all transports have in common; a transport of its own has queue
+//! pairs, completions, registrations and the making of connections.
+//!
 //! What a transport guarantees, and the message layer relies on:
 //!
 //! * **Sends** are reliable and arrive in the order in which they were posted, each whole, in the
@@ -14,7 +17,7 @@
 //! * **Reads, writes and atomic operations** reach exactly the bytes that the other side exposed or
 //!   made a region of, with the rights that it gave, for as long as it did; any other access fails
 //!   and ends the connection. They complete in the order of the sends beside them.
-//! * **Completions** are polled, by one thread at a time. After [`arm`](rdma::PollSide::arm) the
+//! * **Completions** are polled, by one thread at a time. After [`arm`](PollSide::arm) the
 //!   next completion makes the events' file descriptor readable, once; one that came before does
 //!   not, so a thread arms, polls once more, and then sleeps.
 //! * **Failure is orderly**: the first failed request carries the reason, all later ones come back
@@ -25,8 +28,23 @@
 //!   [budget](Budget).
 
 mod budget;
+mod device_counters;
 mod limits;
-pub(crate) mod rdma;
+mod memory;
+mod queues;
+mod rdma;
 
-pub(crate) use self::budget::Budget;
-pub use self::limits::EngineLimits;
+pub(crate) use self::{
+    budget::Budget,
+    memory::{Allocator, Exposed, InboundBuffer, OutboundBuffer, RecvSlice},
+    queues::{
+        BATCH, Checked, CompletionEvents, Done, OneSided, Outcome, PollSide, Posted, ReceiveShare,
+        Transport, WorkQueues,
+    },
+    rdma::{ConnectRequest, ConnectionId, ConnectionManager, Event, ListenId, Report},
+};
+pub use self::{
+    device_counters::DeviceCounters,
+    limits::EngineLimits,
+    memory::{Region, RemoteRegion},
+};

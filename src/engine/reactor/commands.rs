@@ -15,7 +15,7 @@ use crate::{
     link::Link,
     proto::{CloseReason, Connection},
     sync::{Notice, NoticeKind},
-    transport::rdma::ConnectionId,
+    transport::ConnectionId,
 };
 
 impl Reactor {

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{BATCH, Reactor};
-use crate::transport::rdma::{Event, Report};
+use crate::transport::{Event, Report};
 
 impl Reactor {
     pub(super) fn handle_cm_events(&mut self) {

@@ -16,7 +16,7 @@ use crate::{
     config::Config,
     error::Error,
     proto::{Connection, Reject},
-    transport::rdma::{ConnectRequest, ConnectionId, Event, ListenId},
+    transport::{ConnectRequest, ConnectionId, Event, ListenId},
 };
 
 impl Reactor {

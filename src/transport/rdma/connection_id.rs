@@ -2,15 +2,15 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use super::{
     connection_manager::{ConnectRequest, ConnectionManager},
+    create_transport::create_transport,
     device::Device,
-    transport::Transport,
 };
 use crate::{
     cm::{CmId, ConnParam},
     config::Config,
     error::Error,
     status::OsError,
-    transport::budget::Customer,
+    transport::{budget::Customer, queues::Transport},
     verbs::QpState,
 };
 
@@ -101,7 +101,7 @@ impl ConnectionId {
             .verbs()
             .ok_or(OsError::new("rdma_create_qp", libc::ENODEV))?;
         let device = manager.devices.get(context)?;
-        match Transport::new(&device, id, key, config, customer) {
+        match create_transport(&device, id, key, config, customer) {
             Ok(transport) => {
                 self.device = Some(device);
                 Ok(transport)

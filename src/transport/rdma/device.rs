@@ -1,13 +1,12 @@
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, Weak},
+    sync::{Arc, Weak},
 };
 
-use super::shared_receives::SharedReceives;
 use crate::{
     status::OsError,
-    sync::lock,
-    verbs::{AccessFlags, Context, ProtectionDomain, TransportType},
+    transport::queues::SharedPools,
+    verbs::{Context, TransportType},
 };
 
 /// What the connections on one device share: the device itself. It lives as long as one of them
@@ -24,8 +23,7 @@ pub(crate) struct Device {
     /// The longest one-sided operation in bytes.
     max_msg_sz: u32,
     pub(super) max_srq_wr: u32,
-    /// What connections receive into that share receives: one for each kind that is in use.
-    shared: Mutex<Vec<Weak<SharedReceives>>>,
+    shared_pools: SharedPools,
 }
 
 /// All devices in use.
@@ -50,7 +48,7 @@ impl Devices {
             max_cqe: attr.max_cqe(),
             max_msg_sz,
             max_srq_wr: attr.max_srq_wr(),
-            shared: Mutex::default(),
+            shared_pools: SharedPools::default(),
         });
         self.by_device.retain(|_, device| device.strong_count() > 0);
         self.by_device.insert(key, Arc::downgrade(&device));
@@ -63,35 +61,15 @@ impl Device {
         &self.context
     }
 
-    /// The access that memory must allow for reads of a peer's memory into it.
-    pub(crate) fn read_target_access(&self) -> AccessFlags {
-        // On iWARP the peer's answer to a read is a write like any other, so the peer's device must
-        // be allowed to write there.
-        if self.context.transport_type() == TransportType::IWARP {
-            AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE
-        } else {
-            AccessFlags::LOCAL_WRITE
-        }
+    pub(super) fn is_iwarp(&self) -> bool {
+        self.context.transport_type() == TransportType::IWARP
     }
 
     pub(crate) fn max_msg_sz(&self) -> u32 {
         self.max_msg_sz
     }
 
-    /// The receives of this kind, made when there are none.
-    pub(super) fn shared(&self, count: u32, size: usize) -> Result<Arc<SharedReceives>, OsError> {
-        let mut all = lock(&self.shared);
-        let of_this_kind = all
-            .iter()
-            .filter_map(Weak::upgrade)
-            .find(|shared| shared.is(count, size));
-        if let Some(shared) = of_this_kind {
-            return Ok(shared);
-        }
-        let pd = ProtectionDomain::new(&self.context)?;
-        let shared = Arc::new(SharedReceives::new(pd, count, size)?);
-        all.retain(|shared| shared.strong_count() > 0);
-        all.push(Arc::downgrade(&shared));
-        Ok(shared)
+    pub(super) fn shared_pools(&self) -> &SharedPools {
+        &self.shared_pools
     }
 }

@@ -1,11 +1,10 @@
 use std::{collections::VecDeque, sync::Arc};
 
-use super::{
-    inbound_pool::{InboundBuffer, InboundPool},
-    outbound_pool::Exposed,
-    send_slots::SendSlots,
+use super::send_slots::SendSlots;
+use crate::{
+    status::OsError,
+    transport::memory::{Exposed, InboundBuffer, InboundPool},
 };
-use crate::status::OsError;
 
 /// What work requests in flight use beside the queues' own buffers, kept until the device is done
 /// with it.

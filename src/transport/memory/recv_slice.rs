@@ -1,14 +1,14 @@
 //! A part of a receive buffer. It makes references to memory that the device writes, which is sound
 //! because a [`RecvSlice`] is made of a receive that has completed, and the buffer is posted again
-//! only once the slice has been dropped: see [`work_queues`](super::work_queues).
+//! only once the slice has been dropped: see [`WorkQueues`](crate::transport::queues::WorkQueues).
 #![allow(unsafe_code)]
 
 use std::{fmt, ops::Deref, slice};
 
-use crate::verbs::MemoryRegion;
+use super::registration::Registration;
 
 /// A part of a receive buffer whose receive has completed.
-pub(super) fn bytes(memory: &MemoryRegion, offset: usize, len: usize) -> &[u8] {
+pub(crate) fn received_bytes(memory: &Registration, offset: usize, len: usize) -> &[u8] {
     // SAFETY: the callers checked `offset` and `len` against the layout, so the address lies inside
     // the region's allocation.
     let start = unsafe { memory.as_ptr().add(offset) };
@@ -20,14 +20,14 @@ pub(super) fn bytes(memory: &MemoryRegion, offset: usize, len: usize) -> &[u8] {
 
 /// A part of a receive buffer whose receive has completed.
 pub(crate) struct RecvSlice {
-    memory: MemoryRegion,
+    memory: Registration,
     offset: usize,
     len: usize,
 }
 
 impl RecvSlice {
     /// `len` bytes at `offset` of a region that is long enough.
-    pub(super) fn new(memory: MemoryRegion, offset: usize, len: usize) -> Self {
+    pub(crate) fn new(memory: Registration, offset: usize, len: usize) -> Self {
         Self {
             memory,
             offset,
@@ -54,7 +54,7 @@ impl Deref for RecvSlice {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        bytes(&self.memory, self.offset, self.len)
+        received_bytes(&self.memory, self.offset, self.len)
     }
 }
 

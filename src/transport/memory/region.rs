@@ -1,6 +1,7 @@
 use std::fmt;
 
-use crate::{remote_access::RemoteAccess, verbs::MemoryRegion};
+use super::registration::Registration;
+use crate::remote_access::RemoteAccess;
 
 /// Memory that peers may access by one-sided operations, without this side's program taking part.
 ///
@@ -17,12 +18,12 @@ use crate::{remote_access::RemoteAccess, verbs::MemoryRegion};
 /// ends the connection on which it was started.
 #[derive(Clone)]
 pub struct Region {
-    pub(super) memory: MemoryRegion,
+    pub(crate) memory: Registration,
     access: RemoteAccess,
 }
 
 impl Region {
-    pub(super) fn new(memory: MemoryRegion, access: RemoteAccess) -> Self {
+    pub(super) fn new(memory: Registration, access: RemoteAccess) -> Self {
         Self { memory, access }
     }
 

@@ -8,19 +8,19 @@
 #![allow(unsafe_code)]
 
 use std::{
-    fmt, ptr,
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
 
-use super::work_id::WorkId;
+use super::{queue_pair::SharedReceiveQueue, work_id::WorkId, work_request::Sge};
 use crate::{
     proto::Account,
+    remote_access::RemoteAccess,
     status::OsError,
-    sys::ffi,
-    verbs::{AccessFlags, MemoryRegion, ProtectionDomain, SharedReceiveQueue, SrqAttr},
+    transport::memory::{Domain, Registration},
 };
 
 /// The holder of a buffer that the device has.
@@ -32,8 +32,8 @@ const MESSAGE: u64 = u64::MAX;
 pub(crate) struct SharedReceives {
     /// Before `memory`: once it is destroyed the device touches none of the buffers.
     queue: SharedReceiveQueue,
-    pub(crate) memory: MemoryRegion,
-    pub(crate) pd: ProtectionDomain,
+    pub(crate) memory: Registration,
+    domain: Domain,
     /// The length of a buffer in bytes.
     size: usize,
     /// Who has each buffer.
@@ -43,18 +43,19 @@ pub(crate) struct SharedReceives {
 }
 
 impl SharedReceives {
-    /// Makes `count` buffers of `size` bytes and posts them.
-    pub(crate) fn new(pd: ProtectionDomain, count: u32, size: usize) -> Result<Self, OsError> {
-        let attr = SrqAttr {
-            max_wr: count,
-            ..SrqAttr::default()
-        };
-        let queue = SharedReceiveQueue::new(&pd, &attr, 0)?;
-        let memory = MemoryRegion::new(&pd, size * count as usize, AccessFlags::LOCAL_WRITE)?;
+    /// Makes `count` buffers of `size` bytes and posts them on a queue of this domain that has as
+    /// many places.
+    pub(crate) fn new(
+        domain: Domain,
+        queue: SharedReceiveQueue,
+        count: u32,
+        size: usize,
+    ) -> Result<Self, OsError> {
+        let memory = domain.allocate(size * count as usize, RemoteAccess::NONE)?;
         let shared = Self {
             queue,
             memory,
-            pd,
+            domain,
             size,
             holders: (0..count).map(|_| AtomicU64::new(POSTED)).collect(),
             account: Arc::new(Account::new(count)),
@@ -67,6 +68,10 @@ impl SharedReceives {
 
     pub(crate) fn queue(&self) -> &SharedReceiveQueue {
         &self.queue
+    }
+
+    pub(crate) fn domain(&self) -> &Domain {
+        &self.domain
     }
 
     /// Whether it is what a configuration of `count` buffers of this size asks for.
@@ -92,20 +97,14 @@ impl SharedReceives {
     pub(crate) fn post(&self, buffer: u32) -> Result<(), OsError> {
         self.holders[buffer as usize].store(POSTED, Ordering::Relaxed);
         // A buffer is at most 1 MiB and a header: `Config::check`.
-        let mut sge = ffi::ibv_sge {
+        let sge = Sge {
             addr: self.memory.addr() + self.offset(buffer) as u64,
-            length: self.size as u32,
+            len: self.size as u32,
             lkey: self.memory.lkey(),
         };
-        let mut wr = ffi::ibv_recv_wr {
-            wr_id: WorkId::Recv(buffer).encode(),
-            next: ptr::null_mut(),
-            sg_list: &raw mut sge,
-            num_sge: 1,
-        };
-        // SAFETY: the request and its element live on this stack for the call; the buffer lies in
-        // `memory`, which outlives the queue, and is nobody else's (top of this file).
-        unsafe { self.queue.post_recv_raw(&mut wr) }
+        // SAFETY: the queue has a place for each buffer. This one lies in `memory`, which outlives
+        // the queue, and is nobody else's (top of this file).
+        unsafe { self.queue.post_recv(WorkId::Recv(buffer), sge) }
     }
 
     /// The connection of this key polled the completion of a buffer, and has it now.

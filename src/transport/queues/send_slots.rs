@@ -1,4 +1,4 @@
-use crate::verbs::MemoryRegion;
+use crate::transport::memory::Registration;
 
 /// What goes with a work request on the send queue until it is done.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct Operation {
     pub(crate) kind: OperationKind,
     /// Memory of this side that it reads or writes, or that its answer comes to. Held until the
     /// device is done with it.
-    pub(crate) memory: MemoryRegion,
+    pub(crate) memory: Registration,
 }
 
 /// What a one-sided operation came to.
@@ -49,7 +49,7 @@ pub(crate) enum OperationKind {
 /// The first bytes of a slot of the send ring.
 #[derive(Debug)]
 pub(crate) struct SlotBytes {
-    pub(crate) region: MemoryRegion,
+    pub(crate) region: Registration,
     pub(crate) offset: usize,
 }
 

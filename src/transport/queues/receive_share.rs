@@ -9,7 +9,7 @@ use crate::{
 /// One connection's share of the [`SharedReceives`]. It stays with the connection after the end,
 /// for messages that the application still has.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct ReceiveShare {
     receives: Arc<SharedReceives>,
     /// The connection's key.
     key: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Share {
     settled: bool,
 }
 
-impl Share {
+impl ReceiveShare {
     /// The caller has reserved the least that a connection needs.
     pub(crate) fn new(receives: Arc<SharedReceives>, key: u64) -> Self {
         Self {

@@ -22,13 +22,8 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use crate::{
-    memory::Mapping,
-    proto::Descriptor,
-    status::OsError,
-    sync::lock,
-    verbs::{AccessFlags, MemoryRegion, ProtectionDomain},
-};
+use super::{domain::Domain, registration::Registration};
+use crate::{memory::Mapping, proto::Descriptor, status::OsError, sync::lock};
 
 /// The smallest piece: a smaller one would cost as much time.
 const SMALLEST: usize = 64 << 10;
@@ -177,7 +172,7 @@ impl OutboundBuffer {
 
     /// Lets peers of queue pairs in this domain read these bytes, once they are told the key. The
     /// memory comes back with an error.
-    pub(crate) fn expose(self, pd: &ProtectionDomain) -> Result<Exposed, (Self, OsError)> {
+    pub(crate) fn expose(self, domain: &Domain) -> Result<Exposed, (Self, OsError)> {
         let start = self
             .piece
             .as_ref()
@@ -185,8 +180,7 @@ impl OutboundBuffer {
         // SAFETY: the bytes stay mapped and initialised until the region is gone, since `Exposed`
         // drops it first and hands out no handle of it; and nobody has a reference to them until
         // then (top of this file).
-        let registered =
-            unsafe { MemoryRegion::register(pd, start, self.len, AccessFlags::REMOTE_READ) };
+        let registered = unsafe { domain.expose(start, self.len) };
         match registered {
             Ok(region) => Ok(Exposed {
                 region,
@@ -217,7 +211,7 @@ impl fmt::Debug for OutboundBuffer {
 #[derive(Debug)]
 pub(crate) struct Exposed {
     /// Before `memory`: once it is deregistered nobody reads that any more.
-    region: MemoryRegion,
+    region: Registration,
     memory: OutboundBuffer,
 }
 

@@ -17,29 +17,24 @@
 //!   `in_flight` until the request is done, or the queue pair is destroyed.
 #![allow(unsafe_code)]
 
-use std::{io::IoSlice, mem::MaybeUninit, ptr, slice, sync::Arc};
+use std::{io::IoSlice, ptr, sync::Arc};
 
 use super::{
     in_flight::InFlight,
-    inbound_pool::InboundPool,
     layout::Layout,
     one_sided::Checked,
-    outbound_pool::Exposed,
-    recv_slice::{self, RecvSlice},
+    queue_pair::QueuePair,
     send_slots::{Operation, OperationKind, Posted, SlotBytes},
     shared_receives::SharedReceives,
     work_id::WorkId,
+    work_request::{RemoteAddr, SendFlags, SendOp, Sge},
 };
 use crate::{
     proto::{HEADER_LEN, Read, Transmit},
+    remote_access::RemoteAccess,
     status::OsError,
-    sys::ffi,
-    verbs::{AccessFlags, MemoryRegion, ProtectionDomain, QueuePair, RemoteAddr, SendOp},
+    transport::memory::{Domain, Exposed, InboundPool, RecvSlice, Registration, received_bytes},
 };
-
-/// The `min_rnr_timer` code for 0.64 ms (`ibv_modify_qp(3)`). Credits keep receives posted, so it
-/// should never matter; the connection manager's 0 would mean 655 ms for every slip.
-const MIN_RNR_TIMER: u8 = 12;
 
 /// A connection's queue pair and buffers.
 #[derive(Debug)]
@@ -48,8 +43,8 @@ pub(crate) struct WorkQueues {
     qp: QueuePair,
     receives: Receives,
     /// Where the send buffers are. Where there is nothing else, it is made when it is first needed.
-    memory: Option<MemoryRegion>,
-    pd: ProtectionDomain,
+    memory: Option<Registration>,
+    domain: Domain,
     /// After `qp`, as `memory`.
     pub(crate) in_flight: InFlight,
     layout: Layout,
@@ -60,21 +55,21 @@ pub(crate) struct WorkQueues {
 #[derive(Debug)]
 enum Receives {
     /// At the start of the connection's own region.
-    Own(MemoryRegion),
+    Own(Registration),
     Shared(Arc<SharedReceives>),
 }
 
 /// Allocates and registers the buffers of one connection.
-fn allocate(pd: &ProtectionDomain, layout: &Layout) -> Result<MemoryRegion, OsError> {
-    MemoryRegion::new(pd, layout.bytes(), AccessFlags::LOCAL_WRITE)
+fn allocate(domain: &Domain, layout: &Layout) -> Result<Registration, OsError> {
+    domain.allocate(layout.bytes(), RemoteAccess::NONE)
 }
 
 impl WorkQueues {
-    /// Takes a queue pair made with `layout.cap(..)`, of the same domain, and on the queue of the
+    /// Takes a queue pair with the layout's depths, of the same domain, and on the queue of the
     /// `shared` receives if the layout has none of its own. Otherwise posts all receives.
     pub(crate) fn new(
         qp: QueuePair,
-        pd: &ProtectionDomain,
+        domain: &Domain,
         layout: Layout,
         shared: Option<Arc<SharedReceives>>,
         inbound_pool: Arc<InboundPool>,
@@ -84,11 +79,11 @@ impl WorkQueues {
             shared.is_some(),
             "the layout says where the receives are"
         );
-        let max_inline = qp.cap().max_inline_data as usize;
+        let max_inline = qp.max_inline();
         let (receives, memory) = match shared {
             Some(shared) => (Receives::Shared(shared), None),
             None => {
-                let memory = allocate(pd, &layout)?;
+                let memory = allocate(domain, &layout)?;
                 (Receives::Own(memory.clone()), Some(memory))
             }
         };
@@ -96,7 +91,7 @@ impl WorkQueues {
             qp,
             receives,
             memory,
-            pd: pd.clone(),
+            domain: domain.clone(),
             in_flight: InFlight::new(layout.send_count(), inbound_pool),
             layout,
             max_inline,
@@ -111,12 +106,12 @@ impl WorkQueues {
 
     /// The connection is about to be established.
     pub(crate) fn set_min_rnr_timer(&self) -> Result<(), OsError> {
-        self.qp.set_min_rnr_timer(MIN_RNR_TIMER)
+        self.qp.set_min_rnr_timer()
     }
 
     /// Moves the queue pair to its error state: it takes no more receives.
     pub(crate) fn fail(&self) -> Result<(), OsError> {
-        self.qp.to_err()
+        self.qp.fail()
     }
 
     /// Destroys the queue pair, after which the device touches none of the memory, and gives the
@@ -156,18 +151,21 @@ impl WorkQueues {
             len <= self.layout.send_size(),
             "the state machine checked the length"
         );
-        let flags = send_flags(transmit.signalled || reported);
+        let signalled = transmit.signalled || reported;
 
         if len <= self.max_inline && payload.len() <= 1 {
             // The driver copies inline data before the call returns, so it may lie anywhere; the
             // lkey is not looked at.
-            let mut sges = [
+            let sges = [
                 inline_sge(header),
                 inline_sge(payload.first().map_or(&[], |part| part)),
             ];
             let count = if len == HEADER_LEN { 1 } else { 2 };
-            let flags = flags | ffi::ibv_send_flags::IBV_SEND_INLINE.0;
-            self.send(WorkId::Send(slot), &mut sges[..count], flags)?;
+            let flags = SendFlags {
+                signalled,
+                inline: true,
+            };
+            self.send(WorkId::Send(slot), &sges[..count], flags)?;
         } else {
             let mut offset = self.layout.send_offset(slot);
             let memory = self.staging()?;
@@ -178,7 +176,11 @@ impl WorkQueues {
                 fill(memory, offset, part);
                 offset += part.len();
             }
-            self.send(WorkId::Send(slot), &mut [sge], flags)?;
+            let flags = SendFlags {
+                signalled,
+                inline: false,
+            };
+            self.send(WorkId::Send(slot), &[sge], flags)?;
         }
         if reported {
             self.in_flight.slots.put(slot, Posted::Message);
@@ -207,16 +209,16 @@ impl WorkQueues {
             .and_then(|inbound| inbound.chunk(offset, len))
             .expect("the state machine reads what was prepared");
         // A chunk is far shorter than 4 GiB.
-        let mut sge = ffi::ibv_sge {
+        let sge = Sge {
             addr,
-            length: read.len as u32,
+            len: read.len as u32,
             lkey,
         };
         let remote = RemoteAddr {
             addr: read.remote_addr,
             rkey: read.rkey,
         };
-        self.one_sided(read.slot, SendOp::Read(remote), &mut sge)?;
+        self.one_sided(read.slot, SendOp::Read(remote), sge)?;
         let posted = Posted::ReadChunk {
             id: read.id,
             offset,
@@ -241,7 +243,7 @@ impl WorkQueues {
         // The caller checked that the length fits what the device moves at once, which is less than
         // 4 GiB.
         let in_memory = || sge(memory, range.start, range.len());
-        let (kind, mut sge) = match op {
+        let (kind, sge) = match op {
             SendOp::Read(_) => (OperationKind::Read, in_memory()),
             SendOp::Write(_) | SendOp::WriteWithImm(..) => (OperationKind::Write, in_memory()),
             SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. } => {
@@ -253,11 +255,9 @@ impl WorkQueues {
                 let offset = range.start;
                 (OperationKind::Atomic { offset, answer }, sge)
             }
-            SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInv(_) => {
-                unreachable!("what is sent is no one-sided operation")
-            }
+            SendOp::Send => unreachable!("what is sent is no one-sided operation"),
         };
-        self.one_sided(slot, op, &mut sge)?;
+        self.one_sided(slot, op, sge)?;
         let memory = memory.clone();
         let operation = Operation { id, kind, memory };
         self.in_flight.slots.put(slot, Posted::Operation(operation));
@@ -274,17 +274,13 @@ impl WorkQueues {
         if let Receives::Own(_) = self.receives {
             self.recv(WorkId::DrainRecv, None)?;
         }
-        self.send(
-            WorkId::DrainSend,
-            &mut [],
-            ffi::ibv_send_flags::IBV_SEND_SIGNALED.0,
-        )
+        self.send(WorkId::DrainSend, &[], SIGNALLED)
     }
 
     /// Looks at the bytes of a completed receive.
     pub(crate) fn frame(&self, buffer: u32, len: u32) -> &[u8] {
         let (memory, offset, len) = self.extent(buffer, len);
-        recv_slice::bytes(memory, offset, len)
+        received_bytes(memory, offset, len)
     }
 
     /// Takes the bytes of a completed receive along. The buffer must not be posted again before the
@@ -294,7 +290,7 @@ impl WorkQueues {
         RecvSlice::new(memory.clone(), offset, len)
     }
 
-    fn extent(&self, buffer: u32, len: u32) -> (&MemoryRegion, usize, usize) {
+    fn extent(&self, buffer: u32, len: u32) -> (&Registration, usize, usize) {
         let (memory, offset, size) = self.receive(buffer);
         assert!(
             len as usize <= size,
@@ -304,7 +300,7 @@ impl WorkQueues {
     }
 
     /// Where a receive buffer lies, and its length.
-    fn receive(&self, buffer: u32) -> (&MemoryRegion, usize, usize) {
+    fn receive(&self, buffer: u32) -> (&Registration, usize, usize) {
         let (memory, count, offset, size) = match &self.receives {
             Receives::Own(memory) => (
                 memory,
@@ -324,80 +320,60 @@ impl WorkQueues {
     }
 
     /// The memory of the send buffers.
-    fn staging(&mut self) -> Result<&MemoryRegion, OsError> {
+    fn staging(&mut self) -> Result<&Registration, OsError> {
         let memory = match self.memory.take() {
             Some(memory) => memory,
-            None => allocate(&self.pd, &self.layout)?,
+            None => allocate(&self.domain, &self.layout)?,
         };
         Ok(self.memory.insert(memory))
     }
 
-    fn recv(&self, id: WorkId, sge: Option<ffi::ibv_sge>) -> Result<(), OsError> {
-        let mut sge = sge;
-        let (sg_list, num_sge) = sge
-            .as_mut()
-            .map_or((ptr::null_mut(), 0), |sge| (ptr::from_mut(sge), 1));
-        let mut wr = ffi::ibv_recv_wr {
-            wr_id: id.encode(),
-            next: ptr::null_mut(),
-            sg_list,
-            num_sge,
-        };
-        // SAFETY: the request and its element live on this stack for the call; the buffer it names
-        // belongs to `memory`, which outlives the queue pair, and to nobody else until the
-        // completion (see the top of this file).
-        unsafe { self.qp.post_recv_raw(&mut wr) }
+    fn recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
+        // SAFETY: the queue holds all buffers and the marker, and each is posted once at a time.
+        // The buffer belongs to `memory`, which outlives the queue pair, and to nobody else until
+        // the completion (see the top of this file).
+        unsafe { self.qp.post_recv(id, sge) }
     }
 
-    fn send(&self, id: WorkId, sges: &mut [ffi::ibv_sge], flags: u32) -> Result<(), OsError> {
+    fn send(&self, id: WorkId, sges: &[Sge], flags: SendFlags) -> Result<(), OsError> {
         self.post(id, SendOp::Send, sges, flags)
     }
 
-    fn one_sided(&self, slot: u32, op: SendOp, sge: &mut ffi::ibv_sge) -> Result<(), OsError> {
+    fn one_sided(&self, slot: u32, op: SendOp, sge: Sge) -> Result<(), OsError> {
         assert!(
             slot < self.layout.send_count(),
             "the state machine names slots that exist"
         );
-        let sges = slice::from_mut(sge);
-        self.post(WorkId::Send(slot), op, sges, send_flags(true))
+        self.post(WorkId::Send(slot), op, &[sge], SIGNALLED)
     }
 
-    fn post(
-        &self,
-        id: WorkId,
-        op: SendOp,
-        sges: &mut [ffi::ibv_sge],
-        flags: u32,
-    ) -> Result<(), OsError> {
-        let mut wr = MaybeUninit::<ffi::ibv_send_wr>::zeroed();
-        // SAFETY: the C structure holds integers, raw pointers and unions of them: all zero is a
-        // valid value.
-        let wr = unsafe { wr.assume_init_mut() };
-        wr.wr_id = id.encode();
-        wr.sg_list = sges.as_mut_ptr();
-        wr.num_sge = sges.len() as i32;
-        wr.send_flags = flags;
-        op.encode(wr);
-        // SAFETY: the request and its elements live on the callers' stacks for the call; memory
-        // that is not inline belongs to `memory` or `in_flight`, which outlive the queue pair, and
-        // to nobody else until a completion covers its slot (top of this file).
-        unsafe { self.qp.post_send_raw(wr) }
+    fn post(&self, id: WorkId, op: SendOp, sges: &[Sge], flags: SendFlags) -> Result<(), OsError> {
+        // SAFETY: the queue holds all slots and the marker, and each is posted once at a time.
+        // Memory that is not inline belongs to `memory` or `in_flight`, which outlive the queue
+        // pair, and to nobody else until a completion covers its slot (top of this file).
+        unsafe { self.qp.post_send(id, op, sges, flags) }
     }
 }
 
+/// For what is always told of.
+const SIGNALLED: SendFlags = SendFlags {
+    signalled: true,
+    inline: false,
+};
+
 /// A part of a region for the device. It is less than 4 GiB long: a buffer is at most 1 MiB and a
 /// header (`Config::check`).
-fn sge(memory: &MemoryRegion, offset: usize, len: usize) -> ffi::ibv_sge {
-    ffi::ibv_sge {
+fn sge(memory: &Registration, offset: usize, len: usize) -> Sge {
+    Sge {
         addr: memory.addr() + offset as u64,
-        length: len as u32,
+        len: len as u32,
         lkey: memory.lkey(),
     }
 }
 
-/// Copies bytes into a send buffer. `MemoryRegion::copy_in` would do, at half the speed: it must
+/// Copies bytes into a send buffer. `Registration::copy_in` would do, at half the speed: it must
 /// allow for others that touch the same bytes, and here there are none.
-fn fill(memory: &MemoryRegion, offset: usize, from: &[u8]) {
+fn fill(memory: &Registration, offset: usize, from: &[u8]) {
     // SAFETY: the callers checked slot and length against the layout, so this lies inside the
     // region's allocation.
     let to = unsafe { memory.as_ptr().add(offset) };
@@ -406,19 +382,11 @@ fn fill(memory: &MemoryRegion, offset: usize, from: &[u8]) {
     unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
 }
 
-fn send_flags(signalled: bool) -> u32 {
-    if signalled {
-        ffi::ibv_send_flags::IBV_SEND_SIGNALED.0
-    } else {
-        0
-    }
-}
-
 /// An element that names memory whose bytes the driver copies before `ibv_post_send` returns.
-fn inline_sge(bytes: &[u8]) -> ffi::ibv_sge {
-    ffi::ibv_sge {
+fn inline_sge(bytes: &[u8]) -> Sge {
+    Sge {
         addr: bytes.as_ptr() as u64,
-        length: bytes.len() as u32,
+        len: bytes.len() as u32,
         lkey: 0,
     }
 }

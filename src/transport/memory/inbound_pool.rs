@@ -9,7 +9,7 @@
 //!
 //! This file makes references to memory that was registered. That is sound because a
 //! [`InboundBuffer`] is owned: while reads into it are in progress it is in the requests in flight
-//! of [`WorkQueues`](super::work_queues::WorkQueues), where nobody looks at its bytes, and it
+//! of [`WorkQueues`](crate::transport::queues::WorkQueues), where nobody looks at its bytes, and it
 //! leaves them when all have come, or after the queue pair is destroyed. Steps that stay registered
 //! allow the local device alone to write, and that writes only what is posted. A registration holds
 //! the pages themselves, so one that could not be ended never comes to stand for memory that is
@@ -21,13 +21,13 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use crate::transport::budget::{Charge, Customer};
+use super::{domain::Domain, registration::Registration};
 use crate::{
     memory::Mapping,
     proto::SHORTEST_CHUNK,
     status::OsError,
     sync::lock,
-    verbs::{AccessFlags, MemoryRegion, ProtectionDomain},
+    transport::budget::{Charge, Customer},
 };
 
 /// Up to here mappings are a power of two long, so that they fit many messages.
@@ -37,8 +37,7 @@ const MOST_KEPT: usize = 16;
 
 /// Makes the memory into which one connection reads large messages, and keeps some of it.
 pub(crate) struct InboundPool {
-    pd: ProtectionDomain,
-    access: AccessFlags,
+    domain: Domain,
     customer: Customer,
     /// How many bytes are kept at most.
     limit: u64,
@@ -66,7 +65,7 @@ struct Memory {
 
 /// A part that is registered.
 struct Step {
-    region: MemoryRegion,
+    region: Registration,
     offset: usize,
     len: usize,
     /// What it costs of the budget, if it is deregistered when its read has come. After the region.
@@ -80,18 +79,12 @@ impl Step {
 }
 
 impl InboundPool {
-    /// Memory is registered in `pd` with `access`. At most `limit` bytes stay registered.
-    pub(crate) fn new(
-        pd: &ProtectionDomain,
-        access: AccessFlags,
-        limit: u64,
-        customer: Customer,
-    ) -> Arc<Self> {
+    /// Memory is registered in `domain`. At most `limit` bytes stay registered.
+    pub(crate) fn new(domain: &Domain, limit: u64, customer: Customer) -> Arc<Self> {
         Arc::new(Self {
-            pd: pd.clone(),
-            access,
+            domain: domain.clone(),
             customer,
-            limit: if access.contains(AccessFlags::REMOTE_WRITE) {
+            limit: if domain.read_target_access().write {
                 0
             } else {
                 limit
@@ -294,11 +287,11 @@ impl InboundBuffer {
             .retain(|step| step.end() <= offset || step.offset >= offset + long);
         // SAFETY: `long` bytes from `offset` on lie inside of the mapping.
         let start = unsafe { memory.mapping.start().as_ptr().add(offset) };
-        let InboundPool { pd, access, .. } = &*self.pool;
+        let domain = &self.pool.domain;
         // SAFETY: the mapping outlives the registration, whose only handle lies in the step: steps
         // are dropped before their mapping. There is no reference to the bytes while the device may
         // write them, and nobody else knows of them (top of this file).
-        let register = || unsafe { MemoryRegion::register(pd, start, long, *access) };
+        let register = || unsafe { domain.register_read_target(start, long) };
         let region = match register() {
             // What this connection keeps for later is of more use now.
             Err(error) if error.errno == libc::ENOMEM && self.pool.give_up_free() => register(),

@@ -2,14 +2,11 @@
 
 use std::ops::Range;
 
-use super::{
-    memory::Memory,
-    region::{Region, RemoteRegion},
-};
+use super::work_request::{RemoteAddr, SendOp};
 use crate::{
     error::Error,
     remote_access::RemoteAccess,
-    verbs::{AccessFlags, MemoryRegion, RemoteAddr, SendOp},
+    transport::memory::{Allocator, Region, Registration, RemoteRegion},
 };
 
 /// What a one-sided operation is to do.
@@ -60,17 +57,17 @@ impl OneSided {
 #[derive(Debug)]
 pub(crate) struct Checked {
     pub(crate) op: SendOp,
-    pub(crate) memory: MemoryRegion,
+    pub(crate) memory: Registration,
     /// The part of the memory.
     pub(crate) range: Range<usize>,
     pub(crate) id: u64,
 }
 
 impl Checked {
-    /// Checks what can be checked on this side. Without `memory` the connection has ended, which
-    /// the operation itself will say.
+    /// Checks what can be checked on this side. Without an allocator the connection has ended,
+    /// which the operation itself will say.
     pub(crate) fn new(
-        memory: Option<&Memory>,
+        allocator: Option<&Allocator>,
         op: OneSided,
         (region, range): (&Region, Range<usize>),
         (remote, offset): (&RemoteRegion, u64),
@@ -86,11 +83,11 @@ impl Checked {
                 needed,
             });
         }
-        if let Some(memory) = memory {
-            if !memory.made(region) {
+        if let Some(allocator) = allocator {
+            if !allocator.made(region) {
                 return Err(Error::ForeignMemory);
             }
-            let limit = memory.device().max_msg_sz().into();
+            let limit = allocator.domain().longest_operation();
             within("the device's longest operation", 0, len, limit)?;
         }
         let addr = remote.addr.wrapping_add(offset);
@@ -103,7 +100,7 @@ impl Checked {
             addr,
             rkey: remote.rkey,
         };
-        let (memory, range) = target(memory, op, region, range)?;
+        let (memory, range) = target(allocator, op, region, range)?;
         Ok(Self {
             op: op.at(remote),
             memory,
@@ -127,25 +124,24 @@ impl Checked {
 /// writes what a read asks for, and learns the key of where to: so the read has a registration of
 /// its own, with that right and for as long as it takes, unless the peer has the right anyway.
 fn target(
-    memory: Option<&Memory>,
+    allocator: Option<&Allocator>,
     op: OneSided,
     region: &Region,
     range: Range<usize>,
-) -> Result<(MemoryRegion, Range<usize>), Error> {
-    let reading = memory.map_or(AccessFlags::LOCAL_WRITE, |memory| {
-        memory.device().read_target_access()
-    });
+) -> Result<(Registration, Range<usize>), Error> {
+    let Some(domain) = allocator.map(Allocator::domain) else {
+        return Ok((region.memory.clone(), range));
+    };
     let own = op.is_read()
-        && reading != AccessFlags::LOCAL_WRITE
+        && domain.read_target_access().write
         && !region.remote().access().write
         && !range.is_empty();
     if !own {
         return Ok((region.memory.clone(), range));
     }
     let len = range.len();
-    let memory = region
-        .memory
-        .again(range, reading)
+    let memory = domain
+        .again(&region.memory, range)
         .map_err(Error::from_os)?;
     Ok((memory, 0..len))
 }

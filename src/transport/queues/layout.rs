@@ -1,7 +1,4 @@
-use crate::{
-    proto::{CONTROL_RECEIVES, CONTROL_SENDS, HEADER_LEN, Params, READS},
-    verbs::QpCap,
-};
+use crate::proto::{CONTROL_RECEIVES, CONTROL_SENDS, HEADER_LEN, Params, READS};
 
 /// Buffers start on cache lines of their own, so that the device and two threads never share one.
 const ALIGN: usize = 64;
@@ -36,15 +33,14 @@ impl Layout {
         self.send_offset(self.send_count)
     }
 
-    /// The queue depths that hold all buffers and one drain marker each.
-    pub(crate) fn cap(&self, max_inline: u32) -> QpCap {
-        QpCap {
-            max_send_wr: self.send_count + 1,
-            max_recv_wr: if self.shared { 0 } else { self.recv_count + 1 },
-            max_send_sge: 2,
-            max_recv_sge: if self.shared { 0 } else { 1 },
-            max_inline_data: max_inline,
-        }
+    /// The depth of the send queue that holds all buffers and a drain marker.
+    pub(crate) const fn send_depth(&self) -> u32 {
+        self.send_count + 1
+    }
+
+    /// The depth of the receive queue that holds all buffers and a drain marker.
+    pub(crate) const fn recv_depth(&self) -> u32 {
+        if self.shared { 0 } else { self.recv_count + 1 }
     }
 
     /// How many completions can be in the completion queue at once.

@@ -1,0 +1,69 @@
+use std::sync::Arc;
+
+use super::{
+    domain::Domain,
+    outbound_pool::{Exposed, OutboundBuffer, OutboundPool},
+    region::Region,
+};
+use crate::{remote_access::RemoteAccess, status::OsError, transport::DeviceCounters};
+
+/// Allocates the memory of one connection that the application uses, for as long as the connection
+/// has a transport.
+#[derive(Debug)]
+pub(crate) struct Allocator {
+    domain: Domain,
+    outbound: Arc<OutboundPool>,
+}
+
+impl Allocator {
+    /// Keeps at most `keep` bytes of free memory.
+    pub(crate) fn new(domain: Domain, keep: u64) -> Self {
+        Self {
+            domain,
+            outbound: OutboundPool::new(keep),
+        }
+    }
+
+    /// Allocates memory that peers may access as `access` says. Operations of this side may write
+    /// to it, too.
+    pub(crate) fn region(&self, len: usize, access: RemoteAccess) -> Result<Region, OsError> {
+        Ok(Region::new(self.domain.allocate(len, access)?, access))
+    }
+
+    /// Whether operations on this connection may use the region.
+    pub(crate) fn made(&self, region: &Region) -> bool {
+        self.domain.has(&region.memory)
+    }
+
+    /// What regions are registered in.
+    pub(crate) fn domain(&self) -> &Domain {
+        &self.domain
+    }
+
+    /// Allocates a buffer for a message.
+    pub(crate) fn buffer(&self, len: usize) -> Result<OutboundBuffer, OsError> {
+        self.outbound.get(len)
+    }
+
+    /// Whether the buffer is one of this connection's.
+    pub(crate) fn owns(&self, buffer: &OutboundBuffer) -> bool {
+        buffer.is_of(&self.outbound)
+    }
+
+    /// Lets the peer read a buffer, once it is told the key. The buffer comes back with an error.
+    pub(crate) fn expose(
+        &self,
+        buffer: OutboundBuffer,
+    ) -> Result<Exposed, (OutboundBuffer, OsError)> {
+        buffer.expose(&self.domain)
+    }
+
+    pub(crate) fn device_counters(&self) -> DeviceCounters {
+        self.domain.device_counters()
+    }
+
+    /// Gives free memory back to the system, and from now on everything else as it becomes free.
+    pub(crate) fn close(&self) {
+        self.outbound.close();
+    }
+}

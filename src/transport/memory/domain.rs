@@ -1,0 +1,111 @@
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+
+use super::registration::Registration;
+use crate::{
+    remote_access::RemoteAccess,
+    status::OsError,
+    transport::{DeviceCounters, rdma},
+};
+
+/// What memory is registered in: only connections of the same domain reach it.
+#[derive(Clone, Debug)]
+pub(crate) enum Domain {
+    Rdma(rdma::Domain),
+}
+
+impl Domain {
+    /// Whether memory was registered here.
+    pub(super) fn has(&self, memory: &Registration) -> bool {
+        match (self, memory) {
+            (Self::Rdma(domain), Registration::Rdma(region)) => domain.has(region),
+        }
+    }
+
+    /// Allocates memory, zeroed and page aligned, that this side may write and peers may access as
+    /// `remote` says.
+    pub(crate) fn allocate(
+        &self,
+        len: usize,
+        remote: RemoteAccess,
+    ) -> Result<Registration, OsError> {
+        match self {
+            Self::Rdma(domain) => Ok(Registration::Rdma(domain.allocate(len, remote)?)),
+        }
+    }
+
+    /// Registers memory that the caller owns, to read into it.
+    ///
+    /// # Safety
+    ///
+    /// Until the last handle has been dropped the `len` bytes at `start` stay mapped and
+    /// initialised, and nobody has a reference to them while something is read into them.
+    pub(super) unsafe fn register_read_target(
+        &self,
+        start: *mut u8,
+        len: usize,
+    ) -> Result<Registration, OsError> {
+        match self {
+            Self::Rdma(domain) => {
+                // SAFETY: the caller vouches for the memory.
+                let region = unsafe { domain.register_read_target(start, len) }?;
+                Ok(Registration::Rdma(region))
+            }
+        }
+    }
+
+    /// Registers memory that the caller owns, for peers to read.
+    ///
+    /// # Safety
+    ///
+    /// Until the last handle has been dropped the `len` bytes at `start` stay mapped and
+    /// initialised, and nobody changes them.
+    pub(super) unsafe fn expose(
+        &self,
+        start: *mut u8,
+        len: usize,
+    ) -> Result<Registration, OsError> {
+        match self {
+            Self::Rdma(domain) => {
+                // SAFETY: the caller vouches for the memory.
+                let region = unsafe { domain.expose(start, len) }?;
+                Ok(Registration::Rdma(region))
+            }
+        }
+    }
+
+    /// Registers a part of a region of this domain again, to read into it.
+    pub(crate) fn again(
+        &self,
+        memory: &Registration,
+        part: Range<usize>,
+    ) -> Result<Registration, OsError> {
+        match (self, memory) {
+            (Self::Rdma(domain), Registration::Rdma(region)) => {
+                Ok(Registration::Rdma(domain.again(region, part)?))
+            }
+        }
+    }
+
+    /// The access that peers must have to the memory into which this side reads.
+    pub(crate) fn read_target_access(&self) -> RemoteAccess {
+        match self {
+            Self::Rdma(domain) => domain.read_target_access(),
+        }
+    }
+
+    /// The longest one-sided operation in bytes.
+    pub(crate) fn longest_operation(&self) -> u64 {
+        match self {
+            Self::Rdma(domain) => domain.longest_operation(),
+        }
+    }
+
+    /// What the device counts.
+    pub(super) fn device_counters(&self) -> DeviceCounters {
+        match self {
+            Self::Rdma(domain) => domain.device_counters(),
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Memory that is registered with a transport: for messages on their way in and out, and for peers.
+
+mod allocator;
+mod domain;
+mod inbound_pool;
+mod outbound_pool;
+mod recv_slice;
+mod region;
+mod registration;
+
+pub use self::region::{Region, RemoteRegion};
+pub(crate) use self::{
+    allocator::Allocator,
+    domain::Domain,
+    inbound_pool::{InboundBuffer, InboundPool},
+    outbound_pool::{Exposed, OutboundBuffer},
+    recv_slice::{RecvSlice, received_bytes},
+    registration::Registration,
+};

@@ -1,0 +1,45 @@
+use crate::{proto::DrainSide, status::WcStatus};
+
+/// How many completions are taken at a time.
+pub(crate) const BATCH: usize = 16;
+
+/// Something that the device has done: a completion.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Done {
+    /// A frame lies in this receive buffer.
+    Received { buffer: u32, len: u32 },
+    /// The peer wrote to a region of this side's, with immediate data, and used this buffer.
+    Immediate {
+        buffer: u32,
+        imm_data: u32,
+        len: u32,
+    },
+    /// What was posted in this slot of the send ring is done, and all that was posted before.
+    Sent { slot: u32 },
+    /// A receive failed.
+    ReceiveFailed {
+        buffer: u32,
+        status: WcStatus,
+        vendor_err: u32,
+    },
+    /// What was posted in this slot failed.
+    SendFailed {
+        slot: u32,
+        status: WcStatus,
+        vendor_err: u32,
+    },
+    /// Everything that was posted on this queue has come back.
+    Drained(DrainSide),
+}
+
+impl Done {
+    /// The receive buffer that was used.
+    pub(crate) fn receive_buffer(&self) -> Option<u32> {
+        match *self {
+            Self::Received { buffer, .. }
+            | Self::Immediate { buffer, .. }
+            | Self::ReceiveFailed { buffer, .. } => Some(buffer),
+            Self::Sent { .. } | Self::SendFailed { .. } | Self::Drained(_) => None,
+        }
+    }
+}

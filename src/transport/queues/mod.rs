@@ -1,0 +1,33 @@
+//! What a connection posts its work to and polls its completions from, whichever transport carries
+//! it: buffers and slots, what goes with each work request, and what its completion says.
+
+mod done;
+mod in_flight;
+mod layout;
+mod one_sided;
+mod poll_side;
+mod queue_pair;
+mod receive_share;
+mod send_slots;
+mod shared_pools;
+mod shared_receives;
+mod transport;
+mod work_id;
+mod work_queues;
+mod work_request;
+
+pub(crate) use self::{
+    done::{BATCH, Done},
+    layout::Layout,
+    one_sided::{Checked, OneSided},
+    poll_side::{CompletionEvents, CompletionQueue, PollSide},
+    queue_pair::{QueuePair, SharedReceiveQueue},
+    receive_share::ReceiveShare,
+    send_slots::{Outcome, Posted},
+    shared_pools::SharedPools,
+    shared_receives::SharedReceives,
+    transport::{NoTransport, Transport},
+    work_id::WorkId,
+    work_queues::WorkQueues,
+    work_request::{RemoteAddr, SendFlags, SendOp, Sge},
+};

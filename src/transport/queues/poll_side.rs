@@ -1,0 +1,100 @@
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+};
+
+use super::done::Done;
+use crate::{status::OsError, transport::rdma};
+
+/// Where a connection's completions are polled, by one thread at a time.
+#[derive(Debug)]
+pub(crate) struct PollSide {
+    queue: CompletionQueue,
+    events: Arc<CompletionEvents>,
+    /// Whether all receives are back once the queue is empty: where they are shared, nothing else
+    /// says so.
+    drains_when_empty: bool,
+}
+
+/// Completions, of whichever transport.
+#[derive(Debug)]
+pub(crate) enum CompletionQueue {
+    Rdma(rdma::CompletionQueue),
+}
+
+/// What raises an event for the next completion after [`PollSide::arm`]. Its file descriptor is
+/// readable while there are events.
+#[derive(Debug)]
+pub(crate) enum CompletionEvents {
+    Rdma(rdma::CompletionEvents),
+}
+
+impl PollSide {
+    pub(crate) fn new(queue: CompletionQueue, events: CompletionEvents) -> Self {
+        Self {
+            queue,
+            events: Arc::new(events),
+            drains_when_empty: false,
+        }
+    }
+
+    /// Takes up to [`BATCH`](super::done::BATCH) completions, and returns how many. They are the
+    /// next [`done`](Self::done).
+    pub(crate) fn poll(&mut self) -> Result<usize, OsError> {
+        match &mut self.queue {
+            CompletionQueue::Rdma(queue) => queue.poll(),
+        }
+    }
+
+    /// The first `count` of what was taken last.
+    pub(crate) fn done(&self, count: usize) -> impl Iterator<Item = Done> + '_ {
+        (0..count).map(|number| match &self.queue {
+            CompletionQueue::Rdma(queue) => queue.done(number),
+        })
+    }
+
+    /// Has an event raised for the next completion.
+    pub(crate) fn arm(&self) -> Result<(), OsError> {
+        match &self.queue {
+            CompletionQueue::Rdma(queue) => queue.arm(),
+        }
+    }
+
+    /// How many completions the queue can hold.
+    pub(crate) fn capacity(&self) -> usize {
+        match &self.queue {
+            CompletionQueue::Rdma(queue) => queue.capacity(),
+        }
+    }
+
+    pub(crate) fn events(&self) -> &Arc<CompletionEvents> {
+        &self.events
+    }
+
+    /// The receives are back once the queue is empty.
+    pub(crate) fn drains_when_empty(&mut self) {
+        self.drains_when_empty = true;
+    }
+
+    /// The queue is empty. Whether that says that the receives are back, which it does once.
+    pub(crate) fn is_drained(&mut self) -> bool {
+        std::mem::take(&mut self.drains_when_empty)
+    }
+}
+
+impl CompletionEvents {
+    /// Takes all events.
+    pub(crate) fn clear(&self) {
+        match self {
+            Self::Rdma(events) => events.clear(),
+        }
+    }
+}
+
+impl AsFd for CompletionEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Rdma(events) => events.as_fd(),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! A connection's queue pair, of whichever transport.
+#![allow(unsafe_code)]
+
+use super::{
+    work_id::WorkId,
+    work_request::{SendFlags, SendOp, Sge},
+};
+use crate::{status::OsError, transport::rdma};
+
+/// Where the work of one connection is posted.
+#[derive(Debug)]
+pub(crate) enum QueuePair {
+    Rdma(rdma::QueuePair),
+}
+
+/// Where receives of several connections are posted.
+#[derive(Debug)]
+pub(crate) enum SharedReceiveQueue {
+    Rdma(rdma::SharedReceiveQueue),
+}
+
+impl QueuePair {
+    /// The longest message whose bytes are copied into the work request.
+    pub(super) fn max_inline(&self) -> usize {
+        match self {
+            Self::Rdma(qp) => qp.max_inline(),
+        }
+    }
+
+    /// The connection is about to be established.
+    pub(super) fn set_min_rnr_timer(&self) -> Result<(), OsError> {
+        match self {
+            Self::Rdma(qp) => qp.set_min_rnr_timer(),
+        }
+    }
+
+    /// Moves to the error state: what was posted comes back, and nothing more is received.
+    pub(super) fn fail(&self) -> Result<(), OsError> {
+        match self {
+            Self::Rdma(qp) => qp.fail(),
+        }
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Safety
+    ///
+    /// The receives are the queue pair's own, and there is a place for one more. Until it completes
+    /// or the queue pair is destroyed, the memory is registered and nobody accesses it.
+    pub(super) unsafe fn post_recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
+        match self {
+            // SAFETY: the caller vouches for the memory.
+            Self::Rdma(qp) => unsafe { qp.post_recv(id, sge) },
+        }
+    }
+
+    /// Posts a work request on the send queue, with at most two elements.
+    ///
+    /// # Safety
+    ///
+    /// The send queue has a place for it. Until a completion covers it or the queue pair is
+    /// destroyed, the memory is registered, unless it is inline, and nobody accesses it in a way
+    /// that conflicts with the device.
+    pub(super) unsafe fn post_send(
+        &self,
+        id: WorkId,
+        op: SendOp,
+        sges: &[Sge],
+        flags: SendFlags,
+    ) -> Result<(), OsError> {
+        match self {
+            // SAFETY: the caller vouches for the memory.
+            Self::Rdma(qp) => unsafe { qp.post_send(id, op, sges, flags) },
+        }
+    }
+}
+
+impl SharedReceiveQueue {
+    /// Posts a receive.
+    ///
+    /// # Safety
+    ///
+    /// The queue has a place for it. Until it completes or the queue is destroyed, the memory is
+    /// registered in the queue's domain and nobody accesses it.
+    pub(super) unsafe fn post_recv(&self, id: WorkId, sge: Sge) -> Result<(), OsError> {
+        match self {
+            // SAFETY: the caller vouches for the memory.
+            Self::Rdma(queue) => unsafe { queue.post_recv(id, sge) },
+        }
+    }
+}

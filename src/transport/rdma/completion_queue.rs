@@ -1,0 +1,96 @@
+use std::{
+    array,
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use crate::{
+    proto::DrainSide,
+    status::{OsError, WcStatus},
+    transport::queues::{BATCH, Done, WorkId},
+    verbs::{self, CompletionChannel, WcOpcode, WorkCompletion},
+};
+
+/// A completion queue of a device, with the channel of its events.
+#[derive(Debug)]
+pub(crate) struct CompletionQueue {
+    cq: verbs::CompletionQueue,
+    batch: [WorkCompletion; BATCH],
+}
+
+/// What raises an event for the next completion of an armed queue.
+#[derive(Debug)]
+pub(crate) struct CompletionEvents(CompletionChannel);
+
+impl CompletionQueue {
+    pub(super) fn new(cq: verbs::CompletionQueue) -> Self {
+        Self {
+            cq,
+            batch: array::from_fn(|_| WorkCompletion::default()),
+        }
+    }
+
+    pub(crate) fn poll(&mut self) -> Result<usize, OsError> {
+        self.cq.poll(&mut self.batch)
+    }
+
+    /// The completion with this number, of those that were taken last.
+    pub(crate) fn done(&self, number: usize) -> Done {
+        done(&self.batch[number])
+    }
+
+    pub(crate) fn arm(&self) -> Result<(), OsError> {
+        self.cq.req_notify(false)
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.cq.cqe() as usize
+    }
+}
+
+impl CompletionEvents {
+    pub(super) fn new(channel: CompletionChannel) -> Self {
+        Self(channel)
+    }
+
+    /// Takes all events.
+    pub(crate) fn clear(&self) {
+        while let Ok(Some(_)) = self.0.get_event() {}
+    }
+}
+
+impl AsFd for CompletionEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn done(wc: &WorkCompletion) -> Done {
+    let (work, status) = (WorkId::decode(wc.wr_id()), wc.status());
+    match work {
+        WorkId::Recv(buffer) if status == WcStatus::SUCCESS => {
+            let len = wc.byte_len();
+            if wc.opcode() == WcOpcode::RECV_RDMA_WITH_IMM {
+                let imm_data = wc.imm_data().unwrap_or_default();
+                return Done::Immediate {
+                    buffer,
+                    imm_data,
+                    len,
+                };
+            }
+            Done::Received { buffer, len }
+        }
+        WorkId::Send(slot) if status == WcStatus::SUCCESS => Done::Sent { slot },
+        WorkId::Recv(buffer) => Done::ReceiveFailed {
+            buffer,
+            status,
+            vendor_err: wc.vendor_err(),
+        },
+        WorkId::Send(slot) => Done::SendFailed {
+            slot,
+            status,
+            vendor_err: wc.vendor_err(),
+        },
+        WorkId::DrainRecv => Done::Drained(DrainSide::Recv),
+        WorkId::DrainSend => Done::Drained(DrainSide::Send),
+    }
+}

@@ -1,0 +1,156 @@
+use std::sync::Arc;
+
+use super::{
+    completion_queue::{CompletionEvents, CompletionQueue},
+    device::Device,
+    domain::Domain,
+    queue_pair::{QueuePair, SharedReceiveQueue},
+};
+use crate::{
+    cm::CmId,
+    config::Config,
+    error::Error,
+    proto::Account,
+    status::OsError,
+    transport::{
+        budget::Customer,
+        memory::{self, Allocator, InboundPool},
+        queues::{
+            self, Layout, NoTransport, PollSide, ReceiveShare, SharedReceives, Transport,
+            WorkQueues,
+        },
+    },
+    verbs::{self, CompletionChannel, ProtectionDomain, QpCap, QpInitAttr, SrqAttr},
+};
+
+/// Makes buffers, completion queue and queue pair for the connection of `id`, which has this `key`.
+pub(super) fn create_transport(
+    device: &Arc<Device>,
+    id: &mut CmId,
+    key: u64,
+    config: &Config,
+    customer: Customer,
+) -> Result<Transport, NoTransport> {
+    let layout = Layout::new(&config.params());
+    let cap = cap(&layout, config.max_inline);
+    for (field, value, limit) in [
+        ("receive_window", cap.max_recv_wr, device.max_qp_wr),
+        (
+            "shared_receive",
+            config.shared_receive.unwrap_or(0),
+            device.max_srq_wr,
+        ),
+        ("send_depth", cap.max_send_wr, device.max_qp_wr),
+        (
+            "receive_window + send_depth",
+            layout.completions(),
+            device.max_cqe,
+        ),
+    ] {
+        if value > limit {
+            return Err(exceeds(field, value, limit));
+        }
+    }
+
+    let shared = match config.shared_receive {
+        Some(count) => {
+            let size = layout.recv_size();
+            let make = || shared_receives(device, count, size);
+            Some(device.shared_pools().get(count, size, make)?)
+        }
+        None => None,
+    };
+    let domain = match &shared {
+        Some(shared) => shared.domain().clone(),
+        None => {
+            let pd = ProtectionDomain::new(device.context())?;
+            memory::Domain::Rdma(Domain::new(Arc::clone(device), pd))
+        }
+    };
+    let memory::Domain::Rdma(of_device) = &domain;
+    let channel = CompletionChannel::new(device.context())?;
+    let cq =
+        verbs::CompletionQueue::new(device.context(), layout.completions(), Some((&channel, 0)))?;
+    let mut attr = QpInitAttr {
+        srq: shared.as_deref().map(|shared| {
+            let queues::SharedReceiveQueue::Rdma(queue) = shared.queue();
+            queue.verbs()
+        }),
+        ..QpInitAttr::rc(&cq, cap)
+    };
+    let qp = match id.create_qp(of_device.pd(), &attr) {
+        // Inline data is an optimisation, and some devices refuse the queue pair instead of
+        // granting less.
+        Err(error) if error.errno == libc::EINVAL && cap.max_inline_data > 0 => {
+            attr.cap.max_inline_data = 0;
+            id.create_qp(of_device.pd(), &attr)?
+        }
+        result => result?,
+    };
+    cq.req_notify(false)?;
+    let keep = config.registration_cache;
+    let inbound_pool = InboundPool::new(&domain, keep, customer);
+    let qp = queues::QueuePair::Rdma(QueuePair::new(qp));
+    let queues = WorkQueues::new(qp, &domain, layout, shared.clone(), inbound_pool)?;
+    // Last, so that nothing has to be given back when something fails.
+    if let Some(shared) = &shared
+        && !shared.account.open(config.receive_window)
+    {
+        return Err(NoTransport {
+            error: OsError::new("rdma_create_qp", libc::ENOMEM),
+            problem: Some(Error::SharedReceivesExhausted {
+                total: shared.count(),
+                free: shared.account.free(),
+                needed: Account::least(config.receive_window),
+            }),
+        });
+    }
+    Ok(Transport {
+        queues,
+        share: shared.map(|shared| ReceiveShare::new(shared, key)),
+        poll_side: PollSide::new(
+            queues::CompletionQueue::Rdma(CompletionQueue::new(cq)),
+            queues::CompletionEvents::Rdma(CompletionEvents::new(channel)),
+        ),
+        allocator: Arc::new(Allocator::new(domain, keep)),
+    })
+}
+
+fn shared_receives(
+    device: &Arc<Device>,
+    count: u32,
+    size: usize,
+) -> Result<SharedReceives, OsError> {
+    let pd = ProtectionDomain::new(device.context())?;
+    let attr = SrqAttr {
+        max_wr: count,
+        ..SrqAttr::default()
+    };
+    let queue = verbs::SharedReceiveQueue::new(&pd, &attr, 0)?;
+    let queue = queues::SharedReceiveQueue::Rdma(SharedReceiveQueue::new(queue));
+    let domain = memory::Domain::Rdma(Domain::new(Arc::clone(device), pd));
+    SharedReceives::new(domain, queue, count, size)
+}
+
+/// The queues' depths, and what a work request may hold.
+fn cap(layout: &Layout, max_inline: u32) -> QpCap {
+    QpCap {
+        max_send_wr: layout.send_depth(),
+        max_recv_wr: layout.recv_depth(),
+        max_send_sge: 2,
+        max_recv_sge: u32::from(!layout.is_shared()),
+        max_inline_data: max_inline,
+    }
+}
+
+/// The device offers less than the configuration asks for.
+fn exceeds(field: &'static str, value: u32, limit: u32) -> NoTransport {
+    NoTransport {
+        error: OsError::new("rdma_create_qp", libc::EINVAL),
+        problem: Some(Error::InvalidConfig {
+            field,
+            value: format!("too much for the device ({value} with what comes on top)"),
+            allowed: format!("{limit} on this device"),
+        }),
+    }
+}

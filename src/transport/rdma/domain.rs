@@ -1,0 +1,114 @@
+#![allow(unsafe_code)]
+
+use std::{ops::Range, sync::Arc};
+
+use super::{device::Device, device_counters};
+use crate::{
+    remote_access::RemoteAccess,
+    status::OsError,
+    transport::DeviceCounters,
+    verbs::{AccessFlags, MemoryRegion, ProtectionDomain},
+};
+
+/// A protection domain of a device: what memory is registered in.
+#[derive(Clone, Debug)]
+pub(crate) struct Domain {
+    device: Arc<Device>,
+    pd: ProtectionDomain,
+}
+
+impl Domain {
+    pub(super) fn new(device: Arc<Device>, pd: ProtectionDomain) -> Self {
+        Self { device, pd }
+    }
+
+    pub(super) fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
+    /// Whether memory was registered here.
+    pub(crate) fn has(&self, memory: &MemoryRegion) -> bool {
+        memory.pd().is_same_as(&self.pd)
+    }
+
+    /// Allocates memory that this side may write, and peers may access as `remote` says.
+    pub(crate) fn allocate(
+        &self,
+        len: usize,
+        remote: RemoteAccess,
+    ) -> Result<MemoryRegion, OsError> {
+        MemoryRegion::new(&self.pd, len, local_write(remote))
+    }
+
+    /// Registers memory that the caller owns, for what peers send as answers to reads.
+    ///
+    /// # Safety
+    ///
+    /// [`MemoryRegion::register`].
+    pub(crate) unsafe fn register_read_target(
+        &self,
+        start: *mut u8,
+        len: usize,
+    ) -> Result<MemoryRegion, OsError> {
+        let access = local_write(self.read_target_access());
+        // SAFETY: the caller vouches for the memory.
+        unsafe { MemoryRegion::register(&self.pd, start, len, access) }
+    }
+
+    /// Registers memory that the caller owns, for peers to read.
+    ///
+    /// # Safety
+    ///
+    /// [`MemoryRegion::register`].
+    pub(crate) unsafe fn expose(
+        &self,
+        start: *mut u8,
+        len: usize,
+    ) -> Result<MemoryRegion, OsError> {
+        // SAFETY: the caller vouches for the memory.
+        unsafe { MemoryRegion::register(&self.pd, start, len, AccessFlags::REMOTE_READ) }
+    }
+
+    /// Registers a part of a region again, for the answer to a read.
+    pub(crate) fn again(
+        &self,
+        memory: &MemoryRegion,
+        part: Range<usize>,
+    ) -> Result<MemoryRegion, OsError> {
+        memory.again(part, local_write(self.read_target_access()))
+    }
+
+    /// The access that peers must have to the memory into which this side reads.
+    pub(crate) fn read_target_access(&self) -> RemoteAccess {
+        // On iWARP the peer's answer to a read is a write like any other, so the peer's device must
+        // be allowed to write there.
+        if self.device.is_iwarp() {
+            RemoteAccess::WRITE
+        } else {
+            RemoteAccess::NONE
+        }
+    }
+
+    /// The longest one-sided operation in bytes.
+    pub(crate) fn longest_operation(&self) -> u64 {
+        self.device.max_msg_sz().into()
+    }
+
+    pub(crate) fn device_counters(&self) -> DeviceCounters {
+        device_counters::read(self.device.context())
+    }
+}
+
+fn local_write(remote: RemoteAccess) -> AccessFlags {
+    let mut flags = AccessFlags::LOCAL_WRITE;
+    for (given, flag) in [
+        (remote.read, AccessFlags::REMOTE_READ),
+        (remote.write, AccessFlags::REMOTE_WRITE),
+        (remote.atomic, AccessFlags::REMOTE_ATOMIC),
+    ] {
+        if given {
+            flags |= flag;
+        }
+    }
+    flags
+}
