@@ -238,6 +238,11 @@ pub struct Config {
     /// 1 to 31, or `None` to let the connection manager choose. Default 18 (1.07 s).
     pub ack_timeout: Option<u8>,
 
+    /// What carries the connection: RDMA, TCP, or whichever there is.
+    ///
+    /// Default [`Transport::Rdma`].
+    pub transport: Transport,
+
     /// How a thread waits in `recv`, and in `send` while the peer's window is full.
     ///
     /// Default [`Polling::Adaptive`] with 200 µs.
@@ -271,6 +276,24 @@ pub struct Config {
     ///
     /// 1 to 65535, default 256.
     pub half_open: u16,
+}
+
+/// Which transport a connector or a listener uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Transport {
+    /// RDMA where there is a device for the address, and TCP otherwise.
+    ///
+    /// A listener listens on both with the same port. A connector tries RDMA first. It falls back
+    /// to TCP, within the same [`connect_timeout`](Config::connect_timeout), when there is no
+    /// device, no route over one, nobody who listens over RDMA, or no answer in half of the time.
+    /// What a peer rejects is rejected.
+    Auto,
+    /// RDMA, or an error.
+    #[default]
+    Rdma,
+    /// TCP.
+    Tcp,
 }
 
 /// How a thread waits for completions.
@@ -327,6 +350,7 @@ impl Default for Config {
             read_timeout: Duration::from_secs(30),
             retry_count: 7,
             ack_timeout: Some(18),
+            transport: Transport::default(),
             polling: Polling::default(),
             backlog: 128,
             rebind: false,

@@ -7,7 +7,7 @@ use std::{
 use crossbeam_channel::bounded;
 
 use crate::{
-    Config, Endpoint, Engine, Error,
+    Config, Endpoint, Engine, Error, Transport, TransportKind,
     engine::{Command, Reply, wait_for_reply},
     proto::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
 };
@@ -110,7 +110,7 @@ impl Connector {
             if at > 0 && share.is_zero() {
                 break;
             }
-            result = self.connect_one(*address, now + share, &engine);
+            result = self.connect_one(*address, now, now + share, &engine);
             if result.is_ok() {
                 break;
             }
@@ -118,8 +118,34 @@ impl Connector {
         result
     }
 
+    /// Connects to one address, over the first transport that leads there.
     fn connect_one(
         &self,
+        address: SocketAddr,
+        now: Instant,
+        deadline: Instant,
+        engine: &Engine,
+    ) -> Result<Endpoint, Error> {
+        let over = |transport, deadline| self.connect_over(transport, address, deadline, engine);
+        match self.config.transport {
+            Transport::Rdma => over(TransportKind::Rdma, deadline),
+            Transport::Tcp => over(TransportKind::Tcp, deadline),
+            Transport::Auto => {
+                let half = now + deadline.saturating_duration_since(now) / 2;
+                match over(TransportKind::Rdma, half) {
+                    Err(error) if error.leaves_other_transports() => {
+                        log::info!("{address}: over TCP, since not over RDMA: {error}");
+                        over(TransportKind::Tcp, deadline)
+                    }
+                    result => result,
+                }
+            }
+        }
+    }
+
+    fn connect_over(
+        &self,
+        transport: TransportKind,
         address: SocketAddr,
         deadline: Instant,
         engine: &Engine,
@@ -127,6 +153,7 @@ impl Connector {
         let (reply, result) = bounded(1);
         engine.send(Command::Connect {
             address,
+            transport,
             config: self.config.clone(),
             data: self.private_data.clone(),
             deadline,

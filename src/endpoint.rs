@@ -9,7 +9,7 @@ use crossbeam_channel::Receiver;
 
 pub use self::owned::NotSent;
 use crate::{
-    CloseReason, Completion, DeviceCounters, Error, Statistics,
+    CloseReason, Completion, DeviceCounters, Error, Statistics, TransportKind,
     engine::{Engine, Established},
     link::{Deadline, Ended, Owner},
 };
@@ -57,6 +57,7 @@ struct Inner {
     /// Keeps the engine's thread alive.
     engine: Engine,
     local: Option<SocketAddr>,
+    transport: TransportKind,
 }
 
 /// Ending the connection, and information about it.
@@ -66,6 +67,7 @@ impl Endpoint {
             link,
             completions,
             local,
+            transport,
         } = established;
         Self {
             inner: Arc::new(Inner {
@@ -74,6 +76,7 @@ impl Endpoint {
                 aside: Mutex::new(VecDeque::new()),
                 engine,
                 local,
+                transport,
             }),
         }
     }
@@ -176,6 +179,14 @@ impl Endpoint {
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.inner.local
+    }
+
+    /// Returns what carries the connection.
+    ///
+    /// With [`Transport::Auto`](crate::Transport::Auto) that is found out when it is established.
+    #[must_use]
+    pub fn transport(&self) -> TransportKind {
+        self.inner.transport
     }
 
     /// Returns the engine that serves this connection.

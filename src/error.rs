@@ -269,6 +269,31 @@ impl Error {
         }
     }
 
+    /// Whether another transport may lead to the peer, which has not answered.
+    pub(crate) fn leaves_other_transports(&self) -> bool {
+        match self {
+            Self::NoRdma(_) | Self::PermissionDenied { .. } | Self::Loopback { .. } => true,
+            Self::Connect { reason, .. } => matches!(
+                reason,
+                CloseReason::Refused
+                    | CloseReason::AddrResolution(_)
+                    | CloseReason::RouteResolution(_)
+                    | CloseReason::Unreachable(_)
+                    | CloseReason::TimedOut(_)
+            ),
+            Self::Os(error) => error.call.starts_with("rdma_"),
+            _ => false,
+        }
+    }
+
+    /// Returns the error of an `address` that cannot be listened on over TCP.
+    pub(crate) fn from_bind_tcp(address: SocketAddr, error: OsError) -> Self {
+        match error.errno {
+            libc::EADDRINUSE | libc::EADDRNOTAVAIL | libc::EACCES => Self::Bind { address, error },
+            _ => Self::from_os(error),
+        }
+    }
+
     fn loopback(address: SocketAddr) -> Self {
         Self::Loopback {
             address,
@@ -360,6 +385,11 @@ impl fmt::Display for BindProblem<'_> {
                 "address in use: another listener has port {} already, on all addresses or on one \
                  of them; end that one, or use another port ({error})",
                 address.port()
+            ),
+            libc::EADDRNOTAVAIL | libc::EACCES if error.call == "bind" => write!(
+                f,
+                "{error}. The address must belong to a network interface of this machine (`ip \
+                 address` shows them), and ports below 1024 need CAP_NET_BIND_SERVICE"
             ),
             libc::EADDRNOTAVAIL => write!(
                 f,

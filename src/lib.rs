@@ -96,12 +96,13 @@ pub mod status;
 mod sync;
 mod sys;
 mod transport;
+mod transport_kind;
 pub mod verbs;
 
 pub use crossbeam_channel;
 
 pub use crate::{
-    config::{Config, Polling},
+    config::{Config, Polling, Transport},
     connector::Connector,
     endpoint::{Endpoint, NotSent},
     engine::{Engine, EngineStatistics, Request},
@@ -114,6 +115,7 @@ pub use crate::{
     remote_access::RemoteAccess,
     send_buffer::SendBuffer,
     transport::{DeviceCounters, EngineLimits, Region, RemoteRegion},
+    transport_kind::TransportKind,
 };
 
 /// The guide: a page for each topic, from the first connection to the meaning of every error text.

@@ -21,7 +21,13 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
     // What all layers above speak in.
     (
         "vocabulary",
-        &["config", "error", "interest", "remote_access"],
+        &[
+            "config",
+            "error",
+            "interest",
+            "remote_access",
+            "transport_kind",
+        ],
         &["machine", "proto", "status"],
     ),
     ("sync", &["sync"], &["status"]),

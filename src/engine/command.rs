@@ -17,6 +17,7 @@ use crate::{
     link::{Completion, Link, Owner},
     proto::{CloseReason, Phase},
     sync::Mailbox,
+    transport_kind::TransportKind,
 };
 
 /// How long after a deadline the engine may still reply with the phase that timed out.
@@ -40,6 +41,7 @@ pub(crate) enum Command {
     /// Connect, and reply once.
     Connect {
         address: SocketAddr,
+        transport: TransportKind,
         config: Config,
         data: Vec<u8>,
         deadline: Instant,
@@ -88,6 +90,7 @@ pub(crate) struct Established {
     pub(crate) link: Owner,
     pub(crate) completions: Receiver<Completion>,
     pub(crate) local: Option<SocketAddr>,
+    pub(crate) transport: TransportKind,
 }
 
 /// Where an established connection, or the reason that there is none, is sent.

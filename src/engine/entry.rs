@@ -145,11 +145,12 @@ impl Entry {
         let (Some(reply), Some(completions)) = (self.reply.take(), self.receiver.take()) else {
             return;
         };
-        log::info!("{}: established", self.link);
+        log::info!("{}: established over {}", self.link, self.id.transport());
         reply.send(Ok(Established {
             link: Owner::new(Arc::clone(&self.link)),
             completions,
             local: self.id.local_addr(),
+            transport: self.id.transport(),
         }));
     }
 

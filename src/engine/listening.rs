@@ -9,6 +9,7 @@ use crate::{
     config::Config,
     error::Error,
     transport::{ConnectionManager, ListenId},
+    transport_kind::TransportKind,
 };
 
 /// The wait before a listener that lost its device is first bound again, and the longest between
@@ -25,7 +26,10 @@ pub(super) struct Listening {
     pub(super) engine: Arc<Handle>,
     /// Requests that are not established yet.
     pub(super) half_open: HalfOpen,
-    place: Place,
+    /// Over RDMA, where it listens so.
+    rdma: Option<Place>,
+    /// Over TCP, where it listens so.
+    _tcp: Option<ListenId>,
 }
 
 /// Where it listens.
@@ -49,7 +53,7 @@ impl HalfOpen {
 
 impl Listening {
     pub(super) fn new(
-        id: ListenId,
+        (rdma, tcp): (Option<ListenId>, Option<ListenId>),
         local: SocketAddr,
         config: Config,
         requests: Sender<Request>,
@@ -63,29 +67,31 @@ impl Listening {
             backlog,
             engine,
             half_open: HalfOpen::default(),
-            place: Place::Bound { _id: id },
+            rdma: rdma.map(|id| Place::Bound { _id: id }),
+            _tcp: tcp,
         }
     }
 
     /// Its device was removed, or its address: drops the id, for which the device waits. Says
     /// when to try again.
     pub(super) fn lose(&mut self) -> Duration {
-        self.place = Place::Lost { wait: FIRST_WAIT };
+        self.rdma = Some(Place::Lost { wait: FIRST_WAIT });
         FIRST_WAIT
     }
 
     /// Binds it again, if it is lost. Says when to try once more.
     pub(super) fn try_again(&mut self, manager: &ConnectionManager, key: u64) -> Option<Duration> {
-        let Place::Lost { wait } = &mut self.place else {
+        let Some(Place::Lost { wait }) = &mut self.rdma else {
             return None;
         };
         *wait = (*wait * 2).min(LONGEST_WAIT);
         let wait = *wait;
-        match ListenId::bind(manager, key, self.local, self.config.backlog) {
+        let (local, backlog) = (self.local, self.config.backlog);
+        match ListenId::bind(TransportKind::Rdma, manager, key, local, backlog) {
             // Otherwise the address is one of no device, for now.
             Ok(id) if id.has_device() => {
                 log::info!("listener {key} on {}: bound again", self.local);
-                self.place = Place::Bound { _id: id };
+                self.rdma = Some(Place::Bound { _id: id });
                 return None;
             }
             Ok(_) => log::debug!("listener {key} on {}: no device yet", self.local),

@@ -133,7 +133,9 @@ impl Reactor {
         };
         reactor.watch(reactor.commands.waker(), COMMANDS)?;
         reactor.watch(reactor.notices.waker(), NOTICES)?;
-        reactor.watch(&reactor.manager, CM)?;
+        for fd in reactor.manager.fds() {
+            reactor.watch(fd, CM)?;
+        }
         Ok(reactor)
     }
 

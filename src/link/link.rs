@@ -25,7 +25,7 @@ use crate::{
     error::Error,
     proto::{CloseReason, Connection, Flush, Negotiated, SendRefused, Statistics},
     sync::{Mailbox, Notice, NoticeKind, Readiness, lock},
-    transport::{Allocator, DeviceCounters, PollSide, Transport},
+    transport::{Allocator, DeviceCounters, PollSide, TransportParts},
 };
 
 /// One connection, as its handles and the engine's thread share it.
@@ -317,8 +317,8 @@ impl Link {
     // The transport.
 
     /// Takes a transport into use. From now on threads may poll it.
-    pub(crate) fn install(&self, transport: Transport) {
-        let Transport {
+    pub(crate) fn install(&self, transport: TransportParts) {
+        let TransportParts {
             queues,
             share,
             poll_side,

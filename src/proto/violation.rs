@@ -1,7 +1,7 @@
 use std::fmt;
 
 /// A field of a received frame that violates the protocol.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation {
     field: &'static str,
     value: u64,

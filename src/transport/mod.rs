@@ -28,20 +28,26 @@
 //!   [budget](Budget).
 
 mod budget;
+mod connection_id;
+mod connection_manager;
 mod device_counters;
 mod limits;
+mod listen_id;
 mod memory;
 mod queues;
 mod rdma;
+mod tcp;
 
 pub(crate) use self::{
     budget::Budget,
+    connection_id::ConnectionId,
+    connection_manager::{ConnectRequest, ConnectionManager, Event, Report},
+    listen_id::ListenId,
     memory::{Allocator, Exposed, InboundBuffer, OutboundBuffer, RecvSlice},
     queues::{
         BATCH, Checked, CompletionEvents, Done, OneSided, Outcome, PollSide, Posted, ReceiveShare,
-        Transport, WorkQueues,
+        TransportParts, WorkQueues,
     },
-    rdma::{ConnectRequest, ConnectionId, ConnectionManager, Event, ListenId, Report},
 };
 pub use self::{
     device_counters::DeviceCounters,

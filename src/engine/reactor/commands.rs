@@ -16,6 +16,7 @@ use crate::{
     proto::{CloseReason, Connection},
     sync::{Notice, NoticeKind},
     transport::ConnectionId,
+    transport_kind::TransportKind,
 };
 
 impl Reactor {
@@ -82,6 +83,7 @@ impl Reactor {
             }
             Command::Connect {
                 address,
+                transport,
                 config,
                 data,
                 deadline,
@@ -89,8 +91,10 @@ impl Reactor {
             } => {
                 if self.refusing {
                     reply.send(Err(Error::EngineShutDown));
+                } else if let Err(error) = self.manager.offers(transport) {
+                    reply.send(Err(Error::from_os(error)));
                 } else {
-                    self.connect(address, config, &data, deadline, reply);
+                    self.connect((transport, address), config, &data, deadline, reply);
                 }
             }
             Command::Accept {
@@ -120,7 +124,7 @@ impl Reactor {
 
     fn connect(
         &mut self,
-        address: SocketAddr,
+        (transport, address): (TransportKind, SocketAddr),
         config: Config,
         data: &[u8],
         deadline: Instant,
@@ -132,14 +136,8 @@ impl Reactor {
         // What is left of it.
         params.connect_timeout = deadline.saturating_duration_since(now);
         let conn = Connection::connect(params, random(), data, now);
-        self.adopt(
-            key,
-            conn,
-            address,
-            config,
-            ConnectionId::default(),
-            Role::Active,
-        );
+        let id = ConnectionId::new(transport, &self.manager, key);
+        self.adopt(key, conn, address, config, id, Role::Active);
         if let Some(entry) = self.links.get_mut(&key) {
             entry.reply = Some(reply);
         }

@@ -13,10 +13,11 @@ use super::{
     Reactor,
 };
 use crate::{
-    config::Config,
+    config::{Config, Transport},
     error::Error,
     proto::{Connection, Reject},
     transport::{ConnectRequest, ConnectionId, Event, ListenId},
+    transport_kind::TransportKind,
 };
 
 impl Reactor {
@@ -29,16 +30,67 @@ impl Reactor {
         engine: Arc<Handle>,
     ) -> Result<Bound, Error> {
         let key = self.new_key();
-        let id = ListenId::bind(&self.manager, key, address, config.backlog)
+        let (ids, local) = match config.transport {
+            Transport::Rdma => {
+                let (id, local) = self.listen_on_rdma(key, address, &config)?;
+                ((Some(id), None), local)
+            }
+            Transport::Tcp => {
+                let (id, local) = self.listen_on_tcp(key, address, &config)?;
+                ((None, Some(id)), local)
+            }
+            Transport::Auto => match self.listen_on_rdma(key, address, &config) {
+                Ok((rdma, local)) => {
+                    let (tcp, local) = self.listen_on_tcp(key, local, &config)?;
+                    ((Some(rdma), Some(tcp)), local)
+                }
+                Err(error @ Error::Bind { .. }) => return Err(error),
+                Err(error) => {
+                    log::warn!("listener {key} on {address}: over TCP only: {error}");
+                    let (id, local) = self.listen_on_tcp(key, address, &config)?;
+                    ((None, Some(id)), local)
+                }
+            },
+        };
+        let transports = match ids {
+            (Some(_), Some(_)) => "RDMA and TCP",
+            (Some(_), None) => "RDMA",
+            (None, _) => "TCP",
+        };
+        log::info!("listener {key} on {local}, over {transports}");
+        let listening = Listening::new(ids, local, config, requests, backlog, engine);
+        self.listeners.insert(key, listening);
+        Ok(Bound { key, local })
+    }
+
+    fn listen_on_rdma(
+        &self,
+        key: u64,
+        address: SocketAddr,
+        config: &Config,
+    ) -> Result<(ListenId, SocketAddr), Error> {
+        let kind = TransportKind::Rdma;
+        self.manager.offers(kind).map_err(Error::from_os)?;
+        let id = ListenId::bind(kind, &self.manager, key, address, config.backlog)
             .map_err(|error| Error::from_bind(address, error))?;
         if !id.has_device() {
             Error::from_bound_to_none(address)?;
         }
         let local = id.local_addr().unwrap_or(address);
-        log::info!("listener {key} on {local}");
-        let listening = Listening::new(id, local, config, requests, backlog, engine);
-        self.listeners.insert(key, listening);
-        Ok(Bound { key, local })
+        Ok((id, local))
+    }
+
+    fn listen_on_tcp(
+        &self,
+        key: u64,
+        address: SocketAddr,
+        config: &Config,
+    ) -> Result<(ListenId, SocketAddr), Error> {
+        let kind = TransportKind::Tcp;
+        let id = ListenId::bind(kind, &self.manager, key, address, config.backlog)
+            .map_err(|error| Error::from_bind_tcp(address, error))?;
+        let local = id.local_addr().unwrap_or(address);
+        Ok((id, local))
     }
 
     /// What befalls a listener's device befalls the listener.

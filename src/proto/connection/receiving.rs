@@ -127,13 +127,18 @@ impl Connection {
             self.repost(buffer);
         }
         if let Err(violation) = incoming.and_then(|incoming| self.take(buffer, incoming, now)) {
-            log::warn!("the peer violated the protocol: {violation}");
             if !is_control {
                 self.repost(buffer);
             }
-            self.ignore_peer();
-            self.fail(CloseReason::ProtocolViolation(violation), now.now());
+            self.handle_violation(violation, now);
         }
+    }
+
+    /// The peer has violated the protocol: nothing of it is taken any more.
+    pub(crate) fn handle_violation(&mut self, violation: Violation, now: impl Clock) {
+        log::warn!("the peer violated the protocol: {violation}");
+        self.ignore_peer();
+        self.fail(CloseReason::ProtocolViolation(violation), now.now());
     }
 
     fn take(&mut self, buffer: u32, incoming: Incoming, now: impl Clock) -> Result<(), Violation> {

@@ -6,13 +6,14 @@ use super::registration::Registration;
 use crate::{
     remote_access::RemoteAccess,
     status::OsError,
-    transport::{DeviceCounters, rdma},
+    transport::{DeviceCounters, rdma, tcp},
 };
 
 /// What memory is registered in: only connections of the same domain reach it.
 #[derive(Clone, Debug)]
 pub(crate) enum Domain {
     Rdma(rdma::Domain),
+    Tcp(tcp::Domain),
 }
 
 impl Domain {
@@ -20,6 +21,8 @@ impl Domain {
     pub(super) fn has(&self, memory: &Registration) -> bool {
         match (self, memory) {
             (Self::Rdma(domain), Registration::Rdma(region)) => domain.has(region),
+            (Self::Tcp(domain), Registration::Tcp(region)) => domain.has(region),
+            (Self::Rdma(_), Registration::Tcp(_)) | (Self::Tcp(_), Registration::Rdma(_)) => false,
         }
     }
 
@@ -32,6 +35,7 @@ impl Domain {
     ) -> Result<Registration, OsError> {
         match self {
             Self::Rdma(domain) => Ok(Registration::Rdma(domain.allocate(len, remote)?)),
+            Self::Tcp(domain) => Ok(Registration::Tcp(domain.allocate(len, remote)?)),
         }
     }
 
@@ -51,6 +55,11 @@ impl Domain {
                 // SAFETY: the caller vouches for the memory.
                 let region = unsafe { domain.register_read_target(start, len) }?;
                 Ok(Registration::Rdma(region))
+            }
+            Self::Tcp(domain) => {
+                // SAFETY: the caller vouches for the memory.
+                let region = unsafe { domain.register(start, len, RemoteAccess::NONE) }?;
+                Ok(Registration::Tcp(region))
             }
         }
     }
@@ -72,26 +81,36 @@ impl Domain {
                 let region = unsafe { domain.expose(start, len) }?;
                 Ok(Registration::Rdma(region))
             }
-        }
-    }
-
-    /// Registers a part of a region of this domain again, to read into it.
-    pub(crate) fn again(
-        &self,
-        memory: &Registration,
-        part: Range<usize>,
-    ) -> Result<Registration, OsError> {
-        match (self, memory) {
-            (Self::Rdma(domain), Registration::Rdma(region)) => {
-                Ok(Registration::Rdma(domain.again(region, part)?))
+            Self::Tcp(domain) => {
+                // SAFETY: the caller vouches for the memory.
+                let region = unsafe { domain.register(start, len, RemoteAccess::READ) }?;
+                Ok(Registration::Tcp(region))
             }
         }
     }
 
-    /// The access that peers must have to the memory into which this side reads.
-    pub(crate) fn read_target_access(&self) -> RemoteAccess {
+    /// Registers a part of a region of this domain again to read into it, where that needs a
+    /// registration of its own.
+    pub(crate) fn read_target(
+        &self,
+        memory: &Registration,
+        part: Range<usize>,
+        peer_may_write: bool,
+    ) -> Result<Option<Registration>, OsError> {
+        match (self, memory) {
+            (Self::Rdma(domain), Registration::Rdma(region)) => {
+                let own = domain.read_target(region, part, peer_may_write)?;
+                Ok(own.map(Registration::Rdma))
+            }
+            (_, _) => Ok(None),
+        }
+    }
+
+    /// Whether peers may write to the memory into which this side reads.
+    pub(super) fn peers_write_read_targets(&self) -> bool {
         match self {
-            Self::Rdma(domain) => domain.read_target_access(),
+            Self::Rdma(domain) => domain.peers_write_read_targets(),
+            Self::Tcp(_) => false,
         }
     }
 
@@ -99,6 +118,7 @@ impl Domain {
     pub(crate) fn longest_operation(&self) -> u64 {
         match self {
             Self::Rdma(domain) => domain.longest_operation(),
+            Self::Tcp(_) => u32::MAX.into(),
         }
     }
 
@@ -106,6 +126,7 @@ impl Domain {
     pub(super) fn device_counters(&self) -> DeviceCounters {
         match self {
             Self::Rdma(domain) => domain.device_counters(),
+            Self::Tcp(_) => DeviceCounters::default(),
         }
     }
 }

@@ -84,7 +84,7 @@ impl InboundPool {
         Arc::new(Self {
             domain: domain.clone(),
             customer,
-            limit: if domain.read_target_access().write {
+            limit: if domain.peers_write_read_targets() {
                 0
             } else {
                 limit
@@ -316,14 +316,14 @@ impl InboundBuffer {
         }
     }
 
-    /// Where the device finds a chunk that was prepared: its address and key.
-    pub(crate) fn chunk(&self, offset: usize, len: usize) -> Option<(u64, u32)> {
+    /// Where the device finds a chunk that was prepared: its first byte and key.
+    pub(crate) fn chunk(&self, offset: usize, len: usize) -> Option<(*mut u8, u32)> {
         let steps = self.memory.as_ref().map(|memory| &memory.steps)?;
         let step = steps
             .iter()
             .find(|step| step.offset <= offset && offset + len <= step.end())?;
-        let addr = step.region.addr() + (offset - step.offset) as u64;
-        Some((addr, step.region.lkey()))
+        let start = step.region.as_ptr().wrapping_add(offset - step.offset);
+        Some((start, step.region.lkey()))
     }
 
     /// The read of the chunk at `offset` is done.

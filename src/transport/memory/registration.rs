@@ -1,23 +1,26 @@
-use crate::verbs::MemoryRegion;
+use crate::{transport::tcp, verbs::MemoryRegion};
 
 /// Memory that is registered with a transport: its device, and peers as far as they have the right,
 /// may read or change the bytes. Clones refer to the same registration, which ends with the last.
 #[derive(Clone, Debug)]
 pub(crate) enum Registration {
     Rdma(MemoryRegion),
+    Tcp(tcp::MemoryRegion),
 }
 
 impl Registration {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Rdma(region) => region.len(),
+            Self::Tcp(region) => region.len(),
         }
     }
 
-    /// The address of the first byte, as work requests and peers name it.
+    /// The address of the first byte, as peers name it.
     pub(crate) fn addr(&self) -> u64 {
         match self {
             Self::Rdma(region) => region.addr(),
+            Self::Tcp(region) => region.addr(),
         }
     }
 
@@ -25,6 +28,8 @@ impl Registration {
     pub(crate) fn lkey(&self) -> u32 {
         match self {
             Self::Rdma(region) => region.lkey(),
+            // Its queue pairs need none.
+            Self::Tcp(_) => 0,
         }
     }
 
@@ -32,13 +37,15 @@ impl Registration {
     pub(crate) fn rkey(&self) -> u32 {
         match self {
             Self::Rdma(region) => region.rkey(),
+            Self::Tcp(region) => region.rkey(),
         }
     }
 
-    /// The address of the first byte, valid for as long as a handle exists.
+    /// The first byte, valid for as long as a handle exists.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         match self {
             Self::Rdma(region) => region.as_ptr(),
+            Self::Tcp(region) => region.as_ptr(),
         }
     }
 
@@ -50,6 +57,7 @@ impl Registration {
     pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8]) {
         match self {
             Self::Rdma(region) => region.copy_in(offset, bytes),
+            Self::Tcp(region) => region.copy_in(offset, bytes),
         }
     }
 
@@ -61,6 +69,7 @@ impl Registration {
     pub(crate) fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
         match self {
             Self::Rdma(region) => region.copy_out(offset, bytes),
+            Self::Tcp(region) => region.copy_out(offset, bytes),
         }
     }
 }

@@ -1,4 +1,7 @@
-use crate::{proto::DrainSide, status::WcStatus};
+use crate::{
+    proto::{DrainSide, Violation},
+    status::WcStatus,
+};
 
 /// How many completions are taken at a time.
 pub(crate) const BATCH: usize = 16;
@@ -30,6 +33,8 @@ pub(crate) enum Done {
     },
     /// Everything that was posted on this queue has come back.
     Drained(DrainSide),
+    /// The peer broke the rules of the transport, where they are this side's to watch.
+    Violated(Violation),
 }
 
 impl Done {
@@ -39,7 +44,10 @@ impl Done {
             Self::Received { buffer, .. }
             | Self::Immediate { buffer, .. }
             | Self::ReceiveFailed { buffer, .. } => Some(buffer),
-            Self::Sent { .. } | Self::SendFailed { .. } | Self::Drained(_) => None,
+            Self::Sent { .. }
+            | Self::SendFailed { .. }
+            | Self::Drained(_)
+            | Self::Violated(_) => None,
         }
     }
 }

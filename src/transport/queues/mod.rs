@@ -11,7 +11,7 @@ mod receive_share;
 mod send_slots;
 mod shared_pools;
 mod shared_receives;
-mod transport;
+mod transport_parts;
 mod work_id;
 mod work_queues;
 mod work_request;
@@ -26,7 +26,7 @@ pub(crate) use self::{
     send_slots::{Outcome, Posted},
     shared_pools::SharedPools,
     shared_receives::SharedReceives,
-    transport::{NoTransport, Transport},
+    transport_parts::{NoTransport, TransportParts},
     work_id::WorkId,
     work_queues::WorkQueues,
     work_request::{RemoteAddr, SendFlags, SendOp, Sge},

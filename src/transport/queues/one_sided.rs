@@ -120,30 +120,26 @@ impl Checked {
     }
 }
 
-/// Returns the memory on which an operation works, and the part of it. On iWARP the peer's device
-/// writes what a read asks for, and learns the key of where to: so the read has a registration of
-/// its own, with that right and for as long as it takes, unless the peer has the right anyway.
+/// Returns the memory on which an operation works, and the part of it.
 fn target(
     allocator: Option<&Allocator>,
     op: OneSided,
     region: &Region,
     range: Range<usize>,
 ) -> Result<(Registration, Range<usize>), Error> {
-    let Some(domain) = allocator.map(Allocator::domain) else {
-        return Ok((region.memory.clone(), range));
-    };
-    let own = op.is_read()
-        && domain.read_target_access().write
-        && !region.remote().access().write
-        && !range.is_empty();
-    if !own {
-        return Ok((region.memory.clone(), range));
+    if let Some(allocator) = allocator
+        && op.is_read()
+    {
+        let peer_may_write = region.remote().access().write;
+        let own = allocator
+            .domain()
+            .read_target(&region.memory, range.clone(), peer_may_write)
+            .map_err(Error::from_os)?;
+        if let Some(own) = own {
+            return Ok((own, 0..range.len()));
+        }
     }
-    let len = range.len();
-    let memory = domain
-        .again(&region.memory, range)
-        .map_err(Error::from_os)?;
-    Ok((memory, 0..len))
+    Ok((region.memory.clone(), range))
 }
 
 /// Refuses a range that is not wholly inside of `limit`.

@@ -4,7 +4,7 @@ use std::{
 };
 
 use super::done::Done;
-use crate::{status::OsError, transport::rdma};
+use crate::{status::OsError, transport::{rdma, tcp}};
 
 /// Where a connection's completions are polled, by one thread at a time.
 #[derive(Debug)]
@@ -20,6 +20,7 @@ pub(crate) struct PollSide {
 #[derive(Debug)]
 pub(crate) enum CompletionQueue {
     Rdma(rdma::CompletionQueue),
+    Tcp(tcp::CompletionQueue),
 }
 
 /// What raises an event for the next completion after [`PollSide::arm`]. Its file descriptor is
@@ -27,6 +28,7 @@ pub(crate) enum CompletionQueue {
 #[derive(Debug)]
 pub(crate) enum CompletionEvents {
     Rdma(rdma::CompletionEvents),
+    Tcp(tcp::CompletionEvents),
 }
 
 impl PollSide {
@@ -43,6 +45,7 @@ impl PollSide {
     pub(crate) fn poll(&mut self) -> Result<usize, OsError> {
         match &mut self.queue {
             CompletionQueue::Rdma(queue) => queue.poll(),
+            CompletionQueue::Tcp(queue) => Ok(queue.poll()),
         }
     }
 
@@ -50,6 +53,7 @@ impl PollSide {
     pub(crate) fn done(&self, count: usize) -> impl Iterator<Item = Done> + '_ {
         (0..count).map(|number| match &self.queue {
             CompletionQueue::Rdma(queue) => queue.done(number),
+            CompletionQueue::Tcp(queue) => queue.done(number),
         })
     }
 
@@ -57,6 +61,8 @@ impl PollSide {
     pub(crate) fn arm(&self) -> Result<(), OsError> {
         match &self.queue {
             CompletionQueue::Rdma(queue) => queue.arm(),
+            // It is readable as long as there is something.
+            CompletionQueue::Tcp(_) => Ok(()),
         }
     }
 
@@ -64,6 +70,7 @@ impl PollSide {
     pub(crate) fn capacity(&self) -> usize {
         match &self.queue {
             CompletionQueue::Rdma(queue) => queue.capacity(),
+            CompletionQueue::Tcp(queue) => queue.capacity(),
         }
     }
 
@@ -87,6 +94,7 @@ impl CompletionEvents {
     pub(crate) fn clear(&self) {
         match self {
             Self::Rdma(events) => events.clear(),
+            Self::Tcp(_) => {}
         }
     }
 }
@@ -95,6 +103,7 @@ impl AsFd for CompletionEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Rdma(events) => events.as_fd(),
+            Self::Tcp(events) => events.as_fd(),
         }
     }
 }

@@ -5,25 +5,28 @@ use super::{
     work_id::WorkId,
     work_request::{SendFlags, SendOp, Sge},
 };
-use crate::{status::OsError, transport::rdma};
+use crate::{status::OsError, transport::{rdma, tcp}};
 
 /// Where the work of one connection is posted.
 #[derive(Debug)]
 pub(crate) enum QueuePair {
     Rdma(rdma::QueuePair),
+    Tcp(tcp::QueuePair),
 }
 
 /// Where receives of several connections are posted.
 #[derive(Debug)]
 pub(crate) enum SharedReceiveQueue {
     Rdma(rdma::SharedReceiveQueue),
+    Tcp(tcp::SharedReceiveQueue),
 }
 
 impl QueuePair {
-    /// The longest message whose bytes are copied into the work request.
-    pub(super) fn max_inline(&self) -> usize {
+    /// The longest message whose bytes are copied into the work request, where any are.
+    pub(super) fn max_inline(&self) -> Option<usize> {
         match self {
-            Self::Rdma(qp) => qp.max_inline(),
+            Self::Rdma(qp) => Some(qp.max_inline()),
+            Self::Tcp(_) => None,
         }
     }
 
@@ -31,6 +34,7 @@ impl QueuePair {
     pub(super) fn set_min_rnr_timer(&self) -> Result<(), OsError> {
         match self {
             Self::Rdma(qp) => qp.set_min_rnr_timer(),
+            Self::Tcp(_) => Ok(()),
         }
     }
 
@@ -38,6 +42,7 @@ impl QueuePair {
     pub(super) fn fail(&self) -> Result<(), OsError> {
         match self {
             Self::Rdma(qp) => qp.fail(),
+            Self::Tcp(qp) => qp.fail(),
         }
     }
 
@@ -51,6 +56,8 @@ impl QueuePair {
         match self {
             // SAFETY: the caller vouches for the memory.
             Self::Rdma(qp) => unsafe { qp.post_recv(id, sge) },
+            // SAFETY: as above.
+            Self::Tcp(qp) => unsafe { qp.post_recv(id, sge) },
         }
     }
 
@@ -71,6 +78,8 @@ impl QueuePair {
         match self {
             // SAFETY: the caller vouches for the memory.
             Self::Rdma(qp) => unsafe { qp.post_send(id, op, sges, flags) },
+            // SAFETY: as above.
+            Self::Tcp(qp) => unsafe { qp.post_send(id, op, sges, flags) },
         }
     }
 }
@@ -86,6 +95,8 @@ impl SharedReceiveQueue {
         match self {
             // SAFETY: the caller vouches for the memory.
             Self::Rdma(queue) => unsafe { queue.post_recv(id, sge) },
+            // SAFETY: as above.
+            Self::Tcp(queue) => unsafe { queue.post_recv(id, sge) },
         }
     }
 }

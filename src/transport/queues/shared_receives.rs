@@ -98,7 +98,7 @@ impl SharedReceives {
         self.holders[buffer as usize].store(POSTED, Ordering::Relaxed);
         // A buffer is at most 1 MiB and a header: `Config::check`.
         let sge = Sge {
-            addr: self.memory.addr() + self.offset(buffer) as u64,
+            start: self.memory.as_ptr().wrapping_add(self.offset(buffer)),
             len: self.size as u32,
             lkey: self.memory.lkey(),
         };

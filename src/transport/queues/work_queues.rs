@@ -48,7 +48,7 @@ pub(crate) struct WorkQueues {
     /// After `qp`, as `memory`.
     pub(crate) in_flight: InFlight,
     layout: Layout,
-    max_inline: usize,
+    max_inline: Option<usize>,
 }
 
 /// Where the receive buffers are.
@@ -153,7 +153,7 @@ impl WorkQueues {
         );
         let signalled = transmit.signalled || reported;
 
-        if len <= self.max_inline && payload.len() <= 1 {
+        if self.max_inline.is_some_and(|most| len <= most) && payload.len() <= 1 {
             // The driver copies inline data before the call returns, so it may lie anywhere; the
             // lkey is not looked at.
             let sges = [
@@ -205,12 +205,12 @@ impl WorkQueues {
     pub(crate) fn post_read(&mut self, read: &Read) -> Result<(), OsError> {
         let (offset, len) = (read.offset as usize, read.len as usize);
         let inbound = self.in_flight.inbound(read.id);
-        let (addr, lkey) = inbound
+        let (start, lkey) = inbound
             .and_then(|inbound| inbound.chunk(offset, len))
             .expect("the state machine reads what was prepared");
         // A chunk is far shorter than 4 GiB.
         let sge = Sge {
-            addr,
+            start,
             len: read.len as u32,
             lkey,
         };
@@ -365,7 +365,7 @@ const SIGNALLED: SendFlags = SendFlags {
 /// header (`Config::check`).
 fn sge(memory: &Registration, offset: usize, len: usize) -> Sge {
     Sge {
-        addr: memory.addr() + offset as u64,
+        start: memory.as_ptr().wrapping_add(offset),
         len: len as u32,
         lkey: memory.lkey(),
     }
@@ -385,7 +385,7 @@ fn fill(memory: &Registration, offset: usize, from: &[u8]) {
 /// An element that names memory whose bytes the driver copies before `ibv_post_send` returns.
 fn inline_sge(bytes: &[u8]) -> Sge {
     Sge {
-        addr: bytes.as_ptr() as u64,
+        start: bytes.as_ptr().cast_mut(),
         len: bytes.len() as u32,
         lkey: 0,
     }

@@ -26,7 +26,7 @@ pub(crate) enum SendOp {
 /// A part of this side's memory that a work request names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sge {
-    pub(crate) addr: u64,
+    pub(crate) start: *mut u8,
     pub(crate) len: u32,
     /// Not looked at where the bytes are inline.
     pub(crate) lkey: u32,

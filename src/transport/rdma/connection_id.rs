@@ -10,7 +10,7 @@ use crate::{
     config::Config,
     error::Error,
     status::OsError,
-    transport::{budget::Customer, queues::Transport},
+    transport::{budget::Customer, queues::TransportParts},
     verbs::QpState,
 };
 
@@ -95,7 +95,7 @@ impl ConnectionId {
         key: u64,
         config: &Config,
         customer: Customer,
-    ) -> Result<Transport, OsError> {
+    ) -> Result<TransportParts, OsError> {
         let id = self.id()?;
         let context = id
             .verbs()

@@ -16,7 +16,7 @@ use crate::{
         budget::Customer,
         memory::{self, Allocator, InboundPool},
         queues::{
-            self, Layout, NoTransport, PollSide, ReceiveShare, SharedReceives, Transport,
+            self, Layout, NoTransport, PollSide, ReceiveShare, SharedReceives, TransportParts,
             WorkQueues,
         },
     },
@@ -30,7 +30,7 @@ pub(super) fn create_transport(
     key: u64,
     config: &Config,
     customer: Customer,
-) -> Result<Transport, NoTransport> {
+) -> Result<TransportParts, NoTransport> {
     let layout = Layout::new(&config.params());
     let cap = cap(&layout, config.max_inline);
     for (field, value, limit) in [
@@ -67,13 +67,17 @@ pub(super) fn create_transport(
             memory::Domain::Rdma(Domain::new(Arc::clone(device), pd))
         }
     };
-    let memory::Domain::Rdma(of_device) = &domain;
+    let memory::Domain::Rdma(of_device) = &domain else {
+        unreachable!("a device's pools are its own")
+    };
     let channel = CompletionChannel::new(device.context())?;
     let cq =
         verbs::CompletionQueue::new(device.context(), layout.completions(), Some((&channel, 0)))?;
     let mut attr = QpInitAttr {
         srq: shared.as_deref().map(|shared| {
-            let queues::SharedReceiveQueue::Rdma(queue) = shared.queue();
+            let queues::SharedReceiveQueue::Rdma(queue) = shared.queue() else {
+                unreachable!("a device's pools are its own")
+            };
             queue.verbs()
         }),
         ..QpInitAttr::rc(&cq, cap)
@@ -105,7 +109,7 @@ pub(super) fn create_transport(
             }),
         });
     }
-    Ok(Transport {
+    Ok(TransportParts {
         queues,
         share: shared.map(|shared| ReceiveShare::new(shared, key)),
         poll_side: PollSide::new(

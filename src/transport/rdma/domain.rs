@@ -50,7 +50,11 @@ impl Domain {
         start: *mut u8,
         len: usize,
     ) -> Result<MemoryRegion, OsError> {
-        let access = local_write(self.read_target_access());
+        let remote = RemoteAccess {
+            write: self.peers_write_read_targets(),
+            ..RemoteAccess::NONE
+        };
+        let access = local_write(remote);
         // SAFETY: the caller vouches for the memory.
         unsafe { MemoryRegion::register(&self.pd, start, len, access) }
     }
@@ -69,24 +73,26 @@ impl Domain {
         unsafe { MemoryRegion::register(&self.pd, start, len, AccessFlags::REMOTE_READ) }
     }
 
-    /// Registers a part of a region again, for the answer to a read.
-    pub(crate) fn again(
+    /// Registers a part of a region again for the answer to a read, where that needs a right which
+    /// the region does not give: then with that right, and for as long as it takes.
+    pub(crate) fn read_target(
         &self,
         memory: &MemoryRegion,
         part: Range<usize>,
-    ) -> Result<MemoryRegion, OsError> {
-        memory.again(part, local_write(self.read_target_access()))
+        peer_may_write: bool,
+    ) -> Result<Option<MemoryRegion>, OsError> {
+        if !self.peers_write_read_targets() || peer_may_write || part.is_empty() {
+            return Ok(None);
+        }
+        memory
+            .again(part, local_write(RemoteAccess::WRITE))
+            .map(Some)
     }
 
-    /// The access that peers must have to the memory into which this side reads.
-    pub(crate) fn read_target_access(&self) -> RemoteAccess {
-        // On iWARP the peer's answer to a read is a write like any other, so the peer's device must
-        // be allowed to write there.
-        if self.device.is_iwarp() {
-            RemoteAccess::WRITE
-        } else {
-            RemoteAccess::NONE
-        }
+    /// Whether peers may write to the memory into which this side reads. On iWARP the peer's answer
+    /// to a read is a write like any other, so the peer's device must be allowed to write there.
+    pub(crate) fn peers_write_read_targets(&self) -> bool {
+        self.device.is_iwarp()
     }
 
     /// The longest one-sided operation in bytes.

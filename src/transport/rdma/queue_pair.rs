@@ -123,7 +123,7 @@ const EMPTY: ffi::ibv_sge = ffi::ibv_sge {
 
 fn raw(sge: Sge) -> ffi::ibv_sge {
     ffi::ibv_sge {
-        addr: sge.addr,
+        addr: sge.start.expose_provenance() as u64,
         length: sge.len,
         lkey: sge.lkey,
     }

@@ -6,7 +6,7 @@ use crate::{error::Error, status::OsError, transport::memory::Allocator};
 /// What a connection has of its transport, made before anything is sent, with all receives posted.
 /// The parts are for different locks: a thread that polls holds up none that asks for memory.
 #[derive(Debug)]
-pub(crate) struct Transport {
+pub(crate) struct TransportParts {
     /// Where work is posted.
     pub(crate) queues: WorkQueues,
     /// Where receives are shared: what the connection has of them. The least that it needs is
@@ -18,7 +18,7 @@ pub(crate) struct Transport {
     pub(crate) allocator: Arc<Allocator>,
 }
 
-/// Why a [`Transport`] could not be made: the error for the state machine, and what there is to say
+/// Why a [`TransportParts`] could not be made: the error for the state machine, and what there is to say
 /// to the application beyond it.
 #[derive(Debug)]
 pub(crate) struct NoTransport {

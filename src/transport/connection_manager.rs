@@ -1,0 +1,175 @@
+use std::{
+    fmt,
+    net::SocketAddr,
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use super::{rdma, tcp};
+use crate::{
+    proto::{CloseReason, CmInput, ReadDepth},
+    status::OsError,
+    transport_kind::TransportKind,
+};
+
+/// What an engine's connections are established through, over each transport.
+#[derive(Debug)]
+pub(crate) struct ConnectionManager {
+    /// Or why there is none.
+    rdma: Result<rdma::ConnectionManager, OsError>,
+    pub(super) tcp: tcp::ConnectionManager,
+}
+
+/// What is reported.
+#[derive(Debug)]
+pub(crate) enum Report {
+    /// A peer asks for a connection.
+    Request(ConnectRequest),
+    /// Something that concerns a connection or a listener.
+    Event(Event),
+}
+
+/// A peer's request for a connection, of which nothing has been made yet.
+#[derive(Debug)]
+pub(crate) enum ConnectRequest {
+    Rdma(rdma::ConnectRequest),
+    Tcp(tcp::ConnectRequest),
+}
+
+/// Something that concerns the connection or the listener with this key.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Rdma(rdma::Event),
+    Tcp(tcp::Event),
+}
+
+impl ConnectionManager {
+    /// Without RDMA there is no manager for it, which is an error where one is needed.
+    pub(crate) fn new() -> Result<Self, OsError> {
+        Ok(Self {
+            rdma: rdma::ConnectionManager::new(),
+            tcp: tcp::ConnectionManager::new()?,
+        })
+    }
+
+    /// Whether this transport can be used at all, or why not.
+    pub(crate) fn offers(&self, transport: TransportKind) -> Result<(), OsError> {
+        match transport {
+            TransportKind::Rdma => self.rdma().map(|_| ()),
+            TransportKind::Tcp => Ok(()),
+        }
+    }
+
+    pub(super) fn rdma(&self) -> Result<&rdma::ConnectionManager, OsError> {
+        self.rdma.as_ref().map_err(|error| *error)
+    }
+
+    pub(super) fn rdma_mut(&mut self) -> Result<&mut rdma::ConnectionManager, OsError> {
+        self.rdma.as_mut().map_err(|error| *error)
+    }
+
+    /// What is readable while there are reports.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let rdma = self.rdma.iter().map(AsFd::as_fd);
+        rdma.chain([self.tcp.as_fd()])
+    }
+
+    /// Takes the next report, if there is one.
+    pub(crate) fn poll(&self) -> Result<Option<Report>, OsError> {
+        if let Ok(rdma) = &self.rdma
+            && let Some(report) = rdma.poll()?
+        {
+            return Ok(Some(match report {
+                rdma::Report::Request(request) => Report::Request(ConnectRequest::Rdma(request)),
+                rdma::Report::Event(event) => Report::Event(Event::Rdma(event)),
+            }));
+        }
+        let report = self.tcp.poll()?;
+        Ok(report.map(|report| match report {
+            tcp::Report::Request(request) => Report::Request(ConnectRequest::Tcp(request)),
+            tcp::Report::Event(event) => Report::Event(Event::Tcp(event)),
+        }))
+    }
+}
+
+impl ConnectRequest {
+    /// The key of the listener that was asked.
+    pub(crate) fn listener(&self) -> Option<u64> {
+        match self {
+            Self::Rdma(request) => request.listener(),
+            Self::Tcp(request) => Some(request.listener()),
+        }
+    }
+
+    pub(crate) fn peer_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Rdma(request) => request.peer_addr(),
+            Self::Tcp(request) => Some(request.peer_addr()),
+        }
+    }
+
+    /// The private data of the request.
+    pub(crate) fn private_data(&self) -> &[u8] {
+        match self {
+            Self::Rdma(request) => request.private_data(),
+            Self::Tcp(request) => request.private_data(),
+        }
+    }
+
+    /// The READs that the peer offers.
+    pub(crate) fn reads(&self) -> ReadDepth {
+        match self {
+            Self::Rdma(request) => request.reads(),
+            Self::Tcp(request) => request.reads(),
+        }
+    }
+
+    /// Rejects it.
+    pub(crate) fn reject(self, private_data: &[u8]) {
+        match self {
+            Self::Rdma(request) => request.reject(private_data),
+            Self::Tcp(request) => request.reject(private_data),
+        }
+    }
+}
+
+impl Event {
+    pub(crate) fn key(&self) -> u64 {
+        match self {
+            Self::Rdma(event) => event.key(),
+            Self::Tcp(event) => event.key(),
+        }
+    }
+
+    /// Whether the peer has disconnected.
+    pub(crate) fn is_disconnect(&self) -> bool {
+        match self {
+            Self::Rdma(event) => event.is_disconnect(),
+            Self::Tcp(event) => event.is_disconnect(),
+        }
+    }
+
+    /// Why the listener that it concerns can go on no longer, if that is what it says.
+    pub(crate) fn listener_lost(&self) -> Option<CloseReason> {
+        match self {
+            Self::Rdma(event) => event.listener_lost(),
+            Self::Tcp(_) => None,
+        }
+    }
+
+    /// The state machine's view of it.
+    pub(crate) fn input(&self) -> CmInput<'_> {
+        match self {
+            Self::Rdma(event) => event.input(),
+            Self::Tcp(event) => event.input(),
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rdma(event) => event.fmt(f),
+            Self::Tcp(event) => event.fmt(f),
+        }
+    }
+}

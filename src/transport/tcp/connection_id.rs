@@ -1,0 +1,208 @@
+use std::{
+    net::SocketAddr,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    sync::Arc,
+    time::Duration,
+};
+
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt,
+};
+
+use super::{
+    addresses::local_addr,
+    connection_manager::{ConnectRequest, ConnectionManager},
+    create_transport::create_transport,
+    setup::tell,
+    setup_message::Kind,
+    stream::Stream,
+};
+use crate::{
+    config::Config,
+    error::Error,
+    status::OsError,
+    transport::{budget::Customer, queues::TransportParts},
+};
+
+/// What one TCP connection is established and taken down with, which only the engine's thread
+/// touches.
+#[derive(Debug)]
+pub(crate) struct ConnectionId {
+    key: u64,
+    manager: ConnectionManager,
+    peer: Option<SocketAddr>,
+    /// Until there is a stream.
+    socket: Option<OwnedFd>,
+    stream: Option<Arc<Stream>>,
+    /// Why making the transport failed, in more detail than the state machine keeps.
+    problem: Option<Error>,
+}
+
+impl ConnectionId {
+    /// For the connection with this key, which is to connect.
+    pub(crate) fn new(manager: &ConnectionManager, key: u64) -> Self {
+        Self {
+            key,
+            manager: manager.clone(),
+            peer: None,
+            socket: None,
+            stream: None,
+            problem: None,
+        }
+    }
+
+    /// Takes a peer's request on, as the connection with this key.
+    pub(crate) fn of_request(request: ConnectRequest, key: u64) -> Self {
+        let peer = request.peer_addr();
+        let (socket, manager) = request.take_on(key);
+        Self {
+            key,
+            manager,
+            peer: Some(peer),
+            socket,
+            stream: None,
+            problem: None,
+        }
+    }
+
+    /// An address needs no resolving.
+    pub(crate) fn resolve_addr(&mut self, peer: SocketAddr) -> Result<(), OsError> {
+        let family = match peer {
+            SocketAddr::V4(_) => AddressFamily::Inet,
+            SocketAddr::V6(_) => AddressFamily::Inet6,
+        };
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+        let socket = socket(family, SockType::Stream, flags, None)
+            .map_err(|errno| OsError::new("socket", errno as i32))?;
+        self.socket = Some(socket);
+        self.peer = Some(peer);
+        self.manager.resolved_addr(self.key);
+        Ok(())
+    }
+
+    /// Nor does a route.
+    pub(crate) fn resolve_route(&mut self) {
+        self.manager.resolved_route(self.key);
+    }
+
+    /// Makes the queues on the socket, connected or not.
+    pub(crate) fn create_transport(
+        &mut self,
+        key: u64,
+        config: &Config,
+        customer: Customer,
+    ) -> Result<TransportParts, OsError> {
+        let socket = self.socket.take().ok_or(NO_SOCKET)?;
+        set_options(&socket, config);
+        let shared_pools = self.manager.shared_pools();
+        match create_transport(socket, shared_pools, key, config, customer) {
+            Ok((transport, stream)) => {
+                self.stream = Some(stream);
+                Ok(transport)
+            }
+            Err(no) => {
+                self.problem = no.problem;
+                Err(no.error)
+            }
+        }
+    }
+
+    /// Connects, and asks the peer then. What comes of it is reported.
+    pub(crate) fn connect(&mut self, private_data: &[u8]) -> Result<(), OsError> {
+        let (stream, peer) = (self.stream()?, self.peer.ok_or(NO_SOCKET)?);
+        let address = SockaddrStorage::from(peer);
+        match connect(stream.fd().as_raw_fd(), &address) {
+            Ok(()) | Err(nix::Error::EINPROGRESS) => {
+                self.manager.connecting(self.key, stream, private_data)
+            }
+            Err(errno) => {
+                self.manager.failed_to_connect(self.key, errno);
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn accept(&mut self, private_data: &[u8]) -> Result<(), OsError> {
+        let stream = self.stream()?;
+        tell(stream.fd(), Kind::Accept, private_data)
+            .map_err(|errno| OsError::new("send", errno as i32))?;
+        stream.open();
+        self.manager.accepted(self.key);
+        Ok(())
+    }
+
+    pub(crate) fn reject(&mut self, private_data: &[u8]) -> Result<(), OsError> {
+        let told = match (&self.socket, &self.stream) {
+            (Some(socket), _) => tell(socket, Kind::Reject, private_data),
+            (None, Some(stream)) => tell(stream.fd(), Kind::Reject, private_data),
+            (None, None) => Ok(()),
+        };
+        told.map_err(|errno| OsError::new("send", errno as i32))
+    }
+
+    pub(crate) fn disconnect(&mut self) -> Result<(), OsError> {
+        self.stream()?.disconnect();
+        Ok(())
+    }
+
+    /// Closes the socket, as far as this is concerned: the next attempt gets another.
+    pub(crate) fn discard(&mut self) {
+        self.manager.forget(self.key);
+        self.socket = None;
+        self.stream = None;
+    }
+
+    /// This side's address.
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
+        match (&self.socket, &self.stream) {
+            (_, Some(stream)) => local_addr(stream.fd()),
+            (Some(socket), None) => local_addr(socket.as_fd()),
+            (None, None) => None,
+        }
+    }
+
+    /// Why making the transport failed, if it did.
+    pub(crate) fn take_problem(&mut self) -> Option<Error> {
+        self.problem.take()
+    }
+
+    /// Whether accepting failed with this error because the peer has gone: its end is reported.
+    pub(crate) fn is_withdrawn(&self, error: OsError) -> bool {
+        matches!(error.errno, libc::EPIPE | libc::ECONNRESET)
+    }
+
+    fn stream(&self) -> Result<&Arc<Stream>, OsError> {
+        self.stream.as_ref().ok_or(NO_SOCKET)
+    }
+}
+
+impl Drop for ConnectionId {
+    fn drop(&mut self) {
+        self.manager.forget(self.key);
+    }
+}
+
+/// The id's socket is missing between two attempts.
+const NO_SOCKET: OsError = OsError::new("socket", libc::ENOTSOCK);
+
+/// Has the socket send at once, and give up a peer that acknowledges nothing about when an RDMA
+/// device would.
+fn set_options(socket: &OwnedFd, config: &Config) {
+    let timeout = give_up_after(config);
+    let nodelay = setsockopt(socket, sockopt::TcpNoDelay, &true);
+    let user_timeout = setsockopt(socket, sockopt::TcpUserTimeout, &timeout);
+    for result in [nodelay, user_timeout] {
+        if let Err(errno) = result {
+            log::debug!("engine: setsockopt: {errno}");
+        }
+    }
+}
+
+/// For how many milliseconds data may be unacknowledged: as many times the ACK timeout as a device
+/// would wait for it.
+fn give_up_after(config: &Config) -> u32 {
+    let exponent = config.ack_timeout.unwrap_or(18).min(31);
+    let one = Duration::from_nanos(4096 << exponent);
+    let tries = u32::from(config.retry_count) + 1;
+    u32::try_from((one * tries).as_millis()).unwrap_or(u32::MAX).max(1000)
+}

@@ -1,0 +1,639 @@
+//! How TCP connections are set up: listening, connecting, the first messages, and the news of their
+//! end.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    fmt, io,
+    net::{SocketAddr, TcpListener},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use nix::sys::{
+    epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+    eventfd::EventFd,
+    socket::{getsockopt, sockopt},
+    time::TimeSpec,
+    timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
+};
+
+use super::{
+    setup::{Arrived, Arriving, tell},
+    setup_message::Kind,
+    stream::Stream,
+};
+use crate::{
+    proto::{CmInput, ReadDepth},
+    status::{CmStatus, OsError, RejectReason},
+    sync::{eventfd, lock},
+    transport::queues::SharedPools,
+};
+
+/// The tokens of the waker, of the timer, and of sockets that nobody has given a key yet; all
+/// others are keys.
+const WAKER: u64 = 0;
+const TIMER: u64 = 1;
+const UNNAMED: u64 = 1 << 63;
+
+/// How long a peer that connects may take for its request.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often it is looked who took longer.
+const TICK: Duration = Duration::from_secs(1);
+/// How many peers that connected may owe their requests. The one that has owed it for longest gives
+/// way to another.
+const MOST_SILENT: usize = 256;
+/// How many connections are taken from a listener, and events from the system, at a time.
+const BATCH: usize = 32;
+
+/// See the top of this file. Clones are handles of the same one.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectionManager {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    epoll: Epoll,
+    /// Wakes whoever waits for reports that no socket brings.
+    waker: EventFd,
+    timer: TimerFd,
+    state: Mutex<State>,
+    shared_pools: SharedPools,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    sockets: HashMap<u64, Watched>,
+    /// The peers that owe their requests, the oldest first.
+    silent: BTreeMap<u64, Instant>,
+    reports: VecDeque<Report>,
+    /// Listeners that could take no more, for want of file descriptors.
+    paused: Vec<u64>,
+    drawn: u64,
+    ticking: bool,
+}
+
+/// What is watched.
+#[derive(Debug)]
+enum Watched {
+    Listener(TcpListener),
+    /// A peer has connected, and owes its request.
+    Silent {
+        listener: u64,
+        peer: SocketAddr,
+        socket: OwnedFd,
+        arriving: Arriving,
+    },
+    /// A peer's request was reported.
+    Requested,
+    /// This side is connecting, and says this then.
+    Connecting {
+        stream: Arc<Stream>,
+        private_data: Vec<u8>,
+    },
+    /// This side has sent its request.
+    Asking {
+        stream: Arc<Stream>,
+        arriving: Arriving,
+    },
+    /// Whoever has it wants to know of its end.
+    Open,
+}
+
+/// What the connection manager reports.
+#[derive(Debug)]
+pub(crate) enum Report {
+    Request(ConnectRequest),
+    Event(Event),
+}
+
+/// A peer's request for a connection. Its socket is closed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct ConnectRequest {
+    token: u64,
+    listener: u64,
+    peer: SocketAddr,
+    private_data: Vec<u8>,
+    reads: ReadDepth,
+    /// Until it is answered.
+    socket: Option<OwnedFd>,
+    manager: ConnectionManager,
+}
+
+/// Something that concerns the connection with this key.
+#[derive(Debug)]
+pub(crate) struct Event {
+    key: u64,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    AddrResolved,
+    RouteResolved,
+    Established {
+        private_data: Vec<u8>,
+        reads: ReadDepth,
+    },
+    Rejected {
+        reason: RejectReason,
+        private_data: Vec<u8>,
+    },
+    Unreachable(CmStatus),
+    Disconnected,
+}
+
+impl ConnectionManager {
+    pub(crate) fn new() -> Result<Self, OsError> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+            .map_err(|errno| OsError::new("epoll_create1", errno as i32))?;
+        let waker = eventfd()?;
+        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
+        let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)
+            .map_err(|errno| OsError::new("timerfd_create", errno as i32))?;
+        let inner = Inner {
+            epoll,
+            waker,
+            timer,
+            state: Mutex::default(),
+            shared_pools: SharedPools::default(),
+        };
+        inner.watch(&inner.waker, WAKER, EpollFlags::EPOLLIN)?;
+        inner.watch(&inner.timer, TIMER, EpollFlags::EPOLLIN)?;
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// Takes the next report, if there is one.
+    pub(crate) fn poll(&self) -> Result<Option<Report>, OsError> {
+        let inner = &*self.inner;
+        if let Some(report) = lock(&inner.state).reports.pop_front() {
+            return Ok(Some(report));
+        }
+        let _ = inner.waker.read();
+        let mut ready = [EpollEvent::empty(); BATCH];
+        let count = match inner.epoll.wait(&mut ready, EpollTimeout::ZERO) {
+            Ok(count) => count,
+            Err(nix::Error::EINTR) => 0,
+            Err(errno) => return Err(OsError::new("epoll_wait", errno as i32)),
+        };
+        let mut state = lock(&inner.state);
+        for event in &ready[..count] {
+            match event.data() {
+                WAKER => {}
+                TIMER => self.tick(&mut state),
+                token => self.ready(&mut state, token),
+            }
+        }
+        Ok(state.reports.pop_front())
+    }
+
+    pub(super) fn shared_pools(&self) -> &SharedPools {
+        &self.inner.shared_pools
+    }
+
+    // Reports that no socket brings.
+
+    fn report(&self, key: u64, what: What) {
+        let event = Event { key, what };
+        lock(&self.inner.state).reports.push_back(Report::Event(event));
+        // It fails only when the counter is full, and then it is readable anyway.
+        let _ = self.inner.waker.write(1);
+    }
+
+    /// An address needs no looking for.
+    pub(super) fn resolved_addr(&self, key: u64) {
+        self.report(key, What::AddrResolved);
+    }
+
+    /// Nor does a route.
+    pub(super) fn resolved_route(&self, key: u64) {
+        self.report(key, What::RouteResolved);
+    }
+
+    /// This side cannot connect.
+    pub(super) fn failed_to_connect(&self, key: u64, errno: nix::Error) {
+        self.report(key, failure(errno));
+    }
+
+    /// This side has accepted.
+    pub(super) fn accepted(&self, key: u64) {
+        let reads = ReadDepth {
+            outgoing: 0,
+            incoming: 0,
+        };
+        let private_data = Vec::new();
+        self.report(
+            key,
+            What::Established {
+                private_data,
+                reads,
+            },
+        );
+    }
+
+    // Sockets.
+
+    /// Takes connections from a socket that listens.
+    pub(super) fn listen(&self, key: u64, listener: TcpListener) -> Result<(), OsError> {
+        self.inner.watch(&listener, key, EpollFlags::EPOLLIN)?;
+        lock(&self.inner.state)
+            .sockets
+            .insert(key, Watched::Listener(listener));
+        Ok(())
+    }
+
+    /// Says `private_data` when the stream's socket, which is connecting, has connected.
+    pub(super) fn connecting(
+        &self,
+        key: u64,
+        stream: &Arc<Stream>,
+        private_data: &[u8],
+    ) -> Result<(), OsError> {
+        self.inner.watch(stream.fd(), key, EpollFlags::EPOLLOUT)?;
+        let watched = Watched::Connecting {
+            stream: Arc::clone(stream),
+            private_data: private_data.to_vec(),
+        };
+        lock(&self.inner.state).sockets.insert(key, watched);
+        Ok(())
+    }
+
+    /// Reports nothing more of this connection or listener.
+    pub(super) fn forget(&self, key: u64) {
+        let mut state = lock(&self.inner.state);
+        state.sockets.remove(&key);
+        state.silent.remove(&key);
+        state
+            .reports
+            .retain(|report| !matches!(report, Report::Event(event) if event.key == key));
+    }
+
+    /// From now on a request's socket has this key.
+    fn name(&self, token: u64, key: u64, socket: &OwnedFd) {
+        let mut state = lock(&self.inner.state);
+        if let Some(watched) = state.sockets.remove(&token) {
+            state.sockets.insert(key, watched);
+        }
+        // An end that was reported for the token.
+        for report in &mut state.reports {
+            if let Report::Event(event) = report
+                && event.key == token
+            {
+                event.key = key;
+            }
+        }
+        drop(state);
+        self.inner.change(socket, key, ENDS);
+    }
+
+    fn ready(&self, state: &mut State, token: u64) {
+        let State {
+            sockets,
+            silent,
+            reports,
+            paused,
+            drawn,
+            ..
+        } = state;
+        let Some(watched) = sockets.get_mut(&token) else {
+            return;
+        };
+        let report = |what| Report::Event(Event { key: token, what });
+        match watched {
+            Watched::Listener(listener) => {
+                let mut came = Vec::new();
+                for _ in 0..BATCH {
+                    match listener.accept() {
+                        Ok(came_now) => came.push(came_now),
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                        Err(error) if is_shortage(&error) => {
+                            log::error!("listener {token}: accept4: {error}");
+                            // What waits would make the socket readable again and again.
+                            self.inner.change(&*listener, token, EpollFlags::empty());
+                            paused.push(token);
+                            break;
+                        }
+                        // The peer has gone again, or the network.
+                        Err(error) => log::debug!("listener {token}: accept4: {error}"),
+                    }
+                }
+                for (socket, peer) in came {
+                    if let Err(error) = socket.set_nonblocking(true) {
+                        log::error!("listener {token}: {error}");
+                        continue;
+                    }
+                    let socket = OwnedFd::from(socket);
+                    *drawn += 1;
+                    let unnamed = UNNAMED | *drawn;
+                    if let Err(error) = self.inner.watch(&socket, unnamed, EpollFlags::EPOLLIN) {
+                        log::error!("listener {token}: {error}");
+                        continue;
+                    }
+                    if silent.len() >= MOST_SILENT
+                        && let Some((oldest, _)) = silent.pop_first()
+                    {
+                        sockets.remove(&oldest);
+                    }
+                    silent.insert(unnamed, Instant::now());
+                    sockets.insert(
+                        unnamed,
+                        Watched::Silent {
+                            listener: token,
+                            peer: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
+                            socket,
+                            arriving: Arriving::default(),
+                        },
+                    );
+                }
+                self.start_ticking(state);
+            }
+            Watched::Silent {
+                listener,
+                peer,
+                socket,
+                arriving,
+            } => {
+                let (listener, peer) = (*listener, *peer);
+                let (reads, private_data) = match arriving.receive(socket.as_fd()) {
+                    Arrived::NotYet => return,
+                    Arrived::Message {
+                        kind: Kind::Request,
+                        reads,
+                        private_data,
+                    } => (reads, private_data),
+                    other => {
+                        log::debug!("listener {listener}: a peer that is none: {other:?}");
+                        silent.remove(&token);
+                        sockets.remove(&token);
+                        return;
+                    }
+                };
+                silent.remove(&token);
+                self.inner.change(&*socket, token, ENDS);
+                let Some(Watched::Silent { socket, .. }) =
+                    sockets.insert(token, Watched::Requested)
+                else {
+                    return;
+                };
+                reports.push_back(Report::Request(ConnectRequest {
+                    token,
+                    listener,
+                    peer,
+                    private_data,
+                    reads: both_ways(reads),
+                    socket: Some(socket),
+                    manager: self.clone(),
+                }));
+            }
+            Watched::Connecting {
+                stream,
+                private_data,
+            } => {
+                let connected = match getsockopt(&stream.fd(), sockopt::SocketError) {
+                    Ok(0) => tell(stream.fd(), Kind::Request, private_data),
+                    Ok(errno) => Err(nix::Error::from_raw(errno)),
+                    Err(errno) => Err(errno),
+                };
+                match connected {
+                    Ok(()) => {
+                        let stream = Arc::clone(stream);
+                        self.inner
+                            .change(stream.fd(), token, EpollFlags::EPOLLIN);
+                        *watched = Watched::Asking {
+                            stream,
+                            arriving: Arriving::default(),
+                        };
+                    }
+                    Err(errno) => {
+                        sockets.remove(&token);
+                        reports.push_back(report(failure(errno)));
+                    }
+                }
+            }
+            Watched::Asking { stream, arriving } => {
+                let what = match arriving.receive(stream.fd()) {
+                    Arrived::NotYet => return,
+                    Arrived::Message {
+                        kind: Kind::Accept,
+                        reads,
+                        private_data,
+                    } => {
+                        self.inner.change(stream.fd(), token, ENDS);
+                        stream.open();
+                        *watched = Watched::Open;
+                        reports.push_back(report(What::Established {
+                            private_data,
+                            reads: both_ways(reads),
+                        }));
+                        return;
+                    }
+                    Arrived::Message {
+                        kind: Kind::Reject,
+                        private_data,
+                        ..
+                    } => What::Rejected {
+                        reason: RejectReason::CONSUMER_DEFINED,
+                        private_data,
+                    },
+                    Arrived::Ended(Some(errno)) => failure(errno),
+                    // Something that is no rdmsg.
+                    Arrived::Message { .. } | Arrived::Foreign | Arrived::Ended(None) => {
+                        What::Rejected {
+                            reason: RejectReason::CONSUMER_DEFINED,
+                            private_data: Vec::new(),
+                        }
+                    }
+                };
+                self.inner.change(stream.fd(), token, EpollFlags::empty());
+                sockets.remove(&token);
+                reports.push_back(report(what));
+            }
+            Watched::Requested | Watched::Open => {
+                // It says so once.
+                sockets.remove(&token);
+                reports.push_back(report(What::Disconnected));
+            }
+        }
+    }
+
+    /// Has the timer look after peers that owe their requests, and listeners that were paused.
+    fn start_ticking(&self, state: &mut State) {
+        let wanted = !state.silent.is_empty() || !state.paused.is_empty();
+        if wanted == state.ticking {
+            return;
+        }
+        state.ticking = wanted;
+        let result = if wanted {
+            let every = Expiration::Interval(TimeSpec::from_duration(TICK));
+            self.inner.timer.set(every, TimerSetTimeFlags::empty())
+        } else {
+            self.inner.timer.unset()
+        };
+        if let Err(errno) = result {
+            log::error!("timerfd_settime: {errno}");
+        }
+    }
+
+    fn tick(&self, state: &mut State) {
+        let _ = self.inner.timer.wait();
+        let now = Instant::now();
+        while let Some((token, since)) = state.silent.first_key_value()
+            && now.duration_since(*since) >= PATIENCE
+        {
+            let token = *token;
+            state.silent.remove(&token);
+            state.sockets.remove(&token);
+        }
+        for listener in std::mem::take(&mut state.paused) {
+            if let Some(Watched::Listener(socket)) = state.sockets.get(&listener) {
+                self.inner.change(socket, listener, EpollFlags::EPOLLIN);
+            }
+        }
+        self.start_ticking(state);
+    }
+}
+
+/// The end of a connection, told once.
+const ENDS: EpollFlags = EpollFlags::EPOLLRDHUP.union(EpollFlags::EPOLLONESHOT);
+
+impl Inner {
+    fn watch(&self, fd: impl AsFd, token: u64, flags: EpollFlags) -> Result<(), OsError> {
+        self.epoll
+            .add(fd, EpollEvent::new(flags, token))
+            .map_err(|errno| OsError::new("epoll_ctl", errno as i32))
+    }
+
+    fn change(&self, fd: impl AsFd, token: u64, flags: EpollFlags) {
+        if let Err(errno) = self.epoll.modify(fd, &mut EpollEvent::new(flags, token)) {
+            log::error!("epoll_ctl: {errno}");
+        }
+    }
+}
+
+impl AsFd for ConnectionManager {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.epoll.0.as_fd()
+    }
+}
+
+impl ConnectRequest {
+    /// The key of the listener that was asked.
+    pub(crate) fn listener(&self) -> u64 {
+        self.listener
+    }
+
+    pub(crate) fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    pub(crate) fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    /// The READs that the peer offers.
+    pub(crate) fn reads(&self) -> ReadDepth {
+        self.reads
+    }
+
+    /// Rejects it.
+    pub(crate) fn reject(self, private_data: &[u8]) {
+        if let Some(socket) = &self.socket
+            && let Err(errno) = tell(socket, Kind::Reject, private_data)
+        {
+            log::debug!("{}: {errno}", self.peer);
+        }
+    }
+
+    /// Takes it on, as the connection with this key.
+    pub(super) fn take_on(mut self, key: u64) -> (Option<OwnedFd>, ConnectionManager) {
+        let socket = self.socket.take();
+        if let Some(socket) = &socket {
+            self.manager.name(self.token, key, socket);
+        }
+        (socket, self.manager.clone())
+    }
+}
+
+impl Drop for ConnectRequest {
+    fn drop(&mut self) {
+        if self.socket.is_some() {
+            self.manager.forget(self.token);
+        }
+    }
+}
+
+impl Event {
+    pub(crate) fn key(&self) -> u64 {
+        self.key
+    }
+
+    pub(crate) fn is_disconnect(&self) -> bool {
+        matches!(self.what, What::Disconnected)
+    }
+
+    /// The state machine's view of it.
+    pub(crate) fn input(&self) -> CmInput<'_> {
+        match &self.what {
+            What::AddrResolved => CmInput::AddrResolved,
+            What::RouteResolved => CmInput::RouteResolved,
+            What::Established {
+                private_data,
+                reads,
+            } => CmInput::Established {
+                private_data,
+                reads: *reads,
+            },
+            What::Rejected {
+                reason,
+                private_data,
+            } => CmInput::Rejected {
+                reason: *reason,
+                private_data,
+            },
+            What::Unreachable(status) => CmInput::Unreachable(*status),
+            What::Disconnected => CmInput::Disconnected,
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.what {
+            What::AddrResolved => "ADDR_RESOLVED",
+            What::RouteResolved => "ROUTE_RESOLVED",
+            What::Established { .. } => "ESTABLISHED",
+            What::Rejected { .. } => "REJECTED",
+            What::Unreachable(_) => "UNREACHABLE",
+            What::Disconnected => "DISCONNECTED",
+        })
+    }
+}
+
+/// What an error of connecting is. A refusal says that nobody listens, as on iWARP.
+fn failure(errno: nix::Error) -> What {
+    match errno {
+        nix::Error::ECONNREFUSED => What::Rejected {
+            reason: RejectReason::from_raw(-libc::ECONNREFUSED),
+            private_data: Vec::new(),
+        },
+        errno => What::Unreachable(CmStatus::from_raw(-(errno as i32))),
+    }
+}
+
+fn both_ways(reads: u8) -> ReadDepth {
+    ReadDepth {
+        outgoing: reads,
+        incoming: reads,
+    }
+}
+
+/// Whether the system lacks something that it may have later.
+fn is_shortage(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
+    )
+}

@@ -1,0 +1,88 @@
+use std::{os::fd::OwnedFd, sync::Arc};
+
+use super::{
+    completion_queue::{CompletionEvents, CompletionQueue},
+    memory_region::Domain,
+    queue_pair::{QueuePair, SharedReceiveQueue},
+    receive_queue::ReceiveQueue,
+    stream::Stream,
+};
+use crate::{
+    config::Config,
+    error::Error,
+    proto::Account,
+    status::OsError,
+    transport::{
+        budget::Customer,
+        memory::{self, Allocator, InboundPool},
+        queues::{
+            self, Layout, NoTransport, PollSide, ReceiveShare, SharedPools, SharedReceives,
+            TransportParts, WorkQueues,
+        },
+    },
+};
+
+/// Makes buffers and queues for the connection with this `key` on a socket that does not block.
+pub(super) fn create_transport(
+    socket: OwnedFd,
+    shared_pools: &SharedPools,
+    key: u64,
+    config: &Config,
+    customer: Customer,
+) -> Result<(TransportParts, Arc<Stream>), NoTransport> {
+    let layout = Layout::new(&config.params());
+    let shared = match config.shared_receive {
+        Some(count) => {
+            let size = layout.recv_size();
+            Some(shared_pools.get(count, size, || shared_receives(count, size))?)
+        }
+        None => None,
+    };
+    let receives = match shared.as_deref().map(SharedReceives::queue) {
+        Some(queues::SharedReceiveQueue::Tcp(queue)) => Arc::clone(queue.queue()),
+        Some(queues::SharedReceiveQueue::Rdma(_)) | None => Arc::<ReceiveQueue>::default(),
+    };
+    let own_keys = Domain::default();
+    let stream = Stream::new(
+        socket,
+        own_keys.clone(),
+        receives,
+        shared.is_none(),
+        layout.send_depth(),
+    )?;
+    let domain = memory::Domain::Tcp(own_keys);
+    let keep = config.registration_cache;
+    let inbound_pool = InboundPool::new(&domain, keep, customer);
+    let qp = queues::QueuePair::Tcp(QueuePair::new(Arc::clone(&stream)));
+    let queues = WorkQueues::new(qp, &domain, layout, shared.clone(), inbound_pool)?;
+    // Last, so that nothing has to be given back when something fails.
+    if let Some(shared) = &shared
+        && !shared.account.open(config.receive_window)
+    {
+        return Err(NoTransport {
+            error: OsError::new("rdma_create_qp", libc::ENOMEM),
+            problem: Some(Error::SharedReceivesExhausted {
+                total: shared.count(),
+                free: shared.account.free(),
+                needed: Account::least(config.receive_window),
+            }),
+        });
+    }
+    let completions = CompletionQueue::new(Arc::clone(&stream), layout.completions());
+    let transport = TransportParts {
+        queues,
+        share: shared.map(|shared| ReceiveShare::new(shared, key)),
+        poll_side: PollSide::new(
+            queues::CompletionQueue::Tcp(completions),
+            queues::CompletionEvents::Tcp(CompletionEvents::new(Arc::clone(&stream))),
+        ),
+        allocator: Arc::new(Allocator::new(domain, keep)),
+    };
+    Ok((transport, stream))
+}
+
+fn shared_receives(count: u32, size: usize) -> Result<SharedReceives, OsError> {
+    let queue = queues::SharedReceiveQueue::Tcp(SharedReceiveQueue::default());
+    let domain = memory::Domain::Tcp(Domain::default());
+    SharedReceives::new(domain, queue, count, size)
+}

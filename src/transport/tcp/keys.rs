@@ -1,0 +1,230 @@
+//! What peers may access: this side's table of keys, which the device has over RDMA.
+//!
+//! Addresses in it are made up, so a peer learns nothing of where memory lies, and has to guess a
+//! key and an address together.
+#![allow(unsafe_code)]
+
+use std::{
+    collections::HashMap,
+    fmt,
+    hash::{BuildHasher, RandomState},
+    ptr::NonNull,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use crate::{remote_access::RemoteAccess, sync::lock};
+
+/// Made-up addresses are multiples of this, so that what is aligned here is aligned there.
+const ALIGN: u64 = 4096;
+
+/// The keys of one connection.
+#[derive(Debug, Default)]
+pub(super) struct Keys {
+    entries: Mutex<HashMap<u32, Arc<Exposure>>>,
+    /// Turns a count into numbers that nobody can guess.
+    secret: RandomState,
+    drawn: AtomicU64,
+}
+
+/// Memory that the peer may access.
+pub(super) struct Exposure {
+    rkey: u32,
+    /// The made-up address of the first byte.
+    addr: u64,
+    len: usize,
+    access: RemoteAccess,
+    /// The first byte, until the key ends.
+    start: Mutex<Option<NonNull<u8>>>,
+}
+
+// SAFETY: the pointer is used under its lock only, by whoever holds it, and until `end`, before
+// which the bytes exist.
+unsafe impl Send for Exposure {}
+// SAFETY: as above.
+unsafe impl Sync for Exposure {}
+
+/// A part of memory that the peer may access, as long as its key has not ended.
+#[derive(Debug)]
+pub(super) struct ExposedPart {
+    exposure: Arc<Exposure>,
+    offset: usize,
+    len: usize,
+}
+
+/// The right that an access needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Right {
+    Read,
+    Write,
+    Atomic,
+}
+
+impl Keys {
+    /// Makes a key to the `len` bytes at `start`, which stay mapped until it has
+    /// [ended](Self::end).
+    pub(super) fn expose(
+        &self,
+        start: NonNull<u8>,
+        len: usize,
+        access: RemoteAccess,
+    ) -> Arc<Exposure> {
+        let mut entries = lock(&self.entries);
+        let rkey = loop {
+            let rkey = self.draw() as u32;
+            if !entries.contains_key(&rkey) {
+                break rkey;
+            }
+        };
+        // So that no end overflows.
+        let addr = (self.draw() >> 1) / ALIGN * ALIGN;
+        let exposure = Arc::new(Exposure {
+            rkey,
+            addr,
+            len,
+            access,
+            start: Mutex::new(Some(start)),
+        });
+        entries.insert(rkey, Arc::clone(&exposure));
+        exposure
+    }
+
+    /// Ends a key. Nobody accesses the memory through it from now on.
+    pub(super) fn end(&self, exposure: &Exposure) {
+        lock(&self.entries).remove(&exposure.rkey);
+        *lock(&exposure.start) = None;
+    }
+
+    /// The memory that a peer names, if it may access it so.
+    pub(super) fn find(&self, rkey: u32, addr: u64, len: u32, right: Right) -> Option<ExposedPart> {
+        let exposure = Arc::clone(lock(&self.entries).get(&rkey)?);
+        let RemoteAccess {
+            read,
+            write,
+            atomic,
+        } = exposure.access;
+        let allowed = match right {
+            Right::Read => read,
+            Right::Write => write,
+            Right::Atomic => atomic && addr.is_multiple_of(8),
+        };
+        let offset = usize::try_from(addr.checked_sub(exposure.addr)?).ok()?;
+        let len = len as usize;
+        let inside = offset
+            .checked_add(len)
+            .is_some_and(|end| end <= exposure.len);
+        (allowed && inside).then_some(ExposedPart {
+            exposure,
+            offset,
+            len,
+        })
+    }
+
+    fn draw(&self) -> u64 {
+        let count = self.drawn.fetch_add(1, Ordering::Relaxed);
+        self.secret.hash_one(count)
+    }
+}
+
+impl Exposure {
+    pub(super) fn rkey(&self) -> u32 {
+        self.rkey
+    }
+
+    pub(super) fn addr(&self) -> u64 {
+        self.addr
+    }
+}
+
+impl ExposedPart {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The part's first byte, while this is held; `None` after the key has ended.
+    pub(super) fn start(&self) -> Option<HeldStart<'_>> {
+        let start = lock(&self.exposure.start);
+        let first = (*start)?;
+        // SAFETY: `find` checked that the part lies inside of the memory.
+        let first = unsafe { first.add(self.offset) };
+        Some(HeldStart {
+            first,
+            _held: start,
+        })
+    }
+}
+
+/// The first byte of memory that stays mapped for as long as this is held.
+pub(super) struct HeldStart<'a> {
+    first: NonNull<u8>,
+    _held: MutexGuard<'a, Option<NonNull<u8>>>,
+}
+
+impl HeldStart<'_> {
+    pub(super) fn get(&self) -> NonNull<u8> {
+        self.first
+    }
+}
+
+impl fmt::Debug for Exposure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exposure")
+            .field("len", &self.len)
+            .field("access", &self.access)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_gives_what_was_lent_and_nothing_else() {
+        let keys = Keys::default();
+        let mut bytes = [0_u64; 8];
+        let start = NonNull::from(&mut bytes).cast::<u8>();
+        let read_only = keys.expose(start, 64, RemoteAccess::READ);
+        let (rkey, addr) = (read_only.rkey(), read_only.addr());
+        for (key, at, len, right, ok) in [
+            (rkey, addr, 64, Right::Read, true),
+            (rkey, addr + 63, 1, Right::Read, true),
+            (rkey, addr + 64, 0, Right::Read, true),
+            (rkey, addr, 65, Right::Read, false),
+            (rkey, addr + 1, 64, Right::Read, false),
+            (rkey, addr + 1, u32::MAX, Right::Read, false),
+            (rkey, addr - 1, 1, Right::Read, false),
+            (rkey, 0, 1, Right::Read, false),
+            (rkey, u64::MAX, 1, Right::Read, false),
+            (rkey ^ 1, addr, 1, Right::Read, false),
+            (rkey, addr, 1, Right::Write, false),
+            (rkey, addr, 8, Right::Atomic, false),
+        ] {
+            let found = keys.find(key, at, len, right);
+            assert_eq!(found.is_some(), ok, "{at:#x} {len} {right:?}");
+        }
+        let part = keys.find(rkey, addr + 8, 8, Right::Read).unwrap();
+        // SAFETY: the eight words are there.
+        let second = unsafe { start.add(8) };
+        assert_eq!(part.start().unwrap().get(), second);
+        keys.end(&read_only);
+        assert!(part.start().is_none(), "a key that has ended gives nothing");
+        assert!(keys.find(rkey, addr, 1, Right::Read).is_none());
+    }
+
+    #[test]
+    fn atomic_operations_want_whole_words() {
+        let keys = Keys::default();
+        let mut bytes = [0_u64; 8];
+        let start = NonNull::from(&mut bytes).cast::<u8>();
+        let exposure = keys.expose(start, 64, RemoteAccess::ATOMIC);
+        let find = |offset| {
+            let addr = exposure.addr() + offset;
+            keys.find(exposure.rkey(), addr, 8, Right::Atomic).is_some()
+        };
+        assert!(find(0) && find(56));
+        assert!(!find(4) && !find(57));
+    }
+}

@@ -1,0 +1,165 @@
+#![allow(unsafe_code)]
+
+use std::{fmt, ptr::NonNull, sync::Arc};
+
+use super::keys::{Exposure, Keys};
+use crate::{
+    memory::{Mapping, SharedBytes},
+    remote_access::RemoteAccess,
+    status::OsError,
+};
+
+/// What memory is registered in: the keys of one connection. Clones are the same domain.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Domain {
+    pub(super) keys: Arc<Keys>,
+}
+
+/// Memory that the queue pairs of a domain may use, and the peer as far as it has the right. Clones
+/// refer to the same region; the key ends with the last one.
+#[derive(Clone)]
+pub(crate) struct MemoryRegion {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    start: NonNull<u8>,
+    len: usize,
+    /// How many bytes at `start` are accessed as [`SharedBytes`].
+    reach: usize,
+    /// The key, where the peer has a right.
+    exposure: Option<Arc<Exposure>>,
+    domain: Domain,
+    /// After the key has ended. `None` for memory that the region does not own.
+    _mapping: Option<Mapping>,
+}
+
+// SAFETY: the memory belongs to the process and not to a thread.
+unsafe impl Send for Inner {}
+// SAFETY: nothing of it changes but the bytes, and those are accessed as `SharedBytes`.
+unsafe impl Sync for Inner {}
+
+impl Domain {
+    /// Whether memory was registered here.
+    pub(crate) fn has(&self, region: &MemoryRegion) -> bool {
+        Arc::ptr_eq(&self.keys, &region.inner.domain.keys)
+    }
+
+    /// Allocates memory, zeroed and page aligned, that the peer may access as `remote` says.
+    pub(crate) fn allocate(
+        &self,
+        len: usize,
+        remote: RemoteAccess,
+    ) -> Result<MemoryRegion, OsError> {
+        let mapping = Mapping::new(len)?;
+        let (start, reach) = (mapping.start(), mapping.len());
+        Ok(self.region(start, len, reach, remote, Some(mapping)))
+    }
+
+    /// Registers memory that the caller owns, with these rights of the peer.
+    ///
+    /// # Safety
+    ///
+    /// Until the last handle has been dropped the `len` bytes at `start` stay mapped and
+    /// initialised, and nobody has a reference to them while something is read into them or the
+    /// peer may change them.
+    pub(crate) unsafe fn register(
+        &self,
+        start: *mut u8,
+        len: usize,
+        remote: RemoteAccess,
+    ) -> Result<MemoryRegion, OsError> {
+        let start = NonNull::new(start).ok_or(OsError::new("mmap", libc::EINVAL))?;
+        Ok(self.region(start, len, len, remote, None))
+    }
+
+    fn region(
+        &self,
+        start: NonNull<u8>,
+        len: usize,
+        reach: usize,
+        remote: RemoteAccess,
+        mapping: Option<Mapping>,
+    ) -> MemoryRegion {
+        let exposure =
+            (remote != RemoteAccess::NONE).then(|| self.keys.expose(start, len, remote));
+        MemoryRegion {
+            inner: Arc::new(Inner {
+                start,
+                len,
+                reach,
+                exposure,
+                domain: self.clone(),
+                _mapping: mapping,
+            }),
+        }
+    }
+}
+
+impl MemoryRegion {
+    pub(crate) fn len(&self) -> usize {
+        self.inner.len
+    }
+
+    /// The address of the first byte, as the peer names it.
+    pub(crate) fn addr(&self) -> u64 {
+        self.inner.exposure.as_ref().map_or(0, |key| key.addr())
+    }
+
+    /// The peer's key.
+    pub(crate) fn rkey(&self) -> u32 {
+        self.inner.exposure.as_ref().map_or(0, |key| key.rkey())
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.inner.start.as_ptr()
+    }
+
+    /// # Panics
+    ///
+    /// If they do not fit.
+    pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8]) {
+        self.check(offset, bytes.len());
+        self.bytes().write(offset, bytes);
+    }
+
+    /// # Panics
+    ///
+    /// If there are not so many.
+    pub(crate) fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
+        self.check(offset, bytes.len());
+        self.bytes().read(offset, bytes);
+    }
+
+    fn check(&self, offset: usize, len: usize) {
+        assert!(
+            offset <= self.len() && len <= self.len() - offset,
+            "{len} bytes at offset {offset} exceed a memory region of {} bytes",
+            self.len()
+        );
+    }
+
+    fn bytes(&self) -> SharedBytes<'_> {
+        // SAFETY: the memory is initialised and exists for as long as the region. All threads
+        // access it through this method, or, with `as_ptr` and memory of the caller's, while no
+        // other thread does: the safety comments there say so. The kernel copies into it as a
+        // device would.
+        unsafe { SharedBytes::new(self.inner.start, self.inner.reach) }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(exposure) = &self.exposure {
+            self.domain.keys.end(exposure);
+        }
+    }
+}
+
+impl fmt::Debug for MemoryRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryRegion")
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}

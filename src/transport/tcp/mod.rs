@@ -1,0 +1,30 @@
+//! A [transport](super) over TCP: a reliable-connected queue pair in user space.
+//!
+//! PROTOCOL.md describes what travels on the stream.
+
+mod addresses;
+mod completion_queue;
+mod connection_id;
+mod connection_manager;
+mod create_transport;
+mod keys;
+mod listen_id;
+mod memory_region;
+mod pdu;
+mod queue_pair;
+mod receive_queue;
+mod receiver;
+mod send_queue;
+mod setup;
+mod setup_message;
+mod socket;
+mod stream;
+
+pub(crate) use self::{
+    completion_queue::{CompletionEvents, CompletionQueue},
+    connection_id::ConnectionId,
+    connection_manager::{ConnectRequest, ConnectionManager, Event, Report},
+    listen_id::ListenId,
+    memory_region::{Domain, MemoryRegion},
+    queue_pair::{QueuePair, SharedReceiveQueue},
+};

@@ -1,0 +1,103 @@
+#![allow(unsafe_code)]
+
+use std::{fmt, ptr, sync::Arc};
+
+use super::{
+    receive_queue::{Receive, ReceiveQueue},
+    socket::Span,
+    stream::Stream,
+};
+use crate::{
+    status::OsError,
+    transport::queues::{SendFlags, SendOp, Sge, WorkId},
+};
+
+/// A reliable-connected queue pair in user space, over a TCP stream.
+pub(crate) struct QueuePair(Arc<Stream>);
+
+/// Where receives of several queue pairs are posted.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedReceiveQueue(Arc<ReceiveQueue>);
+
+impl QueuePair {
+    pub(super) fn new(stream: Arc<Stream>) -> Self {
+        Self(stream)
+    }
+
+    /// Moves to the error state: what was posted comes back, and nothing more is received.
+    pub(crate) fn fail(&self) -> Result<(), OsError> {
+        self.0.fail();
+        Ok(())
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Safety
+    ///
+    /// Until it completes or the queue pair is destroyed, the memory is mapped and nobody accesses
+    /// it.
+    pub(crate) unsafe fn post_recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
+        self.0.receives().post(receive(id, sge));
+        Ok(())
+    }
+
+    /// Posts a work request on the send queue, with at most one element, which is not inline.
+    ///
+    /// # Safety
+    ///
+    /// Until a completion covers it or the queue pair is destroyed, the memory lies in whole pages
+    /// that stay mapped, and nobody has a reference to it that conflicts with the request.
+    pub(crate) unsafe fn post_send(
+        &self,
+        id: WorkId,
+        op: SendOp,
+        sges: &[Sge],
+        flags: SendFlags,
+    ) -> Result<(), OsError> {
+        assert!(
+            sges.len() <= 1 && !flags.inline,
+            "nothing is inline where none fits"
+        );
+        let memory = span(sges.first().copied());
+        self.0.post_send(id, op, memory, flags.signalled);
+        Ok(())
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        self.0.destroy();
+    }
+}
+
+impl SharedReceiveQueue {
+    pub(super) fn queue(&self) -> &Arc<ReceiveQueue> {
+        &self.0
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Safety
+    ///
+    /// Until it completes or the last queue pair that takes receives from here is destroyed, the
+    /// memory is mapped and nobody accesses it.
+    pub(crate) unsafe fn post_recv(&self, id: WorkId, sge: Sge) -> Result<(), OsError> {
+        self.0.post(receive(id, Some(sge)));
+        Ok(())
+    }
+}
+
+fn receive(id: WorkId, sge: Option<Sge>) -> Receive {
+    Receive { id, to: span(sge) }
+}
+
+fn span(sge: Option<Sge>) -> Span {
+    let (start, len) = sge.map_or((ptr::null_mut(), 0), |sge| (sge.start, sge.len as usize));
+    Span { start, len }
+}
+
+impl fmt::Debug for QueuePair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueuePair").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,632 @@
+//! What a queue pair sends: its work requests, and the answers to the peer's.
+
+use std::collections::VecDeque;
+
+use super::{
+    keys::ExposedPart,
+    pdu::{Cause, Change, Header, LONGEST_HEADER, LONGEST_PART, Pdu, RemoteSpan},
+    socket::{Moved, Socket, Span},
+};
+use crate::{
+    proto::{DrainSide, Violation},
+    status::WcStatus,
+    transport::queues::{Done, SendOp, WorkId},
+};
+
+/// How many READs and atomic operations a side serves at a time, and has outstanding at most.
+pub(super) const READS: u8 = 16;
+
+/// Everything that waits to be sent, or for an answer.
+#[derive(Debug)]
+pub(super) struct SendQueue {
+    /// Work requests that have not completed, oldest first.
+    requests: VecDeque<Request>,
+    /// How many of them are on the wire, wholly.
+    sent: usize,
+    /// How many requests completed before the oldest.
+    completed: u32,
+    /// How many the peer has acknowledged.
+    acknowledged: u32,
+    /// How many READs and atomic operations are on the wire and not answered.
+    unanswered: u8,
+    /// Answers that wait to be sent, oldest first.
+    answers: VecDeque<Answer>,
+    /// How many of the peer's requests to acknowledge, if that has not been said.
+    acknowledgement: Option<u32>,
+    refusal: Option<(u32, Cause)>,
+    /// What the socket took only a part of.
+    writing: Option<Writing>,
+    /// Whether an answer's part is next, where there are requests as well.
+    answers_turn: bool,
+    /// Whether the socket takes nothing more for now.
+    blocked: bool,
+    /// What was last said of that.
+    said_blocked: bool,
+}
+
+#[derive(Debug)]
+struct Request {
+    id: WorkId,
+    op: SendOp,
+    /// Its bytes, or where those of the answer go to.
+    memory: Span,
+    signalled: bool,
+    /// How many of the bytes were sent, or have come.
+    moved: usize,
+    /// Whether the answer has come, wholly.
+    answered: bool,
+}
+
+// SAFETY: whoever posts it says that the memory is the queue's until the request completes, in
+// whichever thread.
+#[allow(unsafe_code)]
+unsafe impl Send for Request {}
+
+#[derive(Debug)]
+enum Answer {
+    /// What a READ asked for, and how much of it was sent.
+    Read { part: Option<ExposedPart>, sent: usize },
+    Old(u64),
+}
+
+/// A PDU, or an acknowledgement with one behind it, on its way to the socket.
+#[derive(Debug)]
+struct Writing {
+    headers: Headers,
+    payload: Payload,
+    /// How much of both was taken.
+    taken: usize,
+    then: Then,
+}
+
+/// What the socket's taking all of it means.
+#[derive(Clone, Copy, Debug)]
+enum Then {
+    Nothing,
+    /// The next request is on the wire.
+    RequestSent,
+    /// So is a part of the oldest answer.
+    AnswerPartSent,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Headers {
+    bytes: [u8; 2 * LONGEST_HEADER],
+    len: usize,
+}
+
+#[derive(Debug)]
+enum Payload {
+    None,
+    /// Bytes of the next request.
+    Request { at: Span },
+    /// Bytes of the oldest answer, from this offset on.
+    Answer { offset: usize, len: usize },
+}
+
+// SAFETY: as for `Request`, of which it is a part.
+#[allow(unsafe_code)]
+unsafe impl Send for Payload {}
+
+/// The peer has lost its right in the middle of an answer: the stream cannot go on.
+#[derive(Debug)]
+pub(super) struct Broken;
+
+impl SendQueue {
+    pub(super) fn new(depth: u32) -> Self {
+        Self {
+            requests: VecDeque::with_capacity(depth as usize),
+            sent: 0,
+            completed: 0,
+            acknowledged: 0,
+            unanswered: 0,
+            answers: VecDeque::with_capacity(READS.into()),
+            acknowledgement: None,
+            refusal: None,
+            writing: None,
+            answers_turn: false,
+            blocked: false,
+            said_blocked: false,
+        }
+    }
+
+    // This side's work requests.
+
+    pub(super) fn post(&mut self, id: WorkId, op: SendOp, memory: Span, signalled: bool) {
+        self.requests.push_back(Request {
+            id,
+            op,
+            memory,
+            signalled,
+            moved: 0,
+            answered: false,
+        });
+    }
+
+    /// The peer has processed the first so many requests.
+    pub(super) fn acknowledge(&mut self, requests: u32) -> Result<(), Violation> {
+        let on_the_wire = self.completed.wrapping_add(self.sent as u32);
+        let more = requests.wrapping_sub(self.acknowledged);
+        if more > on_the_wire.wrapping_sub(self.acknowledged) {
+            return Err(Violation::new(
+                "ack",
+                requests.into(),
+                "no less than the last one, and no more than were sent",
+            ));
+        }
+        self.acknowledged = requests;
+        Ok(())
+    }
+
+    /// Where the next bytes of the answer to the oldest unanswered READ go to: `len` of them, which
+    /// are the last ones or not.
+    pub(super) fn read_target(&mut self, len: u32, last: bool) -> Result<Span, Violation> {
+        let request = self.oldest_unanswered("read response")?;
+        let left = request.memory.len - request.moved;
+        let is_read = matches!(request.op, SendOp::Read(_));
+        let fits = if last {
+            len as usize == left
+        } else {
+            (len as usize) < left
+        };
+        if !is_read || !fits {
+            return Err(Violation::new(
+                "read response",
+                len.into(),
+                "what was asked for, in its order",
+            ));
+        }
+        Ok(Span {
+            start: request.memory.start.wrapping_add(request.moved),
+            len: len as usize,
+        })
+    }
+
+    /// Those bytes have come.
+    pub(super) fn read_moved(&mut self, len: u32, last: bool) {
+        if let Ok(request) = self.oldest_unanswered("read response") {
+            request.moved += len as usize;
+            if last {
+                self.answer_oldest();
+            }
+        }
+    }
+
+    /// Where the answer to the oldest unanswered atomic operation goes to.
+    pub(super) fn atomic_target(&mut self) -> Result<Span, Violation> {
+        let request = self.oldest_unanswered("atomic response")?;
+        match request.op {
+            SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. } => Ok(request.memory),
+            SendOp::Send | SendOp::Read(_) | SendOp::Write(_) | SendOp::WriteWithImm(..) => {
+                Err(Violation::new("atomic response", 0, "none now"))
+            }
+        }
+    }
+
+    /// That answer has come. It says that everything before was processed.
+    pub(super) fn answer_oldest(&mut self) {
+        let oldest = self.requests.iter().take(self.sent).position(unanswered);
+        if let Some(at) = oldest {
+            self.requests[at].answered = true;
+            self.unanswered -= 1;
+            let processed = self.completed.wrapping_add(at as u32 + 1);
+            if processed.wrapping_sub(self.acknowledged) <= self.sent as u32 {
+                self.acknowledged = processed;
+            }
+        }
+    }
+
+    fn oldest_unanswered(&mut self, what: &'static str) -> Result<&mut Request, Violation> {
+        let sent = self.sent;
+        self.requests
+            .iter_mut()
+            .take(sent)
+            .find(|request| unanswered(request))
+            .ok_or_else(|| Violation::new(what, 0, "none, as nothing was asked for"))
+    }
+
+    /// Takes what has completed, in order.
+    pub(super) fn complete(&mut self, done: &mut VecDeque<Done>) {
+        while self.sent > 0 {
+            let Some(oldest) = self.requests.front() else {
+                return;
+            };
+            let complete = if is_answered_by_value(oldest.op) {
+                oldest.answered
+            } else {
+                self.acknowledged != self.completed
+            };
+            if !complete {
+                return;
+            }
+            if let (WorkId::Send(slot), true) = (oldest.id, oldest.signalled) {
+                done.push_back(Done::Sent { slot });
+            }
+            self.requests.pop_front();
+            self.sent -= 1;
+            self.completed = self.completed.wrapping_add(1);
+        }
+    }
+
+    /// The peer refused the request behind the first so many: those are complete, that one has
+    /// failed, and all others are flushed.
+    pub(super) fn refused(
+        &mut self,
+        requests: u32,
+        cause: Cause,
+        done: &mut VecDeque<Done>,
+    ) -> Result<(), Violation> {
+        let before = requests.wrapping_sub(self.completed) as usize;
+        if before >= self.sent.max(1) {
+            return Err(Violation::new("nak", requests.into(), "a request"));
+        }
+        self.acknowledge(requests)?;
+        self.complete(done);
+        let status = match cause {
+            Cause::Access => WcStatus::REM_ACCESS_ERR,
+            Cause::TooLong => WcStatus::REM_INV_REQ_ERR,
+            Cause::NoReceive => WcStatus::RNR_RETRY_EXC_ERR,
+        };
+        if let Some(failed) = self.requests.pop_front() {
+            done.extend(failure(&failed, status));
+        }
+        Ok(())
+    }
+
+    /// Everything that was posted comes back.
+    pub(super) fn flush(&mut self, done: &mut VecDeque<Done>) {
+        self.writing = None;
+        self.answers.clear();
+        let requests = self.requests.drain(..);
+        done.extend(requests.filter_map(|request| failure(&request, WcStatus::WR_FLUSH_ERR)));
+        self.sent = 0;
+        self.unanswered = 0;
+    }
+
+    // Answers to the peer.
+
+    /// Acknowledges the first so many of the peer's requests.
+    pub(super) fn acknowledge_peer(&mut self, requests: u32) {
+        self.acknowledgement = Some(requests);
+    }
+
+    /// Refuses the peer's request behind the first so many.
+    pub(super) fn refuse_peer(&mut self, requests: u32, cause: Cause) {
+        self.refusal = Some((requests, cause));
+    }
+
+    /// Answers a READ, of no bytes where there is no part.
+    pub(super) fn answer_read(&mut self, part: Option<ExposedPart>) -> Result<(), Violation> {
+        self.answer(Answer::Read { part, sent: 0 })
+    }
+
+    /// Answers an atomic operation.
+    pub(super) fn answer_atomic(&mut self, old: u64) -> Result<(), Violation> {
+        self.answer(Answer::Old(old))
+    }
+
+    fn answer(&mut self, answer: Answer) -> Result<(), Violation> {
+        if self.answers.len() >= READS.into() {
+            return Err(Violation::new(
+                "read requests",
+                self.answers.len() as u64 + 1,
+                "no more than this side serves at a time",
+            ));
+        }
+        self.answers.push_back(answer);
+        Ok(())
+    }
+
+    // The socket.
+
+    /// Whether the socket took less than there is to send.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// Whether room in the socket is waited for, if that has changed since this was last called.
+    pub(super) fn room_wanted(&mut self) -> Option<bool> {
+        let changed = self.said_blocked != self.blocked;
+        self.said_blocked = self.blocked;
+        changed.then_some(self.blocked)
+    }
+
+    /// Sends as much as the socket takes.
+    pub(super) fn send(&mut self, socket: &Socket) -> Result<(), Broken> {
+        self.blocked = false;
+        loop {
+            let writing = match self.writing.take() {
+                Some(writing) => writing,
+                None => match self.next() {
+                    Some(writing) => writing,
+                    None => return Ok(()),
+                },
+            };
+            if !self.write(writing, socket)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes something, and returns whether the socket took all of it.
+    fn write(&mut self, mut writing: Writing, socket: &Socket) -> Result<bool, Broken> {
+        let Headers { mut bytes, len } = writing.headers;
+        let all = len + writing.payload.len();
+        let header = Span {
+            start: bytes.as_mut_ptr(),
+            len,
+        };
+        let moved = match writing.payload {
+            Payload::None => send_behind(socket, header, None, writing.taken),
+            Payload::Request { at } => send_behind(socket, header, Some(at), writing.taken),
+            Payload::Answer { offset, len } => {
+                let Some(Answer::Read {
+                    part: Some(part), ..
+                }) = self.answers.front()
+                else {
+                    return Err(Broken);
+                };
+                let start = part.start().ok_or(Broken)?;
+                let at = Span {
+                    start: start.get().as_ptr().wrapping_add(offset),
+                    len,
+                };
+                send_behind(socket, header, Some(at), writing.taken)
+            }
+        };
+        match moved {
+            Moved::Some(count) => writing.taken += count,
+            // The connection's end is reported elsewhere.
+            Moved::Blocked | Moved::Ended => {}
+        }
+        if writing.taken < all {
+            self.blocked = moved != Moved::Ended;
+            self.writing = Some(writing);
+            return Ok(false);
+        }
+        match writing.then {
+            Then::Nothing => {}
+            Then::RequestSent => {
+                if self.requests.get(self.sent).is_some_and(unanswered) {
+                    self.unanswered += 1;
+                }
+                // Not before: what the peer acknowledges is not read any more.
+                self.sent += 1;
+            }
+            Then::AnswerPartSent => self.answer_part_sent(),
+        }
+        Ok(true)
+    }
+
+    /// What is to be sent next.
+    fn next(&mut self) -> Option<Writing> {
+        let acknowledgement = self.acknowledgement.take();
+        let mut headers = Headers::default();
+        if let Some(requests) = acknowledgement {
+            headers.push(&Pdu::Ack { requests }.emit());
+        }
+        let first_answers = self.answers_turn;
+        let (payload, then) = if let Some((requests, cause)) = self.refusal.take() {
+            headers.push(&Pdu::Nak { requests, cause }.emit());
+            (Payload::None, Then::Nothing)
+        } else {
+            let next = if first_answers {
+                self.next_answer(&mut headers)
+                    .or_else(|| self.next_request(&mut headers))
+            } else {
+                self.next_request(&mut headers)
+                    .or_else(|| self.next_answer(&mut headers))
+            };
+            match next {
+                Some(next) => next,
+                None if acknowledgement.is_some() => (Payload::None, Then::Nothing),
+                None => return None,
+            }
+        };
+        self.answers_turn = !first_answers;
+        Some(Writing {
+            headers,
+            payload,
+            taken: 0,
+            then,
+        })
+    }
+
+    fn next_answer(&mut self, headers: &mut Headers) -> Option<(Payload, Then)> {
+        match self.answers.front()? {
+            Answer::Old(value) => {
+                headers.push(&Pdu::Old { value: *value }.emit());
+                self.answers.pop_front();
+                Some((Payload::None, Then::Nothing))
+            }
+            Answer::Read { part, sent } => {
+                let all = part.as_ref().map_or(0, ExposedPart::len);
+                let len = (all - sent).min(LONGEST_PART as usize);
+                let last = sent + len == all;
+                headers.push(
+                    &Pdu::ReadPart {
+                        last,
+                        len: len as u32,
+                    }
+                    .emit(),
+                );
+                if all == 0 {
+                    self.answers.pop_front();
+                    return Some((Payload::None, Then::Nothing));
+                }
+                let offset = *sent;
+                Some((Payload::Answer { offset, len }, Then::AnswerPartSent))
+            }
+        }
+    }
+
+    fn answer_part_sent(&mut self) {
+        if let Some(Answer::Read { part, sent }) = self.answers.front_mut() {
+            let all = part.as_ref().map_or(0, ExposedPart::len);
+            *sent = (*sent + LONGEST_PART as usize).min(all);
+            if *sent == all {
+                self.answers.pop_front();
+            }
+        }
+    }
+
+    fn next_request(&mut self, headers: &mut Headers) -> Option<(Payload, Then)> {
+        let request = self.requests.get_mut(self.sent)?;
+        if is_answered_by_value(request.op) && self.unanswered >= READS {
+            return None;
+        }
+        let (memory, signalled) = (request.memory, request.signalled);
+        let span = |remote: crate::transport::queues::RemoteAddr, offset: usize, len: usize| {
+            RemoteSpan {
+                addr: remote.addr.wrapping_add(offset as u64),
+                rkey: remote.rkey,
+                len: len as u32,
+            }
+        };
+        let mut payload = Payload::None;
+        let mut whole = true;
+        let pdu = match request.op {
+            SendOp::Send => {
+                if matches!(request.id, WorkId::DrainSend) {
+                    // It is posted to come back when the queue pair is in its error state.
+                    return None;
+                }
+                payload = Payload::Request { at: memory };
+                Pdu::Send {
+                    signalled,
+                    len: memory.len as u32,
+                }
+            }
+            SendOp::Write(remote) | SendOp::WriteWithImm(remote, _) => {
+                let offset = request.moved;
+                let len = (memory.len - offset).min(LONGEST_PART as usize);
+                whole = offset + len == memory.len;
+                request.moved += len;
+                payload = Payload::Request {
+                    at: Span {
+                        start: memory.start.wrapping_add(offset),
+                        len,
+                    },
+                };
+                let at = span(remote, offset, len);
+                match request.op {
+                    SendOp::WriteWithImm(_, imm_data) if whole => Pdu::WriteWithImm {
+                        signalled,
+                        at,
+                        imm_data,
+                    },
+                    _ => Pdu::Write {
+                        signalled,
+                        last: whole,
+                        at,
+                    },
+                }
+            }
+            SendOp::Read(remote) => Pdu::Read {
+                at: span(remote, 0, memory.len),
+            },
+            SendOp::FetchAdd { remote, add } => Pdu::Atomic {
+                addr: remote.addr,
+                rkey: remote.rkey,
+                change: Change::FetchAdd { add },
+            },
+            SendOp::CompareSwap {
+                remote,
+                compare,
+                swap,
+            } => Pdu::Atomic {
+                addr: remote.addr,
+                rkey: remote.rkey,
+                change: Change::CompareSwap { compare, swap },
+            },
+        };
+        headers.push(&pdu.emit());
+        let then = if whole {
+            Then::RequestSent
+        } else {
+            Then::Nothing
+        };
+        Some((payload, then))
+    }
+}
+
+/// Whether an answer with a value completes it, and not an acknowledgement.
+fn is_answered_by_value(op: SendOp) -> bool {
+    match op {
+        SendOp::Read(_) | SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. } => true,
+        SendOp::Send | SendOp::Write(_) | SendOp::WriteWithImm(..) => false,
+    }
+}
+
+fn unanswered(request: &Request) -> bool {
+    is_answered_by_value(request.op) && !request.answered
+}
+
+fn failure(request: &Request, status: WcStatus) -> Option<Done> {
+    match request.id {
+        WorkId::Send(slot) => Some(Done::SendFailed {
+            slot,
+            status,
+            vendor_err: 0,
+        }),
+        WorkId::DrainSend => Some(Done::Drained(DrainSide::Send)),
+        WorkId::Recv(_) | WorkId::DrainRecv => None,
+    }
+}
+
+/// Sends a header and what is behind it, without the first `taken` bytes.
+fn send_behind(socket: &Socket, header: Span, payload: Option<Span>, taken: usize) -> Moved {
+    let skip = |span: Span, taken: usize| {
+        let taken = taken.min(span.len);
+        Span {
+            start: span.start.wrapping_add(taken),
+            len: span.len - taken,
+        }
+    };
+    let payload = payload.unwrap_or(Span {
+        start: header.start,
+        len: 0,
+    });
+    let spans = [
+        skip(header, taken),
+        skip(payload, taken.saturating_sub(header.len)),
+    ];
+    let spans = match spans {
+        [Span { len: 0, .. }, _] => &spans[1..],
+        [_, Span { len: 0, .. }] => &spans[..1],
+        [_, _] => &spans[..],
+    };
+    // SAFETY: the header lies on the caller's stack; the payload is a request's, which is the
+    // queue's until it completes, or exposed memory whose lock the caller holds.
+    #[allow(unsafe_code)]
+    unsafe {
+        socket.send(spans)
+    }
+}
+
+impl Payload {
+    fn len(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Request { at } => at.len,
+            Self::Answer { len, .. } => *len,
+        }
+    }
+}
+
+impl Default for Headers {
+    fn default() -> Self {
+        Self {
+            bytes: [0; 2 * LONGEST_HEADER],
+            len: 0,
+        }
+    }
+}
+
+impl Headers {
+    fn push(&mut self, header: &Header) {
+        let header = header.bytes();
+        self.bytes[self.len..self.len + header.len()].copy_from_slice(header);
+        self.len += header.len();
+    }
+}

@@ -1,0 +1,82 @@
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use nix::sys::socket::{MsgFlags, recv, send};
+
+use super::{
+    send_queue::READS,
+    setup_message::{Kind, NoMessage, PREFIX, PRIVATE_DATA_MAX, Prefix},
+};
+
+/// A message of the setup that is being received. Nothing of what follows it is taken from the
+/// socket.
+#[derive(Debug, Default)]
+pub(super) struct Arriving {
+    bytes: Vec<u8>,
+}
+
+/// What has come of a message.
+#[derive(Debug)]
+pub(super) enum Arrived {
+    /// Bytes of it are missing.
+    NotYet,
+    Message {
+        kind: Kind,
+        reads: u8,
+        private_data: Vec<u8>,
+    },
+    /// Something that is none.
+    Foreign,
+    /// The peer has ended the connection, with this error or without one.
+    Ended(Option<nix::Error>),
+}
+
+impl Arriving {
+    /// Receives as much of the message as there is.
+    pub(super) fn receive(&mut self, socket: BorrowedFd<'_>) -> Arrived {
+        loop {
+            let wanted = match Prefix::parse(&self.bytes) {
+                Ok(prefix) => PREFIX + usize::from(prefix.len),
+                Err(NoMessage::Short) => PREFIX,
+                Err(NoMessage::Foreign | NoMessage::Version(_)) => return Arrived::Foreign,
+            };
+            if let (Ok(prefix), Some(private_data)) =
+                (Prefix::parse(&self.bytes), self.bytes.get(PREFIX..wanted))
+            {
+                return Arrived::Message {
+                    kind: prefix.kind,
+                    reads: prefix.reads,
+                    private_data: private_data.to_vec(),
+                };
+            }
+            let mut buffer = [0; PREFIX + PRIVATE_DATA_MAX];
+            let missing = &mut buffer[..wanted - self.bytes.len()];
+            match recv(socket.as_raw_fd(), missing, MsgFlags::MSG_DONTWAIT) {
+                Ok(0) => return Arrived::Ended(None),
+                Ok(count) => self.bytes.extend(&missing[..count]),
+                Err(nix::Error::EAGAIN | nix::Error::EINTR) => return Arrived::NotYet,
+                Err(errno) => return Arrived::Ended(Some(errno)),
+            }
+        }
+    }
+}
+
+/// Sends a message. It is the first on its socket, which has room for it.
+pub(super) fn tell(
+    socket: impl AsFd,
+    kind: Kind,
+    private_data: &[u8],
+) -> Result<(), nix::Error> {
+    let len = u8::try_from(private_data.len()).map_err(|_| nix::Error::EINVAL)?;
+    let prefix = Prefix {
+        kind,
+        reads: READS,
+        len,
+    };
+    let bytes = [&prefix.emit()[..], private_data].concat();
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+    let sent = send(socket.as_fd().as_raw_fd(), &bytes, flags)?;
+    if sent < bytes.len() {
+        return Err(nix::Error::ENOBUFS);
+    }
+    Ok(())
+}

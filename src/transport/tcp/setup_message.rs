@@ -1,0 +1,123 @@
+//! The first bytes of a TCP stream: what the connection manager's messages say over RDMA. See
+//! PROTOCOL.md, "Over TCP".
+
+/// The most private data: as much as a reply carries over RDMA.
+pub(super) const PRIVATE_DATA_MAX: usize = 196;
+/// The bytes before the private data.
+pub(super) const PREFIX: usize = 8;
+
+const MAGIC: [u8; 4] = *b"rdmt";
+const VERSION: u8 = 1;
+
+/// What a side says to set a connection up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Request,
+    Accept,
+    Reject,
+}
+
+/// A message before its private data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Prefix {
+    pub(super) kind: Kind,
+    /// How many READs and atomic operations the sender serves at a time.
+    pub(super) reads: u8,
+    /// The length of the private data in bytes.
+    pub(super) len: u8,
+}
+
+/// Why bytes are no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoMessage {
+    /// Bytes of it are missing.
+    Short,
+    /// Whoever sent it speaks something else.
+    Foreign,
+    /// It has another version.
+    Version(u8),
+}
+
+impl Prefix {
+    pub(super) fn emit(self) -> [u8; PREFIX] {
+        let kind = match self.kind {
+            Kind::Request => 1,
+            Kind::Accept => 2,
+            Kind::Reject => 3,
+        };
+        let [a, b, c, d] = MAGIC;
+        [a, b, c, d, VERSION, kind, self.reads, self.len]
+    }
+
+    /// Reads a prefix. What is wrong is found with the first wrong byte, so that a peer of another
+    /// protocol is not waited for.
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, NoMessage> {
+        if bytes.iter().zip(MAGIC).any(|(byte, magic)| *byte != magic) {
+            return Err(NoMessage::Foreign);
+        }
+        if let Some(version) = bytes.get(4)
+            && *version != VERSION
+        {
+            return Err(NoMessage::Version(*version));
+        }
+        let Some([_, _, _, _, _, kind, reads, len]) = bytes.first_chunk() else {
+            return Err(NoMessage::Short);
+        };
+        let kind = match kind {
+            1 => Kind::Request,
+            2 => Kind::Accept,
+            3 => Kind::Reject,
+            _ => return Err(NoMessage::Foreign),
+        };
+        if usize::from(*len) > PRIVATE_DATA_MAX {
+            return Err(NoMessage::Foreign);
+        }
+        Ok(Self {
+            kind,
+            reads: *reads,
+            len: *len,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_message_lies_on_the_wire_as_documented() {
+        for (kind, number) in [(Kind::Request, 1), (Kind::Accept, 2), (Kind::Reject, 3)] {
+            let prefix = Prefix {
+                kind,
+                reads: 16,
+                len: 36,
+            };
+            let bytes = [b'r', b'd', b'm', b't', 1, number, 16, 36];
+            assert_eq!(prefix.emit(), bytes);
+            assert_eq!(Prefix::parse(&bytes), Ok(prefix));
+            for len in 0..PREFIX {
+                assert_eq!(Prefix::parse(&bytes[..len]), Err(NoMessage::Short));
+            }
+        }
+    }
+
+    #[test]
+    fn another_protocol_is_told_by_its_first_wrong_byte() {
+        for bytes in [
+            &b"G"[..],
+            b"\x16\x03\x01",
+            b"rdms",
+            b"rdmt\x01\x04",
+            b"rdmt\x01\x04\x00\x00",
+            b"rdmt\x01\x01\x00\xc5",
+        ] {
+            let wanted = if bytes == b"rdmt\x01\x04" {
+                NoMessage::Short
+            } else {
+                NoMessage::Foreign
+            };
+            assert_eq!(Prefix::parse(bytes), Err(wanted), "{bytes:?}");
+        }
+        assert_eq!(Prefix::parse(b"rdmt\x02"), Err(NoMessage::Version(2)));
+    }
+}
