@@ -21,6 +21,9 @@ fn main() {
     for name in ["PKG_CONFIG", "PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR"] {
         println!("cargo:rerun-if-env-changed={name}");
     }
+    if env::var_os("CARGO_FEATURE_RDMA").is_none() {
+        return;
+    }
     // When cross compiling, rdma-sys has to find the libraries of the target.
     if env::var_os("TARGET") != env::var_os("HOST") {
         return;

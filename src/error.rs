@@ -49,6 +49,13 @@ pub enum Error {
     )]
     NoRdma(OsError),
 
+    /// This program was built without RDMA: without rdmsg's feature `rdma`.
+    #[error(
+        "this program was built without RDMA: build it with rdmsg's feature rdma, or set transport \
+         to Auto or Tcp in the Config"
+    )]
+    RdmaNotBuilt,
+
     /// This process has no right to use the machine's RDMA devices.
     #[error("{error}: {denied}{device}", device = device_advice(machine::is_container()))]
     PermissionDenied {
@@ -272,7 +279,10 @@ impl Error {
     /// Whether another transport may lead to the peer, which has not answered.
     pub(crate) fn leaves_other_transports(&self) -> bool {
         match self {
-            Self::NoRdma(_) | Self::PermissionDenied { .. } | Self::Loopback { .. } => true,
+            Self::NoRdma(_)
+            | Self::RdmaNotBuilt
+            | Self::PermissionDenied { .. }
+            | Self::Loopback { .. } => true,
             Self::Connect { reason, .. } => matches!(
                 reason,
                 CloseReason::Refused
@@ -311,6 +321,7 @@ impl Error {
                 Self::LockedMemory { error, limit }
             }
             // It returns the same for a file that may not be opened as for one that is missing.
+            ("rdma_create_event_channel", _) if cfg!(not(feature = "rdma")) => Self::RdmaNotBuilt,
             ("rdma_create_event_channel", errno) => match (machine::denied(), errno) {
                 (Some(denied), _) => Self::PermissionDenied { error, denied },
                 (None, libc::ENODEV | libc::ENOENT | libc::ENOSYS) => Self::NoRdma(error),
@@ -435,7 +446,7 @@ impl From<Error> for io::Error {
             | Error::ForeignMemory
             | Error::PrivateDataTooLong { .. } => io::ErrorKind::InvalidInput,
             Error::AddressLookup { .. } | Error::Loopback { .. } => io::ErrorKind::AddrNotAvailable,
-            Error::NoRdma(_) => io::ErrorKind::Unsupported,
+            Error::NoRdma(_) | Error::RdmaNotBuilt => io::ErrorKind::Unsupported,
             Error::Connect { reason, .. }
             | Error::Disconnected(reason)
             | Error::Undelivered(reason)
@@ -583,6 +594,7 @@ mod tests {
                 problem: text(),
             },
             Error::NoRdma(error),
+            Error::RdmaNotBuilt,
             Error::PermissionDenied {
                 error,
                 denied: Denied {

@@ -76,7 +76,12 @@
 //! calls themselves. [`status`] has the codes of both. [`rsocket`] has byte streams that speak the
 //! protocol of librdmacm's rsockets with C programs.
 #![deny(unsafe_code)]
+#![cfg_attr(
+    not(feature = "rdma"),
+    allow(dead_code, unused_imports, reason = "what RDMA alone needs")
+)]
 
+#[cfg(feature = "rdma")]
 pub mod cm;
 mod config;
 mod connector;
@@ -90,6 +95,7 @@ mod machine;
 mod memory;
 mod proto;
 mod remote_access;
+#[cfg(feature = "rdma")]
 pub mod rsocket;
 mod send_buffer;
 pub mod status;
@@ -97,6 +103,7 @@ mod sync;
 mod sys;
 mod transport;
 mod transport_kind;
+#[cfg(feature = "rdma")]
 pub mod verbs;
 
 pub use crossbeam_channel;

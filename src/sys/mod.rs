@@ -7,17 +7,25 @@
 //! that is not safe states what its caller must guarantee. It decides nothing, and never blocks
 //! except in `wait_readable`, which is bounded by its caller.
 
+#[cfg(feature = "rdma")]
 pub(crate) mod consts;
 mod convert;
+#[cfg(feature = "rdma")]
 mod fd;
 mod process;
+#[cfg(feature = "rdma")]
 pub(crate) mod sockaddr;
+#[cfg(feature = "rdma")]
 pub(crate) mod verbs_ext;
 
-pub(crate) use convert::{cvt, cvt_errno, cvt_ptr, log_destroy_error};
+pub(crate) use convert::{cvt, cvt_ptr};
+#[cfg(feature = "rdma")]
+pub(crate) use convert::{cvt_errno, log_destroy_error};
+#[cfg(feature = "rdma")]
 pub(crate) use fd::{set_nonblocking, wait_readable};
 pub(crate) use process::at_exit;
+#[cfg(feature = "rdma")]
 pub(crate) use rdma_sys as ffi;
 
-#[cfg(test)]
+#[cfg(all(test, feature = "rdma"))]
 mod tests;

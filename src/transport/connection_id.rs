@@ -17,11 +17,15 @@ pub(crate) enum ConnectionId {
 
 impl ConnectionId {
     /// For the connection with this key, which is to connect over this transport.
-    pub(crate) fn new(transport: TransportKind, manager: &ConnectionManager, key: u64) -> Self {
-        match transport {
-            TransportKind::Rdma => Self::Rdma(rdma::ConnectionId::default()),
+    pub(crate) fn new(
+        transport: TransportKind,
+        manager: &ConnectionManager,
+        key: u64,
+    ) -> Result<Self, OsError> {
+        Ok(match transport {
+            TransportKind::Rdma => Self::Rdma(rdma::ConnectionId::new(manager.rdma()?)),
             TransportKind::Tcp => Self::Tcp(tcp::ConnectionId::new(&manager.tcp, key)),
-        }
+        })
     }
 
     /// Takes a peer's request on, as the connection with this key.

@@ -8,7 +8,6 @@ use super::{rdma, tcp};
 use crate::{
     proto::{CloseReason, CmInput, ReadDepth},
     status::OsError,
-    transport_kind::TransportKind,
 };
 
 /// What an engine's connections are established through, over each transport.
@@ -30,6 +29,7 @@ pub(crate) enum Report {
 
 /// A peer's request for a connection, of which nothing has been made yet.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "it is moved once")]
 pub(crate) enum ConnectRequest {
     Rdma(rdma::ConnectRequest),
     Tcp(tcp::ConnectRequest),
@@ -37,6 +37,7 @@ pub(crate) enum ConnectRequest {
 
 /// Something that concerns the connection or the listener with this key.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "it is moved once")]
 pub(crate) enum Event {
     Rdma(rdma::Event),
     Tcp(tcp::Event),
@@ -49,14 +50,6 @@ impl ConnectionManager {
             rdma: rdma::ConnectionManager::new(),
             tcp: tcp::ConnectionManager::new()?,
         })
-    }
-
-    /// Whether this transport can be used at all, or why not.
-    pub(crate) fn offers(&self, transport: TransportKind) -> Result<(), OsError> {
-        match transport {
-            TransportKind::Rdma => self.rdma().map(|_| ()),
-            TransportKind::Tcp => Ok(()),
-        }
     }
 
     pub(super) fn rdma(&self) -> Result<&rdma::ConnectionManager, OsError> {

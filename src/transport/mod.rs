@@ -35,6 +35,10 @@ mod limits;
 mod listen_id;
 mod memory;
 mod queues;
+#[cfg(feature = "rdma")]
+mod rdma;
+#[cfg(not(feature = "rdma"))]
+#[path = "no_rdma.rs"]
 mod rdma;
 mod tcp;
 

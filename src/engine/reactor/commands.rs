@@ -91,8 +91,6 @@ impl Reactor {
             } => {
                 if self.refusing {
                     reply.send(Err(Error::EngineShutDown));
-                } else if let Err(error) = self.manager.offers(transport) {
-                    reply.send(Err(Error::from_os(error)));
                 } else {
                     self.connect((transport, address), config, &data, deadline, reply);
                 }
@@ -131,12 +129,15 @@ impl Reactor {
         reply: Reply,
     ) {
         let key = self.new_key();
+        let id = match ConnectionId::new(transport, &self.manager, key) {
+            Ok(id) => id,
+            Err(error) => return reply.send(Err(Error::from_os(error))),
+        };
         let now = Instant::now();
         let mut params = self.params(&config);
         // What is left of it.
         params.connect_timeout = deadline.saturating_duration_since(now);
         let conn = Connection::connect(params, random(), data, now);
-        let id = ConnectionId::new(transport, &self.manager, key);
         self.adopt(key, conn, address, config, id, Role::Active);
         if let Some(entry) = self.links.get_mut(&key) {
             entry.reply = Some(reply);

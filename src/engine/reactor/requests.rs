@@ -70,7 +70,6 @@ impl Reactor {
         config: &Config,
     ) -> Result<(ListenId, SocketAddr), Error> {
         let kind = TransportKind::Rdma;
-        self.manager.offers(kind).map_err(Error::from_os)?;
         let id = ListenId::bind(kind, &self.manager, key, address, config.backlog)
             .map_err(|error| Error::from_bind(address, error))?;
         if !id.has_device() {

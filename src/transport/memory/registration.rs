@@ -1,10 +1,10 @@
-use crate::{transport::tcp, verbs::MemoryRegion};
+use crate::transport::{rdma, tcp};
 
 /// Memory that is registered with a transport: its device, and peers as far as they have the right,
 /// may read or change the bytes. Clones refer to the same registration, which ends with the last.
 #[derive(Clone, Debug)]
 pub(crate) enum Registration {
-    Rdma(MemoryRegion),
+    Rdma(rdma::MemoryRegion),
     Tcp(tcp::MemoryRegion),
 }
 

@@ -44,10 +44,9 @@ impl Done {
             Self::Received { buffer, .. }
             | Self::Immediate { buffer, .. }
             | Self::ReceiveFailed { buffer, .. } => Some(buffer),
-            Self::Sent { .. }
-            | Self::SendFailed { .. }
-            | Self::Drained(_)
-            | Self::Violated(_) => None,
+            Self::Sent { .. } | Self::SendFailed { .. } | Self::Drained(_) | Self::Violated(_) => {
+                None
+            }
         }
     }
 }

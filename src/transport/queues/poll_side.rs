@@ -4,7 +4,10 @@ use std::{
 };
 
 use super::done::Done;
-use crate::{status::OsError, transport::{rdma, tcp}};
+use crate::{
+    status::OsError,
+    transport::{rdma, tcp},
+};
 
 /// Where a connection's completions are polled, by one thread at a time.
 #[derive(Debug)]
@@ -18,6 +21,7 @@ pub(crate) struct PollSide {
 
 /// Completions, of whichever transport.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "one a connection, on the hot path")]
 pub(crate) enum CompletionQueue {
     Rdma(rdma::CompletionQueue),
     Tcp(tcp::CompletionQueue),

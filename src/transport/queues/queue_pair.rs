@@ -5,10 +5,14 @@ use super::{
     work_id::WorkId,
     work_request::{SendFlags, SendOp, Sge},
 };
-use crate::{status::OsError, transport::{rdma, tcp}};
+use crate::{
+    status::OsError,
+    transport::{rdma, tcp},
+};
 
 /// Where the work of one connection is posted.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "one a connection, on the hot path")]
 pub(crate) enum QueuePair {
     Rdma(rdma::QueuePair),
     Tcp(tcp::QueuePair),

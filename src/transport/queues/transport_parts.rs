@@ -18,8 +18,8 @@ pub(crate) struct TransportParts {
     pub(crate) allocator: Arc<Allocator>,
 }
 
-/// Why a [`TransportParts`] could not be made: the error for the state machine, and what there is to say
-/// to the application beyond it.
+/// Why [`TransportParts`] could not be made: the error for the state machine, and what there is to
+/// say to the application beyond it.
 #[derive(Debug)]
 pub(crate) struct NoTransport {
     pub(crate) error: OsError,

@@ -30,6 +30,11 @@ pub(crate) struct ConnectionId {
 }
 
 impl ConnectionId {
+    /// For a connection that is to connect through this manager.
+    pub(crate) fn new(_: &ConnectionManager) -> Self {
+        Self::default()
+    }
+
     /// Takes a peer's request on, as the connection with this key.
     pub(crate) fn of_request(request: ConnectRequest, key: u64) -> Self {
         Self {

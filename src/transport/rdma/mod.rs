@@ -11,6 +11,8 @@ mod domain;
 mod listen_id;
 mod queue_pair;
 
+pub(crate) use crate::verbs::MemoryRegion;
+
 pub(crate) use self::{
     completion_queue::{CompletionEvents, CompletionQueue},
     connection_id::ConnectionId,

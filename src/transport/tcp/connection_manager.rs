@@ -3,7 +3,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
-    fmt, io,
+    io,
     net::{SocketAddr, TcpListener},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{Arc, Mutex},
@@ -19,13 +19,14 @@ use nix::sys::{
 };
 
 use super::{
+    event::{Event, What},
     setup::{Arrived, Arriving, tell},
     setup_message::Kind,
     stream::Stream,
 };
 use crate::{
-    proto::{CmInput, ReadDepth},
-    status::{CmStatus, OsError, RejectReason},
+    proto::ReadDepth,
+    status::{OsError, RejectReason},
     sync::{eventfd, lock},
     transport::queues::SharedPools,
 };
@@ -121,29 +122,6 @@ pub(crate) struct ConnectRequest {
     manager: ConnectionManager,
 }
 
-/// Something that concerns the connection with this key.
-#[derive(Debug)]
-pub(crate) struct Event {
-    key: u64,
-    what: What,
-}
-
-#[derive(Debug)]
-enum What {
-    AddrResolved,
-    RouteResolved,
-    Established {
-        private_data: Vec<u8>,
-        reads: ReadDepth,
-    },
-    Rejected {
-        reason: RejectReason,
-        private_data: Vec<u8>,
-    },
-    Unreachable(CmStatus),
-    Disconnected,
-}
-
 impl ConnectionManager {
     pub(crate) fn new() -> Result<Self, OsError> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
@@ -198,7 +176,9 @@ impl ConnectionManager {
 
     fn report(&self, key: u64, what: What) {
         let event = Event { key, what };
-        lock(&self.inner.state).reports.push_back(Report::Event(event));
+        lock(&self.inner.state)
+            .reports
+            .push_back(Report::Event(event));
         // It fails only when the counter is full, and then it is readable anyway.
         let _ = self.inner.waker.write(1);
     }
@@ -215,7 +195,7 @@ impl ConnectionManager {
 
     /// This side cannot connect.
     pub(super) fn failed_to_connect(&self, key: u64, errno: nix::Error) {
-        self.report(key, failure(errno));
+        self.report(key, What::failure(errno));
     }
 
     /// This side has accepted.
@@ -400,8 +380,7 @@ impl ConnectionManager {
                 match connected {
                     Ok(()) => {
                         let stream = Arc::clone(stream);
-                        self.inner
-                            .change(stream.fd(), token, EpollFlags::EPOLLIN);
+                        self.inner.change(stream.fd(), token, EpollFlags::EPOLLIN);
                         *watched = Watched::Asking {
                             stream,
                             arriving: Arriving::default(),
@@ -409,7 +388,7 @@ impl ConnectionManager {
                     }
                     Err(errno) => {
                         sockets.remove(&token);
-                        reports.push_back(report(failure(errno)));
+                        reports.push_back(report(What::failure(errno)));
                     }
                 }
             }
@@ -438,7 +417,7 @@ impl ConnectionManager {
                         reason: RejectReason::CONSUMER_DEFINED,
                         private_data,
                     },
-                    Arrived::Ended(Some(errno)) => failure(errno),
+                    Arrived::Ended(Some(errno)) => What::failure(errno),
                     // Something that is no rdmsg.
                     Arrived::Message { .. } | Arrived::Foreign | Arrived::Ended(None) => {
                         What::Rejected {
@@ -565,62 +544,12 @@ impl Drop for ConnectRequest {
     }
 }
 
-impl Event {
-    pub(crate) fn key(&self) -> u64 {
-        self.key
-    }
-
-    pub(crate) fn is_disconnect(&self) -> bool {
-        matches!(self.what, What::Disconnected)
-    }
-
-    /// The state machine's view of it.
-    pub(crate) fn input(&self) -> CmInput<'_> {
-        match &self.what {
-            What::AddrResolved => CmInput::AddrResolved,
-            What::RouteResolved => CmInput::RouteResolved,
-            What::Established {
-                private_data,
-                reads,
-            } => CmInput::Established {
-                private_data,
-                reads: *reads,
-            },
-            What::Rejected {
-                reason,
-                private_data,
-            } => CmInput::Rejected {
-                reason: *reason,
-                private_data,
-            },
-            What::Unreachable(status) => CmInput::Unreachable(*status),
-            What::Disconnected => CmInput::Disconnected,
-        }
-    }
-}
-
-impl fmt::Display for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.what {
-            What::AddrResolved => "ADDR_RESOLVED",
-            What::RouteResolved => "ROUTE_RESOLVED",
-            What::Established { .. } => "ESTABLISHED",
-            What::Rejected { .. } => "REJECTED",
-            What::Unreachable(_) => "UNREACHABLE",
-            What::Disconnected => "DISCONNECTED",
-        })
-    }
-}
-
-/// What an error of connecting is. A refusal says that nobody listens, as on iWARP.
-fn failure(errno: nix::Error) -> What {
-    match errno {
-        nix::Error::ECONNREFUSED => What::Rejected {
-            reason: RejectReason::from_raw(-libc::ECONNREFUSED),
-            private_data: Vec::new(),
-        },
-        errno => What::Unreachable(CmStatus::from_raw(-(errno as i32))),
-    }
+/// Whether the system lacks something that it may have later.
+fn is_shortage(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
+    )
 }
 
 fn both_ways(reads: u8) -> ReadDepth {
@@ -628,12 +557,4 @@ fn both_ways(reads: u8) -> ReadDepth {
         outgoing: reads,
         incoming: reads,
     }
-}
-
-/// Whether the system lacks something that it may have later.
-fn is_shortage(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
-    )
 }

@@ -81,8 +81,7 @@ impl Domain {
         remote: RemoteAccess,
         mapping: Option<Mapping>,
     ) -> MemoryRegion {
-        let exposure =
-            (remote != RemoteAccess::NONE).then(|| self.keys.expose(start, len, remote));
+        let exposure = (remote != RemoteAccess::NONE).then(|| self.keys.expose(start, len, remote));
         MemoryRegion {
             inner: Arc::new(Inner {
                 start,

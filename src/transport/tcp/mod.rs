@@ -7,6 +7,7 @@ mod completion_queue;
 mod connection_id;
 mod connection_manager;
 mod create_transport;
+mod event;
 mod keys;
 mod listen_id;
 mod memory_region;
@@ -14,16 +15,19 @@ mod pdu;
 mod queue_pair;
 mod receive_queue;
 mod receiver;
+mod request;
 mod send_queue;
 mod setup;
 mod setup_message;
 mod socket;
 mod stream;
+mod writing;
 
 pub(crate) use self::{
     completion_queue::{CompletionEvents, CompletionQueue},
     connection_id::ConnectionId,
-    connection_manager::{ConnectRequest, ConnectionManager, Event, Report},
+    connection_manager::{ConnectRequest, ConnectionManager, Report},
+    event::Event,
     listen_id::ListenId,
     memory_region::{Domain, MemoryRegion},
     queue_pair::{QueuePair, SharedReceiveQueue},

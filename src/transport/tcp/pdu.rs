@@ -380,10 +380,7 @@ mod tests {
                 header(6, 0, 28, &[at, &add.to_be_bytes(), &1_u64.to_be_bytes()]),
             ),
             (Pdu::Ack { requests: 3 }, header(16, 0, 4, &[&[0, 0, 0, 3]])),
-            (
-                Pdu::ReadPart { last: true, len: 4 },
-                header(17, 2, 4, &[]),
-            ),
+            (Pdu::ReadPart { last: true, len: 4 }, header(17, 2, 4, &[])),
             (
                 Pdu::Old { value: add },
                 header(18, 0, 8, &[&add.to_be_bytes()]),

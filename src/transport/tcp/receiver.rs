@@ -208,12 +208,7 @@ impl Receiver {
     }
 
     /// So many bytes came, the first of them to their place as far as there was room.
-    fn came(
-        &mut self,
-        count: usize,
-        straight: usize,
-        parts: &mut Parts<'_>,
-    ) -> Result<(), Fault> {
+    fn came(&mut self, count: usize, straight: usize, parts: &mut Parts<'_>) -> Result<(), Fault> {
         let placed = count.min(straight);
         self.unread.end += count - placed;
         if placed > 0 {
@@ -423,7 +418,10 @@ impl Receiver {
             }) => Some(receive),
             Some(Place::Exposed { imm: None, .. } | Place::Answer { .. }) | None => None,
         };
-        for receive in began.into_iter().chain(std::iter::from_fn(|| receives.take())) {
+        for receive in began
+            .into_iter()
+            .chain(std::iter::from_fn(|| receives.take()))
+        {
             match receive.id {
                 WorkId::Recv(buffer) => done.push_back(Done::ReceiveFailed {
                     buffer,

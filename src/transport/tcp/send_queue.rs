@@ -4,13 +4,15 @@ use std::collections::VecDeque;
 
 use super::{
     keys::ExposedPart,
-    pdu::{Cause, Change, Header, LONGEST_HEADER, LONGEST_PART, Pdu, RemoteSpan},
+    pdu::{Cause, Change, LONGEST_PART, Pdu, RemoteSpan},
+    request::Request,
     socket::{Moved, Socket, Span},
+    writing::{Headers, Payload, Then, Writing, send_behind},
 };
 use crate::{
-    proto::{DrainSide, Violation},
+    proto::Violation,
     status::WcStatus,
-    transport::queues::{Done, SendOp, WorkId},
+    transport::queues::{Done, RemoteAddr, SendOp, WorkId},
 };
 
 /// How many READs and atomic operations a side serves at a time, and has outstanding at most.
@@ -45,68 +47,14 @@ pub(super) struct SendQueue {
 }
 
 #[derive(Debug)]
-struct Request {
-    id: WorkId,
-    op: SendOp,
-    /// Its bytes, or where those of the answer go to.
-    memory: Span,
-    signalled: bool,
-    /// How many of the bytes were sent, or have come.
-    moved: usize,
-    /// Whether the answer has come, wholly.
-    answered: bool,
-}
-
-// SAFETY: whoever posts it says that the memory is the queue's until the request completes, in
-// whichever thread.
-#[allow(unsafe_code)]
-unsafe impl Send for Request {}
-
-#[derive(Debug)]
 enum Answer {
     /// What a READ asked for, and how much of it was sent.
-    Read { part: Option<ExposedPart>, sent: usize },
+    Read {
+        part: Option<ExposedPart>,
+        sent: usize,
+    },
     Old(u64),
 }
-
-/// A PDU, or an acknowledgement with one behind it, on its way to the socket.
-#[derive(Debug)]
-struct Writing {
-    headers: Headers,
-    payload: Payload,
-    /// How much of both was taken.
-    taken: usize,
-    then: Then,
-}
-
-/// What the socket's taking all of it means.
-#[derive(Clone, Copy, Debug)]
-enum Then {
-    Nothing,
-    /// The next request is on the wire.
-    RequestSent,
-    /// So is a part of the oldest answer.
-    AnswerPartSent,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Headers {
-    bytes: [u8; 2 * LONGEST_HEADER],
-    len: usize,
-}
-
-#[derive(Debug)]
-enum Payload {
-    None,
-    /// Bytes of the next request.
-    Request { at: Span },
-    /// Bytes of the oldest answer, from this offset on.
-    Answer { offset: usize, len: usize },
-}
-
-// SAFETY: as for `Request`, of which it is a part.
-#[allow(unsafe_code)]
-unsafe impl Send for Payload {}
 
 /// The peer has lost its right in the middle of an answer: the stream cannot go on.
 #[derive(Debug)]
@@ -133,14 +81,8 @@ impl SendQueue {
     // This side's work requests.
 
     pub(super) fn post(&mut self, id: WorkId, op: SendOp, memory: Span, signalled: bool) {
-        self.requests.push_back(Request {
-            id,
-            op,
-            memory,
-            signalled,
-            moved: 0,
-            answered: false,
-        });
+        self.requests
+            .push_back(Request::new(id, op, memory, signalled));
     }
 
     /// The peer has processed the first so many requests.
@@ -205,7 +147,11 @@ impl SendQueue {
 
     /// That answer has come. It says that everything before was processed.
     pub(super) fn answer_oldest(&mut self) {
-        let oldest = self.requests.iter().take(self.sent).position(unanswered);
+        let oldest = self
+            .requests
+            .iter()
+            .take(self.sent)
+            .position(Request::is_unanswered);
         if let Some(at) = oldest {
             self.requests[at].answered = true;
             self.unanswered -= 1;
@@ -221,7 +167,7 @@ impl SendQueue {
         self.requests
             .iter_mut()
             .take(sent)
-            .find(|request| unanswered(request))
+            .find(|request| request.is_unanswered())
             .ok_or_else(|| Violation::new(what, 0, "none, as nothing was asked for"))
     }
 
@@ -231,7 +177,7 @@ impl SendQueue {
             let Some(oldest) = self.requests.front() else {
                 return;
             };
-            let complete = if is_answered_by_value(oldest.op) {
+            let complete = if oldest.wants_value() {
                 oldest.answered
             } else {
                 self.acknowledged != self.completed
@@ -268,7 +214,7 @@ impl SendQueue {
             Cause::NoReceive => WcStatus::RNR_RETRY_EXC_ERR,
         };
         if let Some(failed) = self.requests.pop_front() {
-            done.extend(failure(&failed, status));
+            done.extend(failed.failure(status));
         }
         Ok(())
     }
@@ -278,7 +224,7 @@ impl SendQueue {
         self.writing = None;
         self.answers.clear();
         let requests = self.requests.drain(..);
-        done.extend(requests.filter_map(|request| failure(&request, WcStatus::WR_FLUSH_ERR)));
+        done.extend(requests.filter_map(|request| request.failure(WcStatus::WR_FLUSH_ERR)));
         self.sent = 0;
         self.unanswered = 0;
     }
@@ -387,7 +333,11 @@ impl SendQueue {
         match writing.then {
             Then::Nothing => {}
             Then::RequestSent => {
-                if self.requests.get(self.sent).is_some_and(unanswered) {
+                if self
+                    .requests
+                    .get(self.sent)
+                    .is_some_and(Request::is_unanswered)
+                {
                     self.unanswered += 1;
                 }
                 // Not before: what the peer acknowledges is not read any more.
@@ -472,16 +422,14 @@ impl SendQueue {
 
     fn next_request(&mut self, headers: &mut Headers) -> Option<(Payload, Then)> {
         let request = self.requests.get_mut(self.sent)?;
-        if is_answered_by_value(request.op) && self.unanswered >= READS {
+        if request.wants_value() && self.unanswered >= READS {
             return None;
         }
         let (memory, signalled) = (request.memory, request.signalled);
-        let span = |remote: crate::transport::queues::RemoteAddr, offset: usize, len: usize| {
-            RemoteSpan {
-                addr: remote.addr.wrapping_add(offset as u64),
-                rkey: remote.rkey,
-                len: len as u32,
-            }
+        let span = |remote: RemoteAddr, offset: usize, len: usize| RemoteSpan {
+            addr: remote.addr.wrapping_add(offset as u64),
+            rkey: remote.rkey,
+            len: len as u32,
         };
         let mut payload = Payload::None;
         let mut whole = true;
@@ -547,86 +495,5 @@ impl SendQueue {
             Then::Nothing
         };
         Some((payload, then))
-    }
-}
-
-/// Whether an answer with a value completes it, and not an acknowledgement.
-fn is_answered_by_value(op: SendOp) -> bool {
-    match op {
-        SendOp::Read(_) | SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. } => true,
-        SendOp::Send | SendOp::Write(_) | SendOp::WriteWithImm(..) => false,
-    }
-}
-
-fn unanswered(request: &Request) -> bool {
-    is_answered_by_value(request.op) && !request.answered
-}
-
-fn failure(request: &Request, status: WcStatus) -> Option<Done> {
-    match request.id {
-        WorkId::Send(slot) => Some(Done::SendFailed {
-            slot,
-            status,
-            vendor_err: 0,
-        }),
-        WorkId::DrainSend => Some(Done::Drained(DrainSide::Send)),
-        WorkId::Recv(_) | WorkId::DrainRecv => None,
-    }
-}
-
-/// Sends a header and what is behind it, without the first `taken` bytes.
-fn send_behind(socket: &Socket, header: Span, payload: Option<Span>, taken: usize) -> Moved {
-    let skip = |span: Span, taken: usize| {
-        let taken = taken.min(span.len);
-        Span {
-            start: span.start.wrapping_add(taken),
-            len: span.len - taken,
-        }
-    };
-    let payload = payload.unwrap_or(Span {
-        start: header.start,
-        len: 0,
-    });
-    let spans = [
-        skip(header, taken),
-        skip(payload, taken.saturating_sub(header.len)),
-    ];
-    let spans = match spans {
-        [Span { len: 0, .. }, _] => &spans[1..],
-        [_, Span { len: 0, .. }] => &spans[..1],
-        [_, _] => &spans[..],
-    };
-    // SAFETY: the header lies on the caller's stack; the payload is a request's, which is the
-    // queue's until it completes, or exposed memory whose lock the caller holds.
-    #[allow(unsafe_code)]
-    unsafe {
-        socket.send(spans)
-    }
-}
-
-impl Payload {
-    fn len(&self) -> usize {
-        match self {
-            Self::None => 0,
-            Self::Request { at } => at.len,
-            Self::Answer { len, .. } => *len,
-        }
-    }
-}
-
-impl Default for Headers {
-    fn default() -> Self {
-        Self {
-            bytes: [0; 2 * LONGEST_HEADER],
-            len: 0,
-        }
-    }
-}
-
-impl Headers {
-    fn push(&mut self, header: &Header) {
-        let header = header.bytes();
-        self.bytes[self.len..self.len + header.len()].copy_from_slice(header);
-        self.len += header.len();
     }
 }

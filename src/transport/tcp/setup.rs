@@ -61,11 +61,7 @@ impl Arriving {
 }
 
 /// Sends a message. It is the first on its socket, which has room for it.
-pub(super) fn tell(
-    socket: impl AsFd,
-    kind: Kind,
-    private_data: &[u8],
-) -> Result<(), nix::Error> {
+pub(super) fn tell(socket: impl AsFd, kind: Kind, private_data: &[u8]) -> Result<(), nix::Error> {
     let len = u8::try_from(private_data.len()).map_err(|_| nix::Error::EINVAL)?;
     let prefix = Prefix {
         kind,

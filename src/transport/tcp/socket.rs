@@ -67,13 +67,8 @@ impl Socket {
         let mut message = message(&mut iov, count);
         // SAFETY: header and parts live on this stack for the call; the caller vouches for the
         // memory.
-        let moved = unsafe {
-            libc::recvmsg(
-                self.fd.as_raw_fd(),
-                &raw mut message,
-                libc::MSG_DONTWAIT,
-            )
-        };
+        let moved =
+            unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
         match moved_bytes(moved) {
             Moved::Some(0) => Moved::Ended,
             moved => moved,

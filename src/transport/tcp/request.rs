@@ -1,0 +1,64 @@
+use super::socket::Span;
+use crate::{
+    proto::DrainSide,
+    status::WcStatus,
+    transport::queues::{Done, SendOp, WorkId},
+};
+
+/// A work request of the send queue that has not completed.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) id: WorkId,
+    pub(super) op: SendOp,
+    /// Its bytes, or where those of the answer go to.
+    pub(super) memory: Span,
+    pub(super) signalled: bool,
+    /// How many of the bytes were sent, or have come.
+    pub(super) moved: usize,
+    /// Whether the answer has come, wholly.
+    pub(super) answered: bool,
+}
+
+// SAFETY: whoever posts it says that the memory is the queue's until the request completes, in
+// whichever thread.
+#[allow(unsafe_code)]
+unsafe impl Send for Request {}
+
+impl Request {
+    pub(super) fn new(id: WorkId, op: SendOp, memory: Span, signalled: bool) -> Self {
+        Self {
+            id,
+            op,
+            memory,
+            signalled,
+            moved: 0,
+            answered: false,
+        }
+    }
+
+    /// Whether an answer with a value completes it, and not an acknowledgement.
+    pub(super) fn wants_value(&self) -> bool {
+        match self.op {
+            SendOp::Read(_) | SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. } => true,
+            SendOp::Send | SendOp::Write(_) | SendOp::WriteWithImm(..) => false,
+        }
+    }
+
+    /// Whether it waits for its value.
+    pub(super) fn is_unanswered(&self) -> bool {
+        self.wants_value() && !self.answered
+    }
+
+    /// What it comes back as, with this status.
+    pub(super) fn failure(&self, status: WcStatus) -> Option<Done> {
+        match self.id {
+            WorkId::Send(slot) => Some(Done::SendFailed {
+                slot,
+                status,
+                vendor_err: 0,
+            }),
+            WorkId::DrainSend => Some(Done::Drained(DrainSide::Send)),
+            WorkId::Recv(_) | WorkId::DrainRecv => None,
+        }
+    }
+}
