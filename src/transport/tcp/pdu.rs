@@ -215,7 +215,8 @@ impl Pdu {
                 return Err(Violation::new("pdu kind", other.into(), "a known kind"));
             }
         };
-        if flags & !allowed != 0 {
+        let missing = kind == WRITE_WITH_IMM && flags & LAST == 0;
+        if flags & !allowed != 0 || missing {
             return Err(Violation::new("pdu flags", flags.into(), "known flags"));
         }
         let reserved = u16::from_be_bytes([prefix[2], prefix[3]]);
@@ -259,6 +260,10 @@ impl Pdu {
             READ => Self::Read {
                 at: span(be32(&arguments[12..])),
             },
+            FETCH_ADD if be64(&arguments[20..]) != 0 => {
+                let value = be64(&arguments[20..]);
+                return Err(Violation::new("pdu reserved", value, "0"));
+            }
             FETCH_ADD => Self::Atomic {
                 addr: be64(arguments),
                 rkey: be32(&arguments[8..]),
@@ -407,6 +412,47 @@ mod tests {
     }
 
     #[test]
+    fn the_tables_of_protocol_md_are_these() {
+        let page = include_str!("../../../PROTOCOL.md");
+        let (_, table) = page.split_once("<!-- table: pdus -->\n").unwrap();
+        let rows: Vec<Vec<&str>> = table
+            .lines()
+            .take_while(|line| line.starts_with('|'))
+            .skip(2)
+            .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+            .collect();
+        let mut seen = Vec::new();
+        for row in rows {
+            let [kind, name, flags, arguments, payload] = row[..] else {
+                panic!("{row:?}")
+            };
+            let kind: u8 = kind.parse().unwrap();
+            seen.push(kind);
+            let (pdu, bytes) = all().into_iter().find(|(_, b)| b[0] == kind).unwrap();
+            let name_here = match pdu {
+                Pdu::Atomic { change, .. } => format!("{change:?}"),
+                other => format!("{other:?}"),
+            };
+            assert!(name_here.starts_with(name), "{name}: {name_here}");
+            let sizes = arguments.split('(').skip(1);
+            let len: usize = sizes
+                .map(|rest| rest.split_once(')').unwrap().0.parse::<usize>().unwrap())
+                .sum();
+            assert_eq!(PREFIX + len, bytes.len(), "{name}");
+            assert_eq!(payload != "–", pdu.payload() > 0, "{name}");
+            for (flag, word) in [(SIGNALLED, "signalled"), (LAST, "last")] {
+                let mut changed = bytes.clone();
+                changed[1] |= flag;
+                let allowed = Pdu::parse(&changed).is_ok();
+                assert_eq!(allowed, flags.contains(word), "{name} {word}");
+            }
+        }
+        let mut kinds: Vec<u8> = all().iter().map(|(_, bytes)| bytes[0]).collect();
+        kinds.dedup();
+        assert_eq!(seen, kinds);
+    }
+
+    #[test]
     fn what_is_no_header_is_named_by_its_field() {
         let parse = |bytes: &[u8]| Pdu::parse(bytes).unwrap_err().field();
         for (pdu, good) in all() {
@@ -414,7 +460,7 @@ mod tests {
             bytes[3] = 1;
             assert_eq!(parse(&bytes), "pdu reserved", "{pdu:?}");
             bytes = good.clone();
-            bytes[1] = 4;
+            bytes[1] |= 4;
             assert_eq!(parse(&bytes), "pdu flags", "{pdu:?}");
             if pdu.payload() == 0 {
                 bytes = good.clone();

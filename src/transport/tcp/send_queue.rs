@@ -203,7 +203,7 @@ impl SendQueue {
         done: &mut VecDeque<Done>,
     ) -> Result<(), Violation> {
         let before = requests.wrapping_sub(self.completed) as usize;
-        if before >= self.sent.max(1) {
+        if before >= self.begun() {
             return Err(Violation::new("nak", requests.into(), "a request"));
         }
         self.acknowledge(requests)?;
@@ -217,6 +217,17 @@ impl SendQueue {
             done.extend(failed.failure(status));
         }
         Ok(())
+    }
+
+    /// How many requests the peer may have begun to receive.
+    fn begun(&self) -> usize {
+        let next = self.requests.get(self.sent);
+        let in_parts = next.is_some_and(|request| !request.wants_value() && request.moved > 0);
+        let in_the_middle = self
+            .writing
+            .as_ref()
+            .is_some_and(|writing| matches!(writing.then, Then::RequestSent));
+        self.sent + usize::from(in_parts || in_the_middle)
     }
 
     /// Everything that was posted comes back.

@@ -102,6 +102,21 @@ mod tests {
     }
 
     #[test]
+    fn the_table_of_protocol_md_is_this() {
+        let page = include_str!("../../../PROTOCOL.md");
+        let (_, table) = page.split_once("<!-- table: setup -->\n").unwrap();
+        let rows = table.lines().take_while(|line| line.starts_with('|'));
+        let cells = |line: &'static str| line.trim_matches('|').split('|').map(str::trim);
+        let fields: Vec<Vec<&str>> = rows.skip(2).map(|line| cells(line).collect()).collect();
+        let offsets: Vec<&str> = fields.iter().map(|field| field[0]).collect();
+        assert_eq!(offsets, ["0", "4", "5", "6", "7"]);
+        assert!(fields[0][3].contains("rdmt") && MAGIC == *b"rdmt");
+        assert_eq!(fields[1][3], VERSION.to_string());
+        assert_eq!(fields[2][3], "1 request, 2 accept, 3 reject");
+        assert!(fields[4][3].contains(&PRIVATE_DATA_MAX.to_string()));
+    }
+
+    #[test]
     fn another_protocol_is_told_by_its_first_wrong_byte() {
         for bytes in [
             &b"G"[..],

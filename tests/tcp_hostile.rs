@@ -1,0 +1,275 @@
+//! Peers over TCP that do not keep to the protocol: each costs its own connection and nothing else.
+
+use std::{
+    io::{self, Read, Write},
+    net::{SocketAddr, TcpStream},
+    thread,
+    time::Duration,
+};
+
+use rdmsg::{
+    CloseReason, Completion, Config, Connector, Endpoint, Engine, Listener, RemoteAccess, Transport,
+};
+
+/// No call takes longer, on a machine that does something.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A listener with a connection that minds its own business.
+struct Stage {
+    listener: Listener,
+    near: Endpoint,
+    far: Endpoint,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let mut config = Config::default();
+        config.transport = Transport::Tcp;
+        config.receive_window = 4;
+        config.eager_size = 1000;
+        config.max_message = 1 << 20;
+        let engine = Engine::new().unwrap();
+        let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
+        let connector = Connector::new().config(config).engine(&engine);
+        let addr = listener.local_addr();
+        let connecting = thread::spawn(move || connector.connect(addr).unwrap());
+        let far = listener.accept_timeout(PATIENCE).unwrap();
+        Self {
+            listener,
+            near: connecting.join().unwrap(),
+            far,
+        }
+    }
+
+    /// A raw peer, set up as the rules say, and the endpoint that it has to do with.
+    fn connect(&self) -> (Peer, Endpoint) {
+        let addr = self.listener.local_addr();
+        let peer = thread::spawn(move || Peer::connect(addr).unwrap());
+        let endpoint = self.listener.accept_timeout(PATIENCE).unwrap();
+        (peer.join().unwrap(), endpoint)
+    }
+
+    fn assert_well(&self) {
+        self.near.send(b"well").unwrap();
+        assert_eq!(*self.far.recv_timeout(PATIENCE).unwrap(), *b"well");
+        self.far.send(b"so am I").unwrap();
+        assert_eq!(*self.near.recv_timeout(PATIENCE).unwrap(), *b"so am I");
+    }
+}
+
+/// The bytes on the wire, written down a second time on purpose.
+struct Peer {
+    stream: TcpStream,
+}
+
+impl Peer {
+    fn connect(addr: SocketAddr) -> io::Result<Self> {
+        let mut stream = TcpStream::connect(addr)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut hello = b"rdms\x03\x24\0\0\0\x04\0\0\0\0\x03\xe8".to_vec();
+        hello.extend((1_u64 << 20).to_be_bytes());
+        hello.extend([0; 4]);
+        hello.extend(7_u64.to_be_bytes());
+        stream.write_all(b"rdmt\x01\x01\x10\x24")?;
+        stream.write_all(&hello)?;
+        let mut accept = [0; 8 + 36];
+        stream.read_exact(&mut accept)?;
+        assert_eq!(accept[..6], *b"rdmt\x01\x02");
+        Ok(Self { stream })
+    }
+
+    /// Sends bytes, as far as the other side still takes them.
+    fn say(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes);
+    }
+}
+
+fn pdu(kind: u8, flags: u8, arguments: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![kind, flags, 0, 0];
+    bytes.extend((arguments.len() as u32).to_be_bytes());
+    bytes.extend(arguments);
+    bytes
+}
+
+/// A data frame with this number.
+fn frame(number: u16, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![1, 0];
+    bytes.extend(number.to_be_bytes());
+    bytes.extend(4_u32.to_be_bytes());
+    bytes.extend((payload.len() as u32).to_be_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend(payload);
+    bytes
+}
+
+/// What a READ, an atomic operation or a write names, and nobody gave out.
+fn nowhere(more: &[u8]) -> Vec<u8> {
+    [&0x1000_u64.to_be_bytes()[..], &7_u32.to_be_bytes(), more].concat()
+}
+
+fn end_of(endpoint: &Endpoint) -> CloseReason {
+    loop {
+        match endpoint.next_completion_timeout(PATIENCE).unwrap() {
+            Completion::Disconnected(reason) => return reason,
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn what_breaks_the_rules_of_the_stream_is_named_by_its_field() {
+    let stage = Stage::new();
+    let no_reads: Vec<u8> = (0..17)
+        .flat_map(|_| pdu(4, 0, &nowhere(&0_u32.to_be_bytes())))
+        .collect();
+    for (field, bytes) in [
+        ("pdu kind", b"GET / HTTP/1.1\r\n\r\n".to_vec()),
+        ("pdu kind", pdu(0, 0, b"")),
+        ("pdu flags", pdu(1, 4, b"")),
+        ("pdu reserved", vec![1, 0, 0, 1, 0, 0, 0, 0]),
+        ("pdu length", pdu(16, 0, b"\0\0\0\0\0")),
+        ("pdu length", vec![17, 2, 0, 0, 0xff, 0xff, 0xff, 0xff]),
+        ("nak cause", pdu(19, 0, &[0, 0, 0, 0, 0, 0, 0, 9])),
+        ("ack", pdu(16, 0, &[0, 0, 0, 1])),
+        ("ack", pdu(16, 0, &[0xff; 4])),
+        ("nak", pdu(19, 0, &[0, 0, 0, 0, 0, 0, 0, 1])),
+        ("read response", pdu(17, 2, b"x")),
+        ("read response", pdu(17, 2, b"")),
+        ("atomic response", pdu(18, 0, &[0; 8])),
+        ("read requests", no_reads),
+        ("sequence", pdu(1, 0, &frame(1, b"x"))),
+    ] {
+        let (mut peer, endpoint) = stage.connect();
+        peer.say(&bytes);
+        match end_of(&endpoint) {
+            CloseReason::ProtocolViolation(violation) => {
+                assert_eq!(violation.field(), field, "{bytes:?}");
+            }
+            other => panic!("{field}: {other:?}"),
+        }
+    }
+    stage.assert_well();
+}
+
+#[test]
+fn memory_that_was_not_given_out_is_neither_read_nor_written() {
+    let stage = Stage::new();
+    for bytes in [
+        pdu(4, 0, &nowhere(&8_u32.to_be_bytes())),
+        pdu(2, 2, &nowhere(b"written")),
+        pdu(5, 0, &nowhere(&[0; 16])),
+        pdu(6, 0, &nowhere(&[0; 16])),
+    ] {
+        let (mut peer, endpoint) = stage.connect();
+        let region = endpoint.region(64, RemoteAccess::ALL).unwrap();
+        peer.say(&bytes);
+        let mut answer = Vec::new();
+        let _ = peer.stream.read_to_end(&mut answer);
+        // A Nak of the first request, and the end.
+        assert_eq!(answer, pdu(19, 0, &[0, 0, 0, 0, 0, 0, 0, 1]), "{bytes:?}");
+        end_of(&endpoint);
+        let mut content = [1; 64];
+        region.copy_out(0, &mut content);
+        assert_eq!(content, [0; 64]);
+    }
+    stage.assert_well();
+}
+
+#[test]
+fn a_frame_that_is_too_long_or_finds_no_receive_ends_its_connection() {
+    let stage = Stage::new();
+    let (mut peer, endpoint) = stage.connect();
+    peer.say(&pdu(1, 0, &frame(0, &[7; 2000])));
+    let reason = end_of(&endpoint);
+    assert!(matches!(reason, CloseReason::WorkRequest { .. }), "{reason:?}");
+
+    let (mut peer, endpoint) = stage.connect();
+    for number in 0..100 {
+        peer.say(&pdu(1, 0, &frame(number, b"flood")));
+    }
+    let reason = end_of(&endpoint);
+    let ended = matches!(
+        reason,
+        CloseReason::ProtocolViolation(_) | CloseReason::PeerDisconnected
+    );
+    assert!(ended, "{reason:?}");
+    stage.assert_well();
+}
+
+#[test]
+fn a_peer_that_dies_in_the_middle_of_a_pdu_is_a_peer_that_left() {
+    let stage = Stage::new();
+    let whole = pdu(1, 0, &frame(0, b"never whole"));
+    for len in 1..whole.len() {
+        let (mut peer, endpoint) = stage.connect();
+        peer.say(&whole[..len]);
+        drop(peer);
+        let reason = end_of(&endpoint);
+        assert!(
+            matches!(reason, CloseReason::PeerDisconnected),
+            "{len}: {reason:?}"
+        );
+    }
+    stage.assert_well();
+}
+
+#[test]
+fn messages_arrive_however_the_stream_is_cut() {
+    let stage = Stage::new();
+    let (mut peer, endpoint) = stage.connect();
+    let bytes = [pdu(1, 1, &frame(0, b"one")), pdu(1, 0, &frame(1, b"two"))].concat();
+    for byte in bytes {
+        peer.say(&[byte]);
+        peer.stream.flush().unwrap();
+    }
+    assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"one");
+    assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"two");
+}
+
+#[test]
+fn noise_after_a_good_setup_costs_only_its_own_connection() {
+    let stage = Stage::new();
+    let mut random = Random(0x5eed);
+    for _ in 0..200 {
+        let (mut peer, endpoint) = stage.connect();
+        let mut bytes = Vec::new();
+        for number in 0..1 + random.below(6) {
+            let payload = vec![3; random.below(40)];
+            let mut next = match random.below(6) {
+                0 => pdu(1, 1, &frame(number as u16, &payload)),
+                1 => pdu(2, random.below(4) as u8, &nowhere(&payload)),
+                2 => pdu(4, 0, &nowhere(&(payload.len() as u32).to_be_bytes())),
+                3 => pdu(16, 0, &(random.below(3) as u32).to_be_bytes()),
+                4 => pdu(17, random.below(4) as u8, &payload),
+                _ => payload,
+            };
+            if random.below(3) == 0 && !next.is_empty() {
+                let at = random.below(next.len());
+                next[at] = random.next() as u8;
+            }
+            bytes.extend(next);
+        }
+        peer.say(&bytes);
+        drop(peer);
+        end_of(&endpoint);
+    }
+    stage.assert_well();
+}
+
+/// Pseudo-random numbers (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+}
