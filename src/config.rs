@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{env, time::Duration};
 
 use crate::{
     error::Error,
@@ -240,7 +240,10 @@ pub struct Config {
 
     /// What carries the connection: RDMA, TCP, or whichever there is.
     ///
-    /// Default [`Transport::Rdma`].
+    /// A text that is an address may [say it](crate::ToAddresses) as well, and counts before this.
+    ///
+    /// Default: what the environment variable `RDMSG_TRANSPORT` says (`rdma`, `tcp` or `auto`), and
+    /// without it [`Transport::Auto`].
     pub transport: Transport,
 
     /// How a thread waits in `recv`, and in `send` while the peer's window is full.
@@ -279,7 +282,7 @@ pub struct Config {
 }
 
 /// Which transport a connector or a listener uses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transport {
     /// RDMA where there is a device for the address, and TCP otherwise.
@@ -290,7 +293,6 @@ pub enum Transport {
     /// What a peer rejects is rejected.
     Auto,
     /// RDMA, or an error.
-    #[default]
     Rdma,
     /// TCP.
     Tcp,
@@ -320,6 +322,33 @@ pub enum Polling {
     /// It uses the least processor time, at the cost of an interrupt and a wake-up for each
     /// message.
     Event,
+}
+
+impl Transport {
+    /// Returns the transport of this name: `auto`, `rdma` or `tcp`.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        match name {
+            "auto" => Some(Self::Auto),
+            "rdma" => Some(Self::Rdma),
+            "tcp" => Some(Self::Tcp),
+            _ => None,
+        }
+    }
+}
+
+impl Default for Transport {
+    fn default() -> Self {
+        let Some(name) = env::var_os("RDMSG_TRANSPORT") else {
+            return Self::Auto;
+        };
+        name.to_str().and_then(Self::named).unwrap_or_else(|| {
+            log::warn!(
+                "RDMSG_TRANSPORT is {}, and may be auto, rdma or tcp: taken for auto",
+                name.display()
+            );
+            Self::Auto
+        })
+    }
 }
 
 impl Default for Polling {

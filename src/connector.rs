@@ -1,13 +1,12 @@
 use std::{
-    fmt,
-    net::{SocketAddr, ToSocketAddrs},
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
 use crossbeam_channel::bounded;
 
 use crate::{
-    Config, Endpoint, Engine, Error, Transport, TransportKind,
+    Config, Endpoint, Engine, Error, ToAddresses, Transport, TransportKind,
     engine::{Command, Reply, wait_for_reply},
     proto::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
 };
@@ -91,29 +90,30 @@ impl Connector {
     /// * [`Error::LockedMemory`] or [`Error::SharedReceivesExhausted`] when there is no memory for
     ///   the connection's buffers.
     /// * [`Error::EngineShutDown`] when its engine was shut down.
-    pub fn connect(&self, address: impl ToSocketAddrs + fmt::Debug) -> Result<Endpoint, Error> {
+    pub fn connect(&self, address: impl ToAddresses) -> Result<Endpoint, Error> {
         self.config.check()?;
         let engine = match &self.engine {
             Some(engine) => engine.clone(),
             None => Engine::shared()?,
         };
-        let mut result = Err(Error::AddressLookup {
-            address: written(&address),
-            problem: "the name has no address".into(),
-        });
         let deadline = Instant::now() + self.config.connect_timeout;
-        let addresses = resolve(&address)?;
-        for (at, address) in addresses.iter().enumerate() {
+        let addresses = address.to_addresses()?;
+        let transport = addresses.transport().unwrap_or(self.config.transport);
+        let mut left = addresses.as_slice();
+        let mut result = Err(Error::TimedOut);
+        while let Some((address, rest)) = left.split_first() {
             let now = Instant::now();
-            let left = u32::try_from(addresses.len() - at).unwrap_or(u32::MAX);
-            let share = deadline.saturating_duration_since(now) / left;
-            if at > 0 && share.is_zero() {
+            let count = u32::try_from(left.len()).unwrap_or(u32::MAX);
+            let share = deadline.saturating_duration_since(now) / count;
+            let first = left.len() == addresses.as_slice().len();
+            if share.is_zero() && !first {
                 break;
             }
-            result = self.connect_one(*address, now, now + share, &engine);
+            result = self.connect_one(transport, *address, now + share, &engine);
             if result.is_ok() {
                 break;
             }
+            left = rest;
         }
         result
     }
@@ -121,16 +121,17 @@ impl Connector {
     /// Connects to one address, over the first transport that leads there.
     fn connect_one(
         &self,
+        transport: Transport,
         address: SocketAddr,
-        now: Instant,
         deadline: Instant,
         engine: &Engine,
     ) -> Result<Endpoint, Error> {
         let over = |transport, deadline| self.connect_over(transport, address, deadline, engine);
-        match self.config.transport {
+        match transport {
             Transport::Rdma => over(TransportKind::Rdma, deadline),
             Transport::Tcp => over(TransportKind::Tcp, deadline),
             Transport::Auto => {
+                let now = Instant::now();
                 let half = now + deadline.saturating_duration_since(now) / 2;
                 match over(TransportKind::Rdma, half) {
                     Err(error) if error.leaves_other_transports() => {
@@ -193,7 +194,7 @@ impl Endpoint {
     /// endpoint.close()
     /// # }
     /// ```
-    pub fn connect(address: impl ToSocketAddrs + fmt::Debug) -> Result<Self, Error> {
+    pub fn connect(address: impl ToAddresses) -> Result<Self, Error> {
         Connector::new().connect(address)
     }
 
@@ -210,37 +211,11 @@ impl Endpoint {
     ///   has no connection manager, this process has no right to use it, or no device serves the
     ///   address.
     /// * [`Error::LockedMemory`] when there is no memory for the connection's buffers.
-    pub fn connect_timeout(
-        address: impl ToSocketAddrs + fmt::Debug,
-        timeout: Duration,
-    ) -> Result<Self, Error> {
+    pub fn connect_timeout(address: impl ToAddresses, timeout: Duration) -> Result<Self, Error> {
         let mut connector = Connector::new();
         connector.config.connect_timeout = timeout;
         connector.connect(address)
     }
-}
-
-/// Returns the addresses that `address` stands for.
-pub(crate) fn resolve(
-    address: &(impl ToSocketAddrs + fmt::Debug),
-) -> Result<Vec<SocketAddr>, Error> {
-    let addresses = address
-        .to_socket_addrs()
-        .map_err(|error| Error::AddressLookup {
-            address: written(address),
-            problem: error.to_string(),
-        })?;
-    Ok(addresses.collect())
-}
-
-/// Formats an address as a person writes it: without the quotes and parentheses of its `Debug`.
-pub(crate) fn written(address: &impl fmt::Debug) -> String {
-    let text = format!("{address:?}");
-    // A pair of name and port.
-    let text = text.trim_matches(['(', ')']).replace("\", ", ":");
-    let text = text.strip_prefix('"').unwrap_or(&text);
-    let text = text.strip_suffix('"').unwrap_or(text);
-    text.replace("\\\"", "\"")
 }
 
 /// Returns an error if private data does not fit.
@@ -260,21 +235,3 @@ pub(crate) fn check_private_data(
 }
 
 const _: () = assert!(REQUEST_DATA_MAX <= REPLY_DATA_MAX);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_has_no_quotes_of_ours_in_an_error() {
-        for (error, text) in [
-            (resolve(&"no port"), "no port"),
-            (resolve(&String::from("no \"port\"")), "no \"port\""),
-            (resolve(&("a b", 7471)), "a b:7471"),
-        ] {
-            let error = error.unwrap_err().to_string();
-            let begins = format!("cannot look up the address {text}: ");
-            assert!(error.starts_with(&begins), "{error}");
-        }
-    }
-}

@@ -81,6 +81,7 @@
     allow(dead_code, unused_imports, reason = "what RDMA alone needs")
 )]
 
+mod addresses;
 #[cfg(feature = "rdma")]
 pub mod cm;
 mod config;
@@ -109,6 +110,7 @@ pub mod verbs;
 pub use crossbeam_channel;
 
 pub use crate::{
+    addresses::{Addresses, ToAddresses},
     config::{Config, Polling, Transport},
     connector::Connector,
     endpoint::{Endpoint, NotSent},

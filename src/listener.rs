@@ -1,7 +1,7 @@
 use std::{
     fmt,
     iter::{self, FusedIterator},
-    net::{SocketAddr, ToSocketAddrs},
+    net::SocketAddr,
     os::fd::BorrowedFd,
     sync::Arc,
     time::{Duration, Instant},
@@ -10,8 +10,8 @@ use std::{
 use crossbeam_channel::{Receiver, after, bounded, never, select};
 
 use crate::{
-    Config, Endpoint, Engine, Error,
-    connector::{check_private_data, resolve, written},
+    Config, Endpoint, Engine, Error, ToAddresses, TransportKind,
+    connector::check_private_data,
     engine::{Backlog, Bound, Command, Established, Open, Reply, Request, wait_for_reply},
     proto::{REJECT_DATA_MAX, REPLY_DATA_MAX},
 };
@@ -72,7 +72,7 @@ impl Listener {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn bind(address: impl ToSocketAddrs + fmt::Debug) -> Result<Self, Error> {
+    pub fn bind(address: impl ToAddresses) -> Result<Self, Error> {
         Self::bind_with(address, &Config::default(), &Engine::shared()?)
     }
 
@@ -89,17 +89,17 @@ impl Listener {
     ///   RDMA devices, or no device serves the address.
     /// * [`Error::EngineShutDown`] when the engine was shut down.
     pub fn bind_with(
-        address: impl ToSocketAddrs + fmt::Debug,
+        address: impl ToAddresses,
         config: &Config,
         engine: &Engine,
     ) -> Result<Self, Error> {
         config.check()?;
-        let mut result = Err(Error::AddressLookup {
-            address: written(&address),
-            problem: "the name has no address".into(),
-        });
-        for address in resolve(&address)? {
-            result = Self::bind_one(address, config, engine);
+        let addresses = address.to_addresses()?;
+        let mut config = config.clone();
+        config.transport = addresses.transport().unwrap_or(config.transport);
+        let mut result = Err(Error::TimedOut);
+        for address in addresses.as_slice() {
+            result = Self::bind_one(*address, &config, engine);
             if result.is_ok() {
                 break;
             }
@@ -131,6 +131,14 @@ impl Listener {
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.bound.local
+    }
+
+    /// Returns the transports over which this listens.
+    ///
+    /// With [`Transport::Auto`](crate::Transport::Auto) one may be missing; the log says why.
+    #[must_use]
+    pub fn transports(&self) -> &'static [TransportKind] {
+        self.bound.transports
     }
 
     /// Accepts the next connection, waiting for as long as it takes.

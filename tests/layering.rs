@@ -22,6 +22,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
     (
         "vocabulary",
         &[
+            "addresses",
             "config",
             "error",
             "interest",

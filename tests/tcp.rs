@@ -164,6 +164,48 @@ fn a_forged_key_ends_the_connection_and_gives_nothing() {
 }
 
 #[test]
+fn auto_takes_tcp_where_no_device_serves_the_address() {
+    let engine = Engine::new().unwrap();
+    let listener = Listener::bind_with("auto://127.0.0.1:0", &config(), &engine).unwrap();
+    assert_eq!(listener.transports(), [TransportKind::Tcp]);
+    let addr = listener.local_addr();
+    let server = thread::spawn(move || listener.accept().unwrap());
+    let client = Endpoint::connect(format!("auto://{addr}")).unwrap();
+    assert_eq!(client.transport(), TransportKind::Tcp);
+    client.send(b"hello").unwrap();
+    let server = server.join().unwrap();
+    assert_eq!(server.transport(), TransportKind::Tcp);
+    assert_eq!(*server.recv().unwrap(), *b"hello");
+}
+
+#[test]
+fn rdma_means_rdma_or_an_error() {
+    let error = Endpoint::connect("rdma://127.0.0.1:7471").unwrap_err();
+    let expected = matches!(
+        error,
+        Error::NoRdma(_)
+            | Error::RdmaNotBuilt
+            | Error::Loopback { .. }
+            | Error::PermissionDenied { .. }
+    );
+    assert!(expected, "{error}");
+}
+
+#[test]
+fn a_port_that_is_taken_is_said_to_be() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap();
+    for scheme in ["auto", "tcp"] {
+        let error = Listener::bind(format!("{scheme}://{addr}")).unwrap_err();
+        assert!(matches!(error, Error::Bind { .. }), "{error}");
+        assert!(
+            error.to_string().contains("Another listener has it"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn nobody_listens_is_said_at_once() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = free.local_addr().unwrap();

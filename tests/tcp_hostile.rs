@@ -110,9 +110,9 @@ fn nowhere(more: &[u8]) -> Vec<u8> {
 
 fn end_of(endpoint: &Endpoint) -> CloseReason {
     loop {
-        match endpoint.next_completion_timeout(PATIENCE).unwrap() {
-            Completion::Disconnected(reason) => return reason,
-            _ => {}
+        let completion = endpoint.next_completion_timeout(PATIENCE).unwrap();
+        if let Completion::Disconnected(reason) = completion {
+            return reason;
         }
     }
 }
@@ -182,7 +182,10 @@ fn a_frame_that_is_too_long_or_finds_no_receive_ends_its_connection() {
     let (mut peer, endpoint) = stage.connect();
     peer.say(&pdu(1, 0, &frame(0, &[7; 2000])));
     let reason = end_of(&endpoint);
-    assert!(matches!(reason, CloseReason::WorkRequest { .. }), "{reason:?}");
+    assert!(
+        matches!(reason, CloseReason::WorkRequest { .. }),
+        "{reason:?}"
+    );
 
     let (mut peer, endpoint) = stage.connect();
     for number in 0..100 {

@@ -82,6 +82,7 @@ pub(crate) type Backlog = backlog::Backlog<Request, Established>;
 pub(crate) struct Bound {
     pub(crate) key: u64,
     pub(crate) local: SocketAddr,
+    pub(crate) transports: &'static [TransportKind],
 }
 
 /// A connection that was established. Dropping it closes the connection.

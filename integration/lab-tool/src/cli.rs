@@ -64,6 +64,7 @@ pub(crate) struct Setup {
 ///   LAB_RESULTS            a folder that it may write to, and that stays:
 ///                          target/lab/results/a or b, as on this machine
 ///   CARGO_TARGET_DIR       cargo's target folder, where programs are
+///   RDMSG_TRANSPORT        rdma, so that no program of rdmsg's falls back to TCP unseen
 ///
 /// RUST_BACKTRACE and RUST_LOG are passed on. Both hosts are up, their devices active and their
 /// addresses known to each other, before the command starts on either.

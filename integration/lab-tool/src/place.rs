@@ -47,6 +47,8 @@ impl Place {
             ("LAB_PEER".into(), self.peer.to_string().into()),
             ("LAB_RESULTS".into(), results.into()),
             ("CARGO_TARGET_DIR".into(), lab.target.clone().into()),
+            // Nothing falls back to TCP unseen.
+            ("RDMSG_TRANSPORT".into(), "rdma".into()),
         ];
         for (name, addr) in [("LAB_ADDR6", self.addr6), ("LAB_PEER6", self.peer6)] {
             variables.extend(addr.map(|addr| (name.into(), addr.to_string().into())));

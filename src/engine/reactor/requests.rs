@@ -52,15 +52,19 @@ impl Reactor {
                 }
             },
         };
-        let transports = match ids {
-            (Some(_), Some(_)) => "RDMA and TCP",
-            (Some(_), None) => "RDMA",
-            (None, _) => "TCP",
+        let transports: &[TransportKind] = match ids {
+            (Some(_), Some(_)) => &[TransportKind::Rdma, TransportKind::Tcp],
+            (Some(_), None) => &[TransportKind::Rdma],
+            (None, _) => &[TransportKind::Tcp],
         };
-        log::info!("listener {key} on {local}, over {transports}");
+        log::info!("listener {key} on {local}, over {transports:?}");
         let listening = Listening::new(ids, local, config, requests, backlog, engine);
         self.listeners.insert(key, listening);
-        Ok(Bound { key, local })
+        Ok(Bound {
+            key,
+            local,
+            transports,
+        })
     }
 
     fn listen_on_rdma(

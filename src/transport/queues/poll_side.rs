@@ -21,7 +21,10 @@ pub(crate) struct PollSide {
 
 /// Completions, of whichever transport.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "one a connection, on the hot path")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one a connection, on the hot path"
+)]
 pub(crate) enum CompletionQueue {
     Rdma(rdma::CompletionQueue),
     Tcp(tcp::CompletionQueue),

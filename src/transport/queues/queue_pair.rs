@@ -12,7 +12,10 @@ use crate::{
 
 /// Where the work of one connection is posted.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "one a connection, on the hot path")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one a connection, on the hot path"
+)]
 pub(crate) enum QueuePair {
     Rdma(rdma::QueuePair),
     Tcp(tcp::QueuePair),

@@ -1,0 +1,197 @@
+use std::{
+    fmt::Display,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, ToSocketAddrs},
+};
+
+use crate::{config::Transport, error::Error};
+
+/// What to connect to or listen on: a host and a port, as for [`ToSocketAddrs`], and a transport.
+///
+/// Texts are `host:port`, or say the [`Transport`] as well: `rdma://host:port`, `tcp://host:port`,
+/// `auto://host:port`. The text's transport counts, whatever the [`Config`](crate::Config) has.
+///
+/// # Examples
+///
+/// ```
+/// use rdmsg::{ToAddresses, Transport};
+///
+/// let addresses = "tcp://127.0.0.1:7471".to_addresses()?;
+/// assert_eq!(addresses.transport(), Some(Transport::Tcp));
+/// assert!(("127.0.0.1", 7471).to_addresses()?.transport().is_none());
+/// # Ok::<(), rdmsg::Error>(())
+/// ```
+pub trait ToAddresses {
+    /// Looks the addresses up.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AddressLookup`] for what is no address, and for a name that is not known.
+    fn to_addresses(&self) -> Result<Addresses, Error>;
+}
+
+/// The addresses that a name stands for, in the order in which they are tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    addresses: Vec<SocketAddr>,
+    transport: Option<Transport>,
+}
+
+impl Addresses {
+    /// Returns these addresses, over the transport of the configuration.
+    #[must_use]
+    pub fn new(addresses: Vec<SocketAddr>) -> Self {
+        Self {
+            addresses,
+            transport: None,
+        }
+    }
+
+    /// Returns the same addresses over this transport.
+    #[must_use]
+    pub fn over(self, transport: Transport) -> Self {
+        Self {
+            transport: Some(transport),
+            ..self
+        }
+    }
+
+    /// Returns the addresses.
+    #[must_use]
+    pub fn as_slice(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Returns the transport, if the name said one.
+    #[must_use]
+    pub fn transport(&self) -> Option<Transport> {
+        self.transport
+    }
+}
+
+fn look_up(name: impl Display, address: impl ToSocketAddrs) -> Result<Addresses, Error> {
+    let fail = |problem: String| Error::AddressLookup {
+        address: name.to_string(),
+        problem,
+    };
+    let found = address
+        .to_socket_addrs()
+        .map_err(|error| fail(error.to_string()))?;
+    let addresses: Vec<SocketAddr> = found.collect();
+    if addresses.is_empty() {
+        return Err(fail("the name has no address".into()));
+    }
+    Ok(Addresses::new(addresses))
+}
+
+impl ToAddresses for str {
+    fn to_addresses(&self) -> Result<Addresses, Error> {
+        let Some((scheme, address)) = self.split_once("://") else {
+            return look_up(self, self);
+        };
+        let Some(transport) = Transport::named(scheme) else {
+            return Err(Error::AddressLookup {
+                address: self.into(),
+                problem: "the schemes are rdma://, tcp:// and auto://".into(),
+            });
+        };
+        Ok(look_up(self, address)?.over(transport))
+    }
+}
+
+impl ToAddresses for String {
+    fn to_addresses(&self) -> Result<Addresses, Error> {
+        self.as_str().to_addresses()
+    }
+}
+
+impl<T: ToAddresses + ?Sized> ToAddresses for &T {
+    fn to_addresses(&self) -> Result<Addresses, Error> {
+        (**self).to_addresses()
+    }
+}
+
+impl ToAddresses for Addresses {
+    fn to_addresses(&self) -> Result<Addresses, Error> {
+        Ok(self.clone())
+    }
+}
+
+impl ToAddresses for [SocketAddr] {
+    fn to_addresses(&self) -> Result<Addresses, Error> {
+        look_up("[]", self)
+    }
+}
+
+impl ToAddresses for Vec<SocketAddr> {
+    fn to_addresses(&self) -> Result<Addresses, Error> {
+        self.as_slice().to_addresses()
+    }
+}
+
+impl<const N: usize> ToAddresses for [SocketAddr; N] {
+    fn to_addresses(&self) -> Result<Addresses, Error> {
+        self.as_slice().to_addresses()
+    }
+}
+
+macro_rules! socket_addresses {
+    ($($address:ty),*) => { $(
+        impl ToAddresses for $address {
+            fn to_addresses(&self) -> Result<Addresses, Error> {
+                look_up(self, *self)
+            }
+        }
+    )* };
+}
+
+socket_addresses!(SocketAddr, SocketAddrV4, SocketAddrV6);
+
+macro_rules! hosts_with_ports {
+    ($($host:ty),*) => { $(
+        impl ToAddresses for ($host, u16) {
+            fn to_addresses(&self) -> Result<Addresses, Error> {
+                let (host, port) = self;
+                look_up(format_args!("{host}:{port}"), self.clone())
+            }
+        }
+    )* };
+}
+
+hosts_with_ports!(&str, String, IpAddr, Ipv4Addr, Ipv6Addr);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_no_quotes_of_ours_in_an_error() {
+        for (error, text) in [
+            ("no port".to_addresses(), "no port"),
+            (String::from("no \"port\"").to_addresses(), "no \"port\""),
+            (("a b", 7471).to_addresses(), "a b:7471"),
+            ("http://a:1".to_addresses(), "http://a:1"),
+            ("tcp://a b:1".to_addresses(), "tcp://a b:1"),
+            ([].to_addresses(), "[]"),
+        ] {
+            let error = error.unwrap_err().to_string();
+            let begins = format!("cannot look up the address {text}: ");
+            assert!(error.starts_with(&begins), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_text_may_say_the_transport() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 7471));
+        for (text, transport) in [
+            ("127.0.0.1:7471", None),
+            ("rdma://127.0.0.1:7471", Some(Transport::Rdma)),
+            ("tcp://127.0.0.1:7471", Some(Transport::Tcp)),
+            ("auto://127.0.0.1:7471", Some(Transport::Auto)),
+        ] {
+            let addresses = text.to_addresses().unwrap();
+            assert_eq!(addresses.as_slice(), [address]);
+            assert_eq!(addresses.transport(), transport, "{text}");
+        }
+        assert_eq!([address].to_addresses().unwrap().as_slice(), [address]);
+    }
+}
