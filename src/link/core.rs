@@ -168,7 +168,7 @@ impl Core {
                 vendor_err,
             } => self.send_failed(slot, status, vendor_err),
             Done::Drained(side) => conn.handle_drained(side),
-            Done::Violated(violation) => conn.handle_violation(violation, SystemClock),
+            Done::Violated(violation) => conn.handle_violation(*violation, SystemClock),
         }
     }
 

@@ -7,7 +7,7 @@ use crate::{
 pub(crate) const BATCH: usize = 16;
 
 /// Something that the device has done: a completion.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Done {
     /// A frame lies in this receive buffer.
     Received { buffer: u32, len: u32 },
@@ -34,11 +34,13 @@ pub(crate) enum Done {
     /// Everything that was posted on this queue has come back.
     Drained(DrainSide),
     /// The peer broke the rules of the transport, where they are this side's to watch.
-    Violated(Violation),
+    /// In a box, so that the others stay small.
+    Violated(Box<Violation>),
 }
 
 impl Done {
     /// The receive buffer that was used.
+    #[inline]
     pub(crate) fn receive_buffer(&self) -> Option<u32> {
         match *self {
             Self::Received { buffer, .. }

@@ -49,6 +49,7 @@ impl PollSide {
 
     /// Takes up to [`BATCH`](super::done::BATCH) completions, and returns how many. They are the
     /// next [`done`](Self::done).
+    #[inline]
     pub(crate) fn poll(&mut self) -> Result<usize, OsError> {
         match &mut self.queue {
             CompletionQueue::Rdma(queue) => queue.poll(),
@@ -57,6 +58,7 @@ impl PollSide {
     }
 
     /// The first `count` of what was taken last.
+    #[inline]
     pub(crate) fn done(&self, count: usize) -> impl Iterator<Item = Done> + '_ {
         (0..count).map(|number| match &self.queue {
             CompletionQueue::Rdma(queue) => queue.done(number),
@@ -65,6 +67,7 @@ impl PollSide {
     }
 
     /// Has an event raised for the next completion.
+    #[inline]
     pub(crate) fn arm(&self) -> Result<(), OsError> {
         match &self.queue {
             CompletionQueue::Rdma(queue) => queue.arm(),

@@ -59,6 +59,7 @@ impl QueuePair {
     ///
     /// The receives are the queue pair's own, and there is a place for one more. Until it completes
     /// or the queue pair is destroyed, the memory is registered and nobody accesses it.
+    #[inline]
     pub(super) unsafe fn post_recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
         match self {
             // SAFETY: the caller vouches for the memory.
@@ -75,6 +76,7 @@ impl QueuePair {
     /// The send queue has a place for it. Until a completion covers it or the queue pair is
     /// destroyed, the memory is registered, unless it is inline, and nobody accesses it in a way
     /// that conflicts with the device.
+    #[inline]
     pub(super) unsafe fn post_send(
         &self,
         id: WorkId,
@@ -98,6 +100,7 @@ impl SharedReceiveQueue {
     ///
     /// The queue has a place for it. Until it completes or the queue is destroyed, the memory is
     /// registered in the queue's domain and nobody accesses it.
+    #[inline]
     pub(super) unsafe fn post_recv(&self, id: WorkId, sge: Sge) -> Result<(), OsError> {
         match self {
             // SAFETY: the caller vouches for the memory.

@@ -29,15 +29,18 @@ impl CompletionQueue {
         }
     }
 
+    #[inline]
     pub(crate) fn poll(&mut self) -> Result<usize, OsError> {
         self.cq.poll(&mut self.batch)
     }
 
     /// The completion with this number, of those that were taken last.
+    #[inline]
     pub(crate) fn done(&self, number: usize) -> Done {
         done(&self.batch[number])
     }
 
+    #[inline]
     pub(crate) fn arm(&self) -> Result<(), OsError> {
         self.cq.req_notify(false)
     }
@@ -64,6 +67,7 @@ impl AsFd for CompletionEvents {
     }
 }
 
+#[inline]
 fn done(wc: &WorkCompletion) -> Done {
     let (work, status) = (WorkId::decode(wc.wr_id()), wc.status());
     match work {

@@ -50,6 +50,7 @@ impl QueuePair {
     ///
     /// The queue pair has no shared receive queue, and a place for one more receive. Until it
     /// completes or the queue pair is destroyed, the memory is registered and nobody accesses it.
+    #[inline]
     pub(crate) unsafe fn post_recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
         let mut sge = sge.map(raw);
         let mut wr = recv_wr(id, sge.as_mut());
@@ -65,6 +66,7 @@ impl QueuePair {
     /// The send queue has a place for it. Until a completion covers it or the queue pair is
     /// destroyed, the memory is registered, unless it is inline, and nobody accesses it in a way
     /// that conflicts with the device.
+    #[inline]
     pub(crate) unsafe fn post_send(
         &self,
         id: WorkId,
@@ -72,10 +74,8 @@ impl QueuePair {
         sges: &[Sge],
         flags: SendFlags,
     ) -> Result<(), OsError> {
-        let mut raw_sges = [EMPTY; 2];
-        for (to, from) in raw_sges.iter_mut().zip(sges) {
-            *to = raw(*from);
-        }
+        let element = |number: usize| sges.get(number).map_or(EMPTY, |sge| raw(*sge));
+        let mut raw_sges = [element(0), element(1)];
         let mut wr = MaybeUninit::<ffi::ibv_send_wr>::zeroed();
         // SAFETY: the C structure holds integers, raw pointers and unions of them: all zero is a
         // valid value.
@@ -84,7 +84,7 @@ impl QueuePair {
         wr.sg_list = raw_sges.as_mut_ptr();
         wr.num_sge = sges.len().min(raw_sges.len()) as i32;
         wr.send_flags = self::flags(flags);
-        self::op(op).encode(wr);
+        encode(op, wr);
         // SAFETY: the request and its elements live on this stack for the call; the caller vouches
         // for the memory.
         unsafe { self.0.post_send_raw(wr) }
@@ -106,6 +106,7 @@ impl SharedReceiveQueue {
     ///
     /// The queue has a place for it. Until it completes or the queue is destroyed, the memory is
     /// registered in the queue's domain and nobody accesses it.
+    #[inline]
     pub(crate) unsafe fn post_recv(&self, id: WorkId, sge: Sge) -> Result<(), OsError> {
         let mut sge = raw(sge);
         let mut wr = recv_wr(id, Some(&mut sge));
@@ -150,25 +151,31 @@ fn flags(flags: SendFlags) -> u32 {
     raw
 }
 
-fn op(op: SendOp) -> Op {
+fn encode(op: SendOp, wr: &mut ffi::ibv_send_wr) {
     let addr = |RemoteAddr { addr, rkey }| verbs::RemoteAddr { addr, rkey };
     match op {
-        SendOp::Send => Op::Send,
-        SendOp::Read(remote) => Op::Read(addr(remote)),
-        SendOp::Write(remote) => Op::Write(addr(remote)),
-        SendOp::WriteWithImm(remote, imm_data) => Op::WriteWithImm(addr(remote), imm_data),
-        SendOp::FetchAdd { remote, add } => Op::FetchAdd {
-            remote: addr(remote),
-            add,
-        },
+        SendOp::Send => Op::Send.encode(wr),
+        SendOp::Read(remote) => Op::Read(addr(remote)).encode(wr),
+        SendOp::Write(remote) => Op::Write(addr(remote)).encode(wr),
+        SendOp::WriteWithImm(remote, imm_data) => {
+            Op::WriteWithImm(addr(remote), imm_data).encode(wr);
+        }
+        SendOp::FetchAdd { remote, add } => {
+            let remote = addr(remote);
+            Op::FetchAdd { remote, add }.encode(wr);
+        }
         SendOp::CompareSwap {
             remote,
             compare,
             swap,
-        } => Op::CompareSwap {
-            remote: addr(remote),
-            compare,
-            swap,
-        },
+        } => {
+            let remote = addr(remote);
+            Op::CompareSwap {
+                remote,
+                compare,
+                swap,
+            }
+            .encode(wr);
+        }
     }
 }

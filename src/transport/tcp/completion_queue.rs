@@ -34,7 +34,7 @@ impl CompletionQueue {
 
     /// The completion with this number, of those that were taken last.
     pub(crate) fn done(&self, number: usize) -> Done {
-        self.batch[number]
+        self.batch[number].clone()
     }
 
     pub(crate) fn capacity(&self) -> usize {

@@ -198,7 +198,7 @@ impl Stream {
                 self.fail();
                 self.flush(receiver, done);
             }
-            Err(Fault::Violation(violation)) => done.push_back(Done::Violated(violation)),
+            Err(Fault::Violation(violation)) => done.push_back(Done::Violated(Box::new(violation))),
         }
     }
 
