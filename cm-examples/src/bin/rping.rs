@@ -3,8 +3,7 @@
 //!
 //! Run `rping -s` on one host and `rping -c -a ADDR -C 10 -v` on another. For each ping
 //!
-//! 1. the client fills its first buffer and sends its *address*, its *remote key* and its size, the
-//!    16 bytes with which a peer may use it;
+//! 1. the client fills its first buffer and sends its *address*, *remote key* and size, 16 bytes;
 //! 2. the server READs the buffer and says so with a message;
 //! 3. the client sends the same of its second buffer;
 //! 4. the server WRITEs the text there and says so, and the client compares the two.

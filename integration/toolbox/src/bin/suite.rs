@@ -62,6 +62,10 @@ fn all() -> Result<()> {
     steps.run("docs", &format!("env RUSTDOCFLAGS=--deny=warnings {docs}"))?;
     let tests = "cargo test --workspace --exclude device --locked";
     steps.run("tests that need no device", tests)?;
+    // With nothing in reach of what RDMA needs to be built.
+    let no_rdma = "env LIBCLANG_PATH=/nonexistent PKG_CONFIG=/bin/false cargo test --package rdmsg \
+                   --no-default-features --lib --test conformance --test tcp --locked";
+    steps.run("tests of a build without RDMA", no_rdma)?;
     let models = "cargo test --manifest-path integration/models/Cargo.toml --locked --quiet";
     steps.run("models", models)?;
     steps.run("fuzzing, for a moment", "integration/fuzz/run all 3")?;
@@ -141,17 +145,12 @@ struct DeviceTests {
 
 impl DeviceTests {
     fn build() -> Result<Self> {
-        let build = "test --package device --no-run --locked --message-format=json";
-        let output = Command::new("cargo")
-            .args(words(build))
-            .stderr(Stdio::inherit())
-            .output()?;
-        ensure!(output.status.success(), "cargo {build}: {}", output.status);
-        let said = String::from_utf8(output.stdout)?;
-        let programs = said.split(r#""executable":""#).skip(1);
-        let programs = programs.filter_map(|rest| Some(PathBuf::from(rest.split('"').next()?)));
-        let (two, one): (Vec<_>, Vec<_>) =
-            programs.partition(|path| test_name(path) == "two_hosts");
+        let mut programs = programs_of("--package device")?;
+        // The one that runs without a device as well, over TCP.
+        programs.extend(programs_of("--package rdmsg --test conformance")?);
+        let (two, one): (Vec<_>, Vec<_>) = programs
+            .into_iter()
+            .partition(|path| test_name(path) == "two_hosts");
         ensure!(
             !one.is_empty() && !two.is_empty(),
             "cargo built no device tests"
@@ -163,6 +162,20 @@ impl DeviceTests {
         let names: Vec<_> = self.one.iter().map(|path| test_name(path)).collect();
         names.join(" ")
     }
+}
+
+/// Builds tests, and returns their programs.
+fn programs_of(tests: &str) -> Result<Vec<PathBuf>> {
+    let build = format!("test {tests} --no-run --locked --message-format=json");
+    let output = Command::new("cargo")
+        .args(words(&build))
+        .stderr(Stdio::inherit())
+        .output()?;
+    ensure!(output.status.success(), "cargo {build}: {}", output.status);
+    let said = String::from_utf8(output.stdout)?;
+    let programs = said.split(r#""executable":""#).skip(1);
+    let programs = programs.filter_map(|rest| Some(PathBuf::from(rest.split('"').next()?)));
+    Ok(programs.collect())
 }
 
 /// What the program of tests is called, without the hash behind it.

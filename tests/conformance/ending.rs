@@ -1,0 +1,79 @@
+use std::{thread, time::Duration};
+
+use rdmsg::{CloseReason, Config, Error};
+
+use crate::stage::{PATIENCE, pair, pair_with, pattern};
+
+fn reason(result: Result<impl Sized, Error>) -> CloseReason {
+    match result {
+        Err(Error::Disconnected(reason)) => reason,
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("it goes on"),
+    }
+}
+
+#[test]
+fn what_was_sent_before_a_close_arrives_and_then_its_end() {
+    let (near, far) = pair();
+    let closing = thread::spawn(move || {
+        near.send(b"small").unwrap();
+        near.send(&pattern(500_000)).unwrap();
+        near.close().unwrap();
+        near
+    });
+    assert_eq!(*far.recv_timeout(PATIENCE).unwrap(), *b"small");
+    assert!(*far.recv_timeout(PATIENCE).unwrap() == pattern(500_000)[..]);
+    assert_eq!(reason(far.recv_timeout(PATIENCE)), CloseReason::PeerClosed);
+    let near = closing.join().unwrap();
+    assert_eq!(reason(near.send(b"late")), CloseReason::LocallyClosed);
+    assert_eq!(near.send_limit(), 0);
+}
+
+#[test]
+fn what_a_dropped_endpoint_sent_arrives() {
+    let (near, far) = pair();
+    near.send(&pattern(300_000)).unwrap();
+    drop(near);
+    assert!(*far.recv_timeout(PATIENCE).unwrap() == pattern(300_000)[..]);
+    assert_eq!(reason(far.recv_timeout(PATIENCE)), CloseReason::PeerClosed);
+}
+
+#[test]
+fn an_abort_carries_its_code() {
+    let (near, far) = pair();
+    near.abort(42);
+    assert_eq!(
+        reason(far.recv_timeout(PATIENCE)),
+        CloseReason::PeerAborted(42)
+    );
+    assert_eq!(
+        reason(near.recv_timeout(PATIENCE)),
+        CloseReason::LocallyAborted
+    );
+}
+
+#[test]
+fn a_peer_that_reads_nothing_is_given_up_in_time() {
+    let mut config = Config::default();
+    config.close_timeout = Duration::from_millis(200);
+    config.max_message = 1 << 20;
+    config.large_memory = 1 << 20;
+    let (near, far) = pair_with(&config);
+    near.send(&pattern(1 << 20)).unwrap();
+    // It has no room for this one before the first is dropped.
+    let first = far.recv_timeout(PATIENCE).unwrap();
+    near.send(&pattern(1 << 20)).unwrap();
+    let given_up = near.close().unwrap_err();
+    assert!(matches!(given_up, Error::Undelivered(_)), "{given_up}");
+    drop(first);
+    let ended = reason(far.recv_timeout(PATIENCE));
+    assert_ne!(ended, CloseReason::PeerClosed, "a message is missing");
+}
+
+#[test]
+fn both_may_close_at_once() {
+    let (near, far) = pair();
+    let other = thread::spawn(move || far.close());
+    near.close().unwrap();
+    other.join().unwrap().unwrap();
+}

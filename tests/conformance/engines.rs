@@ -1,0 +1,49 @@
+use rdmsg::{Connector, Engine, EngineLimits, Error, Listener};
+
+use crate::stage::{PATIENCE, Stage, place};
+
+#[test]
+fn statistics_count_what_all_connections_did() {
+    let stage = Stage::new(&rdmsg::Config::default());
+    let (near, far) = stage.pair();
+    near.send(b"one").unwrap();
+    assert_eq!(*far.recv().unwrap(), *b"one");
+    let statistics = stage.engine.statistics().unwrap();
+    assert_eq!(statistics.connections, 2);
+    assert_eq!(statistics.all.messages_sent, 1);
+    assert_eq!(near.engine().statistics().unwrap().connections, 2);
+    // Counters of a device, where there is one.
+    let _ = near.device_counters();
+}
+
+#[test]
+fn a_shutdown_ends_everything_of_an_engine() {
+    let limits = EngineLimits::default();
+    let engine = Engine::with_limits(limits).unwrap();
+    let config = rdmsg::Config::default();
+    let listener = Listener::bind_with((place().0, 0), &config, &engine).unwrap();
+    let addr = listener.local_addr();
+    let connecting = std::thread::spawn(move || Connector::new().connect(addr).unwrap());
+    let accepted = listener.accept_timeout(PATIENCE).unwrap();
+    let connected = connecting.join().unwrap();
+    engine.shutdown();
+    assert!(matches!(listener.accept(), Err(Error::EngineShutDown)));
+    assert!(accepted.send(b"late").is_err());
+    assert!(connected.recv_timeout(PATIENCE).is_err());
+}
+
+#[test]
+fn the_shared_engine_serves_who_names_none() {
+    let listener = Listener::bind((place().0, 0)).unwrap();
+    let addr = listener.local_addr();
+    let connecting =
+        std::thread::spawn(move || rdmsg::Endpoint::connect_timeout(addr, PATIENCE).unwrap());
+    let accepted = listener.accept().unwrap();
+    let connected = connecting.join().unwrap();
+    assert!(Engine::shared().unwrap().statistics().unwrap().connections >= 2);
+    connected.send(b"hello").unwrap();
+    assert_eq!(*accepted.recv().unwrap(), *b"hello");
+    let again = std::thread::spawn(move || rdmsg::Endpoint::connect(addr).unwrap());
+    drop(listener.accept().unwrap());
+    drop(again.join().unwrap());
+}

@@ -1,0 +1,58 @@
+use std::thread;
+
+use rdmsg::{Error, NotSent};
+
+use crate::stage::{PATIENCE, pair, pair_with, pattern, small};
+
+#[test]
+fn large_messages_arrive_whole_in_both_directions_at_once() {
+    let (near, far) = pair();
+    let run = |endpoint: rdmsg::Endpoint| {
+        let sending = endpoint.clone();
+        let sender = thread::spawn(move || {
+            for len in [3_000_001, 17_000, 5 << 20] {
+                sending.send(&pattern(len)).unwrap();
+            }
+        });
+        for len in [3_000_001, 17_000, 5 << 20] {
+            let message = endpoint.recv_timeout(PATIENCE).unwrap();
+            assert!(*message == pattern(len)[..], "{len}");
+        }
+        sender.join().unwrap();
+        endpoint
+    };
+    let other = thread::spawn(move || run(far));
+    let near = run(near);
+    let _far = other.join().unwrap();
+    assert_eq!(near.statistics().large_received, 3);
+}
+
+#[test]
+fn a_large_message_is_sent_without_a_copy() {
+    let (near, far) = pair();
+    let mut buffer = near.buffer(1 << 20).unwrap();
+    buffer.copy_from_slice(&pattern(1 << 20));
+    near.send_owned(buffer).unwrap();
+    assert!(*far.recv_timeout(PATIENCE).unwrap() == pattern(1 << 20)[..]);
+}
+
+#[test]
+fn a_buffer_of_another_connection_comes_back() {
+    let (near, _far) = pair();
+    let (other, _other_far) = pair();
+    let buffer = near.buffer(100_000).unwrap();
+    let NotSent { error, buffer, .. } = other.send_owned(buffer).unwrap_err();
+    assert!(matches!(error, Error::ForeignMemory));
+    assert_eq!(buffer.unwrap().len(), 100_000);
+}
+
+#[test]
+fn small_messages_stay_behind_the_large_one_before_them() {
+    let (near, far) = pair_with(&small());
+    for number in 0..20_u8 {
+        near.send(&vec![number; if number % 2 == 0 { 50_000 } else { 10 }])
+            .unwrap();
+        let message = far.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(message[0], number);
+    }
+}

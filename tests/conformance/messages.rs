@@ -1,0 +1,158 @@
+use std::{io::IoSlice, thread, time::Duration};
+
+use rdmsg::{Completion, Error, TrySendError};
+
+use crate::stage::{PATIENCE, pair, pair_with, pattern, small};
+
+#[test]
+fn messages_of_every_size_arrive_whole_and_in_order() {
+    let (near, far) = pair();
+    let sizes = [
+        0,
+        1,
+        63,
+        64,
+        4096,
+        16 << 10,
+        (16 << 10) + 1,
+        64 << 10,
+        1 << 20,
+    ];
+    let echo = thread::spawn(move || {
+        for _ in sizes {
+            let message = far.recv().unwrap();
+            far.send(&message).unwrap();
+        }
+        far.close().unwrap();
+    });
+    for len in sizes {
+        near.send(&pattern(len)).unwrap();
+    }
+    for len in sizes {
+        let message = near.recv().unwrap();
+        assert!(*message == pattern(len)[..], "{len}");
+        assert_eq!(message.into_vec().len(), len);
+    }
+    drop(near);
+    echo.join().unwrap();
+}
+
+#[test]
+fn messages_flow_both_ways_at_once() {
+    const COUNT: u32 = 3000;
+    let (near, far) = pair();
+    let run = |endpoint: rdmsg::Endpoint| {
+        let sending = endpoint.clone();
+        let sender = thread::spawn(move || {
+            for number in 0..COUNT {
+                sending.send(&number.to_be_bytes()).unwrap();
+            }
+        });
+        for number in 0..COUNT {
+            let message = endpoint.recv_timeout(PATIENCE).unwrap();
+            assert_eq!(*message, number.to_be_bytes());
+        }
+        sender.join().unwrap();
+        endpoint
+    };
+    let other = thread::spawn(move || run(far));
+    let near = run(near);
+    let far = other.join().unwrap();
+    let (sent, received) = (near.statistics(), far.statistics());
+    assert_eq!(sent.messages_sent, COUNT.into());
+    assert_eq!(received.messages_received, COUNT.into());
+    assert_eq!(received.bytes_received, 4 * u64::from(COUNT));
+}
+
+#[test]
+fn parts_are_joined() {
+    let (near, far) = pair();
+    near.send_vectored(&[
+        IoSlice::new(b"one, "),
+        IoSlice::new(b""),
+        IoSlice::new(b"two"),
+    ])
+    .unwrap();
+    assert_eq!(*far.recv().unwrap(), *b"one, two");
+}
+
+#[test]
+fn nothing_to_receive_is_said_and_changes_nothing() {
+    let (near, far) = pair();
+    assert!(far.try_recv().unwrap().is_none());
+    let waited = far.recv_timeout(Duration::from_millis(20));
+    assert!(matches!(waited, Err(Error::TimedOut)));
+    near.send(b"late").unwrap();
+    near.flush().unwrap();
+    assert_eq!(*far.try_recv().unwrap().unwrap(), *b"late");
+}
+
+#[test]
+fn a_full_window_is_said_and_room_comes_when_messages_are_dropped() {
+    let (near, far) = pair_with(&small());
+    let mut sent = 0_u8;
+    while match near.try_send(&[sent]) {
+        Ok(()) => true,
+        Err(TrySendError::Full) => false,
+        Err(other) => panic!("{other}"),
+    } {
+        sent += 1;
+        // Until it has been counted at the other side no room can come of it.
+        assert!(sent <= 4, "the window is 4");
+    }
+    let waited = near.send_timeout(b"no room", Duration::from_millis(20));
+    assert!(matches!(waited, Err(Error::TimedOut)));
+    for number in 0..sent {
+        assert_eq!(*far.recv().unwrap(), [number]);
+    }
+    near.send_timeout(b"room", PATIENCE).unwrap();
+    assert_eq!(*far.recv().unwrap(), *b"room");
+}
+
+#[test]
+fn a_message_that_is_too_long_is_refused_and_the_connection_goes_on() {
+    let mut config = small();
+    config.max_message = 5000;
+    let (near, far) = pair_with(&config);
+    assert_eq!(near.send_limit(), 5000);
+    let refused = near.send(&[0; 5001]).unwrap_err();
+    let expected = matches!(
+        refused,
+        Error::MessageTooLong {
+            len: 5001,
+            limit: 5000
+        }
+    );
+    assert!(expected, "{refused}");
+    near.send(&[7; 5000]).unwrap();
+    assert_eq!(far.recv().unwrap().len(), 5000);
+}
+
+#[test]
+fn a_flush_says_that_the_peers_library_has_it() {
+    let (near, far) = pair();
+    near.send(b"first").unwrap();
+    near.flush_timeout(PATIENCE).unwrap();
+    assert_eq!(far.statistics().messages_received, 1, "unread, and there");
+    drop(far.recv().unwrap());
+}
+
+#[test]
+fn sent_with_an_id_is_reported_in_order() {
+    let (near, far) = pair();
+    near.send_with_id(b"small", 1).unwrap();
+    near.send_with_id(&pattern(100_000), 2).unwrap();
+    let mut buffer = near.buffer(10).unwrap();
+    buffer.fill(3);
+    buffer.truncate(4);
+    near.send_owned_with_id(buffer, 3).unwrap();
+    for len in [5, 100_000, 4] {
+        assert_eq!(far.recv().unwrap().len(), len);
+    }
+    for id in 1..=3 {
+        match near.next_completion_timeout(PATIENCE).unwrap() {
+            Completion::Sent(sent) => assert_eq!(sent, id),
+            other => panic!("{other:?}"),
+        }
+    }
+}

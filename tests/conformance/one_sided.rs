@@ -1,0 +1,134 @@
+use rdmsg::{Completion, Endpoint, Error, RemoteAccess, RemoteRegion};
+
+use crate::stage::{PATIENCE, pair, pattern};
+
+/// What the peer was told of a region.
+fn told(from: &Endpoint, to: &Endpoint, region: &rdmsg::Region) -> RemoteRegion {
+    let remote = region.remote();
+    from.send(&remote.to_bytes()).unwrap();
+    let bytes = to.recv_timeout(PATIENCE).unwrap();
+    let there = RemoteRegion::from_bytes(&(*bytes).try_into().unwrap());
+    assert_eq!(there, remote);
+    assert_eq!(there.len(), region.len() as u64);
+    there
+}
+
+fn next(endpoint: &Endpoint) -> Completion {
+    endpoint.next_completion_timeout(PATIENCE).unwrap()
+}
+
+#[test]
+fn bytes_are_written_and_read_where_they_belong() {
+    let (near, far) = pair();
+    let region = far.region(100_000, RemoteAccess::ALL).unwrap();
+    let remote = told(&far, &near, &region);
+    assert_eq!(remote.access(), RemoteAccess::ALL);
+    let here = near.region(200_000, RemoteAccess::NONE).unwrap();
+    here.copy_in(1, &pattern(70_001));
+    near.write(&here, 1..70_002, &remote, 7, 1).unwrap();
+    assert!(matches!(next(&near), Completion::Written(1)));
+    near.read(&here, 100_001..170_002, &remote, 7, 2).unwrap();
+    assert!(matches!(next(&near), Completion::Read(2)));
+    let mut back = vec![0; 70_001];
+    here.copy_out(100_001, &mut back);
+    assert!(back == pattern(70_001));
+    region.copy_out(7, &mut back);
+    assert!(back == pattern(70_001));
+    let mut before = [1; 7];
+    region.copy_out(0, &mut before);
+    assert_eq!(before, [0; 7], "and nothing else was written");
+}
+
+#[test]
+fn atomic_operations_return_what_was_there() {
+    let (near, far) = pair();
+    let region = far.region(64, RemoteAccess::ATOMIC).unwrap();
+    let remote = told(&far, &near, &region);
+    let here = near.region(64, RemoteAccess::NONE).unwrap();
+    near.fetch_add(&here, 0, &remote, 8, 5, 1).unwrap();
+    near.fetch_add(&here, 8, &remote, 8, 6, 2).unwrap();
+    near.compare_swap(&here, 16, &remote, 8, 11, 100, 3)
+        .unwrap();
+    near.compare_swap(&here, 24, &remote, 8, 11, 200, 4)
+        .unwrap();
+    for (wanted, old) in [(1, 0), (2, 5), (3, 11), (4, 100)] {
+        match next(&near) {
+            Completion::Fetched { id, value } => assert_eq!((id, value), (wanted, old)),
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut word = [0; 8];
+    region.copy_out(8, &mut word);
+    assert_eq!(u64::from_ne_bytes(word), 100);
+    here.copy_out(24, &mut word);
+    assert_eq!(u64::from_ne_bytes(word), 100);
+}
+
+#[test]
+fn a_write_with_immediate_data_is_told_in_order_with_messages() {
+    let (near, far) = pair();
+    let region = far.region(64, RemoteAccess::WRITE).unwrap();
+    let remote = told(&far, &near, &region);
+    let here = near.region(64, RemoteAccess::NONE).unwrap();
+    here.copy_in(0, b"written");
+    near.send(b"before").unwrap();
+    near.write_with_imm(&here, 0..7, &remote, 0, 0xabcd_ef01, 9)
+        .unwrap();
+    near.send(b"behind").unwrap();
+    assert!(matches!(next(&far), Completion::Received(m) if *m == *b"before"));
+    match next(&far) {
+        Completion::Immediate(immediate) => {
+            assert_eq!((immediate.imm_data(), immediate.len()), (0xabcd_ef01, 7));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(next(&far), Completion::Received(m) if *m == *b"behind"));
+    let mut bytes = [0; 7];
+    region.copy_out(0, &mut bytes);
+    assert_eq!(bytes, *b"written");
+    assert!(matches!(next(&near), Completion::Written(9)));
+}
+
+#[test]
+fn what_is_wrong_here_is_refused_here_and_the_connection_goes_on() {
+    let (near, far) = pair();
+    let region = far.region(64, RemoteAccess::READ).unwrap();
+    let remote = told(&far, &near, &region);
+    let here = near.region(64, RemoteAccess::NONE).unwrap();
+    let foreign = far.region(64, RemoteAccess::NONE).unwrap();
+    for (result, expected) in [
+        (
+            near.write(&here, 0..8, &remote, 0, 1),
+            "the peer does not allow it",
+        ),
+        (
+            near.read(&here, 0..65, &remote, 0, 1),
+            "do not fit the region",
+        ),
+        (
+            near.read(&here, 0..8, &remote, 60, 1),
+            "do not fit the peer's region",
+        ),
+        (
+            near.read(&foreign, 0..8, &remote, 0, 1),
+            "belongs to another connection",
+        ),
+    ] {
+        let error: Error = result.unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    near.send(b"on it goes").unwrap();
+    assert_eq!(*far.recv().unwrap(), *b"on it goes");
+}
+
+#[test]
+fn a_region_that_is_gone_is_refused_by_the_peer() {
+    let (near, far) = pair();
+    let region = far.region(64, RemoteAccess::ALL).unwrap();
+    let remote = told(&far, &near, &region);
+    drop(region);
+    let here = near.region(64, RemoteAccess::NONE).unwrap();
+    near.read(&here, 0..64, &remote, 0, 7).unwrap();
+    assert!(matches!(next(&near), Completion::Failed { id: 7, .. }));
+    assert!(matches!(next(&near), Completion::Disconnected(_)));
+}

@@ -1,0 +1,141 @@
+use std::{net::SocketAddr, thread, time::Duration};
+
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Error};
+
+use crate::stage::{PATIENCE, Stage, place, small};
+
+fn connect_later(
+    connector: Connector,
+    addr: SocketAddr,
+) -> thread::JoinHandle<Result<Endpoint, Error>> {
+    thread::spawn(move || connector.connect(addr))
+}
+
+#[test]
+fn private_data_travels_both_ways() {
+    let stage = Stage::new(&Config::default());
+    let connector = stage.connector.clone().private_data(b"user 7").unwrap();
+    let connecting = connect_later(connector, stage.listener.local_addr());
+    let request = stage.listener.requests().recv_timeout(PATIENCE).unwrap();
+    assert_eq!(request.private_data(), b"user 7");
+    assert_eq!(request.peer_addr().ip(), place().0);
+    assert_eq!(request.local_addr().unwrap().ip(), place().0);
+    let accepted = request.accept_with(b"welcome").unwrap();
+    let connected = connecting.join().unwrap().unwrap();
+    assert_eq!(connected.peer_data(), b"welcome");
+    assert_eq!(accepted.peer_data(), b"user 7");
+    assert_eq!(connected.peer_addr(), stage.listener.local_addr());
+    assert_eq!(connected.local_addr().unwrap().ip(), place().0);
+    let too_much = Connector::new().private_data(&[0; 21]);
+    assert!(matches!(too_much, Err(Error::PrivateDataTooLong { .. })));
+}
+
+#[test]
+fn a_rejection_carries_its_reason() {
+    let stage = Stage::new(&Config::default());
+    let connecting = connect_later(stage.connector.clone(), stage.listener.local_addr());
+    let request = stage.listener.requests().recv_timeout(PATIENCE).unwrap();
+    request.reject(b"not today").unwrap();
+    match connecting.join().unwrap() {
+        Err(Error::Connect {
+            reason: CloseReason::Rejected { data, .. },
+            ..
+        }) => assert_eq!(*data, *b"not today"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn both_hellos_come_to_what_is_negotiated() {
+    let stage = Stage::new(&small());
+    let mut config = Config::default();
+    config.receive_window = 9;
+    config.eager_size = 2000;
+    let connecting = connect_later(
+        stage.connector.clone().config(config),
+        stage.listener.local_addr(),
+    );
+    let accepted = stage.listener.accept_timeout(PATIENCE).unwrap();
+    let connected = connecting.join().unwrap().unwrap();
+    let (there, here) = (
+        accepted.negotiated().unwrap(),
+        connected.negotiated().unwrap(),
+    );
+    assert_eq!((there.send_window, there.recv_window), (9, 4));
+    assert_eq!((here.send_window, here.recv_window), (4, 9));
+    assert_eq!((there.send_eager, here.send_eager), (1000, 1000));
+}
+
+#[test]
+fn nothing_to_accept_is_said() {
+    let stage = Stage::new(&Config::default());
+    assert!(stage.listener.try_accept().unwrap().is_none());
+    assert!(stage.listener.try_request().is_none());
+    let waited = stage.listener.accept_timeout(Duration::from_millis(20));
+    assert!(matches!(waited, Err(Error::TimedOut)));
+    assert!(stage.listener.transports().contains(&place().1));
+}
+
+#[test]
+fn connections_come_by_each_way_of_taking_them() {
+    let stage = Stage::new(&Config::default());
+    let addr = stage.listener.local_addr();
+    let connecting = connect_later(stage.connector.clone(), addr);
+    let incoming = stage.listener.incoming().next().unwrap().unwrap();
+    drop((connecting.join().unwrap().unwrap(), incoming));
+
+    let connecting = connect_later(stage.connector.clone(), addr);
+    let request = stage.listener.requests().recv_timeout(PATIENCE).unwrap();
+    let accepted = request.accept().unwrap();
+    drop((connecting.join().unwrap().unwrap(), accepted));
+
+    let connecting = connect_later(stage.connector.clone(), addr);
+    let accepted = stage.listener.accept().unwrap();
+    drop((connecting.join().unwrap().unwrap(), accepted));
+}
+
+#[test]
+fn nobody_there_is_said_and_waited_for_if_asked() {
+    let stage = Stage::new(&Config::default());
+    let addr = stage.listener.local_addr();
+    let mut config = Config::default();
+    config.retry_refused = true;
+    let patient = stage.connector.clone().config(config.clone());
+    let engine = stage.engine.clone();
+    let hasty = stage.connector.clone();
+    drop(stage);
+    let refused = hasty.connect(addr).unwrap_err();
+    let expected = matches!(
+        refused,
+        Error::Connect {
+            reason: CloseReason::Refused,
+            ..
+        }
+    );
+    assert!(expected, "{refused}");
+    let connecting = connect_later(patient, addr);
+    let listener = rdmsg::Listener::bind_with(addr, &config, &engine).unwrap();
+    let accepted = listener.accept_timeout(PATIENCE).unwrap();
+    drop((connecting.join().unwrap().unwrap(), accepted));
+}
+
+#[test]
+fn a_backlog_that_is_full_is_said() {
+    let mut config = Config::default();
+    config.backlog = 1;
+    config.half_open = 1;
+    let stage = Stage::new(&config);
+    let addr = stage.listener.local_addr();
+    let first = connect_later(stage.connector.clone(), addr);
+    let request = stage.listener.requests().recv_timeout(PATIENCE).unwrap();
+    let busy = stage.connector.connect(addr).unwrap_err();
+    let expected = matches!(
+        busy,
+        Error::Connect {
+            reason: CloseReason::PeerBusy,
+            ..
+        }
+    );
+    assert!(expected, "{busy}");
+    drop((request.accept().unwrap(), first.join().unwrap().unwrap()));
+}

@@ -1,0 +1,70 @@
+//! Two ends of a connection on this machine.
+
+use std::{env, net::IpAddr, thread, time::Duration};
+
+use rdmsg::{Config, Connector, Endpoint, Engine, Listener, TransportKind};
+
+/// No call takes longer, on a machine that does something. Nothing waits for it to pass.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The address for this machine's connections to itself, and what carries them.
+pub(crate) fn place() -> (IpAddr, TransportKind) {
+    match env::var("LAB_ADDR") {
+        Ok(addr) => (addr.parse().unwrap(), TransportKind::Rdma),
+        Err(_) => ([127, 0, 0, 1].into(), TransportKind::Tcp),
+    }
+}
+
+/// A listener with its engine, and what connects to it.
+pub(crate) struct Stage {
+    pub(crate) engine: Engine,
+    pub(crate) listener: Listener,
+    pub(crate) connector: Connector,
+}
+
+impl Stage {
+    pub(crate) fn new(config: &Config) -> Self {
+        let engine = Engine::new().unwrap();
+        let listener = Listener::bind_with((place().0, 0), config, &engine).unwrap();
+        let connector = Connector::new().config(config.clone()).engine(&engine);
+        Self {
+            engine,
+            listener,
+            connector,
+        }
+    }
+
+    /// The end that connects, and the end that accepts.
+    pub(crate) fn pair(&self) -> (Endpoint, Endpoint) {
+        let (connector, addr) = (self.connector.clone(), self.listener.local_addr());
+        let connecting = thread::spawn(move || connector.connect(addr).unwrap());
+        let accepted = self.listener.accept_timeout(PATIENCE).unwrap();
+        let connected = connecting.join().unwrap();
+        assert_eq!(connected.transport(), place().1, "nothing stands in for it");
+        assert_eq!(accepted.transport(), place().1);
+        (connected, accepted)
+    }
+}
+
+/// Two ends with this configuration.
+pub(crate) fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
+    Stage::new(config).pair()
+}
+
+pub(crate) fn pair() -> (Endpoint, Endpoint) {
+    pair_with(&Config::default())
+}
+
+/// Small buffers, so that limits are soon reached.
+pub(crate) fn small() -> Config {
+    let mut config = Config::default();
+    config.receive_window = 4;
+    config.send_depth = 4;
+    config.eager_size = 1000;
+    config
+}
+
+/// Bytes of which each tells its place.
+pub(crate) fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
+}
