@@ -1,27 +1,24 @@
 //! The same job as `cm_server` and `cm_client` by hand, with `rdmsg::cm` and `rdmsg::verbs` alone:
 //! what a connection is made of.
 //!
-//! Run `raw_cm --server ADDR:PORT` on one host and `raw_cm ADDR:PORT` on another; both show the
-//! connection manager's steps as they happen. In order of appearance:
+//! Run `raw_cm --server ADDR:PORT` on one host and `raw_cm ADDR:PORT` on another. In order of
+//! appearance:
 //!
-//! 1. A *communication id* is what a socket is elsewhere. A server binds one and listens. A
-//!    client's finds the device that leads to an address (ADDR_RESOLVED) and the way there
-//!    (ROUTE_RESOLVED). What comes of a call is an event on the id's *event channel*.
+//! 1. A *communication id* is a socket. A server binds one and listens. A client's finds the device
+//!    that leads to an address (ADDR_RESOLVED) and the way there (ROUTE_RESOLVED). What comes of a
+//!    call is an event on the id's *event channel*.
 //! 2. Each side makes what it sends and receives with: a *protection domain*; registered *memory*
 //!    in it, which the device reads and writes by itself; a *completion queue*, where the device
 //!    says what is done; and a *queue pair*, one queue for sends and one for receives.
-//! 3. The client connects, the server gets a CONNECT_REQUEST with a new id and accepts, and both
-//!    hear ESTABLISHED.
+//! 3. The client connects, the server gets a CONNECT_REQUEST and accepts; both hear ESTABLISHED.
 //! 4. A message goes from a posted send into a posted receive: whoever receives says beforehand
 //!    where to. One that finds no receive fails, here with the connection, so **receives are posted
 //!    before connect and accept**, and each again before anything is answered.
 //! 5. The client disconnects, and both hear DISCONNECTED.
 //!
-//! Two receives are enough because of the game that is played: the client sends and waits for the
-//! echo, so never more than one message is on its way to either side. In general a sender has to
-//! know how many receives its peer has left. The credits with which the message layer counts them
-//! are what this program leaves out, and with them acknowledged endings and signs of life from a
-//! silent peer.
+//! Two receives are enough since the client waits for each echo. In general a sender has to know how
+//! many receives its peer has left. The credits with which the message layer counts them are left
+//! out here, and with them acknowledged endings and signs of life from a silent peer.
 
 use std::{
     error::Error,
@@ -50,8 +47,7 @@ use rdmsg::{
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest message: each receive has room for one.
 const LARGEST: usize = 64 * 1024;
-/// How many receives are posted: one for the message that may come while the last one is looked at,
-/// and that one's.
+/// How many receives are posted: one for the next message while the last one is looked at.
 const RECEIVES: usize = 2;
 /// The send's place in memory, behind the receives'. A work request is marked with its place.
 const SEND: usize = RECEIVES;
@@ -175,8 +171,7 @@ fn step(events: &EventChannel, wanted: CmEventType) -> Result<CmEvent> {
     }
 }
 
-/// A connection, and what this side sends and receives with. All of it is released when it is
-/// dropped, in the right order.
+/// A connection, and what this side sends and receives with; dropped in the right order.
 struct Connection {
     id: CmId,
     events: EventChannel,
@@ -188,8 +183,7 @@ struct Connection {
     memory: MemoryRegion,
     /// Whether the device may still need the send's place.
     sending: bool,
-    /// A message that came: its receive and its length. There is no second one before it is
-    /// answered.
+    /// A message that came: its receive and its length. It is answered before the next.
     received: Option<(usize, usize)>,
 }
 
@@ -210,8 +204,7 @@ impl Connection {
             sq_sig_all: true,
             ..QpInitAttr::rc(&cq, cap)
         };
-        // The id moves its queue pair from state to state: one that can take receives now, one that
-        // can send when connected.
+        // The id moves its queue pair from state to state; this one can take receives.
         let qp = id.create_qp(&pd, &attr)?;
         let connection = Self {
             id,

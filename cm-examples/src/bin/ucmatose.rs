@@ -2,13 +2,11 @@
 //! of the same name.
 //!
 //! Run `ucmatose -c 100` on one host and `ucmatose -s ADDR -c 100` on another. Where a program has
-//! many connections, every event says which of them it is about: an id carries a number of the
-//! program's own, here its place among the connections. So one thread takes all of them through
-//! their steps, each at its own pace.
+//! many connections, every event says which of them it is about: an id carries a number, here its
+//! place among the connections. So one thread takes all of them through their steps.
 //!
 //! When all are established the server sends on each, the client answers on each, and the server
-//! disconnects. Every receive is posted before anything is sent: a message that finds none fails
-//! the connection, as these ask for no second try.
+//! disconnects. Every receive is posted before anything is sent: one that finds none would fail.
 
 use std::{
     net::SocketAddr,
