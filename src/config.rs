@@ -5,7 +5,8 @@ use crate::{
     proto::{self, Account, LONGEST_CHUNK},
 };
 
-/// The configuration of a connection. [`Config::default`] works; change single fields.
+/// The configuration of a connection. [`Config::default`] works; change single values, by their
+/// fields or with the methods named after them.
 ///
 /// Values that cannot work are refused with [`Error::InvalidConfig`] where the configuration is
 /// first used: by [`Listener::bind_with`](crate::Listener::bind_with) and
@@ -20,10 +21,10 @@ use crate::{
 /// use rdmsg::{Config, Connector, Engine, Listener};
 ///
 /// # fn main() -> Result<(), rdmsg::Error> {
-/// let mut config = Config::default();
-/// config.receive_window = 128;
-/// config.eager_size = 8 * 1024;
-/// config.connect_timeout = Duration::from_secs(20);
+/// let mut config = Config::default()
+///     .with_receive_window(128)
+///     .with_eager_size(8 * 1024)
+///     .with_connect_timeout(Duration::from_secs(20));
 /// let listener = Listener::bind_with("0.0.0.0:7471", &config, &Engine::shared()?)?;
 ///
 /// config.retry_refused = true; // this one may start before its server
@@ -386,6 +387,54 @@ impl Default for Config {
             half_open: 256,
         }
     }
+}
+
+/// Makes a method for each field, for configurations that are written as one expression.
+macro_rules! setters {
+    ($($setter:ident $field:ident: $type:ty,)*) => {
+        /// Setting single values: `Config::default().with_receive_window(128)`.
+        impl Config {
+            $(
+                #[doc = concat!(
+                    "Returns the same configuration with this [`",
+                    stringify!($field),
+                    "`](Self::",
+                    stringify!($field),
+                    ").",
+                )]
+                #[must_use]
+                pub fn $setter(mut self, $field: $type) -> Self {
+                    self.$field = $field;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+setters! {
+    with_receive_window receive_window: u16,
+    with_shared_receive shared_receive: Option<u32>,
+    with_eager_size eager_size: u32,
+    with_max_message max_message: u64,
+    with_large_memory large_memory: u64,
+    with_registration_cache registration_cache: u64,
+    with_send_depth send_depth: u16,
+    with_max_inline max_inline: u32,
+    with_connect_timeout connect_timeout: Duration,
+    with_resolve_timeout resolve_timeout: Duration,
+    with_retry_refused retry_refused: bool,
+    with_close_timeout close_timeout: Duration,
+    with_keepalive_interval keepalive_interval: Option<Duration>,
+    with_keepalive_timeout keepalive_timeout: Duration,
+    with_read_timeout read_timeout: Duration,
+    with_retry_count retry_count: u8,
+    with_ack_timeout ack_timeout: Option<u8>,
+    with_transport transport: Transport,
+    with_polling polling: Polling,
+    with_backlog backlog: u16,
+    with_rebind rebind: bool,
+    with_half_open half_open: u16,
 }
 
 /// How long the work requests of an ended connection may take to complete.

@@ -1,6 +1,7 @@
 use std::{
     collections::VecDeque,
     fmt,
+    hash::{Hash, Hasher},
     net::SocketAddr,
     sync::{Arc, Mutex},
 };
@@ -169,6 +170,27 @@ impl Endpoint {
         self.inner.link.peer_data()
     }
 
+    /// Returns the connection's number in its engine, which the log has as well.
+    ///
+    /// Handles that are clones have the same, and are equal; no other connection of the engine ever
+    /// has it.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.inner.link.key
+    }
+
+    /// Returns whether the connection has ended. Messages may still wait to be received.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.inner.link.ended().is_some()
+    }
+
+    /// Returns why the connection has ended, once it has.
+    #[must_use]
+    pub fn close_reason(&self) -> Option<CloseReason> {
+        self.inner.link.ended().map(|ended| ended.reason)
+    }
+
     /// Returns the peer's address.
     #[must_use]
     pub fn peer_addr(&self) -> SocketAddr {
@@ -210,6 +232,21 @@ impl Endpoint {
     #[must_use]
     pub fn device_counters(&self) -> DeviceCounters {
         self.inner.link.device_counters()
+    }
+}
+
+impl PartialEq for Endpoint {
+    /// Returns whether these are handles of the same connection.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+impl Eq for Endpoint {}
+
+impl Hash for Endpoint {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.inner).hash(state);
     }
 }
 

@@ -115,6 +115,12 @@ pub enum Error {
         limit: u64,
     },
 
+    /// The peer's window or the send ring is full, and the call does not wait.
+    ///
+    /// Nothing was sent; the connection goes on, and a retry later may succeed.
+    #[error("the peer's receive window is full")]
+    WindowFull,
+
     /// The private data is longer than the connection manager can carry.
     #[error("private data of {len} bytes is too long: at most {limit} bytes fit {place}")]
     PrivateDataTooLong {
@@ -452,7 +458,7 @@ impl From<Error> for io::Error {
             | Error::Undelivered(reason)
             | Error::ListenerEnded { reason, .. } => kind_of(reason),
             Error::TimedOut => io::ErrorKind::TimedOut,
-            Error::CompletionsNotTaken => io::ErrorKind::WouldBlock,
+            Error::CompletionsNotTaken | Error::WindowFull => io::ErrorKind::WouldBlock,
             Error::NotAllowed { .. } | Error::PermissionDenied { .. } => {
                 io::ErrorKind::PermissionDenied
             }
@@ -506,8 +512,11 @@ fn kind_of(reason: &CloseReason) -> io::ErrorKind {
 }
 
 /// The error of a send that does not wait.
+///
+/// It converts into [`Error`], where [`Full`](Self::Full) is [`Error::WindowFull`], and into
+/// [`io::Error`], where that is [`WouldBlock`](io::ErrorKind::WouldBlock).
 #[derive(Debug, Clone, thiserror::Error)]
-#[non_exhaustive]
+#[expect(clippy::exhaustive_enums, reason = "there is no third")]
 pub enum TrySendError {
     /// The peer's window or the send ring is full. A retry later may succeed.
     #[error("the peer's receive window is full")]
@@ -515,6 +524,29 @@ pub enum TrySendError {
     /// Sending failed; a retry would fail as well.
     #[error(transparent)]
     Failed(#[from] Error),
+}
+
+impl TrySendError {
+    /// Returns whether there is merely no room now.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Full)
+    }
+}
+
+impl From<TrySendError> for Error {
+    fn from(error: TrySendError) -> Self {
+        match error {
+            TrySendError::Full => Self::WindowFull,
+            TrySendError::Failed(error) => error,
+        }
+    }
+}
+
+impl From<TrySendError> for io::Error {
+    fn from(error: TrySendError) -> Self {
+        Error::from(error).into()
+    }
 }
 
 #[cfg(test)]
@@ -595,6 +627,7 @@ mod tests {
             },
             Error::NoRdma(error),
             Error::RdmaNotBuilt,
+            Error::WindowFull,
             Error::PermissionDenied {
                 error,
                 denied: Denied {

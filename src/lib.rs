@@ -92,6 +92,7 @@ mod error;
 mod interest;
 mod link;
 mod listener;
+mod listener_builder;
 mod machine;
 mod memory;
 mod proto;
@@ -119,6 +120,7 @@ pub use crate::{
     interest::Interest,
     link::{Completion, Immediate, Message},
     listener::Listener,
+    listener_builder::ListenerBuilder,
     machine::Denied,
     proto::{CloseReason, Mismatch, Negotiated, Phase, Statistics, Violation},
     remote_access::RemoteAccess,

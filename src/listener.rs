@@ -343,6 +343,16 @@ impl Listener {
     }
 }
 
+impl<'a> IntoIterator for &'a Listener {
+    type Item = Result<Endpoint, Error>;
+    type IntoIter = Box<dyn FusedIterator<Item = Self::Item> + 'a>;
+
+    /// As [`incoming`](Listener::incoming).
+    fn into_iter(self) -> Self::IntoIter {
+        Box::new(self.incoming())
+    }
+}
+
 impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Listener")

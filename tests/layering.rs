@@ -67,7 +67,13 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "handles",
-        &["connector", "endpoint", "listener", "send_buffer"],
+        &[
+            "connector",
+            "endpoint",
+            "listener",
+            "listener_builder",
+            "send_buffer",
+        ],
         &["engine", "link", "transport", "vocabulary", "sync", "proto"],
     ),
 ];

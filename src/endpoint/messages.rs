@@ -79,20 +79,7 @@ impl Endpoint {
     /// * [`TrySendError::Failed`] with [`Error::MessageTooLong`], [`Error::Disconnected`] or
     ///   [`Error::LockedMemory`], for which waiting would not help.
     pub fn try_send(&self, message: &[u8]) -> Result<(), TrySendError> {
-        let parts = [IoSlice::new(message)];
-        let mut outgoing = Outgoing::new(&parts, None);
-        let link = &self.inner.link;
-        let mut result = link.try_send(&mut outgoing);
-        if let Err(TrySendError::Full) = result {
-            // What makes room may have arrived already without any thread having polled.
-            link.poll_once();
-            link.want_room();
-            result = link.try_send(&mut outgoing);
-            if !matches!(result, Err(TrySendError::Full)) {
-                link.need_no_room();
-            }
-        }
-        result
+        self.try_send_vectored(slice::from_ref(&IoSlice::new(message)))
     }
 
     /// Sends one message that consists of several parts, waiting while the peer's window is full.
@@ -132,6 +119,80 @@ impl Endpoint {
     pub fn send_with_id(&self, message: &[u8], id: u64) -> Result<(), Error> {
         let parts = [IoSlice::new(message)];
         self.send_until(&mut Outgoing::new(&parts, Some(id)), &Deadline::never())
+    }
+
+    /// Sends the parts, one after the other, as one message if there is room, and never waits.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`try_send`](Self::try_send).
+    pub fn try_send_vectored(&self, parts: &[IoSlice<'_>]) -> Result<(), TrySendError> {
+        self.try_send_outgoing(&mut Outgoing::new(parts, None))
+    }
+
+    /// Sends the parts, one after the other, as one message, waiting no longer than `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send_timeout`](Self::send_timeout).
+    pub fn send_vectored_timeout(
+        &self,
+        parts: &[IoSlice<'_>],
+        timeout: Duration,
+    ) -> Result<(), Error> {
+        self.send_until(&mut Outgoing::new(parts, None), &Deadline::after(timeout))
+    }
+
+    /// Sends a message that is reported with this `id` if there is room, and never waits.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`try_send`](Self::try_send), and [`Error::CompletionsNotTaken`]. After an error no
+    /// completion comes.
+    pub fn try_send_with_id(&self, message: &[u8], id: u64) -> Result<(), TrySendError> {
+        let parts = [IoSlice::new(message)];
+        self.try_send_outgoing(&mut Outgoing::new(&parts, Some(id)))
+    }
+
+    /// Sends a message that is reported with this `id`, waiting no longer than `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send_timeout`](Self::send_timeout), and [`Error::CompletionsNotTaken`]. After an
+    /// error no completion comes.
+    pub fn send_with_id_timeout(
+        &self,
+        message: &[u8],
+        id: u64,
+        timeout: Duration,
+    ) -> Result<(), Error> {
+        let parts = [IoSlice::new(message)];
+        let mut outgoing = Outgoing::new(&parts, Some(id));
+        self.send_until(&mut outgoing, &Deadline::after(timeout))
+    }
+
+    pub(super) fn try_send_outgoing(&self, message: &mut Outgoing<'_>) -> Result<(), TrySendError> {
+        self.try_in_room(|| self.inner.link.try_send(message))
+    }
+
+    /// Makes an attempt that does not wait for room. Where there is none, whoever watches for room
+    /// is told of it.
+    pub(super) fn try_in_room(
+        &self,
+        mut attempt: impl FnMut() -> Result<(), TrySendError>,
+    ) -> Result<(), TrySendError> {
+        let mut result = attempt();
+        if let Err(TrySendError::Full) = result {
+            let link = &self.inner.link;
+            // What makes room may have arrived already without any thread having polled.
+            link.poll_once();
+            link.want_room();
+            result = attempt();
+            if !matches!(result, Err(TrySendError::Full)) {
+                link.need_no_room();
+            }
+        }
+        result
     }
 
     pub(super) fn send_until(

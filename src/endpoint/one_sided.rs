@@ -2,7 +2,7 @@ use std::ops::Range;
 
 use super::Endpoint;
 use crate::{
-    Error,
+    Error, TrySendError,
     link::Deadline,
     remote_access::RemoteAccess,
     transport::{OneSided, Region, RemoteRegion},
@@ -210,6 +210,71 @@ impl Endpoint {
         let link = &self.inner.link;
         let checked = link.check(op, (region, range), (remote, offset), id)?;
         self.wait_for_room(&Deadline::never(), || link.try_operate(&checked))
+    }
+
+    /// As [`read`](Self::read) if there is room, and never waits.
+    ///
+    /// # Errors
+    ///
+    /// [`TrySendError::Full`] when there is no room now; otherwise those of [`read`](Self::read).
+    pub fn try_read(
+        &self,
+        region: &Region,
+        range: Range<usize>,
+        remote: &RemoteRegion,
+        offset: u64,
+        id: u64,
+    ) -> Result<(), TrySendError> {
+        self.try_operate(OneSided::Read, region, range, remote, offset, id)
+    }
+
+    /// As [`write`](Self::write) if there is room, and never waits.
+    ///
+    /// # Errors
+    ///
+    /// [`TrySendError::Full`] when there is no room now; otherwise those of [`write`](Self::write).
+    pub fn try_write(
+        &self,
+        region: &Region,
+        range: Range<usize>,
+        remote: &RemoteRegion,
+        offset: u64,
+        id: u64,
+    ) -> Result<(), TrySendError> {
+        self.try_operate(OneSided::Write, region, range, remote, offset, id)
+    }
+
+    /// As [`write_with_imm`](Self::write_with_imm) if there is room, and never waits.
+    ///
+    /// # Errors
+    ///
+    /// [`TrySendError::Full`] when there is no room now; otherwise those of
+    /// [`write_with_imm`](Self::write_with_imm).
+    pub fn try_write_with_imm(
+        &self,
+        region: &Region,
+        range: Range<usize>,
+        remote: &RemoteRegion,
+        offset: u64,
+        imm_data: u32,
+        id: u64,
+    ) -> Result<(), TrySendError> {
+        let op = OneSided::WriteWithImm(imm_data);
+        self.try_operate(op, region, range, remote, offset, id)
+    }
+
+    fn try_operate(
+        &self,
+        op: OneSided,
+        region: &Region,
+        range: Range<usize>,
+        remote: &RemoteRegion,
+        offset: u64,
+        id: u64,
+    ) -> Result<(), TrySendError> {
+        let link = &self.inner.link;
+        let checked = link.check(op, (region, range), (remote, offset), id)?;
+        self.try_in_room(|| link.try_operate(&checked))
     }
 }
 

@@ -1,3 +1,5 @@
+use std::{io, time::Duration};
+
 use super::Endpoint;
 use crate::{
     Error, SendBuffer,
@@ -24,6 +26,12 @@ pub struct NotSent {
 impl From<NotSent> for Error {
     fn from(not_sent: NotSent) -> Self {
         not_sent.error
+    }
+}
+
+impl From<NotSent> for io::Error {
+    fn from(not_sent: NotSent) -> Self {
+        not_sent.error.into()
     }
 }
 
@@ -70,7 +78,9 @@ impl Endpoint {
     /// # }
     /// ```
     pub fn send_owned(&self, buffer: SendBuffer) -> Result<(), NotSent> {
-        self.send_buffer(buffer, None)
+        self.send_buffer(buffer, None, |message| {
+            self.send_until(message, &Deadline::never())
+        })
     }
 
     /// Sends the content of `buffer` and reports its arrival as a completion with this `id`.
@@ -91,10 +101,40 @@ impl Endpoint {
     /// * [`Error::Disconnected`] when the connection has ended.
     /// * [`Error::LockedMemory`] when the memory cannot be locked. The connection goes on.
     pub fn send_owned_with_id(&self, buffer: SendBuffer, id: u64) -> Result<(), NotSent> {
-        self.send_buffer(buffer, Some(id))
+        self.send_buffer(buffer, Some(id), |message| {
+            self.send_until(message, &Deadline::never())
+        })
     }
 
-    fn send_buffer(&self, buffer: SendBuffer, id: Option<u64>) -> Result<(), NotSent> {
+    /// Sends the content of `buffer` as one message, waiting no longer than `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send_owned`](Self::send_owned), and [`Error::TimedOut`] when there was no room.
+    pub fn send_owned_timeout(&self, buffer: SendBuffer, timeout: Duration) -> Result<(), NotSent> {
+        self.send_buffer(buffer, None, |message| {
+            self.send_until(message, &Deadline::after(timeout))
+        })
+    }
+
+    /// Sends the content of `buffer` as one message if there is room, and never waits.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send_owned`](Self::send_owned), and [`Error::WindowFull`] when there is no room
+    /// now.
+    pub fn try_send_owned(&self, buffer: SendBuffer) -> Result<(), NotSent> {
+        self.send_buffer(buffer, None, |message| {
+            self.try_send_outgoing(message).map_err(Error::from)
+        })
+    }
+
+    fn send_buffer(
+        &self,
+        buffer: SendBuffer,
+        id: Option<u64>,
+        send: impl FnOnce(&mut Outgoing<'_>) -> Result<(), Error>,
+    ) -> Result<(), NotSent> {
         if !self.inner.link.owns(&buffer.memory) {
             // After the end no buffer belongs to this connection any more: the end is the cause.
             let error = match self.inner.link.ended() {
@@ -105,10 +145,9 @@ impl Endpoint {
             return Err(NotSent { error, buffer });
         }
         let mut outgoing = Outgoing::owned(buffer.memory, id);
-        self.send_until(&mut outgoing, &Deadline::never())
-            .map_err(|error| NotSent {
-                error,
-                buffer: outgoing.into_memory().map(|memory| SendBuffer { memory }),
-            })
+        send(&mut outgoing).map_err(|error| NotSent {
+            error,
+            buffer: outgoing.into_memory().map(|memory| SendBuffer { memory }),
+        })
     }
 }

@@ -65,6 +65,35 @@ impl Deref for Message {
     }
 }
 
+impl PartialEq for Message {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Message {}
+
+/// Messages are compared with bytes as bytes are.
+macro_rules! compare_with {
+    ($($(#[$generic:tt])? $bytes:ty),*) => { $(
+        impl$(<const $generic: usize>)? PartialEq<$bytes> for Message {
+            fn eq(&self, other: &$bytes) -> bool {
+                **self == other[..]
+            }
+        }
+    )* };
+}
+
+compare_with!(
+    [u8],
+    &[u8],
+    Vec<u8>,
+    #[N]
+    [u8; N],
+    #[N]
+    &[u8; N]
+);
+
 impl AsRef<[u8]> for Message {
     fn as_ref(&self) -> &[u8] {
         self

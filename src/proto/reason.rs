@@ -149,6 +149,16 @@ pub enum CloseReason {
     Os(OsError),
 }
 
+impl CloseReason {
+    /// Returns whether both sides had all messages when the connection ended.
+    ///
+    /// That is: either side closed it, and the other answered.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        matches!(self, Self::PeerClosed | Self::LocallyClosed)
+    }
+}
+
 impl fmt::Display for CloseReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

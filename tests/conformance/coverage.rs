@@ -12,6 +12,7 @@ const HANDLES: &[&str] = &[
     "link/completion.rs",
     "link/message.rs",
     "listener.rs",
+    "listener_builder.rs",
     "send_buffer.rs",
     "transport/memory/region.rs",
 ];

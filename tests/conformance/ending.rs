@@ -24,6 +24,8 @@ fn what_was_sent_before_a_close_arrives_and_then_its_end() {
     assert_eq!(*far.recv_timeout(PATIENCE).unwrap(), *b"small");
     assert!(*far.recv_timeout(PATIENCE).unwrap() == pattern(500_000)[..]);
     assert_eq!(reason(far.recv_timeout(PATIENCE)), CloseReason::PeerClosed);
+    assert_eq!(far.close_reason(), Some(CloseReason::PeerClosed));
+    assert!(far.is_closed() && CloseReason::PeerClosed.is_clean());
     let near = closing.join().unwrap();
     assert_eq!(reason(near.send(b"late")), CloseReason::LocallyClosed);
     assert_eq!(near.send_limit(), 0);
@@ -41,11 +43,13 @@ fn what_a_dropped_endpoint_sent_arrives() {
 #[test]
 fn an_abort_carries_its_code() {
     let (near, far) = pair();
+    assert!(!near.is_closed() && near.close_reason().is_none());
     near.abort(42);
     assert_eq!(
         reason(far.recv_timeout(PATIENCE)),
         CloseReason::PeerAborted(42)
     );
+    assert!(!CloseReason::PeerAborted(42).is_clean());
     assert_eq!(
         reason(near.recv_timeout(PATIENCE)),
         CloseReason::LocallyAborted

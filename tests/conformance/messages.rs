@@ -110,6 +110,54 @@ fn a_full_window_is_said_and_room_comes_when_messages_are_dropped() {
 }
 
 #[test]
+fn each_way_to_send_has_its_ways_to_wait() {
+    let (near, far) = pair_with(&small());
+    let parts = [IoSlice::new(b"par"), IoSlice::new(b"ts")];
+    near.try_send_vectored(&parts).unwrap();
+    near.send_vectored_timeout(&parts, PATIENCE).unwrap();
+    near.try_send_with_id(b"one", 1).unwrap();
+    near.send_with_id_timeout(b"two", 2, PATIENCE).unwrap();
+    let buffer = near.buffer(3).unwrap();
+    let full = near.try_send_owned(buffer).unwrap_err();
+    assert!(matches!(full.error, Error::WindowFull));
+    let late = near
+        .send_owned_timeout(full.buffer.unwrap(), Duration::from_millis(20))
+        .unwrap_err();
+    assert!(matches!(late.error, Error::TimedOut));
+    let full = near.try_send_with_id(b"three", 3).unwrap_err();
+    assert!(full.is_full());
+    assert_eq!(
+        std::io::Error::from(full).kind(),
+        std::io::ErrorKind::WouldBlock
+    );
+    assert!(near.try_send_vectored(&parts).unwrap_err().is_full());
+    for expected in [&b"parts"[..], b"parts", b"one", b"two"] {
+        assert_eq!(far.recv().unwrap(), *expected);
+    }
+    near.send_owned_timeout(late.buffer.unwrap(), PATIENCE)
+        .unwrap();
+    assert_eq!(far.recv().unwrap().len(), 3);
+    for id in 1..=2 {
+        let completion = near.next_completion_timeout(PATIENCE).unwrap();
+        assert!(matches!(completion, Completion::Sent(sent) if sent == id));
+    }
+}
+
+#[test]
+fn messages_are_compared_as_bytes() {
+    let (near, far) = pair();
+    near.send(b"bytes").unwrap();
+    near.send(b"bytes").unwrap();
+    let (one, other) = (far.recv().unwrap(), far.recv().unwrap());
+    assert_eq!(one, other);
+    assert_eq!(one, b"bytes");
+    assert_eq!(one, *b"bytes");
+    assert_eq!(one, &b"bytes"[..]);
+    assert_eq!(one, b"bytes".to_vec());
+    assert_ne!(one, b"byte");
+}
+
+#[test]
 fn a_message_that_is_too_long_is_refused_and_the_connection_goes_on() {
     let mut config = small();
     config.max_message = 5000;

@@ -90,6 +90,33 @@ fn a_write_with_immediate_data_is_told_in_order_with_messages() {
 }
 
 #[test]
+fn an_operation_that_does_not_wait_says_when_there_is_no_room() {
+    let (near, far) = crate::stage::pair_with(&crate::stage::small());
+    let region = far.region(64, RemoteAccess::ALL).unwrap();
+    let remote = told(&far, &near, &region);
+    assert_eq!(
+        RemoteRegion::try_from(&remote.to_bytes()[..]).unwrap(),
+        remote
+    );
+    let here = near.region(64, RemoteAccess::NONE).unwrap();
+    near.try_write(&here, 0..8, &remote, 0, 1).unwrap();
+    near.try_read(&here, 0..8, &remote, 0, 2).unwrap();
+    assert!(matches!(next(&near), Completion::Written(1)));
+    assert!(matches!(next(&near), Completion::Read(2)));
+    let mut started = 0;
+    while near
+        .try_write_with_imm(&here, 0..0, &remote, 0, 7, 3)
+        .is_ok()
+    {
+        started += 1;
+        assert!(started <= 4, "the window is 4, and nothing is taken");
+    }
+    for _ in 0..started {
+        assert!(matches!(next(&far), Completion::Immediate(_)));
+    }
+}
+
+#[test]
 fn what_is_wrong_here_is_refused_here_and_the_connection_goes_on() {
     let (near, far) = pair();
     let region = far.region(64, RemoteAccess::READ).unwrap();

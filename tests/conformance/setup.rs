@@ -95,6 +95,33 @@ fn connections_come_by_each_way_of_taking_them() {
 }
 
 #[test]
+#[expect(clippy::mutable_key_type, reason = "an endpoint is hashed as a handle")]
+fn handles_are_told_apart() {
+    let stage = Stage::new(&Config::default());
+    let (first, second) = (stage.pair(), stage.pair());
+    assert_eq!(first.0, first.0.clone());
+    assert_ne!(first.0, second.0);
+    assert_ne!(first.0.id(), second.0.id());
+    let all = std::collections::HashSet::from([first.0.clone(), first.0, second.0]);
+    assert_eq!(all.len(), 2);
+}
+
+#[test]
+fn a_builder_listens_with_what_it_was_given() {
+    let stage = Stage::new(&Config::default());
+    let config = Config::default().with_receive_window(7);
+    let builder = rdmsg::Listener::builder()
+        .config(config)
+        .engine(&stage.engine);
+    let listener = builder.bind((place().0, 0)).unwrap();
+    let connecting = connect_later(stage.connector.clone(), listener.local_addr());
+    let accepted = (&listener).into_iter().next().unwrap().unwrap();
+    let connected = connecting.join().unwrap().unwrap();
+    assert_eq!(connected.negotiated().unwrap().send_window, 7);
+    drop(accepted);
+}
+
+#[test]
 fn nobody_there_is_said_and_waited_for_if_asked() {
     let stage = Stage::new(&Config::default());
     let addr = stage.listener.local_addr();

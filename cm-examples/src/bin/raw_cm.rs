@@ -16,9 +16,9 @@
 //!    before connect and accept**, and each again before anything is answered.
 //! 5. The client disconnects, and both hear DISCONNECTED.
 //!
-//! Two receives are enough since the client waits for each echo. In general a sender has to know how
-//! many receives its peer has left. The credits with which the message layer counts them are left
-//! out here, and with them acknowledged endings and signs of life from a silent peer.
+//! Two receives are enough since the client waits for each echo. In general a sender has to know
+//! how many receives its peer has left. The credits with which the message layer counts them are
+//! left out here, and with them acknowledged endings and signs of life from a silent peer.
 
 use std::{
     error::Error,

@@ -286,7 +286,6 @@ impl Async {
             let sent = guard.try_io(|_| match self.endpoint.try_send(message) {
                 Err(TrySendError::Full) => Err(io::ErrorKind::WouldBlock.into()),
                 Err(TrySendError::Failed(error)) => Ok(Err(error)),
-                Err(error) => panic!("{error}"),
                 Ok(()) => Ok(Ok(())),
             });
             if let Ok(sent) = sent {

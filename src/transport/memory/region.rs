@@ -1,4 +1,4 @@
-use std::fmt;
+use std::{array::TryFromSliceError, fmt};
 
 use super::registration::Registration;
 use crate::remote_access::RemoteAccess;
@@ -128,6 +128,15 @@ impl RemoteRegion {
             rkey: word(16),
             access: RemoteAccess::from_bits(word(20)),
         }
+    }
+}
+
+impl TryFrom<&[u8]> for RemoteRegion {
+    type Error = TryFromSliceError;
+
+    /// Returns the remote region that [`to_bytes`](Self::to_bytes) wrote, from as many bytes.
+    fn try_from(bytes: &[u8]) -> Result<Self, TryFromSliceError> {
+        bytes.try_into().map(Self::from_bytes)
     }
 }
 

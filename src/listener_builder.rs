@@ -1,0 +1,56 @@
+use crate::{Config, Engine, Error, Listener, ToAddresses};
+
+/// Listens with a configuration or an engine of its own: [`Listener::builder`].
+///
+/// # Examples
+///
+/// ```no_run
+/// use rdmsg::{Config, Listener};
+///
+/// # fn main() -> Result<(), rdmsg::Error> {
+/// let config = Config::default().with_backlog(1000);
+/// let listener = Listener::builder().config(config).bind("0.0.0.0:7471")?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ListenerBuilder {
+    config: Config,
+    engine: Option<Engine>,
+}
+
+impl ListenerBuilder {
+    /// Sets the configuration of all connections of the listener. Default: [`Config::default`].
+    #[must_use]
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Sets the engine that serves the listener and its connections. Default: [`Engine::shared`].
+    #[must_use]
+    pub fn engine(mut self, engine: &Engine) -> Self {
+        self.engine = Some(engine.clone());
+        self
+    }
+
+    /// Listens on an address.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Listener::bind_with`] and [`Engine::shared`].
+    pub fn bind(&self, address: impl ToAddresses) -> Result<Listener, Error> {
+        match &self.engine {
+            Some(engine) => Listener::bind_with(address, &self.config, engine),
+            None => Listener::bind_with(address, &self.config, &Engine::shared()?),
+        }
+    }
+}
+
+impl Listener {
+    /// Returns a builder, beside [`Connector`](crate::Connector) for the other side.
+    #[must_use]
+    pub fn builder() -> ListenerBuilder {
+        ListenerBuilder::default()
+    }
+}
