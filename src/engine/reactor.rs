@@ -256,7 +256,7 @@ impl Reactor {
         let (sender, receiver) = bounded(messages + most_ids);
         let link = Link::new(
             key,
-            peer,
+            (peer, id.transport()),
             config.polling,
             Arc::clone(&self.notices),
             conn,

@@ -26,6 +26,7 @@ use crate::{
     proto::{CloseReason, Connection, Flush, Negotiated, SendRefused, Statistics},
     sync::{Mailbox, Notice, NoticeKind, Readiness, lock},
     transport::{Allocator, DeviceCounters, PollSide, TransportParts},
+    transport_kind::TransportKind,
 };
 
 /// One connection, as its handles and the engine's thread share it.
@@ -44,6 +45,7 @@ pub(crate) struct Link {
     /// The connection's number in its engine.
     pub(crate) key: u64,
     peer: SocketAddr,
+    transport: TransportKind,
     pub(super) polling: Polling,
     notices: Arc<Mailbox<Notice>>,
     pub(super) poll: Mutex<Option<PollSide>>,
@@ -70,7 +72,7 @@ pub(crate) struct Link {
 impl Link {
     pub(crate) fn new(
         key: u64,
-        peer: SocketAddr,
+        (peer, transport): (SocketAddr, TransportKind),
         polling: Polling,
         notices: Arc<Mailbox<Notice>>,
         conn: Connection,
@@ -82,6 +84,7 @@ impl Link {
         Arc::new(Self {
             key,
             peer,
+            transport,
             polling,
             notices,
             poll: Mutex::new(None),
@@ -102,6 +105,10 @@ impl Link {
 
     pub(crate) fn peer_addr(&self) -> SocketAddr {
         self.peer
+    }
+
+    pub(crate) fn transport(&self) -> TransportKind {
+        self.transport
     }
 
     /// The private data that the peer's program sent along with its hello.
@@ -424,7 +431,7 @@ mod tests {
         let params = Config::default().params();
         let link = Link::new(
             16,
-            SocketAddr::from(([10, 8, 0, 1], 7471)),
+            (SocketAddr::from(([10, 8, 0, 1], 7471)), TransportKind::Rdma),
             Polling::default(),
             Mailbox::new().unwrap(),
             Connection::connect(params, 1, b"", Instant::now()),

@@ -13,6 +13,7 @@ use crate::{
     proto::DrainSide,
     sync::{NoticeKind, lock},
     transport::{BATCH, Done, PollSide},
+    transport_kind::TransportKind,
 };
 
 /// How many batches are taken in a row, so that a busy connection holds up no other.
@@ -141,6 +142,10 @@ impl Link {
             Polling::Event => Duration::ZERO,
         };
         self.renew_lease();
+        if spin.is_zero() && self.stays_readable() {
+            // A look costs a system call, and sleeping finds out as well.
+            return self.sleep(leader, deadline, handoff, ready);
+        }
         let budget = if spin.is_zero() { 1 } else { POLLS_PER_CLOCK };
         let mut started = None;
         loop {
@@ -185,9 +190,13 @@ impl Link {
         };
         let mut value = None;
         self.lease.fall_asleep();
+        let stays_readable = self.stays_readable();
         let slept = leader.sleep(events.as_fd(), waker, deadline.at(), || {
-            self.arm();
-            let progress = self.poll_budgeted(1, handoff);
+            let mut progress = Progress::Nothing;
+            if !stays_readable {
+                self.arm();
+                progress = self.poll_budgeted(1, handoff);
+            }
             value = ready();
             value.is_none() && progress != Progress::More
         });
@@ -196,8 +205,19 @@ impl Link {
             log::error!("{self}: cannot sleep: {error}");
         }
         self.renew_lease();
-        events.clear();
+        if !stays_readable {
+            events.clear();
+        } else if value.is_none() {
+            self.poll_budgeted(1, handoff);
+            value = ready();
+        }
         value.map_or(Polled::Slept, Polled::Ready)
+    }
+
+    /// Whether what is slept on is readable as long as polling may bring something, instead of once
+    /// for the next completion.
+    fn stays_readable(&self) -> bool {
+        self.transport() == TransportKind::Tcp
     }
 
     /// Tells the engine's thread once that this connection's queue is polled by others, and shows

@@ -126,8 +126,7 @@ impl ConnectionId {
         let stream = self.stream()?;
         tell(stream.fd(), Kind::Accept, private_data)
             .map_err(|errno| OsError::new("send", errno as i32))?;
-        stream.open();
-        self.manager.accepted(self.key);
+        self.manager.accepted(self.key, stream);
         Ok(())
     }
 

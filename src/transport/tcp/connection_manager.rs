@@ -6,7 +6,7 @@ use std::{
     io,
     net::{SocketAddr, TcpListener},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, Weak},
     time::{Duration, Instant},
 };
 
@@ -23,6 +23,7 @@ use super::{
     setup::{Arrived, Arriving, tell},
     setup_message::Kind,
     stream::Stream,
+    watch::Watch,
 };
 use crate::{
     proto::ReadDepth,
@@ -55,7 +56,7 @@ pub(crate) struct ConnectionManager {
 
 #[derive(Debug)]
 struct Inner {
-    epoll: Epoll,
+    epoll: Arc<Epoll>,
     /// Wakes whoever waits for reports that no socket brings.
     waker: EventFd,
     timer: TimerFd,
@@ -98,8 +99,8 @@ enum Watched {
         stream: Arc<Stream>,
         arriving: Arriving,
     },
-    /// Whoever has it wants to know of its end.
-    Open,
+    /// It is a queue pair's, which wants to know of its end and of room.
+    Open(Weak<Stream>),
 }
 
 /// What the connection manager reports.
@@ -131,7 +132,7 @@ impl ConnectionManager {
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)
             .map_err(|errno| OsError::new("timerfd_create", errno as i32))?;
         let inner = Inner {
-            epoll,
+            epoll: Arc::new(epoll),
             waker,
             timer,
             state: Mutex::default(),
@@ -162,7 +163,7 @@ impl ConnectionManager {
             match event.data() {
                 WAKER => {}
                 TIMER => self.tick(&mut state),
-                token => self.ready(&mut state, token),
+                token => self.ready(&mut state, token, event.events()),
             }
         }
         Ok(state.reports.pop_front())
@@ -199,7 +200,11 @@ impl ConnectionManager {
     }
 
     /// This side has accepted.
-    pub(super) fn accepted(&self, key: u64) {
+    pub(super) fn accepted(&self, key: u64, stream: &Arc<Stream>) {
+        stream.open(Watch::new(&self.inner.epoll, key));
+        if let Some(watched) = lock(&self.inner.state).sockets.get_mut(&key) {
+            *watched = Watched::Open(Arc::downgrade(stream));
+        }
         let reads = ReadDepth {
             outgoing: 0,
             incoming: 0,
@@ -266,10 +271,10 @@ impl ConnectionManager {
             }
         }
         drop(state);
-        self.inner.change(socket, key, ENDS);
+        self.inner.change(socket, key, Watch::ENDS);
     }
 
-    fn ready(&self, state: &mut State, token: u64) {
+    fn ready(&self, state: &mut State, token: u64, flags: EpollFlags) {
         let State {
             sockets,
             silent,
@@ -352,7 +357,7 @@ impl ConnectionManager {
                     }
                 };
                 silent.remove(&token);
-                self.inner.change(&*socket, token, ENDS);
+                self.inner.change(&*socket, token, Watch::ENDS);
                 let Some(Watched::Silent { socket, .. }) =
                     sockets.insert(token, Watched::Requested)
                 else {
@@ -400,9 +405,9 @@ impl ConnectionManager {
                         reads,
                         private_data,
                     } => {
-                        self.inner.change(stream.fd(), token, ENDS);
-                        stream.open();
-                        *watched = Watched::Open;
+                        stream.open(Watch::new(&self.inner.epoll, token));
+                        let open = Watched::Open(Arc::downgrade(stream));
+                        *watched = open;
                         reports.push_back(report(What::Established {
                             private_data,
                             reads: both_ways(reads),
@@ -430,7 +435,12 @@ impl ConnectionManager {
                 sockets.remove(&token);
                 reports.push_back(report(what));
             }
-            Watched::Requested | Watched::Open => {
+            Watched::Open(stream) if !Watch::is_end(flags) => {
+                if let Some(stream) = stream.upgrade() {
+                    stream.has_room();
+                }
+            }
+            Watched::Requested | Watched::Open(_) => {
                 // It says so once.
                 sockets.remove(&token);
                 reports.push_back(report(What::Disconnected));
@@ -474,9 +484,6 @@ impl ConnectionManager {
         self.start_ticking(state);
     }
 }
-
-/// The end of a connection, told once.
-const ENDS: EpollFlags = EpollFlags::EPOLLRDHUP.union(EpollFlags::EPOLLONESHOT);
 
 impl Inner {
     fn watch(&self, fd: impl AsFd, token: u64, flags: EpollFlags) -> Result<(), OsError> {

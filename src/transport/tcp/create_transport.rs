@@ -49,7 +49,7 @@ pub(super) fn create_transport(
         receives,
         shared.is_none(),
         layout.send_depth(),
-    )?;
+    );
     let domain = memory::Domain::Tcp(own_keys);
     let keep = config.registration_cache;
     let inbound_pool = InboundPool::new(&domain, keep, customer);

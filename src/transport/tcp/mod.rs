@@ -21,6 +21,7 @@ mod setup;
 mod setup_message;
 mod socket;
 mod stream;
+mod watch;
 mod writing;
 
 pub(crate) use self::{

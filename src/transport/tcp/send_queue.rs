@@ -281,6 +281,11 @@ impl SendQueue {
         self.blocked
     }
 
+    /// Whoever waited for room has been told of it.
+    pub(super) fn forget_room_wanted(&mut self) {
+        self.said_blocked = false;
+    }
+
     /// Whether room in the socket is waited for, if that has changed since this was last called.
     pub(super) fn room_wanted(&mut self) -> Option<bool> {
         let changed = self.said_blocked != self.blocked;

@@ -8,12 +8,10 @@ use std::{
     collections::VecDeque,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicU8, Ordering},
     },
 };
-
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 use super::{
     memory_region::Domain,
@@ -21,9 +19,9 @@ use super::{
     receiver::{Fault, Parts, Receiver},
     send_queue::{Broken, SendQueue},
     socket::{Socket, Span},
+    watch::Watch,
 };
 use crate::{
-    status::OsError,
     sync::lock,
     transport::queues::{BATCH, Done, SendOp, WorkId},
 };
@@ -32,8 +30,6 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Stream {
     socket: Socket,
-    /// Readable when there is something to do: the socket has bytes, or takes some again.
-    ready: Epoll,
     pub(super) domain: Domain,
     receives: Arc<ReceiveQueue>,
     /// Whether the receives are this connection's own.
@@ -41,6 +37,8 @@ pub(crate) struct Stream {
     receiver: Mutex<Polled>,
     send: Mutex<SendQueue>,
     phase: AtomicU8,
+    /// Has the engine's thread tell of room, from the end of the setup on.
+    watch: OnceLock<Watch>,
 }
 
 /// What is received, and what came of it.
@@ -72,17 +70,9 @@ impl Stream {
         receives: Arc<ReceiveQueue>,
         own_receives: bool,
         depth: u32,
-    ) -> Result<Arc<Self>, OsError> {
-        let ready = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
-            .map_err(|errno| OsError::new("epoll_create1", errno as i32))?;
-        let socket = Socket::new(fd);
-        // In the setup nobody is to be woken by what the connection manager reads.
-        ready
-            .add(&socket, EpollEvent::new(EpollFlags::empty(), 0))
-            .map_err(|errno| OsError::new("epoll_ctl", errno as i32))?;
-        Ok(Arc::new(Self {
-            socket,
-            ready,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            socket: Socket::new(fd),
             domain,
             receives,
             own_receives,
@@ -92,7 +82,8 @@ impl Stream {
             }),
             send: Mutex::new(SendQueue::new(depth)),
             phase: AtomicU8::new(Phase::SettingUp as u8),
-        }))
+            watch: OnceLock::new(),
+        })
     }
 
     fn phase(&self) -> Phase {
@@ -115,11 +106,28 @@ impl Stream {
         self.socket.as_fd()
     }
 
-    /// The connection is set up: from here on the stream is the queue pairs'.
-    pub(super) fn open(&self) {
+    /// The connection is set up: from here on the stream is the queue pairs'. Its end and room in
+    /// it are watched.
+    pub(super) fn open(&self, watch: Watch) {
+        let watch = self.watch.get_or_init(|| watch);
+        watch.set(&self.socket, false);
         self.reach(Phase::Open);
-        self.watch(false);
         self.send_more(&mut lock(&self.send));
+    }
+
+    /// The socket takes some again.
+    pub(super) fn has_room(&self) {
+        let mut send = lock(&self.send);
+        send.forget_room_wanted();
+        let open = self.phase() == Phase::Open;
+        if open {
+            self.send_more(&mut send);
+        }
+        if !(open && send.is_blocked())
+            && let Some(watch) = self.watch.get()
+        {
+            watch.set(&self.socket, false);
+        }
     }
 
     /// Ends the stream. What was sent before still arrives.
@@ -144,9 +152,8 @@ impl Stream {
     /// Moves to the error state.
     pub(super) fn fail(&self) {
         if self.reach(Phase::Failed) {
+            // Which makes it readable: whoever waits polls, and so has everything come back.
             self.socket.shut_down();
-            // Whoever waits polls, and so has everything come back.
-            self.watch(false);
         }
     }
 
@@ -163,7 +170,7 @@ impl Stream {
 
     /// What is readable when polling may bring something.
     pub(super) fn ready(&self) -> BorrowedFd<'_> {
-        self.ready.0.as_fd()
+        self.socket.as_fd()
     }
 
     /// Takes what has completed, up to the length of `batch`.
@@ -215,20 +222,8 @@ impl Stream {
         if let Err(Broken) = send.send(&self.socket) {
             self.fail();
         }
-        if let Some(room_wanted) = send.room_wanted() {
-            self.watch(room_wanted);
-        }
-    }
-
-    /// Has `ready` tell of bytes, and of room where it is wanted.
-    fn watch(&self, room_wanted: bool) {
-        let mut flags = EpollFlags::EPOLLIN;
-        if room_wanted {
-            flags |= EpollFlags::EPOLLOUT;
-        }
-        let mut event = EpollEvent::new(flags, 0);
-        if let Err(errno) = self.ready.modify(&self.socket, &mut event) {
-            log::error!("epoll_ctl: {errno}");
+        if let (Some(true), Some(watch)) = (send.room_wanted(), self.watch.get()) {
+            watch.set(&self.socket, true);
         }
     }
 }
