@@ -8,7 +8,8 @@ use std::{
 };
 
 use rdmsg::{
-    CloseReason, Completion, Config, Connector, Endpoint, Engine, Listener, RemoteAccess, Transport,
+    CloseReason, Completion, Config, Connector, Endpoint, Engine, Listener, Polling, RemoteAccess,
+    Transport,
 };
 
 /// No call takes longer, on a machine that does something.
@@ -28,6 +29,10 @@ impl Stage {
         config.receive_window = 4;
         config.eager_size = 1000;
         config.max_message = 1 << 20;
+        Self::with(config)
+    }
+
+    fn with(config: Config) -> Self {
         let engine = Engine::new().unwrap();
         let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
         let connector = Connector::new().config(config).engine(&engine);
@@ -43,8 +48,13 @@ impl Stage {
 
     /// A raw peer, set up as the rules say, and the endpoint that it has to do with.
     fn connect(&self) -> (Peer, Endpoint) {
+        self.connect_with(4)
+    }
+
+    /// As `connect`, with a peer of this window.
+    fn connect_with(&self, window: u8) -> (Peer, Endpoint) {
         let addr = self.listener.local_addr();
-        let peer = thread::spawn(move || Peer::connect(addr).unwrap());
+        let peer = thread::spawn(move || Peer::connect(addr, window).unwrap());
         let endpoint = self.listener.accept_timeout(PATIENCE).unwrap();
         (peer.join().unwrap(), endpoint)
     }
@@ -63,11 +73,13 @@ struct Peer {
 }
 
 impl Peer {
-    fn connect(addr: SocketAddr) -> io::Result<Self> {
+    fn connect(addr: SocketAddr, window: u8) -> io::Result<Self> {
         let mut stream = TcpStream::connect(addr)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        let mut hello = b"rdms\x03\x24\0\0\0\x04\0\0\0\0\x03\xe8".to_vec();
+        let mut hello = b"rdms\x03\x24\0\0\0".to_vec();
+        hello.push(window);
+        hello.extend(b"\0\0\0\0\x03\xe8");
         hello.extend((1_u64 << 20).to_be_bytes());
         hello.extend([0; 4]);
         hello.extend(7_u64.to_be_bytes());
@@ -94,9 +106,14 @@ fn pdu(kind: u8, flags: u8, arguments: &[u8]) -> Vec<u8> {
 
 /// A data frame with this number.
 fn frame(number: u16, payload: &[u8]) -> Vec<u8> {
+    frame_with(4, number, payload)
+}
+
+/// As `frame`, with this grant.
+fn frame_with(grant: u32, number: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![1, 0];
     bytes.extend(number.to_be_bytes());
-    bytes.extend(4_u32.to_be_bytes());
+    bytes.extend(grant.to_be_bytes());
     bytes.extend((payload.len() as u32).to_be_bytes());
     bytes.extend([0; 4]);
     bytes.extend(payload);
@@ -228,6 +245,35 @@ fn messages_arrive_however_the_stream_is_cut() {
     }
     assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"one");
     assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"two");
+}
+
+#[test]
+fn what_came_with_more_than_fits_a_batch_is_not_left_behind() {
+    let mut config = Config::default();
+    config.transport = Transport::Tcp;
+    config.polling = Polling::Event;
+    // So that nothing else makes anybody look.
+    config.keepalive_interval = None;
+    config.receive_window = 64;
+    config.eager_size = 1000;
+    let stage = Stage::with(config);
+    for before in 0..24 {
+        let (mut peer, endpoint) = stage.connect_with(64);
+        for id in 0..12 {
+            endpoint.send_with_id(b"acknowledged in one", id).unwrap();
+        }
+        let message = |number| pdu(1, 0, &frame_with(64, number, &[number as u8]));
+        let mut bytes: Vec<u8> = (0..before).flat_map(message).collect();
+        bytes.extend(pdu(16, 0, &12_u32.to_be_bytes()));
+        bytes.extend((before..before + 20).flat_map(message));
+        // And nothing comes after it.
+        peer.say(&bytes);
+        for number in 0..before + 20 {
+            let message = endpoint.recv_timeout(PATIENCE).unwrap();
+            assert_eq!(*message, [number as u8], "{before} before");
+        }
+        drop(peer);
+    }
 }
 
 #[test]

@@ -138,7 +138,8 @@ impl Receiver {
                 Moved::Ended => self.ended = true,
             }
         }
-        Ok(())
+        // The rest makes the socket readable; what is staged would not.
+        self.take_staged(parts, enough)
     }
 
     /// Looks at what is staged, until a PDU is not whole.

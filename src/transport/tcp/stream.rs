@@ -178,7 +178,8 @@ impl Stream {
         batch.clear();
         let mut polled = lock(&self.receiver);
         let Polled { receiver, done } = &mut *polled;
-        if done.is_empty() {
+        // Less than a batch says that there is no more, so what is staged must not be left behind.
+        if done.len() < BATCH {
             match self.phase() {
                 Phase::SettingUp | Phase::Destroyed => {}
                 Phase::Open => self.progress(receiver, done),
