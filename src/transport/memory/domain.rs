@@ -106,6 +106,14 @@ impl Domain {
         }
     }
 
+    /// Whether registered memory is locked, which the system bounds.
+    pub(super) fn pins(&self) -> bool {
+        match self {
+            Self::Rdma(_) => true,
+            Self::Tcp(_) => false,
+        }
+    }
+
     /// Whether peers may write to the memory into which this side reads.
     pub(super) fn peers_write_read_targets(&self) -> bool {
         match self {

@@ -275,9 +275,13 @@ impl InboundBuffer {
             ),
             None => {
                 let long = len.next_multiple_of(4096).min(capacity);
-                match self.pool.customer.pin(long as u64) {
-                    Some(pinned) => (long, Some(pinned)),
-                    None => return Ok(None),
+                if self.pool.domain.pins() {
+                    match self.pool.customer.pin(long as u64) {
+                        Some(pinned) => (long, Some(pinned)),
+                        None => return Ok(None),
+                    }
+                } else {
+                    (long, None)
                 }
             }
         };
