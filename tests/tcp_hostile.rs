@@ -235,6 +235,27 @@ fn a_peer_that_dies_in_the_middle_of_a_pdu_is_a_peer_that_left() {
 }
 
 #[test]
+fn a_peer_that_dies_inside_a_frame_takes_no_shared_receive_along() {
+    let mut config = Config::default();
+    config.transport = Transport::Tcp;
+    config.receive_window = 4;
+    config.eager_size = 1000;
+    config.max_message = 1 << 20;
+    config.shared_receive = Some(100);
+    let stage = Stage::with(config);
+    let whole = pdu(1, 0, &frame(0, b"never whole"));
+    for _ in 0..120 {
+        let (mut peer, endpoint) = stage.connect();
+        peer.say(&whole[..whole.len() - 3]);
+        drop(peer);
+        end_of(&endpoint);
+    }
+    for _ in 0..20 {
+        stage.assert_well();
+    }
+}
+
+#[test]
 fn messages_arrive_however_the_stream_is_cut() {
     let stage = Stage::new();
     let (mut peer, endpoint) = stage.connect();

@@ -245,6 +245,10 @@ impl Link {
     fn poll_budgeted(self: &Arc<Self>, budget: u32, handoff: Option<&Handoff>) -> Progress {
         let (progress, drive) = self.poll_quietly(budget, handoff);
         self.leave_to_engine(drive);
+        if progress == Progress::More && self.stays_readable() {
+            // What is left may be in this process already, so that nothing is readable.
+            self.notify(NoticeKind::Watch);
+        }
         progress
     }
 

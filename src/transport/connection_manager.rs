@@ -84,6 +84,12 @@ impl ConnectionManager {
     }
 }
 
+impl Drop for ConnectionManager {
+    fn drop(&mut self) {
+        self.tcp.close();
+    }
+}
+
 impl ConnectRequest {
     /// The key of the listener that was asked.
     pub(crate) fn listener(&self) -> Option<u64> {

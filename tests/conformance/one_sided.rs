@@ -86,7 +86,26 @@ fn a_write_with_immediate_data_is_told_in_order_with_messages() {
     let mut bytes = [0; 7];
     region.copy_out(0, &mut bytes);
     assert_eq!(bytes, *b"written");
+    long_write_with_imm(&near, &far);
     assert!(matches!(next(&near), Completion::Written(9)));
+    assert!(matches!(next(&near), Completion::Written(10)));
+}
+
+/// The length that is told is that of all bytes.
+fn long_write_with_imm(near: &Endpoint, far: &Endpoint) {
+    let region = far.region(600_000, RemoteAccess::WRITE).unwrap();
+    let remote = told(far, near, &region);
+    let here = near.region(600_000, RemoteAccess::NONE).unwrap();
+    here.copy_in(0, &pattern(600_000));
+    near.write_with_imm(&here, 0..600_000, &remote, 0, 1, 10)
+        .unwrap();
+    match next(far) {
+        Completion::Immediate(immediate) => assert_eq!(immediate.len(), 600_000),
+        other => panic!("{other:?}"),
+    }
+    let mut bytes = vec![0; 600_000];
+    region.copy_out(0, &mut bytes);
+    assert!(bytes == pattern(600_000));
 }
 
 #[test]

@@ -31,6 +31,8 @@ pub(crate) struct ConnectionId {
     key: u64,
     manager: ConnectionManager,
     peer: Option<SocketAddr>,
+    /// How many READs the peer that asked serves at a time.
+    reads: u8,
     /// Until there is a stream.
     socket: Option<OwnedFd>,
     stream: Option<Arc<Stream>>,
@@ -45,6 +47,7 @@ impl ConnectionId {
             key,
             manager: manager.clone(),
             peer: None,
+            reads: 0,
             socket: None,
             stream: None,
             problem: None,
@@ -53,12 +56,13 @@ impl ConnectionId {
 
     /// Takes a peer's request on, as the connection with this key.
     pub(crate) fn of_request(request: ConnectRequest, key: u64) -> Self {
-        let peer = request.peer_addr();
+        let (peer, reads) = (request.peer_addr(), request.reads().outgoing);
         let (socket, manager) = request.take_on(key);
         Self {
             key,
             manager,
             peer: Some(peer),
+            reads,
             socket,
             stream: None,
             problem: None,
@@ -126,7 +130,7 @@ impl ConnectionId {
         let stream = self.stream()?;
         tell(stream.fd(), Kind::Accept, private_data)
             .map_err(|errno| OsError::new("send", errno as i32))?;
-        self.manager.accepted(self.key, stream);
+        self.manager.accepted(self.key, stream, self.reads);
         Ok(())
     }
 

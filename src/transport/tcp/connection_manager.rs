@@ -148,10 +148,14 @@ impl ConnectionManager {
     /// Takes the next report, if there is one.
     pub(crate) fn poll(&self) -> Result<Option<Report>, OsError> {
         let inner = &*self.inner;
-        if let Some(report) = lock(&inner.state).reports.pop_front() {
-            return Ok(Some(report));
-        }
         let _ = inner.waker.read();
+        {
+            let mut state = lock(&inner.state);
+            if let Some(report) = state.reports.pop_front() {
+                let _ = inner.waker.write(1);
+                return Ok(Some(report));
+            }
+        }
         let mut ready = [EpollEvent::empty(); BATCH];
         let count = match inner.epoll.wait(&mut ready, EpollTimeout::ZERO) {
             Ok(count) => count,
@@ -166,7 +170,12 @@ impl ConnectionManager {
                 token => self.ready(&mut state, token, event.events()),
             }
         }
-        Ok(state.reports.pop_front())
+        let report = state.reports.pop_front();
+        if !state.reports.is_empty() {
+            // Whoever takes no more now is to come again, and no socket says so.
+            let _ = inner.waker.write(1);
+        }
+        Ok(report)
     }
 
     pub(super) fn shared_pools(&self) -> &SharedPools {
@@ -200,8 +209,8 @@ impl ConnectionManager {
     }
 
     /// This side has accepted.
-    pub(super) fn accepted(&self, key: u64, stream: &Arc<Stream>) {
-        stream.open(Watch::new(&self.inner.epoll, key));
+    pub(super) fn accepted(&self, key: u64, stream: &Arc<Stream>, reads: u8) {
+        stream.open(Watch::new(&self.inner.epoll, key), reads);
         if let Some(watched) = lock(&self.inner.state).sockets.get_mut(&key) {
             *watched = Watched::Open(Arc::downgrade(stream));
         }
@@ -244,6 +253,15 @@ impl ConnectionManager {
         };
         lock(&self.inner.state).sockets.insert(key, watched);
         Ok(())
+    }
+
+    /// The engine ends: nothing is reported any more. Requests that nobody took are dropped.
+    pub(crate) fn close(&self) {
+        let State {
+            sockets, reports, ..
+        } = std::mem::take(&mut *lock(&self.inner.state));
+        drop(sockets);
+        drop(reports);
     }
 
     /// Reports nothing more of this connection or listener.
@@ -405,7 +423,7 @@ impl ConnectionManager {
                         reads,
                         private_data,
                     } => {
-                        stream.open(Watch::new(&self.inner.epoll, token));
+                        stream.open(Watch::new(&self.inner.epoll, token), reads);
                         let open = Watched::Open(Arc::downgrade(stream));
                         *watched = open;
                         reports.push_back(report(What::Established {

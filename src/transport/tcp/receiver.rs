@@ -42,6 +42,8 @@ pub(super) struct Receiver {
     coming: Option<Coming>,
     /// How many of the peer's requests were carried out.
     requests: u32,
+    /// How much of a write in several parts has come.
+    written: u32,
     /// Whether nothing more is to be expected.
     ended: bool,
 }
@@ -114,12 +116,23 @@ impl Receiver {
             unread: 0..0,
             coming: None,
             requests: 0,
+            written: 0,
             ended: false,
         }
     }
 
     /// Receives what there is, until `enough` completions wait to be taken.
     pub(super) fn receive(&mut self, parts: &mut Parts<'_>, enough: usize) -> Result<(), Fault> {
+        if self.ended {
+            return Ok(());
+        }
+        let result = self.receive_some(parts, enough);
+        // Nothing that comes behind a fault counts.
+        self.ended |= result.is_err();
+        result
+    }
+
+    fn receive_some(&mut self, parts: &mut Parts<'_>, enough: usize) -> Result<(), Fault> {
         for _ in 0..MOST_CALLS {
             self.take_staged(parts, enough)?;
             if self.ended || parts.done.len() >= enough {
@@ -323,7 +336,7 @@ impl Receiver {
             return Ok(());
         };
         if !coming.is_open() {
-            self.coming = None;
+            // A receive that it may have stays with it, to come back with the others.
             return Err(self.refuse(Cause::Access, parts));
         }
         coming.left -= count;
@@ -350,6 +363,9 @@ impl Receiver {
                 signalled,
                 imm,
             } => {
+                let len = part.map_or(0, |part| part.len()) as u32;
+                let len = self.written.saturating_add(len);
+                self.written = if last { 0 } else { len };
                 if let Some((
                     Receive {
                         id: WorkId::Recv(buffer),
@@ -358,7 +374,6 @@ impl Receiver {
                     imm_data,
                 )) = imm
                 {
-                    let len = part.map_or(0, |part| part.len()) as u32;
                     parts.done.push_back(Done::Immediate {
                         buffer,
                         imm_data,
@@ -408,8 +423,9 @@ impl Receiver {
         Fault::Refused
     }
 
-    /// Everything that was posted for receiving comes back.
-    pub(super) fn flush(&mut self, receives: &ReceiveQueue, done: &mut VecDeque<Done>) {
+    /// What was posted for receiving comes back: of `receives`, where they are this connection's
+    /// own, and the one that a frame has begun to fill.
+    pub(super) fn flush(&mut self, receives: Option<&ReceiveQueue>, done: &mut VecDeque<Done>) {
         self.ended = true;
         let began = match self.coming.take().map(|coming| coming.to) {
             Some(Place::Receive { receive, .. }) => Some(receive),
@@ -419,10 +435,8 @@ impl Receiver {
             }) => Some(receive),
             Some(Place::Exposed { imm: None, .. } | Place::Answer { .. }) | None => None,
         };
-        for receive in began
-            .into_iter()
-            .chain(std::iter::from_fn(|| receives.take()))
-        {
+        let posted = std::iter::from_fn(|| receives.and_then(ReceiveQueue::take));
+        for receive in began.into_iter().chain(posted) {
             match receive.id {
                 WorkId::Recv(buffer) => done.push_back(Done::ReceiveFailed {
                     buffer,

@@ -18,6 +18,9 @@ use crate::{
 /// How many READs and atomic operations a side serves at a time, and has outstanding at most.
 pub(super) const READS: u8 = 16;
 
+/// How many PDUs are sent in a row, so that a peer which takes all of them holds up nobody.
+const MOST_PDUS: usize = 16;
+
 /// Everything that waits to be sent, or for an answer.
 #[derive(Debug)]
 pub(super) struct SendQueue {
@@ -31,6 +34,8 @@ pub(super) struct SendQueue {
     acknowledged: u32,
     /// How many READs and atomic operations are on the wire and not answered.
     unanswered: u8,
+    /// How many of them the peer serves at a time.
+    most_reads: u8,
     /// Answers that wait to be sent, oldest first.
     answers: VecDeque<Answer>,
     /// How many of the peer's requests to acknowledge, if that has not been said.
@@ -68,6 +73,7 @@ impl SendQueue {
             completed: 0,
             acknowledged: 0,
             unanswered: 0,
+            most_reads: READS,
             answers: VecDeque::with_capacity(READS.into()),
             acknowledgement: None,
             refusal: None,
@@ -76,6 +82,11 @@ impl SendQueue {
             blocked: false,
             said_blocked: false,
         }
+    }
+
+    /// The peer serves so many READs and atomic operations at a time.
+    pub(super) fn limit_reads(&mut self, reads: u8) {
+        self.most_reads = reads.min(READS);
     }
 
     // This side's work requests.
@@ -296,7 +307,7 @@ impl SendQueue {
     /// Sends as much as the socket takes.
     pub(super) fn send(&mut self, socket: &Socket) -> Result<(), Broken> {
         self.blocked = false;
-        loop {
+        for _ in 0..MOST_PDUS {
             let writing = match self.writing.take() {
                 Some(writing) => writing,
                 None => match self.next() {
@@ -308,6 +319,9 @@ impl SendQueue {
                 return Ok(());
             }
         }
+        // The rest when the engine's thread comes to it: others want their turn.
+        self.blocked = true;
+        Ok(())
     }
 
     /// Writes something, and returns whether the socket took all of it.
@@ -372,7 +386,9 @@ impl SendQueue {
             headers.push(&Pdu::Ack { requests }.emit());
         }
         let first_answers = self.answers_turn;
-        let (payload, then) = if let Some((requests, cause)) = self.refusal.take() {
+        // Not before the answers: it would be taken for a refusal of what they answer.
+        let refusal = self.refusal.take_if(|_| self.answers.is_empty());
+        let (payload, then) = if let Some((requests, cause)) = refusal {
             headers.push(&Pdu::Nak { requests, cause }.emit());
             (Payload::None, Then::Nothing)
         } else {
@@ -438,7 +454,7 @@ impl SendQueue {
 
     fn next_request(&mut self, headers: &mut Headers) -> Option<(Payload, Then)> {
         let request = self.requests.get_mut(self.sent)?;
-        if request.wants_value() && self.unanswered >= READS {
+        if request.wants_value() && self.unanswered >= self.most_reads {
             return None;
         }
         let (memory, signalled) = (request.memory, request.signalled);

@@ -75,7 +75,7 @@ impl Socket {
         }
     }
 
-    /// Ends both directions. What was sent before still arrives.
+    /// Ends both directions. What was sent before still arrives, unless the peer goes on sending.
     pub(super) fn shut_down(&self) {
         // It fails where the peer has ended the connection already.
         // SAFETY: the descriptor is open.

@@ -107,12 +107,14 @@ impl Stream {
     }
 
     /// The connection is set up: from here on the stream is the queue pairs'. Its end and room in
-    /// it are watched.
-    pub(super) fn open(&self, watch: Watch) {
+    /// it are watched. The peer serves so many READs at a time.
+    pub(super) fn open(&self, watch: Watch, reads: u8) {
         let watch = self.watch.get_or_init(|| watch);
         watch.set(&self.socket, false);
         self.reach(Phase::Open);
-        self.send_more(&mut lock(&self.send));
+        let mut send = lock(&self.send);
+        send.limit_reads(reads);
+        self.send_more(&mut send);
     }
 
     /// The socket takes some again.
@@ -130,7 +132,7 @@ impl Stream {
         }
     }
 
-    /// Ends the stream. What was sent before still arrives.
+    /// Ends the stream. What was sent before still arrives, unless the peer goes on sending.
     pub(super) fn disconnect(&self) {
         self.socket.shut_down();
     }
@@ -212,11 +214,7 @@ impl Stream {
 
     fn flush(&self, receiver: &mut Receiver, done: &mut VecDeque<Done>) {
         lock(&self.send).flush(done);
-        if self.own_receives {
-            receiver.flush(&self.receives, done);
-        } else {
-            receiver.forget();
-        }
+        receiver.flush(self.own_receives.then_some(&*self.receives), done);
     }
 
     fn send_more(&self, send: &mut SendQueue) {
