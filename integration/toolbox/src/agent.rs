@@ -245,7 +245,8 @@ mod tests {
     #[test]
     fn a_program_is_told_heard_and_ended() {
         let (mut host, agent) = host();
-        let script = "read word; echo got $word; echo more >&2; sleep 1000";
+        // The second line after a second sign: the two outputs are read side by side.
+        let script = "read word; echo got $word; read word; echo more >&2; sleep 1000";
         host.start_told(&sh(script)).unwrap();
         assert_eq!(
             host.hear("got", Duration::from_millis(1)).unwrap(),
@@ -254,6 +255,7 @@ mod tests {
         assert!(host.tell("it").unwrap());
         let line = host.line(LIMIT).unwrap();
         assert_eq!(line, Said::Line(Line::Out("got it".into())));
+        assert!(host.tell("go on").unwrap());
         let line = host.line(LIMIT).unwrap();
         assert_eq!(line, Said::Line(Line::Err("more".into())));
         assert_eq!(host.line(Duration::from_millis(1)).unwrap(), Said::Nothing);
