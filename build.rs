@@ -18,11 +18,17 @@ const LIBRARIES: [(&str, &str, &str); 2] = [
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    let has = |feature: &str| env::var_os(format!("CARGO_FEATURE_{feature}")).is_some();
+    // `cfg(rdma)` is RDMA by either of the two features.
+    println!("cargo:rustc-check-cfg=cfg(rdma)");
+    if has("RDMA") || has("DLOPEN") {
+        println!("cargo:rustc-cfg=rdma");
+    }
+    if !has("RDMA") {
+        return;
+    }
     for name in ["PKG_CONFIG", "PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR"] {
         println!("cargo:rerun-if-env-changed={name}");
-    }
-    if env::var_os("CARGO_FEATURE_RDMA").is_none() {
-        return;
     }
     // When cross compiling, rdma-sys has to find the libraries of the target.
     if env::var_os("TARGET") != env::var_os("HOST") {
@@ -52,7 +58,8 @@ fn main() {
              On Debian and Ubuntu:\n\n    sudo apt install {packages}\n\n\
              Other distributions have the same in the packages rdma-core-devel, clang-devel or \
              clang-libs (libclang 11 to 15), and pkgconf. Set PKG_CONFIG_PATH for libraries that \
-             are not in a standard directory."
+             are not in a standard directory. Nothing of this is needed with default-features = \
+             false and the feature dlopen, by which the libraries are opened when the program runs."
         );
         process::exit(1);
     }

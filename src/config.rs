@@ -3,6 +3,7 @@ use std::{env, time::Duration};
 use crate::{
     error::Error,
     proto::{self, Account, LONGEST_CHUNK},
+    transport_kind::TransportKind,
 };
 
 /// The configuration of a connection. [`Config::default`] works; change single values, by their
@@ -43,11 +44,11 @@ use crate::{
 ///
 /// | window, send depth, eager size | bytes | in 64 KiB | in 8 MiB | in 64 MiB | in 1 GiB |
 /// |---|---|---|---|---|---|
-/// | the default: 32, 16, 16 KiB | 1187840 | 0 | 5 | 42 | 677 |
-/// | 64, 64, 16 KiB | 2502656 | 0 | 2 | 20 | 321 |
-/// | 32, 32, 8 KiB | 729088 | 0 | 8 | 69 | 1104 |
-/// | 16, 16, 4 KiB | 233472 | 0 | 26 | 215 | 3449 |
-/// | 8, 8, 1 KiB | 45056 | 1 | 139 | 1117 | 17873 |
+/// | the default: 32, 16, 16 KiB | 1220608 | 0 | 5 | 41 | 659 |
+/// | 64, 64, 16 KiB | 2535424 | 0 | 2 | 19 | 317 |
+/// | 32, 32, 8 KiB | 745472 | 0 | 8 | 67 | 1080 |
+/// | 16, 16, 4 KiB | 241664 | 0 | 26 | 208 | 3332 |
+/// | 8, 8, 1 KiB | 49152 | 1 | 128 | 1024 | 16384 |
 ///
 /// With [`shared_receive`](Self::shared_receive) the receive buffers belong to all connections
 /// together, and send buffers are allocated when they are first needed.
@@ -68,10 +69,10 @@ pub struct Config {
     ///
     /// Sharing is for servers with many connections of which few are busy at a time. Connections of
     /// one [`Engine`](crate::Engine) on one device whose configurations have the same
-    /// `shared_receive` and `eager_size` draw on one pool. Each keeps 13 buffers of it for itself,
+    /// `shared_receive` and `eager_size` draw on one pool. Each keeps 14 buffers of it for itself,
     /// which guarantee that its control frames and its next message find one, and may use more, up
     /// to its [`receive_window`](Self::receive_window), while half of the pool is free. So a pool
-    /// of *n* has room for *n*/26 connections whatever they do, and for up to *n*/13 as long as
+    /// of *n* has room for *n*/28 connections whatever they do, and for up to *n*/14 as long as
     /// they do little. One more is refused with [`Error::SharedReceivesExhausted`], and its peer
     /// gets [`PeerOutOfResources`](crate::CloseReason::PeerOutOfResources). A message that is held
     /// occupies its buffer; it never stops other connections from receiving.
@@ -81,20 +82,27 @@ pub struct Config {
     /// when they are first needed.
     ///
     /// Costs `shared_receive` × [`eager_size`](Self::eager_size) of locked memory for all of the
-    /// connections together. An idle connection costs some 46 KiB beside its 13 buffers, most of it
+    /// connections together. An idle connection costs some 49 KiB beside its 14 buffers, most of it
     /// for the device's queues, with a window and a send depth of 16.
     ///
-    /// `None`, the default, gives each connection receive buffers of its own. Otherwise 26 to
+    /// `None`, the default, gives each connection receive buffers of its own. Otherwise 28 to
     /// 1048576, and no more than the device's shared receive queues hold.
     pub shared_receive: Option<u32>,
 
-    /// The largest message in bytes that the peer sends straight into a posted receive buffer.
+    /// The largest message in bytes that the peer sends straight into a posted receive buffer;
+    /// `None` for what suits the transport.
     ///
     /// A longer one is read by this side from the peer's memory, which takes one exchange more, but
-    /// needs no posted buffer. See [`receive_window`](Self::receive_window) for the cost.
+    /// needs no posted buffer. See [`receive_window`](Self::receive_window) for the cost. The
+    /// smaller value of both sides holds for both.
     ///
-    /// 64 B to 1 MiB, default 16 KiB.
-    pub eager_size: u32,
+    /// Over TCP nothing is locked, and a buffer takes memory when it is first used: those that were
+    /// used last are used first. With the default a connection reserves some 5 MB of addresses
+    /// there, of which a peer that fills the window, while nothing is received, can have 2 MiB
+    /// filled.
+    ///
+    /// 64 B to 1 MiB. `None`, the default, is 16 KiB over RDMA and 64 KiB over TCP.
+    pub eager_size: Option<u32>,
 
     /// The largest message in bytes that the peer may send to this side.
     ///
@@ -194,6 +202,10 @@ pub struct Config {
     /// same [`Engine`](crate::Engine) of the peer: on a slow link a probe may wait behind their
     /// bytes. A side that is too busy to poll in time extends the peer's time by what it lost.
     ///
+    /// So of many idle connections with one engine of the peer a few are probed in an interval, and
+    /// each of them at least every 16 intervals: one that is lost while the others live is reported
+    /// as late as that.
+    ///
     /// 10 ms to 1 h, default 2 s.
     pub keepalive_interval: Option<Duration>,
 
@@ -223,6 +235,9 @@ pub struct Config {
     /// After that the connection ends with
     /// [`WcStatus::RETRY_EXC_ERR`](crate::status::WcStatus::RETRY_EXC_ERR). It waits for
     /// [`ack_timeout`](Self::ack_timeout) before each.
+    ///
+    /// Over TCP, what is not acknowledged for as long as all tries take together ends the
+    /// connection (`TCP_USER_TIMEOUT`, at least 1 s).
     ///
     /// 0 to 7, default 7.
     pub retry_count: u8,
@@ -254,8 +269,10 @@ pub struct Config {
 
     /// The number of connect requests that may wait to be accepted.
     ///
-    /// They wait for [`Listener::accept`](crate::Listener::accept). Further ones are rejected at
-    /// once; their connectors get [`PeerBusy`](crate::CloseReason::PeerBusy).
+    /// They wait for [`Listener::accept`](crate::Listener::accept); with
+    /// [`Listener::established`](crate::Listener::established) connections wait as well, until they
+    /// are taken. Further ones are rejected at once; their connectors get
+    /// [`PeerBusy`](crate::CloseReason::PeerBusy).
     ///
     /// 1 to 65535, default 128.
     pub backlog: u16,
@@ -280,6 +297,9 @@ pub struct Config {
     ///
     /// 1 to 65535, default 256.
     pub half_open: u16,
+
+    /// Whether the connections are those of [`Stream`](crate::Stream)s.
+    pub(crate) stream: bool,
 }
 
 /// Which transport a connector or a listener uses.
@@ -365,7 +385,7 @@ impl Default for Config {
         Self {
             receive_window: 32,
             shared_receive: None,
-            eager_size: 16 * 1024,
+            eager_size: None,
             max_message: 1 << 30,
             large_memory: 64 << 20,
             registration_cache: 16 << 20,
@@ -385,6 +405,7 @@ impl Default for Config {
             backlog: 128,
             rebind: false,
             half_open: 256,
+            stream: false,
         }
     }
 }
@@ -404,7 +425,7 @@ macro_rules! setters {
                 )]
                 #[must_use]
                 pub fn $setter(mut self, $field: $type) -> Self {
-                    self.$field = $field;
+                    self.$field = $field.into();
                     self
                 }
             )*
@@ -415,7 +436,7 @@ macro_rules! setters {
 setters! {
     with_receive_window receive_window: u16,
     with_shared_receive shared_receive: Option<u32>,
-    with_eager_size eager_size: u32,
+    with_eager_size eager_size: impl Into<Option<u32>>,
     with_max_message max_message: u64,
     with_large_memory large_memory: u64,
     with_registration_cache registration_cache: u64,
@@ -442,6 +463,17 @@ setters! {
 /// Then the queue pair is destroyed all the same.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The eager size, if the application chose none. Over RDMA the buffers are locked; over TCP an
+/// exchange costs more than bytes.
+const EAGER_OVER_RDMA: u32 = 16 << 10;
+const EAGER_OVER_TCP: u32 = 64 << 10;
+
+/// A frame behind this many bytes is acknowledged, so that a sender on a slow link sees its bytes
+/// arrive: on one of 1 Mbit/s twice a second. Over TCP, where this side sends the acknowledgement,
+/// each two seconds, of the three that a peer has to give a sign of life.
+const UNSIGNALLED_OVER_RDMA: u32 = 64 << 10;
+const UNSIGNALLED_OVER_TCP: u32 = 256 << 10;
+
 impl Config {
     /// Refuses values that cannot work on any device.
     pub(crate) fn check(&self) -> Result<(), Error> {
@@ -456,7 +488,9 @@ impl Config {
             let least = 2 * Account::least(u16::MAX);
             within("shared_receive", count, least, 1 << 20)?;
         }
-        within("eager_size", self.eager_size, 64, 1 << 20)?;
+        if let Some(eager_size) = self.eager_size {
+            within("eager_size", eager_size, 64, 1 << 20)?;
+        }
         within("max_message", self.max_message, 64, 1 << 40)?;
         within("large_memory", self.large_memory, 64 << 10, 1 << 40)?;
         within("registration_cache", self.registration_cache, 0, 1 << 40)?;
@@ -487,16 +521,21 @@ impl Config {
     }
 
     /// Returns the part that the state machine uses. The engine fills in its own identity.
-    pub(crate) fn params(&self) -> proto::Params {
+    pub(crate) fn params(&self, transport: TransportKind) -> proto::Params {
+        let (eager_size, most_unsignalled) = match transport {
+            TransportKind::Rdma => (EAGER_OVER_RDMA, UNSIGNALLED_OVER_RDMA),
+            TransportKind::Tcp => (EAGER_OVER_TCP, UNSIGNALLED_OVER_TCP),
+        };
         proto::Params {
             window: self.receive_window,
             shared: self.shared_receive.is_some(),
-            eager_size: self.eager_size,
+            eager_size: self.eager_size.unwrap_or(eager_size),
             max_message: self.max_message,
             large_memory: self.large_memory,
             longest_chunk: LONGEST_CHUNK,
             read_timeout: self.read_timeout,
             send_slots: u32::from(self.send_depth),
+            most_unsignalled,
             connect_timeout: self.connect_timeout,
             resolve_timeout: self.resolve_timeout,
             retry_refused: self.retry_refused,
@@ -504,7 +543,9 @@ impl Config {
             drain_timeout: DRAIN_TIMEOUT,
             keepalive_interval: self.keepalive_interval,
             keepalive_timeout: self.keepalive_timeout,
+            stream: self.stream,
             engine: 0,
+            number: 0,
         }
     }
 }
@@ -535,6 +576,17 @@ mod tests {
     }
 
     #[test]
+    fn the_eager_size_suits_the_transport_unless_it_was_chosen() {
+        let of = |config: &Config| {
+            [TransportKind::Rdma, TransportKind::Tcp]
+                .map(|transport| config.params(transport).eager_size)
+        };
+        assert_eq!(of(&Config::default()), [16 << 10, 64 << 10]);
+        let chosen = Config::default().with_eager_size(1000);
+        assert_eq!(of(&chosen), [1000, 1000]);
+    }
+
+    #[test]
     fn impossible_values_are_refused_by_name() {
         let refuse = |change: fn(&mut Config), message: &str| {
             let mut config = Config::default();
@@ -546,7 +598,7 @@ mod tests {
             "invalid configuration: receive_window is 0, allowed is 1 to 8192",
         );
         refuse(
-            |c| c.eager_size = 2 << 20,
+            |c| c.eager_size = Some(2 << 20),
             "invalid configuration: eager_size is 2097152, allowed is 64 to 1048576",
         );
         refuse(

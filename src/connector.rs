@@ -1,15 +1,19 @@
-use std::{
-    net::SocketAddr,
-    time::{Duration, Instant},
-};
+use std::{io, time::Duration};
 
 use crossbeam_channel::bounded;
 
+use self::attempts::{Attempt, Attempts};
 use crate::{
-    Config, Endpoint, Engine, Error, ToAddresses, Transport, TransportKind,
+    Addresses, Config, Endpoint, Engine, Error, Stream, ToAddresses,
     engine::{Command, Reply, wait_for_reply},
+    private_data::check_private_data,
     proto::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
 };
+
+mod attempts;
+mod connecting;
+
+pub use self::connecting::Connecting;
 
 /// Connects with a configuration, private data or an engine of its own.
 ///
@@ -84,84 +88,106 @@ impl Connector {
     /// * [`Error::InvalidConfig`] when a value of the configuration cannot work.
     /// * [`Error::AddressLookup`] for an unknown name.
     /// * [`Error::Connect`] with the reason when no connection was established in time.
-    /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when this machine
-    ///   has no connection manager, this process has no right to use it, or no device serves the
-    ///   address.
+    /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when it must be
+    ///   RDMA, and this machine has no connection manager, this process has no right to use it, or
+    ///   no device serves the address.
     /// * [`Error::LockedMemory`] or [`Error::SharedReceivesExhausted`] when there is no memory for
     ///   the connection's buffers.
     /// * [`Error::EngineShutDown`] when its engine was shut down.
     pub fn connect(&self, address: impl ToAddresses) -> Result<Endpoint, Error> {
+        let engine = self.ready_engine()?;
+        let mut attempts = self.attempts(&address.to_addresses()?);
+        let mut failed = None;
+        while let Some(attempt) = attempts.next(failed.as_ref()) {
+            match self.try_once(&attempt, &engine) {
+                Ok(endpoint) => return Ok(endpoint),
+                Err(error) => failed = Some(error),
+            }
+        }
+        Err(failed.unwrap_or(Error::TimedOut))
+    }
+
+    /// Connects to a [`StreamListener`](crate::StreamListener).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect`](Self::connect), as [`io::Error`]s.
+    pub fn connect_stream(&self, address: impl ToAddresses) -> io::Result<Stream> {
+        let mut connector = self.clone();
+        connector.config.stream = true;
+        Ok(connector.connect(address)?.into())
+    }
+
+    /// Starts to connect, for a task.
+    ///
+    /// As [`connect`](Self::connect), without blocking: except for the lookup of a name, which an
+    /// address does not need. The [`Connecting`] is a future of the [`Endpoint`], on any runtime;
+    /// the connection is given up when it is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`], [`Error::AddressLookup`] and [`Error::EngineShutDown`]. The others
+    /// of [`connect`](Self::connect) come from the future.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run() -> Result<(), rdmsg::Error> {
+    /// let endpoint = rdmsg::Connector::new().start("10.8.0.1:7471")?.await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn start(&self, address: impl ToAddresses) -> Result<Connecting, Error> {
+        let engine = self.ready_engine()?;
+        let attempts = self.attempts(&address.to_addresses()?);
+        Connecting::new(self.clone(), engine, attempts)
+    }
+
+    /// As [`start`](Self::start), to a [`StreamListener`](crate::StreamListener).
+    ///
+    /// Make a stream of the endpoint, with [`Stream::from`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`start`](Self::start).
+    pub fn start_stream(&self, address: impl ToAddresses) -> Result<Connecting, Error> {
+        let mut connector = self.clone();
+        connector.config.stream = true;
+        connector.start(address)
+    }
+
+    fn ready_engine(&self) -> Result<Engine, Error> {
         self.config.check()?;
-        let engine = match &self.engine {
-            Some(engine) => engine.clone(),
-            None => Engine::shared()?,
-        };
-        let deadline = Instant::now() + self.config.connect_timeout;
-        let addresses = address.to_addresses()?;
-        let transport = addresses.transport().unwrap_or(self.config.transport);
-        let mut left = addresses.as_slice();
-        let mut result = Err(Error::TimedOut);
-        while let Some((address, rest)) = left.split_first() {
-            let now = Instant::now();
-            let count = u32::try_from(left.len()).unwrap_or(u32::MAX);
-            let share = deadline.saturating_duration_since(now) / count;
-            let first = left.len() == addresses.as_slice().len();
-            if share.is_zero() && !first {
-                break;
-            }
-            result = self.connect_one(transport, *address, now + share, &engine);
-            if result.is_ok() {
-                break;
-            }
-            left = rest;
-        }
-        result
-    }
-
-    /// Connects to one address, over the first transport that leads there.
-    fn connect_one(
-        &self,
-        transport: Transport,
-        address: SocketAddr,
-        deadline: Instant,
-        engine: &Engine,
-    ) -> Result<Endpoint, Error> {
-        let over = |transport, deadline| self.connect_over(transport, address, deadline, engine);
-        match transport {
-            Transport::Rdma => over(TransportKind::Rdma, deadline),
-            Transport::Tcp => over(TransportKind::Tcp, deadline),
-            Transport::Auto => {
-                let now = Instant::now();
-                let half = now + deadline.saturating_duration_since(now) / 2;
-                match over(TransportKind::Rdma, half) {
-                    Err(error) if error.leaves_other_transports() => {
-                        log::info!("{address}: over TCP, since not over RDMA: {error}");
-                        over(TransportKind::Tcp, deadline)
-                    }
-                    result => result,
-                }
-            }
+        match &self.engine {
+            Some(engine) => Ok(engine.clone()),
+            None => Engine::shared(),
         }
     }
 
-    fn connect_over(
-        &self,
-        transport: TransportKind,
-        address: SocketAddr,
-        deadline: Instant,
-        engine: &Engine,
-    ) -> Result<Endpoint, Error> {
+    fn attempts(&self, addresses: &Addresses) -> Attempts {
+        Attempts::new(
+            addresses,
+            self.config.transport,
+            self.config.connect_timeout,
+        )
+    }
+
+    fn try_once(&self, attempt: &Attempt, engine: &Engine) -> Result<Endpoint, Error> {
         let (reply, result) = bounded(1);
-        engine.send(Command::Connect {
-            address,
-            transport,
+        engine.send(self.command(attempt, Reply::Caller(reply)))?;
+        let established = wait_for_reply(&result, attempt.address, attempt.deadline)?;
+        Ok(Endpoint::new(established, engine.clone()))
+    }
+
+    fn command(&self, attempt: &Attempt, reply: Reply) -> Command {
+        Command::Connect {
+            address: attempt.address,
+            transport: attempt.transport,
             config: self.config.clone(),
             data: self.private_data.clone(),
-            deadline,
-            reply: Reply::Caller(reply),
-        })?;
-        let established = wait_for_reply(&result, address, deadline)?;
-        Ok(Endpoint::new(established, engine.clone()))
+            deadline: attempt.deadline,
+            reply,
+        }
     }
 }
 
@@ -177,9 +203,9 @@ impl Endpoint {
     ///
     /// * [`Error::AddressLookup`] for an unknown name.
     /// * [`Error::Connect`] with the reason when no connection was established in time.
-    /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when this machine
-    ///   has no connection manager, this process has no right to use it, or no device serves the
-    ///   address.
+    /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when it must be
+    ///   RDMA, and this machine has no connection manager, this process has no right to use it, or
+    ///   no device serves the address.
     /// * [`Error::LockedMemory`] when there is no memory for the connection's buffers.
     ///
     /// # Examples
@@ -207,9 +233,9 @@ impl Endpoint {
     /// * [`Error::InvalidConfig`] for a timeout outside of these bounds.
     /// * [`Error::AddressLookup`] for an unknown name.
     /// * [`Error::Connect`] with the reason when no connection was established in time.
-    /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when this machine
-    ///   has no connection manager, this process has no right to use it, or no device serves the
-    ///   address.
+    /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when it must be
+    ///   RDMA, and this machine has no connection manager, this process has no right to use it, or
+    ///   no device serves the address.
     /// * [`Error::LockedMemory`] when there is no memory for the connection's buffers.
     pub fn connect_timeout(address: impl ToAddresses, timeout: Duration) -> Result<Self, Error> {
         let mut connector = Connector::new();
@@ -218,20 +244,29 @@ impl Endpoint {
     }
 }
 
-/// Returns an error if private data does not fit.
-pub(crate) fn check_private_data(
-    data: &[u8],
-    limit: usize,
-    place: &'static str,
-) -> Result<(), Error> {
-    if data.len() > limit {
-        return Err(Error::PrivateDataTooLong {
-            len: data.len(),
-            limit,
-            place,
-        });
+/// Connecting.
+impl Stream {
+    /// Connects to a [`StreamListener`](crate::StreamListener) with the default [`Config`].
+    ///
+    /// See [`Connector::connect_stream`] for a configuration of one's own.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Endpoint::connect`], as [`io::Error`]s.
+    pub fn connect(address: impl ToAddresses) -> io::Result<Self> {
+        Connector::new().connect_stream(address)
     }
-    Ok(())
+
+    /// As [`connect`](Self::connect), with a bound on the time that it takes.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Endpoint::connect_timeout`], as [`io::Error`]s.
+    pub fn connect_timeout(address: impl ToAddresses, timeout: Duration) -> io::Result<Self> {
+        let mut connector = Connector::new();
+        connector.config.connect_timeout = timeout;
+        connector.connect_stream(address)
+    }
 }
 
 const _: () = assert!(REQUEST_DATA_MAX <= REPLY_DATA_MAX);

@@ -8,7 +8,7 @@ use std::{
 
 use crossbeam_channel::Receiver;
 
-pub use self::owned::NotSent;
+pub use self::{owned::NotSent, tasks::Flushing};
 use crate::{
     CloseReason, Completion, DeviceCounters, Error, Statistics, TransportKind,
     engine::{Engine, Established},
@@ -19,11 +19,17 @@ use crate::{
 // rustdoc puts the items of inner modules first.
 mod messages;
 
+mod bytes;
+
 mod completions;
 
 mod owned;
 
+mod tasks;
+
 mod one_sided;
+
+mod grouping;
 
 /// A handle of an established connection that carries whole messages in both directions, in order.
 ///
@@ -120,18 +126,9 @@ impl Endpoint {
     /// ```
     pub fn close(&self) -> Result<(), Error> {
         self.inner.link.close();
-        match self
-            .inner
-            .link
-            .wait_until(&Deadline::never(), None, || self.inner.link.ended())
-        {
-            // What was sent from here arrived, but what came from there is not complete.
-            Ok(Ended {
-                reason: reason @ CloseReason::Truncated { .. },
-                delivered: true,
-            }) => Err(Error::Disconnected(reason)),
-            Ok(ended) if ended.delivered => Ok(()),
-            Ok(ended) => Err(Error::Undelivered(ended.reason)),
+        let link = &self.inner.link;
+        match link.wait_until(&Deadline::never(), None, || link.ended()) {
+            Ok(ended) => verdict(ended),
             // Without a deadline it cannot time out.
             Err(_) => Err(Error::TimedOut),
         }
@@ -232,6 +229,19 @@ impl Endpoint {
     #[must_use]
     pub fn device_counters(&self) -> DeviceCounters {
         self.inner.link.device_counters()
+    }
+}
+
+/// What a close came to.
+fn verdict(ended: Ended) -> Result<(), Error> {
+    match ended {
+        // What was sent from here arrived, but what came from there is not complete.
+        Ended {
+            reason: reason @ CloseReason::Truncated { .. },
+            delivered: true,
+        } => Err(Error::Disconnected(reason)),
+        ended if ended.delivered => Ok(()),
+        ended => Err(Error::Undelivered(ended.reason)),
     }
 }
 

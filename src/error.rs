@@ -40,19 +40,15 @@ pub enum Error {
         problem: String,
     },
 
-    /// This machine has no RDMA connection manager.
-    #[error(
-        "this machine offers no RDMA: {0}. Load the kernel's rdma_ucm and a device's driver (for \
-         software RoCE: `modprobe rdma_ucm`, `rdma link add rxe0 type rxe netdev eth0`); `rdma \
-         link` shows the devices{device}",
-        device = device_advice(machine::is_container())
-    )]
+    /// This machine has no RDMA connection manager; or it lacks the libraries, which a program that
+    /// was built with the feature `dlopen` opens when it needs them.
+    #[error("this machine offers no RDMA: {0}. {remedy}", remedy = WhatOffersRdma(.0))]
     NoRdma(OsError),
 
-    /// This program was built without RDMA: without rdmsg's feature `rdma`.
+    /// This program was built without RDMA: without rdmsg's features `rdma` and `dlopen`.
     #[error(
-        "this program was built without RDMA: build it with rdmsg's feature rdma, or set transport \
-         to Auto or Tcp in the Config"
+        "this program was built without RDMA: build it with rdmsg's feature rdma or dlopen, or set \
+         transport to Auto or Tcp in the Config"
     )]
     RdmaNotBuilt,
 
@@ -121,6 +117,18 @@ pub enum Error {
     #[error("the peer's receive window is full")]
     WindowFull,
 
+    /// This side has [finished](crate::Endpoint::finish): it sends no more messages.
+    ///
+    /// Nothing was sent; the peer's messages can still be received.
+    #[error("nothing more can be sent: this side has finished sending")]
+    Finished,
+
+    /// The peer has [finished](crate::Endpoint::finish): it sends no more messages.
+    ///
+    /// All of its messages were received; this side may go on sending.
+    #[error("nothing more will arrive: the peer has finished sending")]
+    PeerFinished,
+
     /// The private data is longer than the connection manager can carry.
     #[error("private data of {len} bytes is too long: at most {limit} bytes fit {place}")]
     PrivateDataTooLong {
@@ -140,6 +148,13 @@ pub enum Error {
          Endpoint::next_completion before using further ids"
     )]
     CompletionsNotTaken,
+
+    /// The endpoint is in a [`Group`](crate::Group), which has its messages and other completions.
+    #[error(
+        "the endpoint is in a Group: take what happens on it from Group::completions, or remove it \
+         from the group first"
+    )]
+    Grouped,
 
     /// A one-sided operation exceeds the memory. Nothing was done; the connection goes on.
     #[error("{len} bytes at offset {start} do not fit {what} of {limit} bytes")]
@@ -229,6 +244,11 @@ pub enum Error {
         reason: CloseReason,
     },
 
+    /// The listener was closed by [`Listener::close`](crate::Listener::close) or
+    /// [`Engine::drain`](crate::Engine::drain). It stays so; bind a new one.
+    #[error("the listener was closed; bind a new one")]
+    ListenerClosed,
+
     /// A call into the system failed.
     #[error("{0}")]
     Os(#[from] OsError),
@@ -272,6 +292,8 @@ impl Error {
     /// Returns the error of an `address` that cannot be listened on.
     pub(crate) fn from_bind(address: SocketAddr, error: OsError) -> Self {
         match error.errno {
+            // This machine has no connection manager, whatever the address.
+            _ if error.call == "rdma_create_event_channel" => Self::from_os(error),
             libc::ENODEV => match machine::denied() {
                 Some(denied) => Self::PermissionDenied { error, denied },
                 None if is_loopback(address) => Self::loopback(address),
@@ -280,6 +302,12 @@ impl Error {
             libc::EADDRINUSE | libc::EADDRNOTAVAIL => Self::Bind { address, error },
             _ => Self::from_os(error),
         }
+    }
+
+    /// Whether an address cannot be listened on because another listener has it.
+    pub(crate) fn is_address_in_use(&self) -> bool {
+        matches!(self, Self::Bind { address, error }
+            if error.errno == libc::EADDRINUSE || is_taken_elsewhere(address, error))
     }
 
     /// Whether another transport may lead to the peer, which has not answered.
@@ -326,8 +354,10 @@ impl Error {
                 let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| soft);
                 Self::LockedMemory { error, limit }
             }
+            // By these `sys` says that a library cannot be opened, or lacks a function.
+            (_, libc::ELIBACC | libc::ELIBBAD) => Self::NoRdma(error),
             // It returns the same for a file that may not be opened as for one that is missing.
-            ("rdma_create_event_channel", _) if cfg!(not(feature = "rdma")) => Self::RdmaNotBuilt,
+            ("rdma_create_event_channel", _) if cfg!(not(rdma)) => Self::RdmaNotBuilt,
             ("rdma_create_event_channel", errno) => match (machine::denied(), errno) {
                 (Some(denied), _) => Self::PermissionDenied { error, denied },
                 (None, libc::ENODEV | libc::ENOENT | libc::ENOSYS) => Self::NoRdma(error),
@@ -383,6 +413,28 @@ impl fmt::Display for Alternatives<'_> {
         )?;
         rest.iter()
             .try_for_each(|address| write!(f, " or {address}"))
+    }
+}
+
+/// What has to be there for RDMA, by what is not.
+struct WhatOffersRdma<'a>(&'a OsError);
+
+impl fmt::Display for WhatOffersRdma<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.errno {
+            libc::ELIBACC | libc::ELIBBAD => f.write_str(
+                "This program takes librdmacm.so.1 and libibverbs.so.1 of rdma-core 32 or newer \
+                 from the system: install them with their drivers (`apt install librdmacm1 \
+                 libibverbs1 ibverbs-providers` on Debian and Ubuntu)",
+            ),
+            _ => write!(
+                f,
+                "Load the kernel's rdma_ucm and a device's driver (for software RoCE: `modprobe \
+                 rdma_ucm`, `rdma link add rxe0 type rxe netdev eth0`); `rdma link` shows the \
+                 devices{}",
+                device_advice(machine::is_container())
+            ),
+        }
     }
 }
 
@@ -450,6 +502,7 @@ impl From<Error> for io::Error {
             | Error::OutOfBounds { .. }
             | Error::Misaligned { .. }
             | Error::ForeignMemory
+            | Error::Grouped
             | Error::PrivateDataTooLong { .. } => io::ErrorKind::InvalidInput,
             Error::AddressLookup { .. } | Error::Loopback { .. } => io::ErrorKind::AddrNotAvailable,
             Error::NoRdma(_) | Error::RdmaNotBuilt => io::ErrorKind::Unsupported,
@@ -471,7 +524,9 @@ impl From<Error> for io::Error {
             Error::Os(error) | Error::Bind { error, .. } => {
                 Self::from_raw_os_error(error.errno).kind()
             }
-            Error::EngineShutDown => io::ErrorKind::NotConnected,
+            Error::Finished => io::ErrorKind::BrokenPipe,
+            Error::PeerFinished => io::ErrorKind::UnexpectedEof,
+            Error::ListenerClosed | Error::EngineShutDown => io::ErrorKind::NotConnected,
         };
         Self::new(kind, error)
     }
@@ -626,8 +681,11 @@ mod tests {
                 problem: text(),
             },
             Error::NoRdma(error),
+            Error::NoRdma(OsError::new("librdmacm.so.1", libc::ELIBACC)),
             Error::RdmaNotBuilt,
             Error::WindowFull,
+            Error::Finished,
+            Error::PeerFinished,
             Error::PermissionDenied {
                 error,
                 denied: Denied {
@@ -645,6 +703,7 @@ mod tests {
                 place: "a place",
             },
             Error::CompletionsNotTaken,
+            Error::Grouped,
             Error::OutOfBounds {
                 what: "the region",
                 start: 1,
@@ -668,6 +727,7 @@ mod tests {
                 address,
                 reason: CloseReason::DeviceRemoved,
             },
+            Error::ListenerClosed,
             Error::EngineShutDown,
         ]
     }

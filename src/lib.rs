@@ -1,4 +1,5 @@
-//! Connection-managed messaging over RDMA: [`Listener`], [`Endpoint`], whole [`Message`]s.
+//! Connection-managed messaging over RDMA: [`Listener`], [`Endpoint`], whole [`Message`]s; and
+//! [streams](Stream) of bytes.
 //!
 //! # A server and a client
 //!
@@ -59,6 +60,12 @@
 //! [Large messages](guide::large_messages): above the [eager size](Config::eager_size) the receiver
 //! reads a message from the sender's memory, up to 1 GiB by default.
 //!
+//! [Streams](guide::streams): [`Stream`] and [`StreamListener`] carry bytes, with the methods of
+//! [`std::net`].
+//!
+//! [Moving from TCP](guide::moving_from_tcp): from [`std::net`], from tokio, from a protocol with
+//! lengths in front; what is different then.
+//!
 //! [One-sided operations](guide::one_sided) read and write a peer's [`Region`] without the peer's
 //! program.
 //!
@@ -70,6 +77,18 @@
 //!
 //! [Troubleshooting](guide::troubleshooting): the texts of errors with causes and remedies.
 //!
+//! # Features
+//!
+//! * `rdma`, on by default: RDMA by librdmacm and libibverbs. The program is linked with them, and
+//!   their headers and libclang are needed to build.
+//! * `dlopen`: RDMA by the same libraries, opened when they are first used. Only Rust is needed to
+//!   build; a program starts where they are not installed, and uses TCP there, or returns
+//!   [`Error::NoRdma`], which names the packages.
+//! * `tokio`: endpoints, listeners and streams for tasks, in the module `tokio`.
+//!
+//! With both of the first two it is `dlopen`; with neither there is TCP alone, and no [`cm`],
+//! [`verbs`] and [`rsocket`].
+//!
 //! # Layers below
 //!
 //! [`cm`] and [`verbs`] are safe layers over librdmacm and libibverbs, for programs that need the
@@ -77,35 +96,40 @@
 //! protocol of librdmacm's rsockets with C programs.
 #![deny(unsafe_code)]
 #![cfg_attr(
-    not(feature = "rdma"),
+    not(rdma),
     allow(dead_code, unused_imports, reason = "what RDMA alone needs")
 )]
 
 mod addresses;
-#[cfg(feature = "rdma")]
+#[cfg(rdma)]
 pub mod cm;
 mod config;
 mod connector;
 mod endpoint;
 mod engine;
 mod error;
+mod group;
 mod interest;
 mod link;
 mod listener;
 mod listener_builder;
 mod machine;
 mod memory;
+mod private_data;
 mod proto;
 mod remote_access;
-#[cfg(feature = "rdma")]
+#[cfg(rdma)]
 pub mod rsocket;
 mod send_buffer;
 pub mod status;
+mod stream;
 mod sync;
 mod sys;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 mod transport;
 mod transport_kind;
-#[cfg(feature = "rdma")]
+#[cfg(rdma)]
 pub mod verbs;
 
 pub use crossbeam_channel;
@@ -113,10 +137,11 @@ pub use crossbeam_channel;
 pub use crate::{
     addresses::{Addresses, ToAddresses},
     config::{Config, Polling, Transport},
-    connector::Connector,
-    endpoint::{Endpoint, NotSent},
+    connector::{Connecting, Connector},
+    endpoint::{Endpoint, Flushing, NotSent},
     engine::{Engine, EngineStatistics, Request},
     error::{Error, TrySendError},
+    group::Group,
     interest::Interest,
     link::{Completion, Immediate, Message},
     listener::Listener,
@@ -125,6 +150,7 @@ pub use crate::{
     proto::{CloseReason, Mismatch, Negotiated, Phase, Statistics, Violation},
     remote_access::RemoteAccess,
     send_buffer::SendBuffer,
+    stream::{ReadHalf, Stream, StreamListener, WriteHalf},
     transport::{DeviceCounters, EngineLimits, Region, RemoteRegion},
     transport_kind::TransportKind,
 };
@@ -161,6 +187,20 @@ pub mod guide {
         use crate::*;
     }
 
+    pub mod streams {
+        #![doc = include_str!("../docs/guide/streams.md")]
+
+        #[cfg(doc)]
+        use crate::*;
+    }
+
+    pub mod moving_from_tcp {
+        #![doc = include_str!("../docs/guide/moving_from_tcp.md")]
+
+        #[cfg(doc)]
+        use crate::*;
+    }
+
     pub mod one_sided {
         #![doc = include_str!("../docs/guide/one_sided.md")]
 
@@ -190,7 +230,7 @@ pub mod guide {
     }
 }
 
-/// Compiles the examples of the README.
+/// Runs the example of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

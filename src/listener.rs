@@ -3,25 +3,30 @@ use std::{
     iter::{self, FusedIterator},
     net::SocketAddr,
     os::fd::BorrowedFd,
-    sync::Arc,
+    sync::{Arc, Once},
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::{Receiver, after, bounded, never, select};
+use crossbeam_channel::{Receiver, TryRecvError, after, bounded, never, select};
 
+use self::backlog::Backlog;
 use crate::{
     Config, Endpoint, Engine, Error, ToAddresses, TransportKind,
-    connector::check_private_data,
-    engine::{Backlog, Bound, Command, Established, Open, Reply, Request, wait_for_reply},
+    engine::{Bound, Command, Incoming, Open, Reply, Request, wait_for_reply},
+    private_data::check_private_data,
     proto::{REJECT_DATA_MAX, REPLY_DATA_MAX},
+    sync::Seat,
 };
+
+mod backlog;
 
 /// Accepts connections on an address.
 ///
-/// Either take established connections with [`accept`](Self::accept) or
-/// [`incoming`](Self::incoming), or inspect requests before accepting them with
-/// [`requests`](Self::requests). Dropping the listener rejects what is still waiting; established
-/// connections go on.
+/// Either take established connections with [`accept`](Self::accept),
+/// [`incoming`](Self::incoming), or from a channel with [`established`](Self::established), or
+/// inspect requests before accepting them with [`requests`](Self::requests). Dropping the listener
+/// closes it, as [`close`](Self::close) does; established connections go on.
 ///
 /// # Examples
 ///
@@ -45,6 +50,8 @@ pub struct Listener {
     bound: Bound,
     engine: Engine,
     backlog: Arc<Backlog>,
+    /// Tells the engine to accept all requests.
+    accept_all: Once,
 }
 
 impl Listener {
@@ -57,9 +64,9 @@ impl Listener {
     ///
     /// * [`Error::AddressLookup`] for an unknown name.
     /// * [`Error::Bind`] when the address is in use or belongs to no RDMA device.
-    /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when this machine
-    ///   has no connection manager, this process has no right to use it, or no device serves the
-    ///   address.
+    /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when it must be
+    ///   RDMA, and this machine has no connection manager, this process has no right to use it, or
+    ///   no device serves the address.
     ///
     /// # Examples
     ///
@@ -108,22 +115,24 @@ impl Listener {
     }
 
     fn bind_one(address: SocketAddr, config: &Config, engine: &Engine) -> Result<Self, Error> {
-        let (backlog, requests) = Backlog::new(config.backlog.into());
+        let (backlog, requests) = Backlog::new(config.backlog.into(), engine);
         let (reply, result) = bounded(1);
         let command = Command::Listen {
             address,
             config: config.clone(),
             requests,
-            backlog: Arc::clone(&backlog),
+            backlog: incoming(&backlog),
             engine: Arc::clone(engine.handle()),
             reply,
         };
         engine.send(command)?;
         let bound = result.recv().unwrap_or(Err(Error::EngineShutDown))?;
+        backlog.listens(bound.local);
         Ok(Self {
             bound,
             engine: engine.clone(),
             backlog,
+            accept_all: Once::new(),
         })
     }
 
@@ -150,6 +159,7 @@ impl Listener {
     /// # Errors
     ///
     /// * [`Error::ListenerEnded`] when the device or address of the listener was removed.
+    /// * [`Error::ListenerClosed`] when the listener was closed.
     /// * [`Error::EngineShutDown`] when the engine was shut down.
     ///
     /// # Examples
@@ -176,6 +186,7 @@ impl Listener {
     ///
     /// * [`Error::TimedOut`] when no connection was established. The listener goes on.
     /// * [`Error::ListenerEnded`] when the device or address of the listener was removed.
+    /// * [`Error::ListenerClosed`] when the listener was closed.
     /// * [`Error::EngineShutDown`] when the engine was shut down.
     pub fn accept_timeout(&self, timeout: Duration) -> Result<Endpoint, Error> {
         self.accept_until(&after(timeout))
@@ -189,16 +200,12 @@ impl Listener {
                     Ok(request) => self.start(request)?,
                     // What was established before the end is not lost.
                     Err(_) => {
-                        let last = self.try_accept();
-                        break last.and_then(|last| last.ok_or_else(|| self.end()));
+                        let last = self.backlog.accepted().try_recv();
+                        break last.unwrap_or_else(|_| Err(self.backlog.end()));
                     }
                 },
                 recv(self.backlog.accepted()) -> accepted => {
-                    // It does not end: the backlog holds a sender.
-                    let accepted = accepted.ok();
-                    if let Some(endpoint) = accepted.and_then(|one| self.established(one)) {
-                        break Ok(endpoint);
-                    }
+                    break accepted.unwrap_or_else(|_| Err(self.backlog.end()));
                 }
             }
         };
@@ -214,57 +221,153 @@ impl Listener {
     /// # Errors
     ///
     /// * [`Error::ListenerEnded`] when the device or address of the listener was removed.
+    /// * [`Error::ListenerClosed`] when the listener was closed.
     /// * [`Error::EngineShutDown`] when the engine was shut down.
     pub fn try_accept(&self) -> Result<Option<Endpoint>, Error> {
         while let Ok(request) = self.backlog.requests().try_recv() {
             self.start(request)?;
         }
-        let mut endpoint = None;
-        while let Ok(accepted) = self.backlog.accepted().try_recv() {
-            endpoint = self.established(accepted);
-            if endpoint.is_some() {
-                break;
+        let accepted = self.backlog.accepted().try_recv();
+        self.backlog.update_readiness();
+        match accepted {
+            Ok(accepted) => accepted.map(Some),
+            // The engine may be about to say it in the channel.
+            Err(TryRecvError::Empty) => self.backlog.ended().map_or(Ok(None), Err),
+            Err(TryRecvError::Disconnected) => Err(self.backlog.end()),
+        }
+    }
+
+    /// Accepts the next connection, for a task.
+    ///
+    /// As [`accept`](Self::accept), for futures on any runtime: where there is none, the task is
+    /// woken when there may be. One task at a time waits so; of several, the one that called last.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`accept`](Self::accept).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run() -> Result<(), rdmsg::Error> {
+    /// let listener = rdmsg::Listener::bind("0.0.0.0:7471")?;
+    /// let endpoint = std::future::poll_fn(|cx| listener.poll_accept(cx)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<Endpoint, Error>> {
+        self.poll_accept_seated(cx, Seat::common(1))
+    }
+
+    pub(crate) fn poll_accept_seated(
+        &self,
+        cx: &Context<'_>,
+        seat: Seat,
+    ) -> Poll<Result<Endpoint, Error>> {
+        let mut accepted = self.try_accept().transpose();
+        if accepted.is_none() {
+            self.backlog.wait(seat, cx.waker());
+            accepted = self.try_accept().transpose();
+            if accepted.is_some() {
+                self.backlog.leave(seat);
             }
         }
-        self.backlog.update_readiness();
-        match (endpoint, self.backlog.end()) {
-            (None, Some(error)) => Err(error.clone()),
-            (endpoint, _) => Ok(endpoint),
-        }
+        accepted.map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// A seat for a task that waits in a future of its own, which it [leaves](Self::leave_seat).
+    #[cfg(feature = "tokio")]
+    pub(crate) fn seat(&self) -> Seat {
+        self.backlog.seat()
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn leave_seat(&self, seat: Seat) {
+        self.backlog.leave(seat);
     }
 
     /// Starts accepting a request. The result comes through the backlog.
     fn start(&self, mut request: Request) -> Result<(), Error> {
         match request.take() {
-            Some(open) => start_accepting(open, &[], Reply::Backlog(Arc::clone(&self.backlog))),
+            Some(open) => start_accepting(open, &[], Reply::Backlog(incoming(&self.backlog))),
             None => Ok(()),
         }
     }
 
-    /// Makes an endpoint of a connection that was established, and skips one that was not.
-    fn established(&self, accepted: Result<Established, Error>) -> Option<Endpoint> {
-        accepted
-            .map(|established| Endpoint::new(established, self.engine.clone()))
-            .inspect_err(|error| {
-                let local = self.bound.local;
-                if let Some(others) = self.backlog.report_failure() {
-                    log::warn!(
-                        "listener on {local}: a connection was not established ({others} others \
-                         before it): {error}"
-                    );
-                }
-            })
-            .ok()
+    /// Returns the connections as a channel, as they are accepted and established.
+    ///
+    /// It is for [`crossbeam_channel::select!`]: nothing blocks, however slow a peer is to
+    /// establish its connection. From the first call on the [`Engine`]'s thread accepts each
+    /// request as it comes in, so that [`requests`](Self::requests) returns no more. It accepts as
+    /// long as fewer than [`backlog`](Config::backlog) connections wait here or to be established;
+    /// further requests are rejected as busy. Connections that fail before they are established
+    /// are skipped, and logged.
+    ///
+    /// The error with which the listener ends comes once, as the last item; then the channel ends.
+    /// After a [`close`](Self::close) it ends without an error.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use rdmsg::{Listener, crossbeam_channel::{select, tick}};
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let listener = Listener::bind("0.0.0.0:7471")?;
+    /// let seconds = tick(Duration::from_secs(1));
+    /// let mut endpoints = Vec::new();
+    /// loop {
+    ///     select! {
+    ///         recv(listener.established()) -> endpoint => match endpoint {
+    ///             Ok(endpoint) => endpoints.push(endpoint?),
+    ///             Err(_) => break, // it was closed
+    ///         },
+    ///         recv(seconds) -> _ => println!("{} connections", endpoints.len()),
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn established(&self) -> &Receiver<Result<Endpoint, Error>> {
+        self.accept_all.call_once(|| {
+            let (reply, done) = bounded(1);
+            let key = self.bound.key;
+            // Where the engine has ended, so has the channel.
+            if self.engine.send(Command::AcceptAll { key, reply }).is_ok() {
+                let _ = done.recv();
+            }
+            while let Ok(request) = self.backlog.requests().try_recv() {
+                let _ = self.start(request);
+            }
+        });
+        self.backlog.accepted()
     }
 
-    /// Returns the error with which the listener ended.
-    fn end(&self) -> Error {
-        self.backlog.end().cloned().unwrap_or(Error::EngineShutDown)
+    /// Stops listening. Its address is free when this returns.
+    ///
+    /// What waits to be accepted or established is rejected; its connectors get
+    /// [`PeerBusy`](crate::CloseReason::PeerBusy), and try again if
+    /// [`retry_refused`](Config::retry_refused) is set. What was established is returned by
+    /// [`accept`](Self::accept), [`incoming`](Self::incoming) and
+    /// [`established`](Self::established) before they end: `incoming` and `established` without an
+    /// error, `accept` with [`Error::ListenerClosed`], also where threads wait in them. Established
+    /// connections go on, and [`Engine::drain`] waits for their ends; one that is accepted, but
+    /// established a moment too late, is closed.
+    pub fn close(&self) {
+        let (reply, done) = bounded(1);
+        let key = self.bound.key;
+        if self.engine.send(Command::Unlisten { key, reply }).is_ok() {
+            // It fails where the engine ends meanwhile, and the listener with it.
+            let _ = done.recv();
+        }
     }
 
     /// Returns an iterator over the connections as they are accepted.
     ///
     /// It waits for each. The error with which the listener ends comes once, as the last item.
+    /// After a [`close`](Self::close) it ends without an error.
     pub fn incoming(&self) -> impl FusedIterator<Item = Result<Endpoint, Error>> + '_ {
         let mut ended = false;
         iter::from_fn(move || {
@@ -274,7 +377,7 @@ impl Listener {
             let accepted = self.accept();
             // An error of `accept` is final.
             ended = accepted.is_err();
-            Some(accepted)
+            Some(accepted).filter(|accepted| !matches!(accepted, Err(Error::ListenerClosed)))
         })
         .fuse()
     }
@@ -283,6 +386,7 @@ impl Listener {
     ///
     /// It is for [`crossbeam_channel::select!`], and to inspect the peer and its private data
     /// before accepting. Requests that are taken here are not accepted by [`accept`](Self::accept).
+    /// After a call of [`established`](Self::established), which accepts them all, none come.
     /// A request waits for at most the listener's [`connect_timeout`](Config::connect_timeout)
     /// (default 5 s) to be answered.
     ///
@@ -339,7 +443,7 @@ impl Listener {
     ///
     /// [`Error::Os`] when the process has no file descriptor left.
     pub fn event_fd(&self) -> Result<BorrowedFd<'_>, Error> {
-        self.backlog.event_fd().map_err(Error::from_os)
+        self.backlog.event_fd()
     }
 }
 
@@ -363,7 +467,10 @@ impl fmt::Debug for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let _ = self.engine.send(Command::Unlisten(self.bound.key));
+        // Nobody waits for the reply.
+        let (reply, _) = bounded(1);
+        let key = self.bound.key;
+        let _ = self.engine.send(Command::Unlisten { key, reply });
     }
 }
 
@@ -435,6 +542,11 @@ impl Request {
             None => Ok(()),
         }
     }
+}
+
+/// The backlog as the engine knows it.
+fn incoming(backlog: &Arc<Backlog>) -> Arc<dyn Incoming> {
+    Arc::clone(backlog) as Arc<dyn Incoming>
 }
 
 /// Has the engine accept a request. The result is sent as a reply.

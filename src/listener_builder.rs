@@ -1,4 +1,6 @@
-use crate::{Config, Engine, Error, Listener, ToAddresses};
+use std::io;
+
+use crate::{Config, Engine, Error, Listener, StreamListener, ToAddresses};
 
 /// Listens with a configuration or an engine of its own: [`Listener::builder`].
 ///
@@ -45,6 +47,17 @@ impl ListenerBuilder {
             None => Listener::bind_with(address, &self.config, &Engine::shared()?),
         }
     }
+
+    /// Listens for [`Stream`](crate::Stream)s.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`bind`](Self::bind), as [`io::Error`]s.
+    pub fn bind_stream(&self, address: impl ToAddresses) -> io::Result<StreamListener> {
+        let mut builder = self.clone();
+        builder.config.stream = true;
+        Ok(StreamListener::new(builder.bind(address)?))
+    }
 }
 
 impl Listener {
@@ -52,5 +65,19 @@ impl Listener {
     #[must_use]
     pub fn builder() -> ListenerBuilder {
         ListenerBuilder::default()
+    }
+}
+
+impl StreamListener {
+    /// Listens on an address with the default [`Config`].
+    ///
+    /// See [`ListenerBuilder::bind_stream`](crate::ListenerBuilder::bind_stream) for a
+    /// configuration of one's own.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Listener::bind`], as [`io::Error`]s.
+    pub fn bind(address: impl ToAddresses) -> io::Result<Self> {
+        Listener::builder().bind_stream(address)
     }
 }

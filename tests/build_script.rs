@@ -32,11 +32,11 @@ impl Script {
 
     /// Runs it with these programs alone, each a script of one line.
     fn run(&self, programs: &[(&str, &str)]) -> Output {
-        self.run_with(Some("1"), programs)
+        self.run_with(&["RDMA"], programs)
     }
 
-    /// As `run`, with the feature `rdma` or without it.
-    fn run_with(&self, rdma: Option<&str>, programs: &[(&str, &str)]) -> Output {
+    /// As `run`, with these features.
+    fn run_with(&self, features: &[&str], programs: &[(&str, &str)]) -> Output {
         use std::os::unix::fs::PermissionsExt;
         let path = self.0.join("path");
         fs::create_dir(&path).unwrap();
@@ -51,7 +51,11 @@ impl Script {
             .env("TARGET", "x")
             .env("HOST", "x")
             .env("LIBCLANG_PATH", "/somewhere")
-            .envs(rdma.map(|set| ("CARGO_FEATURE_RDMA", set)))
+            .envs(
+                features
+                    .iter()
+                    .map(|name| (format!("CARGO_FEATURE_{name}"), "1")),
+            )
             .output()
             .unwrap();
         fs::remove_dir_all(path).unwrap();
@@ -86,7 +90,11 @@ fn all_that_is_missing_to_build_is_named_at_once() {
     let everything = script.run(&[("pkg-config", "exit 0")]);
     assert!(everything.status.success());
     assert_eq!(asks(&everything), None);
-    let without_rdma = script.run_with(None, &[]);
-    assert!(without_rdma.status.success());
-    assert_eq!(asks(&without_rdma), None);
+    for (features, has_rdma) in [(&[][..], false), (&["DLOPEN"], true)] {
+        let unlinked = script.run_with(features, &[]);
+        assert!(unlinked.status.success());
+        assert_eq!(asks(&unlinked), None);
+        let said = String::from_utf8_lossy(&unlinked.stdout);
+        assert_eq!(said.contains("cargo:rustc-cfg=rdma\n"), has_rdma, "{said}");
+    }
 }

@@ -4,7 +4,6 @@ use std::{
     io::{Read, Write},
     net::TcpStream,
     thread,
-    time::Duration,
 };
 
 use rdmsg::{
@@ -33,113 +32,6 @@ fn pair_with(config: Config) -> (Endpoint, Endpoint) {
 
 fn pair() -> (Endpoint, Endpoint) {
     pair_with(config())
-}
-
-fn bytes(len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
-}
-
-#[test]
-fn messages_of_every_size_arrive_whole_and_in_order() {
-    let (client, server) = pair();
-    assert_eq!(client.transport(), TransportKind::Tcp);
-    let sizes = [
-        0,
-        1,
-        63,
-        64,
-        4096,
-        16 << 10,
-        (16 << 10) + 1,
-        64 << 10,
-        1 << 20,
-        5_000_001,
-    ];
-    let echo = thread::spawn(move || {
-        for _ in sizes {
-            let message = server.recv().unwrap();
-            server.send(&message).unwrap();
-        }
-        server.close().unwrap();
-    });
-    for len in sizes {
-        client.send(&bytes(len)).unwrap();
-    }
-    for len in sizes {
-        assert!(*client.recv().unwrap() == bytes(len)[..], "{len}");
-    }
-    assert!(matches!(
-        client.recv(),
-        Err(Error::Disconnected(CloseReason::PeerClosed))
-    ));
-    echo.join().unwrap();
-}
-
-#[test]
-fn many_small_messages_flow_both_ways_at_once() {
-    const COUNT: u32 = 20_000;
-    let (client, server) = pair();
-    let run = |endpoint: Endpoint| {
-        let sender = {
-            let endpoint = endpoint.clone();
-            thread::spawn(move || {
-                for number in 0..COUNT {
-                    endpoint.send(&number.to_be_bytes()).unwrap();
-                }
-            })
-        };
-        for number in 0..COUNT {
-            assert_eq!(*endpoint.recv().unwrap(), number.to_be_bytes());
-        }
-        sender.join().unwrap();
-    };
-    let other = thread::spawn(move || run(server));
-    run(client.clone());
-    other.join().unwrap();
-}
-
-#[test]
-fn one_sided_operations_do_what_they_do_over_rdma() {
-    let (client, server) = pair();
-    let region = server.region(4096, RemoteAccess::ALL).unwrap();
-    server.send(&region.remote().to_bytes()).unwrap();
-    let remote = client.recv().unwrap();
-    let remote = RemoteRegion::from_bytes(&(*remote).try_into().unwrap());
-    let local = client.region(1024, RemoteAccess::NONE).unwrap();
-    local.copy_in(0, &bytes(1000));
-    client.write(&local, 0..1000, &remote, 100, 1).unwrap();
-    let fetched = client.region(1024, RemoteAccess::NONE).unwrap();
-    client.read(&fetched, 0..1000, &remote, 100, 2).unwrap();
-    client
-        .fetch_add(&fetched, 1000, &remote, 2048, 5, 3)
-        .unwrap();
-    client
-        .compare_swap(&fetched, 1008, &remote, 2048, 5, 77, 4)
-        .unwrap();
-    client
-        .write_with_imm(&local, 0..10, &remote, 3000, 0xabcd, 5)
-        .unwrap();
-    for id in 1..=5 {
-        let completion = client
-            .next_completion_timeout(Duration::from_secs(5))
-            .unwrap();
-        match completion {
-            Completion::Read(got) | Completion::Written(got) => {
-                assert_eq!(got, id);
-            }
-            other => println!("{other:?}"),
-        }
-    }
-    match server.next_completion().unwrap() {
-        Completion::Immediate(immediate) => assert_eq!(immediate.imm_data(), 0xabcd),
-        other => panic!("{other:?}"),
-    }
-    let mut back = vec![0; 1000];
-    fetched.copy_out(0, &mut back);
-    assert_eq!(back, bytes(1000));
-    let mut word = [0; 8];
-    region.copy_out(2048, &mut word);
-    assert_eq!(u64::from_ne_bytes(word), 77);
 }
 
 #[test]
@@ -176,6 +68,19 @@ fn auto_takes_tcp_where_no_device_serves_the_address() {
     let server = server.join().unwrap();
     assert_eq!(server.transport(), TransportKind::Tcp);
     assert_eq!(*server.recv().unwrap(), *b"hello");
+}
+
+#[test]
+fn auto_listens_on_all_addresses_where_there_is_no_device() {
+    for address in ["auto://0.0.0.0:0", "auto://[::]:0"] {
+        let listener = Listener::bind(address).unwrap();
+        assert!(listener.transports().contains(&TransportKind::Tcp));
+        let port = listener.local_addr().port();
+        let server = thread::spawn(move || listener.accept().unwrap());
+        let client = Endpoint::connect(format!("auto://127.0.0.1:{port}")).unwrap();
+        client.send(b"hello").unwrap();
+        assert_eq!(*server.join().unwrap().recv().unwrap(), *b"hello");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::{Shutdown, SocketAddr, TcpStream},
     thread,
     time::Duration,
 };
@@ -27,7 +27,7 @@ impl Stage {
         let mut config = Config::default();
         config.transport = Transport::Tcp;
         config.receive_window = 4;
-        config.eager_size = 1000;
+        config.eager_size = Some(1000);
         config.max_message = 1 << 20;
         Self::with(config)
     }
@@ -239,7 +239,7 @@ fn a_peer_that_dies_inside_a_frame_takes_no_shared_receive_along() {
     let mut config = Config::default();
     config.transport = Transport::Tcp;
     config.receive_window = 4;
-    config.eager_size = 1000;
+    config.eager_size = Some(1000);
     config.max_message = 1 << 20;
     config.shared_receive = Some(100);
     let stage = Stage::with(config);
@@ -276,7 +276,7 @@ fn what_came_with_more_than_fits_a_batch_is_not_left_behind() {
     // So that nothing else makes anybody look.
     config.keepalive_interval = None;
     config.receive_window = 64;
-    config.eager_size = 1000;
+    config.eager_size = Some(1000);
     let stage = Stage::with(config);
     for before in 0..24 {
         let (mut peer, endpoint) = stage.connect_with(64);
@@ -294,6 +294,30 @@ fn what_came_with_more_than_fits_a_batch_is_not_left_behind() {
             assert_eq!(*message, [number as u8], "{before} before");
         }
         drop(peer);
+    }
+}
+
+#[test]
+fn all_that_a_peer_wrote_before_it_closed_is_delivered_before_the_end() {
+    const COUNT: u16 = 512;
+    let mut config = Config::default();
+    config.transport = Transport::Tcp;
+    config.receive_window = COUNT;
+    config.eager_size = Some(64 << 10);
+    let stage = Stage::with(config);
+    for len in [1, 3000, 60_000] {
+        let (mut peer, endpoint) = stage.connect();
+        for number in 0..COUNT {
+            peer.say(&pdu(1, 0, &frame(number, &vec![number as u8; len])));
+        }
+        // With grants that it has not read a socket that is closed takes back what it has to send.
+        peer.stream.shutdown(Shutdown::Write).unwrap();
+        for number in 0..COUNT {
+            let message = endpoint.recv_timeout(PATIENCE);
+            let message = message.unwrap_or_else(|error| panic!("{number} of {len}: {error}"));
+            assert!(*message == vec![number as u8; len][..], "{number} of {len}");
+        }
+        assert!(matches!(end_of(&endpoint), CloseReason::PeerDisconnected));
     }
 }
 

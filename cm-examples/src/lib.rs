@@ -12,6 +12,7 @@ pub mod datagrams;
 pub mod exchange;
 pub mod ping;
 pub mod ping_pong;
+pub mod service;
 pub mod socket;
 pub mod stream_test;
 pub mod transfer;

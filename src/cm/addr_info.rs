@@ -53,6 +53,7 @@ impl AddrInfo {
     #[doc(alias = "rdma_getaddrinfo")]
     pub fn new(node: Option<&str>, service: &str, hints: AddrInfoHints) -> Result<Self, OsError> {
         const CALL: &str = "rdma_getaddrinfo";
+        ffi::open_libraries()?;
         let c_string =
             |text: &str| CString::new(text).map_err(|_| OsError::new(CALL, libc::EINVAL));
         let node = node.map(c_string).transpose()?;

@@ -201,6 +201,7 @@ impl Drop for Inner {
 
 impl List {
     fn get() -> Result<Self, OsError> {
+        ffi::open_libraries()?;
         let mut len = 0;
         // SAFETY: the count is a local.
         let start = unsafe { ffi::rdma_get_devices(&raw mut len) };

@@ -55,9 +55,11 @@ impl EventChannel {
     ///
     /// Those of `rdma_create_event_channel`: `ENODEV` if there is no RDMA device, `ENOENT` if the
     /// kernel has no connection manager (module `rdma_ucm`), `EMFILE` if the process has too many
-    /// open descriptors.
+    /// open descriptors. With the feature `dlopen` also `ELIBACC` or `ELIBBAD`, of a library that
+    /// is missing or a function that it lacks.
     #[doc(alias = "rdma_create_event_channel")]
     pub fn new() -> Result<Self, OsError> {
+        ffi::open_libraries()?;
         // SAFETY: the call has no preconditions.
         let raw = unsafe { ffi::rdma_create_event_channel() };
         let raw = cvt_ptr("rdma_create_event_channel", raw)?;

@@ -18,6 +18,8 @@ impl Endpoint {
     /// once: what is taken here is not returned by [`recv`](Self::recv) or
     /// [`next_completion`](Self::next_completion), and the other way round. Completions that a
     /// `recv` finds before a message are kept for `next_completion`, not put back into the channel.
+    /// So a program takes completions in one way: here, with `next_completion`, or with `recv`.
+    /// While the endpoint is in a [`Group`](crate::Group), nothing comes here.
     ///
     /// While no thread waits in `recv`, the engine's thread feeds the channel; a thread that has
     /// just been in `recv` may delay that by some milliseconds.
@@ -154,7 +156,7 @@ impl Endpoint {
             .unwrap_or(Err(Error::TimedOut))
     }
 
-    fn take_any(&self) -> Option<Result<Completion, Error>> {
+    pub(super) fn take_any(&self) -> Option<Result<Completion, Error>> {
         let taken = match self.take_aside() {
             Some(completion) => Some(Ok(completion)),
             None => match self.inner.completions.try_recv() {
@@ -166,16 +168,19 @@ impl Endpoint {
         taken
     }
 
-    /// The end, which this or another handle may have taken from the channel already.
+    /// The end, which this or another handle may have taken from the channel already; or a group to
+    /// which everything goes.
     pub(super) fn take_end<T>(&self) -> Option<Result<T, Error>> {
-        self.inner
-            .link
-            .ended()
+        let link = &self.inner.link;
+        if link.is_grouped() {
+            return Some(Err(Error::Grouped));
+        }
+        link.ended()
             .filter(|_| self.inner.completions.is_empty())
             .map(|ended| Err(Error::Disconnected(ended.reason)))
     }
 
-    fn take_aside(&self) -> Option<Completion> {
+    pub(super) fn take_aside(&self) -> Option<Completion> {
         if self.inner.link.set_aside.load(Ordering::Relaxed) == 0 {
             return None;
         }

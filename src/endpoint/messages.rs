@@ -1,4 +1,4 @@
-use std::{io::IoSlice, slice, sync::atomic::Ordering, time::Duration};
+use std::{io::IoSlice, slice, time::Duration};
 
 use crossbeam_channel::TryRecvError;
 
@@ -69,9 +69,9 @@ impl Endpoint {
 
     /// Sends one message if there is room for it, and never waits.
     ///
-    /// The bytes are copied, so `message` may be reused on return. After [`TrySendError::Full`] the
-    /// fd for [`Interest::Writable`](crate::Interest::Writable) becomes readable when there is
-    /// room.
+    /// The bytes are copied, so `message` may be reused on return. When there is room after a
+    /// [`TrySendError::Full`], the fd for [`Interest::Writable`](crate::Interest::Writable) becomes
+    /// readable, and [`Completion::Room`] comes.
     ///
     /// # Errors
     ///
@@ -177,10 +177,10 @@ impl Endpoint {
 
     /// Makes an attempt that does not wait for room. Where there is none, whoever watches for room
     /// is told of it.
-    pub(super) fn try_in_room(
+    pub(super) fn try_in_room<T>(
         &self,
-        mut attempt: impl FnMut() -> Result<(), TrySendError>,
-    ) -> Result<(), TrySendError> {
+        mut attempt: impl FnMut() -> Result<T, TrySendError>,
+    ) -> Result<T, TrySendError> {
         let mut result = attempt();
         if let Err(TrySendError::Full) = result {
             let link = &self.inner.link;
@@ -188,7 +188,9 @@ impl Endpoint {
             link.poll_once();
             link.want_room();
             result = attempt();
-            if !matches!(result, Err(TrySendError::Full)) {
+            if let Err(TrySendError::Full) = result {
+                link.tell_of_room();
+            } else {
                 link.need_no_room();
             }
         }
@@ -209,16 +211,16 @@ impl Endpoint {
     }
 
     /// Repeats an attempt until it succeeds, fails, or the deadline passes.
-    pub(super) fn wait_for_room(
+    pub(super) fn wait_for_room<T>(
         &self,
         deadline: &Deadline,
-        mut attempt: impl FnMut() -> Result<(), TrySendError>,
-    ) -> Result<(), Error> {
+        mut attempt: impl FnMut() -> Result<T, TrySendError>,
+    ) -> Result<T, Error> {
         let done = self
             .inner
             .link
             .wait_until(deadline, None, || match attempt() {
-                Ok(()) => Some(Ok(())),
+                Ok(done) => Some(Ok(done)),
                 Err(TrySendError::Full) => None,
                 Err(TrySendError::Failed(error)) => Some(Err(error)),
             });
@@ -292,10 +294,12 @@ impl Endpoint {
         let handoff = Handoff::default();
         self.inner
             .link
-            .wait_until(deadline, Some(&handoff), || {
-                handoff.take().map(Ok).or_else(|| self.take())
-            })
+            .wait_until(deadline, Some(&handoff), || self.take_from(&handoff))
             .unwrap_or(Err(Error::TimedOut))
+    }
+
+    pub(super) fn take_from(&self, handoff: &Handoff) -> Option<Result<Message, Error>> {
+        handoff.take().map(Ok).or_else(|| self.take())
     }
 
     /// Takes the next message from the channel, and keeps what comes before it for
@@ -304,22 +308,67 @@ impl Endpoint {
         let taken = loop {
             // What a waiting thread finds most of the time.
             if self.inner.completions.is_empty() {
-                break self.take_end();
+                if self.inner.link.goes_on() {
+                    break None;
+                }
+                break self.take_end().or_else(|| self.take_finish());
             }
             match self.inner.completions.try_recv() {
                 Ok(Completion::Received(message)) => break Some(Ok(message)),
                 Ok(Completion::Disconnected(reason)) => {
                     break Some(Err(Error::Disconnected(reason)));
                 }
-                Ok(other) => {
-                    self.inner.link.set_aside.fetch_add(1, Ordering::Relaxed);
-                    self.aside().push_back(other);
-                }
+                Ok(Completion::Finished) => break Some(Err(Error::PeerFinished)),
+                // Who receives messages alone does not ask for it.
+                Ok(Completion::Room) => {}
+                Ok(other) => self.set_aside(other),
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => break self.take_end(),
             }
         };
         self.update_readiness();
         taken
+    }
+
+    /// After the peer's Finish was taken, every other call says so as well.
+    fn take_finish(&self) -> Option<Result<Message, Error>> {
+        // In this order: its messages are in the channel before it is said to have finished.
+        let finished = self.inner.link.peer_has_finished() && self.inner.completions.is_empty();
+        finished.then_some(Err(Error::PeerFinished))
+    }
+
+    /// Tells the peer that this side sends no more messages: half close.
+    ///
+    /// The peer receives everything that was sent before, then its [`recv`](Self::recv) returns
+    /// [`Error::PeerFinished`], or [`Completion::Finished`] comes. It may go on sending, and this
+    /// side receiving. Sends of this side fail with [`Error::Finished`] from now on; one-sided
+    /// operations go on, except for [`write_with_imm`](Self::write_with_imm). It does not wait, and
+    /// a second call does nothing. The connection stays until one side closes it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Disconnected`] when the connection has ended or is being closed.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use rdmsg::Error;
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// # let endpoint = rdmsg::Endpoint::connect("10.8.0.1:7471")?;
+    /// endpoint.send(b"the last question")?;
+    /// endpoint.finish()?;
+    /// loop {
+    ///     match endpoint.recv() {
+    ///         Ok(answer) => println!("{} bytes", answer.len()),
+    ///         Err(Error::PeerFinished) => break,
+    ///         Err(error) => return Err(error),
+    ///     }
+    /// }
+    /// endpoint.close()
+    /// # }
+    /// ```
+    pub fn finish(&self) -> Result<(), Error> {
+        self.inner.link.finish()
     }
 
     /// Waits until everything that was sent so far has arrived at the peer's library.

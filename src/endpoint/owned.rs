@@ -129,7 +129,7 @@ impl Endpoint {
         })
     }
 
-    fn send_buffer(
+    pub(super) fn send_buffer(
         &self,
         buffer: SendBuffer,
         id: Option<u64>,

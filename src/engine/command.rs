@@ -10,7 +10,7 @@ use std::{
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
-use super::{backlog, statistics::EngineStatistics};
+use super::{promise::Pledge, statistics::EngineStatistics};
 use crate::{
     config::Config,
     error::Error,
@@ -32,12 +32,14 @@ pub(crate) enum Command {
         address: SocketAddr,
         config: Config,
         requests: Sender<Request>,
-        backlog: Arc<Backlog>,
+        backlog: Arc<dyn Incoming>,
         engine: Arc<Handle>,
         reply: Sender<Result<Bound, Error>>,
     },
-    /// The listener's handle has been dropped.
-    Unlisten(u64),
+    /// Accept all requests of a listener from now on, and reply.
+    AcceptAll { key: u64, reply: Sender<()> },
+    /// The listener was closed, or its handle has been dropped. Reply when its address is free.
+    Unlisten { key: u64, reply: Sender<()> },
     /// Connect, and reply once.
     Connect {
         address: SocketAddr,
@@ -47,6 +49,8 @@ pub(crate) enum Command {
         deadline: Instant,
         reply: Reply,
     },
+    /// Nobody wants the connection any more that is being established with this number.
+    GiveUp { key: u64 },
     /// Accept a request, and reply once.
     Accept {
         link: Arc<Link>,
@@ -59,6 +63,8 @@ pub(crate) enum Command {
     Reject { key: u64, data: Vec<u8> },
     /// Add up the statistics of all connections.
     Statistics { reply: Sender<EngineStatistics> },
+    /// End all listeners, and reply when there is no connection any more.
+    Drain { reply: Sender<()> },
     /// The last handle of the engine has been dropped: end when all connections have.
     Retire,
     /// Close everything, then end.
@@ -74,8 +80,22 @@ pub(crate) struct Handle {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// The requests and connections that a listener's program has not taken yet.
-pub(crate) type Backlog = backlog::Backlog<Request, Established>;
+/// Where what comes in on a listener is brought for its program to take: its handle, as the
+/// engine's thread knows it.
+pub(crate) trait Incoming: fmt::Debug + Send + Sync {
+    /// Brings a request, for which there is a place.
+    fn bring_request(&self, requests: &Sender<Request>, request: Request);
+
+    /// Brings what came of a request that was accepted.
+    fn bring_accepted(&self, accepted: Result<Established, Error>);
+
+    /// How many connections were brought and not taken.
+    fn waiting(&self) -> usize;
+
+    /// Nothing more will come, for this reason unless another was given before. Turns away what was
+    /// not taken of the requests.
+    fn finish(&self, why: Error);
+}
 
 /// The reply for a listener that was created.
 #[derive(Clone, Copy, Debug)]
@@ -99,8 +119,10 @@ pub(crate) struct Established {
 pub(crate) enum Reply {
     /// To the thread that waits for it.
     Caller(Sender<Result<Established, Error>>),
+    /// To the task that awaits it.
+    Task(Pledge<Established>),
     /// To the listener's queue of established connections.
-    Backlog(Arc<Backlog>),
+    Backlog(Arc<dyn Incoming>),
 }
 
 /// A peer's request for a connection. Dropping it rejects it.
@@ -170,7 +192,16 @@ impl Reply {
                 // It fails when the caller waits no longer.
                 let _ = sender.send(result);
             }
+            Self::Task(pledge) => pledge.keep(result),
             Self::Backlog(backlog) => backlog.bring_accepted(result),
+        }
+    }
+
+    /// The connection begins, with this number. Returns whether somebody wants it.
+    pub(super) fn begin(&self, key: u64) -> bool {
+        match self {
+            Self::Task(pledge) => pledge.begin(key),
+            Self::Caller(_) | Self::Backlog(_) => true,
         }
     }
 }
@@ -233,6 +264,13 @@ impl Request {
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
+    }
+
+    /// Rejects it because the listener has ended.
+    pub(crate) fn turn_away(mut self) {
+        if let Some(open) = self.open.take() {
+            open.link.turn_away();
+        }
     }
 
     /// Takes what is needed for the answer, once.

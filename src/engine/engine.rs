@@ -2,9 +2,10 @@ use std::{
     fmt, ptr,
     sync::{Arc, Mutex, Weak},
     thread,
+    time::Duration,
 };
 
-use crossbeam_channel::bounded;
+use crossbeam_channel::{RecvTimeoutError, bounded};
 
 use super::{
     command::{Command, Handle},
@@ -90,6 +91,11 @@ impl Engine {
     /// [`Endpoint::connect`](crate::Endpoint::connect), [`Listener::bind`](crate::Listener::bind)
     /// and a [`Connector`](crate::Connector) without an engine use it.
     ///
+    /// When everything that uses the engine is gone it ends, in the background, and the next call
+    /// starts another one. A handle that is kept from the start keeps its
+    /// [`statistics`](Self::statistics), and can wait for connections that are being closed in the
+    /// background: with [`drain`](Self::drain).
+    ///
     /// # Errors
     ///
     /// * [`Error::NoRdma`] when the kernel offers no RDMA connection manager
@@ -146,9 +152,52 @@ impl Engine {
         }
     }
 
+    /// Stops listening, and waits until all connections of this engine have ended.
+    ///
+    /// It waits no longer than `timeout`, and returns the number of connections that were still
+    /// open then; 0 means that all have ended and everything of them was released. Each listener of
+    /// the engine is closed, as by [`Listener::close`](crate::Listener::close). Connections are
+    /// left to those who use them: they end when either side closes them. Those whose last handle
+    /// was dropped, and that are being closed in the background, are waited for as well. The
+    /// engine goes on; [`shutdown`](Self::shutdown) closes what is left.
+    ///
+    /// [The guide](crate::guide::ending) has a server that ends so on a signal.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::EngineShutDown`] when the engine was shut down.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// # let engine = rdmsg::Engine::new()?;
+    /// match engine.drain(Duration::from_secs(10))? {
+    ///     0 => println!("all have ended"),
+    ///     left => println!("{left} connections are closed by force"),
+    /// }
+    /// engine.shutdown();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn drain(&self, timeout: Duration) -> Result<u64, Error> {
+        let (reply, drained) = bounded(1);
+        self.send(Command::Drain { reply })?;
+        match drained.recv_timeout(timeout) {
+            Ok(()) => Ok(0),
+            Err(RecvTimeoutError::Disconnected) => Err(Error::EngineShutDown),
+            Err(RecvTimeoutError::Timeout) => Ok(self.statistics()?.connections),
+        }
+    }
+
     /// Returns what has passed through this engine's connections.
     ///
-    /// Those that have ended are included. The engine's thread adds it up, so the call waits for
+    /// Those that have ended are included, as long as the engine exists: a handle that is kept from
+    /// the start has them all. The [shared engine](Self::shared) ends with its last connection,
+    /// listener and handle, and the next call of `shared` starts another one, which counts from 0.
+    /// The engine's thread adds it up, so the call waits for
     /// that thread's next round.
     ///
     /// # Errors

@@ -137,6 +137,14 @@ impl Entry {
         }
     }
 
+    /// Whether it was accepted for the program of this listener, and is not established.
+    pub(super) fn is_accepted_for(&self, listener: &HalfOpen) -> bool {
+        match (&self.role, &self.reply) {
+            (Role::Passive(Some(half_open)), Some(Reply::Backlog(_))) => half_open.is(listener),
+            _ => false,
+        }
+    }
+
     /// Hands out the established connection. Where nobody waits for it, nobody wants it any more.
     pub(super) fn report_established(&mut self) {
         if let Role::Passive(half_open) = &mut self.role {

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use crossbeam_channel::Sender;
 
-use super::command::{Backlog, Handle, Request};
+use super::command::{Handle, Incoming, Request};
 use crate::{
     config::Config,
     error::Error,
@@ -22,14 +22,16 @@ pub(super) struct Listening {
     pub(super) local: SocketAddr,
     pub(super) config: Config,
     pub(super) requests: Sender<Request>,
-    pub(super) backlog: Arc<Backlog>,
+    pub(super) backlog: Arc<dyn Incoming>,
     pub(super) engine: Arc<Handle>,
+    /// Whether requests are accepted as they come in, and not by the program.
+    pub(super) accepts_all: bool,
     /// Requests that are not established yet.
     pub(super) half_open: HalfOpen,
     /// Over RDMA, where it listens so.
     rdma: Option<Place>,
     /// Over TCP, where it listens so.
-    _tcp: Option<ListenId>,
+    tcp: Option<ListenId>,
 }
 
 /// Where it listens.
@@ -49,6 +51,11 @@ impl HalfOpen {
     pub(super) fn count(&self) -> usize {
         Arc::strong_count(&self.0) - 1
     }
+
+    /// Whether these are of the same listener.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
 }
 
 impl Listening {
@@ -57,7 +64,7 @@ impl Listening {
         local: SocketAddr,
         config: Config,
         requests: Sender<Request>,
-        backlog: Arc<Backlog>,
+        backlog: Arc<dyn Incoming>,
         engine: Arc<Handle>,
     ) -> Self {
         Self {
@@ -66,10 +73,27 @@ impl Listening {
             requests,
             backlog,
             engine,
+            accepts_all: false,
             half_open: HalfOpen::default(),
             rdma: rdma.map(|id| Place::Bound { _id: id }),
-            _tcp: tcp,
+            tcp,
         }
+    }
+
+    /// Whether it stays when its device is removed: it is to be bound again, or listens over TCP as
+    /// well.
+    pub(super) fn outlives_device(&self) -> bool {
+        self.config.rebind || self.tcp.is_some()
+    }
+
+    /// Whether as many wait as may.
+    pub(super) fn is_full(&self) -> bool {
+        let waiting = if self.accepts_all {
+            self.backlog.waiting() + self.half_open.count()
+        } else {
+            self.requests.len()
+        };
+        waiting >= self.config.backlog.into()
     }
 
     /// Its device was removed, or its address: drops the id, for which the device waits. Says

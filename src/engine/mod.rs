@@ -9,7 +9,6 @@
 //! make an `Endpoint` of.
 
 mod admission;
-mod backlog;
 mod command;
 #[expect(clippy::module_inception, reason = "it is the layer's main type")]
 mod engine;
@@ -17,9 +16,14 @@ mod entry;
 mod exit;
 mod listening;
 mod log_limit;
+mod promise;
 mod reactor;
 mod statistics;
 mod timers;
 
-pub(crate) use self::command::{Backlog, Bound, Command, Established, Open, Reply, wait_for_reply};
 pub use self::{command::Request, engine::Engine, statistics::EngineStatistics};
+pub(crate) use self::{
+    command::{Bound, Command, Established, Incoming, Open, Reply, wait_for_reply},
+    log_limit::LogLimit,
+    promise::Promise,
+};

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::bounded;
+use crossbeam_channel::{Sender, bounded};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::{
@@ -35,6 +35,7 @@ use crate::{
     status::OsError,
     sync::{Mailbox, Notice},
     transport::{Budget, ConnectionId, ConnectionManager},
+    transport_kind::TransportKind,
 };
 
 /// Epoll tokens; connections and listeners use their keys, which start behind these.
@@ -64,7 +65,8 @@ pub(super) struct Reactor {
     manager: ConnectionManager,
     commands: Arc<Mailbox<Command>>,
     notices: Arc<Mailbox<Notice>>,
-    links: HashMap<u64, Entry>,
+    /// Boxed: a table has up to twice as many places as there are connections.
+    links: HashMap<u64, Box<Entry>>,
     listeners: HashMap<u64, Listening>,
     timers: Timers,
     /// Connections that threads of the application poll, each with the lease's count at the last
@@ -90,6 +92,8 @@ pub(super) struct Reactor {
     refusing: bool,
     /// Set by `Exit`: nobody will ask what became of the connections.
     exiting: bool,
+    /// Who waits until there are no connections.
+    drains: Vec<Sender<()>>,
     /// The memory for large messages.
     budget: Arc<Budget>,
     /// What went through connections that have ended, and how many there were.
@@ -127,6 +131,7 @@ impl Reactor {
             ending: false,
             refusing: false,
             exiting: false,
+            drains: Vec::new(),
             budget,
             past: EngineStatistics::default(),
             registration,
@@ -186,6 +191,12 @@ impl Reactor {
             } else if key == TURNS {
                 self.more = true;
             } else if let Some(entry) = self.links.get(&key) {
+                let passed = entry.link.core().passes_check(now);
+                if let Some(next) = passed {
+                    // Of many idle connections nearly all, each time.
+                    self.timers.set(key, next);
+                    continue;
+                }
                 // A deadline judges the peer by what has come from it, and what has come is not to
                 // be lost.
                 entry.link.catch_up();
@@ -249,11 +260,12 @@ impl Reactor {
         role: Role,
     ) -> Arc<Link> {
         // The channel never refuses. It has a place for each message that the peer has credit for,
-        // for as many large ones, and for the end; and one for each operation with an id: those are
-        // accepted only while fewer than `most_ids` completions are in flight or unread.
-        let messages = 2 * usize::from(config.receive_window) + 1;
-        let most_ids = messages + usize::from(config.send_depth);
-        let (sender, receiver) = bounded(messages + most_ids);
+        // for as many large ones, for the peer's Finish, for the news of room and for the end; and
+        // one for each operation with an id: those are accepted only while fewer than `most_ids`
+        // completions are in flight or unread.
+        let messages = 2 * usize::from(config.receive_window) + 2;
+        let most_ids = 2 * usize::from(config.receive_window) + usize::from(config.send_depth);
+        let (sender, receiver) = bounded(messages + most_ids + 1);
         let link = Link::new(
             key,
             (peer, id.transport()),
@@ -274,16 +286,17 @@ impl Reactor {
             receiver: Some(receiver),
             peer,
         };
-        self.links.insert(key, entry);
+        self.links.insert(key, Box::new(entry));
         // What the state machine wants from its making on.
         link.in_engine(|_| ());
         link
     }
 
-    fn params(&self, config: &Config) -> Params {
-        let config = config.params();
+    fn params(&self, config: &Config, transport: TransportKind) -> Params {
+        let config = config.params(transport);
         Params {
             engine: self.identity,
+            number: self.next_key,
             longest_chunk: config
                 .longest_chunk
                 .min(self.budget.limits().longest_chunk()),
@@ -392,6 +405,7 @@ impl Reactor {
                 .unwrap_or_else(|| Error::from_connect(entry.peer, reason));
             reply.send(Err(error));
         }
+        self.report_drained();
         // The id goes with the entry, after its queue pair.
     }
 }

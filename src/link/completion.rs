@@ -40,6 +40,10 @@ pub enum Completion {
     ///
     /// It did so by [`write_with_imm`](crate::Endpoint::write_with_imm).
     Immediate(Immediate),
+    /// The peer has [finished](crate::Endpoint::finish): it sends no more messages.
+    ///
+    /// It comes after all of the peer's messages, at most once. This side may go on sending.
+    Finished,
     /// An operation with an id failed, or the connection ended before its outcome was known.
     Failed {
         /// The operation's id.
@@ -50,8 +54,35 @@ pub enum Completion {
         /// with it.
         reason: CloseReason,
     },
+    /// There is room for a send that was refused.
+    ///
+    /// After a `try_send`, or another call that does not wait, was refused as
+    /// [full](crate::TrySendError::Full), this comes once when another one may succeed, or fails
+    /// for a reason. It is not repeated before it was taken, so a send that is tried after it may
+    /// be refused again, and then the next one comes. Calls that wait cause none.
+    /// [`Endpoint::recv`](crate::Endpoint::recv) drops it, and it does not come to programs that
+    /// have asked for the [fd](crate::Interest::Writable) that says the same.
+    Room,
     /// The connection has ended. It comes once, after all other completions.
     Disconnected(CloseReason),
+}
+
+impl Completion {
+    /// The id of the operation that it ends.
+    pub(super) fn id(&self) -> Option<u64> {
+        match self {
+            Self::Sent(id)
+            | Self::Read(id)
+            | Self::Written(id)
+            | Self::Fetched { id, .. }
+            | Self::Failed { id, .. } => Some(*id),
+            Self::Received(_)
+            | Self::Immediate(_)
+            | Self::Room
+            | Self::Finished
+            | Self::Disconnected(_) => None,
+        }
+    }
 }
 
 /// The immediate data of a peer's [`write_with_imm`](crate::Endpoint::write_with_imm).

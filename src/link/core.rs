@@ -14,12 +14,14 @@ use crossbeam_channel::Sender;
 
 use super::{
     completion::{Completion, Immediate},
+    cork::Cork,
     deferred::Deferred,
     ended::Ended,
     handoff::Handoff,
     home::{Home, Place},
     liveness::Life,
     message::Message,
+    outbox::Outbox,
     reports::{report_failed, report_sent, succeed},
     sent_order::SentOrder,
 };
@@ -36,6 +38,8 @@ pub(crate) struct Core {
     pub(crate) queues: Option<WorkQueues>,
     /// Where receives are shared: what this connection has of them.
     pub(crate) share: Option<ReceiveShare>,
+    /// What a stream has written and the peer has no room for yet.
+    pub(super) cork: Cork,
     /// Messages whose end is to be reported.
     pub(super) order: SentOrder,
     /// What the state machine wants of the connection manager: the engine's thread does it.
@@ -48,7 +52,9 @@ pub(crate) struct Core {
     pub(crate) ended: Option<Ended>,
     /// Until the end, or until nobody can read any more. Unread messages hold the link, so a link
     /// that held on to their channel would live for ever.
-    pub(crate) completions: Option<Sender<Completion>>,
+    pub(crate) completions: Option<Outbox>,
+    /// Whether the application is to be told of room: a send that does not wait was refused.
+    pub(super) room_wanted: bool,
     pub(super) deferred: Deferred,
     /// How many completions were taken from the channel and set aside, because they were not what
     /// was waited for.
@@ -87,12 +93,14 @@ impl Core {
             conn,
             queues: None,
             share: None,
+            cork: Cork::default(),
             order: SentOrder::default(),
             cm_ops: VecDeque::new(),
             established: false,
             life: None,
             ended: None,
-            completions: Some(completions),
+            completions: Some(Outbox::new(completions)),
+            room_wanted: false,
             deferred: Deferred::default(),
             set_aside,
             most_ids,
@@ -106,6 +114,14 @@ impl Core {
             (Some(Ended { reason, .. }), _) | (None, Some(reason)) => reason.clone(),
             (None, None) => CloseReason::LocallyClosed,
         }
+    }
+
+    /// Whether all that is due is a look at whether the peer lives, and it does. What has come of
+    /// it here and was not taken could only say the same. Returns the next deadline then.
+    pub(crate) fn passes_check(&mut self, now: Instant) -> Option<Option<Instant>> {
+        let life = self.life.as_ref()?;
+        let passes = self.conn.passes_check(life.activity(), now);
+        passes.then(|| self.conn.next_timeout())
     }
 
     /// A deadline may be past. What came of the peer's engine elsewhere counts as well.
@@ -178,7 +194,7 @@ impl Core {
             return;
         };
         let order = &mut self.order;
-        let completions = &self.completions;
+        let completions = &mut self.completions;
         let mut chunk = None;
         let mut wake = false;
         queues.in_flight.slots.done(slot, |posted| {
@@ -212,7 +228,7 @@ impl Core {
         if status != WcStatus::WR_FLUSH_ERR {
             let reason = CloseReason::WorkRequest { status, vendor_err };
             let order = &mut self.order;
-            let completions = &self.completions;
+            let completions = &mut self.completions;
             queues.in_flight.slots.failed(slot, |posted, failed| {
                 if !failed {
                     succeed(&posted, order, completions);
@@ -240,6 +256,16 @@ impl Core {
     /// Does what the state machine wants done, until it wants nothing more. Called after every
     /// input, before the lock is released.
     pub(super) fn apply_outputs<H: Home + 'static>(&mut self, to: &Recipient<'_, H>) {
+        loop {
+            self.apply_those_there_are(to);
+            // Not before: frames are posted in the order in which they were made.
+            if !(self.deferred.room && self.uncork()) {
+                break;
+            }
+        }
+    }
+
+    fn apply_those_there_are<H: Home + 'static>(&mut self, to: &Recipient<'_, H>) {
         while let Some(output) = self.conn.poll_output() {
             match output {
                 Output::Cm(op) => {
@@ -271,6 +297,7 @@ impl Core {
                 Output::Event(Event::Writable) => {
                     self.deferred.wake = true;
                     self.deferred.room = true;
+                    self.room_came();
                 }
                 Output::Event(Event::Answered) => self.deferred.wake = true,
                 Output::Event(Event::Disconnected { reason, delivered }) => {
@@ -285,7 +312,7 @@ impl Core {
     fn end(&mut self, ended: Ended) {
         let reason = &ended.reason;
         if let Some(queues) = &self.queues {
-            let completions = &self.completions;
+            let completions = &mut self.completions;
             for posted in queues.in_flight.slots.iter() {
                 if let Posted::Operation(operation) = posted {
                     report_failed(Some(operation.id), reason, completions);
@@ -297,8 +324,8 @@ impl Core {
         }
         // The channel has a place for it beside the messages'; if nobody is left to read it, nobody
         // misses it.
-        if let Some(completions) = self.completions.take() {
-            let _ = completions.try_send(Completion::Disconnected(reason.clone()));
+        if let Some(mut completions) = self.completions.take() {
+            let _ = completions.put(Completion::Disconnected(reason.clone()));
             self.deferred.closed = Some(completions);
         }
         self.ended = Some(ended);
@@ -317,13 +344,13 @@ impl Core {
     }
 
     /// Whether the channel has a place for the completion of one more operation.
-    pub(crate) fn may_report_one_more(&self) -> bool {
-        let (Some(queues), Some(completions)) = (&self.queues, &self.completions) else {
+    pub(crate) fn may_report_one_more(&mut self) -> bool {
+        let (Some(queues), Some(completions)) = (&self.queues, &mut self.completions) else {
             // The connection has ended, which is reported soon enough.
             return true;
         };
         let ids = queues.in_flight.slots.operations() + self.order.ids();
-        ids + completions.len() + self.set_aside.load(Ordering::Relaxed) < self.most_ids
+        ids + completions.reports() + self.set_aside.load(Ordering::Relaxed) < self.most_ids
     }
 
     /// Posts something; a failure ends the connection.
@@ -382,7 +409,7 @@ impl Core {
         // Before it is told: what is said to be sent cannot be read any more.
         queues.in_flight.taken(count);
         self.order.take(count);
-        self.deferred.arrived |= report_sent(&mut self.order, &self.completions);
+        self.deferred.arrived |= report_sent(&mut self.order, &mut self.completions);
         self.deferred.wake = true;
     }
 
@@ -425,8 +452,12 @@ impl Core {
                 let place = Message::eager(home(), buffer, queues.received(buffer, 0));
                 Completion::Immediate(Immediate::new(imm_data, len, place))
             }
+            Arrival::Finish => {
+                self.deferred.finished = true;
+                Completion::Finished
+            }
         };
-        let Some(completions) = &self.completions else {
+        let Some(completions) = &mut self.completions else {
             // Nobody is left to read it. Its place is released after the lock.
             return self.deferred.unread.push(completion);
         };
@@ -434,24 +465,18 @@ impl Core {
             // Nothing is before it in the channel, and nobody else need be woken: the thread that
             // waits is this one.
             (Completion::Received(message), Some(handoff))
-                if handoff.is_empty() && completions.is_empty() =>
+                if handoff.is_empty() && completions.may_be_passed() =>
             {
                 return handoff.put(message);
             }
             (completion, _) => completion,
         };
-        match completions.try_send(completion) {
+        match completions.put(completion) {
             Ok(()) => {
                 self.deferred.wake = true;
                 self.deferred.arrived = true;
             }
-            Err(refused) => {
-                debug_assert!(
-                    refused.is_disconnected(),
-                    "the channel holds a whole window"
-                );
-                self.deferred.unread.push(refused.into_inner());
-            }
+            Err(refused) => self.deferred.unread.push(refused),
         }
     }
 

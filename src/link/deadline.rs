@@ -39,7 +39,17 @@ impl Deadline {
         }
     }
 
-    pub(super) fn is_past(&self, now: Instant) -> bool {
+    /// Whether it is more than `wait` away.
+    pub(super) fn is_beyond(&self, wait: Duration) -> bool {
+        if let End::In(timeout) = self.0.get() {
+            self.at();
+            return timeout > wait;
+        }
+        let left = |at: Instant| at.saturating_duration_since(Instant::now());
+        self.at().is_none_or(|at| left(at) > wait)
+    }
+
+    pub(crate) fn is_past(&self, now: Instant) -> bool {
         self.at().is_some_and(|at| now >= at)
     }
 }

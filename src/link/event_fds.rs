@@ -21,21 +21,28 @@ impl Link {
         }
         if first {
             // Under the lock: a thread that put something there before this did not know of the fd.
-            let core = self.core();
+            let mut core = self.core();
             match interest {
                 Interest::Readable => self.announce_readable(&core),
                 // A `try_send` that was refused before could not take the fd down. The next one
                 // does.
-                Interest::Writable => readiness.announce(|| true),
+                Interest::Writable => {
+                    // From now on the fd tells of room.
+                    core.room_wanted = false;
+                    readiness.announce(|| true);
+                }
             }
         }
         Ok(fd)
     }
 
-    /// Whether an event loop watches one of the fds, so that the engine's thread must watch the
-    /// queue.
+    /// Whether an event loop watches one of the fds, a group's receiver waits, or tasks that no
+    /// runtime polls for, so that the engine's thread must watch the queue.
     pub(crate) fn is_watched(&self) -> bool {
-        self.readable.is_wanted() || self.writable.is_wanted()
+        self.readable.is_wanted()
+            || self.writable.is_wanted()
+            || self.may_be_grouped()
+            || self.tasks.are_left_to_engine()
     }
 
     /// Makes the fd readable if there is anything to take: something `unread`, or the end.

@@ -3,7 +3,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering},
     },
     time::Instant,
 };
@@ -19,15 +19,24 @@ use super::{
     home::{Home, Place},
     poll_lease::PollLease,
     pollers::Pollers,
+    refused::refused_send,
+    tasks::{Awaited, Tasks},
 };
 use crate::{
     config::Polling,
     error::Error,
-    proto::{CloseReason, Connection, Flush, Negotiated, SendRefused, Statistics},
+    proto::{Connection, Flush, Negotiated, Statistics},
     sync::{Mailbox, Notice, NoticeKind, Readiness, lock},
     transport::{Allocator, DeviceCounters, PollSide, TransportParts},
     transport_kind::TransportKind,
 };
+
+/// The peer's Finish was delivered: it sends no more messages.
+const FINISHED: u8 = 1;
+/// `Core::ended` is set.
+const OVER: u8 = 2;
+/// What happens goes to a group. One that is gone may not have been noticed.
+const GROUPED: u8 = 4;
 
 /// One connection, as its handles and the engine's thread share it.
 ///
@@ -51,6 +60,7 @@ pub(crate) struct Link {
     pub(super) poll: Mutex<Option<PollSide>>,
     core: Mutex<Core>,
     pub(crate) pollers: Pollers,
+    pub(crate) tasks: Tasks,
     pub(crate) lease: PollLease,
     /// Makes memory for the application, while there is a transport.
     allocator: Mutex<Option<Arc<Allocator>>>,
@@ -61,8 +71,9 @@ pub(crate) struct Link {
     drive_wanted: AtomicBool,
     /// Whether the last handle has been dropped.
     abandoned: AtomicBool,
-    /// Whether `Core::ended` is set: for threads that ask often.
-    over: AtomicBool,
+    /// Why nothing comes to those who ask: bits of [`FINISHED`], [`OVER`] and [`GROUPED`], for
+    /// threads that ask often.
+    ends: AtomicU8,
     /// The fds for event loops: see [`Endpoint::event_fd`](crate::Endpoint::event_fd).
     pub(super) readable: Readiness,
     /// Readable unless a `try_send` was refused and no room came since.
@@ -90,12 +101,13 @@ impl Link {
             poll: Mutex::new(None),
             core: Mutex::new(core),
             pollers: Pollers::new(),
+            tasks: Tasks::default(),
             lease: PollLease::new(),
             allocator: Mutex::new(None),
             set_aside,
             drive_wanted: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
-            over: AtomicBool::new(false),
+            ends: AtomicU8::new(0),
             readable: Readiness::default(),
             writable: Readiness::default(),
         })
@@ -158,7 +170,27 @@ impl Link {
 
     /// Whether the connection has ended.
     pub(super) fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
+        self.ends.load(Ordering::Acquire) & OVER != 0
+    }
+
+    /// Whether neither the connection has ended nor the peer's messages have, nor do they go to a
+    /// group.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.ends.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether what happens goes to a group, as far as is known.
+    pub(super) fn may_be_grouped(&self) -> bool {
+        self.ends.load(Ordering::Relaxed) & GROUPED != 0
+    }
+
+    /// Called under the lock of `core`.
+    pub(super) fn set_grouped(&self, grouped: bool) {
+        if grouped {
+            self.ends.fetch_or(GROUPED, Ordering::Relaxed);
+        } else {
+            self.ends.fetch_and(!GROUPED, Ordering::Relaxed);
+        }
     }
 
     /// Whether no handle is left whose calls could report what became of the connection.
@@ -171,13 +203,18 @@ impl Link {
     /// Sends a ping whose pong proves that everything sent so far has been processed.
     pub(crate) fn flush(self: &Arc<Self>) -> Result<Flush, Error> {
         self.with_core(|core| core.conn.flush())
-            .map_err(|refused| match refused {
-                SendRefused::Closed(reason) => Error::Disconnected(reason),
-                // A handle exists only once the connection is established.
-                SendRefused::Blocked | SendRefused::TooLong { .. } => {
-                    Error::Disconnected(CloseReason::LocallyClosed)
-                }
-            })
+            .map_err(|refused| refused_send(refused, 0).into())
+    }
+
+    /// Has the peer know that this side sends no more messages.
+    pub(crate) fn finish(self: &Arc<Self>) -> Result<(), Error> {
+        self.with_core(|core| core.conn.finish())
+            .map_err(|refused| refused_send(refused, 0).into())
+    }
+
+    /// Whether the peer sends no more messages. Those that it sent are in the channel.
+    pub(crate) fn peer_has_finished(&self) -> bool {
+        self.ends.load(Ordering::Acquire) & FINISHED != 0
     }
 
     /// Whether the peer has everything from before `flush`, or never will.
@@ -204,6 +241,7 @@ impl Link {
     /// queue from now on.
     pub(crate) fn abandon(self: &Arc<Self>) {
         self.abandoned.store(true, Ordering::Relaxed);
+        self.tasks.leave_runtime();
         self.with_core(|core| {
             core.conn.close(Instant::now());
             // What nobody reads goes with the channel. As long as there was a sender the channel
@@ -216,6 +254,21 @@ impl Link {
     /// Has the engine's thread reject the request that this connection is.
     pub(crate) fn reject(&self) {
         self.notify(NoticeKind::Reject);
+    }
+
+    /// Has waiting threads look again.
+    pub(crate) fn wake(self: &Arc<Self>) {
+        self.pollers.wake();
+        self.tasks.wake_behind_fence(Awaited::ANYTHING);
+        if self.transport == TransportKind::Tcp {
+            // One that waits in the call that receives is woken by the answer.
+            let _ = self.flush();
+        }
+    }
+
+    /// Has the engine's thread reject the request that this connection is, as a busy listener does.
+    pub(crate) fn turn_away(&self) {
+        self.notify(NoticeKind::TurnAway);
     }
 
     // The state machine.
@@ -260,13 +313,22 @@ impl Link {
             drive,
             wake,
             arrived,
+            finished,
             room,
             closed,
             unread,
         } = std::mem::take(&mut core.deferred);
+        if finished {
+            self.ends.fetch_or(FINISHED, Ordering::Release);
+        }
+        let mut ended = false;
         if wake {
             // Once: nothing comes after the end.
-            let ended = core.ended.is_some() && !self.over.swap(true, Ordering::Release);
+            ended = core.ended.is_some() && self.ends.fetch_or(OVER, Ordering::Release) & OVER == 0;
+            if ended {
+                // It left the group by itself.
+                self.set_grouped(false);
+            }
             if arrived || ended {
                 self.announce_readable(&core);
             }
@@ -277,6 +339,8 @@ impl Link {
         drop(core);
         if wake {
             self.pollers.wake();
+            self.tasks
+                .wake_behind_fence(Awaited::happened(arrived || ended, room || ended));
         }
         drop(closed);
         drop(unread);
@@ -346,6 +410,7 @@ impl Link {
     /// Gives everything that belongs to the device back: the queue pair first, then the completion
     /// queue.
     pub(crate) fn uninstall(&self) {
+        self.tasks.leave_runtime();
         // From here on nobody else polls.
         let mut side = lock(&self.poll).take();
         let queues = {
@@ -423,12 +488,12 @@ mod tests {
     use crossbeam_channel::bounded;
 
     use super::*;
-    use crate::config::Config;
+    use crate::{config::Config, proto::CloseReason};
 
     #[test]
     fn a_connection_that_was_cut_off_says_so_in_every_call() {
         let (completions, ends) = bounded(1);
-        let params = Config::default().params();
+        let params = Config::default().params(TransportKind::Rdma);
         let link = Link::new(
             16,
             (SocketAddr::from(([10, 8, 0, 1], 7471)), TransportKind::Rdma),

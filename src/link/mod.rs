@@ -12,30 +12,43 @@
 
 mod completion;
 mod core;
+mod cork;
 mod deadline;
 mod deferred;
 mod ended;
 mod event_fds;
+mod group_queue;
 mod handoff;
 mod home;
 #[expect(clippy::module_inception, reason = "it is the layer's main type")]
 mod link;
 mod liveness;
+mod membership;
 mod message;
 mod one_sided;
+mod outbox;
 mod owner;
 mod poll_lease;
 mod pollers;
 mod polling;
+mod refused;
 mod reports;
+#[cfg(feature = "tokio")]
+mod runtime;
 mod send;
 mod sent_order;
+mod task_polling;
+#[cfg(feature = "tokio")]
+mod task_watch;
+mod tasks;
+mod write;
 
 pub use self::{
     completion::{Completion, Immediate},
     message::Message,
 };
 pub(crate) use self::{
-    core::Core, deadline::Deadline, ended::Ended, handoff::Handoff, link::Link, liveness::Peers,
-    owner::Owner, poll_lease::Term, polling::Progress, send::Outgoing,
+    core::Core, deadline::Deadline, ended::Ended, group_queue::GroupQueue, handoff::Handoff,
+    link::Link, liveness::Peers, owner::Owner, poll_lease::Term, polling::Progress, send::Outgoing,
+    tasks::Awaited,
 };

@@ -2,10 +2,9 @@
 
 use std::{ops::Range, sync::Arc};
 
-use super::{core::Core, link::Link};
+use super::{core::Core, link::Link, refused::refused_send};
 use crate::{
     error::{Error, TrySendError},
-    proto::SendRefused,
     remote_access::RemoteAccess,
     transport::{Checked, OneSided, Region, RemoteRegion},
 };
@@ -51,14 +50,7 @@ impl Core {
         let slot = self
             .conn
             .operate(checked.takes_receive())
-            .map_err(|refused| match refused {
-                SendRefused::Blocked => TrySendError::Full,
-                SendRefused::TooLong { limit } => TrySendError::Failed(Error::MessageTooLong {
-                    len: checked.len(),
-                    limit,
-                }),
-                SendRefused::Closed(reason) => TrySendError::Failed(Error::Disconnected(reason)),
-            })?;
+            .map_err(|refused| refused_send(refused, checked.len()))?;
         let Some(queues) = &mut self.queues else {
             return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
         };

@@ -1,12 +1,12 @@
 //! Threads that wait on one connection: leader and followers.
 //!
 //! The first thread that waits *leads*: it polls the completion queue itself, first spinning, then
-//! asleep on the completion channel's fd. Further threads *follow*: they are parked until they are
-//! woken or until nobody leads. A thread that acts on a completion for which another may wait calls
-//! [`Pollers::wake`].
+//! asleep on the completion channel's fd, or in a call that receives. Further threads *follow*:
+//! they are parked until they are woken or until nobody leads. A thread that acts on a completion
+//! for which another may wait calls [`Pollers::wake`].
 
 use std::{
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::BorrowedFd,
     sync::{
         Condvar, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU32, Ordering, fence},
@@ -145,24 +145,19 @@ impl Drop for Follower<'_> {
 }
 
 impl Leader<'_> {
-    /// Sleeps until `fd` is readable, until woken, or until `deadline`. `check` is called once in
-    /// between, when no wake can be lost any more; it arms the completion queue, polls for what may
-    /// have come before, and returns whether to sleep at all.
+    /// Sleeps by `doze`. `check` is called once before, when no wake can be lost any more; it arms
+    /// the completion queue, polls for what may have come before, and returns whether to sleep at
+    /// all.
     pub(super) fn sleep(
         &self,
-        fd: BorrowedFd<'_>,
         waker: &EventFd,
-        deadline: Option<Instant>,
         check: impl FnOnce() -> bool,
+        doze: impl FnOnce() -> Result<(), OsError>,
     ) -> Result<(), OsError> {
         let pollers = self.0;
         pollers.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        let result = if check() {
-            doze(fd, waker.as_fd(), deadline)
-        } else {
-            Ok(())
-        };
+        let result = if check() { doze() } else { Ok(()) };
         pollers.asleep.store(false, Ordering::SeqCst);
         if pollers.notified.load(Ordering::Relaxed)
             && pollers.notified.swap(false, Ordering::Acquire)
@@ -171,6 +166,13 @@ impl Leader<'_> {
             let _ = waker.read();
         }
         result
+    }
+}
+
+impl Leader<'_> {
+    /// Whether there was a wake since [`sleep`](Self::sleep) began.
+    pub(super) fn is_woken(&self) -> bool {
+        self.0.notified.load(Ordering::Acquire)
     }
 }
 
@@ -188,7 +190,8 @@ fn nap(deadline: Option<Instant>) -> Duration {
     })
 }
 
-fn doze(
+/// Sleeps until `fd` is readable, until woken by `waker`, or until `deadline`.
+pub(super) fn doze(
     fd: BorrowedFd<'_>,
     waker: BorrowedFd<'_>,
     deadline: Option<Instant>,

@@ -7,12 +7,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{deadline::Deadline, handoff::Handoff, link::Link, pollers::Leader};
+use super::{
+    deadline::Deadline,
+    handoff::Handoff,
+    link::Link,
+    pollers::{Leader, doze},
+};
 use crate::{
     config::Polling,
     proto::DrainSide,
     sync::{NoticeKind, lock},
-    transport::{BATCH, Done, PollSide},
+    transport::{Answers, BATCH, CompletionEvents, Done, PollSide, WAITS_FOR},
     transport_kind::TransportKind,
 };
 
@@ -52,7 +57,13 @@ impl Link {
 
     /// Polls the completion queue once. Returns also whether the connection is to be driven.
     pub(crate) fn poll_in_engine(self: &Arc<Self>) -> (Progress, bool) {
-        self.poll_quietly(1, None)
+        self.poll_quietly(1, None, Answers::AtOnce)
+    }
+
+    /// Takes all that came before the connection's end, behind which nothing comes. The engine's
+    /// thread drives the connection next.
+    pub(crate) fn take_last(self: &Arc<Self>) {
+        while self.poll_in_engine().0 == Progress::More {}
     }
 
     /// Takes all that is in the completion queue now, and not what keeps coming meanwhile. The
@@ -80,7 +91,7 @@ impl Link {
     /// Polls the completion queue once, without asking for the lease: the engine's thread, or the
     /// leader, goes on watching it.
     pub(crate) fn poll_once(self: &Arc<Self>) -> Progress {
-        self.poll_budgeted(1, None)
+        self.poll_budgeted(1, None, Answers::AtOnce)
     }
 
     /// Polls the completion queue once, for callers that are likely to poll again soon.
@@ -105,8 +116,8 @@ impl Link {
         loop {
             if let Some(leader) = self.pollers.try_lead() {
                 let polled = self.poll_until(&leader, deadline, handoff, &mut ready);
-                if self.is_watched() {
-                    self.hand_to_engine();
+                if self.is_watched() || self.tasks.are_in_runtime() {
+                    self.hand_on();
                 }
                 match polled {
                     Polled::Ready(value) => return Ok(value),
@@ -149,7 +160,7 @@ impl Link {
         let budget = if spin.is_zero() { 1 } else { POLLS_PER_CLOCK };
         let mut started = None;
         loop {
-            let progress = self.poll_budgeted(budget, handoff);
+            let progress = self.poll_budgeted(budget, handoff, Answers::MayWait);
             // Another thread may have brought what is waited for, or the connection's end.
             if let Some(value) = ready() {
                 return Polled::Ready(value);
@@ -181,8 +192,8 @@ impl Link {
     ) -> Polled<T> {
         let events = lock(&self.poll)
             .as_ref()
-            .map(|side| Arc::clone(side.events()));
-        let (Some(events), Some(waker)) = (events, self.pollers.waker()) else {
+            .map(|side| (Arc::clone(side.events()), side.has_ended()));
+        let (Some((events, has_ended)), Some(waker)) = (events, self.pollers.waker()) else {
             // The connection is being torn down; the engine brings its end, which is what there is
             // to wait for.
             hint::spin_loop();
@@ -191,15 +202,33 @@ impl Link {
         let mut value = None;
         self.lease.fall_asleep();
         let stays_readable = self.stays_readable();
-        let slept = leader.sleep(events.as_fd(), waker, deadline.at(), || {
+        let check = || {
             let mut progress = Progress::Nothing;
-            if !stays_readable {
+            if stays_readable {
+                events.answer();
+            } else {
                 self.arm();
-                progress = self.poll_budgeted(1, handoff);
+                progress = self.poll_budgeted(1, handoff, Answers::MayWait);
             }
             value = ready();
             value.is_none() && progress != Progress::More
-        });
+        };
+        let slept = if has_ended {
+            // The engine's thread is about to hear of it, and takes what then comes back. It would
+            // come late to each of many connections if their threads looked for that all the time.
+            self.notify(NoticeKind::Watch);
+            leader.sleep(waker, check, || {
+                doze(waker.as_fd(), waker.as_fd(), deadline.at())
+            })
+        } else if stays_readable && handoff.is_some() && self.may_wait(deadline) {
+            leader.sleep(waker, check, || {
+                self.wait_in_call(leader, &events);
+                Ok(())
+            })
+        } else {
+            let fd = events.as_fd();
+            leader.sleep(waker, check, || doze(fd, waker.as_fd(), deadline.at()))
+        };
         self.lease.wake_up();
         if let Err(error) = slept {
             log::error!("{self}: cannot sleep: {error}");
@@ -208,15 +237,36 @@ impl Link {
         if !stays_readable {
             events.clear();
         } else if value.is_none() {
-            self.poll_budgeted(1, handoff);
+            self.poll_budgeted(1, handoff, Answers::MayWait);
             value = ready();
         }
         value.map_or(Polled::Slept, Polled::Ready)
     }
 
+    /// Whether a thread that waits for a message may do so in the call that receives it, which
+    /// saves one: nothing wakes it there but what comes and the connection's end, and it cannot
+    /// tell the time exactly. Where an event loop watches the connection the engine polls as well.
+    fn may_wait(&self, deadline: &Deadline) -> bool {
+        !self.is_watched() && deadline.is_beyond(WAITS_FOR)
+    }
+
+    /// Waits in the call that receives, unless something came before.
+    fn wait_in_call(&self, leader: &Leader<'_>, events: &CompletionEvents) {
+        let reserved = {
+            // Whoever polls has brought what it took, and said so, before this lock is free.
+            let _side = lock(&self.poll);
+            events.reserve()
+        };
+        if let Some(reserved) = reserved
+            && !leader.is_woken()
+        {
+            reserved.wait();
+        }
+    }
+
     /// Whether what is slept on is readable as long as polling may bring something, instead of once
     /// for the next completion.
-    fn stays_readable(&self) -> bool {
+    pub(super) fn stays_readable(&self) -> bool {
         self.transport() == TransportKind::Tcp
     }
 
@@ -225,15 +275,15 @@ impl Link {
     ///
     /// Where an event loop watches the connection's fd, the engine stays: it is the one that is
     /// there at all times.
-    fn renew_lease(&self) {
+    pub(super) fn renew_lease(&self) {
         if !self.is_watched() && self.lease.renew() {
             self.notify(NoticeKind::Polled);
         }
     }
 
-    /// Has the device tell the engine's thread, which is watching, of what comes from now on. This
-    /// thread may have taken the event that was to.
-    fn hand_to_engine(self: &Arc<Self>) {
+    /// Has the device tell the engine's thread, or the runtime that watches for tasks, of what
+    /// comes from now on. This thread may have taken the event that was to.
+    fn hand_on(self: &Arc<Self>) {
         self.arm();
         if self.poll_once() == Progress::More {
             self.notify(NoticeKind::Watch);
@@ -242,8 +292,13 @@ impl Link {
 
     /// Takes some of what is in the completion queue and acts on it, polling up to `budget` times
     /// while there is nothing. The first message may go to the `handoff`.
-    fn poll_budgeted(self: &Arc<Self>, budget: u32, handoff: Option<&Handoff>) -> Progress {
-        let (progress, drive) = self.poll_quietly(budget, handoff);
+    pub(super) fn poll_budgeted(
+        self: &Arc<Self>,
+        budget: u32,
+        handoff: Option<&Handoff>,
+        answers: Answers,
+    ) -> Progress {
+        let (progress, drive) = self.poll_quietly(budget, handoff, answers);
         self.leave_to_engine(drive);
         if progress == Progress::More && self.stays_readable() {
             // What is left may be in this process already, so that nothing is readable.
@@ -258,6 +313,7 @@ impl Link {
         self: &Arc<Self>,
         mut budget: u32,
         handoff: Option<&Handoff>,
+        answers: Answers,
     ) -> (Progress, bool) {
         let (mut progress, mut drive) = (Progress::Nothing, false);
         let mut side = lock(&self.poll);
@@ -266,7 +322,7 @@ impl Link {
         };
         for _ in 0..BATCHES {
             let count = loop {
-                match side.poll() {
+                match side.poll(answers) {
                     Ok(0) if budget > 1 => {
                         budget -= 1;
                         hint::spin_loop();
@@ -287,7 +343,7 @@ impl Link {
                 progress = Progress::Some;
                 drive |= self.act(side, count, handoff);
             }
-            if count < BATCH {
+            if !side.has_more(count) {
                 if side.is_drained() {
                     let drained =
                         self.run(None, |core, _| core.conn.handle_drained(DrainSide::Recv));

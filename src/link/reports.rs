@@ -1,8 +1,6 @@
 //! What the application is told through the channel of its completions.
 
-use crossbeam_channel::Sender;
-
-use super::{completion::Completion, sent_order::SentOrder};
+use super::{completion::Completion, outbox::Outbox, sent_order::SentOrder};
 use crate::{
     proto::CloseReason,
     transport::{Outcome, Posted},
@@ -13,7 +11,7 @@ use crate::{
 pub(super) fn succeed(
     posted: &Posted,
     order: &mut SentOrder,
-    completions: &Option<Sender<Completion>>,
+    completions: &mut Option<Outbox>,
 ) -> bool {
     match posted {
         Posted::Frame | Posted::ReadChunk { .. } => false,
@@ -35,7 +33,7 @@ pub(super) fn succeed(
 
 /// Tells the application of the messages that are known to be sent by now, and says whether there
 /// were any.
-pub(super) fn report_sent(order: &mut SentOrder, completions: &Option<Sender<Completion>>) -> bool {
+pub(super) fn report_sent(order: &mut SentOrder, completions: &mut Option<Outbox>) -> bool {
     let mut any = false;
     while let Some(id) = order.next_sent() {
         any |= report(completions, Completion::Sent(id));
@@ -47,7 +45,7 @@ pub(super) fn report_sent(order: &mut SentOrder, completions: &Option<Sender<Com
 pub(super) fn report_failed(
     id: Option<u64>,
     reason: &CloseReason,
-    completions: &Option<Sender<Completion>>,
+    completions: &mut Option<Outbox>,
 ) {
     if let Some(id) = id {
         let reason = reason.clone();
@@ -57,12 +55,12 @@ pub(super) fn report_failed(
 
 /// Tells the application of the end of a message or operation, if it may still hear of it. Says
 /// whether it may.
-fn report(completions: &Option<Sender<Completion>>, completion: Completion) -> bool {
+fn report(completions: &mut Option<Outbox>, completion: Completion) -> bool {
     let Some(completions) = completions else {
         return false;
     };
     // The channel has a place for each: see `most_ids`. If nobody is left to read it, nobody misses
     // it.
-    let _ = completions.try_send(completion);
+    let _ = completions.put(completion);
     true
 }

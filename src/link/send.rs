@@ -3,10 +3,9 @@
 
 use std::{io::IoSlice, mem, sync::Arc, time::Instant};
 
-use super::{core::Core, link::Link};
+use super::{core::Core, link::Link, refused::refused_send};
 use crate::{
     error::{Error, TrySendError},
-    proto::SendRefused,
     status::OsError,
     transport::{Exposed, OutboundBuffer},
 };
@@ -48,7 +47,7 @@ impl<'a> Outgoing<'a> {
     pub(crate) fn new(parts: &'a [IoSlice<'a>], id: Option<u64>) -> Self {
         Self {
             content: Content::Parts(parts),
-            len: total(parts.iter().map(|part| part.len())),
+            len: total(parts),
             id,
         }
     }
@@ -74,7 +73,11 @@ impl<'a> Outgoing<'a> {
 
 /// The sum of lengths. The same bytes may be named many times, so it may be more than a number
 /// holds: then it is the greatest, which is longer than any message.
-fn total(lens: impl Iterator<Item = usize>) -> usize {
+pub(super) fn total(parts: &[IoSlice<'_>]) -> usize {
+    sum(parts.iter().map(|part| part.len()))
+}
+
+fn sum(lens: impl Iterator<Item = usize>) -> usize {
     lens.fold(0, usize::saturating_add)
 }
 
@@ -92,6 +95,20 @@ impl Link {
                 Attempt::NotExposed => self.expose(message).map_err(TrySendError::Failed)?,
             }
         }
+    }
+
+    /// Whether there is room for a message that is not large.
+    pub(crate) fn check_room(self: &Arc<Self>) -> Result<(), TrySendError> {
+        self.with_core(|core| {
+            core.check_not_ended()?;
+            core.conn
+                .may_send(0)
+                .map_err(|refused| refused_send(refused, 0))?;
+            if core.holds_back() {
+                return Err(TrySendError::Full);
+            }
+            Ok(())
+        })
     }
 
     /// Exposes a large message to the peer, from memory of this connection's.
@@ -140,14 +157,13 @@ impl Core {
     /// Sends a message, if there is room for it.
     fn try_send(&mut self, message: &mut Outgoing<'_>) -> Result<Attempt, TrySendError> {
         self.check_not_ended()?;
-        let refused = |refused| match refused {
-            SendRefused::Blocked => TrySendError::Full,
-            SendRefused::TooLong { limit } => TrySendError::Failed(Error::MessageTooLong {
-                len: message.len,
-                limit,
-            }),
-            SendRefused::Closed(reason) => TrySendError::Failed(Error::Disconnected(reason)),
-        };
+        let len = message.len;
+        let refused = |refused| refused_send(refused, len);
+        if self.holds_back() {
+            // What was taken before goes first.
+            self.conn.may_send(len).map_err(refused)?;
+            return Err(TrySendError::Full);
+        }
         let eager = self.conn.is_eager(message.len);
         // Most messages are eager and have no id: nothing to find out first.
         if !eager || message.id.is_some() {
@@ -213,12 +229,12 @@ mod tests {
 
     #[test]
     fn lengths_that_no_number_holds_do_not_wrap_around() {
-        assert_eq!(total([].into_iter()), 0);
-        assert_eq!(total([1, 0, 2].into_iter()), 3);
+        assert_eq!(sum([].into_iter()), 0);
+        assert_eq!(sum([1, 0, 2].into_iter()), 3);
         // 2⁶⁴ + 15 where a word has 64 bits: with wrap-around it would pass as 15.
         let quarter = usize::MAX / 4 + 1;
         let lens = [quarter, quarter, quarter, quarter, 15];
-        assert_eq!(total(lens.into_iter()), usize::MAX);
-        assert!(total(lens.into_iter()) > LONGEST);
+        assert_eq!(sum(lens.into_iter()), usize::MAX);
+        assert!(sum(lens.into_iter()) > LONGEST);
     }
 }

@@ -19,10 +19,10 @@
 //!   least one more, and no more than that are in flight and not reported.
 //! * **Ping: 1**, because the next one is sent after the pong of the one before.
 //! * **Pong: 1**, because there is one ping at a time.
-//! * **Close: 1**, **CloseAck: 1**, and **Abort or Failure: 1**, because each is sent once, and of
-//!   the last two only one.
+//! * **Finish: 1**, **Close: 1**, **CloseAck: 1**, and **Abort or Failure: 1**, because each is
+//!   sent once, and of the last two only one.
 
 use super::outbound::LARGE_IN_FLIGHT;
 
 /// The receives that are posted for control frames beside those of the window.
-pub(crate) const CONTROL_RECEIVES: u32 = 7 + LARGE_IN_FLIGHT;
+pub(crate) const CONTROL_RECEIVES: u32 = 8 + LARGE_IN_FLIGHT;

@@ -33,11 +33,13 @@ pub(crate) enum Control {
     /// Ends the connection at once, because the sender's library cannot go on; `arg` says why: see
     /// [`OUT_OF_RESOURCES`].
     Failure,
+    /// Announces that the sender sends no more messages. It may go on receiving them.
+    Finish,
 }
 
 impl Kind {
     /// All kinds, in the order of their numbers.
-    pub(super) const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::Data,
         Self::Control(Control::Grant),
         Self::Control(Control::Ping),
@@ -46,6 +48,7 @@ impl Kind {
         Self::Control(Control::Abort),
         Self::Control(Control::CloseAck),
         Self::Control(Control::Failure),
+        Self::Control(Control::Finish),
         Self::Rendezvous,
     ];
 
@@ -60,6 +63,7 @@ impl Kind {
             Self::Control(Control::Abort) => 6,
             Self::Control(Control::CloseAck) => 7,
             Self::Control(Control::Failure) => 8,
+            Self::Control(Control::Finish) => 9,
             Self::Rendezvous => 16,
         }
     }
@@ -163,7 +167,12 @@ impl Header {
             Kind::Data
             | Kind::Rendezvous
             | Kind::Control(
-                Control::Grant | Control::Ping | Control::Pong | Control::Close | Control::CloseAck,
+                Control::Grant
+                | Control::Ping
+                | Control::Pong
+                | Control::Close
+                | Control::CloseAck
+                | Control::Finish,
             ) => Some(self.arg),
         }
     }
@@ -269,6 +278,7 @@ mod tests {
             (Kind::Control(Control::Abort), 6, control),
             (Kind::Control(Control::CloseAck), 7, control),
             (Kind::Control(Control::Failure), 8, control),
+            (Kind::Control(Control::Finish), 9, control),
             (Kind::Rendezvous, 16, rendezvous),
         ] {
             let payload = match kind {
@@ -296,7 +306,7 @@ mod tests {
 
     #[test]
     fn other_numbers_are_unknown() {
-        for number in [0, 9, 15, 17, 255] {
+        for number in [0, 10, 15, 17, 255] {
             let mut frame = [0; HEADER_LEN];
             frame[0] = number;
             assert_eq!(Header::parse(&frame).unwrap_err().field(), "kind");

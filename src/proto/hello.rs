@@ -4,6 +4,8 @@ use super::private::{PrivateBytes, Reader};
 const MAGIC: u32 = 0x7264_6d73;
 /// The protocol version that this crate speaks.
 pub(super) const VERSION: u8 = 3;
+/// The feature of a side whose application uses the connection as a byte stream.
+pub(super) const STREAM: u16 = 1;
 /// The length in bytes of a hello without the application's bytes.
 const LEN: usize = 36;
 

@@ -332,7 +332,8 @@ impl Inbound {
     /// Returns the number of messages that have arrived or were announced, and are not delivered: a
     /// large one, and what waits behind it.
     pub(super) fn undelivered(&self) -> u64 {
-        self.queue.len() as u64
+        let is_message = |queued: &&Queued| !matches!(queued, Queued::Arrival(Arrival::Finish));
+        self.queue.iter().filter(is_message).count() as u64
     }
 
     /// Whether every large message that was announced has been read.

@@ -185,6 +185,8 @@ pub(crate) enum Arrival {
         imm_data: u32,
         len: u32,
     },
+    /// The peer sends no more messages.
+    Finish,
 }
 
 /// A read to be posted, and signalled.
@@ -219,6 +221,8 @@ pub(crate) enum SendRefused {
     Blocked,
     /// It is longer than the peer receives.
     TooLong { limit: u64 },
+    /// This side has finished: it sends no more messages.
+    Finished,
     /// The connection is ending or has ended.
     Closed(CloseReason),
 }

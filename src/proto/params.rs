@@ -23,6 +23,8 @@ pub(crate) struct Params {
     pub(crate) read_timeout: Duration,
     /// The slots of the send ring for data, beside `READS` and `CONTROL_SENDS`.
     pub(crate) send_slots: u32,
+    /// The bytes of messages behind which the peer's side acknowledges.
+    pub(crate) most_unsignalled: u32,
     /// The bound on establishing the connection, retries included.
     pub(crate) connect_timeout: Duration,
     /// The bound on one attempt to resolve the address, and on one to resolve the route.
@@ -38,8 +40,12 @@ pub(crate) struct Params {
     pub(crate) keepalive_interval: Option<Duration>,
     /// The time that a probed peer has for a sign of life.
     pub(crate) keepalive_timeout: Duration,
+    /// Whether the application uses the connection as a byte stream.
+    pub(crate) stream: bool,
     /// The engine's identity, for the hello.
     pub(crate) engine: u64,
+    /// Which of the engine's connections it is: what each does now and then they do in turn.
+    pub(crate) number: u64,
 }
 
 /// The number of READs that may be outstanding, as the two connection managers agreed.

@@ -16,11 +16,16 @@ pub struct Mismatch {
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} is {} here and {} at the peer",
-            self.field, self.ours, self.theirs
-        )
+        let Self {
+            field,
+            ours,
+            theirs,
+        } = self;
+        match (*field, ours, theirs) {
+            ("stream", 0, 1) => f.write_str("this side sends messages, and the peer a byte stream"),
+            ("stream", 1, 0) => f.write_str("this side sends a byte stream, and the peer messages"),
+            _ => write!(f, "{field} is {ours} here and {theirs} at the peer"),
+        }
     }
 }
 
@@ -90,8 +95,8 @@ pub enum CloseReason {
     /// The peer's library ended the connection with a code that this version does not know.
     PeerFailed(u32),
     /// The peer's listener has as many requests waiting as it accepts at a time
-    /// ([`backlog`](crate::Config::backlog), [`half_open`](crate::Config::half_open)). A connector
-    /// with [`retry_refused`](crate::Config::retry_refused) tries again.
+    /// ([`backlog`](crate::Config::backlog), [`half_open`](crate::Config::half_open)), or is being
+    /// closed. A connector with [`retry_refused`](crate::Config::retry_refused) tries again.
     PeerBusy,
     /// The peer uses this crate, in an incompatible version or configuration.
     PeerIncompatible(Mismatch),
@@ -210,8 +215,8 @@ impl fmt::Display for CloseReason {
             }
             Self::PeerBusy => f.write_str(
                 "the peer is busy: its listener has as many requests waiting as it accepts at a \
-                 time; retry later, or set retry_refused in the Config; at the peer accept faster, \
-                 or raise backlog and half_open",
+                 time, or is being closed; retry later, or set retry_refused in the Config; at the \
+                 peer accept faster, or raise backlog and half_open",
             ),
             Self::PeerIncompatible(mismatch) => {
                 write!(f, "the two sides are incompatible: {mismatch}")

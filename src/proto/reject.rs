@@ -30,11 +30,13 @@ pub(crate) enum RejectCode {
     InitiatorDepth = 7,
     /// Too many requests wait at the rejecting side.
     Busy = 8,
+    /// One side's application uses the connection as a byte stream, and the other's does not.
+    Stream = 9,
 }
 
 impl RejectCode {
     /// All codes, in the order of their numbers.
-    pub(super) const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::Application,
         Self::Version,
         Self::Window,
@@ -44,6 +46,7 @@ impl RejectCode {
         Self::ResponderResources,
         Self::InitiatorDepth,
         Self::Busy,
+        Self::Stream,
     ];
 
     fn parse(number: u16) -> Option<Self> {
@@ -62,6 +65,7 @@ impl RejectCode {
             Self::ResponderResources => "responder_resources",
             Self::InitiatorDepth => "initiator_depth",
             Self::Busy => "busy",
+            Self::Stream => "stream",
         }
     }
 }

@@ -8,9 +8,9 @@
 /// The slots that are reserved for control frames, so that a grant never waits behind data.
 ///
 /// As many as there can be control frames without a known completion: two pings, two pongs, two
-/// grants and one of each that ends a connection. A control frame that finds no slot waits for the
-/// next completion.
-pub(crate) const CONTROL_SENDS: u32 = 9;
+/// grants, a Finish, and one of each that ends a connection. A control frame that finds no slot
+/// waits for the next completion.
+pub(crate) const CONTROL_SENDS: u32 = 10;
 
 /// The slots that are reserved for reads of large messages, so that neither data nor reads wait for
 /// each other.
@@ -30,6 +30,9 @@ pub(super) struct SendRing {
     interval: u32,
     /// The bytes of payload posted since the last signalled frame.
     unsignalled_bytes: u32,
+    /// A frame behind this many bytes is signalled, so that a sender on a slow link sees its bytes
+    /// arrive.
+    most_unsignalled: u32,
     /// The number of slots ever taken.
     taken: u64,
     /// Which of the slots ever taken is the first in use that may hold data, and which the last
@@ -38,13 +41,9 @@ pub(super) struct SendRing {
     last_data: u64,
 }
 
-/// A frame behind this many bytes of payload is signalled, so that a sender on a slow link sees its
-/// bytes arrive: on one of 1 Mbit/s twice a second.
-const SIGNALLED_BYTES: u32 = 64 << 10;
-
 impl SendRing {
     /// Makes a ring with `data_slots` slots for data, and [`READS`] and [`CONTROL_SENDS`] more.
-    pub(super) fn new(data_slots: u32) -> Self {
+    pub(super) fn new(data_slots: u32, most_unsignalled: u32) -> Self {
         let slots = data_slots + READS + CONTROL_SENDS;
         Self {
             slots,
@@ -53,6 +52,7 @@ impl SendRing {
             unsignalled: 0,
             interval: (data_slots / 4).max(1),
             unsignalled_bytes: 0,
+            most_unsignalled,
             taken: 0,
             first_data: 0,
             last_data: 0,
@@ -99,7 +99,7 @@ impl SendRing {
     /// Takes the next slot for a data frame with `len` bytes of payload.
     pub(super) fn take_data(&mut self, len: u32) -> (u32, bool) {
         self.unsignalled_bytes = self.unsignalled_bytes.saturating_add(len);
-        let taken = self.take(self.unsignalled_bytes >= SIGNALLED_BYTES);
+        let taken = self.take(self.unsignalled_bytes >= self.most_unsignalled);
         self.holds_data();
         taken
     }
@@ -151,7 +151,7 @@ mod tests {
             slots in 1_u32..40,
             ops in prop::collection::vec(0_u8..4, 1..400),
         ) {
-            let mut ring = SendRing::new(slots);
+            let mut ring = SendRing::new(slots, 64 << 10);
             let mut posted = std::collections::VecDeque::new();
             for op in ops {
                 match op {

@@ -9,7 +9,7 @@ const ENOTSUPP: i32 = 524;
 /// The error of a call to the operating system, librdmacm or libibverbs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OsError {
-    /// The name of the C function, as in its man page.
+    /// The name of the C function, as in its man page, or of the library that cannot be opened.
     pub call: &'static str,
     /// The error number, positive, as in `errno.h`.
     pub errno: i32,

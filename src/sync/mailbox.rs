@@ -38,6 +38,8 @@ pub(crate) enum NoticeKind {
     Watch,
     /// Reject the connection's request, without private data.
     Reject,
+    /// Reject it because there is no listener for it any more.
+    TurnAway,
 }
 
 impl<T> Mailbox<T> {

@@ -1,5 +1,5 @@
 //! What threads need to work together: a lock that outlives a panic, a queue that wakes its reader,
-//! and a file descriptor that is readable while something is ready.
+//! a file descriptor that is readable while something is ready, and the wakers of tasks that wait.
 //!
 //! Nothing here knows what a connection is, except [`Notice`], which names one by its key.
 
@@ -7,10 +7,12 @@ mod eventfd;
 mod lock;
 mod mailbox;
 mod readiness;
+mod wakers;
 
 pub(crate) use self::{
     eventfd::eventfd,
     lock::lock,
     mailbox::{Mailbox, Notice, NoticeKind},
     readiness::Readiness,
+    wakers::{Seat, Wakers},
 };

@@ -18,7 +18,7 @@ pub(crate) fn cvt(call: &'static str, ret: libc::c_int) -> Result<libc::c_int, O
 /// The conventions differ: a driver may return the number, the number negated, or −1 with `errno`
 /// set. All three are accepted. (−1 is never `-EPERM` here: the calls that negate return the result
 /// of the kernel's command, which is in `errno` as well.)
-#[cfg(feature = "rdma")]
+#[cfg(rdma)]
 pub(crate) fn cvt_errno(call: &'static str, ret: libc::c_int) -> Result<(), OsError> {
     match ret {
         0 => Ok(()),
@@ -36,7 +36,7 @@ pub(crate) fn cvt_ptr<T>(call: &'static str, ptr: *mut T) -> Result<NonNull<T>, 
 ///
 /// A device that was removed returns `EIO` or `ENODEV`, which is no defect. Any other error is a
 /// defect of this crate: an object was destroyed before those that depend on it.
-#[cfg(feature = "rdma")]
+#[cfg(rdma)]
 pub(crate) fn log_destroy_error(result: Result<(), OsError>) {
     let Err(error) = result else { return };
     log::error!("{error}: the object is leaked");

@@ -14,31 +14,6 @@ use nix::errno::Errno;
 
 use super::ffi;
 
-unsafe extern "C" {
-    /// `_ibv_query_gid_ex` of `infiniband/verbs.h`, which `ibv_query_gid_ex` calls inline.
-    ///
-    /// Available in rdma-core 32 and later.
-    fn _ibv_query_gid_ex(
-        context: *mut ffi::ibv_context,
-        port_num: u32,
-        gid_index: u32,
-        entry: *mut ffi::ibv_gid_entry,
-        flags: u32,
-        entry_size: usize,
-    ) -> libc::c_int;
-
-    /// `_ibv_query_gid_table` of `infiniband/verbs.h`, which `ibv_query_gid_table` calls inline.
-    ///
-    /// Available in rdma-core 32 and later.
-    fn _ibv_query_gid_table(
-        context: *mut ffi::ibv_context,
-        entries: *mut ffi::ibv_gid_entry,
-        max_entries: usize,
-        flags: u32,
-        entry_size: usize,
-    ) -> libc::ssize_t;
-}
-
 /// `ibv_query_gid_ex(3)`: returns 0 or an error number.
 ///
 /// # Safety
@@ -53,7 +28,7 @@ pub(crate) unsafe fn ibv_query_gid_ex(
     let size = size_of::<ffi::ibv_gid_entry>();
     // SAFETY: the caller vouches for the pointers; `size` is that of the entry. No flags are
     // defined.
-    unsafe { _ibv_query_gid_ex(context, port_num, gid_index, entry, 0, size) }
+    unsafe { ffi::_ibv_query_gid_ex(context, port_num, gid_index, entry, 0, size) }
 }
 
 /// `ibv_query_gid_table(3)`: returns the number of entries written, or an error number negated.
@@ -69,7 +44,7 @@ pub(crate) unsafe fn ibv_query_gid_table(
     let size = size_of::<ffi::ibv_gid_entry>();
     // SAFETY: the caller vouches for the pointers; `size` is that of one entry. No flags are
     // defined.
-    unsafe { _ibv_query_gid_table(context, entries, max_entries, 0, size) }
+    unsafe { ffi::_ibv_query_gid_table(context, entries, max_entries, 0, size) }
 }
 
 /// Returns the `verbs_context` that contains an open context, if it includes the offset `op`.

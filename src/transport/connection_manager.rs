@@ -8,6 +8,7 @@ use super::{rdma, tcp};
 use crate::{
     proto::{CloseReason, CmInput, ReadDepth},
     status::OsError,
+    transport_kind::TransportKind,
 };
 
 /// What an engine's connections are established through, over each transport.
@@ -91,6 +92,14 @@ impl Drop for ConnectionManager {
 }
 
 impl ConnectRequest {
+    /// What it came over.
+    pub(crate) fn transport(&self) -> TransportKind {
+        match self {
+            Self::Rdma(_) => TransportKind::Rdma,
+            Self::Tcp(_) => TransportKind::Tcp,
+        }
+    }
+
     /// The key of the listener that was asked.
     pub(crate) fn listener(&self) -> Option<u64> {
         match self {

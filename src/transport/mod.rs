@@ -35,13 +35,17 @@ mod limits;
 mod listen_id;
 mod memory;
 mod queues;
-#[cfg(feature = "rdma")]
+#[cfg(rdma)]
 mod rdma;
-#[cfg(not(feature = "rdma"))]
+#[cfg(not(rdma))]
 #[path = "no_rdma.rs"]
 mod rdma;
+#[cfg(feature = "tokio")]
+mod task_events;
 mod tcp;
 
+#[cfg(feature = "tokio")]
+pub(crate) use self::task_events::TaskEvents;
 pub(crate) use self::{
     budget::Budget,
     connection_id::ConnectionId,
@@ -49,9 +53,10 @@ pub(crate) use self::{
     listen_id::ListenId,
     memory::{Allocator, Exposed, InboundBuffer, OutboundBuffer, RecvSlice},
     queues::{
-        BATCH, Checked, CompletionEvents, Done, OneSided, Outcome, PollSide, Posted, ReceiveShare,
-        TransportParts, WorkQueues,
+        Answers, BATCH, Checked, CompletionEvents, Done, OneSided, Outcome, PollSide, Posted,
+        ReceiveShare, TransportParts, WorkQueues,
     },
+    tcp::WAITS_FOR,
 };
 pub use self::{
     device_counters::DeviceCounters,

@@ -1,5 +1,5 @@
-//! What stands in the place of `rdma` in a build without the feature `rdma`: the same types, of
-//! which there are no values, so that the rest of the crate is the same.
+//! What stands in the place of `rdma` in a build with neither of the features `rdma` and `dlopen`:
+//! the same types, of which there are no values, so that the rest of the crate is the same.
 #![allow(
     unsafe_code,
     reason = "the functions are as unsafe as those for which they stand"

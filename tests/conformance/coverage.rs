@@ -1,4 +1,5 @@
-//! Each public method of the handles is called somewhere in this suite.
+//! Each public method of the handles is called somewhere in this suite, or in those of streams and
+//! tasks.
 
 use std::{fs, path::Path};
 
@@ -9,11 +10,15 @@ const HANDLES: &[&str] = &[
     "endpoint.rs",
     "engine/command.rs",
     "engine/engine.rs",
+    "group.rs",
     "link/completion.rs",
     "link/message.rs",
     "listener.rs",
     "listener_builder.rs",
     "send_buffer.rs",
+    "stream",
+    "stream.rs",
+    "tokio",
     "transport/memory/region.rs",
 ];
 
@@ -31,14 +36,18 @@ fn text(path: &Path, into: &mut String) {
 fn every_public_method_has_its_place_here() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut suite = String::new();
-    text(&root.join("tests/conformance"), &mut suite);
+    for tests in ["tests/conformance", "tests/behaviour", "tests/tasks"] {
+        text(&root.join(tests), &mut suite);
+    }
     let mut missing = Vec::new();
     let mut seen = 0;
     for handle in HANDLES {
         let mut source = String::new();
         text(&root.join("src").join(handle), &mut source);
         for line in source.lines() {
-            let Some(rest) = line.trim_start().strip_prefix("pub fn ") else {
+            let line = line.trim_start();
+            let public = ["pub fn ", "pub async fn "];
+            let Some(rest) = public.iter().find_map(|public| line.strip_prefix(public)) else {
                 continue;
             };
             let end = rest.find(['(', '<']).unwrap();

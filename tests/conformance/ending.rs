@@ -1,6 +1,6 @@
 use std::{thread, time::Duration};
 
-use rdmsg::{CloseReason, Config, Error};
+use rdmsg::{CloseReason, Completion, Config, Error};
 
 use crate::stage::{PATIENCE, pair, pair_with, pattern};
 
@@ -80,4 +80,32 @@ fn both_may_close_at_once() {
     let other = thread::spawn(move || far.close());
     near.close().unwrap();
     other.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_side_that_has_finished_goes_on_receiving() {
+    let (near, far) = pair();
+    near.send(b"small").unwrap();
+    near.send(&pattern(300_000)).unwrap();
+    near.finish().unwrap();
+    assert!(matches!(near.send(b"more"), Err(Error::Finished)));
+    assert_eq!(*far.recv_timeout(PATIENCE).unwrap(), *b"small");
+    assert!(*far.recv_timeout(PATIENCE).unwrap() == pattern(300_000)[..]);
+    for _ in 0..2 {
+        let end = far.recv_timeout(PATIENCE);
+        assert!(matches!(end, Err(Error::PeerFinished)), "{end:?}");
+    }
+    far.send(b"an answer").unwrap();
+    assert_eq!(*near.recv_timeout(PATIENCE).unwrap(), *b"an answer");
+    far.finish().unwrap();
+    let told = near.next_completion_timeout(PATIENCE).unwrap();
+    assert!(matches!(told, Completion::Finished), "{told:?}");
+    near.close().unwrap();
+    // `recv` goes on to say that the peer has finished until the end has come.
+    let end = far.next_completion_timeout(PATIENCE).unwrap();
+    assert!(
+        matches!(end, Completion::Disconnected(CloseReason::PeerClosed)),
+        "{end:?}"
+    );
+    assert_eq!(reason(far.recv_timeout(PATIENCE)), CloseReason::PeerClosed);
 }

@@ -1,7 +1,10 @@
-use std::os::fd::BorrowedFd;
+use std::{os::fd::BorrowedFd, thread, time::Duration};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use rdmsg::{Config, Interest, TrySendError};
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+};
+use rdmsg::{Config, Endpoint, Error, Interest, TrySendError};
 
 use crate::stage::{Stage, pair_with, small};
 
@@ -36,7 +39,7 @@ fn a_listeners_descriptor_tells_of_connections() {
     let fd = stage.listener.event_fd().unwrap();
     assert!(!is_readable(fd, PollTimeout::ZERO));
     let (connector, addr) = (stage.connector.clone(), stage.listener.local_addr());
-    let connecting = std::thread::spawn(move || connector.connect(addr).unwrap());
+    let connecting = thread::spawn(move || connector.connect(addr).unwrap());
     let accepted = loop {
         assert!(is_readable(fd, LONG));
         if let Some(endpoint) = stage.listener.try_accept().unwrap() {
@@ -44,4 +47,75 @@ fn a_listeners_descriptor_tells_of_connections() {
         }
     };
     drop((connecting.join().unwrap(), accepted));
+}
+
+/// Echoes by a level-triggered loop that does not receive while an answer waits for room, until the
+/// connection ends. Returns how often it woke up.
+fn echo_by_levels(endpoint: &Endpoint) -> u32 {
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
+    let watched = |interest, on: bool| {
+        let flags = if on {
+            EpollFlags::EPOLLIN
+        } else {
+            EpollFlags::empty()
+        };
+        (endpoint.event_fd(interest).unwrap(), flags)
+    };
+    for (interest, on) in [(Interest::Readable, true), (Interest::Writable, false)] {
+        let (fd, flags) = watched(interest, on);
+        epoll.add(fd, EpollEvent::new(flags, 0)).unwrap();
+    }
+    let mut waiting = None;
+    let mut wakes = 0;
+    loop {
+        epoll
+            .wait(&mut [EpollEvent::empty()], EpollTimeout::NONE)
+            .unwrap();
+        wakes += 1;
+        let was_blocked = waiting.is_some();
+        loop {
+            if waiting.is_none() {
+                match endpoint.try_recv() {
+                    Ok(message) => waiting = message,
+                    Err(_) => return wakes,
+                }
+            }
+            let Some(message) = &waiting else { break };
+            match endpoint.try_send(message) {
+                Ok(()) => waiting = None,
+                Err(TrySendError::Full) => break,
+                Err(TrySendError::Failed(_)) => return wakes,
+            }
+        }
+        if was_blocked != waiting.is_some() {
+            for interest in [Interest::Readable, Interest::Writable] {
+                let on = (interest == Interest::Writable) == waiting.is_some();
+                let (fd, flags) = watched(interest, on);
+                epoll.modify(fd, &mut EpollEvent::new(flags, 0)).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_level_triggered_loop_sleeps_while_its_answers_do_not_fit() {
+    let (near, far) = pair_with(&small());
+    let server = thread::spawn(move || echo_by_levels(&far));
+    let mut sent = 0;
+    for _ in 0..3 {
+        // Answers are not taken: it comes to a standstill, which lasts as long as this waits.
+        while near
+            .send_timeout(b"question", Duration::from_millis(100))
+            .is_ok()
+        {
+            sent += 1;
+        }
+        let standstill = near.send_timeout(b"question", Duration::from_millis(300));
+        assert!(matches!(standstill, Err(Error::TimedOut)));
+        while near.recv_timeout(Duration::from_millis(100)).is_ok() {}
+    }
+    near.close().unwrap();
+    let wakes = server.join().unwrap();
+    // One that spins wakes up as often in a millisecond.
+    assert!(wakes < 20 * sent + 50, "{wakes} wakes for {sent} messages");
 }

@@ -50,7 +50,7 @@ fn both_hellos_come_to_what_is_negotiated() {
     let stage = Stage::new(&small());
     let mut config = Config::default();
     config.receive_window = 9;
-    config.eager_size = 2000;
+    config.eager_size = Some(2000);
     let connecting = connect_later(
         stage.connector.clone().config(config),
         stage.listener.local_addr(),

@@ -5,7 +5,7 @@ use crate::stage::{PATIENCE, Stage, pattern};
 fn sharing(count: u32) -> Config {
     let mut config = Config::default();
     config.receive_window = 8;
-    config.eager_size = 1000;
+    config.eager_size = Some(1000);
     config.shared_receive = Some(count);
     config
 }

@@ -60,7 +60,7 @@ pub(crate) fn small() -> Config {
     let mut config = Config::default();
     config.receive_window = 4;
     config.send_depth = 4;
-    config.eager_size = 1000;
+    config.eager_size = Some(1000);
     config
 }
 

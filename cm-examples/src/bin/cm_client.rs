@@ -37,8 +37,8 @@ struct Options {
     #[arg(long, default_value_t = 10)]
     timeout: u64,
     /// The largest message in bytes that goes right into a buffer that waits for it
-    #[arg(long, default_value_t = Config::default().eager_size)]
-    eager_size: u32,
+    #[arg(long)]
+    eager_size: Option<u32>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]

@@ -26,8 +26,8 @@ struct Options {
     window: u16,
     /// The largest message in bytes for which buffers wait; longer ones are read from the client's
     /// memory
-    #[arg(long, default_value_t = Config::default().eager_size)]
-    eager_size: u32,
+    #[arg(long)]
+    eager_size: Option<u32>,
     /// The largest message in bytes that we take
     #[arg(long, default_value_t = Config::default().max_message)]
     max_message: u64,

@@ -5,6 +5,7 @@
 //! theirs in turn, as its [`plan`] says, and prints a [`table`]. Our programs are [`traffic`] and
 //! [`memory`]; how the stock ones are called is in [`program`].
 
+mod carrier;
 mod compare;
 mod manner;
 mod memory;

@@ -15,6 +15,12 @@ pub(crate) struct Manner {
     /// Send registered memory as it is, without a copy
     #[arg(long)]
     pub(crate) owned: bool,
+    /// Send the bytes through a Stream, and not as messages
+    #[arg(long, conflicts_with = "owned")]
+    pub(crate) stream: bool,
+    /// Wait as a task on tokio's current-thread runtime, and not as a thread
+    #[arg(long)]
+    pub(crate) tasks: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -45,7 +51,7 @@ impl Manner {
         }
         if let Some(size) = self.eager_size {
             let depth = u16::try_from(RING_BYTES / size).unwrap_or(u16::MAX);
-            config.eager_size = size;
+            config.eager_size = Some(size);
             config.receive_window = depth.clamp(LEAST_DEPTH, config.receive_window);
             config.send_depth = depth.clamp(LEAST_DEPTH, config.send_depth);
         }
@@ -63,6 +69,8 @@ impl Manner {
             wait,
             self.eager_size.map(|size| format!("--eager-size={size}")),
             self.owned.then(|| "--owned".to_owned()),
+            self.stream.then(|| "--stream".to_owned()),
+            self.tasks.then(|| "--tasks".to_owned()),
         ];
         words.into_iter().flatten().collect()
     }
@@ -82,6 +90,12 @@ impl fmt::Display for Manner {
         }
         if self.owned {
             f.write_str(" owned")?;
+        }
+        if self.stream {
+            f.write_str(" stream")?;
+        }
+        if self.tasks {
+            f.write_str(" tasks")?;
         }
         Ok(())
     }
@@ -105,12 +119,19 @@ mod tests {
             wait: Wait::Busy,
             eager_size: Some(4096),
             owned: true,
+            stream: false,
+            tasks: false,
         };
         let event = Manner {
             wait: Wait::Event,
             ..all
         };
-        for manner in [Manner::default(), all, event] {
+        let stream = Manner {
+            stream: true,
+            tasks: true,
+            ..Manner::default()
+        };
+        for manner in [Manner::default(), all, event, stream] {
             let words = std::iter::once("bench".to_owned()).chain(manner.arguments());
             assert_eq!(CommandLine::parse_from(words).manner, manner);
         }

@@ -73,7 +73,7 @@ impl Idle {
         if self.small {
             config.receive_window = 8;
             config.send_depth = 8;
-            config.eager_size = 1024;
+            config.eager_size = Some(1024);
         }
         config
     }
@@ -82,7 +82,7 @@ impl Idle {
     pub(crate) fn describe(&self) -> String {
         let config = self.config();
         format!(
-            "{}: receive_window {}, send_depth {}, eager_size {}",
+            "{}: receive_window {}, send_depth {}, eager_size {:?}",
             if self.small {
                 "small Config"
             } else {

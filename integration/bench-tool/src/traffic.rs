@@ -1,15 +1,16 @@
 use std::{
     fmt,
     net::{IpAddr, SocketAddr},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
-use rdmsg::{Connector, Endpoint, Engine, Error, Listener};
+use rdmsg::Engine;
+use tokio::runtime::{Builder, Runtime};
 
-use crate::manner::Manner;
+use crate::{carrier::Carrier, manner::Manner};
 
 /// What an rdmsg server and client send each other to measure.
 #[derive(Args, Clone, Debug)]
@@ -39,100 +40,93 @@ pub(crate) enum Test {
     Bandwidth,
 }
 
-/// How long a peer may be silent before a run counts as failed.
-const SILENCE: Duration = Duration::from_secs(60);
+/// What the server says when it has all messages.
+const ANSWER: &[u8] = b"!";
 
 impl Traffic {
     /// Serves one client.
     pub(crate) fn serve(&self) -> Result<()> {
+        runtime()?.block_on(self.serve_in_task())
+    }
+
+    async fn serve_in_task(&self) -> Result<()> {
         let engine = Engine::new()?;
         let address = SocketAddr::new(self.address, self.port);
-        let listener = Listener::bind_with(address, &self.manner.config(), &engine)?;
-        let endpoint = listener.accept_timeout(SILENCE)?;
+        let mut carrier = Carrier::accept(address, &self.manner, &engine)?;
         match self.test {
-            Test::Latency => self.send_back(&endpoint)?,
+            Test::Latency => {
+                for _ in 0..self.warm_up() + self.count {
+                    carrier.send_back(self.size).await?;
+                }
+            }
             Test::Bandwidth => {
                 for count in [self.warm_up(), self.count] {
                     for _ in 0..count {
-                        endpoint.recv_timeout(SILENCE)?;
+                        carrier.receive(self.size).await?;
                     }
-                    endpoint.send(&[])?;
+                    carrier.send(ANSWER).await?;
                 }
             }
         }
         // The client ends the connection when it has what it wants.
-        let _ = endpoint.recv_timeout(SILENCE);
-        drop(endpoint);
+        carrier.await_end().await;
+        drop(carrier);
         engine.shutdown();
-        Ok(())
-    }
-
-    fn send_back(&self, endpoint: &Endpoint) -> Result<()> {
-        for _ in 0..self.warm_up() + self.count {
-            let message = endpoint.recv_timeout(SILENCE)?;
-            endpoint.send(&message)?;
-        }
         Ok(())
     }
 
     /// Measures against a server.
     pub(crate) fn measure(&self) -> Result<Figures> {
+        runtime()?.block_on(self.measure_in_task())
+    }
+
+    async fn measure_in_task(&self) -> Result<Figures> {
         let engine = Engine::new()?;
-        let endpoint = Connector::new()
-            .config(self.manner.config())
-            .engine(&engine)
-            .connect(SocketAddr::new(self.address, self.port))?;
+        let address = SocketAddr::new(self.address, self.port);
+        let mut carrier = Carrier::connect(address, &self.manner, &engine)?;
         let message = vec![0x5a; self.size];
         let figures = match self.test {
             Test::Latency => {
-                self.round_trips(&endpoint, &message, self.warm_up())?;
-                self.round_trips(&endpoint, &message, self.count)?
+                self.round_trips(&mut carrier, &message, self.warm_up())
+                    .await?;
+                self.round_trips(&mut carrier, &message, self.count).await?
             }
             Test::Bandwidth => {
-                self.stream(&endpoint, &message, self.warm_up())?;
-                self.stream(&endpoint, &message, self.count)?
+                self.stream(&mut carrier, &message, self.warm_up()).await?;
+                self.stream(&mut carrier, &message, self.count).await?
             }
         };
-        endpoint.close()?;
-        drop(endpoint);
+        carrier.close().await?;
         engine.shutdown();
         Ok(figures)
     }
 
-    fn round_trips(&self, endpoint: &Endpoint, message: &[u8], count: u64) -> Result<Figures> {
+    async fn round_trips(
+        &self,
+        carrier: &mut Carrier,
+        message: &[u8],
+        count: u64,
+    ) -> Result<Figures> {
         let mut halves = Histogram::new_with_bounds(1, 60_000_000_000, 3)?;
         let mut start = Instant::now();
         for _ in 0..count {
-            self.send(endpoint, message)?;
-            let answer = endpoint.recv_timeout(SILENCE)?;
+            carrier.send(message).await?;
+            carrier.receive(message.len()).await?;
             let now = Instant::now();
             let half = now.duration_since(start) / 2;
             halves.saturating_record(u64::try_from(half.as_nanos()).unwrap_or(u64::MAX));
             start = now;
-            if answer.len() != message.len() {
-                bail!("sent {} bytes, got {} back", message.len(), answer.len());
-            }
         }
         Ok(Figures::Latency(halves))
     }
 
-    fn stream(&self, endpoint: &Endpoint, message: &[u8], count: u64) -> Result<Figures> {
+    async fn stream(&self, carrier: &mut Carrier, message: &[u8], count: u64) -> Result<Figures> {
         let start = Instant::now();
         for _ in 0..count {
-            self.send(endpoint, message)?;
+            carrier.send(message).await?;
         }
-        endpoint.recv_timeout(SILENCE)?;
+        carrier.receive(ANSWER.len()).await?;
         Ok(Figures::Rate(count as f64 / start.elapsed().as_secs_f64()))
-    }
-
-    fn send(&self, endpoint: &Endpoint, message: &[u8]) -> Result<(), Error> {
-        if self.manner.owned {
-            // Filling it is the application's work, not the library's.
-            endpoint.send_owned(endpoint.buffer(message.len())?)?;
-            Ok(())
-        } else {
-            endpoint.send(message)
-        }
     }
 
     /// How many messages go ahead of those that are measured.
@@ -152,6 +146,10 @@ impl Traffic {
         arguments.extend(self.manner.arguments());
         arguments
     }
+}
+
+fn runtime() -> Result<Runtime> {
+    Ok(Builder::new_current_thread().enable_io().build()?)
 }
 
 impl Test {

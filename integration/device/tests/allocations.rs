@@ -7,7 +7,8 @@ use std::{
     thread,
 };
 
-use rdmsg::{Config, Endpoint, Polling};
+use rdmsg::{Config, Endpoint, Polling, tokio as tasks};
+use tokio::runtime::Builder;
 use toolbox::{DeviceTest, PATIENCE, pair_with};
 
 /// The system's allocator, counting for each thread.
@@ -115,4 +116,45 @@ fn a_full_window_and_its_grants_allocate_nothing() {
     assert_eq!((writing, reading), (0, 0));
     client.close().unwrap();
     drop(server);
+}
+
+#[test]
+fn tasks_allocate_nothing() {
+    let _test = DeviceTest::start();
+    let runtime = || Builder::new_current_thread().enable_io().build().unwrap();
+    for len in [0, 64, 16 * 1024] {
+        let (client, server) = pair_with(&Config::default());
+        let answering = thread::spawn(move || {
+            runtime().block_on(async move {
+                let server = tasks::Endpoint::new(server).unwrap();
+                let echo = async |rounds| {
+                    for _ in 0..rounds {
+                        let message = server.recv().await.unwrap();
+                        server.send(&message).await.unwrap();
+                    }
+                };
+                echo(100).await;
+                let before = COUNT.get();
+                echo(ROUNDS).await;
+                (COUNT.get() - before, server)
+            })
+        });
+        let message = vec![7; len];
+        let asking = runtime().block_on(async {
+            let client = tasks::Endpoint::new(client).unwrap();
+            let ask = async |rounds| {
+                for _ in 0..rounds {
+                    client.send(&message).await.unwrap();
+                    assert_eq!(client.recv().await.unwrap().len(), len);
+                }
+            };
+            ask(100).await;
+            let before = COUNT.get();
+            ask(ROUNDS).await;
+            COUNT.get() - before
+        });
+        let (answering, server) = answering.join().unwrap();
+        assert_eq!((asking, answering), (0, 0), "{len} bytes");
+        drop(server);
+    }
 }

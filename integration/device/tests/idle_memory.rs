@@ -13,7 +13,7 @@ use toolbox::{DeviceTest, PATIENCE};
 const CONNECTIONS: u32 = 100;
 
 /// Each connection keeps so many receive buffers for itself.
-const SHARE: u32 = 13;
+const SHARE: u32 = 14;
 
 /// As for a server with many connections and short messages.
 fn sharing() -> Config {
@@ -21,7 +21,7 @@ fn sharing() -> Config {
     config.shared_receive = Some((2 * CONNECTIONS + 10) * SHARE);
     config.receive_window = 16;
     config.send_depth = 16;
-    config.eager_size = 1024;
+    config.eager_size = Some(1024);
     config
 }
 

@@ -171,7 +171,7 @@ fn each_atomic_operation_tells_its_own_value_where_many_share_a_place() {
         config.shared_receive = shared_receive;
         config.receive_window = 16;
         config.send_depth = 64;
-        config.eager_size = 64;
+        config.eager_size = Some(64);
         let (client, server) = pair_with(&config);
         let theirs = server.region(8, RemoteAccess::ALL).unwrap();
         let remote = theirs.remote();

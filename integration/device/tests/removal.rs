@@ -2,7 +2,7 @@
 //! made for this, and the only one that there is.
 
 use std::{
-    fs,
+    env, fs,
     net::SocketAddr,
     path::Path,
     process::{Child, Command, Stdio},
@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener};
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, TransportKind};
 use toolbox::{DeviceTest, Lab};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -133,6 +133,83 @@ fn a_device_that_is_removed_ends_its_listener_and_its_connections_and_may_come_b
     other.0.send(b"all along").unwrap();
     assert_eq!(*other.1.recv_timeout(PATIENCE).unwrap(), *b"all along");
     pair(&elsewhere, &Engine::shared().unwrap());
+}
+
+/// A connection to a listener, which carries bytes, and over what.
+fn transport_to(listener: &Listener) -> TransportKind {
+    let address = format!("auto://{}", listener.local_addr());
+    let client = thread::spawn(move || Endpoint::connect(address).unwrap());
+    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let client = client.join().unwrap();
+    assert_eq!(client.transport(), server.transport());
+    client.send(b"hello").unwrap();
+    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"hello");
+    client.transport()
+}
+
+const CHOOSES: &str = "10.96.0.1:7986";
+
+#[test]
+fn who_may_choose_goes_over_tcp_while_the_device_is_gone_and_over_rdma_when_it_is_back() {
+    let _lab = DeviceTest::without_credits();
+    run("ip link add auto0 type dummy");
+    run("ip address add 10.96.0.1/24 dev auto0");
+    run("ip link set auto0 up");
+    run("rdma link add rxe_auto type rxe netdev auto0");
+    let engine = Engine::new().unwrap();
+    drop(bind("10.96.0.1:7985", &engine));
+    let listener = Listener::bind(format!("auto://{CHOOSES}")).unwrap();
+    assert_eq!(
+        listener.transports(),
+        [TransportKind::Rdma, TransportKind::Tcp]
+    );
+    assert_eq!(transport_to(&listener), TransportKind::Rdma);
+    let client = thread::spawn(|| Endpoint::connect(format!("auto://{CHOOSES}")).unwrap());
+    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let client = client.join().unwrap();
+    assert_eq!(client.transport(), TransportKind::Rdma);
+
+    ends(start("exec rdma link delete rxe_auto"));
+    for endpoint in [client, server] {
+        assert!(
+            endpoint.recv_timeout(PATIENCE).is_err(),
+            "it went with the device"
+        );
+    }
+    assert_eq!(transport_to(&listener), TransportKind::Tcp);
+
+    run("rdma link add rxe_auto type rxe netdev auto0");
+    drop(bind("10.96.0.1:7987", &engine));
+    let child = Command::new(env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "a_process_of_its_own_chooses",
+            "--ignored",
+            "--nocapture",
+        ])
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&child.stdout);
+    assert!(
+        child.status.success() && told.contains("chose Rdma"),
+        "{told}"
+    );
+    // The listener has gone on over TCP, and finds the device again within seconds.
+    let deadline = Instant::now() + PATIENCE;
+    while transport_to(&listener) != TransportKind::Rdma {
+        assert!(Instant::now() < deadline, "it is bound again");
+    }
+    // While there is a listener, which hears of it.
+    ends(start("rdma link delete rxe_auto && ip link delete auto0"));
+    drop(listener);
+    engine.shutdown();
+}
+
+#[test]
+#[ignore = "a part of the test above, which starts it"]
+fn a_process_of_its_own_chooses() {
+    let listener = Listener::bind("auto://10.96.0.1:7988").unwrap();
+    println!("chose {:?}", transport_to(&listener));
 }
 
 /// Connects to an address that comes back, when it does.

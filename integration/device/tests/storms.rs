@@ -94,7 +94,7 @@ fn small() -> Config {
     let mut config = Config::default();
     config.receive_window = 4;
     config.send_depth = 4;
-    config.eager_size = 1024;
+    config.eager_size = Some(1024);
     config
 }
 
@@ -352,7 +352,7 @@ fn how_many_of_a_storm_get_through() {
         if count > 200 {
             config.receive_window = 4;
             config.send_depth = 4;
-            config.eager_size = 1024;
+            config.eager_size = Some(1024);
         }
         config.backlog = 2000;
         let (servers, clients) = (Engine::new().unwrap(), Engine::new().unwrap());

@@ -222,8 +222,8 @@ fn connections_that_share_receives_flow_side_by_side() {
     let lab = DeviceTest::start();
     let mut config = Config::default();
     // The windows alone would take three times as many.
-    config.shared_receive = Some(CONNECTIONS as u32 * 26);
-    config.eager_size = 1024;
+    config.shared_receive = Some(CONNECTIONS as u32 * 28);
+    config.eager_size = Some(1024);
     config.retry_refused = true;
     config.connect_timeout = PATIENCE;
     let engine = Engine::new().unwrap();

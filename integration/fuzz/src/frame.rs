@@ -15,6 +15,7 @@ enum Verdict {
     Large { addr: u64, len: u64, rkey: u32 },
     Nothing,
     Pong,
+    Finish,
     Close,
     Abort(u32),
     Failure(u32),
@@ -28,7 +29,7 @@ fn read(frame: &[u8]) -> Verdict {
         return Verdict::Violation("frame length");
     }
     let (kind, payload) = (frame[0], frame.len() - 16);
-    if !matches!(kind, 1..=8 | 16) {
+    if !matches!(kind, 1..=9 | 16) {
         return Verdict::Violation("kind");
     }
     if frame[1] != 0 {
@@ -66,6 +67,7 @@ fn read(frame: &[u8]) -> Verdict {
         3 => Verdict::Pong,
         4 | 7 => Verdict::Violation("kind"),
         5 => Verdict::Close,
+        9 => Verdict::Finish,
         6 => Verdict::Abort(word(12)),
         8 => Verdict::Failure(word(12)),
         _ if long(24) > ours.max_message => Verdict::Violation("descriptor len"),
@@ -106,6 +108,7 @@ pub fn one_frame(frame: &[u8]) {
                 assert_eq!((buffer, offset), (3, 16));
                 seen.push(Verdict::Message(len));
             }
+            Output::Event(Event::Arrived(Arrival::Finish)) => seen.push(Verdict::Finish),
             Output::Read(read) => {
                 // Chunk by chunk, and no byte that was not announced.
                 assert_eq!(read.offset, asked);
@@ -161,9 +164,11 @@ pub fn one_frame(frame: &[u8]) {
     // connection goes on.
     match &expected {
         Verdict::Message(_) => assert_eq!(reposted, 0),
-        Verdict::Large { .. } | Verdict::Nothing | Verdict::Pong | Verdict::Close => {
-            assert_eq!(reposted, 1);
-        }
+        Verdict::Large { .. }
+        | Verdict::Nothing
+        | Verdict::Pong
+        | Verdict::Finish
+        | Verdict::Close => assert_eq!(reposted, 1),
         Verdict::Violation(_) | Verdict::Abort(_) | Verdict::Failure(_) => assert!(reposted <= 1),
     }
     assert_eq!(seen, [expected]);

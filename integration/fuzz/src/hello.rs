@@ -17,6 +17,8 @@ enum Verdict<'a> {
     Version(u8),
     /// This field, whose value at this side is so, is zero.
     Zero(&'static str, u64),
+    /// It wants a byte stream.
+    Stream,
     Good {
         window: u16,
         max_message: u64,
@@ -51,6 +53,8 @@ fn read(bytes: &[u8]) -> Verdict<'_> {
         Verdict::Zero("eager_size", ours.eager_size.into())
     } else if max_message == 0 {
         Verdict::Zero("max_message", ours.max_message)
+    } else if bytes[7] & 1 == 1 {
+        Verdict::Stream
     } else {
         Verdict::Good {
             window: window as u16,
@@ -85,6 +89,7 @@ pub fn one_hello(bytes: &[u8]) {
         Verdict::Rsocket => Some(CloseReason::PeerIsRsocket),
         Verdict::Version(theirs) => Some(mismatch("version", 3, theirs.into())),
         Verdict::Zero(field, ours) => Some(mismatch(field, ours, 0)),
+        Verdict::Stream => Some(mismatch("stream", 0, 1)),
         Verdict::Good { .. } => None,
     };
 

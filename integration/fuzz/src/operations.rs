@@ -61,6 +61,7 @@ enum Operation {
         takes_receive: bool,
     },
     Ask,
+    Finish,
     Release,
     ReleaseLarge,
     Pass {
@@ -104,6 +105,7 @@ enum Kind {
     Grant,
     Ping,
     Pong,
+    Finish,
     Close,
     Abort,
     CloseAck,
@@ -156,6 +158,7 @@ impl Frame {
             Kind::Close => (5, Vec::new()),
             Kind::Abort => (6, Vec::new()),
             Kind::CloseAck => (7, Vec::new()),
+            Kind::Finish => (9, Vec::new()),
             Kind::Rendezvous { addr, len, rkey } => {
                 let mut payload = addr.to_be_bytes().to_vec();
                 payload.extend(u64::from(len % (5 << 20)).to_be_bytes());
@@ -235,6 +238,7 @@ impl Operation {
             Self::SendLarge(len) => device.send((*len % (5 << 20)) as usize),
             Self::Operate { takes_receive } => device.operate(*takes_receive),
             Self::Ask => device.ask(),
+            Self::Finish => device.finish(),
             Self::Release => device.release(),
             Self::ReleaseLarge => device.release_large(),
             Self::Pass { millis } => device.pass(Duration::from_millis((*millis).into())),

@@ -38,8 +38,9 @@ pub(crate) enum Command {
 
 /// Installs what is missing: packages by apt, and a kernel for the guests, which is only unpacked.
 ///
-/// Packages are installed as root or with sudo; everything else stays in target/lab. Does nothing,
-/// and that fast, when nothing is missing.
+/// Packages are installed as root or with sudo; everything else stays in target/lab. The services
+/// among them, redis-server and nginx, are neither started nor enabled. Does nothing, and that
+/// fast, when nothing is missing.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Setup {

@@ -107,7 +107,8 @@ impl Plan {
     /// have buffers for.
     pub(crate) fn eager_size(&self) -> u32 {
         let [client, server] = &self.halves;
-        client.config.eager_size.min(server.config.eager_size)
+        let sizes = [client.config.eager_size, server.config.eager_size];
+        sizes.into_iter().flatten().min().unwrap_or(u32::MAX)
     }
 }
 
@@ -140,12 +141,12 @@ fn config(rng: &mut Rng) -> Config {
     let mut config = Config::default();
     config.receive_window = one_of(rng, &[1, 2, 3, 8, 16, 64, 128]);
     config.send_depth = one_of(rng, &[1, 2, 5, 16, 64]);
-    config.eager_size = one_of(rng, &[64, 256, 1024, 4096, 16 << 10, 64 << 10]);
+    config.eager_size = Some(one_of(rng, &[64, 256, 1024, 4096, 16 << 10, 64 << 10]));
     // Enough for all endpoints, and for those that are still being closed, but not for all of their
     // windows.
     if rng.bool() {
         config.shared_receive = Some(400);
-        config.eager_size = one_of(rng, &[256, 4096]);
+        config.eager_size = Some(one_of(rng, &[256, 4096]));
     }
     config.max_message = one_of(rng, &[16 << 10, 1 << 20, 1 << 30, 1 << 30]);
     config.large_memory = one_of(rng, &[64 << 10, 1 << 20, 16 << 20]);

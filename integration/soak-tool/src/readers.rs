@@ -76,6 +76,11 @@ fn select(newcomers: &Receiver<Inbox>) {
         let received = match completion {
             Ok(Completion::Received(message)) => Ok(message),
             Ok(Completion::Disconnected(reason)) => Err(Error::Disconnected(reason)),
+            // The thread that sends waits for room otherwise.
+            Ok(Completion::Room) => {
+                inboxes.push(inbox);
+                continue;
+            }
             other => inbox.fail(&format!("an unexpected completion: {other:?}")),
         };
         inboxes.extend(inbox.take(received));

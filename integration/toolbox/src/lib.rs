@@ -6,6 +6,8 @@
 //! own timeouts, and by a [`Watchdog`] that ends a program which hangs all the same.
 
 pub mod agent;
+mod bare_root;
+mod bridge;
 mod deadline;
 mod device_test;
 mod health;
@@ -22,6 +24,8 @@ mod wire;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub use crate::{
+    bare_root::BareRoot,
+    bridge::{Bridge, BridgePair},
     deadline::{Deadline, slowness},
     device_test::DeviceTest,
     health::{Health, open_fds},

@@ -41,7 +41,7 @@ pub fn example(name: &str) -> PathBuf {
     let program = folder.join(name);
     assert!(
         program.exists(),
-        "{} is not there: build it with cargo build -p cm-examples --bins",
+        "{} is not there: build it with cargo build -p cm-examples -p rdmsg-cli --bins",
         program.display()
     );
     program

@@ -129,6 +129,12 @@ impl Process {
         })
     }
 
+    /// The id under which the system knows it.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Whether it has ended.
     ///
     /// # Errors

@@ -2,6 +2,8 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Instant};
 
+use crossbeam_channel::Sender;
+
 use super::{
     super::{
         command::{Command, Reply},
@@ -57,6 +59,7 @@ impl Reactor {
                 self.drive(key);
             }
             NoticeKind::Reject => self.reject(key, &[]),
+            NoticeKind::TurnAway => self.turn_away(key),
         }
     }
 
@@ -77,9 +80,15 @@ impl Reactor {
                 };
                 let _ = reply.send(result);
             }
-            Command::Unlisten(key) => {
-                self.timers.set(key, None);
-                self.listeners.remove(&key);
+            Command::AcceptAll { key, reply } => {
+                if let Some(listener) = self.listeners.get_mut(&key) {
+                    listener.accepts_all = true;
+                }
+                let _ = reply.send(());
+            }
+            Command::Unlisten { key, reply } => {
+                self.unlisten(key);
+                let _ = reply.send(());
             }
             Command::Connect {
                 address,
@@ -111,6 +120,8 @@ impl Reactor {
                 }
                 let _ = reply.send(statistics);
             }
+            Command::GiveUp { key } => self.give_up(key),
+            Command::Drain { reply } => self.drain(reply),
             Command::Retire => self.ending = true,
             Command::ShutDown => self.shut_down(),
             Command::Exit => {
@@ -129,12 +140,15 @@ impl Reactor {
         reply: Reply,
     ) {
         let key = self.new_key();
+        if !reply.begin(key) {
+            return;
+        }
         let id = match ConnectionId::new(transport, &self.manager, key) {
             Ok(id) => id,
             Err(error) => return reply.send(Err(Error::from_os(error))),
         };
         let now = Instant::now();
-        let mut params = self.params(&config);
+        let mut params = self.params(&config, transport);
         // What is left of it.
         params.connect_timeout = deadline.saturating_duration_since(now);
         let conn = Connection::connect(params, random(), data, now);
@@ -145,7 +159,18 @@ impl Reactor {
         self.drive(key);
     }
 
-    fn accept(&mut self, link: &Arc<Link>, data: &[u8], at: Instant, reply: Reply) {
+    /// Nobody waits for the connection any more, unless it was handed out meanwhile.
+    fn give_up(&mut self, key: u64) {
+        let Some(entry) = self.links.get_mut(&key) else {
+            return;
+        };
+        if entry.reply.take().is_some() {
+            entry.link.in_engine(|core| core.conn.close(Instant::now()));
+            self.drive(key);
+        }
+    }
+
+    pub(super) fn accept(&mut self, link: &Arc<Link>, data: &[u8], at: Instant, reply: Reply) {
         let key = link.key;
         let Some(entry) = self.links.get_mut(&key) else {
             // Too late: it ended before anybody accepted it.
@@ -165,6 +190,53 @@ impl Reactor {
                 .link
                 .in_engine(|core| core.conn.reject(data, Instant::now()));
             self.drive(key);
+        }
+    }
+
+    fn turn_away(&mut self, key: u64) {
+        if let Some(entry) = self.links.get(&key) {
+            entry
+                .link
+                .in_engine(|core| core.conn.turn_away(Instant::now()));
+            self.drive(key);
+        }
+    }
+
+    /// The listener's program wants no more: what is not established is turned away.
+    fn unlisten(&mut self, key: u64) {
+        self.timers.set(key, None);
+        let Some(listener) = self.listeners.remove(&key) else {
+            return;
+        };
+        listener.backlog.finish(Error::ListenerClosed);
+        let accepting: Vec<u64> = self
+            .links
+            .iter()
+            .filter(|(_, entry)| entry.is_accepted_for(&listener.half_open))
+            .map(|(key, _)| *key)
+            .collect();
+        drop(listener);
+        for key in accepting {
+            self.turn_away(key);
+        }
+    }
+
+    fn drain(&mut self, reply: Sender<()>) {
+        let listeners: Vec<u64> = self.listeners.keys().copied().collect();
+        for key in listeners {
+            self.unlisten(key);
+        }
+        self.drains.push(reply);
+        self.report_drained();
+    }
+
+    /// Tells those who wait for it if there are no connections.
+    pub(super) fn report_drained(&mut self) {
+        if self.links.is_empty() {
+            for reply in self.drains.drain(..) {
+                // It fails when the caller waits no longer.
+                let _ = reply.send(());
+            }
         }
     }
 

@@ -35,7 +35,7 @@ impl Reactor {
         let now = Instant::now();
         if event.is_disconnect() {
             // What the peer sent before it disconnected is in the queue already, and comes first.
-            entry.link.catch_up();
+            entry.link.take_last();
         }
         entry
             .link

@@ -6,7 +6,7 @@ use crossbeam_channel::Sender;
 
 use super::{
     super::{
-        command::{Backlog, Bound, Handle, Request},
+        command::{Bound, Handle, Incoming, Reply, Request},
         entry::Role,
         listening::Listening,
     },
@@ -26,7 +26,7 @@ impl Reactor {
         address: SocketAddr,
         config: Config,
         requests: Sender<Request>,
-        backlog: Arc<Backlog>,
+        backlog: Arc<dyn Incoming>,
         engine: Arc<Handle>,
     ) -> Result<Bound, Error> {
         let key = self.new_key();
@@ -44,7 +44,7 @@ impl Reactor {
                     let (tcp, local) = self.listen_on_tcp(key, local, &config)?;
                     ((Some(rdma), Some(tcp)), local)
                 }
-                Err(error @ Error::Bind { .. }) => return Err(error),
+                Err(error) if error.is_address_in_use() => return Err(error),
                 Err(error) => {
                     log::warn!("listener {key} on {address}: over TCP only: {error}");
                     let (id, local) = self.listen_on_tcp(key, address, &config)?;
@@ -105,7 +105,7 @@ impl Reactor {
             return;
         };
         let address = listener.local;
-        if listener.config.rebind {
+        if listener.outlives_device() {
             log::warn!("listener {key} on {address}: {reason}; it is bound again when it can be");
             let at = Instant::now() + listener.lose();
             return self.timers.set(key, Some(at));
@@ -142,7 +142,7 @@ impl Reactor {
             log::warn!("engine: connect request without an address");
             return;
         };
-        let full = if requests.is_full() {
+        let full = if listener.is_full() {
             Some(("backlog", config.backlog))
         } else if listener.half_open.count() >= config.half_open.into() {
             Some(("half_open", config.half_open))
@@ -156,10 +156,11 @@ impl Reactor {
             );
             return asked.reject(&Reject::BUSY.emit(&[]));
         }
+        let accepts = listener.accepts_all;
         let role = Role::Passive(Some(listener.half_open.clone()));
         let key = self.new_key();
         match Connection::requested(
-            self.params(&config),
+            self.params(&config, asked.transport()),
             asked.private_data(),
             asked.reads(),
             Instant::now(),
@@ -172,8 +173,12 @@ impl Reactor {
                 let link = self.adopt(key, conn, peer, config, id, role);
                 self.drive(key);
                 log::debug!(target: "rdmsg::cm", "{link}: CONNECT_REQUEST");
-                let request = Request::new(link, engine, local, timeout);
-                backlog.bring_request(&requests, request);
+                if accepts {
+                    self.accept(&link, &[], Instant::now(), Reply::Backlog(backlog));
+                } else {
+                    let request = Request::new(link, engine, local, timeout);
+                    backlog.bring_request(&requests, request);
+                }
             }
             Err(refusal) => {
                 self.report_refusal(peer, &refusal.reason);

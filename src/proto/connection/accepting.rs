@@ -68,13 +68,22 @@ impl Connection {
     /// Rejects the request, with at most [`REJECT_DATA_MAX`](crate::proto::REJECT_DATA_MAX) bytes
     /// of the application.
     pub(crate) fn reject(&mut self, data: &[u8], now: Instant) {
+        let reject = Reject {
+            code: RejectCode::Application,
+            own: 0,
+            theirs: 0,
+        };
+        self.reject_with(&reject, data, now);
+    }
+
+    /// Rejects the request because nobody is left to take it.
+    pub(crate) fn turn_away(&mut self, now: Instant) {
+        self.reject_with(&Reject::BUSY, &[], now);
+    }
+
+    fn reject_with(&mut self, reject: &Reject, data: &[u8], now: Instant) {
         if let State::Requested { .. } | State::Accepted { .. } = self.state {
-            let private_data = Reject {
-                code: RejectCode::Application,
-                own: 0,
-                theirs: 0,
-            }
-            .emit(data);
+            let private_data = reject.emit(data);
             self.cm(CmOp::Reject { private_data });
             self.fail(CloseReason::LocallyClosed, now);
         }

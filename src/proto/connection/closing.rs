@@ -143,6 +143,8 @@ impl Connection {
             return Err(Kind::Control(Control::Close).unexpected("one close"));
         }
         transfer.peer_close = PeerClose::Received;
+        // It takes no messages any more.
+        transfer.control.let_go();
         match &self.state {
             State::Established => {
                 self.start_handshake(Role::Responder, CloseReason::PeerClosed, now.now());

@@ -10,9 +10,12 @@ pub(super) struct ControlQueue {
     /// An Abort or a Failure with its code: the only frame that is sent then.
     notice: Option<(Control, u32)>,
     pong: bool,
+    finish: bool,
     close: bool,
     close_ack: bool,
     grant: bool,
+    /// Whether a message is still to be sent before a Finish or a Close.
+    held: bool,
     close_sent: bool,
     final_frame: FinalFrame,
 }
@@ -39,6 +42,10 @@ impl ControlQueue {
         self.grant = true;
     }
 
+    pub(super) fn queue_finish(&mut self) {
+        self.finish = true;
+    }
+
     pub(super) fn queue_close(&mut self) {
         self.close = true;
     }
@@ -54,13 +61,28 @@ impl ControlQueue {
         self.final_frame = FinalFrame::Queued;
     }
 
+    /// Keeps a Finish and a Close back until [`let_go`](Self::let_go).
+    pub(super) fn hold(&mut self) {
+        self.held = true;
+    }
+
+    pub(super) fn let_go(&mut self) {
+        self.held = false;
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        self.held
+    }
+
     /// Drops what is queued.
     pub(super) fn cancel(&mut self) {
         self.notice = None;
         self.pong = false;
+        self.finish = false;
         self.close = false;
         self.close_ack = false;
         self.grant = false;
+        self.held = false;
     }
 
     /// Takes the next frame, with the code of an Abort or a Failure. A queued grant that is not due
@@ -71,9 +93,12 @@ impl ControlQueue {
         }
         let control = if mem::take(&mut self.pong) {
             Control::Pong
-        } else if mem::take(&mut self.close) {
+        } else if !self.held && mem::take(&mut self.finish) {
+            Control::Finish
+        } else if !self.held && mem::take(&mut self.close) {
             Control::Close
-        } else if mem::take(&mut self.close_ack) {
+        } else if !self.held && mem::take(&mut self.close_ack) {
+            // It follows this side's Close.
             Control::CloseAck
         } else if mem::take(&mut self.grant) && grant_due {
             Control::Grant
@@ -90,7 +115,7 @@ impl ControlQueue {
             Control::CloseAck | Control::Abort | Control::Failure => {
                 self.final_frame = FinalFrame::Sent(slot);
             }
-            Control::Grant | Control::Ping | Control::Pong => {}
+            Control::Grant | Control::Ping | Control::Pong | Control::Finish => {}
         }
     }
 

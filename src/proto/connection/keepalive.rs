@@ -2,11 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use super::Connection;
+use super::{Connection, State};
 use crate::proto::CloseReason;
 
 /// A check that is late by no more than this counts as in time, however short the timeout is.
 const TOLERANCE: Duration = Duration::from_millis(50);
+
+/// While the peer's engine gives signs of life on other connections alone, one of so many checks
+/// pings: every sixteen intervals.
+const SPARED: u64 = 32;
 
 /// Checks twice an interval whether the peer showed activity, so that the arrival of a frame needs
 /// no clock.
@@ -23,6 +27,9 @@ pub(super) struct Keepalive {
     activity: PeerActivity,
     /// The time of the check that found a silence and sent a ping, until the next sign of life.
     silent: Option<Instant>,
+    /// Counts checks, from the connection's number on: so connections take turns with those pings,
+    /// and each hears of the others' in between.
+    turn: u64,
 }
 
 /// Counters of signs of life.
@@ -57,6 +64,7 @@ impl Keepalive {
         interval: Duration,
         timeout: Duration,
         activity: PeerActivity,
+        number: u64,
         now: Instant,
     ) -> Self {
         Self {
@@ -65,11 +73,28 @@ impl Keepalive {
             deadline: now + interval / 2,
             activity,
             silent: None,
+            turn: number,
         }
     }
 
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
+    }
+
+    /// Whether the peer gives signs of life and no ping is due, so that there is nothing to do
+    /// until the next check.
+    fn passes(&mut self, activity: PeerActivity, now: Instant) -> bool {
+        let here = activity.here != self.activity.here;
+        let passes = here || (activity != self.activity && !self.has_turn());
+        if passes {
+            self.check(activity, now);
+        }
+        passes
+    }
+
+    /// Whether it is this connection's turn to ping a peer that is alive elsewhere.
+    fn has_turn(&self) -> bool {
+        self.turn.is_multiple_of(SPARED)
     }
 
     fn check(&mut self, activity: PeerActivity, now: Instant) -> Check {
@@ -78,13 +103,11 @@ impl Keepalive {
         if activity != before {
             self.silent = None;
             self.deadline = next;
-            // A peer that is alive elsewhere may have lost this connection, which only a send
-            // finds out.
-            return if activity.here == before.here {
-                Check::Probe
-            } else {
-                Check::Alive
-            };
+            // A peer that is alive elsewhere may have lost this connection, which only a send finds
+            // out. That is rare, and its connections may be many: it has time.
+            let probes = activity.here == before.here && self.has_turn();
+            self.turn = self.turn.wrapping_add(1);
+            return if probes { Check::Probe } else { Check::Alive };
         }
         let late = now.saturating_duration_since(self.deadline);
         let since = match self.silent {
@@ -190,6 +213,30 @@ impl Connection {
     /// Returns the identity of the peer's engine, from its hello.
     pub(crate) fn peer_engine(&self) -> Option<u64> {
         self.transfer.as_ref().map(|transfer| transfer.peer_engine)
+    }
+
+    /// Whether what is due is a look at whether the peer lives, and it does: by its engine's signs
+    /// of life, and what has come here by now. Then all is done, and the next deadline is set.
+    pub(crate) fn passes_check(&mut self, of_engine: Activity, now: Instant) -> bool {
+        let (State::Established, Some(transfer)) = (&self.state, &mut self.transfer) else {
+            return false;
+        };
+        transfer.activity.of_engine = of_engine;
+        let activity = transfer.activity;
+        let reading = transfer.timers.read_watchdog.deadline();
+        if reading.is_some_and(|at| at <= now) {
+            return false;
+        }
+        let passes = match &mut transfer.timers.keepalive {
+            Some(keepalive) if keepalive.deadline() <= now => keepalive.passes(activity, now),
+            Some(_) | None => return false,
+        };
+        if passes {
+            // The caller learns of it so.
+            transfer.timers.take_touched();
+            self.reported_timeout = self.next_timeout();
+        }
+        passes
     }
 
     pub(super) fn on_keepalive_timeout(&mut self, now: Instant) {

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Connection, State};
+use super::{Connection, State, transfer::Heard};
 use crate::{
     proto::{
         Clock, CloseReason, Event, Output, Read, Work,
@@ -22,7 +22,7 @@ impl Connection {
             transfer.activity.here += 1;
             transfer.inbound.chunk_completed(now.now());
             transfer.sent(slot);
-            if !transfer.peer_ignored {
+            if transfer.heard != Heard::Nothing {
                 self.deliver();
             }
             self.read_on(now);

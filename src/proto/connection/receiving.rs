@@ -1,6 +1,6 @@
 //! Frames and immediates of the peer.
 
-use super::{Connection, State};
+use super::{Connection, State, transfer::Heard};
 use crate::proto::{
     Arrival, Clock, CloseReason, Descriptor, Event, HEADER_LEN, Output,
     frame::{Control, Header, Kind, OUT_OF_RESOURCES},
@@ -40,7 +40,7 @@ impl Connection {
         let header = Header::parse_data(frame)?;
         if header.len > self.params.eager_size
             || u64::from(header.len) > self.params.max_message
-            || transfer.peer_ignored
+            || transfer.heard != Heard::Everything
             || !transfer.sequence.is_next(header.sequence)
             || !transfer.inbound.is_clear()
             || !transfer.recv_credit.allows()
@@ -116,7 +116,7 @@ impl Connection {
         if self
             .transfer
             .as_ref()
-            .is_some_and(|transfer| transfer.peer_ignored)
+            .is_some_and(|transfer| transfer.heard == Heard::Nothing)
         {
             log::debug!("a frame after an abort or a violation: ignored");
             return self.repost(buffer);
@@ -261,6 +261,14 @@ impl Connection {
                 // Another ping may have waited for this pong.
                 self.send_control();
             }
+            Control::Finish => {
+                if transfer.has_peer_closed() || transfer.heard == Heard::NoMessages {
+                    let expected = "one finish, before the sender's close";
+                    return Err(Kind::Control(control).unexpected(expected));
+                }
+                transfer.heard = Heard::NoMessages;
+                self.arrive(Arrival::Finish);
+            }
             Control::Close => self.on_close_frame(now)?,
             Control::CloseAck => self.on_close_ack(now)?,
             Control::Abort => {
@@ -323,7 +331,7 @@ impl Connection {
     /// Drops everything else that the peer sends.
     fn ignore_peer(&mut self) {
         if let Some(transfer) = &mut self.transfer {
-            transfer.peer_ignored = true;
+            transfer.heard = Heard::Nothing;
         }
     }
 }

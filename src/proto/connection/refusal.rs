@@ -3,7 +3,7 @@
 use crate::{
     proto::{
         CloseReason, Mismatch, Params, ReadDepth,
-        hello::{Hello, HelloError, VERSION, is_rsocket},
+        hello::{Hello, HelloError, STREAM, VERSION, is_rsocket},
         reject::{Reject, RejectCode},
     },
     status::RejectReason,
@@ -58,6 +58,15 @@ pub(super) fn compatible(
                 },
             ));
         }
+    }
+    let (ours, theirs) = (params.stream, hello.features & STREAM != 0);
+    if ours != theirs {
+        let mismatch = Mismatch {
+            field: RejectCode::Stream.field(),
+            ours: ours.into(),
+            theirs: theirs.into(),
+        };
+        return Err((RejectCode::Stream, mismatch));
     }
     Ok(())
 }

@@ -16,19 +16,24 @@ impl Connection {
     /// Assigns a slot and a header to a message of `len` bytes, which follow in the same frame. The
     /// caller posts it at once.
     pub(crate) fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
-        self.sending()?.send(len)
+        self.sending_messages()?.send(len)
     }
 
     /// Assigns a slot and a header to the descriptor of a large message. The caller posts it at
     /// once. The peer may read the memory that it names until [`Event::Taken`].
     pub(crate) fn send_large(&mut self, descriptor: &Descriptor) -> Result<Transmit, SendRefused> {
-        self.sending()?.send_large(descriptor.len)
+        self.sending_messages()?.send_large(descriptor.len)
     }
 
     /// Assigns a slot to a one-sided operation. The caller posts it at once, and signalled. One
     /// that consumes a receive of the peer takes a credit as well.
     pub(crate) fn operate(&mut self, takes_receive: bool) -> Result<u32, SendRefused> {
-        self.sending()?.operate(takes_receive)
+        let transfer = if takes_receive {
+            self.sending_messages()?
+        } else {
+            self.sending()?
+        };
+        transfer.operate(takes_receive)
     }
 
     /// Whether a message of `len` bytes goes into a frame of its own.
@@ -41,7 +46,55 @@ impl Connection {
     /// Whether a message of `len` bytes could be sent now. After a refusal as blocked
     /// [`Event::Writable`] follows when it may work.
     pub(crate) fn may_send(&mut self, len: usize) -> Result<(), SendRefused> {
-        self.sending()?.may_send(len)
+        self.sending_messages()?.may_send(len)
+    }
+
+    /// Has the peer know that this side sends no more messages. What it sent before arrives first.
+    pub(crate) fn finish(&mut self) -> Result<(), SendRefused> {
+        let transfer = self.sending()?;
+        if !transfer.finished {
+            transfer.finished = true;
+            transfer.control.queue_finish();
+        }
+        self.report_blocked();
+        self.send_control();
+        Ok(())
+    }
+
+    /// Keeps a Finish and a Close back until the driver has sent, with
+    /// [`send_held`](Self::send_held), what it has taken from the application and holds back.
+    pub(crate) fn hold(&mut self) {
+        if let (State::Established, Some(transfer)) = (&self.state, &mut self.transfer) {
+            transfer.control.hold();
+        }
+    }
+
+    /// As [`send`](Self::send), for what was held back, also when the application has finished or
+    /// closed meanwhile. It is refused when the peer has closed, and so takes nothing any more.
+    pub(crate) fn send_held(&mut self, len: usize) -> Result<Transmit, SendRefused> {
+        let transfer = match (&self.state, &mut self.transfer) {
+            (State::Established | State::Closing(_), Some(transfer))
+                if transfer.control.is_held() =>
+            {
+                transfer
+            }
+            (_, _) => {
+                let reason = self.reason.clone().unwrap_or(CloseReason::LocallyClosed);
+                return Err(SendRefused::Closed(reason));
+            }
+        };
+        let transmit = transfer.send(len)?;
+        transfer.control.let_go();
+        self.send_control();
+        Ok(transmit)
+    }
+
+    fn sending_messages(&mut self) -> Result<&mut Transfer, SendRefused> {
+        let transfer = self.sending()?;
+        if transfer.finished {
+            return Err(SendRefused::Finished);
+        }
+        Ok(transfer)
     }
 
     fn sending(&mut self) -> Result<&mut Transfer, SendRefused> {
@@ -135,6 +188,12 @@ impl Connection {
         }
     }
 
+    /// Whether a send was refused as blocked, and [`Event::Writable`] is yet to follow.
+    pub(crate) fn is_blocked(&self) -> bool {
+        let transfer = self.transfer.as_ref();
+        transfer.is_some_and(Transfer::is_blocked)
+    }
+
     /// Has a sender that waits for room try again, and so learn that there will be none.
     pub(super) fn report_blocked(&mut self) {
         if let Some(transfer) = &mut self.transfer
@@ -144,9 +203,11 @@ impl Connection {
         }
     }
 
-    /// Has a sender that waits for room try again, if there is some.
+    /// Has a sender that waits for room try again, if there is some. While this side closes, that
+    /// may be what was held back.
     pub(super) fn report_writable(&mut self) {
-        if let (State::Established, Some(transfer)) = (&self.state, &mut self.transfer)
+        if let (State::Established | State::Closing(_), Some(transfer)) =
+            (&self.state, &mut self.transfer)
             && transfer.take_writable()
         {
             self.outputs.push(Output::Event(Event::Writable));

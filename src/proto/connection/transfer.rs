@@ -38,17 +38,31 @@ pub(super) struct Transfer {
     pub(super) counters: Statistics,
     pub(super) probe: Probe,
     keepalive_timeout: Duration,
+    /// Which of its engine's connections it is.
+    number: u64,
     pub(super) activity: PeerActivity,
     /// The identity of the peer's engine.
     pub(super) peer_engine: u64,
-    /// Whether everything else that the peer sends is dropped: it aborted, or violated the
-    /// protocol. Messages behind a bad frame would be a stream with a hole.
-    pub(super) peer_ignored: bool,
+    /// What is still taken of the peer.
+    pub(super) heard: Heard,
+    /// Whether this side sends no more messages.
+    pub(super) finished: bool,
     /// The length of the shortest large message that was refused as blocked since the last
     /// [`Event::Writable`](crate::proto::Event::Writable); 0 for anything that is not large.
     blocked: Option<u64>,
     pub(super) control: ControlQueue,
     pub(super) peer_close: PeerClose,
+}
+
+/// What is taken of what the peer sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    Everything,
+    /// Its Finish has come: it sends no more messages.
+    NoMessages,
+    /// It aborted, or violated the protocol. Messages behind a bad frame would be a stream with a
+    /// hole.
+    Nothing,
 }
 
 /// How far the peer has come in closing.
@@ -92,7 +106,7 @@ impl Transfer {
             sequence: Sequence::new(start as u16),
             send_credit: SendCredit::new(hello.window, granted, start),
             recv_credit: RecvCredit::new(params.window, params.credits(), start),
-            ring: SendRing::new(params.send_slots),
+            ring: SendRing::new(params.send_slots, params.most_unsignalled),
             outbound: Outbound::new(params.large_memory),
             inbound: Inbound::new(params.window, params.large_memory, params.longest_chunk),
             timers: Tracked::new(Timers {
@@ -102,9 +116,11 @@ impl Transfer {
             counters: Statistics::default(),
             probe: Probe::default(),
             keepalive_timeout: params.keepalive_timeout,
+            number: params.number,
             activity: PeerActivity::default(),
             peer_engine: hello.engine,
-            peer_ignored: false,
+            heard: Heard::Everything,
+            finished: false,
             blocked: None,
             control: ControlQueue::default(),
             peer_close: PeerClose::None,
@@ -125,10 +141,11 @@ impl Transfer {
     }
 
     pub(super) fn start_keepalive(&mut self, now: Instant) {
+        let (timeout, activity, number) = (self.keepalive_timeout, self.activity, self.number);
         self.timers.keepalive = self
             .negotiated
             .keepalive_interval
-            .map(|interval| Keepalive::new(interval, self.keepalive_timeout, self.activity, now));
+            .map(|interval| Keepalive::new(interval, timeout, activity, number, now));
     }
 
     /// Chunks of large messages that were read, here and on any connection with the peer's engine:
@@ -222,6 +239,11 @@ impl Transfer {
         writable
     }
 
+    /// Whether a send was refused, and may not be tried again.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked.is_some()
+    }
+
     /// Whether a send was refused. Forgets about it.
     pub(super) fn take_blocked(&mut self) -> bool {
         self.blocked.take().is_some()
@@ -284,7 +306,8 @@ impl Transfer {
             | Control::Close
             | Control::CloseAck
             | Control::Abort
-            | Control::Failure => {}
+            | Control::Failure
+            | Control::Finish => {}
         }
         let arg = code.unwrap_or_else(|| self.inbound.report_taken());
         let slot = self.ring.take(true);
@@ -330,6 +353,9 @@ impl Transfer {
     pub(super) fn take_credit(&mut self, kind: Kind) -> Result<(), Violation> {
         if self.has_peer_closed() {
             return Err(kind.unexpected("no data after a close"));
+        }
+        if self.heard == Heard::NoMessages {
+            return Err(kind.unexpected("no data after a finish"));
         }
         self.recv_credit.receive()
     }

@@ -84,19 +84,20 @@ const _: () = assert!(HEADER_LEN <= ALIGN);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{config::Config, transport::EngineLimits};
+    use crate::{config::Config, transport::EngineLimits, transport_kind::TransportKind};
 
     /// The table in the documentation of [`Config`] is what this comes to.
     #[test]
     fn the_documentation_says_how_many_connections_fit_the_lock_limit() {
         let documentation = include_str!("../../config.rs");
         let default = Config::default();
+        let defaults = (
+            default.receive_window,
+            default.send_depth,
+            default.params(TransportKind::Rdma).eager_size,
+        );
         for (window, depth, eager) in [
-            (
-                default.receive_window,
-                default.send_depth,
-                default.eager_size,
-            ),
+            defaults,
             (64, 64, 16 << 10),
             (32, 32, 8 << 10),
             (16, 16, 4 << 10),
@@ -105,15 +106,17 @@ mod tests {
             let config = Config {
                 receive_window: window,
                 send_depth: depth,
-                eager_size: eager,
+                eager_size: Some(eager),
                 ..Config::default()
             };
-            let name = if config == default {
+            let name = if (window, depth, eager) == defaults {
                 "the default: "
             } else {
                 ""
             };
-            let bytes = Layout::new(&config.params()).bytes().next_multiple_of(4096) as u64;
+            let bytes = Layout::new(&config.params(TransportKind::Rdma))
+                .bytes()
+                .next_multiple_of(4096) as u64;
             let fit = [64 << 10, 8 << 20, 64 << 20, 1 << 30]
                 .map(|limit| (limit - EngineLimits::of(u64::MAX, limit).pinned) / bytes);
             let kib = eager >> 10;

@@ -20,7 +20,7 @@ pub(crate) use self::{
     done::{BATCH, Done},
     layout::Layout,
     one_sided::{Checked, OneSided},
-    poll_side::{CompletionEvents, CompletionQueue, PollSide},
+    poll_side::{Answers, CompletionEvents, CompletionQueue, PollSide},
     queue_pair::{QueuePair, SharedReceiveQueue},
     receive_share::ReceiveShare,
     send_slots::{Outcome, Posted},
@@ -29,5 +29,5 @@ pub(crate) use self::{
     transport_parts::{NoTransport, TransportParts},
     work_id::WorkId,
     work_queues::WorkQueues,
-    work_request::{RemoteAddr, SendFlags, SendOp, Sge},
+    work_request::{Frame, RemoteAddr, SendFlags, SendOp, Sge},
 };

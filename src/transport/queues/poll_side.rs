@@ -3,7 +3,7 @@ use std::{
     sync::Arc,
 };
 
-use super::done::Done;
+use super::done::{BATCH, Done};
 use crate::{
     status::OsError,
     transport::{rdma, tcp},
@@ -17,6 +17,15 @@ pub(crate) struct PollSide {
     /// Whether all receives are back once the queue is empty: where they are shared, nothing else
     /// says so.
     drains_when_empty: bool,
+}
+
+/// Whether polling answers the peer at once, where this side does and no device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answers {
+    AtOnce,
+    /// What the peer does not need now may wait for something that is sent, or until a poll finds
+    /// nothing, or [`CompletionEvents::answer`].
+    MayWait,
 }
 
 /// Completions, of whichever transport.
@@ -47,13 +56,22 @@ impl PollSide {
         }
     }
 
-    /// Takes up to [`BATCH`](super::done::BATCH) completions, and returns how many. They are the
+    /// Takes up to [`BATCH`] completions, and returns how many. They are the
     /// next [`done`](Self::done).
     #[inline]
-    pub(crate) fn poll(&mut self) -> Result<usize, OsError> {
+    pub(crate) fn poll(&mut self, answers: Answers) -> Result<usize, OsError> {
         match &mut self.queue {
             CompletionQueue::Rdma(queue) => queue.poll(),
-            CompletionQueue::Tcp(queue) => Ok(queue.poll()),
+            CompletionQueue::Tcp(queue) => Ok(queue.poll(answers)),
+        }
+    }
+
+    /// Whether there may be more than the `count` that were taken last.
+    #[inline]
+    pub(crate) fn has_more(&self, count: usize) -> bool {
+        match &self.queue {
+            CompletionQueue::Rdma(_) => count == BATCH,
+            CompletionQueue::Tcp(queue) => queue.has_more(),
         }
     }
 
@@ -73,6 +91,15 @@ impl PollSide {
             CompletionQueue::Rdma(queue) => queue.arm(),
             // It is readable as long as there is something.
             CompletionQueue::Tcp(_) => Ok(()),
+        }
+    }
+
+    /// Whether what is slept on stays readable from now on, whatever polling brings: the connection
+    /// is about to end.
+    pub(crate) fn has_ended(&self) -> bool {
+        match &self.queue {
+            CompletionQueue::Rdma(_) => false,
+            CompletionQueue::Tcp(queue) => queue.has_ended(),
         }
     }
 
@@ -100,11 +127,29 @@ impl PollSide {
 }
 
 impl CompletionEvents {
-    /// Takes all events.
+    /// Takes an event, if there is one. There may be others, which are taken in turn: whoever takes
+    /// one arms and polls afterwards, and so finds what any of them was raised for.
     pub(crate) fn clear(&self) {
         match self {
             Self::Rdma(events) => events.clear(),
             Self::Tcp(_) => {}
+        }
+    }
+
+    /// Answers the peer, where that has waited for something else.
+    pub(crate) fn answer(&self) {
+        match self {
+            Self::Rdma(_) => {}
+            Self::Tcp(events) => events.answer(),
+        }
+    }
+
+    /// From now on all that comes is this thread's, which is about to wait for it, where it can and
+    /// nothing may be there already.
+    pub(crate) fn reserve(&self) -> Option<tcp::Reserved<'_>> {
+        match self {
+            Self::Rdma(_) => None,
+            Self::Tcp(events) => events.reserve(),
         }
     }
 }

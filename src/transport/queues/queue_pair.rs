@@ -3,7 +3,7 @@
 
 use super::{
     work_id::WorkId,
-    work_request::{SendFlags, SendOp, Sge},
+    work_request::{Frame, SendFlags, SendOp, Sge},
 };
 use crate::{
     status::OsError,
@@ -89,6 +89,41 @@ impl QueuePair {
             Self::Rdma(qp) => unsafe { qp.post_send(id, op, sges, flags) },
             // SAFETY: as above.
             Self::Tcp(qp) => unsafe { qp.post_send(id, op, sges, flags) },
+        }
+    }
+}
+
+impl QueuePair {
+    /// Posts a frame, whose parts are copied before this returns: to `slot`, unless the transport
+    /// takes them from where they are.
+    ///
+    /// # Safety
+    ///
+    /// As for [`post_send`](Self::post_send), with `slot`, which is as long as the frame.
+    #[inline]
+    pub(super) unsafe fn post_frame(
+        &self,
+        id: WorkId,
+        frame: Frame<'_>,
+        slot: Sge,
+        signalled: bool,
+    ) -> Result<(), OsError> {
+        match self {
+            Self::Rdma(qp) => {
+                // SAFETY: the slot is not the device's yet, and the caller vouches for its memory.
+                unsafe { frame.copy_to(slot.start) };
+                let flags = SendFlags {
+                    signalled,
+                    inline: false,
+                };
+                // SAFETY: the caller vouches for the memory.
+                unsafe { qp.post_send(id, SendOp::Send, &[slot], flags) }
+            }
+            Self::Tcp(qp) => {
+                // SAFETY: as above.
+                unsafe { qp.post_frame(id, frame, slot, signalled) };
+                Ok(())
+            }
         }
     }
 }

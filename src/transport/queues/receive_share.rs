@@ -1,6 +1,9 @@
 use std::sync::Arc;
 
-use super::{poll_side::PollSide, shared_receives::SharedReceives};
+use super::{
+    poll_side::{Answers, PollSide},
+    shared_receives::SharedReceives,
+};
 use crate::{
     proto::{Account, Connection},
     status::OsError,
@@ -44,7 +47,7 @@ impl ReceiveShare {
     /// used.
     pub(crate) fn take_all(&self, side: &mut PollSide) {
         // As much as the queue holds; one that fails is not looked at again.
-        while let Ok(count @ 1..) = side.poll() {
+        while let Ok(count @ 1..) = side.poll(Answers::AtOnce) {
             for done in side.done(count) {
                 if let Some(buffer) = done.receive_buffer() {
                     self.take(buffer);

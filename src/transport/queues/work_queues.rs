@@ -17,7 +17,7 @@
 //!   `in_flight` until the request is done, or the queue pair is destroyed.
 #![allow(unsafe_code)]
 
-use std::{io::IoSlice, ptr, sync::Arc};
+use std::{io::IoSlice, sync::Arc};
 
 use super::{
     in_flight::InFlight,
@@ -27,7 +27,7 @@ use super::{
     send_slots::{Operation, OperationKind, Posted, SlotBytes},
     shared_receives::SharedReceives,
     work_id::WorkId,
-    work_request::{RemoteAddr, SendFlags, SendOp, Sge},
+    work_request::{Frame, RemoteAddr, SendFlags, SendOp, Sge},
 };
 use crate::{
     proto::{HEADER_LEN, Read, Transmit},
@@ -167,20 +167,14 @@ impl WorkQueues {
             };
             self.send(WorkId::Send(slot), &sges[..count], flags)?;
         } else {
-            let mut offset = self.layout.send_offset(slot);
-            let memory = self.staging()?;
-            let sge = sge(memory, offset, len);
-            fill(memory, offset, header);
-            offset += HEADER_LEN;
-            for part in payload {
-                fill(memory, offset, part);
-                offset += part.len();
+            let offset = self.layout.send_offset(slot);
+            let memory = sge(self.staging()?, offset, len);
+            let frame = Frame { header, payload };
+            // SAFETY: as in `post`; the slot has room for the frame.
+            unsafe {
+                self.qp
+                    .post_frame(WorkId::Send(slot), frame, memory, signalled)?;
             }
-            let flags = SendFlags {
-                signalled,
-                inline: false,
-            };
-            self.send(WorkId::Send(slot), &[sge], flags)?;
         }
         if reported {
             self.in_flight.slots.put(slot, Posted::Message);
@@ -369,17 +363,6 @@ fn sge(memory: &Registration, offset: usize, len: usize) -> Sge {
         len: len as u32,
         lkey: memory.lkey(),
     }
-}
-
-/// Copies bytes into a send buffer. `Registration::copy_in` would do, at half the speed: it must
-/// allow for others that touch the same bytes, and here there are none.
-fn fill(memory: &Registration, offset: usize, from: &[u8]) {
-    // SAFETY: the callers checked slot and length against the layout, so this lies inside the
-    // region's allocation.
-    let to = unsafe { memory.as_ptr().add(offset) };
-    // SAFETY: both sides are valid for this length and apart; the slot is not the device's (top of
-    // this file), and the connection's lock keeps other threads away.
-    unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
 }
 
 /// An element that names memory whose bytes the driver copies before `ibv_post_send` returns.

@@ -1,3 +1,9 @@
+#![allow(unsafe_code)]
+
+use std::{io::IoSlice, iter, ptr};
+
+use crate::proto::HEADER_LEN;
+
 /// Memory of the peer: an address and a key, as the peer announced them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RemoteAddr {
@@ -30,6 +36,52 @@ pub(crate) struct Sge {
     pub(crate) len: u32,
     /// Not looked at where the bytes are inline.
     pub(crate) lkey: u32,
+}
+
+/// A frame in its parts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame<'a> {
+    pub(crate) header: &'a [u8; HEADER_LEN],
+    pub(crate) payload: &'a [IoSlice<'a>],
+}
+
+impl Frame<'_> {
+    /// Copies it into a send buffer. `Registration::copy_in` would do, at half the speed: it must
+    /// allow for others that touch the same bytes, and here there are none.
+    ///
+    /// # Safety
+    ///
+    /// There is room for it at `to`, apart from its parts, which nobody else accesses.
+    #[inline]
+    pub(crate) unsafe fn copy_to(&self, to: *mut u8) {
+        // SAFETY: the caller vouches for the room.
+        unsafe { ptr::copy_nonoverlapping(self.header.as_ptr(), to, HEADER_LEN) };
+        let mut to = to.wrapping_add(HEADER_LEN);
+        for part in self.payload {
+            // SAFETY: as above.
+            unsafe { ptr::copy_nonoverlapping(part.as_ptr(), to, part.len()) };
+            to = to.wrapping_add(part.len());
+        }
+    }
+
+    /// Copies it to its place in a send buffer, as [`copy_to`](Self::copy_to) does, but for the
+    /// first `skip` bytes.
+    ///
+    /// # Safety
+    ///
+    /// That of `copy_to`.
+    pub(crate) unsafe fn copy_rest_to(&self, mut to: *mut u8, mut skip: usize) {
+        let payload = self.payload.iter().map(|part| &**part);
+        for part in iter::once(&self.header[..]).chain(payload) {
+            let skipped = skip.min(part.len());
+            let rest = &part[skipped..];
+            to = to.wrapping_add(skipped);
+            // SAFETY: the caller vouches for the room.
+            unsafe { ptr::copy_nonoverlapping(rest.as_ptr(), to, rest.len()) };
+            to = to.wrapping_add(rest.len());
+            skip -= skipped;
+        }
+    }
 }
 
 /// How a work request of the send queue is posted.

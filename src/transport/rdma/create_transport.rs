@@ -20,6 +20,7 @@ use crate::{
             WorkQueues,
         },
     },
+    transport_kind::TransportKind,
     verbs::{self, CompletionChannel, ProtectionDomain, QpCap, QpInitAttr, SrqAttr},
 };
 
@@ -31,7 +32,7 @@ pub(super) fn create_transport(
     config: &Config,
     customer: Customer,
 ) -> Result<TransportParts, NoTransport> {
-    let layout = Layout::new(&config.params());
+    let layout = Layout::new(&config.params(TransportKind::Rdma));
     let cap = cap(&layout, config.max_inline);
     for (field, value, limit) in [
         ("receive_window", cap.max_recv_wr, device.max_qp_wr),

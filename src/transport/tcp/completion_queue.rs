@@ -3,14 +3,16 @@ use std::{
     sync::Arc,
 };
 
-use super::stream::Stream;
-use crate::transport::queues::{BATCH, Done};
+use super::stream::{Reserved, Stream};
+use crate::transport::queues::{Answers, BATCH, Done};
 
 /// What a queue pair over a TCP stream has done. Polling it is what moves the stream on.
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     stream: Arc<Stream>,
     batch: Vec<Done>,
+    /// Whether there may be more than the batch.
+    more: bool,
     capacity: usize,
 }
 
@@ -23,18 +25,28 @@ impl CompletionQueue {
         Self {
             stream,
             batch: Vec::with_capacity(BATCH),
+            more: false,
             capacity: capacity as usize,
         }
     }
 
-    pub(crate) fn poll(&mut self) -> usize {
-        self.stream.poll(&mut self.batch);
+    pub(crate) fn poll(&mut self, answers: Answers) -> usize {
+        self.more = self.stream.poll(&mut self.batch, answers);
         self.batch.len()
+    }
+
+    pub(crate) fn has_more(&self) -> bool {
+        self.more
     }
 
     /// The completion with this number, of those that were taken last.
     pub(crate) fn done(&self, number: usize) -> Done {
         self.batch[number].clone()
+    }
+
+    /// Whether what is slept on stays readable from now on.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.stream.has_ended()
     }
 
     pub(crate) fn capacity(&self) -> usize {
@@ -45,6 +57,16 @@ impl CompletionQueue {
 impl CompletionEvents {
     pub(super) fn new(stream: Arc<Stream>) -> Self {
         Self(stream)
+    }
+
+    /// See [`Stream::answer`].
+    pub(crate) fn answer(&self) {
+        self.0.answer();
+    }
+
+    /// See [`Stream::reserve`].
+    pub(crate) fn reserve(&self) -> Option<Reserved<'_>> {
+        self.0.reserve()
     }
 }
 

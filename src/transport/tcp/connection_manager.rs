@@ -3,7 +3,6 @@
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
-    io,
     net::{SocketAddr, TcpListener},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{Arc, Mutex, Weak},
@@ -13,21 +12,20 @@ use std::{
 use nix::sys::{
     epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
     eventfd::EventFd,
-    socket::{getsockopt, sockopt},
     time::TimeSpec,
     timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
 };
 
 use super::{
     event::{Event, What},
-    setup::{Arrived, Arriving, tell},
+    setup::{Arriving, tell},
     setup_message::Kind,
     stream::Stream,
     watch::Watch,
 };
 use crate::{
     proto::ReadDepth,
-    status::{OsError, RejectReason},
+    status::OsError,
     sync::{eventfd, lock},
     transport::queues::SharedPools,
 };
@@ -42,11 +40,10 @@ const UNNAMED: u64 = 1 << 63;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is looked who took longer.
 const TICK: Duration = Duration::from_secs(1);
-/// How many peers that connected may owe their requests. The one that has owed it for longest gives
-/// way to another.
-const MOST_SILENT: usize = 256;
-/// How many connections are taken from a listener, and events from the system, at a time.
+/// How many events of the system are taken at a time.
 const BATCH: usize = 32;
+
+mod sockets;
 
 /// See the top of this file. Clones are handles of the same one.
 #[derive(Clone, Debug)]
@@ -151,8 +148,7 @@ impl ConnectionManager {
         let _ = inner.waker.read();
         {
             let mut state = lock(&inner.state);
-            if let Some(report) = state.reports.pop_front() {
-                let _ = inner.waker.write(1);
+            if let Some(report) = inner.next_report(&mut state) {
                 return Ok(Some(report));
             }
         }
@@ -170,12 +166,7 @@ impl ConnectionManager {
                 token => self.ready(&mut state, token, event.events()),
             }
         }
-        let report = state.reports.pop_front();
-        if !state.reports.is_empty() {
-            // Whoever takes no more now is to come again, and no socket says so.
-            let _ = inner.waker.write(1);
-        }
-        Ok(report)
+        Ok(inner.next_report(&mut state))
     }
 
     pub(super) fn shared_pools(&self) -> &SharedPools {
@@ -292,180 +283,6 @@ impl ConnectionManager {
         self.inner.change(socket, key, Watch::ENDS);
     }
 
-    fn ready(&self, state: &mut State, token: u64, flags: EpollFlags) {
-        let State {
-            sockets,
-            silent,
-            reports,
-            paused,
-            drawn,
-            ..
-        } = state;
-        let Some(watched) = sockets.get_mut(&token) else {
-            return;
-        };
-        let report = |what| Report::Event(Event { key: token, what });
-        match watched {
-            Watched::Listener(listener) => {
-                let mut came = Vec::new();
-                for _ in 0..BATCH {
-                    match listener.accept() {
-                        Ok(came_now) => came.push(came_now),
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                        Err(error) if is_shortage(&error) => {
-                            log::error!("listener {token}: accept4: {error}");
-                            // What waits would make the socket readable again and again.
-                            self.inner.change(&*listener, token, EpollFlags::empty());
-                            paused.push(token);
-                            break;
-                        }
-                        // The peer has gone again, or the network.
-                        Err(error) => log::debug!("listener {token}: accept4: {error}"),
-                    }
-                }
-                for (socket, peer) in came {
-                    if let Err(error) = socket.set_nonblocking(true) {
-                        log::error!("listener {token}: {error}");
-                        continue;
-                    }
-                    let socket = OwnedFd::from(socket);
-                    *drawn += 1;
-                    let unnamed = UNNAMED | *drawn;
-                    if let Err(error) = self.inner.watch(&socket, unnamed, EpollFlags::EPOLLIN) {
-                        log::error!("listener {token}: {error}");
-                        continue;
-                    }
-                    if silent.len() >= MOST_SILENT
-                        && let Some((oldest, _)) = silent.pop_first()
-                    {
-                        sockets.remove(&oldest);
-                    }
-                    silent.insert(unnamed, Instant::now());
-                    sockets.insert(
-                        unnamed,
-                        Watched::Silent {
-                            listener: token,
-                            peer: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
-                            socket,
-                            arriving: Arriving::default(),
-                        },
-                    );
-                }
-                self.start_ticking(state);
-            }
-            Watched::Silent {
-                listener,
-                peer,
-                socket,
-                arriving,
-            } => {
-                let (listener, peer) = (*listener, *peer);
-                let (reads, private_data) = match arriving.receive(socket.as_fd()) {
-                    Arrived::NotYet => return,
-                    Arrived::Message {
-                        kind: Kind::Request,
-                        reads,
-                        private_data,
-                    } => (reads, private_data),
-                    other => {
-                        log::debug!("listener {listener}: a peer that is none: {other:?}");
-                        silent.remove(&token);
-                        sockets.remove(&token);
-                        return;
-                    }
-                };
-                silent.remove(&token);
-                self.inner.change(&*socket, token, Watch::ENDS);
-                let Some(Watched::Silent { socket, .. }) =
-                    sockets.insert(token, Watched::Requested)
-                else {
-                    return;
-                };
-                reports.push_back(Report::Request(ConnectRequest {
-                    token,
-                    listener,
-                    peer,
-                    private_data,
-                    reads: both_ways(reads),
-                    socket: Some(socket),
-                    manager: self.clone(),
-                }));
-            }
-            Watched::Connecting {
-                stream,
-                private_data,
-            } => {
-                let connected = match getsockopt(&stream.fd(), sockopt::SocketError) {
-                    Ok(0) => tell(stream.fd(), Kind::Request, private_data),
-                    Ok(errno) => Err(nix::Error::from_raw(errno)),
-                    Err(errno) => Err(errno),
-                };
-                match connected {
-                    Ok(()) => {
-                        let stream = Arc::clone(stream);
-                        self.inner.change(stream.fd(), token, EpollFlags::EPOLLIN);
-                        *watched = Watched::Asking {
-                            stream,
-                            arriving: Arriving::default(),
-                        };
-                    }
-                    Err(errno) => {
-                        sockets.remove(&token);
-                        reports.push_back(report(What::failure(errno)));
-                    }
-                }
-            }
-            Watched::Asking { stream, arriving } => {
-                let what = match arriving.receive(stream.fd()) {
-                    Arrived::NotYet => return,
-                    Arrived::Message {
-                        kind: Kind::Accept,
-                        reads,
-                        private_data,
-                    } => {
-                        stream.open(Watch::new(&self.inner.epoll, token), reads);
-                        let open = Watched::Open(Arc::downgrade(stream));
-                        *watched = open;
-                        reports.push_back(report(What::Established {
-                            private_data,
-                            reads: both_ways(reads),
-                        }));
-                        return;
-                    }
-                    Arrived::Message {
-                        kind: Kind::Reject,
-                        private_data,
-                        ..
-                    } => What::Rejected {
-                        reason: RejectReason::CONSUMER_DEFINED,
-                        private_data,
-                    },
-                    Arrived::Ended(Some(errno)) => What::failure(errno),
-                    // Something that is no rdmsg.
-                    Arrived::Message { .. } | Arrived::Foreign | Arrived::Ended(None) => {
-                        What::Rejected {
-                            reason: RejectReason::CONSUMER_DEFINED,
-                            private_data: Vec::new(),
-                        }
-                    }
-                };
-                self.inner.change(stream.fd(), token, EpollFlags::empty());
-                sockets.remove(&token);
-                reports.push_back(report(what));
-            }
-            Watched::Open(stream) if !Watch::is_end(flags) => {
-                if let Some(stream) = stream.upgrade() {
-                    stream.has_room();
-                }
-            }
-            Watched::Requested | Watched::Open(_) => {
-                // It says so once.
-                sockets.remove(&token);
-                reports.push_back(report(What::Disconnected));
-            }
-        }
-    }
-
     /// Has the timer look after peers that owe their requests, and listeners that were paused.
     fn start_ticking(&self, state: &mut State) {
         let wanted = !state.silent.is_empty() || !state.paused.is_empty();
@@ -504,6 +321,15 @@ impl ConnectionManager {
 }
 
 impl Inner {
+    fn next_report(&self, state: &mut State) -> Option<Report> {
+        let report = state.reports.pop_front();
+        if !state.reports.is_empty() {
+            // Whoever takes no more now is to come again, and no socket says so.
+            let _ = self.waker.write(1);
+        }
+        report
+    }
+
     fn watch(&self, fd: impl AsFd, token: u64, flags: EpollFlags) -> Result<(), OsError> {
         self.epoll
             .add(fd, EpollEvent::new(flags, token))
@@ -566,20 +392,5 @@ impl Drop for ConnectRequest {
         if self.socket.is_some() {
             self.manager.forget(self.token);
         }
-    }
-}
-
-/// Whether the system lacks something that it may have later.
-fn is_shortage(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
-    )
-}
-
-fn both_ways(reads: u8) -> ReadDepth {
-    ReadDepth {
-        outgoing: reads,
-        incoming: reads,
     }
 }

@@ -20,6 +20,7 @@ use crate::{
             TransportParts, WorkQueues,
         },
     },
+    transport_kind::TransportKind,
 };
 
 /// Makes buffers and queues for the connection with this `key` on a socket that does not block.
@@ -30,7 +31,7 @@ pub(super) fn create_transport(
     config: &Config,
     customer: Customer,
 ) -> Result<(TransportParts, Arc<Stream>), NoTransport> {
-    let layout = Layout::new(&config.params());
+    let layout = Layout::new(&config.params(TransportKind::Tcp));
     let shared = match config.shared_receive {
         Some(count) => {
             let size = layout.recv_size();

@@ -3,6 +3,7 @@
 //! PROTOCOL.md describes what travels on the stream.
 
 mod addresses;
+mod coming;
 mod completion_queue;
 mod connection_id;
 mod connection_manager;
@@ -32,4 +33,6 @@ pub(crate) use self::{
     listen_id::ListenId,
     memory_region::{Domain, MemoryRegion},
     queue_pair::{QueuePair, SharedReceiveQueue},
+    socket::WAITS_FOR,
+    stream::Reserved,
 };

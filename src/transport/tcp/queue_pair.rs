@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     status::OsError,
-    transport::queues::{SendFlags, SendOp, Sge, WorkId},
+    transport::queues::{Frame, SendFlags, SendOp, Sge, WorkId},
 };
 
 /// A reliable-connected queue pair in user space, over a TCP stream.
@@ -61,6 +61,22 @@ impl QueuePair {
         let memory = span(sges.first().copied());
         self.0.post_send(id, op, memory, flags.signalled);
         Ok(())
+    }
+
+    /// Posts a frame. What the socket does not take at once is copied to `slot`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`post_send`](Self::post_send), with `slot`, which is as long as the frame.
+    pub(crate) unsafe fn post_frame(
+        &self,
+        id: WorkId,
+        frame: Frame<'_>,
+        slot: Sge,
+        signalled: bool,
+    ) {
+        // SAFETY: the caller vouches for the slot.
+        unsafe { self.0.post_frame(id, frame, span(Some(slot)), signalled) };
     }
 }
 

@@ -1,12 +1,20 @@
-use std::{collections::VecDeque, sync::Mutex};
+use std::sync::Mutex;
 
 use super::socket::Span;
 use crate::{sync::lock, transport::queues::WorkId};
 
-/// Receives that were posted and have not completed, oldest first.
+/// Receives that were posted and have not completed.
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveQueue {
-    posted: Mutex<VecDeque<Receive>>,
+    posted: Mutex<Posted>,
+}
+
+#[derive(Debug, Default)]
+struct Posted {
+    /// The one posted last is taken first: its memory is there, and warm.
+    receives: Vec<Receive>,
+    /// Behind all of them: it comes back when nothing is taken any more.
+    marker: Option<Receive>,
 }
 
 /// A receive that was posted.
@@ -24,10 +32,54 @@ unsafe impl Send for Receive {}
 
 impl ReceiveQueue {
     pub(super) fn post(&self, receive: Receive) {
-        lock(&self.posted).push_back(receive);
+        let mut posted = lock(&self.posted);
+        match receive.id {
+            WorkId::DrainRecv => posted.marker = Some(receive),
+            WorkId::Recv(_) | WorkId::Send(_) | WorkId::DrainSend => posted.receives.push(receive),
+        }
     }
 
+    /// Takes the receive for what comes.
     pub(super) fn take(&self) -> Option<Receive> {
-        lock(&self.posted).pop_front()
+        lock(&self.posted).receives.pop()
+    }
+
+    /// Takes the next to come back: the marker last.
+    pub(super) fn take_back(&self) -> Option<Receive> {
+        let mut posted = lock(&self.posted);
+        posted.receives.pop().or_else(|| posted.marker.take())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr;
+
+    use super::*;
+
+    #[test]
+    fn what_was_used_last_is_used_first_and_the_marker_comes_back_behind_all() {
+        let queue = ReceiveQueue::default();
+        let to = Span {
+            start: ptr::null_mut(),
+            len: 0,
+        };
+        let post = |id| queue.post(Receive { id, to });
+        let number = |receive: Receive| match receive.id {
+            WorkId::Recv(number) => Some(number),
+            WorkId::DrainRecv | WorkId::Send(_) | WorkId::DrainSend => None,
+        };
+        post(WorkId::Recv(0));
+        post(WorkId::Recv(1));
+        assert_eq!(queue.take().map(number), Some(Some(1)));
+        post(WorkId::Recv(1));
+        assert_eq!(queue.take().map(number), Some(Some(1)));
+        post(WorkId::DrainRecv);
+        assert_eq!(queue.take().map(number), Some(Some(0)));
+        assert!(queue.take().is_none(), "a frame takes no marker");
+        post(WorkId::Recv(2));
+        assert_eq!(queue.take_back().map(number), Some(Some(2)));
+        assert_eq!(queue.take_back().map(number), Some(None));
+        assert!(queue.take_back().is_none());
     }
 }

@@ -4,7 +4,6 @@
 use std::{
     collections::VecDeque,
     ops::Range,
-    ptr::{self, NonNull},
     sync::{
         Mutex,
         atomic::{AtomicU64, Ordering},
@@ -12,14 +11,14 @@ use std::{
 };
 
 use super::{
+    coming::{Coming, Place, copy_shared},
     keys::{ExposedPart, Keys, Right},
     pdu::{Cause, Change, Pdu, RemoteSpan},
     receive_queue::{Receive, ReceiveQueue},
     send_queue::SendQueue,
-    socket::{Moved, Socket, Span},
+    socket::{Moved, Socket, Span, Wait},
 };
 use crate::{
-    memory::SharedBytes,
     proto::{DrainSide, Violation},
     status::WcStatus,
     sync::lock,
@@ -28,6 +27,18 @@ use crate::{
 
 /// What is received at a time beside payload that goes straight to its place.
 const STAGED: usize = 16 << 10;
+
+/// What is received at a time behind payload that goes straight to its place: the headers of what
+/// follows, and little of its payload, which would be copied.
+const LOOKAHEAD: usize = 512;
+
+/// From here on a payload is long: of those that follow one nothing is staged.
+const LONG: usize = 32 << 10;
+
+/// Where so much is missing of one, a thread sleeps until it is there, or this much at most, since
+/// to wake up for each segment costs more than the bytes.
+const AWAITED_FROM: usize = 128 << 10;
+const AWAITED: usize = 256 << 10;
 
 /// How many calls are made in a row, so that a peer which keeps sending holds up nobody.
 const MOST_CALLS: usize = 16;
@@ -44,40 +55,17 @@ pub(super) struct Receiver {
     requests: u32,
     /// How much of a write in several parts has come.
     written: u32,
-    /// Whether nothing more is to be expected.
+    /// Whether the stream has ended: what is staged is all that is left.
+    over: bool,
+    /// Whether nothing more is to be looked at.
     ended: bool,
+    /// Whether there may be more than was received last.
+    stopped: bool,
+    /// Whether the last payload was long.
+    long: bool,
+    /// How many bytes make the socket readable.
+    awaited: usize,
 }
-
-/// Payload on its way to its place.
-#[derive(Debug)]
-struct Coming {
-    left: usize,
-    to: Place,
-}
-
-#[derive(Debug)]
-enum Place {
-    /// The front receive.
-    Receive {
-        receive: Receive,
-        len: u32,
-        signalled: bool,
-    },
-    /// Memory that the peer may write to; at last with immediate data, for which there is a
-    /// receive.
-    Exposed {
-        part: Option<ExposedPart>,
-        last: bool,
-        signalled: bool,
-        imm: Option<(Receive, u32)>,
-    },
-    /// Where a READ of this side's wants it.
-    Answer { to: Span, len: u32, last: bool },
-}
-
-// SAFETY: `to` is memory of a work request, which is the queue pair's until it completes, in
-// whichever thread.
-unsafe impl Send for Place {}
 
 /// How many bytes a call had room for: in their place, and in the stage.
 struct Room {
@@ -117,8 +105,17 @@ impl Receiver {
             coming: None,
             requests: 0,
             written: 0,
+            over: false,
             ended: false,
+            stopped: false,
+            long: false,
+            awaited: 1,
         }
+    }
+
+    /// Whether nothing more comes, and all that came was looked at.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended || (self.over && !self.stopped)
     }
 
     /// Receives what there is, until `enough` completions wait to be taken.
@@ -133,26 +130,103 @@ impl Receiver {
     }
 
     fn receive_some(&mut self, parts: &mut Parts<'_>, enough: usize) -> Result<(), Fault> {
+        self.stopped = true;
         for _ in 0..MOST_CALLS {
             self.take_staged(parts, enough)?;
-            if self.ended || parts.done.len() >= enough {
+            if parts.done.len() >= enough {
                 return Ok(());
             }
-            let (moved, room) = self.fill(parts.socket);
-            match moved {
-                Moved::Some(count) => {
-                    self.came(count, room.straight, parts)?;
-                    if count < room.straight + room.stage {
-                        // There is no more, for now. What comes later makes the socket readable.
-                        return self.take_staged(parts, enough);
-                    }
-                }
-                Moved::Blocked => return Ok(()),
-                Moved::Ended => self.ended = true,
+            if self.over || !self.receive_once(parts, Wait::No)? {
+                self.stopped = false;
+                break;
             }
         }
-        // The rest makes the socket readable; what is staged would not.
-        self.take_staged(parts, enough)
+        // What is in the socket makes it readable; what is staged would not.
+        self.take_staged(parts, enough)?;
+        self.stopped |= parts.done.len() >= enough;
+        Ok(())
+    }
+
+    /// Waits until something comes, unless it may be here already, and receives that.
+    pub(super) fn wait(&mut self, parts: &mut Parts<'_>, enough: usize) -> Result<(), Fault> {
+        let result = self.wait_for_some(parts, enough);
+        self.ended |= result.is_err();
+        // Less may be left.
+        self.await_bytes(1, parts.socket);
+        result
+    }
+
+    /// As [`wait`](Self::wait). Behind nothing but the beginning of a long payload it goes on
+    /// waiting for that: until it has come there is nothing to do.
+    fn wait_for_some(&mut self, parts: &mut Parts<'_>, enough: usize) -> Result<(), Fault> {
+        let requests = self.requests;
+        for _ in 0..MOST_CALLS {
+            let left = self.left();
+            let wait = if left < AWAITED_FROM {
+                self.await_bytes(1, parts.socket);
+                Wait::ForSome
+            } else {
+                self.await_bytes(left.min(AWAITED), parts.socket);
+                // Not in the call that receives: it would take what there is, and then wait for as
+                // much again, while less is left.
+                parts.socket.await_readable();
+                Wait::No
+            };
+            self.stopped = self.receive_once(parts, wait)?;
+            self.take_staged(parts, enough)?;
+            let to_do = !parts.done.is_empty() || self.requests != requests;
+            if to_do || self.is_exposed() || self.left() < LONG || self.left() == left {
+                break;
+            }
+        }
+        self.stopped |= parts.done.len() >= enough;
+        Ok(())
+    }
+
+    /// How much is missing of what is coming.
+    fn left(&self) -> usize {
+        self.coming.as_ref().map_or(0, |coming| coming.left)
+    }
+
+    /// Whether waiting is for something that has not come, and holds up nobody: while bytes go
+    /// straight to exposed memory, its key cannot end.
+    pub(super) fn may_wait(&self) -> bool {
+        !(self.ended || self.over || self.stopped || self.is_exposed())
+    }
+
+    /// Whether bytes go straight to exposed memory.
+    fn is_exposed(&self) -> bool {
+        let to = self.coming.as_ref().map(|coming| &coming.to);
+        matches!(to, Some(Place::Exposed { .. }))
+    }
+
+    /// Whether the last call left something because of its limits, that is still to be looked at.
+    pub(super) fn has_stopped(&self) -> bool {
+        self.stopped && !self.ended
+    }
+
+    fn await_bytes(&mut self, count: usize, socket: &Socket) {
+        if self.awaited != count {
+            self.awaited = count;
+            socket.await_bytes(count);
+        }
+    }
+
+    /// Receives something. Returns whether there may be more.
+    fn receive_once(&mut self, parts: &mut Parts<'_>, wait: Wait) -> Result<bool, Fault> {
+        let (moved, room) = self.fill(parts.socket, wait);
+        match moved {
+            Moved::Some(count) => {
+                self.came(count, room.straight, parts)?;
+                // What comes later makes the socket readable.
+                Ok(count == room.straight + room.stage)
+            }
+            Moved::Blocked => Ok(false),
+            Moved::Ended => {
+                self.over = true;
+                Ok(false)
+            }
+        }
     }
 
     /// Looks at what is staged, until a PDU is not whole.
@@ -185,7 +259,7 @@ impl Receiver {
     }
 
     /// Receives into the place of what is coming, and behind it into the stage.
-    fn fill(&mut self, socket: &Socket) -> (Moved, Room) {
+    fn fill(&mut self, socket: &Socket, wait: Wait) -> (Moved, Room) {
         if self.unread.is_empty() {
             self.unread = 0..0;
         } else if self.unread.start > 0 {
@@ -199,20 +273,27 @@ impl Receiver {
             len: self.staged.len() - end,
         };
         let receive = |rest: Option<Span>| {
-            let spans = [rest.unwrap_or(stage), stage];
+            let mut ahead = stage;
+            if rest.is_some() || self.long {
+                ahead.len = stage.len.min(LOOKAHEAD);
+            }
+            let (spans, straight) = match rest {
+                Some(rest) => ([rest, ahead], rest.len),
+                None => ([ahead, ahead], 0),
+            };
             let spans = if rest.is_some() {
                 &spans[..]
             } else {
                 &spans[1..]
             };
             let room = Room {
-                straight: rest.map_or(0, |rest| rest.len),
-                stage: stage.len,
+                straight,
+                stage: spans[spans.len() - 1].len,
             };
             // SAFETY: the stage is this object's, without a reference to it during the call. The
             // place is a work request's memory, which is the queue pair's until it completes, or
             // exposed memory, whose lock is held.
-            (unsafe { socket.receive(spans) }, room)
+            (unsafe { socket.receive(spans, wait) }, room)
         };
         match &self.coming {
             None => receive(None),
@@ -301,8 +382,9 @@ impl Receiver {
                 return Ok(());
             }
             Pdu::Ack { requests } => {
-                lock(parts.send).acknowledge(requests)?;
-                lock(parts.send).complete(parts.done);
+                let mut send = lock(parts.send);
+                send.acknowledge(requests)?;
+                send.complete(parts.done);
                 return Ok(());
             }
             Pdu::ReadPart { last, len } => Place::Answer {
@@ -311,13 +393,14 @@ impl Receiver {
                 last,
             },
             Pdu::Old { value } => {
-                let to = lock(parts.send).atomic_target()?;
+                let mut send = lock(parts.send);
+                let to = send.atomic_target()?;
                 let value = value.to_ne_bytes();
                 let len = value.len().min(to.len);
                 // SAFETY: the work request's memory, which is the queue pair's until it completes.
                 unsafe { copy_shared(&value[..len], to.start) };
-                lock(parts.send).answer_oldest();
-                lock(parts.send).complete(parts.done);
+                send.answer_oldest();
+                send.complete(parts.done);
                 return Ok(());
             }
             Pdu::Nak { requests, cause } => {
@@ -326,6 +409,7 @@ impl Receiver {
                 return Err(Fault::Refused);
             }
         };
+        self.long = left >= LONG;
         self.coming = Some(Coming { left, to });
         Ok(())
     }
@@ -385,8 +469,9 @@ impl Receiver {
                 }
             }
             Place::Answer { len, last, .. } => {
-                lock(parts.send).read_moved(len, last);
-                lock(parts.send).complete(parts.done);
+                let mut send = lock(parts.send);
+                send.read_moved(len, last);
+                send.complete(parts.done);
             }
         }
         Ok(())
@@ -435,7 +520,7 @@ impl Receiver {
             }) => Some(receive),
             Some(Place::Exposed { imm: None, .. } | Place::Answer { .. }) | None => None,
         };
-        let posted = std::iter::from_fn(|| receives.and_then(ReceiveQueue::take));
+        let posted = std::iter::from_fn(|| receives.and_then(ReceiveQueue::take_back));
         for receive in began.into_iter().chain(posted) {
             match receive.id {
                 WorkId::Recv(buffer) => done.push_back(Done::ReceiveFailed {
@@ -454,80 +539,6 @@ impl Receiver {
         self.ended = true;
         self.coming = None;
     }
-}
-
-impl Coming {
-    /// Whether the place is still there.
-    fn is_open(&self) -> bool {
-        match &self.to {
-            Place::Exposed {
-                part: Some(part), ..
-            } => part.start().is_some(),
-            Place::Exposed { part: None, .. } | Place::Receive { .. } | Place::Answer { .. } => {
-                true
-            }
-        }
-    }
-
-    /// Calls `f` with what is left of the place, while nobody can take it away; with `None` if it
-    /// has been.
-    fn with_rest<T>(&self, f: impl FnOnce(Option<Span>) -> T) -> T {
-        let rest = |start: *mut u8, len: usize| Span {
-            start: start.wrapping_add(len - self.left),
-            len: self.left,
-        };
-        match &self.to {
-            Place::Receive { receive, len, .. } => f(Some(rest(receive.to.start, *len as usize))),
-            Place::Answer { to, .. } => f(Some(rest(to.start, to.len))),
-            Place::Exposed {
-                part: Some(part), ..
-            } => match part.start() {
-                Some(start) => f(Some(rest(start.get().as_ptr(), part.len()))),
-                None => f(None),
-            },
-            Place::Exposed { part: None, .. } => f(Some(Span {
-                start: NonNull::dangling().as_ptr(),
-                len: 0,
-            })),
-        }
-    }
-
-    /// Copies bytes to their place, if it is still there.
-    fn copy(&self, bytes: &[u8]) {
-        self.with_rest(|rest| {
-            if let Some(rest) = rest {
-                let count = bytes.len().min(rest.len);
-                let bytes = &bytes[..count];
-                if let Place::Receive { .. } = self.to {
-                    // SAFETY: the receive's memory is the queue pair's alone until it completes.
-                    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), rest.start, count) };
-                } else {
-                    // SAFETY: the place is a work request's memory, which is the queue pair's until
-                    // it completes, or exposed memory, whose lock is held.
-                    unsafe { copy_shared(bytes, rest.start) };
-                }
-            }
-        });
-    }
-}
-
-/// Copies bytes to memory that other threads may look at meanwhile.
-///
-/// # Safety
-///
-/// There are so many bytes at `to`, in whole pages of a [`Mapping`](crate::memory::Mapping), and
-/// there is no reference to them.
-unsafe fn copy_shared(bytes: &[u8], to: *mut u8) {
-    // Whole words: so `SharedBytes` treats each as the memory's owner does, whose pages are made of
-    // them.
-    let before = to.addr() % size_of::<u64>();
-    let len = (before + bytes.len()).next_multiple_of(size_of::<u64>());
-    let Some(start) = NonNull::new(to.wrapping_sub(before)) else {
-        return;
-    };
-    // SAFETY: the words lie in the pages that the caller vouches for.
-    let words = unsafe { SharedBytes::new(start, len) };
-    words.write(before, bytes);
 }
 
 /// Changes a word of exposed memory, and returns what it was.

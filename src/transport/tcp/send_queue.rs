@@ -1,4 +1,5 @@
 //! What a queue pair sends: its work requests, and the answers to the peer's.
+#![allow(unsafe_code)]
 
 use std::collections::VecDeque;
 
@@ -7,19 +8,19 @@ use super::{
     pdu::{Cause, Change, LONGEST_PART, Pdu, RemoteSpan},
     request::Request,
     socket::{Moved, Socket, Span},
-    writing::{Headers, Payload, Then, Writing, send_behind},
+    writing::{Payload, Then, Writing},
 };
 use crate::{
     proto::Violation,
     status::WcStatus,
-    transport::queues::{Done, RemoteAddr, SendOp, WorkId},
+    transport::queues::{Done, Frame, RemoteAddr, SendOp, WorkId},
 };
 
 /// How many READs and atomic operations a side serves at a time, and has outstanding at most.
 pub(super) const READS: u8 = 16;
 
-/// How many PDUs are sent in a row, so that a peer which takes all of them holds up nobody.
-const MOST_PDUS: usize = 16;
+/// How many calls are made in a row, so that a peer which takes all of it holds up nobody.
+const MOST_CALLS: usize = 16;
 
 /// Everything that waits to be sent, or for an answer.
 #[derive(Debug)]
@@ -41,8 +42,8 @@ pub(super) struct SendQueue {
     /// How many of the peer's requests to acknowledge, if that has not been said.
     acknowledgement: Option<u32>,
     refusal: Option<(u32, Cause)>,
-    /// What the socket took only a part of.
-    writing: Option<Writing>,
+    /// What the socket is given, and what is left of that.
+    writing: Writing,
     /// Whether an answer's part is next, where there are requests as well.
     answers_turn: bool,
     /// Whether the socket takes nothing more for now.
@@ -61,6 +62,15 @@ enum Answer {
     Old(u64),
 }
 
+/// Whether an acknowledgement is sent by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Acks {
+    /// It is.
+    Alone,
+    /// It waits for something else that is sent.
+    WaitForCompany,
+}
+
 /// The peer has lost its right in the middle of an answer: the stream cannot go on.
 #[derive(Debug)]
 pub(super) struct Broken;
@@ -77,7 +87,7 @@ impl SendQueue {
             answers: VecDeque::with_capacity(READS.into()),
             acknowledgement: None,
             refusal: None,
-            writing: None,
+            writing: Writing::new(),
             answers_turn: false,
             blocked: false,
             said_blocked: false,
@@ -234,16 +244,13 @@ impl SendQueue {
     fn begun(&self) -> usize {
         let next = self.requests.get(self.sent);
         let in_parts = next.is_some_and(|request| !request.wants_value() && request.moved > 0);
-        let in_the_middle = self
-            .writing
-            .as_ref()
-            .is_some_and(|writing| matches!(writing.then, Then::RequestSent));
+        let in_the_middle = self.writing.then() == Then::RequestSent;
         self.sent + usize::from(in_parts || in_the_middle)
     }
 
     /// Everything that was posted comes back.
     pub(super) fn flush(&mut self, done: &mut VecDeque<Done>) {
-        self.writing = None;
+        self.writing.clear();
         self.answers.clear();
         let requests = self.requests.drain(..);
         done.extend(requests.filter_map(|request| request.failure(WcStatus::WR_FLUSH_ERR)));
@@ -305,17 +312,16 @@ impl SendQueue {
     }
 
     /// Sends as much as the socket takes.
-    pub(super) fn send(&mut self, socket: &Socket) -> Result<(), Broken> {
+    pub(super) fn send(&mut self, socket: &Socket, alone: Acks) -> Result<(), Broken> {
         self.blocked = false;
-        for _ in 0..MOST_PDUS {
-            let writing = match self.writing.take() {
-                Some(writing) => writing,
-                None => match self.next() {
-                    Some(writing) => writing,
-                    None => return Ok(()),
-                },
-            };
-            if !self.write(writing, socket)? {
+        for _ in 0..MOST_CALLS {
+            if self.writing.has_room() {
+                while self.writing.has_room() && self.gather_next(alone) {}
+                if self.writing.is_empty() {
+                    return Ok(());
+                }
+            }
+            if !self.write(socket)? || !self.is_waiting() {
                 return Ok(());
             }
         }
@@ -324,17 +330,57 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Writes something, and returns whether the socket took all of it.
-    fn write(&mut self, mut writing: Writing, socket: &Socket) -> Result<bool, Broken> {
-        let Headers { mut bytes, len } = writing.headers;
-        let all = len + writing.payload.len();
-        let header = Span {
-            start: bytes.as_mut_ptr(),
-            len,
-        };
-        let moved = match writing.payload {
-            Payload::None => send_behind(socket, header, None, writing.taken),
-            Payload::Request { at } => send_behind(socket, header, Some(at), writing.taken),
+    /// Whether nothing waits to be sent but what may go along with anything.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.blocked && self.writing.is_empty() && !self.has_more()
+    }
+
+    /// Sends a frame of one part where nothing waits to be sent. What the socket does not take is
+    /// copied to `slot`.
+    ///
+    /// # Safety
+    ///
+    /// The slot is as long as the frame, and the queue's alone until the request completes.
+    pub(super) unsafe fn send_frame(
+        &mut self,
+        id: WorkId,
+        frame: Frame<'_>,
+        slot: Span,
+        signalled: bool,
+        socket: &Socket,
+    ) {
+        self.post(id, SendOp::Send, slot, signalled);
+        if let Some(requests) = self.acknowledgement.take() {
+            self.writing.push(&Pdu::Ack { requests }.emit());
+        }
+        let len = slot.len as u32;
+        self.writing.push(&Pdu::Send { signalled, len }.emit());
+        if self.writing.push_short_frame(frame, slot.len) {
+            // It is sent with what else there is.
+            self.request_sent();
+            return;
+        }
+        self.writing
+            .put(Payload::Request { at: slot }, Then::RequestSent);
+        let moved = self.writing.send_frame(socket, frame);
+        if self.writing.is_taken() {
+            self.writing.clear();
+            self.request_sent();
+            return;
+        }
+        // SAFETY: the caller vouches for the slot.
+        unsafe { frame.copy_rest_to(slot.start, self.writing.taken_of_payload()) };
+        self.blocked = moved != Moved::Ended;
+    }
+
+    /// Writes what was gathered, and returns whether the socket took all of it.
+    fn write(&mut self, socket: &Socket) -> Result<bool, Broken> {
+        let more = self.follows();
+        let moved = match self.writing.payload() {
+            // SAFETY: there is no payload.
+            Payload::None => unsafe { self.writing.send(socket, None, more) },
+            // SAFETY: the payload is a request's, which is the queue's until it completes.
+            Payload::Request { at } => unsafe { self.writing.send(socket, Some(at), more) },
             Payload::Answer { offset, len } => {
                 let Some(Answer::Read {
                     part: Some(part), ..
@@ -347,99 +393,111 @@ impl SendQueue {
                     start: start.get().as_ptr().wrapping_add(offset),
                     len,
                 };
-                send_behind(socket, header, Some(at), writing.taken)
+                // SAFETY: it is exposed memory, whose lock is held.
+                unsafe { self.writing.send(socket, Some(at), more) }
             }
         };
-        match moved {
-            Moved::Some(count) => writing.taken += count,
+        if !self.writing.is_taken() {
             // The connection's end is reported elsewhere.
-            Moved::Blocked | Moved::Ended => {}
-        }
-        if writing.taken < all {
             self.blocked = moved != Moved::Ended;
-            self.writing = Some(writing);
             return Ok(false);
         }
-        match writing.then {
+        let then = self.writing.then();
+        self.writing.clear();
+        match then {
             Then::Nothing => {}
-            Then::RequestSent => {
-                if self
-                    .requests
-                    .get(self.sent)
-                    .is_some_and(Request::is_unanswered)
-                {
-                    self.unanswered += 1;
-                }
-                // Not before: what the peer acknowledges is not read any more.
-                self.sent += 1;
-            }
+            Then::RequestSent => self.request_sent(),
             Then::AnswerPartSent => self.answer_part_sent(),
         }
         Ok(true)
     }
 
-    /// What is to be sent next.
-    fn next(&mut self) -> Option<Writing> {
-        let acknowledgement = self.acknowledgement.take();
-        let mut headers = Headers::default();
-        if let Some(requests) = acknowledgement {
-            headers.push(&Pdu::Ack { requests }.emit());
-        }
-        let first_answers = self.answers_turn;
-        // Not before the answers: it would be taken for a refusal of what they answer.
-        let refusal = self.refusal.take_if(|_| self.answers.is_empty());
-        let (payload, then) = if let Some((requests, cause)) = refusal {
-            headers.push(&Pdu::Nak { requests, cause }.emit());
-            (Payload::None, Then::Nothing)
-        } else {
-            let next = if first_answers {
-                self.next_answer(&mut headers)
-                    .or_else(|| self.next_request(&mut headers))
-            } else {
-                self.next_request(&mut headers)
-                    .or_else(|| self.next_answer(&mut headers))
-            };
-            match next {
-                Some(next) => next,
-                None if acknowledgement.is_some() => (Payload::None, Then::Nothing),
-                None => return None,
+    /// Whether something certainly follows at once what is being written.
+    fn follows(&self) -> bool {
+        match self.writing.payload() {
+            Payload::None => false,
+            // Another part of it does; the next request may have to wait.
+            Payload::Request { .. } => self.writing.then() == Then::Nothing,
+            Payload::Answer { offset, len } => {
+                let all = match self.answers.front() {
+                    Some(Answer::Read { part, .. }) => part.as_ref().map_or(0, ExposedPart::len),
+                    Some(Answer::Old(_)) | None => 0,
+                };
+                self.answers.len() > 1 || offset + len < all
             }
-        };
-        self.answers_turn = !first_answers;
-        Some(Writing {
-            headers,
-            payload,
-            taken: 0,
-            then,
-        })
+        }
     }
 
-    fn next_answer(&mut self, headers: &mut Headers) -> Option<(Payload, Then)> {
-        match self.answers.front()? {
+    /// The next request is on the wire, or copied on its way there. Not before: what the peer
+    /// acknowledges is not read any more.
+    fn request_sent(&mut self) {
+        let request = self.requests.get(self.sent);
+        if request.is_some_and(Request::is_unanswered) {
+            self.unanswered += 1;
+        }
+        self.sent += 1;
+    }
+
+    /// Gathers what is to be sent next. Returns whether there was something.
+    fn gather_next(&mut self, alone: Acks) -> bool {
+        let acknowledged = match (self.acknowledgement, alone) {
+            (Some(_), Acks::WaitForCompany) if !self.has_more() => return false,
+            (Some(requests), _) => {
+                self.acknowledgement = None;
+                self.writing.push(&Pdu::Ack { requests }.emit());
+                true
+            }
+            (None, _) => false,
+        };
+        // Not before the answers: it would be taken for a refusal of what they answer.
+        if let Some((requests, cause)) = self.refusal.take_if(|_| self.answers.is_empty()) {
+            self.writing.push(&Pdu::Nak { requests, cause }.emit());
+            return true;
+        }
+        let first_answers = self.answers_turn;
+        self.answers_turn = !first_answers;
+        first_answers && self.gather_answer()
+            || self.gather_request()
+            || self.gather_answer()
+            || acknowledged
+    }
+
+    /// Whether there may be something to send.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.acknowledgement.is_some() || !self.writing.is_empty() || self.has_more()
+    }
+
+    /// Whether there may be something to send beside an acknowledgement.
+    fn has_more(&self) -> bool {
+        self.refusal.is_some() || !self.answers.is_empty() || self.sent < self.requests.len()
+    }
+
+    fn gather_answer(&mut self) -> bool {
+        let Some(answer) = self.answers.front() else {
+            return false;
+        };
+        match answer {
             Answer::Old(value) => {
-                headers.push(&Pdu::Old { value: *value }.emit());
+                self.writing.push(&Pdu::Old { value: *value }.emit());
                 self.answers.pop_front();
-                Some((Payload::None, Then::Nothing))
             }
             Answer::Read { part, sent } => {
                 let all = part.as_ref().map_or(0, ExposedPart::len);
-                let len = (all - sent).min(LONGEST_PART as usize);
-                let last = sent + len == all;
-                headers.push(
-                    &Pdu::ReadPart {
-                        last,
-                        len: len as u32,
-                    }
-                    .emit(),
-                );
+                let (offset, len) = (*sent, (all - sent).min(LONGEST_PART as usize));
+                let pdu = Pdu::ReadPart {
+                    last: offset + len == all,
+                    len: len as u32,
+                };
+                self.writing.push(&pdu.emit());
                 if all == 0 {
                     self.answers.pop_front();
-                    return Some((Payload::None, Then::Nothing));
+                } else {
+                    self.writing
+                        .put(Payload::Answer { offset, len }, Then::AnswerPartSent);
                 }
-                let offset = *sent;
-                Some((Payload::Answer { offset, len }, Then::AnswerPartSent))
             }
         }
+        true
     }
 
     fn answer_part_sent(&mut self) {
@@ -452,10 +510,12 @@ impl SendQueue {
         }
     }
 
-    fn next_request(&mut self, headers: &mut Headers) -> Option<(Payload, Then)> {
-        let request = self.requests.get_mut(self.sent)?;
+    fn gather_request(&mut self) -> bool {
+        let Some(request) = self.requests.get_mut(self.sent) else {
+            return false;
+        };
         if request.wants_value() && self.unanswered >= self.most_reads {
-            return None;
+            return false;
         }
         let (memory, signalled) = (request.memory, request.signalled);
         let span = |remote: RemoteAddr, offset: usize, len: usize| RemoteSpan {
@@ -463,44 +523,55 @@ impl SendQueue {
             rkey: remote.rkey,
             len: len as u32,
         };
-        let mut payload = Payload::None;
-        let mut whole = true;
         let pdu = match request.op {
             SendOp::Send => {
                 if matches!(request.id, WorkId::DrainSend) {
                     // It is posted to come back when the queue pair is in its error state.
-                    return None;
+                    return false;
                 }
-                payload = Payload::Request { at: memory };
-                Pdu::Send {
-                    signalled,
-                    len: memory.len as u32,
+                let len = memory.len as u32;
+                self.writing.push(&Pdu::Send { signalled, len }.emit());
+                // SAFETY: a frame's memory is the queue's alone until the request completes.
+                if unsafe { self.writing.push_short(memory) } {
+                    self.request_sent();
+                } else {
+                    self.writing
+                        .put(Payload::Request { at: memory }, Then::RequestSent);
                 }
+                return true;
             }
             SendOp::Write(remote) | SendOp::WriteWithImm(remote, _) => {
                 let offset = request.moved;
                 let len = (memory.len - offset).min(LONGEST_PART as usize);
-                whole = offset + len == memory.len;
+                let last = offset + len == memory.len;
                 request.moved += len;
-                payload = Payload::Request {
+                let payload = Payload::Request {
                     at: Span {
                         start: memory.start.wrapping_add(offset),
                         len,
                     },
                 };
                 let at = span(remote, offset, len);
-                match request.op {
-                    SendOp::WriteWithImm(_, imm_data) if whole => Pdu::WriteWithImm {
+                let pdu = match request.op {
+                    SendOp::WriteWithImm(_, imm_data) if last => Pdu::WriteWithImm {
                         signalled,
                         at,
                         imm_data,
                     },
                     _ => Pdu::Write {
                         signalled,
-                        last: whole,
+                        last,
                         at,
                     },
-                }
+                };
+                let then = if last {
+                    Then::RequestSent
+                } else {
+                    Then::Nothing
+                };
+                self.writing.push(&pdu.emit());
+                self.writing.put(payload, then);
+                return true;
             }
             SendOp::Read(remote) => Pdu::Read {
                 at: span(remote, 0, memory.len),
@@ -520,12 +591,8 @@ impl SendQueue {
                 change: Change::CompareSwap { compare, swap },
             },
         };
-        headers.push(&pdu.emit());
-        let then = if whole {
-            Then::RequestSent
-        } else {
-            Then::Nothing
-        };
-        Some((payload, then))
+        self.writing.push(&pdu.emit());
+        self.request_sent();
+        true
     }
 }

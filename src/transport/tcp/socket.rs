@@ -1,4 +1,4 @@
-//! A connected stream socket that never blocks.
+//! A connected stream socket that blocks only where that is asked for.
 //!
 //! The kernel reads and writes the bytes here as a device would, without references to them, since
 //! the application or the peer may change them at any time.
@@ -7,6 +7,16 @@
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    time::Duration,
+};
+
+use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        socket::{setsockopt, sockopt},
+        time::{TimeVal, TimeValLike},
+    },
 };
 
 /// See the top of this file.
@@ -33,6 +43,19 @@ pub(super) enum Moved {
     Ended,
 }
 
+/// Whether receiving waits where there is nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    No,
+    /// Until there is something, the stream ends, or for [`PATIENCE`].
+    ForSome,
+}
+
+/// How long receiving waits at most, by a timer that may be an eighth late.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// The same, with what the timer may be late.
+pub(crate) const WAITS_FOR: Duration = Duration::from_secs(5);
+
 /// The most parts of one call.
 const MOST_SPANS: usize = 4;
 
@@ -42,18 +65,70 @@ impl Socket {
         Self { fd }
     }
 
-    /// Sends what the socket takes.
+    /// From now on it blocks where that is asked for.
+    pub(super) fn allow_waiting(&self) -> Result<(), nix::Error> {
+        let patience = TimeVal::seconds(PATIENCE.as_secs() as i64);
+        setsockopt(&self.fd, sockopt::ReceiveTimeout, &patience)?;
+        let flags = OFlag::from_bits_retain(fcntl(&self.fd, FcntlArg::F_GETFL)?);
+        fcntl(&self.fd, FcntlArg::F_SETFL(flags - OFlag::O_NONBLOCK))?;
+        Ok(())
+    }
+
+    /// It is readable, and waiting ends, when there are so many bytes, or the end.
+    pub(super) fn await_bytes(&self, count: usize) {
+        let count = libc::c_int::try_from(count).unwrap_or(1);
+        // SAFETY: the option is an int, which lives on this stack for the call.
+        let result = unsafe {
+            libc::setsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_RCVLOWAT,
+                (&raw const count).cast(),
+                size_of_val(&count) as libc::socklen_t,
+            )
+        };
+        debug_assert_eq!(result, 0, "every system knows the option");
+    }
+
+    /// Whether there is something to receive, or the end.
+    pub(super) fn is_readable(&self) -> bool {
+        self.is_readable_within(PollTimeout::ZERO)
+    }
+
+    /// Waits until it is readable, or for [`PATIENCE`].
+    pub(super) fn await_readable(&self) {
+        let patience = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
+        self.is_readable_within(patience);
+    }
+
+    fn is_readable_within(&self, timeout: PollTimeout) -> bool {
+        let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, timeout).is_ok_and(|count| count > 0)
+    }
+
+    /// Sends what the socket takes. Where more follows at once, a segment that is not full waits
+    /// for that.
     ///
     /// # Safety
     ///
     /// The spans are mapped memory. They may change while they are read.
-    pub(super) unsafe fn send(&self, spans: &[Span]) -> Moved {
-        let (mut iov, count) = iovecs(spans);
-        let message = message(&mut iov, count);
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: header and parts live on this stack for the call; the caller vouches for the
-        // memory.
-        let moved = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const message, flags) };
+    pub(super) unsafe fn send(&self, spans: &[Span], more: bool) -> Moved {
+        let fd = self.fd.as_raw_fd();
+        let mut flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        if more {
+            flags |= libc::MSG_MORE;
+        }
+        let moved = if let [span] = spans {
+            // A header of parts costs the kernel more than the bytes of a short frame.
+            // SAFETY: the caller vouches for the memory.
+            unsafe { libc::send(fd, span.start.cast(), span.len, flags) }
+        } else {
+            let (mut iov, count) = iovecs(spans);
+            let message = message(&mut iov, count);
+            // SAFETY: header and parts live on this stack for the call; the caller vouches for the
+            // memory.
+            unsafe { libc::sendmsg(fd, &raw const message, flags) }
+        };
         moved_bytes(moved)
     }
 
@@ -62,13 +137,22 @@ impl Socket {
     /// # Safety
     ///
     /// The spans are mapped memory to which there are no references.
-    pub(super) unsafe fn receive(&self, spans: &[Span]) -> Moved {
-        let (mut iov, count) = iovecs(spans);
-        let mut message = message(&mut iov, count);
-        // SAFETY: header and parts live on this stack for the call; the caller vouches for the
-        // memory.
-        let moved =
-            unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+    pub(super) unsafe fn receive(&self, spans: &[Span], wait: Wait) -> Moved {
+        let fd = self.fd.as_raw_fd();
+        let flags = match wait {
+            Wait::No => libc::MSG_DONTWAIT,
+            Wait::ForSome => 0,
+        };
+        let moved = if let [span] = spans {
+            // SAFETY: the caller vouches for the memory.
+            unsafe { libc::recv(fd, span.start.cast(), span.len, flags) }
+        } else {
+            let (mut iov, count) = iovecs(spans);
+            let mut message = message(&mut iov, count);
+            // SAFETY: header and parts live on this stack for the call; the caller vouches for the
+            // memory.
+            unsafe { libc::recvmsg(fd, &raw mut message, flags) }
+        };
         match moved_bytes(moved) {
             Moved::Some(0) => Moved::Ended,
             moved => moved,

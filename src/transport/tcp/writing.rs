@@ -1,20 +1,32 @@
+#![allow(unsafe_code)]
+
+use std::ptr;
+
 use super::{
     pdu::{Header, LONGEST_HEADER},
     socket::{Moved, Socket, Span},
 };
+use crate::transport::queues::Frame;
 
-/// A PDU, or an acknowledgement with one behind it, on its way to the socket.
+/// How many bytes of short PDUs are gathered for one call.
+const GATHERED: usize = 4 << 10;
+/// Up to here a payload is copied behind its header: a call with parts costs more.
+const SHORT: usize = 1 << 10;
+
+/// What is on its way to the socket: short PDUs one after the other, and the payload behind the
+/// last of them where that is long.
 #[derive(Debug)]
 pub(super) struct Writing {
-    pub(super) headers: Headers,
-    pub(super) payload: Payload,
+    gathered: Box<[u8]>,
+    len: usize,
+    payload: Payload,
+    then: Then,
     /// How much of both was taken.
-    pub(super) taken: usize,
-    pub(super) then: Then,
+    taken: usize,
 }
 
-/// What the socket's taking all of it means.
-#[derive(Clone, Copy, Debug)]
+/// What the socket's taking all of the payload means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Then {
     Nothing,
     /// The next request is on the wire.
@@ -24,12 +36,6 @@ pub(super) enum Then {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Headers {
-    pub(super) bytes: [u8; 2 * LONGEST_HEADER],
-    pub(super) len: usize,
-}
-
-#[derive(Debug)]
 pub(super) enum Payload {
     None,
     /// Bytes of the next request.
@@ -44,67 +50,158 @@ pub(super) enum Payload {
 }
 
 // SAFETY: as for `Request`, of which it is a part.
-#[allow(unsafe_code)]
 unsafe impl Send for Payload {}
 
-/// Sends a header and what is behind it, without the first `taken` bytes.
-pub(super) fn send_behind(
-    socket: &Socket,
-    header: Span,
-    payload: Option<Span>,
-    taken: usize,
-) -> Moved {
-    let skip = |span: Span, taken: usize| {
-        let taken = taken.min(span.len);
-        Span {
-            start: span.start.wrapping_add(taken),
-            len: span.len - taken,
+impl Writing {
+    pub(super) fn new() -> Self {
+        Self {
+            gathered: vec![0; GATHERED].into(),
+            len: 0,
+            payload: Payload::None,
+            then: Then::Nothing,
+            taken: 0,
         }
-    };
-    let payload = payload.unwrap_or(Span {
-        start: header.start,
-        len: 0,
-    });
-    let spans = [
-        skip(header, taken),
-        skip(payload, taken.saturating_sub(header.len)),
-    ];
-    let spans = match spans {
-        [Span { len: 0, .. }, _] => &spans[1..],
-        [_, Span { len: 0, .. }] => &spans[..1],
-        [_, _] => &spans[..],
-    };
-    // SAFETY: the header lies on the caller's stack; the payload is a request's, which is the
-    // queue's until it completes, or exposed memory whose lock the caller holds.
-    #[allow(unsafe_code)]
-    unsafe {
-        socket.send(spans)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether two headers with a short payload can be put behind what there is.
+    pub(super) fn has_room(&self) -> bool {
+        matches!(self.payload, Payload::None)
+            && self.len + 2 * LONGEST_HEADER + SHORT <= self.gathered.len()
+    }
+
+    pub(super) fn push(&mut self, header: &Header) {
+        self.push_bytes(header.bytes());
+    }
+
+    fn push_bytes(&mut self, bytes: &[u8]) {
+        self.gathered[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    /// Copies a short frame behind its header. Returns whether it is one.
+    ///
+    /// # Safety
+    ///
+    /// The bytes are initialised, and nobody changes them meanwhile.
+    pub(super) unsafe fn push_short(&mut self, frame: Span) -> bool {
+        if frame.len > SHORT {
+            return false;
+        }
+        let to = &mut self.gathered[self.len..self.len + frame.len];
+        // SAFETY: the caller vouches for the frame; it is apart from this object's memory.
+        unsafe { ptr::copy_nonoverlapping(frame.start, to.as_mut_ptr(), to.len()) };
+        self.len += frame.len;
+        true
+    }
+
+    /// Copies a frame of this length behind its header, where it is short. Returns whether it is.
+    pub(super) fn push_short_frame(&mut self, frame: Frame<'_>, len: usize) -> bool {
+        if len > SHORT {
+            return false;
+        }
+        self.push_bytes(frame.header);
+        for part in frame.payload {
+            self.push_bytes(part);
+        }
+        true
+    }
+
+    /// Puts a payload behind its header: nothing goes behind that.
+    pub(super) fn put(&mut self, payload: Payload, then: Then) {
+        self.payload = payload;
+        self.then = then;
+    }
+
+    pub(super) fn payload(&self) -> Payload {
+        self.payload
+    }
+
+    pub(super) fn then(&self) -> Then {
+        self.then
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.len = 0;
+        self.payload = Payload::None;
+        self.then = Then::Nothing;
+        self.taken = 0;
+    }
+
+    /// Sends what is left, of a payload at this place. Says whether more follows.
+    ///
+    /// # Safety
+    ///
+    /// The payload is mapped memory. It may change while it is read.
+    pub(super) unsafe fn send(
+        &mut self,
+        socket: &Socket,
+        payload: Option<Span>,
+        more: bool,
+    ) -> Moved {
+        let gathered = Span {
+            start: self.gathered.as_mut_ptr(),
+            len: self.len,
+        };
+        let skip = |span: Span, taken: usize| {
+            let taken = taken.min(span.len);
+            Span {
+                start: span.start.wrapping_add(taken),
+                len: span.len - taken,
+            }
+        };
+        let head = skip(gathered, self.taken);
+        let moved = match payload.map(|at| skip(at, self.taken_of_payload())) {
+            // SAFETY: the gathered bytes are this object's; the caller vouches for the payload.
+            None => unsafe { socket.send(&[head], more) },
+            // SAFETY: as above.
+            Some(rest) if head.len == 0 => unsafe { socket.send(&[rest], more) },
+            // SAFETY: as above.
+            Some(rest) => unsafe { socket.send(&[head, rest], more) },
+        };
+        if let Moved::Some(count) = moved {
+            self.taken += count;
+        }
+        moved
+    }
+
+    /// Sends what was gathered and the payload, which is this frame, of one part.
+    pub(super) fn send_frame(&mut self, socket: &Socket, frame: Frame<'_>) -> Moved {
+        let span = |bytes: &[u8]| Span {
+            start: bytes.as_ptr().cast_mut(),
+            len: bytes.len(),
+        };
+        let gathered = span(&self.gathered[..self.len]);
+        let payload = frame.payload.first().map_or(&[][..], |part| part);
+        let parts = [gathered, span(frame.header), span(payload)];
+        // SAFETY: the parts are borrowed for the call, which only reads them.
+        let moved = unsafe { socket.send(&parts, false) };
+        if let Moved::Some(count) = moved {
+            self.taken += count;
+        }
+        moved
+    }
+
+    /// How much of the payload the socket has taken.
+    pub(super) fn taken_of_payload(&self) -> usize {
+        self.taken.saturating_sub(self.len)
+    }
+
+    /// Whether the socket has taken all of it.
+    pub(super) fn is_taken(&self) -> bool {
+        self.taken == self.len + self.payload.len()
     }
 }
 
 impl Payload {
-    pub(super) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         match self {
             Self::None => 0,
             Self::Request { at } => at.len,
             Self::Answer { len, .. } => *len,
         }
-    }
-}
-
-impl Default for Headers {
-    fn default() -> Self {
-        Self {
-            bytes: [0; 2 * LONGEST_HEADER],
-            len: 0,
-        }
-    }
-}
-
-impl Headers {
-    pub(super) fn push(&mut self, header: &Header) {
-        let header = header.bytes();
-        self.bytes[self.len..self.len + header.len()].copy_from_slice(header);
-        self.len += header.len();
     }
 }

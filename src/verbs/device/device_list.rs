@@ -52,6 +52,7 @@ impl DeviceList {
     /// [`ibv_get_device_list(3)`]: https://man7.org/linux/man-pages/man3/ibv_get_device_list.3.html
     #[doc(alias = "ibv_get_device_list")]
     pub fn new() -> Result<Self, OsError> {
+        ffi::open_libraries()?;
         let mut count = 0;
         // SAFETY: the count is a local.
         let raw = unsafe { ffi::ibv_get_device_list(&raw mut count) };

@@ -144,7 +144,7 @@ fn a_malformed_header_is_named_by_its_field() {
                 .bytes(),
             ),
         ];
-        for kind in [0, 9, 15, 99, 255] {
+        for kind in [0, 10, 15, 99, 255] {
             cases.push(case(
                 "an unknown kind",
                 "kind",

@@ -1,6 +1,8 @@
 use std::{net::SocketAddr, thread, time::Duration};
 
-use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Message, Polling};
+use rdmsg::{
+    CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Message, Polling,
+};
 use toolbox::{DeviceTest, PATIENCE, open_fds};
 
 use crate::{
@@ -59,7 +61,7 @@ impl Stage {
 pub(crate) fn config() -> Config {
     let mut config = Config::default();
     config.receive_window = WINDOW;
-    config.eager_size = EAGER_SIZE;
+    config.eager_size = Some(EAGER_SIZE);
     config.max_message = MAX_MESSAGE;
     config.large_memory = MAX_MESSAGE;
     config.send_depth = 8;
@@ -150,6 +152,13 @@ pub(crate) fn end(endpoint: &Endpoint) -> (CloseReason, Vec<Message>) {
         match endpoint.recv_timeout(PATIENCE) {
             Ok(message) => messages.push(message),
             Err(Error::Disconnected(reason)) => break reason,
+            // Which a frame of chance may say; `recv` repeats it until the end has come.
+            Err(Error::PeerFinished) => match endpoint.next_completion_timeout(PATIENCE) {
+                Ok(Completion::Disconnected(reason)) | Err(Error::Disconnected(reason)) => {
+                    break reason;
+                }
+                other => panic!("no end came: {other:?}"),
+            },
             Err(error) => panic!("no end came: {error}"),
         }
     };

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Each connection keeps so many buffers for itself.
-const SHARE: u32 = 13;
+const SHARE: u32 = 14;
 /// One honest connection to the scene's listener: the client, with buffers of its own, and the
 /// server.
 fn honest(scene: &Scene) -> (Endpoint, Endpoint) {

@@ -12,7 +12,7 @@ pub(crate) const HEADER_LEN: usize = 16;
 /// The largest message that either side takes.
 pub(crate) const MAX_MESSAGE: u64 = 1 << 20;
 /// Receives that the library has for control frames, beside those for data.
-pub(crate) const CONTROL_RECEIVES: usize = 11;
+pub(crate) const CONTROL_RECEIVES: usize = 12;
 
 pub(crate) const DATA: u8 = 1;
 pub(crate) const GRANT: u8 = 2;

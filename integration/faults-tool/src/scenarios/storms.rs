@@ -58,7 +58,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 fn slim(config: &mut Config) {
     config.receive_window = 4;
     config.send_depth = 4;
-    config.eager_size = 4096;
+    config.eager_size = Some(4096);
     config.large_memory = 1 << 20;
     config.registration_cache = 0;
 }

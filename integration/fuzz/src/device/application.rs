@@ -39,6 +39,12 @@ impl Device {
         self.check_refusal(result.err());
     }
 
+    pub(crate) fn finish(&mut self) {
+        let result = self.conn.finish();
+        self.finished |= result.is_ok();
+        self.check_refusal(result.err());
+    }
+
     pub(crate) fn ask(&mut self) {
         let result = self.conn.flush();
         let flushed = result
@@ -57,6 +63,7 @@ impl Device {
                 let negotiated = self.conn.negotiated().expect("it was established");
                 assert_eq!(limit, negotiated.send_limit);
             }
+            Some(SendRefused::Finished) => assert!(self.finished),
             Some(SendRefused::Blocked) | None => assert_eq!(self.ended, None),
         }
     }

@@ -85,6 +85,11 @@ pub(crate) struct Device {
     /// The number of large messages sent, and the number that were taken.
     pub(crate) exposed: (u32, u32),
     lengths: VecDeque<u64>,
+    /// Whether this side sends no more messages, and whether the peer does.
+    finished: bool,
+    peer_finished: bool,
+    /// Whether a Finish went out.
+    told_finish: bool,
 }
 
 impl Device {
@@ -115,6 +120,9 @@ impl Device {
             credit: (0, window.into()),
             exposed: (0, 0),
             lengths: VecDeque::new(),
+            finished: false,
+            peer_finished: false,
+            told_finish: false,
             params,
         };
         this.settle();
@@ -209,6 +217,10 @@ impl Device {
             !self.disowned || !matches!(event, Event::Arrived(_)),
             "{event:?}"
         );
+        assert!(
+            !self.peer_finished || !matches!(event, Event::Arrived(_)),
+            "{event:?}"
+        );
         match event {
             Event::Established => assert!(!std::mem::replace(&mut self.established, true)),
             Event::Arrived(Arrival::Message {
@@ -235,6 +247,7 @@ impl Device {
                 );
                 self.large.push_back(len);
             }
+            Event::Arrived(Arrival::Finish) => self.peer_finished = true,
             Event::Taken(count) => {
                 assert!(count > 0);
                 self.lengths.drain(..count as usize);
@@ -273,9 +286,11 @@ impl Device {
         let word = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
         let reserved = match header[0] {
             1 | 16 => READS + CONTROL_SENDS,
-            2..=8 => 0,
+            2..=9 => 0,
             other => panic!("kind {other}"),
         };
+        assert!(!self.told_finish || !matches!(header[0], 1 | 9 | 16));
+        self.told_finish |= header[0] == 9;
         self.take_slot(transmit.slot, reserved, transmit.signalled, None);
         assert_eq!(header[1], 0);
         assert_eq!(header[2..4], self.frames_sent.to_be_bytes());

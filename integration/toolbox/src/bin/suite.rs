@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
-use toolbox::{LAB_FAILED, NO_LAB, native_is_possible, words};
+use toolbox::{BareRoot, LAB_FAILED, NO_LAB, native_is_possible, words};
 
 /// All tests
 ///
@@ -63,16 +63,28 @@ fn all() -> Result<()> {
     let tests = "cargo test --workspace --exclude device --locked";
     steps.run("tests that need no device", tests)?;
     // With nothing in reach of what RDMA needs to be built.
-    let no_rdma = "env LIBCLANG_PATH=/nonexistent PKG_CONFIG=/bin/false cargo test --package rdmsg \
-                   --no-default-features --lib --test conformance --test tcp --locked";
-    steps.run("tests of a build without RDMA", no_rdma)?;
+    let unlinked = |tests: &str| {
+        let cargo = "env LIBCLANG_PATH=/nonexistent PKG_CONFIG=/bin/false cargo test --locked";
+        format!("{cargo} --package rdmsg --no-default-features {tests}")
+    };
+    let no_rdma = unlinked("--lib --test conformance --test tcp");
+    steps.run("tests of a build without RDMA", &no_rdma)?;
+    // What is above these layers is the same; the rest of the conformance suite comes in the lab.
+    let dlopen = "--features dlopen --lib --test conformance -- sys:: verbs:: cm:: error:: setup::";
+    let dlopen = unlinked(dlopen);
+    steps.run("tests of a build that opens RDMA's libraries", &dlopen)?;
+    let opening = "--package rdmsg --no-default-features --features dlopen --test conformance";
+    let opening = programs_of(opening)?;
+    steps.begin("the same build, where these libraries are not");
+    opening.iter().try_for_each(|program| run_bare(program))?;
     let models = "cargo test --manifest-path integration/models/Cargo.toml --locked --quiet";
     steps.run("models", models)?;
     steps.run("fuzzing, for a moment", "integration/fuzz/run all 3")?;
 
     steps.begin("building the device tests");
-    run("cargo build --package cm-examples --bins --locked")?;
-    let tests = DeviceTests::build()?;
+    let programs = "--package cm-examples --package services --package rdmsg-cli";
+    run(&format!("cargo build {programs} --bins --locked"))?;
+    let tests = DeviceTests::build(opening)?;
     let native = native_is_possible()?;
     let one = format!("device tests on one host: {}", tests.names());
     let on_host = |programs: &[PathBuf]| {
@@ -101,6 +113,10 @@ fn all() -> Result<()> {
         (
             "faults on two hosts, the quick ones",
             "integration/faults --quick --seed 1",
+        ),
+        (
+            "services on two hosts, for a moment",
+            "integration/tool debug services toolbox --quick",
         ),
         (
             "examples against the C programs",
@@ -144,10 +160,16 @@ struct DeviceTests {
 }
 
 impl DeviceTests {
-    fn build() -> Result<Self> {
+    fn build(opening: Vec<PathBuf>) -> Result<Self> {
         let mut programs = programs_of("--package device")?;
-        // The one that runs without a device as well, over TCP.
-        programs.extend(programs_of("--package rdmsg --test conformance")?);
+        // Those that run without a device as well, over TCP; one also so built that it opens the
+        // libraries.
+        programs.extend(programs_of(
+            "--package rdmsg --features tokio --test conformance --test behaviour --test tasks \
+             --test task_leaks",
+        )?);
+        programs.extend(programs_of("--package services --test services")?);
+        programs.extend(opening);
         let (two, one): (Vec<_>, Vec<_>) = programs
             .into_iter()
             .partition(|path| test_name(path) == "two_hosts");
@@ -164,6 +186,27 @@ impl DeviceTests {
     }
 }
 
+/// Runs a program of tests where the libraries that it opens are missing: it speaks TCP, and says
+/// what to install where it must not.
+fn run_bare(program: &Path) -> Result<()> {
+    let root = BareRoot::new(&program.with_extension("root"), program)?;
+    for library in &root.libraries {
+        let name = library.to_string_lossy();
+        let of_rdma = name.contains("rdmacm") || name.contains("ibverbs");
+        ensure!(!of_rdma, "{} is linked with {name}", program.display());
+    }
+    let status = root.command(&[]).args(["setup::", "messages::"]).status()?;
+    ensure!(status.success(), "over TCP: {status}");
+    let mut over_rdma = root.command(&["RDMSG_TRANSPORT=rdma"]);
+    let one = ["--exact", "setup::private_data_travels_both_ways"];
+    let output = over_rdma.args(one).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let remedy = "apt install librdmacm1 libibverbs1 ibverbs-providers";
+    let told = !output.status.success() && said.contains(remedy);
+    ensure!(told, "over RDMA: {}: {said}", output.status);
+    Ok(())
+}
+
 /// Builds tests, and returns their programs.
 fn programs_of(tests: &str) -> Result<Vec<PathBuf>> {
     let build = format!("test {tests} --no-run --locked --message-format=json");
@@ -173,9 +216,16 @@ fn programs_of(tests: &str) -> Result<Vec<PathBuf>> {
         .output()?;
     ensure!(output.status.success(), "cargo {build}: {}", output.status);
     let said = String::from_utf8(output.stdout)?;
-    let programs = said.split(r#""executable":""#).skip(1);
-    let programs = programs.filter_map(|rest| Some(PathBuf::from(rest.split('"').next()?)));
-    Ok(programs.collect())
+    Ok(said.lines().filter_map(program_of).collect())
+}
+
+/// The program of tests that a message of cargo's tells of, and not one that tests run.
+fn program_of(message: &str) -> Option<PathBuf> {
+    let (_, profile) = message.split_once(r#""profile":{"#)?;
+    let (profile, rest) = profile.split_once('}')?;
+    let (_, path) = rest.split_once(r#""executable":""#)?;
+    let tests = profile.contains(r#""test":true"#);
+    tests.then(|| PathBuf::from(path.split('"').next().unwrap_or_default()))
 }
 
 /// What the program of tests is called, without the hash behind it.
@@ -224,4 +274,28 @@ fn run(line: &str) -> Result<()> {
         .with_context(|| format!("cannot run {}", line_words[0]))?;
     ensure!(status.success(), "{line}: {status}");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_of_tests_are_told_from_those_that_they_run() {
+        let message = |tests: bool, program: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","target":{{"name":"broker","test":true}},
+                "profile":{{"opt_level":"0","test":{tests}}},"features":["tokio"],
+                "filenames":["/x/broker"],"executable":{program},"fresh":true}}"#
+            )
+        };
+        let services = message(true, "\"/x/deps/services-1a\"");
+        assert_eq!(program_of(&services), Some("/x/deps/services-1a".into()));
+        assert_eq!(program_of(&message(false, "\"/x/broker\"")), None);
+        assert_eq!(program_of(&message(true, "null")), None);
+        assert_eq!(
+            program_of(r#"{"reason":"build-finished","success":true}"#),
+            None
+        );
+    }
 }

@@ -17,6 +17,9 @@ impl Pair {
     /// Sends the next message. Returns whether it was accepted.
     pub(super) fn send(&mut self, at: usize) -> bool {
         let side = &mut self.sides[at];
+        if side.held {
+            return false;
+        }
         let sent = side.conn.send(4).map(|transmit| {
             let number = side.sent.to_le_bytes();
             side.post(transmit, &number);
@@ -27,6 +30,9 @@ impl Pair {
     /// Sends the next message as a large one of `len` bytes. Returns whether it was accepted.
     pub(super) fn send_large(&mut self, at: usize, len: u64) -> bool {
         let side = &mut self.sides[at];
+        if side.held {
+            return false;
+        }
         let descriptor = exposed(side.sent, len);
         let sent = side.conn.send_large(&descriptor).map(|transmit| {
             side.exposed.push_back(descriptor);
@@ -40,11 +46,45 @@ impl Pair {
         match sent {
             Ok(()) => side.sent += 1,
             Err(SendRefused::Blocked) => side.writable = false,
-            Err(SendRefused::Closed(_)) => {}
+            Err(SendRefused::Finished | SendRefused::Closed(_)) => {}
             Err(SendRefused::TooLong { limit }) => panic!("nothing is longer than {limit}"),
         }
         self.settle(at);
         sent.is_ok()
+    }
+
+    /// Says that this side sends no more messages.
+    pub(super) fn finish_sending(&mut self, at: usize) {
+        let _ = self.sides[at].conn.finish();
+        self.settle(at);
+    }
+
+    /// Takes a message from the application for which there is no room, to send it when there is
+    /// some. Returns whether it was taken.
+    pub(super) fn hold_back(&mut self, at: usize) -> bool {
+        let side = &mut self.sides[at];
+        if side.held || side.conn.may_send(4) != Err(SendRefused::Blocked) {
+            return false;
+        }
+        side.writable = false;
+        side.held = true;
+        side.conn.hold();
+        true
+    }
+
+    /// Sends what was held back, if there is room now.
+    pub(super) fn send_held(&mut self, at: usize) {
+        let side = &mut self.sides[at];
+        match side.conn.send_held(4) {
+            Ok(transmit) => {
+                let number = side.sent.to_le_bytes();
+                side.post(transmit, &number);
+                side.sent += 1;
+                side.held = false;
+            }
+            Err(SendRefused::Blocked) => side.writable = false,
+            Err(_) => side.held = false,
+        }
     }
 
     /// Releases a message of the application: the oldest, or the newest.

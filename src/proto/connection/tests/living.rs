@@ -110,6 +110,33 @@ fn a_sign_of_life_on_another_connection_counts_and_does_not_stop_the_probes() {
 }
 
 #[test]
+fn where_the_peers_engine_is_alive_elsewhere_few_probes_do() {
+    let mut pair = Pair::established(alive(), alive());
+    let pings = |pair: &Pair| -> u64 {
+        let sent = |at: usize| pair.sides[at].conn.statistics().pings_sent;
+        sent(A) + sent(B)
+    };
+    for half in 1..=160 {
+        let signs = half;
+        for at in [A, B] {
+            let elsewhere = Activity { signs, chunks: 0 };
+            pair.sides[at].conn.set_engine_activity(elsewhere);
+        }
+        pair.wait(Duration::from_millis(500));
+        pair.run_dry();
+        assert!(pair.sides.iter().all(|side| side.ended.is_none()));
+    }
+    let probed = pings(&pair);
+    assert!((4..=12).contains(&probed), "in 80 intervals: {probed}");
+    // Nothing comes from anywhere: as without others.
+    let start = pair.now;
+    pair.vanish(B);
+    pair.finish();
+    assert_eq!(pair.reason(A), &CloseReason::KeepaliveTimeout);
+    assert!(pair.now - start <= INTERVAL + TIMEOUT);
+}
+
+#[test]
 fn a_side_that_is_too_busy_to_look_does_not_judge_its_peer() {
     let mut pair = Pair::established(alive(), alive());
     // Nobody looks for a long time, again and again, and the answer is as late as that.

@@ -2,12 +2,14 @@
 //!
 //! [`pair`] puts two of them on a simulated wire and a simulated connection manager, with
 //! [`actions`] of their applications, processes and devices. [`establishing`], [`refusing`],
-//! [`transferring`], [`large`], [`living`], [`memory`], [`ending`] and [`hostile`] play named
-//! scenes on it, [`random`] plays anything, and [`table`] checks each input in each state.
+//! [`transferring`], [`large`], [`finishing`], [`living`], [`memory`], [`ending`] and [`hostile`]
+//! play named scenes on it, [`random`] plays anything, and [`table`] checks each input in each
+//! state.
 
 mod actions;
 mod ending;
 mod establishing;
+mod finishing;
 mod hostile;
 mod large;
 mod living;
@@ -35,6 +37,7 @@ fn params() -> Params {
         longest_chunk: 1 << 20,
         read_timeout: Duration::from_secs(30),
         send_slots: 4,
+        most_unsignalled: 64 << 10,
         connect_timeout: Duration::from_secs(5),
         resolve_timeout: Duration::from_secs(2),
         retry_refused: false,
@@ -42,7 +45,9 @@ fn params() -> Params {
         drain_timeout: Duration::from_secs(2),
         keepalive_interval: None,
         keepalive_timeout: Duration::from_secs(3),
+        stream: false,
         engine: 0,
+        number: 0,
     }
 }
 

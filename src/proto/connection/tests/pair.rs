@@ -103,6 +103,14 @@ impl Pair {
 
     /// Carries out the outputs of a side's connection.
     pub(super) fn settle(&mut self, at: usize) {
+        self.carry_out(at);
+        while self.sides[at].held && self.sides[at].writable && self.sides[at].ended.is_none() {
+            self.send_held(at);
+            self.carry_out(at);
+        }
+    }
+
+    fn carry_out(&mut self, at: usize) {
         while let Some(output) = self.sides[at].conn.poll_output() {
             let side = &mut self.sides[at];
             assert!(

@@ -26,6 +26,8 @@ enum Op {
         len: u64,
     },
     Flush(usize),
+    Finish(usize),
+    HoldBack(usize),
     Release {
         at: usize,
         oldest: bool,
@@ -67,6 +69,7 @@ fn life() -> impl Strategy<Value = Op> {
         3 => (side(), 1_u64..8 << 20).prop_map(|(at, len)| Op::SendLarge { at, len }),
         4 => (side(), any::<bool>()).prop_map(|(at, oldest)| Op::Release { at, oldest }),
         1 => side().prop_map(Op::Flush),
+        1 => side().prop_map(Op::HoldBack),
         1 => (0_u16..1500).prop_map(Op::Wait),
         2 => (side(), 0_u8..3).prop_map(|(at, kind)| Op::Stranger { at, kind }),
     ]
@@ -76,6 +79,7 @@ fn life() -> impl Strategy<Value = Op> {
 fn death() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => side().prop_map(Op::Close),
+        4 => side().prop_map(Op::Finish),
         2 => side().prop_map(Op::Abort),
         1 => side().prop_map(Op::Kill),
         1 => side().prop_map(Op::RemoveDevice),
@@ -116,6 +120,10 @@ fn apply(pair: &mut Pair, op: Op) {
         Op::Flush(at) if alive(pair, at) && pair.sides[at].conn.close_reason().is_none() => {
             pair.flush(at);
         }
+        Op::Finish(at) if alive(pair, at) => pair.finish_sending(at),
+        Op::HoldBack(at) if alive(pair, at) => {
+            pair.hold_back(at);
+        }
         Op::Release { at, oldest } => pair.release(at, oldest),
         Op::Wait(millis) => pair.wait(Duration::from_millis(millis.into())),
         Op::Close(at) if alive(pair, at) => pair.close(at),
@@ -130,6 +138,8 @@ fn apply(pair: &mut Pair, op: Op) {
         | Op::Send(_)
         | Op::SendLarge { .. }
         | Op::Flush(_)
+        | Op::Finish(_)
+        | Op::HoldBack(_)
         | Op::Close(_)
         | Op::Abort(_)
         | Op::Kill(_)

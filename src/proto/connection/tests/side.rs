@@ -138,6 +138,10 @@ pub(super) struct Side {
     /// The number of messages received.
     pub(super) received: u32,
     pub(super) ended: Option<(CloseReason, bool)>,
+    /// Whether the peer sends no more messages.
+    pub(super) peer_finished: bool,
+    /// Whether a message was taken from the application that is sent when there is room.
+    pub(super) held: bool,
     /// Whether no send has been refused since the last Writable.
     pub(super) writable: bool,
     /// The shared receives, if there are any.
@@ -174,6 +178,8 @@ impl Side {
             reads: VecDeque::new(),
             received: 0,
             ended: None,
+            peer_finished: false,
+            held: false,
             writable: true,
             shared: None,
             answered: 0,
@@ -217,7 +223,12 @@ impl Side {
                 reading.number
             }
             Arrival::Immediate { .. } => panic!("nobody sends it here"),
+            Arrival::Finish => {
+                assert!(!std::mem::replace(&mut self.peer_finished, true), "once");
+                return;
+            }
         };
+        assert!(!self.peer_finished, "no message comes behind a finish");
         assert_eq!(number, self.received, "in order, none twice, none lost");
         self.received += 1;
     }

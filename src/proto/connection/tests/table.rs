@@ -218,7 +218,7 @@ fn completions_and_failures() {
     //               Accepted   Accepting     Established   Closing     Draining    Closed
     expect("a frame", |conn, now| conn.handle_recv(0, &frame, now),
                     [".",      ".",             ".",           ".",          ".",      ".",        ".",       "Established",".",          ".",        ".",        "."]);
-    expect("a bad frame", |conn, now| conn.handle_recv(0, &[9; 16], now),
+    expect("a bad frame", |conn, now| conn.handle_recv(0, &[15; 16], now),
                     [".",      ".",             ".",           ".",          ".",      ".",        ".",       DRAINING,     DRAINING,     DRAINING,   ".",        "."]);
     expect("a message, kept and released", |conn, now| {
         let data = Header { kind: Kind::Data, sequence: 0, grant: 4, len: 0, arg: 0 }.emit();

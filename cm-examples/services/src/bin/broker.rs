@@ -1,0 +1,277 @@
+//! Publish and subscribe, by messages of rdmsg: the broker, a publisher and a subscriber.
+//!
+//! A subscriber that is slow stops nobody. What waits for it is bounded, in messages and in bytes:
+//! the oldest are dropped, and it is told how many before the next one that it gets. One whose
+//! process or host has stopped is missed after the keepalive's time.
+
+use std::{
+    io::{BufRead, stdin},
+    net::SocketAddr,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use clap::{Args, Parser, Subcommand};
+use rdmsg::{
+    Config, Connector, Engine, Error, ToAddresses,
+    tokio::{Endpoint, Listener},
+};
+use services::{
+    Result,
+    broker::{FromBroker, Hub, QueueLimits, ToBroker, publish},
+    options::Keepalive,
+    run,
+    server::{finish, stop_on_signals},
+    with_causes,
+};
+use tokio_util::task::TaskTracker;
+
+/// The longest message that the broker takes.
+const MAX_MESSAGE: u64 = 1 << 20;
+
+#[derive(Parser)]
+#[command(
+    version,
+    about = "Publish and subscribe: broker, publisher and subscriber."
+)]
+struct Program {
+    #[command(subcommand)]
+    role: Role,
+    /// Show what the library does
+    #[arg(long, global = true)]
+    debug: bool,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// Be the broker
+    Serve(Serve),
+    /// Publish messages on a topic: these, or else the lines of stdin
+    Pub {
+        #[command(flatten)]
+        client: Client,
+        /// The topic
+        topic: String,
+        /// The messages
+        messages: Vec<String>,
+        /// Publish this many messages, and say how long that took
+        #[arg(short = 'n', long, conflicts_with = "messages")]
+        count: Option<u64>,
+        /// Their size in bytes
+        #[arg(long, default_value_t = 64, requires = "count")]
+        size: usize,
+    },
+    /// Print what is published on topics
+    Sub {
+        #[command(flatten)]
+        client: Client,
+        /// The topics
+        #[arg(required = true)]
+        topics: Vec<String>,
+        /// End after this many messages, those that were missed included
+        #[arg(short = 'n', long)]
+        count: Option<u64>,
+        /// Print only how many there were
+        #[arg(short, long)]
+        quiet: bool,
+    },
+    /// Print how the broker is
+    Ask {
+        #[command(flatten)]
+        client: Client,
+    },
+}
+
+#[derive(Args)]
+struct Serve {
+    /// Address and port to listen on; port 0 takes a free one
+    #[arg(default_value = "0.0.0.0:7471")]
+    address: SocketAddr,
+    /// The most messages that may wait for a subscriber; then the oldest are dropped
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    queue: u32,
+    /// The most bytes of them
+    #[arg(long, default_value_t = 8 << 20)]
+    queue_bytes: usize,
+    /// How long clients may take to finish after SIGINT or SIGTERM, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    patience: u64,
+    #[command(flatten)]
+    keepalive: Keepalive,
+}
+
+#[derive(Args)]
+struct Client {
+    /// The broker's address and port
+    address: String,
+    #[command(flatten)]
+    keepalive: Keepalive,
+}
+
+fn main() -> ExitCode {
+    let Program { role, debug } = Program::parse();
+    run("broker", debug, async {
+        match role {
+            Role::Serve(options) => serve(&options).await,
+            Role::Pub {
+                client,
+                topic,
+                messages,
+                count,
+                size,
+            } => {
+                let messages: Box<dyn Iterator<Item = Result<Vec<u8>>>> = match count {
+                    Some(count) => Box::new((0..count).map(move |_| Ok(vec![b'x'; size]))),
+                    None if messages.is_empty() => {
+                        Box::new(stdin().lock().lines().map(|line| Ok(line?.into_bytes())))
+                    }
+                    None => Box::new(messages.into_iter().map(|text| Ok(text.into_bytes()))),
+                };
+                publish_all(&client, &topic, messages, count.is_some()).await
+            }
+            Role::Sub {
+                client,
+                topics,
+                count,
+                quiet,
+            } => subscribe(&client, &topics, count, quiet).await,
+            Role::Ask { client } => ask(&client).await,
+        }
+    })
+}
+
+async fn serve(options: &Serve) -> Result<()> {
+    let stop = stop_on_signals()?;
+    let engine = Engine::new()?;
+    let config = config(&options.keepalive);
+    let listener = Listener::bind_with(options.address, &config, &engine)?;
+    println!("listening on {}", listener.local_addr());
+    let hub = Hub::new(QueueLimits {
+        messages: options.queue as usize,
+        bytes: options.queue_bytes,
+    });
+    let clients = TaskTracker::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stop.cancelled() => break,
+        };
+        let endpoint = match accepted {
+            Ok(endpoint) => endpoint,
+            Err(error @ (Error::ListenerClosed | Error::ListenerEnded { .. })) => {
+                return Err(error.into());
+            }
+            Err(error) => {
+                log::warn!("a client was not accepted: {error}");
+                continue;
+            }
+        };
+        let peer = endpoint.peer_addr();
+        let serving = hub.clone().serve(endpoint, stop.clone());
+        clients.spawn(async move {
+            if let Err(error) = serving.await {
+                println!("{peer}: {}", with_causes(&*error));
+            }
+        });
+    }
+    clients.close();
+    let patience = Duration::from_secs(options.patience);
+    if tokio::time::timeout(patience, clients.wait())
+        .await
+        .is_err()
+    {
+        println!("{} clients were left", clients.len());
+    }
+    println!("{}", hub.statistics());
+    finish(engine, patience).await
+}
+
+fn config(keepalive: &Keepalive) -> Config {
+    keepalive.config().with_max_message(MAX_MESSAGE)
+}
+
+impl Client {
+    async fn connect(&self) -> Result<Endpoint> {
+        let address = self.address.clone();
+        let addresses = tokio::task::spawn_blocking(move || address.to_addresses()).await??;
+        let connector = Connector::new().config(config(&self.keepalive));
+        Ok(Endpoint::new(connector.start(addresses)?.await?)?)
+    }
+}
+
+async fn publish_all(
+    client: &Client,
+    topic: &str,
+    messages: impl Iterator<Item = Result<Vec<u8>>>,
+    says: bool,
+) -> Result<()> {
+    let endpoint = client.connect().await?;
+    let start = Instant::now();
+    let mut count = 0u64;
+    for message in messages {
+        endpoint.send(&publish(topic, &message?)?).await?;
+        count += 1;
+    }
+    // All of it has arrived then.
+    endpoint.close().await?;
+    if says {
+        let rate = count as f64 / start.elapsed().as_secs_f64();
+        println!("{count} messages, {rate:.0} messages per second");
+    }
+    Ok(())
+}
+
+async fn subscribe(
+    client: &Client,
+    topics: &[String],
+    count: Option<u64>,
+    quiet: bool,
+) -> Result<()> {
+    let stop = stop_on_signals()?;
+    let endpoint = client.connect().await?;
+    for topic in topics {
+        endpoint.send(&ToBroker::subscribe(topic)).await?;
+    }
+    // What is published from now on comes.
+    endpoint.send(&ToBroker::ask()).await?;
+    let (mut received, mut missed) = (0, 0);
+    while count.is_none_or(|count| received + missed < count) {
+        let message = tokio::select! {
+            message = endpoint.recv() => message,
+            () = stop.cancelled() => break,
+        };
+        let message = match message {
+            Err(Error::Disconnected(reason)) if reason.is_clean() => break,
+            message => message?,
+        };
+        match FromBroker::parse(&message)? {
+            FromBroker::Message { topic, payload } => {
+                received += 1;
+                if !quiet {
+                    println!("{topic} {}", String::from_utf8_lossy(payload));
+                }
+            }
+            FromBroker::Missed(count) => {
+                missed += count;
+                if !quiet {
+                    println!("missed {count}");
+                }
+            }
+            FromBroker::Statistics(_) => println!("subscribed"),
+        }
+    }
+    println!("received {received} missed {missed}");
+    Ok(endpoint.close().await?)
+}
+
+async fn ask(client: &Client) -> Result<()> {
+    let endpoint = client.connect().await?;
+    endpoint.send(&ToBroker::ask()).await?;
+    let message = endpoint.recv().await?;
+    match FromBroker::parse(&message)? {
+        FromBroker::Statistics(text) => println!("{text}"),
+        _ => return Err("the broker answers something else".into()),
+    }
+    drop(message);
+    Ok(endpoint.close().await?)
+}

@@ -1,0 +1,182 @@
+//! Copies files to a server and from it, by large messages that are sent without a copy, with a
+//! digest, and on from where an earlier copy was cut.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use clap::{Args, Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use rdmsg::{
+    Connector, Engine, Error, ToAddresses,
+    tokio::{Endpoint, Listener},
+};
+use services::{
+    Result, copy,
+    options::Keepalive,
+    run,
+    server::{finish, stop_on_signals},
+    with_causes,
+};
+use tokio_util::task::TaskTracker;
+
+const BAR: &str = "{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+
+#[derive(Parser)]
+#[command(version, about = "Copies files, and goes on where it was cut.")]
+struct Program {
+    #[command(subcommand)]
+    role: Role,
+    /// Show what the library does
+    #[arg(long, global = true)]
+    debug: bool,
+    #[command(flatten)]
+    keepalive: Keepalive,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// Serve the files of a folder: anyone who can connect may read and write them
+    Serve {
+        /// The folder
+        folder: PathBuf,
+        /// Address and port to listen on; port 0 takes a free one
+        #[arg(default_value = "0.0.0.0:7471")]
+        address: SocketAddr,
+        /// How long clients may take to finish after SIGINT or SIGTERM, in seconds
+        #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+        patience: u64,
+    },
+    /// Copy a file to the server
+    Put(Copy),
+    /// Copy a file from the server
+    Get(Copy),
+}
+
+#[derive(Args)]
+struct Copy {
+    /// The file on this machine
+    file: PathBuf,
+    /// The server's address and port
+    address: String,
+    /// The file's name at the server [default: as here]
+    #[arg(long)]
+    name: Option<String>,
+}
+
+fn main() -> ExitCode {
+    let program = Program::parse();
+    run("file_copy", program.debug, async {
+        match &program.role {
+            Role::Serve {
+                folder,
+                address,
+                patience,
+            } => {
+                let patience = Duration::from_secs(*patience);
+                serve(folder, *address, patience, &program.keepalive).await
+            }
+            Role::Put(options) => copy_file(options, &program.keepalive, true).await,
+            Role::Get(options) => copy_file(options, &program.keepalive, false).await,
+        }
+    })
+}
+
+async fn serve(
+    folder: &Path,
+    address: SocketAddr,
+    patience: Duration,
+    keepalive: &Keepalive,
+) -> Result<()> {
+    if !folder.is_dir() {
+        return Err(format!("{} is no folder", folder.display()).into());
+    }
+    let stop = stop_on_signals()?;
+    let engine = Engine::new()?;
+    let listener = Listener::bind_with(address, &keepalive.config(), &engine)?;
+    println!("listening on {}", listener.local_addr());
+    let folder: Arc<Path> = folder.into();
+    let clients = TaskTracker::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stop.cancelled() => break,
+        };
+        let endpoint = match accepted {
+            Ok(endpoint) => endpoint,
+            Err(error @ (Error::ListenerClosed | Error::ListenerEnded { .. })) => {
+                return Err(error.into());
+            }
+            Err(error) => {
+                log::warn!("a client was not accepted: {error}");
+                continue;
+            }
+        };
+        let folder = Arc::clone(&folder);
+        clients.spawn(async move {
+            let peer = endpoint.peer_addr();
+            match copy::serve(&endpoint, &folder, &mut |_, _| {}).await {
+                Ok(copied) => println!("{peer}: {} bytes from {}", copied.size, copied.from),
+                Err(error) => println!("{peer}: {}", with_causes(&*error)),
+            }
+            if let Err(error) = endpoint.close().await {
+                log::debug!("{peer}: {error}");
+            }
+        });
+    }
+    clients.close();
+    if tokio::time::timeout(patience, clients.wait())
+        .await
+        .is_err()
+    {
+        println!("{} copies were cut, and can go on later", clients.len());
+    }
+    finish(engine, patience).await
+}
+
+async fn copy_file(options: &Copy, keepalive: &Keepalive, put: bool) -> Result<()> {
+    let file = &options.file;
+    let named = file
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned());
+    let name = options
+        .name
+        .clone()
+        .or(named)
+        .ok_or("the file has no name")?;
+    let stop = stop_on_signals()?;
+    let address = options.address.clone();
+    let addresses = tokio::task::spawn_blocking(move || address.to_addresses()).await??;
+    let connector = Connector::new().config(keepalive.config());
+    let endpoint = Endpoint::new(connector.start(addresses)?.await?)?;
+    let bar = ProgressBar::new(0).with_style(ProgressStyle::with_template(BAR)?);
+    let start = Instant::now();
+    let mut progress = |at, size| {
+        bar.set_length(size);
+        bar.set_position(at);
+    };
+    let copying = async {
+        if put {
+            copy::put(&endpoint, file, &name, &mut progress).await
+        } else {
+            copy::get(&endpoint, file, &name, &mut progress).await
+        }
+    };
+    let copied = tokio::select! {
+        copied = copying => copied?,
+        () = stop.cancelled() => {
+            endpoint.get_ref().abort(0);
+            return Err("interrupted: the next time it goes on from here".into());
+        }
+    };
+    endpoint.close().await?;
+    bar.finish_and_clear();
+    let moved = copied.size - copied.from;
+    let rate = moved as f64 / start.elapsed().as_secs_f64() / 1e6;
+    println!("{name}: {moved} bytes from {}, {rate:.1} MB/s", copied.from);
+    Ok(())
+}

@@ -1,0 +1,168 @@
+//! gRPC: tonic as it is, server and client, over rdmsg, and over plain TCP at the same time.
+//!
+//! tonic takes any stream of connections (`serve_with_incoming`) and any connector
+//! (`connect_with_connector`); all that it wants besides is `Connected` on the type, in `net`.
+
+use std::{
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use clap::{Parser, Subcommand};
+use rdmsg::Engine;
+use services::{
+    Result,
+    echo_service::{EchoClient, EchoService},
+    options::{ClientOptions, ServerOptions},
+    run,
+    server::{Server, finish},
+};
+use tokio::task::JoinSet;
+use tokio_stream::StreamExt;
+use tonic::transport;
+
+#[derive(Parser)]
+#[command(version, about = "A gRPC service that echoes, and its client.")]
+struct Program {
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// Serve
+    Serve(ServerOptions),
+    /// Send a message, and get it back: a unary call
+    Once {
+        #[command(flatten)]
+        options: ClientOptions,
+        /// The message
+        message: String,
+        /// Do it this many times, and say how long that took
+        #[arg(short = 'n', long)]
+        requests: Option<u64>,
+        /// How many at a time
+        #[arg(short, long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
+        concurrency: u64,
+    },
+    /// Get so many numbers: a stream from the server
+    Count {
+        #[command(flatten)]
+        options: ClientOptions,
+        /// How many
+        count: u64,
+    },
+    /// Send these messages and get each back: streams both ways
+    Chat {
+        #[command(flatten)]
+        options: ClientOptions,
+        /// The messages
+        messages: Vec<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    let Program { role } = Program::parse();
+    let debug = match &role {
+        Role::Serve(options) => options.debug,
+        Role::Once { options, .. } | Role::Count { options, .. } | Role::Chat { options, .. } => {
+            options.debug
+        }
+    };
+    run("grpc", debug, async {
+        match role {
+            Role::Serve(options) => serve(&options).await,
+            client => call(client).await,
+        }
+    })
+}
+
+async fn serve(options: &ServerOptions) -> Result<()> {
+    let server = Server::start(options).await?;
+    let stop = server.stop();
+    let incoming = server.incoming();
+    let serving = transport::Server::builder().serve_with_incoming_shutdown(
+        EchoService,
+        incoming,
+        stop.cancelled(),
+    );
+    let patience = async {
+        stop.cancelled().await;
+        tokio::time::sleep(options.patience()).await;
+    };
+    tokio::select! {
+        served = serving => served?,
+        () = patience => println!("some calls were left"),
+    }
+    server.finish().await
+}
+
+async fn call(role: Role) -> Result<()> {
+    let engine = Engine::new()?;
+    match role {
+        Role::Serve(_) => {}
+        Role::Once {
+            options,
+            message,
+            requests: None,
+            ..
+        } => {
+            let mut client = EchoClient::connect(options, engine.clone()).await?;
+            print(&client.once(message).await?);
+        }
+        Role::Once {
+            options,
+            message,
+            requests: Some(requests),
+            concurrency,
+        } => {
+            let client = EchoClient::connect(options, engine.clone()).await?;
+            bench(client, message.into(), requests, concurrency).await?;
+        }
+        Role::Count { options, count } => {
+            let mut client = EchoClient::connect(options, engine.clone()).await?;
+            let mut numbers = client.count(count).await?;
+            while let Some(number) = numbers.next().await {
+                print(&number?);
+            }
+        }
+        Role::Chat { options, messages } => {
+            let mut client = EchoClient::connect(options, engine.clone()).await?;
+            let messages = tokio_stream::iter(messages.into_iter().map(Bytes::from));
+            let mut answers = client.chat(messages).await?;
+            while let Some(answer) = answers.next().await {
+                print(&answer?);
+            }
+        }
+    }
+    finish(engine, Duration::from_secs(5)).await
+}
+
+fn print(message: &Bytes) {
+    println!("{}", String::from_utf8_lossy(message));
+}
+
+async fn bench(client: EchoClient, message: Bytes, requests: u64, concurrency: u64) -> Result<()> {
+    println!("connected");
+    let start = Instant::now();
+    let mut tasks = JoinSet::new();
+    for number in 0..concurrency {
+        let (mut client, message) = (client.clone(), message.clone());
+        let share = requests / concurrency + u64::from(number < requests % concurrency);
+        tasks.spawn(async move {
+            for _ in 0..share {
+                if client.once(message.clone()).await? != message {
+                    return Err("another message came back".into());
+                }
+            }
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+        });
+    }
+    while let Some(task) = tasks.join_next().await {
+        task??;
+    }
+    let rate = requests as f64 / start.elapsed().as_secs_f64();
+    println!("{requests} requests, {rate:.0} requests per second");
+    Ok(())
+}

@@ -1,0 +1,160 @@
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::Result;
+
+const SUBSCRIBE: u8 = b'S';
+const PUBLISH: u8 = b'P';
+const ASK: u8 = b'?';
+const MESSAGE: u8 = b'M';
+const MISSED: u8 = b'L';
+const STATISTICS: u8 = b'=';
+
+/// What a client tells the broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "this is the protocol")]
+pub enum ToBroker<'a> {
+    /// Send what is published on this topic from now on.
+    Subscribe(&'a str),
+    /// Publish this.
+    Publish {
+        /// On this topic.
+        topic: &'a str,
+        /// What it is.
+        payload: &'a [u8],
+    },
+    /// Say how the broker is.
+    Ask,
+}
+
+/// What the broker tells a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "this is the protocol")]
+pub enum FromBroker<'a> {
+    /// This was published.
+    Message {
+        /// On this topic.
+        topic: &'a str,
+        /// What it is.
+        payload: &'a [u8],
+    },
+    /// So many were dropped before the next one, as this subscriber was too slow.
+    Missed(u64),
+    /// How the broker is, as words and numbers.
+    Statistics(&'a str),
+}
+
+/// A message for the broker that publishes this.
+///
+/// # Errors
+///
+/// A topic that is longer than 255 bytes.
+pub fn publish(topic: &str, payload: &[u8]) -> Result<Bytes> {
+    let len = u8::try_from(topic.len()).map_err(|_| "a topic has at most 255 bytes")?;
+    let mut message = BytesMut::with_capacity(2 + topic.len() + payload.len());
+    message.put_slice(&[PUBLISH, len]);
+    message.put_slice(topic.as_bytes());
+    message.put_slice(payload);
+    Ok(message.freeze())
+}
+
+impl<'a> ToBroker<'a> {
+    /// Reads a message.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn parse(message: &'a [u8]) -> Result<Self> {
+        match message.split_first() {
+            Some((&SUBSCRIBE, topic)) => Ok(Self::Subscribe(std::str::from_utf8(topic)?)),
+            Some((&PUBLISH, rest)) => {
+                let (topic, payload) = split(rest)?;
+                Ok(Self::Publish { topic, payload })
+            }
+            Some((&ASK, [])) => Ok(Self::Ask),
+            _ => Err("a message of no known kind".into()),
+        }
+    }
+
+    /// A message that subscribes to a topic.
+    #[must_use]
+    pub fn subscribe(topic: &str) -> Vec<u8> {
+        [&[SUBSCRIBE], topic.as_bytes()].concat()
+    }
+
+    /// A message that asks for statistics.
+    #[must_use]
+    pub fn ask() -> Vec<u8> {
+        vec![ASK]
+    }
+}
+
+impl<'a> FromBroker<'a> {
+    /// Reads a message.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn parse(message: &'a [u8]) -> Result<Self> {
+        match message.split_first() {
+            Some((&MESSAGE, rest)) => {
+                let (topic, payload) = split(rest)?;
+                Ok(Self::Message { topic, payload })
+            }
+            Some((&MISSED, count)) => Ok(Self::Missed(u64::from_be_bytes(count.try_into()?))),
+            Some((&STATISTICS, text)) => Ok(Self::Statistics(std::str::from_utf8(text)?)),
+            _ => Err("a message of no known kind".into()),
+        }
+    }
+
+    /// The message that a subscriber gets of one that was published.
+    pub(super) fn published(publish: &[u8]) -> Bytes {
+        let mut message = BytesMut::from(publish);
+        message[0] = MESSAGE;
+        message.freeze()
+    }
+
+    /// The message that tells how many were dropped.
+    pub(super) fn missed(count: u64) -> Vec<u8> {
+        [&[MISSED], &count.to_be_bytes()[..]].concat()
+    }
+
+    /// The message with statistics.
+    pub(super) fn statistics(text: &str) -> Vec<u8> {
+        [&[STATISTICS], text.as_bytes()].concat()
+    }
+}
+
+/// A topic, and what follows.
+fn split(rest: &[u8]) -> Result<(&str, &[u8])> {
+    let short = "a message that ends in its topic";
+    let (len, rest) = rest.split_first().ok_or(short)?;
+    let (topic, payload) = rest.split_at_checked(usize::from(*len)).ok_or(short)?;
+    Ok((std::str::from_utf8(topic)?, payload))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_published_is_what_a_subscriber_gets() {
+        let published = publish("news", b"it rains").unwrap();
+        let (topic, payload) = ("news", &b"it rains"[..]);
+        let parsed = ToBroker::parse(&published).unwrap();
+        assert_eq!(parsed, ToBroker::Publish { topic, payload });
+        let message = FromBroker::published(&published);
+        let parsed = FromBroker::parse(&message).unwrap();
+        assert_eq!(parsed, FromBroker::Message { topic, payload });
+        assert!(publish(&"n".repeat(256), b"").is_err());
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused() {
+        for wrong in [&b""[..], b"X", b"P", b"P\x05news", b"S\xff", b"?more"] {
+            assert!(ToBroker::parse(wrong).is_err(), "{wrong:?}");
+        }
+        for wrong in [&b""[..], b"P\x01t", b"M", b"L123"] {
+            assert!(FromBroker::parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

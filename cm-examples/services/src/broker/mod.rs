@@ -1,0 +1,16 @@
+//! Publishing and subscribing by messages of rdmsg: a message each, so nothing is framed.
+//!
+//! A publisher has one window, which the broker gives back as soon as it has copied a message, so
+//! no subscriber holds a publisher up. Each subscriber has a [`Queue`], bounded in messages and
+//! bytes. A subscriber that takes less than is published loses the oldest of its queue, and is told
+//! how many before the next one that it gets.
+
+mod hub;
+mod message;
+mod queue;
+
+pub use self::{
+    hub::Hub,
+    message::{FromBroker, ToBroker, publish},
+    queue::{Next, Queue, QueueLimits},
+};

@@ -1,0 +1,152 @@
+use std::{
+    collections::VecDeque,
+    mem,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+/// How much may wait for one subscriber.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "these are all")]
+pub struct QueueLimits {
+    /// So many messages, one at least.
+    pub messages: usize,
+    /// So many bytes of them; a message that is longer waits alone.
+    pub bytes: usize,
+}
+
+/// What waits for one subscriber. The oldest goes where it would be too much.
+#[derive(Debug)]
+pub struct Queue {
+    limits: QueueLimits,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    messages: VecDeque<Bytes>,
+    bytes: usize,
+    missed: u64,
+    over: bool,
+}
+
+/// What a subscriber is to get next.
+#[derive(Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
+pub enum Next {
+    /// The number that it has missed here.
+    Missed(u64),
+    /// A message.
+    Message(Bytes),
+    /// Nothing more.
+    End,
+}
+
+impl Queue {
+    /// An empty one.
+    #[must_use]
+    pub fn new(limits: QueueLimits) -> Self {
+        Self {
+            limits,
+            state: Mutex::default(),
+            changed: Notify::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing that holds it panics half way.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a message, and returns how many went for it.
+    pub fn push(&self, message: Bytes) -> u64 {
+        let mut state = self.state();
+        let mut dropped = 0;
+        while state.messages.len() >= self.limits.messages
+            || state.bytes + message.len() > self.limits.bytes
+        {
+            let Some(oldest) = state.messages.pop_front() else {
+                break;
+            };
+            state.bytes -= oldest.len();
+            dropped += 1;
+        }
+        state.missed += dropped;
+        state.bytes += message.len();
+        state.messages.push_back(message);
+        drop(state);
+        self.changed.notify_one();
+        dropped
+    }
+
+    /// Waits for what is next. One task does.
+    pub async fn next(&self) -> Next {
+        loop {
+            if let Some(next) = self.take() {
+                return next;
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    fn take(&self) -> Option<Next> {
+        let mut state = self.state();
+        let missed = mem::take(&mut state.missed);
+        if missed > 0 {
+            return Some(Next::Missed(missed));
+        }
+        match state.messages.pop_front() {
+            Some(message) => {
+                state.bytes -= message.len();
+                Some(Next::Message(message))
+            }
+            None => state.over.then_some(Next::End),
+        }
+    }
+
+    /// There will be nothing more; what is here is still taken.
+    pub fn end(&self) {
+        self.state().over = true;
+        self.changed.notify_one();
+    }
+
+    /// How many messages wait, and how many bytes.
+    pub fn len(&self) -> (usize, usize) {
+        let state = self.state();
+        (state.messages.len(), state.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_oldest_go_and_are_counted_where_they_are_missed() {
+        let limits = QueueLimits {
+            messages: 3,
+            bytes: 10,
+        };
+        let queue = Queue::new(limits);
+        for number in b'0'..b'5' {
+            queue.push(Bytes::copy_from_slice(&[number]));
+        }
+        assert_eq!(queue.len(), (3, 3));
+        assert_eq!(queue.next().await, Next::Missed(2));
+        assert_eq!(queue.next().await, Next::Message("2".into()));
+        assert_eq!(queue.push("123456789".into()), 1, "its bytes are too many");
+        assert_eq!(queue.len(), (2, 10));
+        assert_eq!(queue.next().await, Next::Missed(1));
+        assert_eq!(queue.next().await, Next::Message("4".into()));
+        assert_eq!(queue.push("0123456789ab".into()), 1);
+        assert_eq!(queue.next().await, Next::Missed(1));
+        assert_eq!(queue.next().await, Next::Message("0123456789ab".into()));
+        queue.push("last".into());
+        queue.end();
+        assert_eq!(queue.next().await, Next::Message("last".into()));
+        assert_eq!(queue.next().await, Next::End);
+    }
+}

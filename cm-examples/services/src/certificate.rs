@@ -1,0 +1,114 @@
+//! TLS by rustls, over whatever stream: certificates of files, or one that is made on the spot.
+
+use std::{fs, path::Path, sync::Arc};
+
+use tokio_rustls::{
+    TlsAcceptor, TlsConnector,
+    rustls::{
+        ClientConfig, RootCertStore, ServerConfig,
+        crypto::ring::default_provider,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    },
+};
+
+use crate::Result;
+
+/// The name for which a certificate that is made here is.
+pub const NAME: &str = "rdmsg.test";
+
+/// The protocols of HTTP that the server speaks.
+const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// A certificate with its key, as a server needs them.
+#[derive(Debug)]
+pub struct Identity {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+}
+
+impl Identity {
+    /// Reads a certificate and a key in PEM.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with which file.
+    pub fn read(certificate: &Path, key: &Path) -> Result<Self> {
+        Ok(Self {
+            chain: read_certificates(certificate)?,
+            key: PrivateKeyDer::from_pem_file(key)
+                .map_err(|error| format!("{}: {error}", key.display()))?,
+        })
+    }
+
+    /// Makes a certificate that nobody has signed, for [`NAME`], and returns it in PEM as well.
+    ///
+    /// # Errors
+    ///
+    /// When there is no randomness.
+    pub fn make() -> Result<(Self, String)> {
+        let made = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
+        let identity = Self {
+            chain: vec![made.cert.der().clone()],
+            key: PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into()),
+        };
+        Ok((identity, made.cert.pem()))
+    }
+
+    /// A server's side of TLS.
+    ///
+    /// # Errors
+    ///
+    /// When the key is not that of the certificate.
+    pub fn acceptor(self) -> Result<TlsAcceptor> {
+        let mut config = ServerConfig::builder_with_provider(default_provider().into())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(self.chain, self.key)?;
+        config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
+        Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+}
+
+/// A client's side of TLS, which trusts these certificates and no others.
+///
+/// # Errors
+///
+/// What is no certificate.
+pub fn connector(trusted: Vec<CertificateDer<'static>>, http2: bool) -> Result<TlsConnector> {
+    let mut roots = RootCertStore::empty();
+    for certificate in trusted {
+        roots.add(certificate)?;
+    }
+    let mut config = ClientConfig::builder_with_provider(default_provider().into())
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let protocol = PROTOCOLS[usize::from(!http2)];
+    config.alpn_protocols = vec![protocol.to_vec()];
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// Reads certificates in PEM.
+///
+/// # Errors
+///
+/// What is wrong with the file.
+pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let text = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let certificates =
+        parse_certificates(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(certificates)
+}
+
+/// Reads certificates in PEM.
+///
+/// # Errors
+///
+/// What is wrong with them.
+pub fn parse_certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>()?;
+    if certificates.is_empty() {
+        return Err("there is no certificate in it".into());
+    }
+    Ok(certificates)
+}

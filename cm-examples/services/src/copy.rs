@@ -1,0 +1,394 @@
+//! Copying files by messages of rdmsg: a line of words each for what the two sides tell each other,
+//! and pieces of the file as they are, from the sender's memory without a copy.
+//!
+//! Who receives says what it has: `have LENGTH DIGEST`. Who sends compares that with its own file,
+//! says `from OFFSET SIZE`, sends the pieces from there on, and `done DIGEST` of all of the file.
+//! What is received goes to `NAME.part`, which stays after a cut, and becomes `NAME` when all of it
+//! is there and its digest is right.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{Read, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+};
+
+use nix::fcntl::{Flock, FlockArg};
+use rdmsg::{Message, tokio::Endpoint};
+use ring::digest::{Context, SHA256};
+use tokio::task::spawn_blocking;
+
+use crate::Result;
+
+/// The bytes of a piece.
+pub const PIECE: u64 = 1 << 20;
+
+/// What hashing a file reads at a time.
+const BLOCK: usize = 256 * 1024;
+
+/// How a copy went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "this is all")]
+pub struct Copied {
+    /// The bytes that were there already.
+    pub from: u64,
+    /// The bytes of the file.
+    pub size: u64,
+}
+
+/// Tells a side of its progress: how many bytes the receiver has, of how many.
+pub type Progress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
+
+/// A file that is read or written, with the digest of what has been.
+struct Hashed<F = File> {
+    file: F,
+    at: u64,
+    digest: Context,
+}
+
+impl<F: Read> Hashed<F> {
+    fn new(file: F) -> Self {
+        Self {
+            file,
+            at: 0,
+            digest: Context::new(&SHA256),
+        }
+    }
+
+    /// Goes on to that place, or to the end of the file.
+    fn skip_to(&mut self, place: u64) -> std::io::Result<()> {
+        let mut block = vec![0; BLOCK];
+        while self.at < place {
+            let most = BLOCK.min(usize::try_from(place - self.at).unwrap_or(BLOCK));
+            let read = self.file.read(&mut block[..most])?;
+            if read == 0 {
+                break;
+            }
+            self.took(&block[..read]);
+        }
+        Ok(())
+    }
+
+    fn took(&mut self, bytes: &[u8]) {
+        self.digest.update(bytes);
+        self.at += bytes.len() as u64;
+    }
+
+    fn digest(&self) -> String {
+        let digest = self.digest.clone().finish();
+        let digits = digest.as_ref().iter().map(|byte| format!("{byte:02x}"));
+        digits.collect()
+    }
+}
+
+/// The part of a file that has been received.
+pub struct Part {
+    path: PathBuf,
+    /// Locked, so that no one else receives the same file.
+    hashed: Hashed<LockedFile>,
+}
+
+/// It locks a file, and is read as that is.
+struct LockedFile(Flock<File>);
+
+impl Read for LockedFile {
+    fn read(&mut self, block: &mut [u8]) -> std::io::Result<usize> {
+        self.0.read(block)
+    }
+}
+
+impl std::fmt::Debug for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Part({}, {})", self.path.display(), self.hashed.at)
+    }
+}
+
+impl Part {
+    /// Opens what there is of a file, and reads it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file.
+    pub async fn open(path: &Path) -> Result<Self> {
+        let path = path.to_owned();
+        blocking(move || {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(part_of(&path))
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+            let file = Flock::lock(file, FlockArg::LockExclusiveNonblock)
+                .map_err(|_| format!("{} is being received already", path.display()))?;
+            let mut hashed = Hashed::new(LockedFile(file));
+            hashed.skip_to(u64::MAX)?;
+            Ok(Self { path, hashed })
+        })
+        .await
+    }
+
+    /// What is here, as its sender is told.
+    #[must_use]
+    pub fn have(&self) -> String {
+        format!("{} {}", self.hashed.at, self.hashed.digest())
+    }
+
+    /// Receives what is missing, and gives the file its name.
+    ///
+    /// # Errors
+    ///
+    /// Those of the connection and of the file. What has come stays, unless its digest was wrong.
+    pub async fn receive(mut self, endpoint: &Endpoint, progress: Progress<'_>) -> Result<Copied> {
+        let line = words(&endpoint.recv().await?)?;
+        let [from, size] = numbers(&line, "from")?;
+        if from == 0 {
+            self = self.restart().await?;
+        }
+        if from != self.hashed.at || from > size {
+            return Err("the sender goes on from where nobody is".into());
+        }
+        progress(from, size);
+        while self.hashed.at < size {
+            let piece = endpoint.recv().await?;
+            if piece.is_empty() || piece.len() as u64 > size - self.hashed.at {
+                return Err("the sender sends more than it said".into());
+            }
+            self = self.append(piece).await?;
+            progress(self.hashed.at, size);
+        }
+        let line = words(&endpoint.recv().await?)?;
+        if line != ["done", &self.hashed.digest()] {
+            let part = part_of(&self.path);
+            blocking(move || Ok(fs::remove_file(part)?)).await?;
+            return Err("the digests differ: the file changed while it was read".into());
+        }
+        blocking(move || {
+            self.hashed.file.0.sync_all()?;
+            Ok(fs::rename(part_of(&self.path), &self.path)?)
+        })
+        .await?;
+        Ok(Copied { from, size })
+    }
+
+    /// What is here is of another file.
+    async fn restart(self) -> Result<Self> {
+        blocking(move || {
+            let Self { path, hashed } = self;
+            let mut file = hashed.file;
+            file.0.set_len(0)?;
+            file.0.seek(SeekFrom::Start(0))?;
+            let hashed = Hashed::new(file);
+            Ok(Self { path, hashed })
+        })
+        .await
+    }
+
+    /// The message is written from the memory in which it arrived.
+    async fn append(mut self, piece: Message) -> Result<Self> {
+        blocking(move || {
+            self.hashed.file.0.write_all(&piece)?;
+            self.hashed.took(&piece);
+            Ok(self)
+        })
+        .await
+    }
+}
+
+/// Sends a file to a side that has this much of it.
+///
+/// # Errors
+///
+/// Those of the connection and of the file.
+pub async fn send(
+    endpoint: &Endpoint,
+    path: &Path,
+    have: &[&str],
+    progress: Progress<'_>,
+) -> Result<Copied> {
+    let [len, digest] = have else {
+        return Err("nobody says what it has".into());
+    };
+    let (len, digest) = (len.parse()?, (*digest).to_owned());
+    let path = path.to_owned();
+    let (mut hashed, size) = blocking(move || open_at(&path, len, &digest)).await?;
+    let from = hashed.at;
+    endpoint
+        .send(format!("from {from} {size}").as_bytes())
+        .await?;
+    progress(from, size);
+    while hashed.at < size {
+        let len = PIECE.min(size - hashed.at) as usize;
+        let mut piece = endpoint.get_ref().buffer(len)?;
+        (hashed, piece) = blocking(move || {
+            hashed.file.read_exact(&mut piece)?;
+            hashed.took(&piece);
+            Ok((hashed, piece))
+        })
+        .await?;
+        // It waits only while a few of them are on the way.
+        endpoint
+            .send_owned(piece)
+            .await
+            .map_err(|error| error.error)?;
+        progress(hashed.at, size);
+    }
+    let done = format!("done {}", hashed.digest());
+    endpoint.send(done.as_bytes()).await?;
+    Ok(Copied { from, size })
+}
+
+/// Opens a file where the other side's part of it ends, or at its beginning where that is none.
+fn open_at(path: &Path, len: u64, digest: &str) -> Result<(Hashed, u64)> {
+    let named = path.file_name().unwrap_or_default().display();
+    let open = || File::open(path).map_err(|error| format!("{named}: {error}"));
+    let mut hashed = Hashed::new(open()?);
+    let size = hashed.file.metadata()?.len();
+    if len <= size {
+        hashed.skip_to(len)?;
+        if hashed.digest() == digest {
+            return Ok((hashed, size));
+        }
+    }
+    Ok((Hashed::new(open()?), size))
+}
+
+/// Gives a server a file.
+///
+/// # Errors
+///
+/// Those of the connection and of the file, and what the server says.
+pub async fn put(
+    endpoint: &Endpoint,
+    path: &Path,
+    name: &str,
+    progress: Progress<'_>,
+) -> Result<Copied> {
+    endpoint.send(format!("put {name}").as_bytes()).await?;
+    let answer = words(&endpoint.recv().await?)?;
+    let have: Vec<&str> = expect(&answer, "have")?;
+    let copied = send(endpoint, path, &have, progress).await?;
+    expect(&words(&endpoint.recv().await?)?, "ok")?;
+    Ok(copied)
+}
+
+/// Gets a file of a server.
+///
+/// # Errors
+///
+/// Those of the connection and of the file, and what the server says.
+pub async fn get(
+    endpoint: &Endpoint,
+    path: &Path,
+    name: &str,
+    progress: Progress<'_>,
+) -> Result<Copied> {
+    let part = Part::open(path).await?;
+    let have = part.have();
+    endpoint
+        .send(format!("get {have} {name}").as_bytes())
+        .await?;
+    let copied = match part.receive(endpoint, progress).await {
+        Ok(copied) => copied,
+        Err(error) => {
+            // There may be no such file: what is empty is no part of it.
+            let part = part_of(path);
+            if fs::metadata(&part).is_ok_and(|part| part.len() == 0) {
+                fs::remove_file(part)?;
+            }
+            return Err(error);
+        }
+    };
+    endpoint.send(b"ok").await?;
+    Ok(copied)
+}
+
+/// Answers a client of a server that has its files in this folder.
+///
+/// # Errors
+///
+/// Those of the connection and of the file, of which the client is told.
+pub async fn serve(endpoint: &Endpoint, folder: &Path, progress: Progress<'_>) -> Result<Copied> {
+    let request = words(&endpoint.recv().await?)?;
+    let served = answer(endpoint, folder, &request, progress).await;
+    if let Err(error) = &served {
+        // Where it is the connection that failed this fails as well.
+        let _ = endpoint.send(format!("error {error}").as_bytes()).await;
+    }
+    served
+}
+
+async fn answer(
+    endpoint: &Endpoint,
+    folder: &Path,
+    request: &[String],
+    progress: Progress<'_>,
+) -> Result<Copied> {
+    match &*request.iter().map(String::as_str).collect::<Vec<_>>() {
+        ["put", name] => receive(endpoint, &in_folder(folder, name)?, progress).await,
+        ["get", len, digest, name] => {
+            let path = in_folder(folder, name)?;
+            let copied = send(endpoint, &path, &[len, digest], progress).await?;
+            expect(&words(&endpoint.recv().await?)?, "ok")?;
+            Ok(copied)
+        }
+        _ => Err("there is no such request".into()),
+    }
+}
+
+async fn receive(endpoint: &Endpoint, path: &Path, progress: Progress<'_>) -> Result<Copied> {
+    let part = Part::open(path).await?;
+    let have = format!("have {}", part.have());
+    endpoint.send(have.as_bytes()).await?;
+    let copied = part.receive(endpoint, progress).await?;
+    endpoint.send(b"ok").await?;
+    Ok(copied)
+}
+
+/// The path of a file that a client names: one of the folder itself.
+fn in_folder(folder: &Path, name: &str) -> Result<PathBuf> {
+    let is_plain = Path::new(name).file_name().is_some_and(|last| last == name);
+    if !is_plain || name.starts_with('.') || name.ends_with(".part") {
+        return Err(format!("{name} is no name of a file here").into());
+    }
+    Ok(folder.join(name))
+}
+
+fn part_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".part");
+    name.into()
+}
+
+/// A line of words. A name may have blanks, so the last word is all of the rest.
+fn words(message: &[u8]) -> Result<Vec<String>> {
+    let line = std::str::from_utf8(message).map_err(|_| "a piece comes where none should")?;
+    let most = match line.split(' ').next() {
+        Some("put" | "error") => 2,
+        Some("get") => 4,
+        _ => 3,
+    };
+    Ok(line.splitn(most, ' ').map(str::to_owned).collect())
+}
+
+/// The words after this first one.
+fn expect<'a>(line: &'a [String], first: &str) -> Result<Vec<&'a str>> {
+    match line.split_first() {
+        Some((word, rest)) if word == first => Ok(rest.iter().map(String::as_str).collect()),
+        Some((word, [text])) if word == "error" => Err(format!("the other side: {text}").into()),
+        _ => Err(format!("{first} was expected, and {} came", line.join(" ")).into()),
+    }
+}
+
+fn numbers(line: &[String], first: &str) -> Result<[u64; 2]> {
+    match *expect(line, first)? {
+        [one, other] => Ok([one.parse()?, other.parse()?]),
+        _ => Err("two numbers were expected".into()),
+    }
+}
+
+/// Does what waits for a disk where that stops no task.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    spawn_blocking(work).await?
+}

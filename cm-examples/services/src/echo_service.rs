@@ -1,0 +1,213 @@
+//! A gRPC service of three calls whose messages are bytes, by hand: what tonic's generator makes of
+//! a `.proto` file, for tonic as it is.
+//!
+//! `Once` answers a message with the same one, `Count` a number with so many numbers, and `Chat`
+//! each message of a stream with the same one.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::{Buf, BufMut, Bytes};
+use hyper::{Uri, http};
+use hyper_util::rt::TokioIo;
+use rdmsg::Engine;
+use tokio_stream::{Stream, StreamExt};
+use tonic::{
+    Request, Response, Status, Streaming,
+    body::Body,
+    client,
+    codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
+    server::{self, ServerStreamingService, StreamingService, UnaryService},
+    transport::{Channel, Endpoint},
+};
+use tower::{Service, service_fn};
+
+use crate::{Result, net::Socket, options::ClientOptions};
+
+const ONCE: &str = "/rdmsg.Echo/Once";
+const COUNT: &str = "/rdmsg.Echo/Count";
+const CHAT: &str = "/rdmsg.Echo/Chat";
+
+/// Messages as they are.
+#[derive(Clone, Copy, Debug, Default)]
+struct Plain;
+
+impl Codec for Plain {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        *self
+    }
+
+    fn decoder(&mut self) -> Self {
+        *self
+    }
+}
+
+impl Encoder for Plain {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, message: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put(message);
+        Ok(())
+    }
+}
+
+impl Decoder for Plain {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(buffer.copy_to_bytes(buffer.remaining())))
+    }
+}
+
+/// Messages of a stream.
+pub type Messages = Pin<Box<dyn Stream<Item = Result<Bytes, Status>> + Send>>;
+
+/// The service.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::exhaustive_structs, reason = "it has no state")]
+pub struct EchoService;
+
+type Answering<T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send>>;
+
+impl UnaryService<Bytes> for EchoService {
+    type Response = Bytes;
+    type Future = Answering<Bytes>;
+
+    fn call(&mut self, request: Request<Bytes>) -> Self::Future {
+        Box::pin(async { Ok(Response::new(request.into_inner())) })
+    }
+}
+
+impl ServerStreamingService<Bytes> for EchoService {
+    type Response = Bytes;
+    type ResponseStream = Messages;
+    type Future = Answering<Messages>;
+
+    fn call(&mut self, request: Request<Bytes>) -> Self::Future {
+        Box::pin(async move {
+            let text = String::from_utf8_lossy(request.get_ref()).into_owned();
+            let count: u64 = text
+                .parse()
+                .map_err(|_| Status::invalid_argument(format!("{text:?} is no number")))?;
+            let numbers = tokio_stream::iter(0..count);
+            let messages = numbers.map(|number| Ok(number.to_string().into()));
+            Ok(Response::new(Box::pin(messages) as Messages))
+        })
+    }
+}
+
+impl StreamingService<Bytes> for EchoService {
+    type Response = Bytes;
+    type ResponseStream = Messages;
+    type Future = Answering<Messages>;
+
+    fn call(&mut self, request: Request<Streaming<Bytes>>) -> Self::Future {
+        Box::pin(async { Ok(Response::new(Box::pin(request.into_inner()) as Messages)) })
+    }
+}
+
+impl Service<http::Request<Body>> for EchoService {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let service = *self;
+        Box::pin(async move {
+            let mut grpc = server::Grpc::new(Plain);
+            Ok(match request.uri().path() {
+                ONCE => grpc.unary(service, request).await,
+                COUNT => grpc.server_streaming(service, request).await,
+                CHAT => grpc.streaming(service, request).await,
+                _ => Status::unimplemented("there is no such call").into_http(),
+            })
+        })
+    }
+}
+
+/// A client of the service.
+#[derive(Clone, Debug)]
+pub struct EchoClient {
+    grpc: client::Grpc<Channel>,
+}
+
+impl EchoClient {
+    /// Connects as the options say, and once more whenever the connection has ended.
+    ///
+    /// # Errors
+    ///
+    /// Those of connecting.
+    pub async fn connect(options: ClientOptions, engine: Engine) -> Result<Self> {
+        let connect = service_fn(move |_: Uri| {
+            let (options, engine) = (options.clone(), engine.clone());
+            async move { Socket::connect(&options, &engine).await.map(TokioIo::new) }
+        });
+        // A name for the requests' headers; where to connect to is the connector's matter.
+        let endpoint = Endpoint::from_static("http://rdmsg");
+        let channel = endpoint.connect_with_connector(connect).await?;
+        Ok(Self {
+            grpc: client::Grpc::new(channel),
+        })
+    }
+
+    async fn ready(&mut self) -> Result<(), Status> {
+        let ready = self.grpc.ready().await;
+        ready.map_err(|error| Status::unavailable(crate::with_causes(&error)))
+    }
+
+    /// Sends a message, and waits for the answer.
+    ///
+    /// # Errors
+    ///
+    /// The status of the call.
+    pub async fn once(&mut self, message: impl Into<Bytes>) -> Result<Bytes, Status> {
+        self.ready().await?;
+        let path = http::uri::PathAndQuery::from_static(ONCE);
+        let request = Request::new(message.into());
+        let answer = self.grpc.unary(request, path, Plain).await?;
+        Ok(answer.into_inner())
+    }
+
+    /// Asks for so many numbers.
+    ///
+    /// # Errors
+    ///
+    /// The status of the call.
+    pub async fn count(&mut self, count: u64) -> Result<Streaming<Bytes>, Status> {
+        self.ready().await?;
+        let path = http::uri::PathAndQuery::from_static(COUNT);
+        let request = Request::new(Bytes::from(count.to_string()));
+        let answer = self.grpc.server_streaming(request, path, Plain).await?;
+        Ok(answer.into_inner())
+    }
+
+    /// Sends messages as they come, each of which is answered.
+    ///
+    /// # Errors
+    ///
+    /// The status of the call.
+    pub async fn chat<M>(&mut self, messages: M) -> Result<Streaming<Bytes>, Status>
+    where
+        M: Stream<Item = Bytes> + Send + 'static,
+    {
+        self.ready().await?;
+        let path = http::uri::PathAndQuery::from_static(CHAT);
+        let request = Request::new(messages);
+        let answer = self.grpc.streaming(request, path, Plain).await?;
+        Ok(answer.into_inner())
+    }
+}

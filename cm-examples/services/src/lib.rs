@@ -1,0 +1,52 @@
+//! What the services share: where their bytes come from ([`net`]), their options, how they start
+//! and end ([`server`]), and the protocols that they speak.
+//!
+//! Only [`net`] knows that there are two kinds of streams. All else is generic over `AsyncRead` and
+//! `AsyncWrite`, or takes the [`Socket`](net::Socket) for one.
+
+use std::{error::Error, fmt::Write, process::ExitCode};
+
+pub mod broker;
+pub mod certificate;
+pub mod copy;
+pub mod echo_service;
+pub mod net;
+pub mod options;
+pub mod resp;
+pub mod server;
+pub mod store;
+pub mod web;
+
+/// What a step of a service comes to. Nothing is done about an error but to tell it.
+pub type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
+
+/// Runs a program on a runtime of its own, tells how it ended, and with which status.
+pub fn run(program: &str, debug: bool, main: impl Future<Output = Result<()>>) -> ExitCode {
+    let level = if debug { "debug" } else { "error" };
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
+    let ended = tokio::runtime::Runtime::new()
+        .map_err(Into::into)
+        .and_then(|runtime| runtime.block_on(main));
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{program}: {}", with_causes(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// An error with what caused it: many libraries say only `transport error` themselves.
+#[must_use]
+pub fn with_causes(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut error = error;
+    while let Some(cause) = error.source() {
+        let said = cause.to_string();
+        if !text.ends_with(&said) {
+            let _ = write!(text, ": {said}");
+        }
+        error = cause;
+    }
+    text
+}

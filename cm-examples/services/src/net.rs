@@ -1,0 +1,214 @@
+//! The two kinds of streams, and all that differs between them: nothing else in these services
+//! names one.
+
+use std::{
+    io::{self, IoSlice},
+    net::SocketAddr,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use rdmsg::{
+    Addresses, Connector, Engine, Error, ToAddresses,
+    tokio::{Stream, StreamListener},
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream},
+    time::sleep,
+};
+use tonic::transport::server::Connected;
+
+use crate::options::{ClientOptions, ServerOptions};
+
+/// How long to listen to nobody where there is no descriptor or memory for one more.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A connection.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_enums, reason = "there is no third")]
+pub enum Socket {
+    /// One of rdmsg's.
+    Rdmsg(Stream),
+    /// One of the kernel's.
+    Tcp(TcpStream),
+}
+
+impl Socket {
+    /// Connects as the options say.
+    ///
+    /// # Errors
+    ///
+    /// Those of connecting.
+    pub async fn connect(options: &ClientOptions, engine: &Engine) -> io::Result<Self> {
+        if options.tcp {
+            let stream = TcpStream::connect(&options.address).await?;
+            stream.set_nodelay(true)?;
+            return Ok(Self::Tcp(stream));
+        }
+        let addresses = resolve(&options.address).await?;
+        let connector = Connector::new().config(options.config()).engine(engine);
+        let endpoint = connector.start_stream(addresses)?.await?;
+        Stream::new(endpoint).map(Self::Rdmsg)
+    }
+
+    /// The peer's address.
+    ///
+    /// # Errors
+    ///
+    /// That of the system, where the connection has ended.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Rdmsg(stream) => stream.peer_addr(),
+            Self::Tcp(stream) => stream.peer_addr(),
+        }
+    }
+}
+
+/// Looks a name up where it stops no task.
+async fn resolve(address: &str) -> io::Result<Addresses> {
+    let address = address.to_owned();
+    let found = tokio::task::spawn_blocking(move || address.to_addresses());
+    Ok(found.await.map_err(io::Error::other)??)
+}
+
+/// A listener for either kind, or both.
+#[derive(Debug)]
+pub struct Listeners {
+    rdmsg: StreamListener,
+    tcp: Option<TcpListener>,
+}
+
+impl Listeners {
+    /// Listens as the options say.
+    ///
+    /// # Errors
+    ///
+    /// Those of listening.
+    pub async fn bind(options: &ServerOptions, engine: &Engine) -> io::Result<Self> {
+        let tcp = match options.tcp {
+            Some(address) => Some(TcpListener::bind(address).await?),
+            None => None,
+        };
+        let config = options.config();
+        let rdmsg = StreamListener::bind_with(options.address, &config, engine)?;
+        Ok(Self { rdmsg, tcp })
+    }
+
+    /// Where it listens for rdmsg's streams, and for the kernel's.
+    ///
+    /// # Errors
+    ///
+    /// That of the system.
+    pub fn local_addrs(&self) -> io::Result<(SocketAddr, Option<SocketAddr>)> {
+        let tcp = self.tcp.as_ref().map(TcpListener::local_addr);
+        Ok((self.rdmsg.local_addr()?, tcp.transpose()?))
+    }
+
+    /// The next connection. A single one that fails, or for which there is no descriptor, ends
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// The end of the listener.
+    pub async fn accept(&self) -> io::Result<(Socket, SocketAddr)> {
+        loop {
+            match std::future::poll_fn(|cx| self.poll_accept(cx)).await {
+                Err(error) if !is_the_listeners(&error) => {
+                    log::warn!("a connection was not accepted: {error}");
+                    sleep(PAUSE).await;
+                }
+                accepted => return accepted,
+            }
+        }
+    }
+
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Socket, SocketAddr)>> {
+        if let Some(tcp) = &self.tcp
+            && let Poll::Ready(accepted) = tcp.poll_accept(cx)
+        {
+            let (stream, peer) = accepted?;
+            stream.set_nodelay(true)?;
+            return Poll::Ready(Ok((Socket::Tcp(stream), peer)));
+        }
+        let (stream, peer) = ready!(self.rdmsg.poll_accept(cx))?;
+        Poll::Ready(Ok((Socket::Rdmsg(stream), peer)))
+    }
+}
+
+/// Whether it is the end of the listener, and not of one connection.
+fn is_the_listeners(error: &io::Error) -> bool {
+    let error = error.get_ref().and_then(|error| error.downcast_ref());
+    matches!(
+        error,
+        Some(Error::ListenerClosed | Error::ListenerEnded { .. } | Error::EngineShutDown)
+    )
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Rdmsg(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Rdmsg(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Rdmsg(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
+            Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Rdmsg(stream) => stream.is_write_vectored(),
+            Self::Tcp(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Rdmsg(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Rdmsg(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+/// What tonic wants to know of a connection: whose it is.
+impl Connected for Socket {
+    type ConnectInfo = Option<SocketAddr>;
+
+    fn connect_info(&self) -> Self::ConnectInfo {
+        self.peer_addr().ok()
+    }
+}

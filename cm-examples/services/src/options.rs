@@ -1,0 +1,120 @@
+//! The options that servers and clients have in common.
+
+use std::{net::SocketAddr, time::Duration};
+
+use clap::Args;
+use rdmsg::Config;
+
+/// How soon a peer that is gone is missed.
+#[derive(Args, Clone, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "these are all")]
+pub struct Keepalive {
+    /// How long a peer may be silent before it is asked for a sign of life, in milliseconds
+    #[arg(long, global = true, value_name = "MS", default_value_t = 2000)]
+    pub keepalive_interval: u64,
+    /// How long it may take for that, in milliseconds; then the connection ends
+    #[arg(long, global = true, value_name = "MS", default_value_t = 3000)]
+    pub keepalive_timeout: u64,
+}
+
+impl Default for Keepalive {
+    fn default() -> Self {
+        Self {
+            keepalive_interval: 2000,
+            keepalive_timeout: 3000,
+        }
+    }
+}
+
+impl Keepalive {
+    /// The configuration of a connection.
+    #[must_use]
+    pub fn config(&self) -> Config {
+        Config::default()
+            .with_keepalive_interval(Some(Duration::from_millis(self.keepalive_interval)))
+            .with_keepalive_timeout(Duration::from_millis(self.keepalive_timeout))
+    }
+}
+
+/// The options of a server.
+#[derive(Args, Clone, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "these are all")]
+pub struct ServerOptions {
+    /// Address and port to listen on for rdmsg; port 0 takes a free one
+    #[arg(default_value = "0.0.0.0:7471")]
+    pub address: SocketAddr,
+    /// Listen on this address and port for plain TCP as well
+    #[arg(long, value_name = "ADDRESS")]
+    pub tcp: Option<SocketAddr>,
+    /// How long clients may take to finish after SIGINT or SIGTERM, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    pub patience: u64,
+    /// Show what the library does
+    #[arg(long)]
+    pub debug: bool,
+    /// How soon a peer that is gone is missed.
+    #[command(flatten)]
+    pub keepalive: Keepalive,
+}
+
+impl ServerOptions {
+    /// What a server has that is told nothing but where to listen.
+    #[must_use]
+    pub fn at(address: SocketAddr) -> Self {
+        Self {
+            address,
+            tcp: None,
+            patience: 5,
+            debug: false,
+            keepalive: Keepalive::default(),
+        }
+    }
+
+    /// The configuration of its connections.
+    #[must_use]
+    pub fn config(&self) -> Config {
+        self.keepalive.config()
+    }
+
+    /// How long clients may take to finish.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        Duration::from_secs(self.patience)
+    }
+}
+
+/// The options of a client.
+#[derive(Args, Clone, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "these are all")]
+pub struct ClientOptions {
+    /// The server's address and port; `rdma://` or `tcp://` before it choose what carries rdmsg
+    pub address: String,
+    /// Connect by plain TCP, without rdmsg
+    #[arg(long)]
+    pub tcp: bool,
+    /// Show what the library does
+    #[arg(long)]
+    pub debug: bool,
+    /// How soon a peer that is gone is missed.
+    #[command(flatten)]
+    pub keepalive: Keepalive,
+}
+
+impl ClientOptions {
+    /// What a client has that is told nothing but where its server is.
+    #[must_use]
+    pub fn to(address: impl ToString) -> Self {
+        Self {
+            address: address.to_string(),
+            tcp: false,
+            debug: false,
+            keepalive: Keepalive::default(),
+        }
+    }
+
+    /// The configuration of its connections.
+    #[must_use]
+    pub fn config(&self) -> Config {
+        self.keepalive.config()
+    }
+}

@@ -1,0 +1,419 @@
+//! RESP, the protocol of Redis: requests and replies as bytes, and a session that answers them.
+
+use std::{fmt, io};
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    time::{Duration, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Result,
+    store::{After, Store},
+};
+
+/// The longest line: a length, or a request that is typed by hand.
+const MAX_LINE: usize = 64 * 1024;
+
+/// The most arguments of one request.
+const MAX_ARGUMENTS: usize = 64 * 1024;
+
+/// The longest argument, and the longest request with all that it has.
+const MAX_REQUEST: usize = 32 << 20;
+
+/// How many arrays of a reply may be in each other.
+const MAX_DEPTH: usize = 8;
+
+/// So many bytes of replies are written before further requests are carried out.
+const MAX_PENDING: usize = 64 * 1024;
+
+/// What is read at a time, at least.
+const READ_SIZE: usize = 16 * 1024;
+
+/// For how long, and for how many bytes, a client that was refused is listened to, so that it reads
+/// why: a socket that is closed with bytes unread is reset.
+const LINGER: (Duration, usize) = (Duration::from_secs(1), 1 << 20);
+
+/// What was received is not RESP, or more than is taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "there is nothing but the text")]
+pub struct ProtocolError(pub String);
+
+impl fmt::Display for ProtocolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Protocol error: {}", self.0)
+    }
+}
+
+impl std::error::Error for ProtocolError {}
+
+fn refuse<T>(text: impl Into<String>) -> Result<T, ProtocolError> {
+    Err(ProtocolError(text.into()))
+}
+
+/// Takes requests out of what was received, of which each call sees what came since the last one.
+#[derive(Debug, Default)]
+pub struct RequestReader {
+    arguments: Vec<Bytes>,
+    /// How many arguments are to come.
+    missing: usize,
+    /// The length of the one that is coming.
+    coming: Option<usize>,
+    /// The bytes of those that are here, and of the one that is coming.
+    size: usize,
+}
+
+impl RequestReader {
+    /// Whether a part of a request is here.
+    #[must_use]
+    pub fn is_inside(&self) -> bool {
+        self.missing > 0
+    }
+
+    /// The next request, if all of it is here. It has one argument at least.
+    ///
+    /// # Errors
+    ///
+    /// What is no RESP, or too much. There is no next request then.
+    pub fn next(&mut self, input: &mut BytesMut) -> Result<Option<Vec<Bytes>>, ProtocolError> {
+        loop {
+            if let Some(len) = self.coming {
+                if input.len() < len + 2 {
+                    return Ok(None);
+                }
+                self.arguments.push(input.split_to(len).freeze());
+                if !input.starts_with(b"\r\n") {
+                    return refuse("an argument is longer than its length");
+                }
+                input.advance(2);
+                self.coming = None;
+                self.missing -= 1;
+                if self.missing == 0 {
+                    self.size = 0;
+                    return Ok(Some(std::mem::take(&mut self.arguments)));
+                }
+            } else {
+                let Some(line) = take_line(input)? else {
+                    return Ok(None);
+                };
+                if self.missing > 0 {
+                    self.coming = Some(self.argument(&line)?);
+                } else if let Some(count) = line.strip_prefix(b"*") {
+                    self.missing = match number(count) {
+                        Some(count) if count <= MAX_ARGUMENTS as i64 => count.max(0) as usize,
+                        _ => return refuse("invalid multibulk length"),
+                    };
+                } else {
+                    let words = line.split(u8::is_ascii_whitespace);
+                    let words = words.filter(|word| !word.is_empty());
+                    let words: Vec<_> = words.map(|word| line.slice_ref(word)).collect();
+                    if !words.is_empty() {
+                        return Ok(Some(words));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The length of an argument.
+    fn argument(&mut self, line: &[u8]) -> Result<usize, ProtocolError> {
+        let Some(len) = line.strip_prefix(b"$") else {
+            let got = line.first().map_or(' ', |byte| char::from(*byte));
+            return refuse(format!("expected '$', got '{}'", got.escape_default()));
+        };
+        let len = number(len).and_then(|len| usize::try_from(len).ok());
+        let Some(len) = len.filter(|len| *len <= MAX_REQUEST - self.size) else {
+            return refuse("invalid bulk length");
+        };
+        self.size += len;
+        Ok(len)
+    }
+}
+
+/// A line without its end.
+fn take_line(input: &mut BytesMut) -> Result<Option<Bytes>, ProtocolError> {
+    let searched = input.len().min(MAX_LINE);
+    let Some(end) = input[..searched].iter().position(|byte| *byte == b'\n') else {
+        if searched == MAX_LINE {
+            return refuse("a line is too long");
+        }
+        return Ok(None);
+    };
+    let mut line = input.split_to(end).freeze();
+    input.advance(1);
+    if line.ends_with(b"\r") {
+        line.truncate(end - 1);
+    }
+    Ok(Some(line))
+}
+
+/// A decimal number. Redis takes none with a plus.
+pub(crate) fn number(text: &[u8]) -> Option<i64> {
+    let text = std::str::from_utf8(text).ok()?;
+    if text.starts_with('+') {
+        return None;
+    }
+    text.parse().ok()
+}
+
+/// Appends a request.
+pub fn write_request(output: &mut BytesMut, arguments: &[impl AsRef<[u8]>]) {
+    output.extend_from_slice(format!("*{}\r\n", arguments.len()).as_bytes());
+    for argument in arguments {
+        Reply::bulk(argument.as_ref()).write(output);
+    }
+}
+
+/// A reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "RESP 2 has no more")]
+pub enum Reply {
+    /// A short text, such as `OK`.
+    Status(String),
+    /// A code in capitals, and what is wrong.
+    Error(String),
+    /// A number.
+    Integer(i64),
+    /// Bytes.
+    Bulk(Bytes),
+    /// No value.
+    Nil,
+    /// Several.
+    Array(Vec<Self>),
+}
+
+impl Reply {
+    /// `OK`.
+    #[must_use]
+    pub fn ok() -> Self {
+        Self::Status("OK".to_owned())
+    }
+
+    /// Some bytes.
+    #[must_use]
+    pub fn bulk(bytes: &[u8]) -> Self {
+        Self::Bulk(Bytes::copy_from_slice(bytes))
+    }
+
+    /// Appends it as bytes.
+    pub fn write(&self, output: &mut BytesMut) {
+        match self {
+            Self::Status(text) => output.extend_from_slice(format!("+{text}\r\n").as_bytes()),
+            Self::Error(text) => output.extend_from_slice(format!("-{text}\r\n").as_bytes()),
+            Self::Integer(number) => output.extend_from_slice(format!(":{number}\r\n").as_bytes()),
+            Self::Nil => output.extend_from_slice(b"$-1\r\n"),
+            Self::Bulk(bytes) => {
+                output.extend_from_slice(format!("${}\r\n", bytes.len()).as_bytes());
+                output.extend_from_slice(bytes);
+                output.extend_from_slice(b"\r\n");
+            }
+            Self::Array(replies) => {
+                output.extend_from_slice(format!("*{}\r\n", replies.len()).as_bytes());
+                replies.iter().for_each(|reply| reply.write(output));
+            }
+        }
+    }
+
+    /// Takes one out of what was received, if all of it is here.
+    ///
+    /// # Errors
+    ///
+    /// What is no RESP.
+    pub fn read(input: &mut BytesMut) -> Result<Option<Self>, ProtocolError> {
+        let mut rest = &input[..];
+        let Some(reply) = Self::parse(&mut rest, 0)? else {
+            return Ok(None);
+        };
+        let left = rest.len();
+        input.advance(input.len() - left);
+        Ok(Some(reply))
+    }
+
+    fn parse(rest: &mut &[u8], depth: usize) -> Result<Option<Self>, ProtocolError> {
+        let Some(end) = rest.windows(2).position(|two| two == b"\r\n") else {
+            return Ok(None);
+        };
+        let Some((kind, text)) = rest[..end].split_first() else {
+            return refuse("an empty line for a reply");
+        };
+        *rest = &rest[end + 2..];
+        let said = || String::from_utf8_lossy(text).into_owned();
+        let count = || number(text).map_or_else(|| refuse("a length that is no number"), Ok);
+        Ok(Some(match kind {
+            b'+' => Self::Status(said()),
+            b'-' => Self::Error(said()),
+            b':' => Self::Integer(count()?),
+            b'$' | b'*' if text == b"-1" => Self::Nil,
+            b'$' => {
+                let Ok(len) = usize::try_from(count()?) else {
+                    return refuse("invalid bulk length");
+                };
+                if rest.len() < len.saturating_add(2) {
+                    return Ok(None);
+                }
+                let bytes = Self::bulk(&rest[..len]);
+                *rest = &rest[len + 2..];
+                bytes
+            }
+            b'*' if depth < MAX_DEPTH => {
+                let mut replies = Vec::new();
+                for _ in 0..count()? {
+                    match Self::parse(rest, depth + 1)? {
+                        Some(reply) => replies.push(reply),
+                        None => return Ok(None),
+                    }
+                }
+                Self::Array(replies)
+            }
+            _ => return refuse("a reply of no known kind"),
+        }))
+    }
+}
+
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status(text) => f.write_str(text),
+            Self::Error(text) => write!(f, "(error) {text}"),
+            Self::Integer(number) => write!(f, "(integer) {number}"),
+            Self::Bulk(bytes) => write!(f, "\"{}\"", bytes.escape_ascii()),
+            Self::Nil => f.write_str("(nil)"),
+            Self::Array(replies) if replies.is_empty() => f.write_str("(empty array)"),
+            Self::Array(replies) => {
+                for (number, reply) in (1..).zip(replies) {
+                    let end = if number == replies.len() { "" } else { "\n" };
+                    write!(f, "{number}) {reply}{end}")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Answers one client until it ends, or is to: whatever is here is answered first.
+///
+/// # Errors
+///
+/// What ended the connection, and what the client sent that is no RESP, which it was told.
+pub async fn session<S>(mut stream: S, store: &Store, stop: CancellationToken) -> Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut reader = RequestReader::default();
+    let mut input = BytesMut::new();
+    let mut output = BytesMut::new();
+    loop {
+        loop {
+            match reader.next(&mut input) {
+                Ok(Some(request)) => {
+                    if let After::Close = store.execute(&request, &mut output) {
+                        return close(&mut stream, &output).await;
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    Reply::Error(format!("ERR {error}")).write(&mut output);
+                    close(&mut stream, &output).await?;
+                    return Err(error.into());
+                }
+            }
+            if output.len() >= MAX_PENDING {
+                stream.write_all(&output).await?;
+                output.clear();
+            }
+        }
+        stream.write_all(&output).await?;
+        output.clear();
+        input.reserve(READ_SIZE);
+        let read = tokio::select! {
+            read = stream.read_buf(&mut input) => read?,
+            () = stop.cancelled() => return close(&mut stream, &output).await,
+        };
+        if read == 0 {
+            if reader.is_inside() || !input.is_empty() {
+                return Err("the client ended in the middle of a request".into());
+            }
+            return Ok(stream.shutdown().await?);
+        }
+    }
+}
+
+/// Writes what is left, and the end.
+async fn close<S>(stream: &mut S, output: &[u8]) -> Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    stream.write_all(output).await?;
+    stream.shutdown().await?;
+    let (limit, most) = LINGER;
+    let mut rest = stream.take(most as u64);
+    let mut nobody = tokio::io::sink();
+    // Whatever comes of it.
+    let _ = timeout(limit, tokio::io::copy(&mut rest, &mut nobody)).await;
+    Ok(())
+}
+
+/// A client's side of a connection.
+#[derive(Debug)]
+pub struct Client<S> {
+    stream: S,
+    input: BytesMut,
+    output: BytesMut,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
+    /// On a connection.
+    pub fn new(stream: S) -> Self {
+        Self {
+            stream,
+            input: BytesMut::new(),
+            output: BytesMut::new(),
+        }
+    }
+
+    /// Has a request sent with the next [`flush`](Self::flush).
+    pub fn push(&mut self, arguments: &[impl AsRef<[u8]>]) {
+        write_request(&mut self.output, arguments);
+    }
+
+    /// Sends what was pushed.
+    ///
+    /// # Errors
+    ///
+    /// Those of the connection.
+    pub async fn flush(&mut self) -> io::Result<()> {
+        self.stream.write_all(&self.output).await?;
+        self.output.clear();
+        self.stream.flush().await
+    }
+
+    /// The next reply.
+    ///
+    /// # Errors
+    ///
+    /// Those of the connection, and of replies that are no RESP.
+    pub async fn reply(&mut self) -> Result<Reply> {
+        loop {
+            if let Some(reply) = Reply::read(&mut self.input)? {
+                return Ok(reply);
+            }
+            self.input.reserve(READ_SIZE);
+            if self.stream.read_buf(&mut self.input).await? == 0 {
+                return Err("the server closed the connection".into());
+            }
+        }
+    }
+
+    /// Sends a request, and waits for its reply.
+    ///
+    /// # Errors
+    ///
+    /// Those of the connection, and of replies that are no RESP.
+    pub async fn ask(&mut self, arguments: &[impl AsRef<[u8]>]) -> Result<Reply> {
+        self.push(arguments);
+        self.flush().await?;
+        self.reply().await
+    }
+}

@@ -1,0 +1,221 @@
+//! A web service for hyper: what it answers, how a connection is served, and a client.
+
+use std::{
+    convert::Infallible,
+    pin::{Pin, pin},
+    sync::atomic::{AtomicU64, Ordering},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, combinators::BoxBody};
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::{Body, Frame, Incoming, SizeHint},
+    client::conn::{http1, http2},
+    header::{HOST, HeaderValue},
+    service::service_fn,
+};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto,
+};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
+
+use crate::Result;
+
+/// How long a client may take for the head of a request.
+const HEAD_LIMIT: Duration = Duration::from_secs(30);
+
+/// What [`Pattern`] gives at a time.
+const PIECE: usize = 64 * 1024;
+
+/// A body of any kind.
+pub type AnyBody = BoxBody<Bytes, hyper::Error>;
+
+/// How many requests were answered.
+static ANSWERED: AtomicU64 = AtomicU64::new(0);
+
+/// Serves one connection, HTTP/1 or HTTP/2 as the client wishes, until it ends or is to: then the
+/// requests that have begun are answered.
+///
+/// # Errors
+///
+/// What ended it.
+pub async fn serve<S>(stream: S, stop: CancellationToken) -> Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_LIMIT);
+    builder.http2().timer(TokioTimer::new());
+    let service = service_fn(async |request| Ok::<_, Infallible>(answer(request)));
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    ended
+}
+
+fn answer(request: Request<Incoming>) -> Response<AnyBody> {
+    ANSWERED.fetch_add(1, Ordering::Relaxed);
+    let path = request.uri().path().to_owned();
+    match (request.method(), path.as_str()) {
+        (&Method::GET, "/") => text(StatusCode::OK, "rdmsg\n".to_owned()),
+        (&Method::GET, "/answered") => {
+            let answered = ANSWERED.load(Ordering::Relaxed);
+            text(StatusCode::OK, format!("{answered}\n"))
+        }
+        // It goes back as it comes, and waits where the client takes nothing.
+        (&Method::POST, "/echo") => Response::new(request.into_body().boxed()),
+        (&Method::GET, path) => {
+            let count = path.strip_prefix("/bytes/").map(str::parse);
+            match count {
+                Some(Ok(count)) => Response::new(Pattern::new(count).boxed()),
+                Some(Err(_)) => text(StatusCode::BAD_REQUEST, "no number of bytes\n".to_owned()),
+                None => text(StatusCode::NOT_FOUND, "there is no such page\n".to_owned()),
+            }
+        }
+        _ => text(StatusCode::NOT_FOUND, "there is no such page\n".to_owned()),
+    }
+}
+
+fn text(status: StatusCode, text: String) -> Response<AnyBody> {
+    let mut response = Response::new(whole(text));
+    *response.status_mut() = status;
+    response
+}
+
+/// A body that is here.
+pub fn whole(bytes: impl Into<Bytes>) -> AnyBody {
+    let body = Full::new(bytes.into());
+    body.map_err(|never| match never {}).boxed()
+}
+
+/// A body of so many bytes, each of which tells its place, made as it is sent.
+#[derive(Debug)]
+pub struct Pattern {
+    at: u64,
+    len: u64,
+}
+
+impl Pattern {
+    /// So many bytes.
+    #[must_use]
+    pub fn new(len: u64) -> Self {
+        Self { at: 0, len }
+    }
+
+    /// The byte at this place.
+    #[must_use]
+    pub fn byte(at: u64) -> u8 {
+        (at ^ (at >> 8) ^ (at >> 16)) as u8
+    }
+}
+
+impl Body for Pattern {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let end = self.len.min(self.at + PIECE as u64);
+        if self.at == end {
+            return Poll::Ready(None);
+        }
+        let piece: Bytes = (self.at..end).map(Self::byte).collect();
+        self.at = end;
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.at == self.len
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.len - self.at)
+    }
+}
+
+/// A client's side of a connection. Clones of one with HTTP/2 have their requests on the way at the
+/// same time.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_enums, reason = "there is no third")]
+pub enum Client {
+    /// One request at a time.
+    Http1(http1::SendRequest<AnyBody>),
+    /// Many at a time.
+    Http2(http2::SendRequest<AnyBody>),
+}
+
+impl Client {
+    /// Speaks HTTP/1 or HTTP/2 on a connection, which a task of its own has.
+    ///
+    /// # Errors
+    ///
+    /// Those of the connection.
+    pub async fn start<S>(stream: S, http2: bool) -> Result<Self>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let stream = TokioIo::new(stream);
+        if http2 {
+            let mut builder = http2::Builder::new(TokioExecutor::new());
+            builder.timer(TokioTimer::new());
+            let (client, connection) = builder.handshake(stream).await?;
+            // What goes wrong is told to who waits for an answer.
+            tokio::spawn(connection);
+            Ok(Self::Http2(client))
+        } else {
+            let (client, connection) = http1::handshake(stream).await?;
+            tokio::spawn(connection);
+            Ok(Self::Http1(client))
+        }
+    }
+
+    /// Sends a request.
+    ///
+    /// # Errors
+    ///
+    /// Those of the connection.
+    pub async fn send(&mut self, method: Method, path: &str, body: AnyBody) -> Result<Answer> {
+        let request = Request::builder().method(method);
+        Ok(match self {
+            Self::Http1(client) => {
+                client.ready().await?;
+                let mut request = request.uri(path).body(body)?;
+                let host = HeaderValue::from_static("rdmsg");
+                request.headers_mut().insert(HOST, host);
+                client.send_request(request).await?
+            }
+            Self::Http2(client) => {
+                client.ready().await?;
+                let request = request.uri(format!("http://rdmsg{path}")).body(body)?;
+                client.send_request(request).await?
+            }
+        })
+    }
+
+    /// Another handle of the same connection, where it carries many requests at a time.
+    #[must_use]
+    pub fn share(&self) -> Option<Self> {
+        match self {
+            Self::Http1(_) => None,
+            Self::Http2(client) => Some(Self::Http2(client.clone())),
+        }
+    }
+}
+
+/// What a server answers.
+pub type Answer = Response<Incoming>;

@@ -1,0 +1,133 @@
+//! The broker with a subscriber that takes nothing.
+
+use std::net::SocketAddr;
+
+use rdmsg::{
+    Config, Engine,
+    tokio::{Endpoint, Listener},
+};
+use services::broker::{FromBroker, Hub, QueueLimits, ToBroker, publish};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::stage::{endpoint, place, run};
+
+const LIMITS: QueueLimits = QueueLimits {
+    messages: 100,
+    bytes: 64 * 1024,
+};
+
+/// How many messages are published, and how many of them on the way at a time.
+const MESSAGES: u64 = 3000;
+const TOGETHER: u64 = 25;
+
+fn start(stop: &CancellationToken) -> (SocketAddr, tokio::task::JoinHandle<()>) {
+    let engine = Engine::new().unwrap();
+    let config = Config::default();
+    let listener = Listener::bind_with((place().0, 0), &config, &engine).unwrap();
+    let address = listener.local_addr();
+    let hub = Hub::new(LIMITS);
+    let stop = stop.clone();
+    let serving = tokio::spawn(async move {
+        let mut clients = JoinSet::new();
+        while let Some(client) = stop.run_until_cancelled(listener.accept()).await {
+            clients.spawn(hub.clone().serve(client.unwrap(), stop.clone()));
+        }
+        while let Some(client) = clients.join_next().await {
+            client.unwrap().unwrap();
+        }
+    });
+    (address, serving)
+}
+
+async fn subscriber(address: SocketAddr, config: Config) -> Endpoint {
+    let endpoint = endpoint(address, config).await;
+    endpoint.send(&ToBroker::subscribe("news")).await.unwrap();
+    // It is subscribed when this is answered.
+    statistics(&endpoint).await;
+    endpoint
+}
+
+async fn statistics(endpoint: &Endpoint) -> String {
+    endpoint.send(&ToBroker::ask()).await.unwrap();
+    let message = endpoint.recv().await.unwrap();
+    match FromBroker::parse(&message).unwrap() {
+        FromBroker::Statistics(text) => text.to_owned(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The number after this name.
+fn number(statistics: &str, name: &str) -> u64 {
+    let mut words = statistics.split(' ').skip_while(|word| *word != name);
+    words.nth(1).unwrap().parse().unwrap()
+}
+
+/// Takes the next one: its number, and how many were missed before it.
+async fn next(endpoint: &Endpoint) -> (u64, u64) {
+    let mut missed = 0;
+    loop {
+        let message = endpoint.recv().await.unwrap();
+        match FromBroker::parse(&message).unwrap() {
+            FromBroker::Missed(count) => missed += count,
+            FromBroker::Message { topic, payload } => {
+                assert_eq!((topic, payload.len()), ("news", 1000));
+                return (u64::from_be_bytes(payload[..8].try_into().unwrap()), missed);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_subscriber_that_takes_nothing_stops_nobody_and_is_told_what_it_missed() {
+    run(async {
+        let stop = CancellationToken::new();
+        let (address, serving) = start(&stop);
+        let config = Config::default();
+        let slow = subscriber(address, config.clone().with_receive_window(2)).await;
+        let prompt = subscriber(address, config.clone()).await;
+        let publisher = endpoint(address, config).await;
+        let mut payload = vec![0; 1000];
+        for number in 0..MESSAGES {
+            payload[..8].copy_from_slice(&number.to_be_bytes());
+            publisher
+                .send(&publish("news", &payload).unwrap())
+                .await
+                .unwrap();
+            publisher
+                .send(&publish("other", b"").unwrap())
+                .await
+                .unwrap();
+            if number % TOGETHER == TOGETHER - 1 {
+                for expected in number + 1 - TOGETHER..=number {
+                    assert_eq!(next(&prompt).await, (expected, 0), "none is missed");
+                }
+            }
+        }
+        let now = statistics(&publisher).await;
+        assert_eq!(number(&now, "subscribers"), 2, "{now}");
+        assert_eq!(number(&now, "published"), 2 * MESSAGES, "{now}");
+        assert!(number(&now, "waiting-messages") <= LIMITS.messages as u64);
+        let most = number(&now, "most-waiting-bytes");
+        assert!(most <= LIMITS.bytes as u64 && most > 60_000, "{now}");
+        // It has only what fits its window, the two that the broker sends, and its queue.
+        let missed = number(&now, "missed");
+        assert!(missed > MESSAGES - 200, "{now}");
+        let (mut expected, mut told) = (0, 0);
+        while expected < MESSAGES {
+            let (number, missed) = next(&slow).await;
+            assert_eq!(number, expected + missed, "each gap is told where it is");
+            expected = number + 1;
+            told += missed;
+        }
+        assert_eq!(told, missed);
+        slow.close().await.unwrap();
+        publisher.close().await.unwrap();
+        stop.cancel();
+        // What the end of the broker is for a subscriber.
+        let end = prompt.recv().await.unwrap_err().to_string();
+        assert_eq!(end, "the connection has ended: closed by the peer");
+        serving.await.unwrap();
+    });
+}

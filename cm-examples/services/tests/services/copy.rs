@@ -1,0 +1,156 @@
+//! Copies that are cut in the middle, and go on.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rdmsg::{
+    Config, Engine,
+    tokio::{Endpoint, Listener},
+};
+use services::copy::{self, Copied, PIECE};
+use tokio::task::JoinHandle;
+
+use super::stage::{Folder, endpoint, place, run};
+
+const SIZE: u64 = 12 * PIECE + 12_345;
+
+async fn start(folder: &Path) -> (SocketAddr, JoinHandle<()>) {
+    let engine = Engine::new().unwrap();
+    let config = Config::default();
+    let listener = Listener::bind_with((place().0, 0), &config, &engine).unwrap();
+    let address = listener.local_addr();
+    let folder: Arc<Path> = folder.into();
+    let serving = tokio::spawn(async move {
+        while let Ok(endpoint) = listener.accept().await {
+            let folder = Arc::clone(&folder);
+            tokio::spawn(async move {
+                let _ = copy::serve(&endpoint, &folder, &mut |_, _| {}).await;
+                let _ = endpoint.close().await;
+            });
+        }
+    });
+    (address, serving)
+}
+
+async fn connect(address: SocketAddr) -> Endpoint {
+    endpoint(address, Config::default()).await
+}
+
+fn write_file(path: &Path, salt: u64) -> Vec<u8> {
+    let bytes: Vec<u8> = (0..SIZE).map(|at| (at ^ (at >> 11) ^ salt) as u8).collect();
+    fs::write(path, &bytes).unwrap();
+    bytes
+}
+
+/// Cuts the connection when half of the file is here or there.
+async fn cut_put(address: SocketAddr, file: &Path) {
+    let endpoint = connect(address).await;
+    let cut = endpoint.clone();
+    let mut cutting = |at, size| {
+        if at > size / 2 {
+            cut.get_ref().abort(7);
+        }
+    };
+    let error = copy::put(&endpoint, file, "file", &mut cutting).await;
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("aborted by this side"), "{error}");
+}
+
+async fn put(address: SocketAddr, file: &Path) -> Copied {
+    loop {
+        let endpoint = connect(address).await;
+        match copy::put(&endpoint, file, "file", &mut |_, _| {}).await {
+            // Its end may not be known to who has the file until now.
+            Err(error) if error.to_string().contains("received already") => {}
+            copied => {
+                endpoint.close().await.unwrap();
+                return copied.unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_copy_goes_on_from_where_it_was_cut() {
+    run(async {
+        let folder = Folder::new("copy");
+        let there: PathBuf = folder.path().join("there");
+        fs::create_dir(&there).unwrap();
+        let (address, _serving) = start(&there).await;
+        let file = folder.path().join("here");
+        let bytes = write_file(&file, 0);
+        cut_put(address, &file).await;
+        let copied = put(address, &file).await;
+        assert!(copied.from > 0 && copied.from < SIZE, "{copied:?}");
+        assert_eq!(copied.size, SIZE);
+        assert!(fs::read(there.join("file")).unwrap() == bytes);
+        assert!(!there.join("file.part").exists());
+
+        // The other way.
+        let back = folder.path().join("back");
+        let endpoint = connect(address).await;
+        let cut = endpoint.clone();
+        let mut cutting = |at, size| {
+            if at > size / 2 {
+                cut.get_ref().abort(7);
+            }
+        };
+        let error = copy::get(&endpoint, &back, "file", &mut cutting).await;
+        error.unwrap_err();
+        assert!(!back.exists());
+        let endpoint = connect(address).await;
+        let copied = copy::get(&endpoint, &back, "file", &mut |_, _| {}).await;
+        let copied = copied.unwrap();
+        // What had arrived at its end is received all the same.
+        assert!(copied.from > SIZE / 2, "{copied:?}");
+        endpoint.close().await.unwrap();
+        assert!(fs::read(&back).unwrap() == bytes);
+    });
+}
+
+#[test]
+fn a_part_of_another_file_is_not_gone_on_with() {
+    run(async {
+        let folder = Folder::new("other");
+        let (address, _serving) = start(folder.path()).await;
+        let file = folder.path().join("here");
+        write_file(&file, 0);
+        cut_put(address, &file).await;
+        let bytes = write_file(&file, 1);
+        let copied = put(address, &file).await;
+        assert_eq!((copied.from, copied.size), (0, SIZE));
+        assert!(fs::read(folder.path().join("file")).unwrap() == bytes);
+    });
+}
+
+#[test]
+fn what_a_server_refuses_it_says() {
+    run(async {
+        let folder = Folder::new("refused");
+        let (address, _serving) = start(folder.path()).await;
+        let file = folder.path().join("here");
+        write_file(&file, 0);
+        for name in ["../up", "/etc/passwd", "..", ".hidden", "x.part", "a/b"] {
+            let endpoint = connect(address).await;
+            let error = copy::put(&endpoint, &file, name, &mut |_, _| {}).await;
+            let error = error.unwrap_err().to_string();
+            let said = format!("the other side: {name} is no name of a file here");
+            assert_eq!(error, said);
+        }
+        let endpoint = connect(address).await;
+        let path = folder.path().join("there");
+        let error = copy::get(&endpoint, &path, "nothing", &mut |_, _| {}).await;
+        let error = error.unwrap_err().to_string();
+        let said = "the other side: nothing: No such file or directory (os error 2)";
+        assert_eq!(error, said);
+        assert_eq!(
+            fs::read_dir(folder.path()).unwrap().count(),
+            1,
+            "nothing is left"
+        );
+    });
+}

@@ -1,0 +1,249 @@
+//! Peers that are killed, and peers that are stopped and say nothing: what each service makes of
+//! them, in the time that the keepalive's two values say.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use http_body_util::{BodyExt, StreamBody};
+use hyper::{Method, body::Frame};
+use nix::sys::signal::Signal;
+use rdmsg::Engine;
+use services::{
+    broker::ToBroker, copy, echo_service::EchoClient, options::ClientOptions, resp::Client, web,
+    with_causes,
+};
+use tokio::{sync::mpsc, time::timeout};
+use tokio_stream::{StreamExt, wrappers::ReceiverStream};
+use toolbox::{Deadline, Heard, slowness};
+
+use super::{
+    grpc,
+    stage::{Folder, Program, Service, bound, connect, endpoint, keepalive, run, server},
+};
+
+/// What happens to a peer, and what the other one says.
+const ENDS: [(Signal, &str); 2] = [
+    (Signal::SIGKILL, "the peer disconnected without closing"),
+    (Signal::SIGSTOP, "the peer gives no sign of life"),
+];
+
+const RESP_SERVER: &str = env!("CARGO_BIN_EXE_resp_server");
+const RESP_CLIENT: &str = env!("CARGO_BIN_EXE_resp_client");
+const HTTP_SERVER: &str = env!("CARGO_BIN_EXE_http_server");
+const HTTP_CLIENT: &str = env!("CARGO_BIN_EXE_http_client");
+const GRPC: &str = env!("CARGO_BIN_EXE_grpc");
+const BROKER: &str = env!("CARGO_BIN_EXE_broker");
+const FILE_COPY: &str = env!("CARGO_BIN_EXE_file_copy");
+
+/// Waits for what ends in the bound, longer where the machine is busy.
+async fn within_bound<T>(ending: impl Future<Output = T>) -> T {
+    let mut ending = std::pin::pin!(ending);
+    let mut deadline = Deadline::after(bound());
+    while !deadline.is_over() {
+        if let Ok(ended) = timeout(deadline.left(), ending.as_mut()).await {
+            return ended;
+        }
+    }
+    panic!("it was not noticed in time");
+}
+
+fn client_of(address: std::net::SocketAddr) -> ClientOptions {
+    let mut options = ClientOptions::to(address);
+    options.keepalive = keepalive();
+    options
+}
+
+fn check(error: &(dyn std::error::Error + 'static), expected: &str) {
+    let error = with_causes(error);
+    assert!(error.contains(expected), "{error}");
+}
+
+#[test]
+fn a_client_of_resp_learns_of_its_servers_end() {
+    for (signal, expected) in ENDS {
+        run(async {
+            let (mut server, address) = Program::serve(RESP_SERVER, &["ADDR"]);
+            let mut client = Client::new(connect(&client_of(address)).await);
+            client.ask(&["PING"]).await.unwrap();
+            server.signal(signal);
+            let error = within_bound(client.reply()).await.unwrap_err();
+            check(&*error, expected);
+        });
+    }
+}
+
+#[test]
+fn a_client_of_http_learns_of_its_servers_end() {
+    for (signal, expected) in ENDS {
+        for http2 in [false, true] {
+            run(async {
+                let (mut server, address) = Program::serve(HTTP_SERVER, &["ADDR"]);
+                let socket = connect(&client_of(address)).await;
+                let mut client = web::Client::start(socket, http2).await.unwrap();
+                let (posting, posted) = mpsc::channel(1);
+                let posted = ReceiverStream::new(posted).map(|text| Ok(Frame::data(text)));
+                let posted = StreamBody::new(posted).boxed();
+                posting.send("hello".into()).await.unwrap();
+                let answer = client.send(Method::POST, "/echo", posted).await.unwrap();
+                let mut body = answer.into_body();
+                let frame = body.frame().await.unwrap().unwrap();
+                assert_eq!(frame.into_data().unwrap(), "hello");
+                server.signal(signal);
+                let error = within_bound(body.frame()).await.unwrap().unwrap_err();
+                check(&error, expected);
+            });
+        }
+    }
+}
+
+#[test]
+fn a_client_of_grpc_learns_of_its_servers_end() {
+    for (signal, expected) in ENDS {
+        run(async {
+            let (mut server, address) = Program::serve(GRPC, &["serve", "ADDR"]);
+            let engine = Engine::new().unwrap();
+            let client = EchoClient::connect(client_of(address), engine).await;
+            let (messages, stream) = mpsc::channel(1);
+            messages.send("hello".into()).await.unwrap();
+            let answers = client.unwrap().chat(ReceiverStream::new(stream)).await;
+            let mut answers = answers.unwrap();
+            assert_eq!(answers.next().await.unwrap().unwrap(), "hello");
+            server.signal(signal);
+            let status = within_bound(answers.next()).await.unwrap().unwrap_err();
+            check(&status, expected);
+        });
+    }
+}
+
+#[test]
+fn a_subscriber_learns_of_its_brokers_end() {
+    for (signal, expected) in ENDS {
+        run(async {
+            let (mut server, address) = Program::serve(BROKER, &["serve", "ADDR"]);
+            let subscriber = endpoint(address, keepalive().config()).await;
+            subscriber.send(&ToBroker::ask()).await.unwrap();
+            drop(subscriber.recv().await.unwrap());
+            server.signal(signal);
+            let error = within_bound(subscriber.recv()).await.unwrap_err();
+            check(&error, expected);
+        });
+    }
+}
+
+#[test]
+fn a_copy_ends_where_its_server_does_and_goes_on_with_the_next_one() {
+    for (signal, expected) in ENDS {
+        run(async {
+            let folder = Folder::new("ends");
+            let file = folder.path().join("here");
+            fs::write(&file, vec![7; 30 << 20]).unwrap();
+            let path = folder.path().to_str().unwrap();
+            let (mut server, address) = Program::serve(FILE_COPY, &["serve", path, "ADDR"]);
+            let copying = endpoint(address, keepalive().config()).await;
+            let mut signalled = None;
+            let mut signalling = |at, size| {
+                if at > size / 2 && signalled.is_none() {
+                    server.signal(signal);
+                    signalled = Some(Instant::now());
+                }
+            };
+            let error = copy::put(&copying, &file, "there", &mut signalling).await;
+            check(&*error.unwrap_err(), expected);
+            assert!(signalled.unwrap().elapsed() < bound().mul_f64(slowness()));
+            drop(server);
+            let (_server, address) = Program::serve(FILE_COPY, &["serve", path, "ADDR"]);
+            let copying = endpoint(address, keepalive().config()).await;
+            let copied = copy::put(&copying, &file, "there", &mut |_, _| {}).await;
+            let copied = copied.unwrap();
+            assert!(copied.from > 0, "{copied:?}");
+            let there = fs::read(folder.path().join("there")).unwrap();
+            assert!(there == fs::read(&file).unwrap());
+        });
+    }
+}
+
+/// Has a client in the middle of something killed or stopped; the server says so.
+fn server_learns(
+    server: (&str, &[&str]),
+    client: (&str, &[&str]),
+    is_at_it: impl Fn(&mut Program),
+) {
+    for (signal, expected) in ENDS {
+        let (mut server, address) = Program::serve(server.0, server.1);
+        let mut client = Program::start(client.0, client.1, address);
+        is_at_it(&mut client);
+        client.signal(signal);
+        assert_eq!(server.0.hear(expected, bound()), Heard::Said, "{signal}");
+        // It goes on, and ends as it should.
+        server.signal(Signal::SIGTERM);
+        let ended = server.0.finish(super::stage::PATIENCE).unwrap();
+        assert_eq!(ended.status, Some(0), "{}", ended.output);
+    }
+}
+
+#[test]
+fn a_server_of_resp_learns_of_its_clients_end() {
+    let words = [
+        "ADDR",
+        "-n",
+        "1000000000",
+        "--clients",
+        "1",
+        "INCR",
+        "count",
+    ];
+    server_learns((RESP_SERVER, &["ADDR"]), (RESP_CLIENT, &words), |client| {
+        client.line("connected");
+    });
+}
+
+#[test]
+fn a_broker_learns_of_its_subscribers_end() {
+    let words = ["sub", "ADDR", "news"];
+    server_learns((BROKER, &["serve", "ADDR"]), (BROKER, &words), |client| {
+        client.line("subscribed");
+    });
+}
+
+/// The same where the library says nothing of a connection that ends between two requests: what
+/// tells is that it is gone.
+async fn connection_ends(service: Service, engine: Engine, program: &str, words: &[&str]) {
+    for (signal, _) in ENDS {
+        let mut client = Program::start(program, words, service.address());
+        client.line("connected");
+        assert_eq!(engine.statistics().unwrap().connections, 1);
+        client.signal(signal);
+        within_bound(async {
+            while engine.statistics().unwrap().connections > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+    }
+    service.stop().await;
+}
+
+#[test]
+fn a_server_of_http_learns_of_its_clients_end() {
+    for version in ["--concurrency=1", "--http2"] {
+        run(async {
+            let server = server(keepalive()).await;
+            let (addrs, engine) = (server.local_addrs().unwrap(), server.engine().clone());
+            let serving = (server.stop(), async { server.serve(web::serve).await });
+            let service = Service::of(&addrs, serving.0, serving.1);
+            let words = ["ADDR", "-n", "1000000000", version];
+            connection_ends(service, engine, HTTP_CLIENT, &words).await;
+        });
+    }
+}
+
+#[test]
+fn a_server_of_grpc_learns_of_its_clients_end() {
+    run(async {
+        let (service, engine) = grpc::service(keepalive()).await;
+        let words = ["once", "ADDR", "hello", "-n", "1000000000"];
+        connection_ends(service, engine, GRPC, &words).await;
+    });
+}

@@ -1,0 +1,73 @@
+//! tonic as it is, on both kinds of streams.
+
+use bytes::Bytes;
+use rdmsg::Engine;
+use services::{
+    echo_service::{EchoClient, EchoService},
+    options::Keepalive,
+};
+use tokio::sync::mpsc;
+use tokio_stream::{StreamExt, wrappers::ReceiverStream};
+use tonic::{Code, transport};
+
+use super::stage::{Service, run, server};
+
+pub(super) async fn service(keepalive: Keepalive) -> (Service, Engine) {
+    let server = server(keepalive).await;
+    let engine = server.engine().clone();
+    let stop = server.stop();
+    let service = Service::of(&server.local_addrs().unwrap(), server.stop(), async move {
+        transport::Server::builder()
+            .serve_with_incoming_shutdown(EchoService, server.incoming(), stop.cancelled())
+            .await?;
+        server.finish().await
+    });
+    (service, engine)
+}
+
+#[test]
+fn calls_of_each_kind_have_their_answers() {
+    run(async {
+        let (service, _) = service(Keepalive::default()).await;
+        for options in service.clients() {
+            let engine = Engine::shared().unwrap();
+            let mut client = EchoClient::connect(options, engine).await.unwrap();
+            for len in [0, 5, 3_000_000] {
+                let message = Bytes::from(vec![7; len]);
+                assert!(client.once(message.clone()).await.unwrap() == message);
+            }
+            let mut numbers = client.count(5000).await.unwrap();
+            for number in 0..5000 {
+                let received = numbers.next().await.unwrap().unwrap();
+                assert_eq!(received, number.to_string());
+            }
+            assert!(numbers.next().await.is_none());
+            // Each is sent only when the one before it has come back.
+            let (messages, stream) = mpsc::channel(1);
+            let mut answers = client.chat(ReceiverStream::new(stream)).await.unwrap();
+            for number in 0..500 {
+                let message = Bytes::from(vec![number as u8; number * 37]);
+                messages.send(message.clone()).await.unwrap();
+                assert!(answers.next().await.unwrap().unwrap() == message);
+            }
+            drop(messages);
+            assert!(answers.next().await.is_none());
+        }
+        service.stop().await;
+    });
+}
+
+#[test]
+fn what_the_service_refuses_is_a_status() {
+    run(async {
+        let (service, _) = service(Keepalive::default()).await;
+        let [options, _] = service.clients();
+        let engine = Engine::shared().unwrap();
+        let mut client = EchoClient::connect(options, engine).await.unwrap();
+        let status = client.once(vec![0; 5_000_000]).await.unwrap_err();
+        assert_eq!(status.code(), Code::OutOfRange, "{status}");
+        assert_eq!(client.once("on it goes").await.unwrap(), "on it goes");
+        drop(client);
+        service.stop().await;
+    });
+}

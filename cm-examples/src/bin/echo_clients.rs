@@ -1,0 +1,163 @@
+//! Many clients of an echo server in one process, some of which send and never take their answers.
+//!
+//! It shows what `echo_threads`, `echo_group` and `echo_epoll` promise: the others are served as if
+//! those were not there. Start one of them, then this on another host.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::Parser;
+use cm_examples::{
+    Result, check, end, fill, init_debug,
+    service::{allow_many_fds, config},
+};
+use rdmsg::{Completion, Connector, Endpoint, Engine, Error, Group};
+
+#[derive(Parser)]
+#[command(version, about = "Opens many connections to an echo server.")]
+struct Options {
+    /// The server's address and port
+    address: SocketAddr,
+    /// How many connections to open
+    #[arg(short, long, default_value_t = 500)]
+    connections: usize,
+    /// How many of them never take their answers
+    #[arg(short, long, default_value_t = 1)]
+    stuck: usize,
+    /// How many messages each of the others sends and gets back
+    #[arg(short, long, default_value_t = 20)]
+    rounds: u64,
+    /// The size of the messages in bytes
+    #[arg(long, default_value_t = 64)]
+    size: usize,
+    /// How long to do nothing before a last round, in seconds
+    #[arg(long, default_value_t = 0)]
+    idle: u64,
+    /// Show what the library does
+    #[arg(short, long)]
+    debug: bool,
+}
+
+/// How many connections are opened at the same time.
+const OPENERS: usize = 8;
+
+/// How long a message of a client that is stuck waits for room before it counts as refused.
+const REFUSED: Duration = Duration::from_millis(500);
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    init_debug(options.debug);
+    end("echo_clients", run(&options))
+}
+
+fn run(options: &Options) -> Result<()> {
+    allow_many_fds()?;
+    let engine = Engine::new()?;
+    let began = Instant::now();
+    let mut clients = open(options, &engine)?;
+    println!(
+        "{} connections in {} ms",
+        clients.len(),
+        began.elapsed().as_millis()
+    );
+    let stuck = clients.split_off(clients.len().saturating_sub(options.stuck));
+    for client in &stuck {
+        println!("stuck after {} messages", get_stuck(client, options.size)?);
+    }
+    let group = Group::new();
+    for client in &clients {
+        group.add(client)?;
+    }
+    let began = Instant::now();
+    for round in 0..options.rounds {
+        ask_all(&clients, &group, round, options.size)?;
+    }
+    println!(
+        "{} rounds over {} connections, every byte as expected, in {} ms",
+        options.rounds,
+        clients.len(),
+        began.elapsed().as_millis()
+    );
+    if options.idle > 0 {
+        println!("idle");
+        thread::sleep(Duration::from_secs(options.idle));
+        println!("awake");
+        ask_all(&clients, &group, options.rounds, options.size)?;
+    }
+    for client in &stuck {
+        client.abort(0);
+    }
+    for client in clients {
+        client.close()?;
+    }
+    println!("closed: everything was delivered");
+    Ok(())
+}
+
+/// Opens all connections, several at a time.
+fn open(options: &Options, engine: &Engine) -> Result<Vec<Endpoint>> {
+    let connector = Connector::new().config(config()).engine(engine);
+    let share = |opener: usize| (opener..options.connections).step_by(OPENERS);
+    thread::scope(|scope| {
+        let openers: Vec<_> = (0..OPENERS)
+            .map(|opener| {
+                let connector = &connector;
+                scope.spawn(move || -> Result<Vec<Endpoint>, Error> {
+                    let connect = |_| connector.connect(options.address);
+                    share(opener).map(connect).collect()
+                })
+            })
+            .collect();
+        let mut all = Vec::new();
+        for opener in openers {
+            let opened = opener.join().map_err(|_| "a thread has panicked")?;
+            all.extend(opened?);
+        }
+        Ok(all)
+    })
+}
+
+/// Sends until the server takes no more, because its answers are not taken. Returns how many it
+/// took.
+fn get_stuck(client: &Endpoint, size: usize) -> Result<u64> {
+    let message = vec![0; size];
+    for sent in 0.. {
+        match client.send_timeout(&message, REFUSED) {
+            Ok(()) => {}
+            Err(Error::TimedOut) => return Ok(sent),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(0)
+}
+
+/// Sends a message on each connection, and checks that each comes back.
+fn ask_all(clients: &[Endpoint], group: &Group, round: u64, size: usize) -> Result<()> {
+    let mut message = vec![0; size];
+    let mut numbers = HashMap::new();
+    for client in clients {
+        let number = round << 32 | client.id();
+        fill(number, &mut message);
+        client.send(&message)?;
+        numbers.insert(client.id(), number);
+    }
+    while !numbers.is_empty() {
+        let (key, completion) = group.completions().recv_timeout(PATIENCE)?;
+        match completion {
+            Completion::Received(answer) => {
+                let number = numbers.remove(&key).ok_or("an answer without a question")?;
+                check(number, &answer)?;
+            }
+            other => return Err(format!("connection {key}: {other:?}").into()),
+        }
+    }
+    Ok(())
+}

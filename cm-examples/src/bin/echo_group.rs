@@ -1,0 +1,120 @@
+//! An echo server for many clients with one thread and channels, which never blocks.
+//!
+//! A `Group` is one receiver for all connections, and `established` another for new ones. When an
+//! answer does not fit, the message is kept, and with it its place in that client's window; the
+//! answer goes out when `Completion::Room` comes. So a client that does not take its answers fills
+//! its window and waits, and no other one hears of it.
+//!
+//! `echo_threads` and `echo_epoll` do the same otherwise; `echo_clients` is the counterpart.
+//! SIGUSR1 prints statistics; SIGINT and SIGTERM let the clients finish.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    process::ExitCode,
+};
+
+use clap::Parser;
+use cm_examples::{
+    Result, end, init_debug,
+    service::{Options, Service, config},
+};
+use rdmsg::{
+    Completion, Endpoint, Group, Message,
+    crossbeam_channel::{never, select},
+};
+
+#[derive(Parser)]
+#[command(version, about = "Echoes messages, with a group of connections.")]
+struct Program {
+    #[command(flatten)]
+    options: Options,
+}
+
+struct Client {
+    endpoint: Endpoint,
+    /// What is to be answered when there is room, oldest first.
+    waiting: VecDeque<Message>,
+}
+
+fn main() -> ExitCode {
+    let Program { options } = Program::parse();
+    init_debug(options.debug);
+    end("echo_group", serve(&options))
+}
+
+fn serve(options: &Options) -> Result<()> {
+    let service = Service::start(options, config())?;
+    let mut established = service.listener.established().clone();
+    let mut listens = true;
+    let group = Group::new();
+    let mut clients = HashMap::new();
+    while listens || !clients.is_empty() {
+        select! {
+            recv(established) -> endpoint => match endpoint {
+                Ok(endpoint) => {
+                    let endpoint = endpoint?;
+                    group.add(&endpoint)?;
+                    clients.insert(endpoint.id(), Client::new(endpoint));
+                }
+                Err(_) => {
+                    listens = false;
+                    established = never();
+                }
+            },
+            recv(group.completions()) -> completion => {
+                let (key, completion) = completion?;
+                handle(&mut clients, key, completion);
+            }
+        }
+    }
+    service.finish()
+}
+
+fn handle(clients: &mut HashMap<u64, Client>, key: u64, completion: Completion) {
+    match completion {
+        Completion::Received(message) => {
+            if let Some(client) = clients.get_mut(&key) {
+                client.receive(message);
+            }
+        }
+        Completion::Room => {
+            if let Some(client) = clients.get_mut(&key) {
+                client.answer();
+            }
+        }
+        Completion::Disconnected(reason) => {
+            log::debug!("client {key}: {reason}");
+            clients.remove(&key);
+        }
+        other => log::debug!("client {key}: {other:?}"),
+    }
+}
+
+impl Client {
+    fn new(endpoint: Endpoint) -> Self {
+        Self {
+            endpoint,
+            waiting: VecDeque::new(),
+        }
+    }
+
+    fn receive(&mut self, message: Message) {
+        self.waiting.push_back(message);
+        // Otherwise there is no room, and its completion comes.
+        if self.waiting.len() == 1 {
+            self.answer();
+        }
+    }
+
+    fn answer(&mut self) {
+        while let Some(message) = self.waiting.front() {
+            match self.endpoint.try_send(message) {
+                // Dropping it gives its place back to the client.
+                Ok(()) => drop(self.waiting.pop_front()),
+                Err(refused) if refused.is_full() => return,
+                // The connection has ended, of which a completion tells.
+                Err(_) => return self.waiting.clear(),
+            }
+        }
+    }
+}

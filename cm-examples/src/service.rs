@@ -1,0 +1,121 @@
+//! What the echo servers with many clients share: their options, how they end, and what they say of
+//! themselves when they are asked.
+
+use std::{net::SocketAddr, thread, time::Duration};
+
+use clap::Args;
+use nix::sys::{
+    resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit},
+    signal::{SigSet, Signal},
+    time::TimeValLike,
+};
+use rdmsg::{Config, Engine, Listener, Polling};
+
+use crate::Result;
+
+/// The options of a server.
+#[derive(Args, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "these are all")]
+pub struct Options {
+    /// Address and port to listen on; port 0 takes a free one
+    #[arg(default_value = "0.0.0.0:7471")]
+    pub address: SocketAddr,
+    /// How long clients may take to finish after SIGINT or SIGTERM, in seconds
+    #[arg(long, default_value_t = 5)]
+    pub patience: u64,
+    /// Show what the library does
+    #[arg(short, long)]
+    pub debug: bool,
+}
+
+/// A listener with an engine of its own, which ends on a signal.
+#[derive(Debug)]
+pub struct Service {
+    /// Where clients come in. It is closed when the service is to end.
+    pub listener: Listener,
+    signals: thread::JoinHandle<Result<()>>,
+}
+
+/// The configuration for hundreds of connections with short messages: 45 KiB each.
+#[must_use]
+pub fn config() -> Config {
+    Config::default()
+        .with_receive_window(8)
+        .with_send_depth(8)
+        .with_eager_size(1024)
+        .with_max_message(1024)
+        // All may come at once, and are established 8 at a time.
+        .with_backlog(1000)
+        .with_half_open(1000)
+        .with_connect_timeout(Duration::from_secs(60))
+}
+
+/// As [`config`], for a thread in `recv` on each connection: they sleep at once, since as many that
+/// looked for a message would be in each other's way.
+#[must_use]
+pub fn config_for_threads() -> Config {
+    config().with_polling(Polling::Event)
+}
+
+impl Service {
+    /// Listens. To be called first, with no other threads: they inherit that signals are blocked.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system, and of listening.
+    pub fn start(options: &Options, config: Config) -> Result<Self> {
+        allow_many_fds()?;
+        let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1]);
+        signals.thread_block()?;
+        let engine = Engine::new()?;
+        let builder = Listener::builder().config(config).engine(&engine);
+        let listener = builder.bind(options.address)?;
+        println!("listening on {}", listener.local_addr());
+        let patience = Duration::from_secs(options.patience);
+        Ok(Self {
+            listener,
+            signals: thread::spawn(move || obey(&signals, engine, patience)),
+        })
+    }
+
+    /// Waits until its connections have ended, once its listener was closed.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong meanwhile.
+    pub fn finish(self) -> Result<()> {
+        self.signals.join().map_err(|_| "the thread has panicked")?
+    }
+}
+
+/// SIGUSR1 shows what the server does; SIGINT and SIGTERM end it.
+fn obey(signals: &SigSet, engine: Engine, patience: Duration) -> Result<()> {
+    while signals.wait()? == Signal::SIGUSR1 {
+        let statistics = engine.statistics()?;
+        let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+        let used = usage.user_time() + usage.system_time();
+        println!(
+            "connections {} received {} sent {} held {} processor-ms {}",
+            statistics.connections,
+            statistics.all.messages_received,
+            statistics.all.messages_sent,
+            statistics.all.buffers_held,
+            used.num_milliseconds()
+        );
+    }
+    let left = engine.drain(patience)?;
+    println!("{left} connections were left");
+    engine.shutdown();
+    Ok(())
+}
+
+/// Lets the process have as many file descriptors as it may: each connection takes a few.
+///
+/// # Errors
+///
+/// Those of the system.
+pub fn allow_many_fds() -> Result<()> {
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
+    Ok(())
+}

@@ -1,0 +1,185 @@
+//! The echo servers with 500 clients of which one never takes its answers: over TCP on this
+//! machine, and over RDMA in the lab, where `LAB_ADDR` is an address that a device serves.
+
+use std::{
+    env,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use nix::sys::signal::Signal;
+use toolbox::{Line, Process};
+
+/// Longer than anything takes, also where each instruction is emulated.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const CLIENTS: &str = "500";
+
+/// How many messages of a client a server may have: its window.
+const WINDOW: u64 = 8;
+
+/// For how long nothing happens, in seconds.
+const IDLE: u64 = 6;
+
+/// How much of a processor a server may use meanwhile, in thousandths. The library's own code costs
+/// several times as much where it is not optimised.
+const BUDGET: u64 = if cfg!(debug_assertions) { 50 } else { 10 };
+
+/// One at a time: they measure what they use, and there are many connections.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// A server, and what it has printed.
+struct Server(Process);
+
+/// What a server says of itself.
+#[derive(Debug)]
+struct Statistics {
+    connections: u64,
+    received: u64,
+    sent: u64,
+    held: u64,
+    processor_ms: u64,
+}
+
+/// Reads lines until there is one that begins so.
+fn line(process: &mut Process, beginning: &str) -> String {
+    loop {
+        match process.line(PATIENCE) {
+            Some(Line::Out(line)) if line.starts_with(beginning) => return line,
+            Some(line) => println!("{line:?}"),
+            None => panic!("it has not said {beginning:?}"),
+        }
+    }
+}
+
+impl Server {
+    fn start(program: &str) -> (Self, String) {
+        let host = env::var("LAB_ADDR").unwrap_or_else(|_| "127.0.0.1".into());
+        let mut server = Process::start(&[program, &format!("{host}:0")]).unwrap();
+        let listening = line(&mut server, "listening on ");
+        let (_, address) = listening.split_at("listening on ".len());
+        (Self(server), address.to_owned())
+    }
+
+    fn statistics(&mut self) -> Statistics {
+        self.0.signal(Signal::SIGUSR1).unwrap();
+        let line = line(&mut self.0, "connections ");
+        let words: Vec<&str> = line.split(' ').collect();
+        let number = |at: usize| words[at].parse().unwrap();
+        Statistics {
+            connections: number(1),
+            received: number(3),
+            sent: number(5),
+            held: number(7),
+            processor_ms: number(9),
+        }
+    }
+
+    /// Asks until so many connections are left.
+    fn wait_for(&mut self, connections: u64) -> Statistics {
+        let began = Instant::now();
+        loop {
+            let statistics = self.statistics();
+            if statistics.connections == connections {
+                return statistics;
+            }
+            assert!(began.elapsed() < PATIENCE, "{statistics:?}");
+        }
+    }
+
+    fn end(mut self) {
+        self.0.signal(Signal::SIGTERM).unwrap();
+        line(&mut self.0, "0 connections were left");
+        assert!(self.0.finish(PATIENCE).unwrap().succeeded());
+    }
+}
+
+fn start_clients(address: &str) -> Process {
+    let idle = IDLE.to_string();
+    let argv = [
+        env!("CARGO_BIN_EXE_echo_clients"),
+        "-c",
+        CLIENTS,
+        "--idle",
+        &idle,
+        address,
+    ];
+    Process::start(&argv).unwrap()
+}
+
+fn serve_many(program: &str) {
+    let alone = ALONE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (mut server, address) = Server::start(program);
+    let mut clients = start_clients(&address);
+
+    // All but the one are served; of that one the server has a window and no more.
+    line(
+        &mut clients,
+        "20 rounds over 499 connections, every byte as expected",
+    );
+    line(&mut clients, "idle");
+    let (began, before) = (Instant::now(), server.statistics());
+    assert_eq!(before.connections, 500);
+    assert!(before.received >= 20 * 499, "{before:?}");
+    assert!(before.received - before.sent <= WINDOW, "{before:?}");
+    assert!(before.held <= WINDOW, "{before:?}");
+
+    // Nothing happens for a while.
+    while began.elapsed() < Duration::from_secs(IDLE - 1) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let (elapsed, after) = (began.elapsed(), server.statistics());
+    assert_eq!(after.received, before.received, "nothing has happened");
+    let used = after.processor_ms - before.processor_ms;
+    let elapsed = u64::try_from(elapsed.as_millis()).unwrap();
+    println!("{used} ms of processor time in {elapsed} ms");
+    if env::var_os("LAB_ADDR").is_none() {
+        assert!(used * 1000 < elapsed * BUDGET, "{used} ms in {elapsed} ms");
+    } else {
+        // Each instruction may be emulated: there the messages before say what a message costs, and
+        // a second in which nothing happens costs less than one on each connection.
+        println!(
+            "{} ms for {} messages",
+            before.processor_ms, before.received
+        );
+        let (each, seconds) = (before.processor_ms * 500 / before.received, elapsed / 1000);
+        assert!(
+            used < each * seconds,
+            "{used} ms, and {each} a second are allowed"
+        );
+    }
+
+    line(&mut clients, "closed: everything was delivered");
+    assert!(clients.finish(PATIENCE).unwrap().succeeded());
+    let last = server.wait_for(0);
+    assert_eq!(last.held, 0);
+
+    // All end at the same moment, without a word.
+    let mut clients = start_clients(&address);
+    line(&mut clients, "idle");
+    let before = server.statistics();
+    assert_eq!(before.connections, 500);
+    drop(clients.kill().unwrap());
+    let after = server.wait_for(0);
+    let used = after.processor_ms - before.processor_ms;
+    println!("{used} ms of processor time for 500 ends");
+    server.end();
+    drop(alone);
+}
+
+#[test]
+fn with_a_thread_for_each() {
+    serve_many(env!("CARGO_BIN_EXE_echo_threads"));
+}
+
+#[test]
+fn with_a_group() {
+    serve_many(env!("CARGO_BIN_EXE_echo_group"));
+}
+
+#[test]
+fn with_an_event_loop() {
+    serve_many(env!("CARGO_BIN_EXE_echo_epoll"));
+}

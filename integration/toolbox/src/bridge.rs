@@ -1,0 +1,162 @@
+use std::{fs, net::SocketAddr, path::Path};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::Signal;
+
+use crate::{Deadline, Ended, Heard, Line, PATIENCE, Process};
+
+/// A bridge that runs: `rdmsg bridge`. It is killed when dropped.
+#[derive(Debug)]
+pub struct Bridge {
+    process: Process,
+    address: SocketAddr,
+}
+
+/// Two bridges on this host, and between them rdmsg: from a plain socket to a plain service.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct BridgePair {
+    /// The one beside the clients, which connect to its address.
+    pub near: Bridge,
+    /// The one beside the service.
+    pub far: Bridge,
+}
+
+impl Bridge {
+    /// Starts the program `rdmsg`, and waits until it listens. The port may be 0.
+    ///
+    /// # Errors
+    ///
+    /// When it does not; with what it printed.
+    pub fn start(program: &Path, listen: &str, to: &str, more: &[&str]) -> Result<Self> {
+        let mut process = Self::process(program, listen, to, more)?;
+        let line = loop {
+            match process.line(PATIENCE) {
+                Some(Line::Out(line)) if line.starts_with("listening on ") => break line,
+                Some(Line::Out(_) | Line::Err(_)) => {}
+                None => bail!("--listen {listen}: {}", process.finish(PATIENCE)?),
+            }
+        };
+        ensure!(line.ends_with(&format!(", to {to}")), "{line}");
+        let place = line.split(&[' ', ','][..]).nth(2);
+        let place = place.and_then(|address| Some(address.split_once("://")?.1));
+        let address = place.and_then(|place| place.parse().ok()).context(line)?;
+        Ok(Self { process, address })
+    }
+
+    /// One that does not start: how it ends.
+    ///
+    /// # Errors
+    ///
+    /// When it does.
+    pub fn refused(program: &Path, listen: &str, to: &str) -> Result<Ended> {
+        let ended = Self::process(program, listen, to, &[])?.end(PATIENCE)?;
+        ended.with_context(|| format!("--listen {listen} --to {to} runs"))
+    }
+
+    fn process(program: &Path, listen: &str, to: &str, more: &[&str]) -> Result<Process> {
+        let program = program.to_string_lossy();
+        let options = ["bridge", "--listen", listen, "--to", to];
+        Process::start(&[&[&*program], &options[..], more].concat())
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Has it report until it says this: what happens to connections is counted a moment later.
+    ///
+    /// # Errors
+    ///
+    /// When it says something else; with its last report.
+    pub fn reports(&mut self, what: &str) -> Result<()> {
+        let mut deadline = Deadline::after(PATIENCE);
+        let mut said = String::new();
+        while !deadline.is_over() {
+            self.signal(Signal::SIGUSR1)?;
+            while let Some(line) = self.process.line(deadline.left()) {
+                if let Line::Out(line) = line {
+                    said = line;
+                    break;
+                }
+            }
+            if said.contains(what) {
+                return Ok(());
+            }
+        }
+        bail!("{what:?} is not in {said:?}")
+    }
+
+    /// Whether it says this, within some time.
+    pub fn says(&mut self, text: &str) -> bool {
+        self.process.hear(text, PATIENCE) == Heard::Said
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    ///
+    /// When it has ended.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        self.process.signal(signal)
+    }
+
+    /// How it ends by itself.
+    ///
+    /// # Errors
+    ///
+    /// When it does not.
+    pub fn end(&mut self) -> Result<Ended> {
+        self.process.end(PATIENCE)?.context("it goes on")
+    }
+
+    /// Ends it without a word. Returns what it printed before.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be ended.
+    pub fn kill(mut self) -> Result<Ended> {
+        self.process.kill()
+    }
+
+    /// How much memory of its own it has, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel does not say.
+    pub fn memory(&self) -> Result<usize> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
+        let line = status.lines().find(|line| line.starts_with("RssAnon:"));
+        let kib = line.and_then(|line| line.split_whitespace().nth(1));
+        Ok(kib.context("there is no RssAnon")?.parse::<usize>()? << 10)
+    }
+}
+
+impl BridgePair {
+    /// Starts both, with the same options. `between` is where the far one listens, and a scheme of
+    /// rdmsg's: `rdma://10.8.0.1:0` in the lab, `rdmsg+tcp://127.0.0.1:0` anywhere.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Bridge::start`].
+    pub fn start(
+        program: &Path,
+        between: &str,
+        service: SocketAddr,
+        options: &[&str],
+    ) -> Result<Self> {
+        let (scheme, _) = between.split_once("://").context("a scheme is missing")?;
+        let far = Bridge::start(program, between, &format!("tcp://{service}"), options)?;
+        let to = format!("{scheme}://{}", far.address());
+        let near = Bridge::start(program, "tcp://127.0.0.1:0", &to, options)?;
+        Ok(Self { near, far })
+    }
+
+    /// Where clients connect to.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.near.address()
+    }
+}

@@ -1,0 +1,146 @@
+use std::{fmt, str::FromStr};
+
+use rdmsg::Transport;
+
+/// Where a bridge listens, or connects to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    scheme: Scheme,
+    /// A host and a port.
+    place: String,
+}
+
+/// What is spoken there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scheme {
+    /// Nothing of rdmsg: a TCP socket of some program.
+    Plain,
+    /// A stream of rdmsg, over RDMA.
+    Rdma,
+    /// A stream of rdmsg, over RDMA where there is a device for the address, and TCP otherwise.
+    Rdmsg,
+    /// A stream of rdmsg, over TCP.
+    RdmsgTcp,
+}
+
+impl Scheme {
+    const ALL: [Self; 4] = [Self::Plain, Self::Rdma, Self::Rdmsg, Self::RdmsgTcp];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "tcp",
+            Self::Rdma => "rdma",
+            Self::Rdmsg => "rdmsg",
+            Self::RdmsgTcp => "rdmsg+tcp",
+        }
+    }
+
+    /// What carries a stream of rdmsg there.
+    pub(super) fn transport(self) -> Option<Transport> {
+        match self {
+            Self::Plain => None,
+            Self::Rdma => Some(Transport::Rdma),
+            Self::Rdmsg => Some(Transport::Auto),
+            Self::RdmsgTcp => Some(Transport::Tcp),
+        }
+    }
+}
+
+impl Address {
+    pub(super) fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    /// Returns the host and the port.
+    pub(super) fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// The same, with the place that was found.
+    pub(super) fn at(&self, place: impl fmt::Display) -> Self {
+        Self {
+            scheme: self.scheme,
+            place: place.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.scheme.name(), self.place)
+    }
+}
+
+/// What an address has to look like.
+const FORMS: &str = "an address is tcp://HOST:PORT for a plain TCP socket, or a stream of rdmsg: \
+     rdma://HOST:PORT, rdmsg://HOST:PORT or rdmsg+tcp://HOST:PORT";
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, place) = text
+            .split_once("://")
+            .ok_or_else(|| format!("it does not say what is spoken there; {FORMS}"))?;
+        let scheme = Scheme::ALL
+            .into_iter()
+            .find(|scheme| scheme.name() == name)
+            .ok_or_else(|| format!("there is no scheme {name}://; {FORMS}"))?;
+        let (host, port) = place
+            .rsplit_once(':')
+            .ok_or_else(|| format!("the port is missing; {FORMS}"))?;
+        if host.is_empty() {
+            return Err(format!(
+                "the host is missing (0.0.0.0 listens on all addresses); {FORMS}"
+            ));
+        }
+        if host.contains(':') && !host.starts_with('[') {
+            return Err(format!(
+                "an IPv6 address needs brackets: {}://[{host}]:{port}",
+                scheme.name()
+            ));
+        }
+        if port.parse::<u16>().is_err() {
+            return Err(format!("{port} is no port (0 to 65535); {FORMS}"));
+        }
+        Ok(Self {
+            scheme,
+            place: place.to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_scheme_says_what_is_spoken() {
+        for (text, scheme, transport) in [
+            ("tcp://127.0.0.1:6379", Scheme::Plain, None),
+            ("rdma://a:1", Scheme::Rdma, Some(Transport::Rdma)),
+            ("rdmsg://[::1]:0", Scheme::Rdmsg, Some(Transport::Auto)),
+            ("rdmsg+tcp://a.b:7", Scheme::RdmsgTcp, Some(Transport::Tcp)),
+        ] {
+            let address: Address = text.parse().unwrap();
+            assert_eq!(address.scheme(), scheme);
+            assert_eq!(scheme.transport(), transport);
+            assert_eq!(address.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (text, wrong) in [
+            ("127.0.0.1:6379", "it does not say what is spoken there"),
+            ("http://a:1", "there is no scheme http://"),
+            ("tcp://a", "the port is missing"),
+            ("tcp://:1", "the host is missing"),
+            ("rdma://::1:1", "rdma://[::1]:1"),
+            ("rdma://a:70000", "70000 is no port"),
+        ] {
+            let error = text.parse::<Address>().unwrap_err();
+            assert!(error.contains(wrong), "{error}");
+        }
+    }
+}

@@ -1,0 +1,309 @@
+use std::{
+    future::pending,
+    io::{self, Write, stdout},
+    net::SocketAddr,
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use rdmsg::Engine;
+use tokio::{
+    select,
+    sync::Notify,
+    task::{JoinSet, spawn_blocking},
+    time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, timeout},
+};
+
+use super::{
+    address::Scheme,
+    cause::Cause,
+    counters::{Counters, Flow, Open},
+    listening::{Incoming, Listening, NoneCame},
+    options::Options,
+    session::{Session, explain},
+    signals::{Signals, Told},
+    target::{Target, connect_plain, connect_rdmsg},
+    warnings::Warnings,
+};
+
+/// How long nothing is accepted after a failure of what accepts: there are no more files.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How long the end of connections that are ended by force may take.
+const LAST_MOMENT: Duration = Duration::from_secs(2);
+
+/// Listens, and carries what comes in to its target.
+#[derive(Debug)]
+pub(super) struct Bridge {
+    listening: Listening,
+    shared: Arc<Shared>,
+    connections: JoinSet<()>,
+    max_connections: u64,
+    drain: Duration,
+    report: Option<Interval>,
+    refusals: Warnings,
+}
+
+/// What each of its connections needs.
+#[derive(Debug)]
+struct Shared {
+    target: Target,
+    counters: Arc<Counters>,
+    unreachable: Warnings,
+    broken: Warnings,
+    /// How many reports were asked for, since a thread began to print.
+    reports: AtomicU32,
+    /// That all of them were printed.
+    printed: Notify,
+}
+
+impl Bridge {
+    /// Listens from now on, and says so.
+    pub(super) async fn start(options: &Options) -> Result<Self> {
+        let Options { listen, to, .. } = options;
+        let engine = Engine::shared().context("cannot start")?;
+        let (listening, target) = if listen.scheme() == Scheme::Plain {
+            let config = options.stream_config(to.scheme());
+            let target = Target::rdmsg(to.clone(), &config, &engine)?;
+            (Listening::bind_plain(listen).await?, target)
+        } else {
+            let config = options.stream_config(listen.scheme());
+            let target = Target::plain(to.clone(), options.connect_timeout);
+            (Listening::bind_rdmsg(listen, &config, &engine)?, target)
+        };
+        let at = listen.at(listening.local_addr()?);
+        print(format_args!("listening on {at}, to {to}"));
+        Ok(Self {
+            listening,
+            shared: Arc::new(Shared {
+                target,
+                counters: Arc::default(),
+                unreachable: Warnings::default(),
+                broken: Warnings::default(),
+                reports: AtomicU32::new(0),
+                printed: Notify::new(),
+            }),
+            connections: JoinSet::new(),
+            max_connections: options.max_connections,
+            drain: options.drain,
+            report: options.report.map(every),
+            refusals: Warnings::default(),
+        })
+    }
+
+    /// Runs until a signal ends it, and what it carries has ended.
+    pub(super) async fn run(mut self, mut signals: Signals) -> Result<ExitCode> {
+        let ended = self.accept(&mut signals).await;
+        let Self {
+            listening,
+            shared,
+            mut connections,
+            drain,
+            ..
+        } = self;
+        drop(listening);
+        let status = match ended {
+            Ok(()) => finish(&mut connections, &shared, drain, &mut signals).await,
+            Err(_) => ExitCode::FAILURE,
+        };
+        connections.abort_all();
+        // Each tells its peers.
+        let all_ended = async { while connections.join_next().await.is_some() {} };
+        let _ = timeout(LAST_MOMENT, all_ended).await;
+        shared.report();
+        let _ = timeout(LAST_MOMENT, shared.all_printed()).await;
+        ended.map(|()| status)
+    }
+
+    /// Accepts connections until a signal ends that.
+    async fn accept(&mut self, signals: &mut Signals) -> Result<()> {
+        loop {
+            select! {
+                incoming = self.listening.accept() => match incoming {
+                    Ok(incoming) => self.admit(incoming),
+                    Err(NoneCame::Now(error)) => {
+                        self.refusals.warn(format_args!("cannot accept a connection: {error}"));
+                        sleep(PAUSE).await;
+                    }
+                    Err(NoneCame::Ever(error)) => {
+                        return Err(error).context("cannot go on listening");
+                    }
+                },
+                Some(_) = self.connections.join_next() => {}
+                () = tick(&mut self.report) => self.shared.report(),
+                told = signals.next() => match told {
+                    Told::Report => self.shared.report(),
+                    Told::End(_) => return Ok(()),
+                },
+            }
+        }
+    }
+
+    /// Starts to carry a connection, if there may be one more.
+    fn admit(&mut self, incoming: Incoming) {
+        if let Some(open) = self.shared.counters.open(self.max_connections) {
+            let shared = Arc::clone(&self.shared);
+            self.connections.spawn(shared.serve(incoming, open));
+            return;
+        }
+        let peer = match incoming {
+            // Dropped, which resets them.
+            Incoming::Plain(_, peer) => peer,
+            Incoming::Rdmsg(mut rdmsg, peer) => {
+                rdmsg.cause = Cause::Limit;
+                peer
+            }
+        };
+        self.refusals.warn(format_args!(
+            "refused {peer}: there are --max-connections {}",
+            self.max_connections
+        ));
+    }
+}
+
+impl Shared {
+    /// Carries a connection to its end.
+    async fn serve(self: Arc<Self>, incoming: Incoming, open: Open) {
+        let (peer, session) = self.connect(incoming).await;
+        let mut session = match session {
+            Ok(session) => session,
+            Err(error) => {
+                self.counters.failed();
+                let target = self.target.address();
+                self.unreachable.warn(format_args!(
+                    "reset {peer}: cannot connect to {target}: {}",
+                    explain(&error)
+                ));
+                return;
+            }
+        };
+        match session.run().await {
+            Ok(()) => log::debug!("{peer}: ended"),
+            Err(error) => {
+                self.counters.failed();
+                self.broken
+                    .warn(format_args!("{peer}: ended: {}", explain(&error)));
+            }
+        }
+        drop(session);
+        drop(open);
+    }
+
+    /// Makes the other end.
+    async fn connect(&self, incoming: Incoming) -> (SocketAddr, io::Result<Session>) {
+        let flow = |plain_is_target| Flow::new(&self.counters, plain_is_target);
+        match (incoming, &self.target) {
+            (Incoming::Plain(plain, peer), Target::Rdmsg { address, connector }) => {
+                let rdmsg = connect_rdmsg(address, connector).await;
+                let session = rdmsg.map(|rdmsg| Session {
+                    plain,
+                    rdmsg,
+                    flow: flow(false),
+                });
+                (peer, session)
+            }
+            (Incoming::Rdmsg(mut rdmsg, peer), Target::Plain { address, limit }) => {
+                rdmsg.cause = Cause::Target;
+                let plain = connect_plain(address, *limit).await;
+                let session = plain.map(|plain| {
+                    rdmsg.cause = Cause::Ending;
+                    Session {
+                        plain,
+                        rdmsg,
+                        flow: flow(true),
+                    }
+                });
+                (peer, session)
+            }
+            (Incoming::Plain(_, peer), Target::Plain { .. })
+            | (Incoming::Rdmsg(_, peer), Target::Rdmsg { .. }) => {
+                unreachable!("{peer} came in on a bridge with two ends of a kind")
+            }
+        }
+    }
+
+    /// Prints the counters, on a thread of its own: whoever reads them may let it wait. What is
+    /// asked for meanwhile comes to one more line.
+    fn report(self: &Arc<Self>) {
+        if self.reports.fetch_add(1, Ordering::AcqRel) > 0 {
+            return;
+        }
+        let shared = Arc::clone(self);
+        spawn_blocking(move || {
+            loop {
+                let wanted = shared.reports.load(Ordering::Acquire);
+                print(format_args!("{}", shared.counters));
+                let (all, none) = (Ordering::AcqRel, Ordering::Acquire);
+                if shared
+                    .reports
+                    .compare_exchange(wanted, 0, all, none)
+                    .is_ok()
+                {
+                    break;
+                }
+            }
+            shared.printed.notify_waiters();
+        });
+    }
+
+    /// Waits until all that was asked for has been printed.
+    async fn all_printed(&self) {
+        loop {
+            let printed = self.printed.notified();
+            if self.reports.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            printed.await;
+        }
+    }
+}
+
+/// Lets connections go on for a while. Returns the status to end with.
+async fn finish(
+    connections: &mut JoinSet<()>,
+    shared: &Arc<Shared>,
+    drain: Duration,
+    signals: &mut Signals,
+) -> ExitCode {
+    let mut late = std::pin::pin!(sleep(drain));
+    while !connections.is_empty() {
+        select! {
+            _ = connections.join_next() => {}
+            () = &mut late => {
+                log::warn!("{} connections are reset after {drain:?}", connections.len());
+                break;
+            }
+            told = signals.next() => match told {
+                Told::Report => shared.report(),
+                Told::End(signal) => return ExitCode::from(128 + signal),
+            },
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn every(period: Duration) -> Interval {
+    let mut interval = interval_at(Instant::now() + period, period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+async fn tick(interval: &mut Option<Interval>) {
+    match interval {
+        Some(interval) => {
+            interval.tick().await;
+        }
+        None => pending().await,
+    }
+}
+
+/// Prints a line for whoever reads it, at once. A reader that has gone is no failure.
+fn print(line: std::fmt::Arguments<'_>) {
+    let mut out = stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}

@@ -1,0 +1,182 @@
+use std::{
+    future::{pending, poll_fn},
+    io,
+    pin::{Pin, pin},
+    task::Poll,
+    time::Duration,
+};
+
+use rdmsg::{
+    Completion, Endpoint, Error,
+    tokio::{OwnedReadHalf, OwnedWriteHalf},
+};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest},
+    net::tcp::{ReadHalf, WriteHalf},
+    select,
+    time::timeout,
+};
+
+use super::{
+    counters::Flow,
+    session::{Plain, Rdmsg, Session},
+};
+
+/// The most bytes of a connection that this program holds for the stream. It holds none while the
+/// plain end has nothing.
+const PIECE: usize = 64 * 1024;
+
+/// How often a write to a plain end that takes nothing looks whether the other end is there still.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Carries bytes in both directions, until both have ended.
+///
+/// A direction reads on when what it read was taken, so a reader that is slow stops the writer. In
+/// one task, so that nothing is handed over to another thread on the way. Each end is watched for
+/// its failure even where nothing is read from it any more, or not for now.
+pub(super) async fn carry(session: &mut Session) -> io::Result<()> {
+    let Session { plain, rdmsg, flow } = session;
+    let Plain { socket, .. } = plain;
+    let Rdmsg { read, write, .. } = rdmsg;
+    let endpoint = read.endpoint().clone();
+    let (plain_read, plain_write) = socket.split();
+    let mut there = pin!(from_plain(plain_read, write, flow));
+    let mut back = pin!(to_plain(read, plain_write, flow));
+    select! {
+        biased;
+        ended = &mut there => {
+            let plain_read = ended?;
+            select! {
+                biased;
+                ended = back => ended,
+                error = failure_of_plain(&plain_read) => Err(error),
+            }
+        }
+        ended = &mut back => {
+            ended?;
+            select! {
+                biased;
+                ended = there => ended.map(|_| ()),
+                error = failure_of_stream(&endpoint) => Err(error),
+            }
+        }
+    }
+}
+
+/// Carries bytes to the stream, and the end behind them. Gives the half back, to be watched.
+async fn from_plain<'a>(
+    mut plain: ReadHalf<'a>,
+    stream: &mut OwnedWriteHalf,
+    flow: &Flow,
+) -> io::Result<ReadHalf<'a>> {
+    let mut piece = Vec::new();
+    loop {
+        if piece.capacity() == 0 {
+            // Thousands of idle connections have no memory for what they might read.
+            plain.readable().await?;
+            piece.reserve_exact(PIECE);
+        }
+        piece.clear();
+        let len = plain.read_buf(&mut piece).await?;
+        if len == 0 {
+            stream.shutdown().await?;
+            return Ok(plain);
+        }
+        let mut rest = &*piece;
+        while !rest.is_empty() {
+            let written = match write_now(stream, rest).await {
+                Some(written) => written?,
+                None => select! {
+                    written = stream.write(rest) => written?,
+                    error = failure_of_plain(&plain) => return Err(error),
+                },
+            };
+            flow.count_from_plain(written);
+            rest = &rest[written..];
+        }
+        if len < PIECE {
+            piece = Vec::new();
+        }
+    }
+}
+
+/// Carries bytes from the stream, out of the buffers that the device wrote, and the end behind
+/// them.
+async fn to_plain(
+    stream: &mut OwnedReadHalf,
+    mut plain: WriteHalf<'_>,
+    flow: &Flow,
+) -> io::Result<()> {
+    let endpoint = stream.endpoint().clone();
+    loop {
+        let bytes = stream.fill_buf().await?;
+        if bytes.is_empty() {
+            return plain.shutdown().await;
+        }
+        let written = match write_now(&mut plain, bytes).await {
+            Some(written) => written?,
+            None => write_watched(&mut plain, bytes, &endpoint).await?,
+        };
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        flow.count_to_plain(written);
+        stream.consume(written);
+    }
+}
+
+/// Writes what is taken at once, if anything is.
+async fn write_now(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Option<io::Result<usize>> {
+    poll_fn(|cx| {
+        Poll::Ready(match Pin::new(&mut *to).poll_write(cx, bytes) {
+            Poll::Ready(written) => Some(written),
+            Poll::Pending => None,
+        })
+    })
+    .await
+}
+
+/// Waits for the plain end to take something, as long as the stream has not failed: nobody reads
+/// from it meanwhile, who would find out.
+async fn write_watched(
+    plain: &mut WriteHalf<'_>,
+    bytes: &[u8],
+    endpoint: &Endpoint,
+) -> io::Result<usize> {
+    loop {
+        if let Ok(written) = timeout(LOOK, plain.write(bytes)).await {
+            return written;
+        }
+        if let Some(reason) = endpoint.close_reason().filter(|reason| !reason.is_clean()) {
+            return Err(Error::Disconnected(reason).into());
+        }
+    }
+}
+
+/// Waits until the plain end has failed: it was reset.
+async fn failure_of_plain(plain: &ReadHalf<'_>) -> io::Error {
+    match plain.ready(Interest::ERROR).await {
+        Ok(_) => {
+            let error = plain.as_ref().take_error().ok().flatten();
+            error.unwrap_or_else(|| io::ErrorKind::ConnectionReset.into())
+        }
+        Err(error) => error,
+    }
+}
+
+/// Waits until a stream of which everything was read has failed.
+async fn failure_of_stream(endpoint: &Endpoint) -> io::Error {
+    loop {
+        match poll_fn(|cx| endpoint.poll_next_completion(cx)).await {
+            Ok(Completion::Disconnected(reason)) | Err(Error::Disconnected(reason)) => {
+                if reason.is_clean() {
+                    // The peer has left, and takes nothing any more: a write finds out.
+                    return pending().await;
+                }
+                return Error::Disconnected(reason).into();
+            }
+            Ok(_) => {}
+            Err(error) => return error.into(),
+        }
+    }
+}

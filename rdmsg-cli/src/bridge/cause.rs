@@ -1,0 +1,43 @@
+use std::fmt;
+
+/// Why a bridge ends a connection by force: the code with which it aborts the stream of rdmsg, so
+/// that the other bridge can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The target could not be reached.
+    Target,
+    /// There are too many connections.
+    Limit,
+    /// The plain side ended with an error.
+    Plain,
+    /// The bridge ends.
+    Ending,
+}
+
+impl Cause {
+    const ALL: [Self; 4] = [Self::Target, Self::Limit, Self::Plain, Self::Ending];
+
+    pub(super) fn code(self) -> u32 {
+        match self {
+            Self::Target => 1,
+            Self::Limit => 2,
+            Self::Plain => 3,
+            Self::Ending => 4,
+        }
+    }
+
+    pub(super) fn of_code(code: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|cause| cause.code() == code)
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Target => "it cannot reach its target (its log says why)",
+            Self::Limit => "it has as many connections as its --max-connections allows",
+            Self::Plain => "the connection on its side was reset or ended with an error",
+            Self::Ending => "it ends",
+        })
+    }
+}

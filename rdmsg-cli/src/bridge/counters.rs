@@ -1,0 +1,101 @@
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// What happened so far.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    open: AtomicU64,
+    total: AtomicU64,
+    refused: AtomicU64,
+    failed: AtomicU64,
+    /// Bytes from where connections come in, to where they go.
+    to_target: AtomicU64,
+    /// Bytes in the other direction.
+    back: AtomicU64,
+}
+
+/// Counts the bytes of connections whose plain end is where they come in, or where they go.
+#[derive(Clone, Debug)]
+pub(super) struct Flow {
+    counters: Arc<Counters>,
+    plain_is_target: bool,
+}
+
+/// A connection that counts as open until it is dropped.
+#[derive(Debug)]
+pub(super) struct Open(Arc<Counters>);
+
+impl Counters {
+    /// Counts a connection, unless there are `most`.
+    pub(super) fn open(self: &Arc<Self>, most: u64) -> Option<Open> {
+        // One task alone opens.
+        if self.open.load(Ordering::Relaxed) >= most {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        self.open.fetch_add(1, Ordering::Relaxed);
+        self.total.fetch_add(1, Ordering::Relaxed);
+        Some(Open(Arc::clone(self)))
+    }
+
+    pub(super) fn failed(&self) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Flow {
+    pub(super) fn new(counters: &Arc<Counters>, plain_is_target: bool) -> Self {
+        Self {
+            counters: Arc::clone(counters),
+            plain_is_target,
+        }
+    }
+
+    /// Counts bytes that came from the plain end.
+    pub(super) fn count_from_plain(&self, bytes: usize) {
+        self.count(bytes, !self.plain_is_target);
+    }
+
+    /// Counts bytes that went to the plain end.
+    pub(super) fn count_to_plain(&self, bytes: usize) {
+        self.count(bytes, self.plain_is_target);
+    }
+
+    fn count(&self, bytes: usize, to_target: bool) {
+        let Counters {
+            to_target: to,
+            back,
+            ..
+        } = &*self.counters;
+        let counter = if to_target { to } else { back };
+        counter.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Display for Counters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        write!(
+            f,
+            "connections: {} open, {} total, {} refused, {} failed; bytes: {} to the target, {} \
+             back",
+            get(&self.open),
+            get(&self.total),
+            get(&self.refused),
+            get(&self.failed),
+            get(&self.to_target),
+            get(&self.back),
+        )
+    }
+}

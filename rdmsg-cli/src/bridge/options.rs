@@ -1,0 +1,157 @@
+use std::time::Duration;
+
+use clap::{Args, CommandFactory, error::ErrorKind};
+use rdmsg::Config;
+
+use super::address::{Address, Scheme};
+use crate::Cli;
+
+/// Carries plain TCP connections over RDMA
+///
+/// For programs that nobody changes: one bridge stands beside the clients, and one beside the
+/// service. What clients send to the first goes over RDMA to the second, and from there to the
+/// service, byte by byte, in both directions. One end of a bridge is a plain TCP socket, and the
+/// other a stream of rdmsg:
+///
+///   tcp://HOST:PORT        a plain TCP socket, of a program that knows nothing of rdmsg
+///   rdma://HOST:PORT       a stream of rdmsg over RDMA; HOST is an address of an RDMA device
+///   rdmsg://HOST:PORT      a stream of rdmsg over RDMA where there is a device for the address,
+///                          and over TCP otherwise
+///   rdmsg+tcp://HOST:PORT  a stream of rdmsg over TCP: rdmsg's own protocol on a TCP socket, for
+///                          hosts without RDMA
+///
+/// A side that finishes sending (half close) is passed on, and so is a reset: it ends the other
+/// side as an error, not as an end of file. A reader that is slow stops the writer. What listens
+/// with 0.0.0.0 listens on all addresses, and port 0 chooses a free one, which is printed.
+///
+/// SIGUSR1 prints the counters: connections open now; in total; refused, because there were
+/// --max-connections; failed, because the target was not reached or a side ended with an error; and
+/// the bytes to the target, and back. SIGINT and SIGTERM end the bridge: it stops listening, and
+/// connections may go on for --drain seconds; what is left then is reset, and the bridge ends
+/// with 0. A second signal ends it at once, with 128 and the signal's number. It ends with 1
+/// when it cannot start or go on, and with 2 for a wrong command line. RUST_LOG says what is logged
+/// to stderr, and is `warn`.
+#[derive(Args, Debug)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  A redis server on the host 10.8.0.1, whose RDMA device has this address too; there:
+    rdmsg bridge --listen rdma://10.8.0.1:7471 --to tcp://127.0.0.1:6379
+  and on each host with clients:
+    rdmsg bridge --listen tcp://127.0.0.1:6379 --to rdma://10.8.0.1:7471
+    redis-cli -h 127.0.0.1 ping
+  To try it on one host, without RDMA:
+    rdmsg bridge --listen rdmsg+tcp://127.0.0.1:7471 --to tcp://127.0.0.1:6379 &
+    rdmsg bridge --listen tcp://127.0.0.1:6380 --to rdmsg+tcp://127.0.0.1:7471 &
+    redis-cli -p 6380 ping"
+)]
+pub(crate) struct Options {
+    /// Where connections come in.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Address,
+
+    /// Where they go.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) to: Address,
+
+    /// How many connections there may be; one more is closed at once.
+    #[arg(long, value_name = "N", default_value_t = 4096,
+        value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) max_connections: u64,
+
+    /// How long a connection to the target may take to be made.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = connect_timeout)]
+    pub(crate) connect_timeout: Duration,
+
+    /// How long connections may go on after the first signal.
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    pub(crate) drain: Duration,
+
+    /// Print the counters this often [default: on SIGUSR1 and at the end only]
+    #[arg(long, value_name = "SECONDS", value_parser = interval)]
+    pub(crate) report: Option<Duration>,
+
+    /// Threads that carry bytes [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = threads)]
+    pub(crate) threads: Option<usize>,
+
+    /// Longest piece in bytes that is sent into a buffer of the peer; longer ones the peer reads.
+    /// A connection over RDMA locks some 60 buffers of this size.
+    #[arg(long, value_name = "BYTES", default_value_t = 4096,
+        value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
+    pub(crate) eager_size: u32,
+}
+
+/// What a connection keeps in memory for longer pieces, in each direction.
+const LARGE_MEMORY: u64 = 256 << 10;
+
+/// How many pieces may be on their way.
+const WINDOW: u16 = 16;
+
+/// How many requests may wait: as many as come at once.
+const WAITING: u16 = 4096;
+
+impl Options {
+    /// Ends the program where the command line makes no sense.
+    pub(super) fn check(&self) {
+        let plain = [&self.listen, &self.to].map(|end| end.scheme() == Scheme::Plain);
+        let wrong = match plain {
+            [true, true] => "both are plain TCP sockets",
+            [false, false] => "both are streams of rdmsg",
+            [true, false] | [false, true] => return,
+        };
+        let text = format!(
+            "--listen {} --to {}: {wrong}. One end of a bridge is plain, tcp://HOST:PORT, and \
+             the other speaks rdmsg: rdma://, rdmsg:// or rdmsg+tcp://",
+            self.listen, self.to
+        );
+        let mut command = Cli::command();
+        command.error(ErrorKind::ValueValidation, text).exit();
+    }
+
+    /// The configuration of streams over the transport of this scheme.
+    pub(super) fn stream_config(&self, scheme: Scheme) -> Config {
+        let mut config = Config::default()
+            .with_receive_window(WINDOW)
+            .with_send_depth(WINDOW)
+            .with_eager_size(self.eager_size)
+            .with_large_memory(LARGE_MEMORY)
+            .with_registration_cache(LARGE_MEMORY)
+            .with_backlog(WAITING)
+            .with_half_open(WAITING)
+            .with_connect_timeout(self.connect_timeout);
+        // A device that goes away may come back.
+        config.rebind = true;
+        if let Some(transport) = scheme.transport() {
+            config.transport = transport;
+        }
+        config
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number: f64 = text.parse().map_err(|_| "expected seconds".to_owned())?;
+    Duration::try_from_secs_f64(number).map_err(|error| error.to_string())
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    match seconds(text)? {
+        Duration::ZERO => Err("it is 0".into()),
+        interval => Ok(interval),
+    }
+}
+
+fn connect_timeout(text: &str) -> Result<Duration, String> {
+    let allowed = Duration::from_millis(10)..=Duration::from_secs(600);
+    Some(seconds(text)?)
+        .filter(|time| allowed.contains(time))
+        .ok_or_else(|| "allowed is 0.01 to 600".into())
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("expected a number from 1".into()),
+        Ok(threads) => Ok(threads),
+    }
+}

@@ -1,0 +1,40 @@
+use std::io;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// What tells a bridge to end, or to report.
+#[derive(Debug)]
+pub(super) struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    report: Signal,
+}
+
+/// A signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// To end, by the signal with this number.
+    End(u8),
+    /// To print the counters.
+    Report,
+}
+
+impl Signals {
+    /// Signals come here from now on, and end the process no more.
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            report: signal(SignalKind::user_defined1())?,
+        })
+    }
+
+    /// Waits for the next one.
+    pub(super) async fn next(&mut self) -> Told {
+        tokio::select! {
+            _ = self.interrupt.recv() => Told::End(nix::libc::SIGINT as u8),
+            _ = self.terminate.recv() => Told::End(nix::libc::SIGTERM as u8),
+            _ = self.report.recv() => Told::Report,
+        }
+    }
+}

@@ -1,0 +1,63 @@
+use std::{io, time::Duration};
+
+use anyhow::{Context, Result};
+use rdmsg::{Config, Connector, Engine, Listener, Transport};
+use tokio::{net::TcpStream, time::timeout};
+
+use super::{
+    address::{Address, Scheme},
+    session::{Plain, Rdmsg},
+};
+
+/// Where connections go.
+#[derive(Debug)]
+pub(super) enum Target {
+    Plain {
+        address: Address,
+        limit: Duration,
+    },
+    Rdmsg {
+        address: Address,
+        connector: Connector,
+    },
+}
+
+impl Target {
+    pub(super) fn plain(address: Address, limit: Duration) -> Self {
+        Self::Plain { address, limit }
+    }
+
+    /// Fails where this machine has no RDMA, and nothing else will do.
+    pub(super) fn rdmsg(address: Address, config: &Config, engine: &Engine) -> Result<Self> {
+        if address.scheme() == Scheme::Rdma {
+            let config = config.clone().with_transport(Transport::Rdma);
+            // It takes the same rights and libraries as to connect.
+            Listener::bind_with("0.0.0.0:0", &config, engine)
+                .with_context(|| format!("cannot connect to {address}"))?;
+        }
+        let connector = Connector::new().config(config.clone()).engine(engine);
+        Ok(Self::Rdmsg { address, connector })
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        match self {
+            Self::Plain { address, .. } | Self::Rdmsg { address, .. } => address,
+        }
+    }
+}
+
+/// Connects to a plain socket.
+pub(super) async fn connect_plain(address: &Address, limit: Duration) -> io::Result<Plain> {
+    let connected = timeout(limit, TcpStream::connect(address.place())).await;
+    let late = |_| {
+        let text = format!("no answer within {limit:?} (--connect-timeout)");
+        io::Error::new(io::ErrorKind::TimedOut, text)
+    };
+    Ok(Plain::new(connected.map_err(late)??))
+}
+
+/// Connects to a stream of rdmsg.
+pub(super) async fn connect_rdmsg(address: &Address, connector: &Connector) -> io::Result<Rdmsg> {
+    let stream = rdmsg::tokio::Stream::connect_with(connector, address.place()).await?;
+    Ok(Rdmsg::new(stream))
+}

@@ -1,0 +1,45 @@
+//! The command `rdmsg`.
+
+mod bridge;
+mod open_files;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Tools for rdmsg: messaging and byte streams over RDMA.
+#[derive(Debug, Parser)]
+#[command(name = "rdmsg", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Bridge(bridge::Options),
+}
+
+fn main() -> ExitCode {
+    let Cli { command } = Cli::parse();
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
+    let ended = match command {
+        Command::Bridge(options) => bridge::run(&options),
+    };
+    ended.unwrap_or_else(|error| {
+        eprintln!("rdmsg: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,500 @@
+//! Pairs of bridges, run as a person runs them: between them rdmsg over TCP, or over RDMA where the
+//! lab's variables name a device's address.
+
+mod stage;
+
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    thread,
+    time::Duration,
+};
+
+use nix::sys::signal::Signal;
+use stage::{Service, connect, far, far_at, is_reset, near, raise_open_files, random, reset};
+use toolbox::{Bridge, PATIENCE};
+
+/// A service, and the way to it.
+struct Way {
+    near: Bridge,
+    far: Bridge,
+}
+
+impl Way {
+    fn to(service: SocketAddr) -> Self {
+        Self::with(service, &[], &[])
+    }
+
+    fn with(service: SocketAddr, more_near: &[&str], more_far: &[&str]) -> Self {
+        let far = far(service, more_far);
+        let near = near(&far, more_near);
+        Self { near, far }
+    }
+
+    fn connect(&self) -> TcpStream {
+        connect(self.near.address())
+    }
+
+    /// How much memory both bridges have.
+    fn memory(&self) -> usize {
+        self.near.memory().unwrap() + self.far.memory().unwrap()
+    }
+
+    /// Both bridges report this of their connections.
+    fn both_report(&mut self, connections: &str) {
+        self.near.reports(connections).unwrap();
+        self.far.reports(connections).unwrap();
+    }
+}
+
+/// One byte goes there and comes back.
+fn echoes(client: &mut TcpStream, byte: u8) {
+    client.write_all(&[byte]).unwrap();
+    let mut answer = [0];
+    client.read_exact(&mut answer).unwrap();
+    assert_eq!(answer, [byte]);
+}
+
+#[test]
+fn many_bytes_go_both_ways_at_once() {
+    const LEN: usize = 10_000_000;
+    let service = Service::echo();
+    let mut way = Way::to(service.address);
+    let mut client = way.connect();
+    let sent = random(7, LEN);
+    let mut writer = client.try_clone().unwrap();
+    let received = thread::scope(|scope| {
+        scope.spawn(|| {
+            writer.write_all(&sent).unwrap();
+            writer.shutdown(Shutdown::Write).unwrap();
+        });
+        let mut received = Vec::new();
+        client.read_to_end(&mut received).unwrap();
+        received
+    });
+    assert!(received == sent, "{} bytes came back", received.len());
+    way.both_report("0 open, 1 total, 0 refused, 0 failed");
+    way.both_report("bytes: 10000000 to the target, 10000000 back");
+}
+
+#[test]
+fn a_client_that_finished_sending_still_receives() {
+    let service = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut way = Way::to(service.local_addr().unwrap());
+    let mut client = way.connect();
+    client.write_all(b"question").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let (mut server, _) = service.accept().unwrap();
+    let mut question = String::new();
+    server.read_to_string(&mut question).unwrap();
+    assert_eq!(question, "question");
+    server.write_all(b"answer").unwrap();
+    drop(server);
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "answer");
+    way.both_report("0 open, 1 total, 0 refused, 0 failed");
+}
+
+#[test]
+fn a_server_that_finished_sending_still_receives() {
+    let service = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut way = Way::to(service.local_addr().unwrap());
+    let mut client = way.connect();
+    let (mut server, _) = service.accept().unwrap();
+    server.write_all(b"that is all").unwrap();
+    server.shutdown(Shutdown::Write).unwrap();
+    let mut all = String::new();
+    client.read_to_string(&mut all).unwrap();
+    assert_eq!(all, "that is all");
+    client.write_all(b"and now this").unwrap();
+    drop(client);
+    let mut this = String::new();
+    server.read_to_string(&mut this).unwrap();
+    assert_eq!(this, "and now this");
+    drop(server);
+    way.both_report("0 open, 1 total, 0 refused, 0 failed");
+}
+
+/// Writes until nothing more is taken for a while. Returns how much was.
+fn fill(client: &mut TcpStream, bytes: &[u8]) -> usize {
+    let stalled = Duration::from_secs(1);
+    client.set_write_timeout(Some(stalled)).unwrap();
+    let mut taken = 0;
+    loop {
+        match client.write(&bytes[taken % bytes.len()..]) {
+            Ok(count) => taken += count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return taken,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_slow_reader_stops_the_writer() {
+    let service = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut way = Way::to(service.local_addr().unwrap());
+    let mut client = way.connect();
+    let (mut server, _) = service.accept().unwrap();
+    // What the bridges need for any connection is there.
+    client.write_all(b"begin").unwrap();
+    server.read_exact(&mut [0; 5]).unwrap();
+    let before = way.memory();
+
+    let bytes = random(8, 1 << 20);
+    let taken = fill(&mut client, &bytes);
+    let kernel = 3 * stage::socket_buffers();
+    assert!(
+        taken < kernel + (4 << 20),
+        "{taken} bytes were taken; the kernel holds {kernel} at the most"
+    );
+    let grown = way.memory().saturating_sub(before);
+    assert!(grown < 4 << 20, "the bridges grew by {grown} bytes");
+
+    // It goes on where it stopped.
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut received = Vec::new();
+    server.read_to_end(&mut received).unwrap();
+    assert_eq!(received.len(), taken);
+    let as_sent = received
+        .chunks(bytes.len())
+        .all(|chunk| bytes.starts_with(chunk));
+    assert!(as_sent);
+    drop((client, server));
+    way.both_report("0 open, 1 total, 0 refused, 0 failed");
+}
+
+/// Each client has its own bytes back.
+fn exchange(clients: &mut [TcpStream]) -> io::Result<()> {
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.write_all(&number.to_be_bytes())?;
+    }
+    for (number, client) in clients.iter_mut().enumerate() {
+        // The last one's turn comes late where there are thousands.
+        client.set_read_timeout(None)?;
+        let mut answer = [0; 8];
+        client.read_exact(&mut answer)?;
+        assert_eq!(answer, number.to_be_bytes());
+    }
+    Ok(())
+}
+
+fn at_once(count: usize) {
+    raise_open_files();
+    let service = Service::echo();
+    let patient = ["--connect-timeout", "600"];
+    let mut way = Way::with(service.address, &patient, &patient);
+    let mut clients: Vec<_> = (0..count).map(|_| way.connect()).collect();
+    if let Err(error) = exchange(&mut clients) {
+        let Way { near, far } = way;
+        panic!("{error}: {} {}", near.kill().unwrap(), far.kill().unwrap());
+    }
+    way.both_report(&format!("{count} open, {count} total, 0 refused, 0 failed"));
+    drop(clients);
+    way.both_report(&format!("0 open, {count} total, 0 refused, 0 failed"));
+}
+
+#[test]
+fn five_hundred_connections_at_once() {
+    at_once(500);
+}
+
+#[test]
+#[ignore = "takes a gigabyte of locked memory over RDMA"]
+fn two_thousand_connections_at_once() {
+    at_once(2000);
+}
+
+#[test]
+fn a_connection_beyond_the_limit_is_reset_and_counted() {
+    let service = Service::echo();
+    let mut way = Way::with(service.address, &["--max-connections", "2"], &[]);
+    let mut clients = [way.connect(), way.connect()];
+    for client in &mut clients {
+        echoes(client, 1);
+    }
+    assert!(is_reset(&mut way.connect()));
+    way.near
+        .reports("2 open, 2 total, 1 refused, 0 failed")
+        .unwrap();
+    assert!(way.near.says("there are --max-connections 2"));
+    for client in &mut clients {
+        echoes(client, 2);
+    }
+    let [first, _second] = clients;
+    drop(first);
+    way.near
+        .reports("1 open, 2 total, 1 refused, 0 failed")
+        .unwrap();
+    echoes(&mut way.connect(), 3);
+}
+
+#[test]
+fn a_bridge_tells_of_the_limit_of_the_other() {
+    let service = Service::echo();
+    let mut way = Way::with(service.address, &[], &["--max-connections", "1"]);
+    let mut client = way.connect();
+    echoes(&mut client, 1);
+    assert!(is_reset(&mut way.connect()));
+    way.far
+        .reports("1 open, 1 total, 1 refused, 0 failed")
+        .unwrap();
+    way.near
+        .reports("1 open, 2 total, 0 refused, 1 failed")
+        .unwrap();
+    assert!(
+        way.near
+            .says("it has as many connections as its --max-connections allows")
+    );
+    echoes(&mut client, 2);
+}
+
+#[test]
+fn a_reset_goes_to_the_other_end() {
+    let service = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut way = Way::to(service.local_addr().unwrap());
+    let client = way.connect();
+    let (mut server, _) = service.accept().unwrap();
+    reset(client);
+    assert!(is_reset(&mut server));
+
+    let mut client = way.connect();
+    let (server, _) = service.accept().unwrap();
+    reset(server);
+    assert!(is_reset(&mut client));
+    way.both_report("0 open, 2 total, 0 refused, 2 failed");
+}
+
+#[test]
+fn a_reset_passes_what_is_stuck() {
+    let service = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut way = Way::to(service.local_addr().unwrap());
+    let mut client = way.connect();
+    let (mut server, _) = service.accept().unwrap();
+    fill(&mut client, &random(9, 1 << 20));
+    reset(client);
+    way.both_report("0 open, 1 total, 0 refused, 1 failed");
+    let mut rest = Vec::new();
+    let error = server.read_to_end(&mut rest).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_reset_of_one_that_finished_sending_is_noticed() {
+    let service = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut way = Way::to(service.local_addr().unwrap());
+    let client = way.connect();
+    let (mut server, _) = service.accept().unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(server.read(&mut [0]).unwrap(), 0);
+    reset(client);
+    way.both_report("0 open, 1 total, 0 refused, 1 failed");
+    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    // The end that came before does not hide it.
+    let error = loop {
+        if let Err(error) = server.write(&[0]) {
+            break error;
+        }
+    };
+    assert!(
+        matches!(
+            error.kind(),
+            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_bridge_that_is_killed_ends_its_connections_and_not_the_other_bridge() {
+    let service = Service::echo();
+    let Way {
+        near: mut first,
+        far,
+    } = Way::to(service.address);
+    let mut client = connect(first.address());
+    echoes(&mut client, 1);
+    let place = far.address();
+    far.kill().unwrap();
+    assert!(is_reset(&mut client));
+    first
+        .reports("0 open, 1 total, 0 refused, 1 failed")
+        .unwrap();
+    // Nobody is there: a client is not kept waiting.
+    assert!(is_reset(&mut connect(first.address())));
+    first
+        .reports("0 open, 2 total, 0 refused, 2 failed")
+        .unwrap();
+
+    let mut far = far_at(place, service.address, &[]);
+    let mut client = connect(first.address());
+    echoes(&mut client, 2);
+    first.kill().unwrap();
+    // An end or an error, whichever the kernel makes of it.
+    assert!(!matches!(client.read(&mut [0]), Ok(1..)));
+    far.reports("0 open, 1 total, 0 refused, 1 failed").unwrap();
+    echoes(&mut connect(near(&far, &[]).address()), 3);
+}
+
+/// Waits until nobody listens there.
+fn wait_until_closed(address: SocketAddr) {
+    while TcpStream::connect(address).is_ok() {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn connections_may_go_on_after_the_first_signal() {
+    let service = Service::echo();
+    let Way {
+        mut near,
+        far: _far,
+    } = Way::with(service.address, &["--drain", "600"], &[]);
+    let mut client = connect(near.address());
+    echoes(&mut client, 1);
+    near.signal(Signal::SIGTERM).unwrap();
+    wait_until_closed(near.address());
+    echoes(&mut client, 2);
+    drop(client);
+    let ended = near.end().unwrap();
+    assert_eq!(ended.status, Some(0), "{ended}");
+    let counters = "connections: 0 open, ";
+    assert!(ended.output.contains(counters), "{ended}");
+}
+
+#[test]
+fn what_does_not_end_in_time_is_reset() {
+    let service = TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = service.local_addr().unwrap();
+    let Way { mut near, mut far } = Way::with(place, &[], &["--drain", "0.1"]);
+    let mut client = connect(near.address());
+    let (mut server, _) = service.accept().unwrap();
+    far.signal(Signal::SIGINT).unwrap();
+    let ended = far.end().unwrap();
+    assert_eq!(ended.status, Some(0), "{ended}");
+    assert!(
+        ended.output.contains("1 connections are reset after 100ms"),
+        "{ended}"
+    );
+    assert!(is_reset(&mut client));
+    assert!(is_reset(&mut server));
+    assert!(near.says("the other bridge ended it: it ends"));
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let service = Service::echo();
+    let Way {
+        mut near,
+        far: _far,
+    } = Way::with(service.address, &["--drain", "600"], &[]);
+    let mut client = connect(near.address());
+    echoes(&mut client, 1);
+    near.signal(Signal::SIGTERM).unwrap();
+    wait_until_closed(near.address());
+    near.signal(Signal::SIGTERM).unwrap();
+    let ended = near.end().unwrap();
+    assert_eq!(ended.status, Some(128 + Signal::SIGTERM as i32), "{ended}");
+    assert!(is_reset(&mut client));
+}
+
+#[test]
+fn a_service_that_is_not_there_is_told_to_the_client() {
+    // Nobody listens on a port that was free a moment ago.
+    let free = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let mut way = Way::to(free);
+    assert!(is_reset(&mut way.connect()));
+    way.both_report("0 open, 1 total, 0 refused, 1 failed");
+    assert!(
+        way.near
+            .says("the other bridge ended it: it cannot reach its target")
+    );
+    assert!(way.far.says(&format!("cannot connect to tcp://{free}: ")));
+}
+
+#[test]
+fn counters_are_reported_by_themselves() {
+    let service = Service::echo();
+    let mut way = Way::with(service.address, &["--report", "0.1"], &[]);
+    let mut client = way.connect();
+    echoes(&mut client, 1);
+    let line = "connections: 1 open, 1 total, 0 refused, 0 failed; bytes: 1 to the target, 1 back";
+    assert!(way.near.says(line));
+}
+
+#[test]
+fn one_thread_is_enough() {
+    let service = Service::echo();
+    let way = Way::with(service.address, &["--threads", "1"], &["--threads", "1"]);
+    let mut clients: Vec<_> = (0..8).map(|_| way.connect()).collect();
+    for round in 0..8 {
+        for client in &mut clients {
+            echoes(client, round);
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = format!("tcp://{}", taken.local_addr().unwrap());
+    for (listen, to, status, why) in [
+        (
+            "127.0.0.1:1",
+            "rdma://a:1",
+            2,
+            "it does not say what is spoken there",
+        ),
+        (
+            "http://127.0.0.1:1",
+            "rdma://a:1",
+            2,
+            "there is no scheme http://",
+        ),
+        ("tcp://a:1", "tcp://a:2", 2, "both are plain TCP sockets"),
+        ("rdma://a:1", "rdmsg://a:2", 2, "both are streams of rdmsg"),
+        (
+            &taken,
+            "rdmsg+tcp://127.0.0.1:1",
+            1,
+            "another program listens there",
+        ),
+        (
+            "tcp://192.0.2.1:1",
+            "rdmsg+tcp://127.0.0.1:1",
+            1,
+            "it is no address of this host",
+        ),
+        (
+            "rdmsg+tcp://192.0.2.1:1",
+            "tcp://127.0.0.1:1",
+            1,
+            "cannot listen on rdmsg+tcp://",
+        ),
+    ] {
+        let ended = stage::refused(listen, to);
+        assert_eq!(ended.status, Some(status), "{listen} {to}: {ended}");
+        assert!(ended.output.contains(why), "{listen} {to}: {ended}");
+    }
+}
+
+#[test]
+fn a_machine_without_rdma_is_told_at_the_start() {
+    if stage::device().is_some() || std::path::Path::new("/dev/infiniband/rdma_cm").exists() {
+        return;
+    }
+    for (listen, to) in [
+        ("tcp://127.0.0.1:0", "rdma://10.8.0.1:7471"),
+        ("rdma://0.0.0.0:0", "tcp://127.0.0.1:1"),
+    ] {
+        let ended = stage::refused(listen, to);
+        assert_eq!(ended.status, Some(1), "{ended}");
+        assert!(
+            ended.output.contains("this machine offers no RDMA"),
+            "{ended}"
+        );
+    }
+}

@@ -1,0 +1,168 @@
+use std::{
+    mem,
+    sync::{Arc, Mutex},
+    task::{Context, Poll, Waker},
+};
+
+use crate::{error::Error, sync::lock};
+
+/// The reply about a connection, a `T`, for a task.
+#[derive(Debug)]
+pub(crate) struct Promise<T>(Mutex<State<T>>);
+
+#[derive(Debug)]
+enum State<T> {
+    Open {
+        /// The connection's number, once it has one.
+        key: Option<u64>,
+        waker: Option<Waker>,
+    },
+    Kept(Result<T, Error>),
+    /// It was taken, or the task wants it no more.
+    Over,
+}
+
+/// The engine's end of a promise. One that is dropped is broken, which the task is told.
+#[derive(Debug)]
+pub(crate) struct Pledge<T>(Arc<Promise<T>>);
+
+impl<T> Promise<T> {
+    pub(crate) fn new() -> (Arc<Self>, Pledge<T>) {
+        let state = State::Open {
+            key: None,
+            waker: None,
+        };
+        let promise = Arc::new(Self(Mutex::new(state)));
+        (Arc::clone(&promise), Pledge(promise))
+    }
+
+    /// Takes the reply, or has the task woken when it comes.
+    ///
+    /// # Panics
+    ///
+    /// After it was taken.
+    pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<Result<T, Error>> {
+        let mut state = lock(&self.0);
+        match &mut *state {
+            State::Open { waker, .. } => {
+                let replaced = waker.replace(cx.waker().clone());
+                // What a waker's end does, it does without the lock.
+                drop(state);
+                drop(replaced);
+                Poll::Pending
+            }
+            State::Kept(_) => match mem::replace(&mut *state, State::Over) {
+                State::Kept(result) => Poll::Ready(result),
+                State::Open { .. } | State::Over => Poll::Pending,
+            },
+            State::Over => panic!("polled after it was ready"),
+        }
+    }
+
+    /// The task wants it no more. Returns the connection that is to be given up, if it has begun
+    /// and is not established.
+    pub(crate) fn give_up(&self) -> Option<u64> {
+        let state = mem::replace(&mut *lock(&self.0), State::Over);
+        match state {
+            State::Open { key, .. } => key,
+            State::Kept(_) | State::Over => None,
+        }
+    }
+}
+
+impl<T> Pledge<T> {
+    /// The connection begins. Returns whether the task still wants it.
+    pub(super) fn begin(&self, number: u64) -> bool {
+        match &mut *lock(&self.0.0) {
+            State::Open { key, .. } => {
+                *key = Some(number);
+                true
+            }
+            State::Kept(_) | State::Over => false,
+        }
+    }
+
+    pub(super) fn keep(self, result: Result<T, Error>) {
+        self.set(result);
+    }
+
+    fn set(&self, result: Result<T, Error>) {
+        let mut state = lock(&self.0.0);
+        let State::Open { waker, .. } = &mut *state else {
+            // A connection that nobody wants closes without the lock.
+            drop(state);
+            return drop(result);
+        };
+        let waker = waker.take();
+        *state = State::Kept(result);
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl<T> Drop for Pledge<T> {
+    fn drop(&mut self) {
+        self.set(Err(Error::EngineShutDown));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicU32, Ordering},
+        task::Wake,
+    };
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn what_is_kept_wakes_the_task_and_is_taken_once() {
+        let (promise, pledge) = Promise::<()>::new();
+        let count = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&count));
+        let cx = Context::from_waker(&waker);
+        assert!(promise.poll(&cx).is_pending());
+        assert!(pledge.begin(7));
+        pledge.keep(Err(Error::TimedOut));
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        assert!(matches!(
+            promise.poll(&cx),
+            Poll::Ready(Err(Error::TimedOut))
+        ));
+        assert_eq!(promise.give_up(), None);
+    }
+
+    #[test]
+    fn an_engine_that_ends_breaks_it() {
+        let (promise, pledge) = Promise::<()>::new();
+        drop(pledge);
+        let cx = Context::from_waker(Waker::noop());
+        assert!(matches!(
+            promise.poll(&cx),
+            Poll::Ready(Err(Error::EngineShutDown))
+        ));
+    }
+
+    #[test]
+    fn what_was_given_up_is_named_once_it_has_begun_and_does_not_begin_later() {
+        let (promise, pledge) = Promise::<()>::new();
+        assert!(pledge.begin(7));
+        assert_eq!(promise.give_up(), Some(7));
+        pledge.keep(Err(Error::TimedOut));
+
+        let (promise, pledge) = Promise::<()>::new();
+        assert_eq!(promise.give_up(), None);
+        assert!(!pledge.begin(8));
+    }
+}

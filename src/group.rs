@@ -1,0 +1,147 @@
+use std::{fmt, sync::Arc};
+
+use crossbeam_channel::Receiver;
+
+use crate::{Completion, Endpoint, Error, link::GroupQueue};
+
+/// One receiver for everything that happens on many connections.
+///
+/// A [`select!`](crossbeam_channel::select) over n channels looks at all of them each time; a group
+/// costs the same for each completion, however many connections are in it. Endpoints are added and
+/// removed at any time, from any thread. The [`Engine`](crate::Engine)'s thread polls them.
+///
+/// What waits to be taken is bounded as it is without a group: each connection has its window.
+///
+/// The group holds no endpoint. It is to be kept elsewhere, in a map by its key for instance: when
+/// its last handle is dropped the connection is closed, and nothing more comes of it. Clones of a
+/// group are handles of the same one. When the last is dropped, its members are as if they had been
+/// removed, and what was not taken is dropped.
+///
+/// # Examples
+///
+/// A server with one thread that never blocks, whatever one of its clients does:
+///
+/// ```no_run
+/// use std::collections::HashMap;
+///
+/// use rdmsg::{Completion, Endpoint, Group, Listener, Message, crossbeam_channel::select};
+///
+/// # fn main() -> Result<(), rdmsg::Error> {
+/// let listener = Listener::bind("0.0.0.0:7471")?;
+/// let group = Group::new();
+/// // Each client, and the message whose answer waits for room.
+/// let mut clients: HashMap<u64, (Endpoint, Vec<Message>)> = HashMap::new();
+/// loop {
+///     select! {
+///         recv(listener.established()) -> endpoint => {
+///             let Ok(endpoint) = endpoint else { break };
+///             let endpoint = endpoint?;
+///             group.add(&endpoint)?;
+///             clients.insert(endpoint.id(), (endpoint, Vec::new()));
+///         }
+///         recv(group.completions()) -> completion => {
+///             let Ok((key, completion)) = completion else { break };
+///             let Some((endpoint, waiting)) = clients.get_mut(&key) else { continue };
+///             match completion {
+///                 // While a message is kept, its sender is held back.
+///                 Completion::Received(message) => waiting.push(message),
+///                 Completion::Disconnected(_) => drop(clients.remove(&key)),
+///                 _ => {}
+///             }
+///             // …
+///         }
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Group {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    queue: Arc<GroupQueue>,
+    completions: Receiver<(u64, Completion)>,
+}
+
+impl Group {
+    /// Makes a group without connections.
+    #[must_use]
+    pub fn new() -> Self {
+        let (queue, completions) = GroupQueue::new();
+        Self {
+            inner: Arc::new(Inner { queue, completions }),
+        }
+    }
+
+    /// Adds a connection, whose completions have its [`id`](Endpoint::id) as their key.
+    ///
+    /// Ids differ within one engine. For connections of several engines give them keys with
+    /// [`add_with_key`](Self::add_with_key).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`add_with_key`](Self::add_with_key).
+    pub fn add(&self, endpoint: &Endpoint) -> Result<(), Error> {
+        self.add_with_key(endpoint, endpoint.id())
+    }
+
+    /// Adds a connection, whose completions have this `key`.
+    ///
+    /// Keys are the application's; they need not differ. What waits in the connection's own channel
+    /// comes first, in its order, then what happens from now on. While the connection is in the
+    /// group, calls that receive ([`recv`](Endpoint::recv),
+    /// [`next_completion`](Endpoint::next_completion) and their forms, also those that wait at this
+    /// moment) return [`Error::Grouped`], its own [`completions`](Endpoint::completions) have
+    /// nothing, and its fd for [`Interest::Readable`](crate::Interest::Readable) tells of the end
+    /// alone. With [`Completion::Disconnected`] it leaves the group by itself.
+    ///
+    /// A connection that has ended can be added as long as its end was not taken.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::Grouped`] when it is in a group, this or another one.
+    /// * [`Error::Disconnected`] when it has ended, and [`Completion::Disconnected`] was taken.
+    pub fn add_with_key(&self, endpoint: &Endpoint, key: u64) -> Result<(), Error> {
+        endpoint.join(&self.inner.queue, key)
+    }
+
+    /// Removes a connection, and returns whether it was in this group.
+    ///
+    /// What has happened by now may still wait in [`completions`](Self::completions). What happens
+    /// from now on comes through the endpoint again. One that has ended is not in the group.
+    pub fn remove(&self, endpoint: &Endpoint) -> bool {
+        endpoint.leave(&self.inner.queue)
+    }
+
+    /// Returns everything that happens on the connections, each with its connection's key.
+    ///
+    /// It is for [`crossbeam_channel::select!`], and for threads that wait in
+    /// [`recv`](Receiver::recv) or iterate. Several threads may take from it. It has no end as long
+    /// as the group exists, with or without connections.
+    #[must_use]
+    pub fn completions(&self) -> &Receiver<(u64, Completion)> {
+        &self.inner.completions
+    }
+}
+
+impl Default for Group {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Group")
+            .field("waiting", &self.inner.completions.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}

@@ -1,0 +1,211 @@
+use std::{collections::VecDeque, sync::Arc};
+
+use crossbeam_channel::Sender;
+
+use super::{completion::Completion, group_queue::GroupQueue};
+
+/// Where what happens on a connection is put for the application: the connection's own channel, or
+/// the queue of the group that it is in.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    own: Sender<Completion>,
+    /// How many were put into the own channel.
+    put: u64,
+    member: Option<Member>,
+    /// Where [`Completion::Room`] was put last, for as long as it may wait to be taken.
+    room: Option<u64>,
+}
+
+/// A connection's place in a group.
+#[derive(Debug)]
+struct Member {
+    queue: Arc<GroupQueue>,
+    key: u64,
+    /// Where the completions with ids were put that may wait to be taken. The own channel need not
+    /// be asked so: its length says it.
+    reports: VecDeque<u64>,
+}
+
+impl Outbox {
+    pub(super) fn new(own: Sender<Completion>) -> Self {
+        Self {
+            own,
+            put: 0,
+            member: None,
+            room: None,
+        }
+    }
+
+    /// Whether the own channel has nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.own.is_empty()
+    }
+
+    /// Whether a message may go past this to the thread that waits for it.
+    pub(super) fn may_be_passed(&self) -> bool {
+        self.member.is_none() && self.own.is_empty()
+    }
+
+    /// Puts something behind what is there. Gives it back where nobody is left to take it.
+    pub(super) fn put(&mut self, completion: Completion) -> Result<(), Completion> {
+        self.put_at(completion).map(drop)
+    }
+
+    /// As [`put`](Self::put), and returns the place: how many were put there before.
+    fn put_at(&mut self, mut completion: Completion) -> Result<u64, Completion> {
+        if let Some(member) = &mut self.member {
+            match member.put(completion) {
+                Ok(at) => return Ok(at),
+                Err(refused) => completion = refused,
+            }
+            // The group is gone.
+            self.leave();
+        }
+        let at = self.put;
+        self.own
+            .try_send(completion)
+            .map_err(|refused| refused.into_inner())?;
+        self.put += 1;
+        Ok(at)
+    }
+
+    /// Tells that there is room, unless the application has yet to take that it was told before.
+    /// Returns whether it did.
+    pub(super) fn put_room(&mut self) -> bool {
+        let taken = match &self.member {
+            Some(member) => member.queue.taken(),
+            None => self.put - self.own.len() as u64,
+        };
+        if self.room.is_some_and(|at| at >= taken) {
+            return false;
+        }
+        self.room = self.put_at(Completion::Room).ok();
+        self.room.is_some()
+    }
+
+    /// How many completions with ids wait to be taken, at most.
+    pub(super) fn reports(&mut self) -> usize {
+        match &mut self.member {
+            Some(member) => member.reports(),
+            None => self.own.len(),
+        }
+    }
+
+    // The group.
+
+    /// Whether it is in a group, which is not gone.
+    pub(super) fn is_grouped(&self) -> bool {
+        let member = self.member.as_ref();
+        member.is_some_and(|member| !member.queue.is_closed())
+    }
+
+    /// Whether it is in this group.
+    pub(super) fn is_in(&self, queue: &Arc<GroupQueue>) -> bool {
+        let member = self.member.as_ref();
+        member.is_some_and(|member| Arc::ptr_eq(&member.queue, queue))
+    }
+
+    /// From now on everything goes to the group, under this key.
+    pub(super) fn join(&mut self, queue: &Arc<GroupQueue>, key: u64) {
+        self.member = Some(Member {
+            queue: Arc::clone(queue),
+            key,
+            reports: VecDeque::new(),
+        });
+        self.room = None;
+    }
+
+    /// From now on everything goes to the own channel.
+    pub(super) fn leave(&mut self) {
+        self.member = None;
+        self.room = None;
+    }
+}
+
+impl Member {
+    fn put(&mut self, completion: Completion) -> Result<u64, Completion> {
+        let has_id = completion.id().is_some();
+        let at = self.queue.put(self.key, completion)?;
+        if has_id {
+            self.reports.push_back(at);
+        }
+        Ok(at)
+    }
+
+    fn reports(&mut self) -> usize {
+        let taken = self.queue.taken();
+        while self.reports.front().is_some_and(|at| *at < taken) {
+            self.reports.pop_front();
+        }
+        self.reports.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crossbeam_channel::{Receiver, bounded};
+
+    use super::*;
+    use crate::proto::CloseReason;
+
+    fn outbox() -> (Outbox, Receiver<Completion>) {
+        let (own, receiver) = bounded(16);
+        (Outbox::new(own), receiver)
+    }
+
+    #[test]
+    fn room_is_told_once_until_it_is_taken() {
+        let (mut outbox, own) = outbox();
+        outbox.put(Completion::Sent(1)).unwrap();
+        assert!(outbox.put_room());
+        assert!(!outbox.put_room());
+        assert!(matches!(own.recv(), Ok(Completion::Sent(1))));
+        assert!(!outbox.put_room(), "it is still there");
+        assert!(matches!(own.recv(), Ok(Completion::Room)));
+        assert!(outbox.put_room());
+
+        let (queue, group) = GroupQueue::new();
+        outbox.join(&queue, 7);
+        queue.put(8, Completion::Sent(1)).unwrap();
+        assert!(outbox.put_room());
+        assert!(!outbox.put_room());
+        assert!(matches!(group.recv(), Ok((8, _))));
+        assert!(!outbox.put_room());
+        assert!(matches!(group.recv(), Ok((7, Completion::Room))));
+        assert!(outbox.put_room());
+    }
+
+    #[test]
+    fn what_a_group_has_not_taken_of_ids_is_counted() {
+        let (mut outbox, _own) = outbox();
+        let (queue, group) = GroupQueue::new();
+        outbox.join(&queue, 7);
+        for id in 0..3 {
+            outbox.put(Completion::Sent(id)).unwrap();
+            queue.put(8, Completion::Read(id)).unwrap();
+            let reason = CloseReason::PeerClosed;
+            outbox.put(Completion::Disconnected(reason)).unwrap();
+        }
+        assert_eq!(outbox.reports(), 3);
+        for left in [2, 2, 2, 1] {
+            group.recv().unwrap();
+            assert_eq!(outbox.reports(), left);
+        }
+    }
+
+    #[test]
+    fn a_group_that_is_gone_is_left() {
+        let (mut outbox, own) = outbox();
+        let (queue, group) = GroupQueue::new();
+        outbox.join(&queue, 7);
+        assert!(outbox.is_grouped() && outbox.is_in(&queue) && !outbox.may_be_passed());
+        outbox.put(Completion::Sent(1)).unwrap();
+        queue.close();
+        assert!(!outbox.is_grouped());
+        outbox.put(Completion::Sent(2)).unwrap();
+        assert!(!outbox.is_in(&queue));
+        assert!(matches!(own.try_recv(), Ok(Completion::Sent(2))));
+        assert!(matches!(group.recv(), Ok((7, Completion::Sent(1)))));
+        assert!(group.recv().is_err(), "its end is known");
+    }
+}

@@ -1,0 +1,133 @@
+//! What streams write: bytes, which need not be messages of their own.
+
+use std::{io::IoSlice, sync::Arc};
+
+use super::{
+    core::Core,
+    cork::Cork,
+    link::Link,
+    refused::refused_send,
+    send::{Outgoing, total},
+};
+use crate::{
+    error::{Error, TrySendError},
+    proto::{SendRefused, Transmit},
+};
+
+/// The longest piece of a write that is sent as one message. Several of them are under way at a
+/// time, in memory that the peer may take its time to read.
+const LONGEST_PIECE: usize = 1 << 20;
+
+impl Link {
+    /// Takes some of the bytes of these parts, of which there is at least one, and returns how
+    /// many.
+    pub(crate) fn try_write(
+        self: &Arc<Self>,
+        parts: &[IoSlice<'_>],
+    ) -> Result<usize, TrySendError> {
+        if let Some(written) = self.with_core(|core| core.try_write(parts))? {
+            return Ok(written);
+        }
+        let limit = usize::try_from(self.send_limit()).unwrap_or(usize::MAX);
+        self.try_write_large(parts, limit.min(LONGEST_PIECE))
+    }
+
+    /// Sends a large message of at most this length.
+    fn try_write_large(
+        self: &Arc<Self>,
+        parts: &[IoSlice<'_>],
+        longest: usize,
+    ) -> Result<usize, TrySendError> {
+        let mut room = longest;
+        let whole = parts
+            .iter()
+            .take_while(|part| {
+                let fits = part.len() <= room;
+                room = room.saturating_sub(part.len());
+                fits
+            })
+            .count();
+        let (whole, rest) = parts.split_at(whole);
+        let len = total(whole);
+        if let (0, Some(part)) = (len, rest.first()) {
+            let part = IoSlice::new(&part[..longest]);
+            self.try_send(&mut Outgoing::new(&[part], None))?;
+            return Ok(longest);
+        }
+        self.try_send(&mut Outgoing::new(whole, None))?;
+        Ok(len)
+    }
+}
+
+impl Core {
+    /// Whether there is something that is to be sent before anything else.
+    pub(super) fn holds_back(&self) -> bool {
+        !self.cork.is_empty()
+    }
+
+    /// Takes some of these bytes, and returns how many; `None` if they make a large message.
+    fn try_write(&mut self, parts: &[IoSlice<'_>]) -> Result<Option<usize>, TrySendError> {
+        self.check_not_ended()?;
+        let len = total(parts);
+        if !self.conn.is_eager(len) {
+            return Ok(None);
+        }
+        let sent = self.conn.may_send(len).and_then(|()| {
+            self.uncork();
+            self.conn.send(len)
+        });
+        match sent {
+            Ok(transmit) => self.post_bytes(&transmit, parts).map(|()| Some(len)),
+            Err(SendRefused::Blocked) => self.hold_back(parts).map(Some),
+            Err(refused) => Err(refused_send(refused, len)),
+        }
+    }
+
+    /// Lets some of these bytes join those that wait for room. Returns how many.
+    fn hold_back(&mut self, parts: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
+        let sides = self.conn.negotiated();
+        let longest = sides.map_or(0, |sides| sides.send_eager as usize);
+        match self.cork.join(parts, longest) {
+            0 => Err(TrySendError::Full),
+            taken => {
+                self.conn.hold();
+                Ok(taken)
+            }
+        }
+    }
+
+    /// Sends what was held back, if there is room for it. Returns whether it was sent.
+    pub(super) fn uncork(&mut self) -> bool {
+        if !self.holds_back() {
+            return false;
+        }
+        match self.conn.send_held(self.cork.len()) {
+            Ok(transmit) => {
+                let bytes = self.cork.take();
+                // A failure ends the connection, which says so.
+                let _ = self.post_bytes(&transmit, &[IoSlice::new(&bytes)]);
+                self.cork.reuse(bytes);
+                true
+            }
+            Err(SendRefused::Blocked) => false,
+            // The peer takes nothing any more.
+            Err(_) => {
+                self.cork = Cork::default();
+                false
+            }
+        }
+    }
+
+    fn post_bytes(
+        &mut self,
+        transmit: &Transmit,
+        parts: &[IoSlice<'_>],
+    ) -> Result<(), TrySendError> {
+        let Some(queues) = &mut self.queues else {
+            return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
+        };
+        queues
+            .post_send(transmit, parts, false)
+            .map_err(|error| self.post_failed(error))
+    }
+}

@@ -1,0 +1,441 @@
+use std::{
+    fmt,
+    io::{self, BufRead, IoSlice, Read, Write},
+    net::{Shutdown, SocketAddr},
+    os::fd::BorrowedFd,
+    sync::{
+        Arc, Mutex, PoisonError, TryLockError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+#[cfg(not(feature = "tokio"))]
+use self::reading::Reading;
+use self::timeout::Timeout;
+use crate::{Endpoint, Error, Interest, TransportKind, link::Deadline, sync::lock};
+
+mod halves;
+mod listener;
+mod reading;
+mod tasks;
+mod timeout;
+
+#[cfg(feature = "tokio")]
+pub(crate) use self::reading::Reading;
+pub use self::{
+    halves::{ReadHalf, WriteHalf},
+    listener::StreamListener,
+};
+
+/// A connection that carries bytes in both directions, as [`std::net::TcpStream`] does.
+///
+/// The bytes travel in messages of an [`Endpoint`], so they are not copied on their way in: what
+/// arrives is read from the buffer that the device wrote, and [`BufRead`] lends that. Writes:
+///
+/// * A write leaves at once, as one message, while the peer has room; there is no delay to disable.
+///   While it has none, writes join others, up to the [eager size](crate::Config::eager_size), and
+///   leave together. Then a write waits.
+/// * A write above the eager size is read by the peer from this side's memory. One call takes up to
+///   1 MiB.
+///
+/// How it differs from `TcpStream`:
+///
+/// * An end of file, [`read`](Read::read) returning 0, means that the peer finished: by
+///   [`shutdown`](Self::shutdown), or by dropping its stream. A peer that vanished, or exited
+///   without dropping its stream, is an error.
+/// * Dropping the last handle ends both directions. What was written before is delivered, in the
+///   background; a process that ends normally waits for it (see [the
+///   guide](crate::guide::ending)). What was not read is dropped, without a reset.
+/// * There is a file descriptor for each [interest](Self::event_fd), instead of one for both.
+///
+/// A stream and an endpoint that meet refuse each other by name. [`Stream::from`] makes a stream of
+/// an endpoint whose peer is one that does the same.
+///
+/// # Examples
+///
+/// ```no_run
+/// use std::io::{BufRead, Write};
+///
+/// # fn main() -> std::io::Result<()> {
+/// let mut stream = rdmsg::Stream::connect("10.8.0.1:7471")?;
+/// stream.write_all(b"hello\n")?;
+/// let mut line = String::new();
+/// stream.read_line(&mut line)?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Stream {
+    shared: Arc<Shared>,
+    /// What [`BufRead`] lends where another handle might take the original.
+    lent: Vec<u8>,
+}
+
+/// What all handles of a stream have in common. When it is dropped, the stream ends.
+struct Shared {
+    endpoint: Endpoint,
+    /// Locked for as long as a thread waits for bytes.
+    reading: Mutex<Reading>,
+    /// Whether this side reads no more than what has arrived.
+    stopped: AtomicBool,
+    nonblocking: AtomicBool,
+    read_timeout: Timeout,
+    write_timeout: Timeout,
+}
+
+impl Stream {
+    /// Ends a direction, or both.
+    ///
+    /// * [`Shutdown::Write`]: the peer reads what was written before, and then the end. Further
+    ///   writes fail with [`BrokenPipe`](io::ErrorKind::BrokenPipe).
+    /// * [`Shutdown::Read`]: reads of this side, also those that wait, return what has arrived and
+    ///   then 0. The peer does not learn of it.
+    ///
+    /// # Errors
+    ///
+    /// [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        if matches!(how, Shutdown::Read | Shutdown::Both) {
+            self.shared.stopped.store(true, Ordering::Release);
+            self.shared.endpoint.wake_waiting();
+        }
+        if matches!(how, Shutdown::Write | Shutdown::Both) {
+            let finished = self.shared.endpoint.finish();
+            finished.map_err(|error| io::Error::new(io::ErrorKind::NotConnected, error))?;
+        }
+        Ok(())
+    }
+
+    /// Makes another handle of the same stream.
+    ///
+    /// Everything but the handle is shared: also the timeouts, and whether calls wait.
+    ///
+    /// # Errors
+    ///
+    /// None; it is as [`TcpStream::try_clone`](std::net::TcpStream::try_clone) is.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            shared: Arc::clone(&self.shared),
+            lent: Vec::new(),
+        })
+    }
+
+    /// Splits the stream into its directions, for two threads.
+    ///
+    /// Dropping the write half finishes its direction.
+    #[must_use]
+    pub fn split(self) -> (ReadHalf, WriteHalf) {
+        let writing = Self {
+            shared: Arc::clone(&self.shared),
+            lent: Vec::new(),
+        };
+        (ReadHalf::new(self), WriteHalf::new(writing))
+    }
+
+    /// Copies bytes that are next without taking them. Waits for some as [`read`](Read::read) does.
+    ///
+    /// It may return fewer than there are: no more than arrived in one message.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read`](Read::read).
+    pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.shared.read_with(|reading| reading.copy_to(buf))
+    }
+
+    /// Sets how long a read may wait; `None` is for ever, and the default.
+    ///
+    /// One that waited for so long fails with [`WouldBlock`](io::ErrorKind::WouldBlock).
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for a duration of zero.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.shared.read_timeout.set(timeout)
+    }
+
+    /// Sets how long a write may wait for room; `None` is for ever, and the default.
+    ///
+    /// One that waited for so long fails with [`WouldBlock`](io::ErrorKind::WouldBlock).
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for a duration of zero.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.shared.write_timeout.set(timeout)
+    }
+
+    /// Returns how long a read may wait.
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.shared.read_timeout.get())
+    }
+
+    /// Returns how long a write may wait for room.
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.shared.write_timeout.get())
+    }
+
+    /// Sets whether reads and writes that would have to wait fail with
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) instead.
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.shared
+            .nonblocking
+            .store(nonblocking, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Does nothing: nothing is ever delayed.
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub fn set_nodelay(&self, _nodelay: bool) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Returns `true`: nothing is ever delayed.
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub fn nodelay(&self) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    /// Returns the error with which the connection has ended, if it has and the peer had not
+    /// finished.
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        let reason = self.shared.endpoint.close_reason();
+        Ok(reason
+            .filter(|reason| !reason.is_clean())
+            .map(|reason| Error::Disconnected(reason).into()))
+    }
+
+    /// Returns this side's address.
+    ///
+    /// # Errors
+    ///
+    /// [`AddrNotAvailable`](io::ErrorKind::AddrNotAvailable) where it is not known.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        let local = self.shared.endpoint.local_addr();
+        local.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+    }
+
+    /// Returns the peer's address.
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.shared.endpoint.peer_addr())
+    }
+
+    /// Returns what carries the connection.
+    #[must_use]
+    pub fn transport(&self) -> TransportKind {
+        self.shared.endpoint.transport()
+    }
+
+    /// Returns a file descriptor for event loops, readable while this interest is met.
+    ///
+    /// See [`Endpoint::event_fd`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Endpoint::event_fd`].
+    pub fn event_fd(&self, interest: Interest) -> io::Result<BorrowedFd<'_>> {
+        Ok(self.shared.endpoint.event_fd(interest)?)
+    }
+}
+
+impl Shared {
+    /// When a call that may wait gives up; `None` if it does not wait.
+    fn deadline(&self, timeout: &Timeout) -> Option<Deadline> {
+        if self.nonblocking.load(Ordering::Relaxed) {
+            return None;
+        }
+        Some(timeout.get().map_or_else(Deadline::never, Deadline::after))
+    }
+
+    /// Waits for bytes, or the end, and returns what `take` does with them.
+    fn read_with<T>(&self, take: impl FnOnce(&mut Reading) -> T) -> io::Result<T> {
+        let deadline = self.deadline(&self.read_timeout);
+        let mut reading = match (&deadline, self.reading.try_lock()) {
+            (_, Ok(reading)) => reading,
+            // Where another thread waits, there is nothing to read.
+            (None, Err(TryLockError::WouldBlock)) => return Err(io::ErrorKind::WouldBlock.into()),
+            (_, Err(_)) => lock(&self.reading),
+        };
+        reading
+            .fill(&self.endpoint, &self.stopped, deadline.as_ref())
+            .map_err(read_error)?;
+        let taken = take(&mut reading);
+        reading.announce(&self.endpoint);
+        Ok(taken)
+    }
+
+    /// Writes some of the bytes of these parts.
+    fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        if parts.iter().all(|part| part.is_empty()) {
+            return Ok(0);
+        }
+        let written = match self.deadline(&self.write_timeout) {
+            Some(deadline) => self.endpoint.write_bytes(parts, &deadline),
+            None => self.endpoint.try_write_bytes(parts).map_err(Error::from),
+        };
+        written.map_err(write_error)
+    }
+}
+
+pub(crate) fn write_error(error: Error) -> io::Error {
+    match error {
+        Error::TimedOut | Error::WindowFull => io::ErrorKind::WouldBlock.into(),
+        Error::Disconnected(ref reason) if reason.is_clean() => {
+            io::Error::new(io::ErrorKind::BrokenPipe, error)
+        }
+        error => error.into(),
+    }
+}
+
+pub(crate) fn read_error(error: Error) -> io::Error {
+    match error {
+        Error::TimedOut => io::ErrorKind::WouldBlock.into(),
+        error => error.into(),
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // The endpoint closes behind it.
+        if let Err(error) = self.endpoint.finish() {
+            log::debug!("{:?}: {error}", self.endpoint);
+        }
+    }
+}
+
+impl From<Endpoint> for Stream {
+    /// Makes a stream of an endpoint. Its peer has to do the same.
+    ///
+    /// Other handles of the endpoint must not be used any more: their messages would be missing in
+    /// the stream, or stand between its bytes.
+    fn from(endpoint: Endpoint) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                endpoint,
+                reading: Mutex::default(),
+                stopped: AtomicBool::new(false),
+                nonblocking: AtomicBool::new(false),
+                read_timeout: Timeout::default(),
+                write_timeout: Timeout::default(),
+            }),
+            lent: Vec::new(),
+        }
+    }
+}
+
+impl Read for &Stream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        self.shared.read_with(|reading| {
+            let count = reading.copy_to(buf);
+            reading.consume(count);
+            count
+        })
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(buf)
+    }
+}
+
+impl BufRead for Stream {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if Arc::get_mut(&mut self.shared).is_none() {
+            self.lent.clear();
+            let lent = &mut self.lent;
+            self.shared
+                .read_with(|reading| lent.extend_from_slice(reading.bytes()))?;
+            return Ok(&self.lent);
+        }
+        let deadline = self.shared.deadline(&self.shared.read_timeout);
+        let Some(Shared {
+            endpoint,
+            reading,
+            stopped,
+            ..
+        }) = Arc::get_mut(&mut self.shared)
+        else {
+            return Ok(&[]);
+        };
+        let reading = reading.get_mut().unwrap_or_else(PoisonError::into_inner);
+        reading
+            .fill(endpoint, stopped, deadline.as_ref())
+            .map_err(read_error)?;
+        reading.announce(endpoint);
+        Ok(reading.bytes())
+    }
+
+    fn consume(&mut self, count: usize) {
+        let mut reading = lock(&self.shared.reading);
+        reading.consume(count);
+        reading.announce(&self.shared.endpoint);
+    }
+}
+
+impl Write for &Stream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.shared.write(&[IoSlice::new(buf)])
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.shared.write(parts)
+    }
+
+    /// Does nothing: what was written is on its way, or leaves as soon as the peer has room.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        (&*self).write(buf)
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&*self).write_vectored(parts)
+    }
+
+    /// Does nothing: what was written is on its way, or leaves as soon as the peer has room.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream")
+            .field("endpoint", &self.shared.endpoint)
+            .finish_non_exhaustive()
+    }
+}

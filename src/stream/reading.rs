@@ -1,0 +1,127 @@
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    task::{Context, Poll, ready},
+    time::Instant,
+};
+
+use crate::{Endpoint, Error, Message, link::Deadline};
+
+/// How many empty messages a read that does not wait takes.
+const MOST_EMPTY: u32 = 64;
+
+/// The reading side of a stream: the message whose bytes are next.
+#[derive(Debug, Default)]
+pub(crate) struct Reading {
+    /// Some of its bytes have not been read.
+    message: Option<Message>,
+    /// How many of them have been.
+    read: usize,
+    /// Whether the peer has finished.
+    finished: bool,
+    /// Whether the fd is kept readable for what is here.
+    announced: bool,
+}
+
+impl Reading {
+    /// Returns the bytes that are here.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.message
+            .as_ref()
+            .map_or(&[], |message| &message[self.read..])
+    }
+
+    /// Waits until there are bytes, or the end: then there are none. Without a deadline it does not
+    /// wait. Once `stopped`, the end is where nothing has arrived.
+    pub(crate) fn fill(
+        &mut self,
+        endpoint: &Endpoint,
+        stopped: &AtomicBool,
+        deadline: Option<&Deadline>,
+    ) -> Result<(), Error> {
+        let mut empty = 0;
+        while self.message.is_none() && !self.finished {
+            let received = match deadline {
+                Some(deadline) => endpoint.recv_unless(stopped, deadline),
+                None => endpoint.try_recv(),
+            };
+            match received {
+                Ok(Some(message)) if message.is_empty() => {
+                    // A peer may send so many that there is always one.
+                    empty += 1;
+                    let in_time = match deadline {
+                        Some(deadline) => !deadline.is_past(Instant::now()),
+                        None => empty < MOST_EMPTY,
+                    };
+                    if !in_time {
+                        return Err(Error::TimedOut);
+                    }
+                }
+                Ok(Some(message)) => {
+                    self.message = Some(message);
+                    self.read = 0;
+                }
+                Ok(None) if stopped.load(Ordering::Acquire) => break,
+                Ok(None) => return Err(Error::TimedOut),
+                Err(Error::PeerFinished) => self.finished = true,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`fill`](Self::fill), for a task.
+    pub(crate) fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        endpoint: &Endpoint,
+        stopped: &AtomicBool,
+    ) -> Poll<Result<(), Error>> {
+        let mut empty = 0;
+        while self.message.is_none() && !self.finished {
+            match ready!(endpoint.poll_recv_unless(cx, stopped)) {
+                Ok(Some(message)) if message.is_empty() => {
+                    empty += 1;
+                    if empty == MOST_EMPTY {
+                        // Others have their turn.
+                        cx.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                }
+                Ok(Some(message)) => {
+                    self.message = Some(message);
+                    self.read = 0;
+                }
+                Ok(None) => break,
+                Err(Error::PeerFinished) => self.finished = true,
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Copies bytes that are here, and returns how many.
+    pub(crate) fn copy_to(&self, to: &mut [u8]) -> usize {
+        let bytes = self.bytes();
+        let count = bytes.len().min(to.len());
+        to[..count].copy_from_slice(&bytes[..count]);
+        count
+    }
+
+    /// Counts bytes as read.
+    pub(crate) fn consume(&mut self, count: usize) {
+        self.read += count.min(self.bytes().len());
+        if self.bytes().is_empty() {
+            self.message = None;
+        }
+    }
+
+    /// Keeps the fd readable while there are bytes here, or the end, for which the endpoint has
+    /// nothing to be taken any more.
+    pub(crate) fn announce(&mut self, endpoint: &Endpoint) {
+        let readable = self.message.is_some() || self.finished;
+        if readable != self.announced {
+            self.announced = readable;
+            endpoint.keep_readable(readable);
+        }
+    }
+}

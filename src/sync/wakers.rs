@@ -1,0 +1,291 @@
+use std::{
+    mem,
+    sync::{
+        Mutex,
+        atomic::{AtomicU8, AtomicU64, Ordering, fence},
+    },
+    task::Waker,
+};
+
+use super::lock::lock;
+
+/// How many tasks are woken before the lock is taken again.
+const BATCH: usize = 4;
+
+/// Tasks that wait, each for some of up to eight things that happen.
+///
+/// A task that finds nothing calls [`wait`](Self::wait), looks once more, and only then is pending.
+/// A thread that brings something calls [`wake`](Self::wake) afterwards. Each writes before a fence
+/// and reads behind it, so one of them sees the other.
+///
+/// Wakers are called, and dropped, without the lock: either may drop a task, and with it what
+/// [leaves](Self::leave) this.
+#[derive(Debug, Default)]
+pub(crate) struct Wakers {
+    /// What any of them waits for: all that a thread pays that wakes nobody.
+    awaited: AtomicU8,
+    waiting: Mutex<Vec<Waiting>>,
+    seats: AtomicU64,
+}
+
+/// Where a task waits, one at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seat(u64);
+
+#[derive(Debug)]
+struct Waiting {
+    seat: Seat,
+    /// A bit for each thing.
+    awaited: u8,
+    waker: Waker,
+}
+
+impl Seat {
+    /// The seat of all that wait for the same and have none of their own: the last one is woken.
+    pub(crate) const fn common(awaited: u8) -> Self {
+        Self(awaited as u64)
+    }
+}
+
+impl Wakers {
+    /// A seat that nobody else has.
+    pub(crate) fn seat(&self) -> Seat {
+        let number = self.seats.fetch_add(1, Ordering::Relaxed);
+        // Behind the common ones.
+        Seat(number + u64::from(u8::MAX) + 1)
+    }
+
+    /// Has the task woken, once, when something of what is `awaited` happens. It replaces what was
+    /// said for the same seat.
+    pub(crate) fn wait(&self, seat: Seat, awaited: u8, waker: &Waker) {
+        let replaced = {
+            let mut waiting = lock(&self.waiting);
+            let replaced = match waiting.iter_mut().find(|other| other.seat == seat) {
+                Some(here) if here.awaited == awaited && here.waker.will_wake(waker) => None,
+                Some(here) => {
+                    here.awaited = awaited;
+                    Some(mem::replace(&mut here.waker, waker.clone()))
+                }
+                None => {
+                    waiting.push(Waiting {
+                        seat,
+                        awaited,
+                        waker: waker.clone(),
+                    });
+                    None
+                }
+            };
+            self.count(&waiting);
+            replaced
+        };
+        drop(replaced);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The task in this seat waits no more.
+    pub(crate) fn leave(&self, seat: Seat) {
+        if self.awaited.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let left = {
+            let mut waiting = lock(&self.waiting);
+            let at = waiting.iter().position(|other| other.seat == seat);
+            let left = at.map(|at| waiting.remove(at));
+            self.count(&waiting);
+            left
+        };
+        drop(left);
+    }
+
+    /// Wakes those that wait for something of what `happened`. They wait no more.
+    pub(crate) fn wake(&self, happened: u8) {
+        fence(Ordering::SeqCst);
+        self.wake_behind_fence(happened);
+    }
+
+    /// As [`wake`](Self::wake), behind a sequentially consistent fence of the caller's that what
+    /// happened is before.
+    pub(crate) fn wake_behind_fence(&self, happened: u8) {
+        if self.awaited.load(Ordering::Relaxed) & happened == 0 {
+            return;
+        }
+        // Who comes back meanwhile is behind those that are here now.
+        let mut unseen = usize::MAX;
+        while unseen > 0 {
+            let mut woken = [const { None }; BATCH];
+            {
+                let mut waiting = lock(&self.waiting);
+                unseen = unseen.min(waiting.len());
+                let mut places = woken.iter_mut();
+                let mut at = 0;
+                while at < unseen {
+                    if waiting[at].awaited & happened == 0 {
+                        at += 1;
+                        continue;
+                    }
+                    let Some(place) = places.next() else { break };
+                    *place = Some(waiting.remove(at).waker);
+                    unseen -= 1;
+                }
+                if at == unseen {
+                    unseen = 0;
+                }
+                self.count(&waiting);
+            }
+            for waker in woken.into_iter().flatten() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Called under the lock.
+    fn count(&self, waiting: &[Waiting]) {
+        let awaited = waiting.iter().fold(0, |all, one| all | one.awaited);
+        self.awaited.store(awaited, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{
+            Arc,
+            atomic::{AtomicBool, AtomicU32},
+        },
+        task::Wake,
+        thread,
+    };
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn counts(many: usize) -> Vec<Arc<Count>> {
+        (0..many).map(|_| Arc::default()).collect()
+    }
+
+    fn seen(counts: &[Arc<Count>]) -> Vec<u32> {
+        let seen = |count: &Arc<Count>| count.0.load(Ordering::SeqCst);
+        counts.iter().map(seen).collect()
+    }
+
+    #[test]
+    fn those_who_wait_for_what_happened_are_woken_once() {
+        let wakers = Wakers::default();
+        let counts = counts(9);
+        for (number, count) in counts.iter().enumerate() {
+            let awaited = if number % 3 == 0 { 1 } else { 2 };
+            wakers.wait(wakers.seat(), awaited, &Waker::from(Arc::clone(count)));
+        }
+        wakers.wake(4);
+        assert_eq!(seen(&counts), [0; 9]);
+        wakers.wake(2);
+        assert_eq!(seen(&counts), [0, 1, 1, 0, 1, 1, 0, 1, 1]);
+        wakers.wake(3);
+        assert_eq!(seen(&counts), [1; 9]);
+        wakers.wake(u8::MAX);
+        assert_eq!(seen(&counts), [1; 9], "they wait no more");
+    }
+
+    #[test]
+    fn a_seat_has_one_task_and_one_that_leaves_is_not_woken() {
+        let wakers = Wakers::default();
+        let counts = counts(3);
+        let common = Seat::common(1);
+        for count in &counts[..2] {
+            wakers.wait(common, 1, &Waker::from(Arc::clone(count)));
+        }
+        let own = wakers.seat();
+        wakers.wait(own, 1, &Waker::from(Arc::clone(&counts[2])));
+        wakers.leave(own);
+        wakers.wake(1);
+        assert_eq!(seen(&counts), [0, 1, 0]);
+    }
+
+    #[test]
+    fn a_task_that_comes_back_at_once_is_not_woken_for_ever() {
+        struct Again(Wakers, AtomicU32);
+
+        impl Wake for Again {
+            fn wake(self: Arc<Self>) {
+                self.1.fetch_add(1, Ordering::SeqCst);
+                let waker = Waker::from(Arc::clone(&self));
+                self.0.wait(Seat::common(1), 1, &waker);
+            }
+        }
+
+        let again = Arc::new(Again(Wakers::default(), AtomicU32::new(0)));
+        let waker = Waker::from(Arc::clone(&again));
+        again.0.wait(Seat::common(1), 1, &waker);
+        for round in 1..=3 {
+            again.0.wake(1);
+            assert_eq!(again.1.load(Ordering::SeqCst), round);
+        }
+        again.0.leave(Seat::common(1));
+    }
+
+    #[test]
+    fn a_waker_whose_end_leaves_does_not_wait_for_the_lock() {
+        struct Leaves(Arc<Wakers>, Seat);
+
+        impl Wake for Leaves {
+            fn wake(self: Arc<Self>) {}
+        }
+
+        impl Drop for Leaves {
+            fn drop(&mut self) {
+                self.0.leave(self.1);
+            }
+        }
+
+        let wakers = Arc::new(Wakers::default());
+        let waker = || Waker::from(Arc::new(Leaves(Arc::clone(&wakers), wakers.seat())));
+        wakers.wait(Seat::common(1), 1, &waker());
+        wakers.wait(Seat::common(1), 1, &waker());
+        wakers.wake(1);
+        wakers.wait(Seat::common(1), 1, &waker());
+        wakers.leave(Seat::common(1));
+    }
+
+    #[test]
+    fn no_wake_is_lost_between_one_that_brings_and_one_that_waits() {
+        struct Unpark(thread::Thread, AtomicBool);
+
+        impl Wake for Unpark {
+            fn wake(self: Arc<Self>) {
+                self.1.store(true, Ordering::SeqCst);
+                self.0.unpark();
+            }
+        }
+
+        const THINGS: u32 = 20_000;
+        let wakers = Wakers::default();
+        let there = AtomicU32::new(0);
+        thread::scope(|scope| {
+            let unpark = Arc::new(Unpark(thread::current(), AtomicBool::new(false)));
+            scope.spawn(|| {
+                for _ in 0..THINGS {
+                    there.fetch_add(1, Ordering::Relaxed);
+                    wakers.wake(1);
+                }
+            });
+            let waker = Waker::from(Arc::clone(&unpark));
+            let mut taken = 0;
+            while taken < THINGS {
+                wakers.wait(Seat::common(1), 1, &waker);
+                let now = there.swap(0, Ordering::Relaxed);
+                taken += now;
+                while now == 0 && !unpark.1.swap(false, Ordering::SeqCst) {
+                    thread::park();
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,254 @@
+use std::{io::IoSlice, net::SocketAddr, slice};
+
+use ::tokio::net::{ToSocketAddrs, lookup_host};
+
+use super::turn::take_turn;
+use crate::{Addresses, Completion, Connector, Error, Message, NotSent, SendBuffer, TransportKind};
+
+/// A handle of an established connection that carries whole messages, for tasks.
+///
+/// Clones are handles of the same connection and may be used by several tasks at once. When the
+/// last one is dropped, the connection is closed in the background.
+///
+/// What does not wait is called on the [`Endpoint`](crate::Endpoint) that
+/// [`get_ref`](Self::get_ref) returns: statistics, `try_recv`, `try_send`, one-sided operations by
+/// `try_read` and `try_write`, `finish`, `abort`. Its calls that wait would block the runtime.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn run() -> Result<(), rdmsg::Error> {
+/// let endpoint = rdmsg::tokio::Endpoint::connect("10.8.0.1:7471").await?;
+/// endpoint.send(b"hello").await?;
+/// let answer = endpoint.recv().await?;
+/// println!("{} bytes", answer.len());
+/// drop(answer);
+/// endpoint.close().await
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    inner: crate::Endpoint,
+}
+
+impl Endpoint {
+    /// Connects to a listener, with the default [`Config`](crate::Config) and engine.
+    ///
+    /// The addresses of a name are tried one after the other. Dropping the future gives the
+    /// connection up.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Endpoint::connect`](crate::Endpoint::connect).
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime with I/O enabled.
+    pub async fn connect(address: impl ToSocketAddrs) -> Result<Self, Error> {
+        Self::connect_with(&Connector::new(), address).await
+    }
+
+    /// Connects with a configuration, private data or an engine of its own.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Connector::connect`].
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime with I/O enabled.
+    pub async fn connect_with(
+        connector: &Connector,
+        address: impl ToSocketAddrs,
+    ) -> Result<Self, Error> {
+        let addresses = look_up(address).await?;
+        let endpoint = connector.start(addresses)?.await?;
+        Self::new(endpoint)
+    }
+
+    /// Has the runtime watch a connection that was made otherwise.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Os`] when the runtime cannot watch it.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime with I/O enabled.
+    #[track_caller]
+    pub fn new(endpoint: crate::Endpoint) -> Result<Self, Error> {
+        endpoint.enter_runtime()?;
+        Ok(Self { inner: endpoint })
+    }
+
+    /// Receives the next message.
+    ///
+    /// As [`recv`](crate::Endpoint::recv). A future that is dropped loses no message.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`recv`](crate::Endpoint::recv).
+    pub async fn recv(&self) -> Result<Message, Error> {
+        let inner = &self.inner;
+        take_turn(inner, |cx, seat| inner.poll_recv_seated(cx, seat)).await
+    }
+
+    /// Takes the next completion of any kind.
+    ///
+    /// As [`next_completion`](crate::Endpoint::next_completion). A future that is dropped loses
+    /// none.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`next_completion`](crate::Endpoint::next_completion).
+    pub async fn next_completion(&self) -> Result<Completion, Error> {
+        let inner = &self.inner;
+        take_turn(inner, |cx, seat| {
+            inner.poll_next_completion_seated(cx, seat)
+        })
+        .await
+    }
+
+    /// Sends one message, waiting while the peer's window is full.
+    ///
+    /// As [`send`](crate::Endpoint::send). A future that is dropped before it is ready has sent
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send`](crate::Endpoint::send).
+    pub async fn send(&self, message: &[u8]) -> Result<(), Error> {
+        self.send_vectored(slice::from_ref(&IoSlice::new(message)))
+            .await
+    }
+
+    /// Sends one message that consists of several parts.
+    ///
+    /// As [`send_vectored`](crate::Endpoint::send_vectored). A future that is dropped before it is
+    /// ready has sent nothing.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send_vectored`](crate::Endpoint::send_vectored).
+    pub async fn send_vectored(&self, parts: &[IoSlice<'_>]) -> Result<(), Error> {
+        self.send_parts(parts, None).await
+    }
+
+    /// Sends one message and reports its arrival as a completion with this `id`.
+    ///
+    /// As [`send_with_id`](crate::Endpoint::send_with_id). A future that is dropped before it is
+    /// ready has sent nothing.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send_with_id`](crate::Endpoint::send_with_id).
+    pub async fn send_with_id(&self, message: &[u8], id: u64) -> Result<(), Error> {
+        let part = IoSlice::new(message);
+        self.send_parts(slice::from_ref(&part), Some(id)).await
+    }
+
+    async fn send_parts(&self, parts: &[IoSlice<'_>], id: Option<u64>) -> Result<(), Error> {
+        let inner = &self.inner;
+        take_turn(inner, |cx, seat| {
+            inner.poll_send_seated(cx, seat, parts, id)
+        })
+        .await
+    }
+
+    /// Sends the content of `buffer` as one message, without a copy if it is above the eager size.
+    ///
+    /// As [`send_owned`](crate::Endpoint::send_owned). Where the future is dropped before it is
+    /// ready nothing was sent, and the buffer is gone.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send_owned`](crate::Endpoint::send_owned), with the buffer.
+    pub async fn send_owned(&self, buffer: SendBuffer) -> Result<(), NotSent> {
+        let inner = &self.inner;
+        let mut buffer = Some(buffer);
+        let sent = take_turn(inner, |cx, seat| {
+            inner.poll_send_owned_seated(cx, seat, &mut buffer)
+        })
+        .await;
+        sent.map_err(|error| NotSent { error, buffer })
+    }
+
+    /// Waits until everything that was sent so far has arrived at the peer's library.
+    ///
+    /// As [`flush`](crate::Endpoint::flush).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`flush`](crate::Endpoint::flush).
+    pub async fn flush(&self) -> Result<(), Error> {
+        self.inner.start_flush()?.await
+    }
+
+    /// Tells the peer that this side sends no more messages: half close.
+    ///
+    /// It does not wait. See [`finish`](crate::Endpoint::finish).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`finish`](crate::Endpoint::finish).
+    pub fn finish(&self) -> Result<(), Error> {
+        self.inner.finish()
+    }
+
+    /// Closes the connection and waits until everything that was sent is acknowledged.
+    ///
+    /// As [`close`](crate::Endpoint::close). It goes on in the background if the future is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`close`](crate::Endpoint::close).
+    pub async fn close(&self) -> Result<(), Error> {
+        let inner = &self.inner;
+        take_turn(inner, |cx, seat| inner.poll_close_seated(cx, seat)).await
+    }
+
+    /// Returns the peer's address.
+    #[must_use]
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.inner.peer_addr()
+    }
+
+    /// Returns this side's address, if it is known.
+    #[must_use]
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.inner.local_addr()
+    }
+
+    /// Returns what carries the connection.
+    #[must_use]
+    pub fn transport(&self) -> TransportKind {
+        self.inner.transport()
+    }
+
+    /// Returns the connection, for what does not wait.
+    #[must_use]
+    pub fn get_ref(&self) -> &crate::Endpoint {
+        &self.inner
+    }
+
+    /// Returns the connection, for threads. The runtime watches it no more.
+    #[must_use]
+    pub fn into_inner(self) -> crate::Endpoint {
+        self.inner.leave_runtime();
+        self.inner
+    }
+}
+
+pub(super) async fn look_up(address: impl ToSocketAddrs) -> Result<Addresses, Error> {
+    // What was given cannot be named: it is whatever tokio takes.
+    let fail = |problem: String| Error::AddressLookup {
+        address: "that was given".into(),
+        problem,
+    };
+    let found = lookup_host(address).await;
+    let found: Vec<SocketAddr> = found.map_err(|error| fail(error.to_string()))?.collect();
+    if found.is_empty() {
+        return Err(fail("it has no address".into()));
+    }
+    Ok(Addresses::new(found))
+}

@@ -1,0 +1,121 @@
+use std::{
+    io::IoSlice,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use super::{endpoint::Endpoint, turn::cooperate};
+use crate::{Error, Message};
+
+/// The receiving half of an [`Endpoint`]: see [`Endpoint::into_split`].
+///
+/// As a [`futures` stream](futures_core::Stream) it yields messages, ends when the peer finished or
+/// closed, and yields any other end as an error first.
+#[derive(Debug)]
+pub struct ReceiveHalf {
+    endpoint: Endpoint,
+    /// Whether there is nothing more.
+    over: bool,
+}
+
+/// The sending half of an [`Endpoint`]: see [`Endpoint::into_split`].
+///
+/// Dropping it [finishes](Endpoint::finish) its direction.
+#[derive(Debug)]
+pub struct SendHalf {
+    endpoint: Endpoint,
+}
+
+/// Splitting.
+impl Endpoint {
+    /// Splits the endpoint into its directions, for two tasks.
+    ///
+    /// The receiving half is a [`futures` stream](futures_core::Stream) of messages, and the
+    /// sending half has a [`Sink`](futures_sink::Sink). Dropping the sending half
+    /// [finishes](Self::finish) its direction.
+    #[must_use]
+    pub fn into_split(self) -> (ReceiveHalf, SendHalf) {
+        let sending = SendHalf::new(self.clone());
+        (ReceiveHalf::new(self), sending)
+    }
+}
+
+impl ReceiveHalf {
+    pub(super) fn new(endpoint: Endpoint) -> Self {
+        Self {
+            endpoint,
+            over: false,
+        }
+    }
+
+    /// Receives the next message.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Endpoint::recv`].
+    pub async fn recv(&mut self) -> Result<Message, Error> {
+        self.endpoint.recv().await
+    }
+
+    /// Returns the endpoint, for what concerns both directions.
+    #[must_use]
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+}
+
+impl futures_core::Stream for ReceiveHalf {
+    type Item = Result<Message, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.over {
+            return Poll::Ready(None);
+        }
+        let inner = self.endpoint.get_ref();
+        let received = ready!(cooperate(cx, |cx| inner.poll_recv(cx)));
+        self.over = received.is_err();
+        Poll::Ready(match received {
+            Err(Error::PeerFinished) => None,
+            Err(Error::Disconnected(reason)) if reason.is_clean() => None,
+            received => Some(received),
+        })
+    }
+}
+
+impl SendHalf {
+    pub(super) fn new(endpoint: Endpoint) -> Self {
+        Self { endpoint }
+    }
+
+    /// Sends one message, waiting while the peer's window is full.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Endpoint::send`].
+    pub async fn send(&mut self, message: &[u8]) -> Result<(), Error> {
+        self.endpoint.send(message).await
+    }
+
+    /// Sends one message that consists of several parts.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Endpoint::send_vectored`].
+    pub async fn send_vectored(&mut self, parts: &[IoSlice<'_>]) -> Result<(), Error> {
+        self.endpoint.send_vectored(parts).await
+    }
+
+    /// Returns the endpoint, for what concerns both directions.
+    #[must_use]
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+}
+
+impl Drop for SendHalf {
+    fn drop(&mut self) {
+        if let Err(error) = self.endpoint.finish() {
+            log::debug!("{:?}: {error}", self.endpoint.get_ref());
+        }
+    }
+}

@@ -1,0 +1,126 @@
+use std::{
+    future::poll_fn,
+    net::SocketAddr,
+    task::{Context, Poll},
+};
+
+use super::{endpoint::Endpoint, turn::cooperate};
+use crate::{Config, Engine, Error, ToAddresses, TransportKind, sync::Seat};
+
+/// Accepts connections on an address, for tasks.
+///
+/// # Examples
+///
+/// See [the module](super).
+#[derive(Debug)]
+pub struct Listener {
+    inner: crate::Listener,
+}
+
+impl Listener {
+    /// Listens on an address, with the default [`Config`] and engine.
+    ///
+    /// It waits for the engine's thread for a moment; a name may take as long as its lookup.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Listener::bind`](crate::Listener::bind).
+    pub fn bind(address: impl ToAddresses) -> Result<Self, Error> {
+        crate::Listener::bind(address).map(Self::from)
+    }
+
+    /// Listens on an address with a configuration and an engine.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Listener::bind_with`](crate::Listener::bind_with).
+    pub fn bind_with(
+        address: impl ToAddresses,
+        config: &Config,
+        engine: &Engine,
+    ) -> Result<Self, Error> {
+        crate::Listener::bind_with(address, config, engine).map(Self::from)
+    }
+
+    /// Accepts the next connection.
+    ///
+    /// As [`accept`](crate::Listener::accept). A future that is dropped loses no connection.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`accept`](crate::Listener::accept), and [`Error::Os`] when the runtime cannot
+    /// watch the connection.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime with I/O enabled.
+    pub async fn accept(&self) -> Result<Endpoint, Error> {
+        accept(&self.inner).await.and_then(Endpoint::new)
+    }
+
+    /// As [`accept`](Self::accept), without a future. One task at a time waits so.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`accept`](Self::accept).
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime with I/O enabled.
+    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<Endpoint, Error>> {
+        let accepted = cooperate(cx, |cx| self.inner.poll_accept(cx));
+        accepted.map(|accepted| accepted.and_then(Endpoint::new))
+    }
+
+    /// Returns the address that this listens on, with the port that was chosen for port 0.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.inner.local_addr()
+    }
+
+    /// Returns the transports over which this listens.
+    #[must_use]
+    pub fn transports(&self) -> &'static [TransportKind] {
+        self.inner.transports()
+    }
+
+    /// Stops listening, as [`close`](crate::Listener::close) does.
+    ///
+    /// What was established is still accepted, before [`accept`](Self::accept) returns
+    /// [`Error::ListenerClosed`]. Established connections go on.
+    pub fn close(&self) {
+        self.inner.close();
+    }
+
+    /// Returns the listener, for what does not wait.
+    #[must_use]
+    pub fn get_ref(&self) -> &crate::Listener {
+        &self.inner
+    }
+}
+
+impl From<crate::Listener> for Listener {
+    fn from(inner: crate::Listener) -> Self {
+        Self { inner }
+    }
+}
+
+/// A task's place among those that accept, left when its future is dropped.
+struct Turn<'a> {
+    listener: &'a crate::Listener,
+    seat: Seat,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.listener.leave_seat(self.seat);
+    }
+}
+
+pub(super) async fn accept(listener: &crate::Listener) -> Result<crate::Endpoint, Error> {
+    let turn = Turn {
+        listener,
+        seat: listener.seat(),
+    };
+    poll_fn(|cx| cooperate(cx, |cx| listener.poll_accept_seated(cx, turn.seat))).await
+}

@@ -1,0 +1,57 @@
+//! Connections for tasks of a [tokio] runtime (feature `tokio`).
+//!
+//! [`Endpoint`] and [`Listener`] carry whole messages, as those of the crate's root do;
+//! [`Stream`] and [`StreamListener`] stand in for [`tokio::net::TcpStream`]
+//! and [`TcpListener`](::tokio::net::TcpListener), with whatever is made for
+//! [`AsyncRead`](::tokio::io::AsyncRead) and [`AsyncWrite`](::tokio::io::AsyncWrite): hyper, tonic,
+//! tokio-rustls, the codecs of tokio-util.
+//!
+//! * No thread stands between a task and the device: the runtime watches the connection's
+//!   completion events, as it does a socket, and the task that is polled polls the completion queue
+//!   itself. It sleeps rather than spins, whatever [`Polling`](crate::Polling) says.
+//! * Every future may be dropped at any time. A `recv` that is dropped loses no message; a `send`
+//!   has sent the whole message, or nothing; a `connect` gives the connection up.
+//! * Calls count against a task's budget of [`coop`](::tokio::task::coop), so that a connection
+//!   that always has something holds up no other task.
+//! * A connection belongs to the runtime in whose context it is made. Making one outside of any
+//!   panics, as with tokio's own.
+//!
+//! # Examples
+//!
+//! ```no_run
+//! use rdmsg::tokio::Listener;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), rdmsg::Error> {
+//! let listener = Listener::bind("0.0.0.0:7471")?;
+//! loop {
+//!     let endpoint = listener.accept().await?;
+//!     tokio::spawn(async move {
+//!         while let Ok(message) = endpoint.recv().await {
+//!             if endpoint.send(&message).await.is_err() {
+//!                 break;
+//!             }
+//!         }
+//!     });
+//! }
+//! # }
+//! ```
+
+mod endpoint;
+mod halves;
+mod listener;
+mod sink;
+mod stream;
+mod stream_halves;
+mod stream_listener;
+mod turn;
+
+pub use self::{
+    endpoint::Endpoint,
+    halves::{ReceiveHalf, SendHalf},
+    listener::Listener,
+    sink::MessageSink,
+    stream::Stream,
+    stream_halves::{OwnedReadHalf, OwnedWriteHalf, ReuniteError},
+    stream_listener::StreamListener,
+};

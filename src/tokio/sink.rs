@@ -1,0 +1,76 @@
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use super::{halves::SendHalf, turn::cooperate};
+use crate::Error;
+
+/// A [`Sink`](futures_sink::Sink) whose items are messages: see [`SendHalf::into_sink`].
+///
+/// It holds one item at most. A flush hands that to the connection; whether it has arrived,
+/// [`Endpoint::flush`](super::Endpoint::flush) says. Closing it, or dropping it,
+/// [finishes](super::Endpoint::finish) the direction; what it holds then is lost.
+#[derive(Debug)]
+pub struct MessageSink<T> {
+    half: SendHalf,
+    held: Option<T>,
+}
+
+impl SendHalf {
+    /// Makes a [`Sink`](futures_sink::Sink) of messages of it.
+    #[must_use]
+    pub fn into_sink<T>(self) -> MessageSink<T> {
+        MessageSink::new(self)
+    }
+}
+
+impl<T> MessageSink<T> {
+    pub(super) fn new(half: SendHalf) -> Self {
+        Self { half, held: None }
+    }
+
+    /// Returns the half that it was made of.
+    #[must_use]
+    pub fn get_ref(&self) -> &SendHalf {
+        &self.half
+    }
+}
+
+impl<T: AsRef<[u8]>> MessageSink<T> {
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        if let Some(message) = &self.held {
+            let inner = self.half.endpoint().get_ref();
+            let sent = ready!(cooperate(cx, |cx| inner.poll_send(cx, message.as_ref())));
+            self.held = None;
+            sent?;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+// Nothing in it is pinned.
+impl<T> Unpin for MessageSink<T> {}
+
+impl<T: AsRef<[u8]>> futures_sink::Sink<T> for MessageSink<T> {
+    type Error = Error;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.poll_send(cx)
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, item: T) -> Result<(), Error> {
+        debug_assert!(self.held.is_none(), "`poll_ready` comes first");
+        self.held = Some(item);
+        Ok(())
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.poll_send(cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        ready!(self.poll_send(cx))?;
+        Poll::Ready(self.half.endpoint().finish())
+    }
+}

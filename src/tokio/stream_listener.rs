@@ -1,0 +1,111 @@
+use std::{
+    io,
+    net::SocketAddr,
+    task::{Context, Poll, ready},
+};
+
+use super::{listener::accept, stream::Stream, turn::cooperate};
+use crate::{Config, Engine, ToAddresses, TransportKind};
+
+/// Accepts [`Stream`]s on an address, as [`tokio::net::TcpListener`]
+/// does.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn run() -> std::io::Result<()> {
+/// let listener = rdmsg::tokio::StreamListener::bind("0.0.0.0:7471").await?;
+/// loop {
+///     let (mut stream, peer) = listener.accept().await?;
+///     println!("connected to {peer}");
+///     tokio::spawn(async move {
+///         let (mut read, mut write) = tokio::io::split(stream);
+///         tokio::io::copy(&mut read, &mut write).await
+///     });
+/// }
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct StreamListener {
+    inner: crate::Listener,
+}
+
+impl StreamListener {
+    /// Listens on an address, with the default [`Config`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Listener::bind`](crate::Listener::bind), as [`io::Error`]s.
+    #[allow(clippy::unused_async, reason = "as that of tokio's listener is")]
+    pub async fn bind(address: impl ToAddresses) -> io::Result<Self> {
+        Self::bind_with(address, &Config::default(), &Engine::shared()?)
+    }
+
+    /// Listens on an address with a configuration and an engine.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Listener::bind_with`](crate::Listener::bind_with), as [`io::Error`]s.
+    pub fn bind_with(
+        address: impl ToAddresses,
+        config: &Config,
+        engine: &Engine,
+    ) -> io::Result<Self> {
+        let mut config = config.clone();
+        config.stream = true;
+        let inner = crate::Listener::bind_with(address, &config, engine)?;
+        Ok(Self { inner })
+    }
+
+    /// Accepts the next stream, with the peer's address.
+    ///
+    /// A future that is dropped loses no stream.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Listener::accept`](crate::Listener::accept), as [`io::Error`]s.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime with I/O enabled.
+    pub async fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
+        let endpoint = accept(&self.inner).await?;
+        let peer = endpoint.peer_addr();
+        Ok((Stream::new(endpoint)?, peer))
+    }
+
+    /// As [`accept`](Self::accept), without a future. One task at a time waits so.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`accept`](Self::accept).
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime with I/O enabled.
+    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Stream, SocketAddr)>> {
+        let endpoint = ready!(cooperate(cx, |cx| self.inner.poll_accept(cx)))?;
+        let peer = endpoint.peer_addr();
+        Poll::Ready(Ok((Stream::new(endpoint)?, peer)))
+    }
+
+    /// Returns the address that this listens on, with the port that was chosen for port 0.
+    ///
+    /// # Errors
+    ///
+    /// None; it is as that of tokio's listener is.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.inner.local_addr())
+    }
+
+    /// Returns the transports over which this listens.
+    #[must_use]
+    pub fn transports(&self) -> &'static [TransportKind] {
+        self.inner.transports()
+    }
+
+    /// Stops listening. Established streams go on.
+    pub fn close(&self) {
+        self.inner.close();
+    }
+}

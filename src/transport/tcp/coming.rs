@@ -1,0 +1,111 @@
+#![allow(unsafe_code)]
+
+use std::ptr::{self, NonNull};
+
+use super::{keys::ExposedPart, receive_queue::Receive, socket::Span};
+use crate::memory::SharedBytes;
+
+/// Payload on its way to its place.
+#[derive(Debug)]
+pub(super) struct Coming {
+    pub(super) left: usize,
+    pub(super) to: Place,
+}
+
+#[derive(Debug)]
+pub(super) enum Place {
+    /// The front receive.
+    Receive {
+        receive: Receive,
+        len: u32,
+        signalled: bool,
+    },
+    /// Memory that the peer may write to; at last with immediate data, for which there is a
+    /// receive.
+    Exposed {
+        part: Option<ExposedPart>,
+        last: bool,
+        signalled: bool,
+        imm: Option<(Receive, u32)>,
+    },
+    /// Where a READ of this side's wants it.
+    Answer { to: Span, len: u32, last: bool },
+}
+
+// SAFETY: `to` is memory of a work request, which is the queue pair's until it completes, in
+// whichever thread.
+unsafe impl Send for Place {}
+
+impl Coming {
+    /// Whether the place is still there.
+    pub(super) fn is_open(&self) -> bool {
+        match &self.to {
+            Place::Exposed {
+                part: Some(part), ..
+            } => part.start().is_some(),
+            Place::Exposed { part: None, .. } | Place::Receive { .. } | Place::Answer { .. } => {
+                true
+            }
+        }
+    }
+
+    /// Calls `f` with what is left of the place, while nobody can take it away; with `None` if it
+    /// has been.
+    pub(super) fn with_rest<T>(&self, f: impl FnOnce(Option<Span>) -> T) -> T {
+        let rest = |start: *mut u8, len: usize| Span {
+            start: start.wrapping_add(len - self.left),
+            len: self.left,
+        };
+        match &self.to {
+            Place::Receive { receive, len, .. } => f(Some(rest(receive.to.start, *len as usize))),
+            Place::Answer { to, .. } => f(Some(rest(to.start, to.len))),
+            Place::Exposed {
+                part: Some(part), ..
+            } => match part.start() {
+                Some(start) => f(Some(rest(start.get().as_ptr(), part.len()))),
+                None => f(None),
+            },
+            Place::Exposed { part: None, .. } => f(Some(Span {
+                start: NonNull::dangling().as_ptr(),
+                len: 0,
+            })),
+        }
+    }
+
+    /// Copies bytes to their place, if it is still there.
+    pub(super) fn copy(&self, bytes: &[u8]) {
+        self.with_rest(|rest| {
+            if let Some(rest) = rest {
+                let count = bytes.len().min(rest.len);
+                let bytes = &bytes[..count];
+                if let Place::Receive { .. } = self.to {
+                    // SAFETY: the receive's memory is the queue pair's alone until it completes.
+                    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), rest.start, count) };
+                } else {
+                    // SAFETY: the place is a work request's memory, which is the queue pair's until
+                    // it completes, or exposed memory, whose lock is held.
+                    unsafe { copy_shared(bytes, rest.start) };
+                }
+            }
+        });
+    }
+}
+
+/// Copies bytes to memory that other threads may look at meanwhile.
+///
+/// # Safety
+///
+/// There are so many bytes at `to`, in whole pages of a [`Mapping`](crate::memory::Mapping), and
+/// there is no reference to them.
+pub(super) unsafe fn copy_shared(bytes: &[u8], to: *mut u8) {
+    // Whole words: so `SharedBytes` treats each as the memory's owner does, whose pages are made of
+    // them.
+    let before = to.addr() % size_of::<u64>();
+    let len = (before + bytes.len()).next_multiple_of(size_of::<u64>());
+    let Some(start) = NonNull::new(to.wrapping_sub(before)) else {
+        return;
+    };
+    // SAFETY: the words lie in the pages that the caller vouches for.
+    let words = unsafe { SharedBytes::new(start, len) };
+    words.write(before, bytes);
+}

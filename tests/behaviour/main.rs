@@ -1,0 +1,39 @@
+//! Byte streams: what is known of `std::net`'s, ours do as well. The same file runs against both;
+//! ours go over TCP on this machine, and over RDMA in the lab, where `LAB_ADDR` is an address that
+//! a device serves.
+
+#![expect(clippy::duplicate_mod, reason = "that is the point")]
+
+mod ours;
+
+#[path = "."]
+mod over_std {
+    use std::net::{TcpListener as Listener, TcpStream as Stream};
+
+    fn bind() -> Listener {
+        Listener::bind("127.0.0.1:0").unwrap()
+    }
+
+    #[path = "suite.rs"]
+    mod suite;
+}
+
+#[path = "."]
+mod over_rdmsg {
+    use rdmsg::{Stream, StreamListener as Listener};
+
+    fn bind() -> Listener {
+        Listener::bind(super::place()).unwrap()
+    }
+
+    #[path = "suite.rs"]
+    mod suite;
+}
+
+/// Where to listen.
+fn place() -> String {
+    match std::env::var("LAB_ADDR") {
+        Ok(address) => format!("{address}:0"),
+        Err(_) => "127.0.0.1:0".to_owned(),
+    }
+}

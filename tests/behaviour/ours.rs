@@ -1,0 +1,221 @@
+//! What only our streams have.
+
+use std::{
+    io::{BufRead, ErrorKind, Read, Write},
+    thread,
+    time::Duration,
+};
+
+use rdmsg::{
+    CloseReason, Connector, Endpoint, Error, Interest, Listener, Stream, StreamListener,
+    ToAddresses,
+};
+
+use super::place;
+
+fn pair() -> (Stream, Stream) {
+    let listener = StreamListener::bind(place()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let client = thread::spawn(move || Stream::connect(addr).unwrap());
+    let (server, _) = listener.accept().unwrap();
+    (client.join().unwrap(), server)
+}
+
+fn endpoints() -> (Endpoint, Endpoint) {
+    let listener = Listener::bind(place()).unwrap();
+    let addr = listener.local_addr();
+    let client = thread::spawn(move || Endpoint::connect(addr).unwrap());
+    let server = listener.accept().unwrap();
+    (client.join().unwrap(), server)
+}
+
+#[test]
+fn lines_are_lent_from_the_buffer_they_came_in() {
+    let (mut client, mut server) = pair();
+    client.write_all(b"one\ntwo\nthr").unwrap();
+    client.write_all(b"ee\n").unwrap();
+    drop(client);
+    for shared in [false, true] {
+        let clone = shared.then(|| server.try_clone().unwrap());
+        let mut line = String::new();
+        server.read_line(&mut line).unwrap();
+        assert_eq!(line, if shared { "two\n" } else { "one\n" });
+        drop(clone);
+    }
+    let lines: Vec<String> = server.lines().map(Result::unwrap).collect();
+    assert_eq!(lines, ["three"]);
+}
+
+#[test]
+fn the_halves_of_a_stream_serve_two_threads() {
+    let (client, mut server) = pair();
+    let (mut reading, mut writing) = client.split();
+    assert_eq!(
+        reading.stream().peer_addr().unwrap(),
+        writing.stream().peer_addr().unwrap()
+    );
+    let writer = thread::spawn(move || writing.write_all(b"to the server").unwrap());
+    let mut got = String::new();
+    server.read_to_string(&mut got).unwrap();
+    writer.join().unwrap();
+    assert_eq!(
+        got, "to the server",
+        "the half was dropped: that is the end"
+    );
+    server.write_all(b"and back\n").unwrap();
+    let mut line = String::new();
+    reading.read_line(&mut line).unwrap();
+    assert_eq!(line, "and back\n");
+}
+
+#[test]
+fn a_peer_that_does_not_finish_is_no_end_of_file() {
+    for closes in [false, true] {
+        let (client, server) = endpoints();
+        client.send(b"half a rec").unwrap();
+        let mut stream = Stream::from(server);
+        let mut got = [0; 10];
+        stream.read_exact(&mut got).unwrap();
+        if closes {
+            thread::spawn(move || client.close());
+        } else {
+            client.abort(7);
+        }
+        let error = stream.read(&mut got).unwrap_err();
+        let expected = if closes {
+            ErrorKind::UnexpectedEof
+        } else {
+            ErrorKind::ConnectionAborted
+        };
+        assert_eq!(error.kind(), expected, "{error}");
+        assert_eq!(stream.take_error().unwrap().is_none(), closes);
+    }
+}
+
+#[test]
+fn a_stream_and_an_endpoint_refuse_each_other_by_name() {
+    let refused = |reason: &CloseReason, side: &str| {
+        let CloseReason::PeerIncompatible(mismatch) = reason else {
+            panic!("{reason}");
+        };
+        assert_eq!(mismatch.field, "stream");
+        assert!(mismatch.to_string().starts_with(side), "{mismatch}");
+    };
+    let listener = StreamListener::bind(place()).unwrap();
+    let error = Endpoint::connect(listener.local_addr().unwrap()).unwrap_err();
+    let Error::Connect { reason, .. } = &error else {
+        panic!("{error}");
+    };
+    refused(reason, "this side sends messages");
+
+    let listener = Listener::bind(place()).unwrap();
+    let error = Stream::connect(listener.local_addr()).unwrap_err();
+    let error = error.into_inner().unwrap().downcast::<Error>().unwrap();
+    let Error::Connect { reason, .. } = &*error else {
+        panic!("{error}");
+    };
+    refused(reason, "this side sends a byte stream");
+}
+
+#[test]
+fn streams_of_endpoints_skip_empty_messages() {
+    let (client, server) = endpoints();
+    for message in [&b""[..], b"a", b"", b"b"] {
+        client.send(message).unwrap();
+    }
+    client.finish().unwrap();
+    let mut got = String::new();
+    Stream::from(server).read_to_string(&mut got).unwrap();
+    assert_eq!(got, "ab");
+}
+
+#[test]
+fn a_peer_that_sends_nothing_all_the_time_does_not_keep_a_read_from_ending() {
+    let (client, server) = endpoints();
+    let flood = thread::spawn(move || while client.send(b"").is_ok() {});
+    let mut stream = Stream::from(server);
+    stream
+        .set_read_timeout(Some(Duration::from_millis(50)))
+        .unwrap();
+    let error = stream.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    stream.set_nonblocking(true).unwrap();
+    let error = stream.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    drop(stream);
+    flood.join().unwrap();
+}
+
+#[test]
+fn small_writes_join_where_the_peer_has_no_room_and_arrive_unasked() {
+    let (client, mut server) = pair();
+    client.set_nonblocking(true).unwrap();
+    let mut written = 0;
+    while (&client).write(&[written as u8]).is_ok() {
+        written += 1;
+    }
+    // Some dozen messages, and then bytes that wait together.
+    assert!(written > 16 << 10, "{written}");
+    // The client does nothing more, and is not asked.
+    let mut got = vec![0; written];
+    server.read_exact(&mut got).unwrap();
+    assert!(got.iter().enumerate().all(|(at, byte)| *byte == at as u8));
+    assert!((&client).write(b"x").is_ok());
+}
+
+#[test]
+fn what_waits_for_room_is_written_before_the_end() {
+    let (client, mut server) = pair();
+    client.set_nonblocking(true).unwrap();
+    let mut written = 0;
+    while (&client).write(&[7]).is_ok() {
+        written += 1;
+    }
+    drop(client);
+    let mut got = Vec::new();
+    server.read_to_end(&mut got).unwrap();
+    assert_eq!(got.len(), written);
+}
+
+#[test]
+fn the_fd_stays_readable_while_a_part_of_a_message_is_unread_and_at_the_end() {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+    let (mut client, mut server) = pair();
+    let readable = |stream: &Stream, timeout: PollTimeout| {
+        let fd = stream.event_fd(Interest::Readable).unwrap();
+        let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+        poll(&mut fds, timeout).unwrap() == 1
+    };
+    assert!(!readable(&server, PollTimeout::ZERO));
+    client.write_all(b"ab").unwrap();
+    assert!(readable(&server, PollTimeout::NONE));
+    server.set_nonblocking(true).unwrap();
+    assert_eq!(server.read(&mut [0; 1]).unwrap(), 1);
+    assert!(
+        readable(&server, PollTimeout::ZERO),
+        "there is another byte"
+    );
+    assert_eq!(server.read(&mut [0; 1]).unwrap(), 1);
+    assert!(!readable(&server, PollTimeout::ZERO));
+    drop(client);
+    assert!(readable(&server, PollTimeout::NONE));
+    server.set_nonblocking(false).unwrap();
+    for _ in 0..2 {
+        assert_eq!(server.read(&mut [0; 1]).unwrap(), 0);
+        assert!(readable(&server, PollTimeout::ZERO), "the end stays");
+    }
+}
+
+#[test]
+fn both_builders_make_streams() {
+    let builder = Listener::builder().config(rdmsg::Config::default().with_eager_size(1024));
+    let listener = builder.bind_stream(place()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    assert!(!listener.transports().is_empty());
+    let client = thread::spawn(move || Connector::new().connect_stream(addr).unwrap());
+    let (server, _) = listener.accept().unwrap();
+    let client = client.join().unwrap();
+    assert_eq!(client.transport(), server.transport());
+    assert!(addr.to_addresses().is_ok());
+}

@@ -1,0 +1,312 @@
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use rdmsg::{CloseReason, Completion, Endpoint, Error, Group, TrySendError};
+
+use crate::stage::{PATIENCE, Stage, pair, pair_with, small};
+
+fn next(group: &Group) -> (u64, Completion) {
+    group.completions().recv_timeout(PATIENCE).unwrap()
+}
+
+/// The bytes of the next completion, which is a message.
+fn message(group: &Group) -> (u64, Vec<u8>) {
+    match next(group) {
+        (key, Completion::Received(message)) => (key, message.into_vec()),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn is_grouped<T>(result: Result<T, Error>) -> bool {
+    matches!(result, Err(Error::Grouped))
+}
+
+#[test]
+fn completions_of_all_members_come_with_their_keys() {
+    let stage = Stage::new(&small());
+    let group = Group::new();
+    let pairs: Vec<_> = (0..5).map(|_| stage.pair()).collect();
+    for (_, far) in &pairs {
+        group.add(far).unwrap();
+    }
+    for (near, far) in &pairs {
+        near.send(b"question").unwrap();
+        assert_eq!(message(&group), (far.id(), b"question".to_vec()));
+        far.send_with_id(b"answer", 3).unwrap();
+        assert_eq!(near.recv_timeout(PATIENCE).unwrap(), b"answer");
+        let (key, sent) = next(&group);
+        assert_eq!(key, far.id());
+        assert!(matches!(sent, Completion::Sent(3)));
+    }
+    for (near, far) in &pairs {
+        near.close().unwrap();
+        let (key, end) = next(&group);
+        assert_eq!(key, far.id());
+        let expected = matches!(end, Completion::Disconnected(CloseReason::PeerClosed));
+        assert!(expected, "{end:?}");
+        assert!(!group.remove(far), "it left by itself");
+        assert!(matches!(far.recv(), Err(Error::Disconnected(_))));
+    }
+    assert!(group.completions().is_empty());
+}
+
+#[test]
+fn what_waited_before_comes_first_and_once() {
+    let (near, far) = pair();
+    far.send_with_id(b"x", 1).unwrap();
+    near.recv_timeout(PATIENCE).unwrap();
+    near.send(b"first").unwrap();
+    // Sets the completion of the id aside.
+    assert_eq!(far.recv_timeout(PATIENCE).unwrap(), b"first");
+    for number in 0..9_u8 {
+        near.send(&[number]).unwrap();
+    }
+    near.flush().unwrap();
+    let group = Group::default();
+    group.add_with_key(&far, 77).unwrap();
+    near.send(&[9]).unwrap();
+    let (key, first) = next(&group);
+    assert_eq!(key, 77);
+    assert!(matches!(first, Completion::Sent(1)), "{first:?}");
+    for number in 0..10 {
+        assert_eq!(message(&group), (77, vec![number]));
+    }
+    assert!(group.completions().is_empty());
+    assert!(group.remove(&far));
+    assert!(!group.remove(&far));
+    near.send(b"after").unwrap();
+    assert_eq!(far.recv_timeout(PATIENCE).unwrap(), b"after");
+}
+
+#[test]
+fn a_member_cannot_be_asked_itself() {
+    let (near, far) = pair();
+    let waiting = {
+        let far = far.clone();
+        thread::spawn(move || is_grouped(far.recv()))
+    };
+    let (group, other) = (Group::new(), Group::new());
+    group.add(&far).unwrap();
+    assert!(waiting.join().unwrap(), "it waits no longer");
+    assert!(is_grouped(far.try_recv()));
+    assert!(is_grouped(far.try_next_completion()));
+    assert!(is_grouped(far.next_completion()));
+    assert!(is_grouped(group.add(&far)), "twice");
+    assert!(is_grouped(other.add(&far)), "to another");
+    assert!(!other.remove(&far));
+    near.send(b"x").unwrap();
+    assert_eq!(message(&group).1, b"x");
+    // Everything that does not receive works as before.
+    far.send(b"y").unwrap();
+    far.flush().unwrap();
+    assert_eq!(near.recv_timeout(PATIENCE).unwrap(), b"y");
+    far.close().unwrap();
+    let (_, end) = next(&group);
+    assert!(matches!(end, Completion::Disconnected(_)), "{end:?}");
+}
+
+#[test]
+fn a_connection_that_ended_can_be_added_until_its_end_was_taken() {
+    let (near, far) = pair();
+    near.send(b"last").unwrap();
+    near.close().unwrap();
+    let group = Group::new();
+    group.add_with_key(&far, 5).unwrap();
+    assert_eq!(message(&group), (5, b"last".to_vec()));
+    assert!(matches!(next(&group), (5, Completion::Disconnected(_))));
+    let late = group.add(&far);
+    assert!(matches!(late, Err(Error::Disconnected(_))), "{late:?}");
+    assert!(!group.remove(&far));
+}
+
+#[test]
+fn members_of_a_group_that_is_gone_are_on_their_own() {
+    let (near, far) = pair_with(&small());
+    let group = Group::new();
+    group.add(&far).unwrap();
+    // As many as the window has: what was not taken gives its places back.
+    for _ in 0..4 {
+        near.send(b"not taken").unwrap();
+    }
+    near.flush().unwrap();
+    drop(group.clone());
+    assert!(is_grouped(far.try_recv()), "a handle is left");
+    drop(group);
+    for number in 0..9_u8 {
+        near.send(&[number]).unwrap();
+        assert_eq!(far.recv_timeout(PATIENCE).unwrap(), &[number]);
+    }
+    Group::new().add(&far).unwrap();
+}
+
+#[test]
+fn an_endpoint_that_is_dropped_is_closed_though_it_is_in_a_group() {
+    let (near, far) = pair();
+    let group = Group::new();
+    group.add(&far).unwrap();
+    near.send(b"before").unwrap();
+    near.flush().unwrap();
+    drop(far);
+    let end = near.recv_timeout(PATIENCE).unwrap_err();
+    let expected = matches!(end, Error::Disconnected(CloseReason::PeerClosed));
+    assert!(expected, "{end}");
+    assert_eq!(message(&group).1, b"before");
+    assert!(group.completions().is_empty(), "nothing comes of it");
+}
+
+#[test]
+fn room_comes_through_the_group() {
+    let (near, far) = pair_with(&small());
+    let group = Group::new();
+    group.add_with_key(&near, 1).unwrap();
+    for _ in 0..3 {
+        let mut sent = 0;
+        while !matches!(near.try_send(b"x"), Err(TrySendError::Full)) {
+            sent += 1;
+        }
+        assert!(group.completions().is_empty());
+        for _ in 0..sent {
+            far.recv_timeout(PATIENCE).unwrap();
+        }
+        assert!(matches!(next(&group), (1, Completion::Room)));
+    }
+    assert!(group.completions().is_empty());
+}
+
+#[test]
+fn ids_are_given_out_as_their_completions_are_taken() {
+    let (near, far) = pair_with(&small());
+    let reading = thread::spawn(move || while far.recv().is_ok() {});
+    let group = Group::new();
+    group.add(&near).unwrap();
+    let mut sent = 0;
+    let refused = loop {
+        match near.send_with_id(b"x", sent) {
+            Ok(()) => sent += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, Error::CompletionsNotTaken), "{refused}");
+    for round in 0..3 * sent {
+        let (_, completion) = next(&group);
+        assert!(matches!(completion, Completion::Sent(id) if id == round));
+        near.send_with_id(b"x", sent + round).unwrap();
+    }
+    near.close().unwrap();
+    reading.join().unwrap();
+}
+
+/// While messages come, the endpoint goes in and out of groups; other threads take from both.
+#[test]
+fn nothing_is_lost_or_doubled_while_members_come_and_go() {
+    const COUNT: u32 = 20_000;
+    let (near, far) = pair();
+    let groups = [Group::new(), Group::new()];
+    let done = AtomicBool::new(false);
+    let seen = |completion: Completion| match completion {
+        Completion::Received(message) => Some(u32::from_be_bytes((*message).try_into().unwrap())),
+        _ => None,
+    };
+    let all: Vec<Vec<u32>> = thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..COUNT {
+                near.send(&number.to_be_bytes()).unwrap();
+            }
+            near.flush().unwrap();
+            done.store(true, Ordering::Release);
+        });
+        let mover = scope.spawn(|| {
+            let mut own = Vec::new();
+            let mut moves = 0;
+            while !done.load(Ordering::Acquire) {
+                let group = &groups[moves % 2];
+                group.add(&far).unwrap();
+                thread::yield_now();
+                assert!(group.remove(&far));
+                if moves % 3 == 0
+                    && let Some(completion) = far.try_next_completion().unwrap()
+                {
+                    own.extend(seen(completion));
+                }
+                moves += 1;
+            }
+            // What is left on its own goes through a group at last.
+            groups[0].add(&far).unwrap();
+            far.close().unwrap();
+            own
+        });
+        let takers = groups.each_ref().map(|group| {
+            let done = &done;
+            scope.spawn(move || {
+                let mut numbers = Vec::new();
+                loop {
+                    let last = done.load(Ordering::Acquire);
+                    while let Ok((_, completion)) = group
+                        .completions()
+                        .recv_timeout(std::time::Duration::from_millis(5))
+                    {
+                        numbers.extend(seen(completion));
+                    }
+                    if last {
+                        break numbers;
+                    }
+                }
+            })
+        });
+        let mut all: Vec<Vec<u32>> = takers.into_iter().map(|t| t.join().unwrap()).collect();
+        all.push(mover.join().unwrap());
+        // What came between the last look of its taker and the end.
+        for group in &groups {
+            all.push(
+                group
+                    .completions()
+                    .try_iter()
+                    .filter_map(|(_, completion)| seen(completion))
+                    .collect(),
+            );
+        }
+        all
+    });
+    for numbers in &all {
+        assert!(numbers.is_sorted(), "in order, wherever they were taken");
+    }
+    let mut numbers: Vec<u32> = all.concat();
+    numbers.sort_unstable();
+    assert!(numbers.into_iter().eq(0..COUNT), "each once");
+}
+
+#[test]
+fn many_that_end_at_once_all_tell() {
+    let stage = Stage::new(&small());
+    let group = Group::new();
+    let mut near = Vec::new();
+    let mut far: HashMap<u64, Endpoint> = HashMap::new();
+    for key in 0..40 {
+        let (here, there) = stage.pair();
+        group.add_with_key(&there, key).unwrap();
+        near.push(here);
+        far.insert(key, there);
+    }
+    for here in &near {
+        here.send(b"last").unwrap();
+    }
+    drop(near);
+    let mut last = 0;
+    while !far.is_empty() {
+        match next(&group) {
+            (key, Completion::Received(_)) => {
+                assert!(far.contains_key(&key));
+                last += 1;
+            }
+            (key, Completion::Disconnected(reason)) => {
+                assert_eq!(reason, CloseReason::PeerClosed);
+                assert!(far.remove(&key).is_some(), "once");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(last, 40);
+}

@@ -1,0 +1,188 @@
+use std::{thread, time::Duration};
+
+use rdmsg::{
+    CloseReason, Config, Connector, Endpoint, Error, Group, Listener,
+    crossbeam_channel::{RecvTimeoutError, select},
+};
+
+use crate::stage::{PATIENCE, Stage, small};
+
+type Connecting = thread::JoinHandle<Result<Endpoint, Error>>;
+
+fn connect(stage: &Stage) -> Connecting {
+    let (connector, addr) = (stage.connector.clone(), stage.listener.local_addr());
+    thread::spawn(move || connector.connect(addr))
+}
+
+fn reason(result: Result<Endpoint, Error>) -> CloseReason {
+    match result {
+        Err(Error::Connect { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn established_connections_come_through_a_channel() {
+    let stage = Stage::new(&small());
+    // One that came before anybody asked.
+    let mut connecting = vec![connect(&stage)];
+    while stage.listener.requests().is_empty() {
+        thread::yield_now();
+    }
+    let waited = stage
+        .listener
+        .established()
+        .recv_timeout(Duration::from_millis(0));
+    assert!(matches!(waited, Ok(_) | Err(RecvTimeoutError::Timeout)));
+    let mut endpoints: Vec<Endpoint> = waited.into_iter().map(Result::unwrap).collect();
+    connecting.extend((0..9).map(|_| connect(&stage)));
+    let group = Group::new();
+    while endpoints.len() < 10 {
+        select! {
+            recv(stage.listener.established()) -> endpoint => {
+                endpoints.push(endpoint.unwrap().unwrap());
+            }
+            recv(group.completions()) -> completion => panic!("{completion:?}"),
+            default(PATIENCE) => panic!("nothing came"),
+        }
+    }
+    let connected: Vec<Endpoint> = connecting
+        .into_iter()
+        .map(|connecting| connecting.join().unwrap().unwrap())
+        .collect();
+    for endpoint in &connected {
+        endpoint.send(b"x").unwrap();
+    }
+    for endpoint in &endpoints {
+        assert_eq!(endpoint.recv_timeout(PATIENCE).unwrap(), b"x");
+    }
+    // The other ways work as before.
+    let connecting = connect(&stage);
+    let accepted = stage.listener.accept_timeout(PATIENCE).unwrap();
+    drop((connecting.join().unwrap().unwrap(), accepted));
+}
+
+#[test]
+fn connections_that_are_not_taken_are_bounded_by_the_backlog() {
+    let stage = Stage::new(&small().with_backlog(3));
+    let established = stage.listener.established();
+    let connected: Vec<_> = (0..3)
+        .map(|_| connect(&stage).join().unwrap().unwrap())
+        .collect();
+    assert_eq!(
+        reason(connect(&stage).join().unwrap()),
+        CloseReason::PeerBusy
+    );
+    drop(established.recv_timeout(PATIENCE).unwrap().unwrap());
+    let another = connect(&stage).join().unwrap().unwrap();
+    for _ in 0..3 {
+        established.recv_timeout(PATIENCE).unwrap().unwrap();
+    }
+    drop((connected, another));
+}
+
+#[test]
+fn a_listener_that_is_closed_gives_what_there_was_and_ends() {
+    let stage = Stage::new(&Config::default());
+    let listener = &stage.listener;
+    let established = listener.established();
+    let connected = connect(&stage).join().unwrap().unwrap();
+    // This side hears of it last.
+    while established.is_empty() {
+        thread::yield_now();
+    }
+    let addr = listener.local_addr();
+    listener.close();
+    listener.close();
+    // Its address is free.
+    let again = Listener::builder()
+        .engine(&stage.engine)
+        .bind(addr)
+        .unwrap();
+    let accepted = established.iter().last().unwrap().unwrap();
+    assert!(matches!(listener.accept(), Err(Error::ListenerClosed)));
+    assert!(matches!(listener.try_accept(), Err(Error::ListenerClosed)));
+    assert!(listener.incoming().next().is_none());
+    assert!(listener.requests().recv().is_err());
+    connected.send(b"it goes on").unwrap();
+    assert_eq!(accepted.recv_timeout(PATIENCE).unwrap(), b"it goes on");
+    drop(again);
+    assert_eq!(reason(Connector::new().connect(addr)), CloseReason::Refused);
+}
+
+#[test]
+fn a_listener_that_is_closed_turns_away_who_waits() {
+    let stage = Stage::new(&Config::default());
+    let (waits, taken) = (connect(&stage), connect(&stage));
+    while stage.listener.requests().len() < 2 {
+        thread::yield_now();
+    }
+    let request = stage.listener.requests().recv().unwrap();
+    stage.listener.close();
+    let accepted = request.accept().unwrap();
+    let mut reasons = [waits, taken].map(|connecting| connecting.join().unwrap());
+    reasons.sort_by_key(Result::is_err);
+    let [connected, turned_away] = reasons;
+    assert_eq!(reason(turned_away), CloseReason::PeerBusy);
+    drop((connected.unwrap(), accepted));
+}
+
+#[test]
+fn threads_that_wait_for_connections_hear_of_the_close() {
+    let stage = Stage::new(&Config::default());
+    thread::scope(|scope| {
+        let listener = &stage.listener;
+        let accepting = scope.spawn(|| listener.accept());
+        let incoming = scope.spawn(|| listener.incoming().count());
+        let requests = scope.spawn(|| listener.requests().recv());
+        let established = scope.spawn(|| listener.established().recv());
+        listener.close();
+        let accepted = accepting.join().unwrap();
+        assert!(matches!(accepted, Err(Error::ListenerClosed)));
+        assert_eq!(incoming.join().unwrap(), 0);
+        assert!(requests.join().unwrap().is_err());
+        assert!(established.join().unwrap().is_err());
+    });
+}
+
+#[test]
+fn a_drain_waits_for_the_ends_of_all_connections() {
+    let stage = Stage::new(&Config::default());
+    let (near, far) = stage.pair();
+    assert_eq!(stage.engine.drain(Duration::ZERO).unwrap(), 2);
+    assert!(matches!(
+        stage.listener.accept(),
+        Err(Error::ListenerClosed)
+    ));
+    near.send(b"it goes on").unwrap();
+    let draining = {
+        let engine = stage.engine.clone();
+        thread::spawn(move || engine.drain(PATIENCE))
+    };
+    assert_eq!(far.recv_timeout(PATIENCE).unwrap(), b"it goes on");
+    far.send(b"last").unwrap();
+    // In the background; the drain waits for what this sends, too.
+    drop(far);
+    assert_eq!(near.recv_timeout(PATIENCE).unwrap(), b"last");
+    drop(near);
+    assert_eq!(draining.join().unwrap().unwrap(), 0);
+    assert_eq!(stage.engine.statistics().unwrap().connections, 0);
+    assert_eq!(stage.engine.drain(PATIENCE).unwrap(), 0);
+    let engine = stage.engine.clone();
+    stage.engine.shutdown();
+    assert!(matches!(engine.drain(PATIENCE), Err(Error::EngineShutDown)));
+}
+
+#[test]
+fn a_shutdown_is_the_last_item_of_the_channel() {
+    let stage = Stage::new(&Config::default());
+    let listener = stage.listener;
+    let established = listener.established();
+    stage.engine.shutdown();
+    assert!(matches!(
+        established.recv_timeout(PATIENCE),
+        Ok(Err(Error::EngineShutDown))
+    ));
+    assert!(established.recv().is_err());
+    assert!(matches!(listener.accept(), Err(Error::EngineShutDown)));
+}

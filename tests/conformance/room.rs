@@ -1,0 +1,130 @@
+use std::time::Duration;
+
+use rdmsg::{Completion, Endpoint, Error, RemoteAccess, TrySendError};
+
+use crate::stage::{PATIENCE, pair_with, small};
+
+/// Sends until there is no room.
+fn fill(endpoint: &Endpoint) -> usize {
+    let mut sent = 0;
+    loop {
+        match endpoint.try_send(b"x") {
+            Ok(()) => sent += 1,
+            Err(TrySendError::Full) => return sent,
+            Err(TrySendError::Failed(error)) => panic!("{error}"),
+        }
+    }
+}
+
+fn next(endpoint: &Endpoint) -> Completion {
+    endpoint.next_completion_timeout(PATIENCE).unwrap()
+}
+
+/// Receives so many messages, and drops them.
+fn take(endpoint: &Endpoint, count: usize) {
+    for _ in 0..count {
+        endpoint.recv_timeout(PATIENCE).unwrap();
+    }
+}
+
+fn nothing(endpoint: &Endpoint) {
+    // What was on its way has arrived, in both directions.
+    endpoint.flush().unwrap();
+    assert!(endpoint.try_next_completion().unwrap().is_none());
+}
+
+#[test]
+fn room_comes_once_after_a_refusal() {
+    let (near, far) = pair_with(&small());
+    near.send(b"waits for room if need be").unwrap();
+    take(&far, 1);
+    nothing(&near);
+    for _ in 0..3 {
+        let sent = fill(&near);
+        assert!(fill(&near) == 0, "refused more than once");
+        assert!(near.try_next_completion().unwrap().is_none());
+        take(&far, sent);
+        assert!(matches!(next(&near), Completion::Room));
+        nothing(&near);
+    }
+}
+
+#[test]
+fn room_is_not_repeated_before_it_is_taken() {
+    let (near, far) = pair_with(&small());
+    for _ in 0..5 {
+        let sent = fill(&near);
+        take(&far, sent);
+        near.flush().unwrap();
+    }
+    assert_eq!(near.completions().len(), 1);
+    assert!(matches!(next(&near), Completion::Room));
+    nothing(&near);
+}
+
+#[test]
+fn a_thread_that_only_receives_hears_nothing_of_room() {
+    let (near, far) = pair_with(&small());
+    for _ in 0..3 {
+        let sent = fill(&near);
+        take(&far, sent);
+        far.send(b"y").unwrap();
+        assert_eq!(near.recv_timeout(PATIENCE).unwrap(), b"y");
+        let waited = near.recv_timeout(Duration::from_millis(1));
+        assert!(matches!(waited, Err(Error::TimedOut)));
+        assert!(near.try_next_completion().unwrap().is_none());
+    }
+}
+
+#[test]
+fn operations_that_were_refused_hear_of_room() {
+    let (near, far) = pair_with(&small());
+    let region = far.region(64, RemoteAccess::ALL).unwrap();
+    let remote = region.remote();
+    let local = near.region(64, RemoteAccess::NONE).unwrap();
+    let mut started = 0;
+    while !matches!(
+        near.try_write_with_imm(&local, 0..8, &remote, 0, 1, started),
+        Err(TrySendError::Full)
+    ) {
+        started += 1;
+    }
+    for _ in 0..started {
+        let place = next(&far);
+        assert!(matches!(place, Completion::Immediate(_)), "{place:?}");
+    }
+    let (mut done, mut room) = (0, 0);
+    while done < started || room < 1 {
+        match next(&near) {
+            Completion::Written(id) => {
+                assert_eq!(id, done);
+                done += 1;
+            }
+            Completion::Room => room += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    near.try_write_with_imm(&local, 0..8, &remote, 0, 1, 9)
+        .unwrap();
+}
+
+#[test]
+fn who_waits_for_room_hears_of_the_end() {
+    let (near, far) = pair_with(&small());
+    fill(&near);
+    far.abort(7);
+    let mut rooms = 0;
+    loop {
+        match next(&near) {
+            Completion::Room => rooms += 1,
+            Completion::Disconnected(_) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(rooms <= 1, "{rooms}");
+    assert!(matches!(near.try_send(b"x"), Err(TrySendError::Failed(_))));
+    assert!(
+        near.try_next_completion().is_err(),
+        "nothing comes after it"
+    );
+}

@@ -1,0 +1,105 @@
+//! Connections of tasks come and go, and nothing of them stays. It counts what the process has, so
+//! it is alone in it. Over TCP on this machine, and over RDMA in the lab, where `LAB_ADDR` is an
+//! address that a device serves.
+
+use std::{env, fs, net::IpAddr, time::Duration};
+
+use rdmsg::{
+    Config, Connector, Engine, TransportKind,
+    tokio::{Endpoint, Listener},
+};
+use tokio::{runtime::Builder, time::sleep};
+
+/// The address for this machine's connections to itself, and what carries them.
+fn place() -> (IpAddr, TransportKind) {
+    match env::var("LAB_ADDR") {
+        Ok(addr) => (addr.parse().unwrap(), TransportKind::Rdma),
+        Err(_) => ([127, 0, 0, 1].into(), TransportKind::Tcp),
+    }
+}
+
+/// `RDMSG_CONNECTIONS` of them: by default fewer over RDMA, where each takes milliseconds.
+#[test]
+fn thousands_of_connections_leave_nothing_behind() {
+    const AT_ONCE: usize = 20;
+    let default = match place().1 {
+        TransportKind::Tcp => 2_000,
+        _ => 400,
+    };
+    let count = env::var("RDMSG_CONNECTIONS").map_or(default, |count| count.parse().unwrap());
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    let config = Config::default().with_receive_window(2).with_send_depth(2);
+    runtime.block_on(async {
+        let engine = Engine::new().unwrap();
+        let listener = Listener::bind_with((place().0, 0), &config, &engine).unwrap();
+        let connector = Connector::new().config(config).engine(&engine);
+        let addr = listener.local_addr();
+        let serving = tokio::spawn(async move {
+            loop {
+                let Ok(endpoint) = listener.accept().await else {
+                    break;
+                };
+                tokio::spawn(async move {
+                    while let Ok(message) = endpoint.recv().await {
+                        endpoint.send(&message).await.unwrap();
+                    }
+                });
+            }
+        });
+        let some = async |many: usize| {
+            for begun in (0..many).step_by(AT_ONCE) {
+                let clients: Vec<_> = (begun..many.min(begun + AT_ONCE))
+                    .map(|number| {
+                        let connector = connector.clone();
+                        tokio::spawn(async move {
+                            let endpoint = Endpoint::connect_with(&connector, addr).await.unwrap();
+                            assert_eq!(endpoint.transport(), place().1);
+                            endpoint.send(&number.to_le_bytes()).await.unwrap();
+                            assert_eq!(*endpoint.recv().await.unwrap(), number.to_le_bytes());
+                            // Some close, and some are dropped.
+                            if number % 3 > 0 {
+                                endpoint.close().await.unwrap();
+                            }
+                        })
+                    })
+                    .collect();
+                for client in clients {
+                    client.await.unwrap();
+                }
+            }
+            // Both sides' ends, of which the servers' tasks hear by themselves.
+            while engine.statistics().unwrap().connections > 0
+                || runtime.metrics().num_alive_tasks() > 1
+            {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        // What grows to its size at first is there.
+        some(count / 4).await;
+        let before = (open_fds(), resident());
+        some(count).await;
+        assert_eq!(open_fds(), before.0);
+        let grown = resident().saturating_sub(before.1);
+        // A connection holds more than 100 KiB: one in a hundred that stays would show.
+        assert!(
+            grown < count * 1024,
+            "{grown} bytes more after {count} connections"
+        );
+        serving.abort();
+    });
+}
+
+fn open_fds() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// In bytes.
+fn resident() -> usize {
+    let pages = fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: usize = pages.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}

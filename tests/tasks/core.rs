@@ -1,0 +1,309 @@
+//! The `poll_` methods and futures of the crate's root, on smol.
+
+use std::{
+    future::poll_fn,
+    io::IoSlice,
+    net::Shutdown,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::Duration,
+};
+
+use rdmsg::{
+    CloseReason, Completion, Config, Connector, Endpoint, Error, Listener, Stream, StreamListener,
+};
+use smol::{Timer, block_on, future::or, spawn};
+
+use super::{
+    cut::cut,
+    stage::{byte, bytes, long_run, message, pair_with, place, small},
+};
+
+async fn recv(endpoint: &Endpoint) -> Result<rdmsg::Message, Error> {
+    poll_fn(|cx| endpoint.poll_recv(cx)).await
+}
+
+async fn send(endpoint: &Endpoint, message: &[u8]) -> Result<(), Error> {
+    poll_fn(|cx| endpoint.poll_send(cx, message)).await
+}
+
+#[test]
+fn messages_of_all_sizes_go_both_ways_at_once() {
+    const MESSAGES: usize = 200;
+    let (client, server) = pair_with(&small());
+    block_on(async {
+        let ends = [client, server].map(|end| {
+            let sending = end.clone();
+            let sender = spawn(async move {
+                for number in 0..MESSAGES {
+                    send(&sending, &message(number)).await.unwrap();
+                }
+                sending.finish().unwrap();
+            });
+            spawn(async move {
+                for number in 0..MESSAGES {
+                    assert_eq!(*recv(&end).await.unwrap(), message(number), "{number}");
+                }
+                assert!(matches!(recv(&end).await, Err(Error::PeerFinished)));
+                sender.await;
+                end
+            })
+        });
+        for end in ends {
+            end.await;
+        }
+    });
+}
+
+/// Many bytes both ways through two handles of each stream, with reads that are dropped every few
+/// milliseconds, and a half close at the end.
+#[test]
+fn a_full_duplex_stream_loses_nothing_where_reads_are_dropped() {
+    let (rounds, len) = long_run();
+    for _ in 0..rounds {
+        full_duplex(len);
+    }
+}
+
+fn full_duplex(len: usize) {
+    let listener = StreamListener::bind((place().0, 0)).unwrap();
+    let addr = listener.local_addr().unwrap();
+
+    async fn write_all(stream: Stream, len: usize) {
+        let mut written = 0;
+        while written < len {
+            let chunk = bytes(written, 50_001.min(len - written));
+            let count = if written % 2 == 0 {
+                poll_fn(|cx| stream.poll_write(cx, &chunk)).await
+            } else {
+                let (head, tail) = chunk.split_at(chunk.len() / 2);
+                let parts = [IoSlice::new(head), IoSlice::new(tail)];
+                poll_fn(|cx| stream.poll_write_vectored(cx, &parts)).await
+            };
+            written += count.unwrap();
+        }
+        stream.shutdown(Shutdown::Write).unwrap();
+    }
+
+    async fn read_all(stream: Stream, len: usize) {
+        let mut read = 0;
+        let mut buffer = vec![0; 30_000];
+        loop {
+            let reading = async { Some(poll_fn(|cx| stream.poll_read(cx, &mut buffer)).await) };
+            let late = async {
+                Timer::after(Duration::from_millis(2)).await;
+                None
+            };
+            let Some(count) = or(reading, late).await else {
+                continue;
+            };
+            let count = count.unwrap();
+            if count == 0 {
+                break;
+            }
+            for (at, got) in buffer[..count].iter().enumerate() {
+                assert_eq!(*got, byte(read + at), "at {}", read + at);
+            }
+            read += count;
+        }
+        assert_eq!(read, len);
+    }
+
+    block_on(async {
+        let connecting = Connector::new().start_stream(addr).unwrap();
+        let accepting = poll_fn(|cx| listener.poll_accept(cx));
+        let (client, server) = smol::future::zip(connecting, accepting).await;
+        let (server, peer) = server.unwrap();
+        assert_eq!(server.peer_addr().unwrap(), peer);
+        let mut tasks = Vec::new();
+        for stream in [Stream::from(client.unwrap()), server] {
+            assert_eq!(stream.transport(), place().1);
+            tasks.push(spawn(write_all(stream.try_clone().unwrap(), len)));
+            tasks.push(spawn(read_all(stream, len)));
+        }
+        for task in tasks {
+            task.await;
+        }
+    });
+}
+
+#[test]
+fn a_future_that_is_dropped_at_any_point_loses_nothing() {
+    let (client, server) = pair_with(&small());
+    block_on(async {
+        for number in 0..200 {
+            // A receive that is dropped has received nothing.
+            let times = number as u32 % 4;
+            let before = cut(recv(&server), 0).await;
+            assert!(before.is_none(), "nothing was sent");
+            // The window takes two: what is refused was not sent at all.
+            // The grant for what was taken may be on its way.
+            send(&client, &message(2 * number)).await.unwrap();
+            let mut sent = 1;
+            for part in 1..4 {
+                let message = message(2 * number + part);
+                match cut(send(&client, &message), times).await {
+                    Some(result) => result.unwrap(),
+                    None => break,
+                }
+                sent += 1;
+            }
+            for part in 0..sent {
+                let received = loop {
+                    if let Some(received) = cut(recv(&server), times).await {
+                        break received.unwrap();
+                    }
+                    smol::future::yield_now().await;
+                };
+                assert_eq!(*received, message(2 * number + part));
+            }
+        }
+    });
+}
+
+#[test]
+fn what_is_sent_owned_stays_until_it_is_taken() {
+    let (client, server) = pair_with(&small());
+    block_on(async {
+        let mut sent = 0;
+        let left = loop {
+            let mut buffer = client.buffer(32).unwrap();
+            buffer.fill(sent);
+            let mut buffer = Some(buffer);
+            let sending = poll_fn(|cx| client.poll_send_owned(cx, &mut buffer));
+            match cut(sending, 0).await {
+                Some(result) => result.unwrap(),
+                None => break buffer,
+            }
+            assert!(buffer.is_none());
+            sent += 1;
+        };
+        let mut left = left;
+        assert_eq!(left.as_ref().map(|buffer| buffer[0]), Some(sent));
+        for number in 0..sent {
+            assert_eq!(*recv(&server).await.unwrap(), [number; 32]);
+        }
+        poll_fn(|cx| client.poll_ready(cx)).await.unwrap();
+        poll_fn(|cx| client.poll_send_owned(cx, &mut left))
+            .await
+            .unwrap();
+        assert_eq!(*recv(&server).await.unwrap(), [sent; 32]);
+    });
+}
+
+#[test]
+fn flushing_and_closing_are_futures_too() {
+    let (client, server) = pair_with(&Config::default());
+    block_on(async {
+        let parts = [IoSlice::new(b"flu"), IoSlice::new(b"shed")];
+        poll_fn(|cx| client.poll_send_vectored(cx, &parts))
+            .await
+            .unwrap();
+        client.start_flush().unwrap().await.unwrap();
+        client.send_with_id(b"reported", 7).unwrap();
+        let completion = poll_fn(|cx| client.poll_next_completion(cx)).await;
+        assert!(matches!(completion, Ok(Completion::Sent(7))));
+        assert!(
+            cut(client.start_flush().unwrap(), 0)
+                .await
+                .is_none_or(|done| done.is_ok())
+        );
+        poll_fn(|cx| client.poll_close(cx)).await.unwrap();
+        assert_eq!(*recv(&server).await.unwrap(), *b"flushed");
+        assert_eq!(*recv(&server).await.unwrap(), *b"reported");
+        assert!(matches!(
+            recv(&server).await,
+            Err(Error::Disconnected(CloseReason::PeerClosed))
+        ));
+    });
+}
+
+#[test]
+fn a_reader_and_a_writer_are_woken_each_for_what_it_waits_for() {
+    #[derive(Default)]
+    struct Count(AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    let (client, server) = pair_with(&small());
+    let [reader, writer] = [(); 2].map(|()| Arc::new(Count::default()));
+    let [reads, writes] = [&reader, &writer].map(|count| Waker::from(Arc::clone(count)));
+    let (mut read, mut write) = (Context::from_waker(&reads), Context::from_waker(&writes));
+    while client.poll_send(&mut write, b"fills the window").is_ready() {}
+    assert!(client.poll_recv(&mut read).is_pending());
+    server.send(b"for the reader").unwrap();
+    server.flush().unwrap();
+    let woken = |count: &Count| count.0.load(Ordering::SeqCst);
+    while woken(&reader) == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(woken(&writer), 0, "there is no room");
+    assert!(matches!(client.poll_recv(&mut read), Poll::Ready(Ok(_))));
+    assert!(client.poll_recv(&mut read).is_pending());
+    let before = woken(&reader);
+    drop(server.recv().unwrap());
+    drop(server.recv().unwrap());
+    while woken(&writer) == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(woken(&reader), before, "nothing came");
+    drop(server);
+    while woken(&reader) == before {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_connect_that_is_dropped_is_given_up() {
+    let listener = Listener::bind((place().0, 0)).unwrap();
+    let addr = listener.local_addr();
+    let engine = rdmsg::Engine::new().unwrap();
+    let connector = Connector::new().engine(&engine);
+    block_on(async {
+        for times in 0..4 {
+            assert!(cut(connector.start(addr).unwrap(), times).await.is_none());
+        }
+        drop(connector.start(addr));
+        // Its engine has nothing left, long before any of their timeouts.
+        engine.drain(Duration::from_secs(4)).unwrap();
+    });
+    // Those that were established nonetheless are closed; the listener is none the worse.
+    let connecting = std::thread::spawn(move || {
+        let endpoint = Endpoint::connect(addr).unwrap();
+        endpoint.send(b"wanted").unwrap();
+        endpoint
+    });
+    while listener.accept().unwrap().recv().is_err() {}
+    connecting.join().unwrap();
+}
+
+#[test]
+fn a_listener_that_closes_wakes_who_accepts() {
+    let listener = Arc::new(Listener::bind((place().0, 0)).unwrap());
+    let accepting = Arc::clone(&listener);
+    let task = spawn(async move { poll_fn(|cx| accepting.poll_accept(cx)).await });
+    block_on(async {
+        smol::future::yield_now().await;
+        listener.close();
+        assert!(matches!(task.await, Err(Error::ListenerClosed)));
+    });
+}
+
+#[test]
+fn an_address_that_nobody_listens_on_is_an_error_of_the_future() {
+    let listener = Listener::bind((place().0, 0)).unwrap();
+    let addr = listener.local_addr();
+    drop(listener);
+    let error = block_on(Connector::new().start(addr).unwrap()).unwrap_err();
+    assert!(
+        matches!(&error, Error::Connect { peer, .. } if *peer == addr),
+        "{error}"
+    );
+}

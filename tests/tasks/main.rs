@@ -1,0 +1,9 @@
+//! Waiting as a task: by the core alone, on a runtime that it does not know, and with the types for
+//! tokio. Over TCP on this machine, and over RDMA in the lab, where `LAB_ADDR` is an address that a
+//! device serves.
+
+mod core;
+mod cut;
+mod stage;
+#[cfg(feature = "tokio")]
+mod tokio;

@@ -1,0 +1,489 @@
+//! The types for tokio, on its current-thread and its multi-thread runtime.
+
+use std::{
+    future::poll_fn,
+    io::ErrorKind,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::{SinkExt, StreamExt, TryStreamExt};
+use rdmsg::{
+    CloseReason, Completion, Config, Connector, Engine, Error,
+    tokio::{Endpoint, Listener, OwnedReadHalf, OwnedWriteHalf, Stream, StreamListener},
+};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    runtime::{Builder, Runtime},
+    task::coop::unconstrained,
+    time::{sleep, timeout},
+};
+use tokio_util::{
+    bytes::Bytes,
+    codec::{Framed, LengthDelimitedCodec},
+};
+
+use super::{
+    cut::cut,
+    stage::{byte, bytes, long_run, message, place, small},
+};
+
+/// Runs it on each kind of runtime.
+fn on_each<F: Future<Output = ()>>(run: impl Fn() -> F) {
+    runtime(false).block_on(run());
+    runtime(true).block_on(run());
+}
+
+fn runtime(multi: bool) -> Runtime {
+    let mut builder = if multi {
+        Builder::new_multi_thread()
+    } else {
+        Builder::new_current_thread()
+    };
+    builder.worker_threads(2).enable_all().build().unwrap()
+}
+
+async fn endpoints(config: &Config) -> (Endpoint, Endpoint) {
+    let engine = Engine::shared().unwrap();
+    let listener = Listener::bind_with((place().0, 0), config, &engine).unwrap();
+    let connector = Connector::new().config(config.clone());
+    let connecting = Endpoint::connect_with(&connector, listener.local_addr());
+    let (connected, accepted) = tokio::join!(connecting, listener.accept());
+    let (connected, accepted) = (connected.unwrap(), accepted.unwrap());
+    assert_eq!(connected.transport(), place().1, "nothing stands in for it");
+    (connected, accepted)
+}
+
+async fn streams() -> (Stream, Stream) {
+    let listener = StreamListener::bind((place().0, 0)).await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (connected, accepted) = tokio::join!(Stream::connect(addr), listener.accept());
+    let (accepted, peer) = accepted.unwrap();
+    assert_eq!(accepted.peer_addr().unwrap(), peer);
+    (connected.unwrap(), accepted)
+}
+
+#[test]
+fn messages_of_all_sizes_go_both_ways_at_once() {
+    const MESSAGES: usize = 200;
+    on_each(|| async {
+        let (client, server) = endpoints(&small()).await;
+        let mut tasks = Vec::new();
+        for end in [client, server] {
+            let (mut receiving, mut sending) = end.into_split();
+            tasks.push(tokio::spawn(async move {
+                for number in 0..MESSAGES {
+                    sending.send(&message(number)).await.unwrap();
+                }
+            }));
+            tasks.push(tokio::spawn(async move {
+                for number in 0..MESSAGES {
+                    let received = receiving.recv().await.unwrap();
+                    assert_eq!(*received, message(number), "{number}");
+                }
+                let end = receiving.recv().await;
+                assert!(matches!(end, Err(Error::PeerFinished)), "{end:?}");
+            }));
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+}
+
+async fn write_all(mut half: OwnedWriteHalf, len: usize) {
+    let mut written = 0;
+    while written < len {
+        let chunk = bytes(written, 70_001.min(len - written));
+        half.write_all(&chunk).await.unwrap();
+        written += chunk.len();
+    }
+    half.shutdown().await.unwrap();
+}
+
+async fn read_all(mut half: OwnedReadHalf, len: usize) {
+    let mut read = 0;
+    let mut buffer = vec![0; 30_000];
+    loop {
+        // As often dropped as not, at whatever point it is.
+        let Ok(count) = timeout(Duration::from_millis(2), half.read(&mut buffer)).await else {
+            continue;
+        };
+        let count = count.unwrap();
+        if count == 0 {
+            break;
+        }
+        for (at, got) in buffer[..count].iter().enumerate() {
+            assert_eq!(*got, byte(read + at), "at {}", read + at);
+        }
+        read += count;
+    }
+    assert_eq!(read, len);
+}
+
+/// Many bytes both ways through split halves, with reads that are dropped every few milliseconds,
+/// and a half close at the end.
+#[test]
+fn a_full_duplex_stream_loses_nothing_where_reads_are_dropped() {
+    let (rounds, len) = long_run();
+    for _ in 0..rounds {
+        on_each(|| async {
+            let (client, server) = streams().await;
+            let mut tasks = Vec::new();
+            for stream in [client, server] {
+                let (read, write) = stream.into_split();
+                tasks.push(tokio::spawn(write_all(write, len)));
+                tasks.push(tokio::spawn(read_all(read, len)));
+            }
+            for task in tasks {
+                task.await.unwrap();
+            }
+        });
+    }
+}
+
+#[test]
+fn a_future_that_is_dropped_at_any_point_loses_nothing() {
+    // What it may not do for want of a budget is not the question here.
+    on_each(|| {
+        unconstrained(async {
+            let (client, server) = endpoints(&small()).await;
+            for number in 0..100 {
+                let times = number as u32 % 4;
+                assert!(cut(server.recv(), 0).await.is_none(), "nothing was sent");
+                assert!(cut(server.next_completion(), times).await.is_none());
+                // The grant for what was taken may be on its way.
+                client.send(&message(2 * number)).await.unwrap();
+                let mut sent = 1;
+                for part in 1..4 {
+                    match cut(client.send(&message(2 * number + part)), times).await {
+                        Some(result) => result.unwrap(),
+                        None => break,
+                    }
+                    sent += 1;
+                }
+                let mut buffer = client.get_ref().buffer(64).unwrap();
+                buffer.fill(7);
+                let owned = cut(client.send_owned(buffer), times).await;
+                let _ = cut(client.flush(), times).await;
+                for part in 0..sent {
+                    let received = loop {
+                        if let Some(received) = cut(server.recv(), times).await {
+                            break received.unwrap();
+                        }
+                        tokio::task::yield_now().await;
+                    };
+                    assert_eq!(*received, message(2 * number + part));
+                }
+                if owned.is_some() {
+                    assert_eq!(*server.recv().await.unwrap(), [7; 64]);
+                }
+            }
+            let _ = cut(client.close(), 0).await;
+            let end = server.recv().await;
+            assert!(
+                matches!(end, Err(Error::Disconnected(CloseReason::PeerClosed))),
+                "it goes on in the background: {end:?}"
+            );
+        })
+    });
+}
+
+#[test]
+fn an_accept_that_is_dropped_loses_no_connection_and_a_connect_leaves_none() {
+    on_each(|| async {
+        let engine = Engine::new().unwrap();
+        let listener = Listener::bind_with((place().0, 0), &Config::default(), &engine).unwrap();
+        let addr = listener.local_addr();
+        let connector = Connector::new();
+        for times in 0..4 {
+            assert!(cut(listener.accept(), times).await.is_none());
+        }
+        let connecting = tokio::spawn(async move {
+            for times in 0..4 {
+                let connecting = Endpoint::connect_with(&connector, addr);
+                assert!(cut(connecting, times).await.is_none());
+            }
+            let endpoint = Endpoint::connect_with(&connector, addr).await.unwrap();
+            endpoint.send(b"wanted").await.unwrap();
+            endpoint.flush().await.unwrap();
+        });
+        let _accepted = loop {
+            let Some(accepted) = cut(listener.accept(), 2).await else {
+                tokio::task::yield_now().await;
+                continue;
+            };
+            let accepted = accepted.unwrap();
+            // Those that were given up late close.
+            if accepted.recv().await.is_ok() {
+                break accepted;
+            }
+        };
+        connecting.await.unwrap();
+    });
+}
+
+#[test]
+fn several_tasks_may_wait_on_clones() {
+    on_each(|| async {
+        let (client, server) = endpoints(&Config::default()).await;
+        let receivers: Vec<_> = (0..8)
+            .map(|_| {
+                let server = server.clone();
+                tokio::spawn(async move { server.recv().await.unwrap().len() })
+            })
+            .collect();
+        for len in 1..=8 {
+            client.send(&vec![0; len]).await.unwrap();
+        }
+        let mut lens = Vec::new();
+        for receiver in receivers {
+            lens.push(receiver.await.unwrap());
+        }
+        lens.sort_unstable();
+        assert_eq!(lens, [1, 2, 3, 4, 5, 6, 7, 8]);
+    });
+}
+
+#[test]
+fn a_connection_that_always_has_something_holds_up_no_other_task() {
+    let (client, server) = runtime(false).block_on(async {
+        let (client, server) = endpoints(&Config::default()).await;
+        (client.into_inner(), server.into_inner())
+    });
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let flood = std::thread::spawn(move || {
+        while !stopped.load(Ordering::Relaxed) {
+            if client.send(b"more").is_err() {
+                break;
+            }
+        }
+    });
+    runtime(false).block_on(async {
+        let server = Endpoint::new(server).unwrap();
+        let receiving = tokio::spawn(async move { while server.recv().await.is_ok() {} });
+        for _ in 0..20 {
+            sleep(Duration::from_millis(1)).await;
+        }
+        stop.store(true, Ordering::Relaxed);
+        receiving.await.unwrap();
+    });
+    flood.join().unwrap();
+}
+
+#[test]
+fn messages_are_a_stream_and_a_sink() {
+    on_each(|| async {
+        let (client, server) = endpoints(&small()).await;
+        let sink = client.into_split().1.into_sink();
+        let sending = tokio::spawn(async move {
+            let mut sink = sink;
+            let mut messages =
+                futures_util::stream::iter((0..100).map(|number| Ok(message(number))));
+            sink.send_all(&mut messages).await.unwrap();
+            sink.feed(message(100)).await.unwrap();
+            sink.close().await.unwrap();
+            sink
+        });
+        let (mut receiving, _sending) = server.into_split();
+        let mut count = 0;
+        while let Some(received) = receiving.next().await {
+            assert_eq!(*received.unwrap(), message(count));
+            count += 1;
+        }
+        assert_eq!(count, 101);
+        assert!(receiving.next().await.is_none(), "it stays at the end");
+        sending.await.unwrap();
+    });
+}
+
+#[test]
+fn an_end_that_is_none_of_the_peers_making_is_an_error_of_the_stream() {
+    on_each(|| async {
+        let (client, server) = endpoints(&Config::default()).await;
+        client.get_ref().abort(7);
+        let (receiving, _sending) = server.into_split();
+        let received: Result<Vec<_>, _> = receiving.try_collect().await;
+        assert!(
+            matches!(
+                received,
+                Err(Error::Disconnected(CloseReason::PeerAborted(7)))
+            ),
+            "{received:?}"
+        );
+    });
+}
+
+#[test]
+fn completions_with_ids_come_to_a_task() {
+    on_each(|| async {
+        let (client, server) = endpoints(&Config::default()).await;
+        for id in 0..10 {
+            client.send_with_id(b"reported", id).await.unwrap();
+        }
+        client.flush().await.unwrap();
+        for id in 0..10 {
+            let completion = client.next_completion().await.unwrap();
+            assert!(matches!(completion, Completion::Sent(sent) if sent == id));
+        }
+        for _ in 0..10 {
+            server.recv().await.unwrap();
+        }
+        let (closed, end) = tokio::join!(client.close(), server.recv());
+        closed.unwrap();
+        assert!(end.is_err());
+    });
+}
+
+#[test]
+fn lines_and_frames_are_read_as_from_a_socket() {
+    on_each(|| async {
+        let (mut client, mut server) = streams().await;
+        client.write_all(b"one\ntwo\nthree").await.unwrap();
+        let mut line = String::new();
+        server.read_line(&mut line).await.unwrap();
+        assert_eq!(line, "one\n");
+        let mut peeked = [0; 3];
+        assert_eq!(server.peek(&mut peeked).await.unwrap(), 3);
+        assert_eq!(peeked, *b"two");
+        client.shutdown().await.unwrap();
+        let mut rest = Vec::new();
+        let mut lines = BufReader::new(server).lines();
+        while let Some(line) = lines.next_line().await.unwrap() {
+            rest.push(line);
+        }
+        assert_eq!(rest, ["two", "three"]);
+        let error = client.write_all(b"after its end").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+
+        let (client, server) = streams().await;
+        let mut client = Framed::new(client, LengthDelimitedCodec::new());
+        let mut server = Framed::new(server, LengthDelimitedCodec::new());
+        let sending = tokio::spawn(async move {
+            for number in 0..100 {
+                client.send(Bytes::from(message(number))).await.unwrap();
+            }
+            client
+        });
+        for number in 0..100 {
+            let frame = server.next().await.unwrap().unwrap();
+            assert_eq!(*frame, message(number));
+        }
+        drop(sending.await.unwrap());
+        assert!(server.next().await.is_none());
+    });
+}
+
+#[test]
+fn halves_are_one_stream_again_where_they_were() {
+    on_each(|| async {
+        let (client, server) = streams().await;
+        let (client_read, client_write) = client.into_split();
+        let (server_read, server_write) = server.into_split();
+        let error = client_read.reunite(server_write).unwrap_err();
+        assert!(error.to_string().contains("not of the same stream"));
+        let rdmsg::tokio::ReuniteError(client_read, server_write) = error;
+        let mut client = client_read.reunite(client_write).unwrap();
+        let mut server = server_read.reunite(server_write).unwrap();
+        client.write_all(b"whole").await.unwrap();
+        drop(client);
+        let mut got = String::new();
+        server.read_to_string(&mut got).await.unwrap();
+        assert_eq!(got, "whole");
+    });
+}
+
+#[test]
+fn a_peer_that_vanishes_is_an_error_and_no_end_of_file() {
+    on_each(|| async {
+        let (client, mut server) = streams().await;
+        client.endpoint().abort(3);
+        let error = server.read_u8().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
+    });
+}
+
+#[test]
+fn a_connection_goes_from_a_runtime_that_is_gone_to_another_and_to_threads() {
+    let first = runtime(true);
+    let (client, server) = first.block_on(endpoints(&Config::default()));
+    // A task waits when its runtime goes.
+    let waiting = server.clone();
+    first.spawn(async move { waiting.recv().await });
+    drop(first);
+    let inner = server.get_ref().clone();
+    client.get_ref().send(b"to a thread").unwrap();
+    assert_eq!(*inner.recv().unwrap(), *b"to a thread");
+    // Without a runtime of its own the engine polls for it.
+    client.get_ref().send(b"to any executor").unwrap();
+    let received = smol::block_on(poll_fn(|cx| inner.poll_recv(cx)));
+    assert_eq!(*received.unwrap(), *b"to any executor");
+    runtime(false).block_on(async {
+        let server = Endpoint::new(inner).unwrap();
+        let (sent, received) = tokio::join!(
+            async { client.get_ref().try_send(b"to the other") },
+            server.recv()
+        );
+        sent.unwrap();
+        assert_eq!(*received.unwrap(), *b"to the other");
+    });
+}
+
+#[test]
+fn a_runtime_that_stands_still_is_not_a_peer_that_is_dead() {
+    let mut config = Config::default();
+    config.keepalive_interval = Some(Duration::from_millis(100));
+    config.keepalive_timeout = Duration::from_millis(1000);
+    let runtime = runtime(false);
+    let (client, server) = runtime.block_on(async {
+        let (client, server) = endpoints(&config).await;
+        // It waits, so that the runtime is the one that watches.
+        assert!(cut(server.recv(), 1).await.is_none());
+        (client.into_inner(), server)
+    });
+    // Nobody drives the runtime meanwhile, for longer than a dead peer lasts.
+    let silence = client.recv_timeout(Duration::from_millis(2500));
+    assert!(matches!(silence, Err(Error::TimedOut)), "{silence:?}");
+    client.send(b"still there").unwrap();
+    let received = runtime.block_on(server.recv());
+    assert_eq!(*received.unwrap(), *b"still there");
+}
+
+#[test]
+fn a_listener_that_closes_tells_all_who_accept() {
+    on_each(|| async {
+        let listener = Arc::new(Listener::bind((place().0, 0)).unwrap());
+        let accepting: Vec<_> = (0..3)
+            .map(|_| {
+                let listener = Arc::clone(&listener);
+                tokio::spawn(async move { listener.accept().await.map(drop) })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        listener.close();
+        for task in accepting {
+            assert!(matches!(task.await.unwrap(), Err(Error::ListenerClosed)));
+        }
+    });
+}
+
+#[test]
+fn no_address_is_an_error_that_says_so() {
+    on_each(|| async {
+        let none: &[std::net::SocketAddr] = &[];
+        let error = Endpoint::connect(none).await.unwrap_err();
+        let text = "cannot look up the address that was given: it has no address";
+        assert_eq!(error.to_string(), text);
+    });
+}
+
+#[test]
+#[should_panic(expected = "no reactor running")]
+fn without_a_runtime_there_is_no_watching() {
+    let (client, _server) = super::stage::pair_with(&Config::default());
+    let _ = Endpoint::new(client);
+}
