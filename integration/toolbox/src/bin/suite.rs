@@ -1,6 +1,7 @@
 //! Everything that has to pass, step by step.
 
 use std::{
+    env,
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
     time::Instant,
@@ -8,6 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
+use serde_json::Value;
 use toolbox::{BareRoot, LAB_FAILED, NO_LAB, native_is_possible, words};
 
 /// All tests
@@ -56,6 +58,10 @@ fn all() -> Result<()> {
             "cargo fmt --manifest-path integration/{apart}/Cargo.toml --check"
         ))?;
     }
+    // All of it at once, so that cargo builds each crate once: by itself a package would ask for
+    // fewer features of what it depends on, and have a build of its own.
+    steps.begin("building all programs and tests");
+    let built = tests_of("build --workspace --all-targets --locked")?;
     let lints = "cargo clippy --workspace --all-targets --locked -- --deny warnings";
     steps.run("lints", lints)?;
     let docs = "cargo doc --workspace --no-deps --document-private-items --locked";
@@ -73,22 +79,21 @@ fn all() -> Result<()> {
     let dlopen = "--features dlopen --lib --test conformance -- sys:: verbs:: cm:: error:: setup::";
     let dlopen = unlinked(dlopen);
     steps.run("tests of a build that opens RDMA's libraries", &dlopen)?;
-    let opening = "--package rdmsg --no-default-features --features dlopen --test conformance";
-    let opening = programs_of(opening)?;
+    let opening = "test --package rdmsg --no-default-features --features dlopen --no-run --locked";
+    let opening = tests_of(&format!("{opening} --test conformance"))?;
     steps.begin("the same build, where these libraries are not");
-    opening.iter().try_for_each(|program| run_bare(program))?;
+    opening
+        .iter()
+        .try_for_each(|test| run_bare(&test.program))?;
     let models = "cargo test --manifest-path integration/models/Cargo.toml --locked --quiet";
     steps.run("models", models)?;
     steps.run("fuzzing, for a moment", "integration/fuzz/run all 3")?;
 
-    steps.begin("building the device tests");
-    let programs = "--package cm-examples --package services --package rdmsg-cli";
-    run(&format!("cargo build {programs} --bins --locked"))?;
-    let tests = DeviceTests::build(opening)?;
+    let tests = DeviceTests::new(built, opening)?;
     let native = native_is_possible()?;
-    let one = format!("device tests on one host: {}", tests.names());
-    let on_host = |programs: &[PathBuf]| {
-        let programs = programs.iter().map(|path| path.display().to_string());
+    let one = format!("device tests on one host: {}", names(&tests.one));
+    let on_host = |tests: &[Test]| {
+        let programs = tests.iter().map(|test| test.program.display().to_string());
         let mut line = vec!["integration/device-host".to_owned()];
         line.extend(programs);
         line
@@ -105,34 +110,32 @@ fn all() -> Result<()> {
         native,
         &on_host(&tests.two),
     )?;
-    for (what, line) in [
+    for (what, tool, options) in [
         (
             "soak on two hosts, for a moment",
-            "integration/tool debug soak soak --minutes 0.25 --seed 1",
+            "soak",
+            "--minutes 0.25 --seed 1",
         ),
         (
             "faults on two hosts, the quick ones",
-            "integration/faults --quick --seed 1",
+            "faults",
+            "--quick --seed 1",
         ),
-        (
-            "services on two hosts, for a moment",
-            "integration/tool debug services toolbox --quick",
-        ),
-        (
-            "examples against the C programs",
-            "integration/interop --quick",
-        ),
+        ("services on two hosts, for a moment", "services", "--quick"),
+        ("examples against the C programs", "interop", "--quick"),
     ] {
-        steps.run(what, line)?;
+        steps.begin(what);
+        let tool = env::current_exe()?.with_file_name(tool);
+        run(&format!("{} {options}", tool.display()))?;
     }
 
     // Each in a boot of its own, and in virtual machines, whatever devices there are.
-    let alone = |programs: &[PathBuf], name: &str, test: &str| -> Result<Vec<String>> {
-        let mut programs = programs.iter();
-        let program = programs
-            .find(|path| test_name(path) == name)
+    let alone = |tests: &[Test], name: &str, test: &str| -> Result<Vec<String>> {
+        let tests = tests
+            .iter()
+            .find(|test| test.name == name)
             .with_context(|| format!("there are no tests {name}"))?;
-        let mut line = vec![program.display().to_string()];
+        let mut line = vec![tests.program.display().to_string()];
         line.extend(words("--ignored --exact"));
         line.push(test.to_owned());
         Ok(line)
@@ -153,37 +156,51 @@ fn all() -> Result<()> {
     Ok(())
 }
 
+/// A program of tests.
+struct Test {
+    /// Of the package whose tests need a device.
+    is_of_device: bool,
+    name: String,
+    program: PathBuf,
+}
+
 /// The programs with device tests.
 struct DeviceTests {
-    one: Vec<PathBuf>,
-    two: Vec<PathBuf>,
+    one: Vec<Test>,
+    two: Vec<Test>,
 }
 
 impl DeviceTests {
-    fn build(opening: Vec<PathBuf>) -> Result<Self> {
-        let mut programs = programs_of("--package device")?;
-        // Those that run without a device as well, over TCP; one also so built that it opens the
-        // libraries.
-        programs.extend(programs_of(
-            "--package rdmsg --features tokio --test conformance --test behaviour --test tasks \
-             --test task_leaks",
-        )?);
-        programs.extend(programs_of("--package services --test services")?);
-        programs.extend(opening);
-        let (two, one): (Vec<_>, Vec<_>) = programs
-            .into_iter()
-            .partition(|path| test_name(path) == "two_hosts");
+    /// Those of all that was built, and of what was built so that it opens RDMA's libraries.
+    fn new(built: Vec<Test>, opening: Vec<Test>) -> Result<Self> {
+        // These run without a device as well, over TCP.
+        let anywhere = [
+            "conformance",
+            "behaviour",
+            "tasks",
+            "task_leaks",
+            "services",
+        ];
+        let (mut one, mut two) = (Vec::new(), Vec::new());
+        for test in built {
+            if test.is_of_device && test.name == "two_hosts" {
+                two.push(test);
+            } else if test.is_of_device || anywhere.contains(&&*test.name) {
+                one.push(test);
+            }
+        }
         ensure!(
             !one.is_empty() && !two.is_empty(),
             "cargo built no device tests"
         );
+        one.extend(opening);
         Ok(Self { one, two })
     }
+}
 
-    fn names(&self) -> String {
-        let names: Vec<_> = self.one.iter().map(|path| test_name(path)).collect();
-        names.join(" ")
-    }
+fn names(tests: &[Test]) -> String {
+    let names: Vec<_> = tests.iter().map(|test| &*test.name).collect();
+    names.join(" ")
 }
 
 /// Runs a program of tests where the libraries that it opens are missing: it speaks TCP, and says
@@ -207,33 +224,30 @@ fn run_bare(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Builds tests, and returns their programs.
-fn programs_of(tests: &str) -> Result<Vec<PathBuf>> {
-    let build = format!("test {tests} --no-run --locked --message-format=json");
+/// Builds, and returns the programs of tests among what was built.
+fn tests_of(build: &str) -> Result<Vec<Test>> {
     let output = Command::new("cargo")
-        .args(words(&build))
+        .args(words(build))
+        .arg("--message-format=json-render-diagnostics")
         .stderr(Stdio::inherit())
         .output()?;
     ensure!(output.status.success(), "cargo {build}: {}", output.status);
     let said = String::from_utf8(output.stdout)?;
-    Ok(said.lines().filter_map(program_of).collect())
+    Ok(said.lines().filter_map(test_of).collect())
 }
 
-/// The program of tests that a message of cargo's tells of, and not one that tests run.
-fn program_of(message: &str) -> Option<PathBuf> {
-    let (_, profile) = message.split_once(r#""profile":{"#)?;
-    let (profile, rest) = profile.split_once('}')?;
-    let (_, path) = rest.split_once(r#""executable":""#)?;
-    let tests = profile.contains(r#""test":true"#);
-    tests.then(|| PathBuf::from(path.split('"').next().unwrap_or_default()))
-}
-
-/// What the program of tests is called, without the hash behind it.
-fn test_name(path: &Path) -> String {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    name.rsplit_once('-')
-        .map_or(&*name, |(name, _)| name)
-        .to_owned()
+/// The program of integration tests that a message of cargo's tells of, and not one that tests run.
+fn test_of(message: &str) -> Option<Test> {
+    let message: Value = serde_json::from_str(message).ok()?;
+    let is_test = message["target"]["kind"][0] == "test";
+    let program = message["executable"].as_str().filter(|_| is_test)?;
+    Some(Test {
+        is_of_device: message["manifest_path"]
+            .as_str()?
+            .ends_with("/device/Cargo.toml"),
+        name: message["target"]["name"].as_str()?.to_owned(),
+        program: program.into(),
+    })
 }
 
 /// Says what is done, and since when.
@@ -282,20 +296,20 @@ mod tests {
 
     #[test]
     fn programs_of_tests_are_told_from_those_that_they_run() {
-        let message = |tests: bool, program: &str| {
+        let message = |kind: &str, program: &str| {
             format!(
-                r#"{{"reason":"compiler-artifact","target":{{"name":"broker","test":true}},
-                "profile":{{"opt_level":"0","test":{tests}}},"features":["tokio"],
+                r#"{{"reason":"compiler-artifact","manifest_path":"/x/device/Cargo.toml",
+                "target":{{"kind":["{kind}"],"name":"broker","test":true}},
+                "profile":{{"opt_level":"0","test":true}},"features":["tokio"],
                 "filenames":["/x/broker"],"executable":{program},"fresh":true}}"#
             )
         };
-        let services = message(true, "\"/x/deps/services-1a\"");
-        assert_eq!(program_of(&services), Some("/x/deps/services-1a".into()));
-        assert_eq!(program_of(&message(false, "\"/x/broker\"")), None);
-        assert_eq!(program_of(&message(true, "null")), None);
-        assert_eq!(
-            program_of(r#"{"reason":"build-finished","success":true}"#),
-            None
-        );
+        let test = test_of(&message("test", "\"/x/deps/broker-1a\"")).unwrap();
+        assert_eq!(test.program, Path::new("/x/deps/broker-1a"));
+        assert_eq!(test.name, "broker");
+        assert!(test.is_of_device);
+        assert!(test_of(&message("bin", "\"/x/broker\"")).is_none());
+        assert!(test_of(&message("test", "null")).is_none());
+        assert!(test_of(r#"{"reason":"build-finished","success":true}"#).is_none());
     }
 }
