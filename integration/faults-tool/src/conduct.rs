@@ -237,7 +237,7 @@ impl Conductor {
     }
 
     fn impair_both(&mut self, netem: &str) -> Result<[u64; 2]> {
-        let script = network::impair(netem);
+        let script = toolbox::network::impair(netem);
         self.a.shell(&script)?;
         let begin_of_b = self.b.shell(&script)?;
         // Until now something may have come from there.
@@ -245,8 +245,8 @@ impl Conductor {
     }
 
     fn repair(&mut self) -> Result<()> {
-        self.a.shell(network::REPAIR)?;
-        self.b.shell(network::REPAIR).map(drop)
+        self.a.shell(toolbox::network::REPAIR)?;
+        self.b.shell(toolbox::network::REPAIR).map(drop)
     }
 
     fn quit_workers(&mut self, scenario: &Scenario) {

@@ -9,18 +9,6 @@ pub(crate) const SECOND_ADDRESS: &str = "10.8.1.2";
 /// The address that comes in its place.
 const THIRD_ADDRESS: &str = "10.8.1.3";
 
-/// Treats all packets of RDMA that this host sends as `netem` says, and nothing else: the conductor
-/// is heard on the same wire.
-pub(crate) fn impair(netem: &str) -> String {
-    const SCRIPT: &str = "tc qdisc add dev eth0 root handle 1: prio bands 3 priomap 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 && \
-         tc qdisc add dev eth0 parent 1:3 handle 30: netem limit 100000 NETEM && \
-         tc filter add dev eth0 parent 1: protocol ip u32 match ip protocol 17 0xff match ip dport 4791 0xffff flowid 1:3";
-    SCRIPT.replace("NETEM", netem)
-}
-
-/// Ends what [`impair`] began.
-pub(crate) const REPAIR: &str = "tc qdisc del dev eth0 root";
-
 /// Has another address on the network device, and waits until connections can be made over it.
 pub(crate) fn add_address(address: &str) -> String {
     const SCRIPT: &str = "ip addr add ADDRESS/24 dev eth0 && GID=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' PARTS) && \

@@ -14,6 +14,7 @@ mod health;
 mod lab;
 mod launch;
 mod listening;
+pub mod network;
 mod pair;
 mod pattern;
 mod process;

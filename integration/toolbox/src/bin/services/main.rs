@@ -1,0 +1,72 @@
+//! The services of `cm-examples/services` on two hosts, with the stock clients of their protocols
+//! over plain TCP and with clients of rdmsg over RDMA.
+//!
+//! Host a has an agent that starts the servers; host b has the clients and the table.
+
+mod plan;
+mod run;
+
+use std::{process::ExitCode, time::Duration};
+
+use anyhow::Result;
+use clap::Parser;
+use toolbox::{Lab, Launch, agent};
+
+use self::run::Run;
+
+/// Services over rdmsg, with stock clients too
+///
+/// Runs each server of cm-examples/services on one host of the lab, and its clients on another:
+/// redis-cli, redis-benchmark and curl over plain TCP, as they know nothing else, and clients of
+/// rdmsg over RDMA, against the same server at the same time of its life; and redis-server and
+/// nginx, which nobody changed, behind a pair of bridges. Prints a line for each, and how each
+/// server ended that was asked to. Then the network is cut under a client that is at work: it has
+/// to end with the error that says so, in 5 s of keepalive, and the server to go on. Ends 0 if all
+/// of it worked.
+///
+/// Rates are those of virtual machines in which each instruction is emulated: they say that it
+/// works, and nothing of hardware.
+#[derive(Parser)]
+#[command(
+    name = "integration/services",
+    bin_name = "integration/services",
+    verbatim_doc_comment
+)]
+struct Options {
+    /// Few requests each and short pages, and the network is not cut
+    #[arg(long)]
+    quick: bool,
+}
+
+fn main() -> ExitCode {
+    play(&Options::parse()).unwrap_or_else(|error| {
+        eprintln!("services: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn play(options: &Options) -> Result<ExitCode> {
+    if !Lab::is_here() {
+        let mut launch = Launch::new(
+            2,
+            Duration::from_secs(if options.quick { 1200 } else { 3600 }),
+        )
+        .option("--memory", "2G")
+        .native_where_possible()?;
+        if options.quick {
+            launch = launch.argument("--quick");
+        }
+        return launch.run_without_names();
+    }
+    let lab = Lab::find()?;
+    if lab.host == "a" {
+        agent::serve()?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let failed = Run::new(lab.peer, options.quick)?.all()?;
+    println!("{failed} failed");
+    Ok(match failed {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    })
+}
