@@ -4,26 +4,27 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use crossbeam_channel::Receiver;
-use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+use nix::sys::epoll::Epoll;
 
 use super::{
     command::{Established, Reply},
     listening::HalfOpen,
+    watch::Watch,
 };
 use crate::{
     config::Config,
     link::{Completion, Link, Owner},
     proto::{CloseReason, CmCall, CmOp, Statistics},
     status::OsError,
-    transport::{Budget, CompletionEvents, ConnectionId, ConnectionManager},
+    transport::{Budget, ConnectionId, ConnectionManager},
 };
 
 /// A connection, with what only this thread may touch. Fields in the order in which they must be
 /// dropped.
 pub(super) struct Entry {
     pub(super) link: Arc<Link>,
-    /// The completion events that epoll watches, while there are any.
-    pub(super) watched: Option<Arc<CompletionEvents>>,
+    /// While there are completion events.
+    pub(super) watch: Option<Watch>,
     pub(super) id: ConnectionId,
     pub(super) config: Config,
     pub(super) role: Role,
@@ -104,28 +105,22 @@ impl Entry {
             .create_transport(manager, key, &self.config, customer)?;
         let events = Arc::clone(transport.poll_side.events());
         self.link.install(transport);
-        epoll
-            .add(&*events, EpollEvent::new(EpollFlags::EPOLLIN, key))
-            .map_err(|errno| OsError::new("epoll_ctl", errno as i32))?;
-        self.watched = Some(events);
+        self.watch = Some(Watch::new(epoll, events, key)?);
         Ok(())
     }
 
-    pub(super) fn set_interest(&self, epoll: &Epoll, flags: EpollFlags) {
-        if let Some(channel) = &self.watched {
-            let mut event = EpollEvent::new(flags, self.link.key);
-            if let Err(errno) = epoll.modify(&**channel, &mut event) {
-                log::error!("{}: epoll_ctl: {errno}", self.link);
-            }
+    /// Watches the completion events, or leaves them to threads of the application.
+    pub(super) fn set_watch(&mut self, epoll: &Epoll, watches: bool) {
+        if let Some(watch) = &mut self.watch
+            && let Err(error) = watch.set(epoll, watches)
+        {
+            log::error!("{}: {error}", self.link);
         }
     }
 
     pub(super) fn unwatch(&mut self, epoll: &Epoll) {
-        if let Some(channel) = self.watched.take()
-            && let Err(errno) = epoll.delete(&*channel)
-        {
-            log::error!("{}: epoll_ctl: {errno}", self.link);
-        }
+        self.set_watch(epoll, false);
+        self.watch = None;
     }
 
     /// Whether a step of accepting failed because the peer has withdrawn its request.

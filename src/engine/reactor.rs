@@ -278,7 +278,7 @@ impl Reactor {
         self.registration.connection_came(config.longest_close());
         let entry = Entry {
             link: Arc::clone(&link),
-            watched: None,
+            watch: None,
             id,
             config,
             role,

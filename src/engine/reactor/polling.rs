@@ -2,8 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use nix::sys::epoll::EpollFlags;
-
 use super::{LEASES, Reactor};
 use crate::link::{Progress, Term};
 
@@ -19,8 +17,8 @@ impl Reactor {
         let Some(entry) = self.links.get(&key) else {
             return;
         };
-        if let Some(events) = &entry.watched {
-            events.clear();
+        if let Some(watch) = &entry.watch {
+            watch.events().clear();
         }
         entry.link.arm();
         self.poll(key);
@@ -42,14 +40,14 @@ impl Reactor {
 
     /// Threads of the application poll: stops watching.
     pub(super) fn grant_lease(&mut self, key: u64) {
-        let Some(entry) = self.links.get(&key) else {
+        let Some(entry) = self.links.get_mut(&key) else {
             return;
         };
         if entry.link.is_watched() {
             // It did not know yet that the connection's fd was asked for.
             return self.expire_lease(key);
         }
-        entry.set_interest(&self.epoll, EpollFlags::empty());
+        entry.set_watch(&self.epoll, false);
         let seen = entry.link.lease.grant();
         if self.leases.is_empty() {
             self.timers.set(LEASES, Some(Instant::now() + LEASE));
@@ -60,11 +58,11 @@ impl Reactor {
     /// No thread of the application polls any more: watches again.
     pub(super) fn expire_lease(&mut self, key: u64) {
         self.leases.remove(&key);
-        let Some(entry) = self.links.get(&key) else {
+        let Some(entry) = self.links.get_mut(&key) else {
             return;
         };
         entry.link.lease.expire();
-        entry.set_interest(&self.epoll, EpollFlags::EPOLLIN);
+        entry.set_watch(&self.epoll, true);
         entry.link.arm();
         self.poll(key);
     }
