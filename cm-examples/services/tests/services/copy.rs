@@ -94,7 +94,7 @@ fn a_copy_goes_on_from_where_it_was_cut() {
         let back = folder.path().join("back");
         // What had arrived when it was cut is received all the same: no more than two pieces.
         let config = Config::default().with_large_memory(2 * PIECE);
-        let endpoint = self::endpoint(address, config).await;
+        let endpoint = endpoint(address, config).await;
         let cut = endpoint.clone();
         let mut cutting = |at, size| {
             if at > size / 2 {
