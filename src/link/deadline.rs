@@ -49,6 +49,11 @@ impl Deadline {
         self.at().is_none_or(|at| left(at) > wait)
     }
 
+    /// Whether it is past now. The clock is not asked where there is no end.
+    pub(crate) fn is_over(&self) -> bool {
+        self.at().is_some_and(|at| Instant::now() >= at)
+    }
+
     pub(crate) fn is_past(&self, now: Instant) -> bool {
         self.at().is_some_and(|at| now >= at)
     }

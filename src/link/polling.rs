@@ -46,12 +46,6 @@ pub(crate) enum Progress {
     More,
 }
 
-enum Polled<T> {
-    Ready(T),
-    /// The thread slept, or its time is over: check again.
-    Slept,
-}
-
 impl Link {
     // By the engine's thread.
 
@@ -115,81 +109,101 @@ impl Link {
         }
         loop {
             if let Some(leader) = self.pollers.try_lead() {
-                let polled = self.poll_until(&leader, deadline, handoff, &mut ready);
+                let led = self.lead(&leader, deadline, handoff, &mut ready);
                 if self.is_watched() || self.tasks.are_in_runtime() {
                     self.hand_on();
                 }
-                match polled {
-                    Polled::Ready(value) => return Ok(value),
-                    Polled::Slept => {}
-                }
-            } else {
-                let follower = self.pollers.follow();
-                if let Some(value) = ready() {
-                    return Ok(value);
-                }
-                follower.wait(deadline.at());
+                return led;
             }
+            let follower = self.pollers.follow();
             if let Some(value) = ready() {
                 return Ok(value);
             }
-            if deadline.is_past(Instant::now()) {
+            follower.wait(deadline.at());
+            if let Some(value) = ready() {
+                return Ok(value);
+            }
+            if deadline.is_over() {
                 return Err(TimedOut);
             }
         }
     }
 
-    /// Polls for as long as the policy says, then sleeps once.
-    fn poll_until<T>(
+    /// Polls for as long as the policy says, then sleeps, until `ready` returns something.
+    fn lead<T>(
         self: &Arc<Self>,
         leader: &Leader<'_>,
         deadline: &Deadline,
         handoff: Option<&Handoff>,
         ready: &mut impl FnMut() -> Option<T>,
-    ) -> Polled<T> {
+    ) -> Result<T, TimedOut> {
         let spin = match self.polling {
             Polling::Adaptive { spin } => spin,
             Polling::Busy => Duration::MAX,
             Polling::Event => Duration::ZERO,
         };
         self.renew_lease();
-        if spin.is_zero() && self.stays_readable() {
-            // A look costs a system call, and sleeping finds out as well.
-            return self.sleep(leader, deadline, handoff, ready);
-        }
-        let budget = if spin.is_zero() { 1 } else { POLLS_PER_CLOCK };
-        let mut started = None;
         loop {
-            let progress = self.poll_budgeted(budget, handoff, Answers::MayWait);
-            // Another thread may have brought what is waited for, or the connection's end.
-            if let Some(value) = ready() {
-                return Polled::Ready(value);
+            let value = if !spin.is_zero() {
+                self.spin(spin, deadline, handoff, ready)
+            } else if self.stays_readable() {
+                // A look costs a system call, and sleeping finds out as well.
+                None
+            } else {
+                // Where there is nothing, `ready` is asked before the sleep.
+                match self.poll_budgeted(1, handoff, Answers::MayWait) {
+                    Progress::Nothing => None,
+                    Progress::Some | Progress::More => ready(),
+                }
+            };
+            let value = value.or_else(|| self.sleep(leader, deadline, handoff, ready));
+            if let Some(value) = value {
+                return Ok(value);
             }
-            if progress != Progress::Nothing && !spin.is_zero() {
-                continue;
+            if deadline.is_over() {
+                return ready().ok_or(TimedOut);
             }
-            let now = Instant::now();
-            if deadline.is_past(now) {
-                return Polled::Slept;
-            }
-            let spun = now.duration_since(*started.get_or_insert(now));
-            if spun >= spin.saturating_mul(LARGE_FACTOR)
-                || (spun >= spin && !self.transfers_large())
-            {
-                break;
-            }
-            self.renew_lease();
         }
-        self.sleep(leader, deadline, handoff, ready)
     }
 
+    /// Polls until `ready` returns something, or it has been long enough.
+    fn spin<T>(
+        self: &Arc<Self>,
+        most: Duration,
+        deadline: &Deadline,
+        handoff: Option<&Handoff>,
+        ready: &mut impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        let mut started = None;
+        loop {
+            let progress = self.poll_budgeted(POLLS_PER_CLOCK, handoff, Answers::MayWait);
+            // Another thread may have brought what is waited for, or the connection's end.
+            let value = ready();
+            if value.is_some() {
+                return value;
+            }
+            if progress == Progress::Nothing {
+                let now = Instant::now();
+                let spun = now.duration_since(*started.get_or_insert(now));
+                let is_long = spun >= most.saturating_mul(LARGE_FACTOR)
+                    || (spun >= most && !self.transfers_large());
+                if is_long || deadline.is_past(now) {
+                    return None;
+                }
+                self.renew_lease();
+            }
+        }
+    }
+
+    /// Sleeps once, unless `ready` returns something before. What it is woken for is to be polled
+    /// for.
     fn sleep<T>(
         self: &Arc<Self>,
         leader: &Leader<'_>,
         deadline: &Deadline,
         handoff: Option<&Handoff>,
         ready: &mut impl FnMut() -> Option<T>,
-    ) -> Polled<T> {
+    ) -> Option<T> {
         let events = lock(&self.poll)
             .as_ref()
             .map(|side| (Arc::clone(side.events()), side.has_ended()));
@@ -197,7 +211,7 @@ impl Link {
             // The connection is being torn down; the engine brings its end, which is what there is
             // to wait for.
             hint::spin_loop();
-            return Polled::Slept;
+            return ready();
         };
         let mut value = None;
         self.lease.fall_asleep();
@@ -240,7 +254,7 @@ impl Link {
             self.poll_budgeted(1, handoff, Answers::MayWait);
             value = ready();
         }
-        value.map_or(Polled::Slept, Polled::Ready)
+        value
     }
 
     /// Whether a thread that waits for a message may do so in the call that receives it, which
