@@ -19,6 +19,8 @@ use crate::{
 // rustdoc puts the items of inner modules first.
 mod messages;
 
+mod batch;
+
 mod bytes;
 
 mod completions;

@@ -13,6 +13,7 @@ use std::{
 use crossbeam_channel::Sender;
 
 use super::{
+    batches::Batches,
     completion::{Completion, Immediate},
     cork::Cork,
     deferred::Deferred,
@@ -27,7 +28,9 @@ use super::{
 };
 use crate::{
     error::Error,
-    proto::{Arrival, Clock, CloseReason, CmOp, Connection, Event, HEADER_LEN, Output, Work},
+    proto::{
+        Arrival, Clock, CloseReason, CmOp, Connection, Event, HEADER_LEN, Output, Work, parts,
+    },
     status::{OsError, WcStatus},
     transport::{Done, Posted, ReceiveShare, WorkQueues},
 };
@@ -38,6 +41,8 @@ pub(crate) struct Core {
     pub(crate) queues: Option<WorkQueues>,
     /// Where receives are shared: what this connection has of them.
     pub(crate) share: Option<ReceiveShare>,
+    /// Receive buffers in which several messages lie.
+    batches: Batches,
     /// What a stream has written and the peer has no room for yet.
     pub(super) cork: Cork,
     /// Messages whose end is to be reported.
@@ -93,6 +98,7 @@ impl Core {
             conn,
             queues: None,
             share: None,
+            batches: Batches::default(),
             cork: Cork::default(),
             order: SentOrder::default(),
             cm_ops: VecDeque::new(),
@@ -419,8 +425,12 @@ impl Core {
         let Some(queues) = &mut self.queues else {
             return;
         };
-        if let (Arrival::Message { buffer, .. } | Arrival::Immediate { buffer, .. }, Some(share)) =
-            (&arrival, &mut self.share)
+        if let (
+            Arrival::Message { buffer, .. }
+            | Arrival::Batch { buffer, .. }
+            | Arrival::Immediate { buffer, .. },
+            Some(share),
+        ) = (&arrival, &mut self.share)
         {
             share.lend(*buffer);
         }
@@ -432,7 +442,10 @@ impl Core {
                 len,
             } => {
                 let bytes = queues.received(buffer, offset + len).part(offset, len);
-                Completion::Received(Message::eager(home(), buffer, bytes))
+                Completion::Received(Message::eager(home(), Place::Buffer(buffer), bytes))
+            }
+            Arrival::Batch { buffer, len, count } => {
+                return self.deliver_batch(buffer, len, count, to);
             }
             Arrival::Large { id, .. } => {
                 let Some((next, inbound)) = queues.in_flight.take_inbound() else {
@@ -449,7 +462,8 @@ impl Core {
                 imm_data,
                 len,
             } => {
-                let place = Message::eager(home(), buffer, queues.received(buffer, 0));
+                let place =
+                    Message::eager(home(), Place::Buffer(buffer), queues.received(buffer, 0));
                 Completion::Immediate(Immediate::new(imm_data, len, place))
             }
             Arrival::Finish => {
@@ -457,6 +471,38 @@ impl Core {
                 Completion::Finished
             }
         };
+        self.hand_over(completion, to);
+    }
+
+    /// Hands the messages of a batch to the application, one by one.
+    fn deliver_batch<H: Home + 'static>(
+        &mut self,
+        buffer: u32,
+        len: u32,
+        count: u32,
+        to: &Recipient<'_, H>,
+    ) {
+        self.batches.put(buffer, count);
+        let mut at = 0;
+        for _ in 0..count {
+            let Some(queues) = &self.queues else { return };
+            let frame = queues.frame(buffer, HEADER_LEN as u32 + len);
+            // The state machine has checked it, and nobody writes there any more.
+            let rest = &frame[HEADER_LEN + at as usize..];
+            let Some((start, len)) = parts(rest).next() else {
+                return;
+            };
+            let offset = HEADER_LEN as u32 + at + start;
+            at += start + len;
+            let bytes = queues.received(buffer, offset + len).part(offset, len);
+            let home = Arc::clone(to.home) as Arc<dyn Home>;
+            let message = Message::eager(home, Place::Part(buffer), bytes);
+            self.hand_over(Completion::Received(message), to);
+        }
+    }
+
+    /// Hands something to the thread that waits for it, or puts it into the channel.
+    fn hand_over<H: Home + 'static>(&mut self, completion: Completion, to: &Recipient<'_, H>) {
         let Some(completions) = &mut self.completions else {
             // Nobody is left to read it. Its place is released after the lock.
             return self.deferred.unread.push(completion);
@@ -484,6 +530,10 @@ impl Core {
     pub(crate) fn give_back(&mut self, place: Place) {
         match place {
             Place::Buffer(buffer) => self.release(buffer),
+            Place::Part(buffer) if self.batches.take(buffer) => self.release(buffer),
+            // Its receive follows with the last of them: the peer has credit for the others alone.
+            Place::Part(_) if self.conn.accepts_receives() => self.conn.release(),
+            Place::Part(_) => {}
             Place::Large(len) => self.conn.release_large(len, SystemClock),
         }
     }

@@ -14,6 +14,8 @@ pub(crate) trait Home: fmt::Display + Send + Sync {
 pub(crate) enum Place {
     /// This receive buffer, and a credit with it.
     Buffer(u32),
+    /// A credit, and with other messages this receive buffer.
+    Part(u32),
     /// This many bytes of the memory for large messages.
     Large(u64),
 }

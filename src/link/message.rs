@@ -20,7 +20,7 @@ enum Inner {
     Eager {
         bytes: RecvSlice,
         home: Arc<dyn Home>,
-        buffer: u32,
+        place: Place,
     },
     /// In a buffer of its own.
     Large {
@@ -30,13 +30,9 @@ enum Inner {
 }
 
 impl Message {
-    pub(super) fn eager(home: Arc<dyn Home>, buffer: u32, bytes: RecvSlice) -> Self {
+    pub(super) fn eager(home: Arc<dyn Home>, place: Place, bytes: RecvSlice) -> Self {
         Self {
-            inner: Some(Inner::Eager {
-                bytes,
-                home,
-                buffer,
-            }),
+            inner: Some(Inner::Eager { bytes, home, place }),
         }
     }
 
@@ -109,14 +105,10 @@ impl From<Message> for Vec<u8> {
 impl Drop for Message {
     fn drop(&mut self) {
         match self.inner.take() {
-            Some(Inner::Eager {
-                bytes,
-                home,
-                buffer,
-            }) => {
+            Some(Inner::Eager { bytes, home, place }) => {
                 // The view first: the release gives the buffer to the device.
                 drop(bytes);
-                home.give_back(Place::Buffer(buffer));
+                home.give_back(place);
             }
             Some(Inner::Large { inbound, home }) => {
                 let len = inbound.len() as u64;

@@ -10,6 +10,7 @@
 //! A connection knows nothing of the engine, of listeners or of other connections. Messages know a
 //! connection only as their [`home`].
 
+mod batches;
 mod completion;
 mod core;
 mod cork;
@@ -36,6 +37,7 @@ mod reports;
 #[cfg(feature = "tokio")]
 mod runtime;
 mod send;
+mod send_batch;
 mod sent_order;
 mod task_polling;
 #[cfg(feature = "tokio")]

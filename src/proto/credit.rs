@@ -33,10 +33,10 @@ impl SendCredit {
         self.limit.wrapping_sub(self.sent)
     }
 
-    /// Counts a frame that is being sent. The caller has checked `available`.
-    pub(super) fn take(&mut self) {
-        debug_assert!(self.available() > 0, "a credit is there");
-        self.sent = self.sent.wrapping_add(1);
+    /// Counts messages that are being sent. The caller has checked `available`.
+    pub(super) fn take(&mut self, count: u32) {
+        debug_assert!(self.available() >= count, "the credits are there");
+        self.sent = self.sent.wrapping_add(count);
     }
 
     /// Takes a grant from a received frame. Returns whether it allows more.
@@ -90,17 +90,17 @@ impl RecvCredit {
         }
     }
 
-    /// Whether the peer may send a data frame.
-    pub(super) fn allows(&self) -> bool {
-        self.announced != self.received
+    /// Whether the peer may send this many messages.
+    pub(super) fn allows(&self, count: u32) -> bool {
+        self.announced.wrapping_sub(self.received) >= count
     }
 
-    /// Counts a received data frame.
-    pub(super) fn receive(&mut self) -> Result<(), Violation> {
-        if !self.allows() {
+    /// Counts received messages of one frame.
+    pub(super) fn receive(&mut self, count: u32) -> Result<(), Violation> {
+        if !self.allows(count) {
             return Err(Kind::Data.unexpected("no data frame without credit"));
         }
-        self.received = self.received.wrapping_add(1);
+        self.received = self.received.wrapping_add(count);
         Ok(())
     }
 
@@ -160,7 +160,7 @@ mod tests {
         for start in [0, u32::MAX - 2] {
             let mut credit = SendCredit::new(4, 4, start);
             for left in (0..4).rev() {
-                credit.take();
+                credit.take(1);
                 assert_eq!(credit.available(), left);
             }
             let limit = start.wrapping_add(6);
@@ -182,7 +182,7 @@ mod tests {
             let mut credit = RecvCredit::new(window, window, u32::MAX - 1);
             for released in 1..=due_after {
                 assert!(!credit.grant_due(), "window {window} after {released}");
-                credit.receive().unwrap();
+                credit.receive(1).unwrap();
                 credit.release(None);
             }
             assert!(credit.grant_due(), "window {window}");
@@ -195,7 +195,7 @@ mod tests {
     fn a_peer_without_credit_gets_the_smallest_grant() {
         let mut credit = RecvCredit::new(8, 8, u32::MAX - 3);
         for _ in 0..8 {
-            credit.receive().unwrap();
+            credit.receive(1).unwrap();
             assert!(!credit.grant_due(), "nothing to grant");
         }
         credit.release(None);
@@ -204,20 +204,20 @@ mod tests {
         assert!(!credit.grant_due());
         credit.release(None);
         assert!(!credit.grant_due(), "the peer has one left");
-        credit.receive().unwrap();
+        credit.receive(1).unwrap();
         assert!(credit.grant_due(), "and now none");
     }
 
     #[test]
     fn data_without_credit_is_a_violation() {
         let mut credit = RecvCredit::new(2, 2, 0);
-        credit.receive().unwrap();
-        credit.receive().unwrap();
-        assert_eq!(credit.receive().unwrap_err().field(), "kind");
+        credit.receive(1).unwrap();
+        credit.receive(1).unwrap();
+        assert_eq!(credit.receive(1).unwrap_err().field(), "kind");
         credit.release(None);
-        assert!(credit.receive().is_err(), "the peer was not told yet");
+        assert!(credit.receive(1).is_err(), "the peer was not told yet");
         credit.announce();
-        credit.receive().unwrap();
+        credit.receive(1).unwrap();
     }
 
     #[test]
@@ -225,9 +225,12 @@ mod tests {
         let account = Account::new(48);
         assert!(account.open(8));
         let mut credit = RecvCredit::new(8, 2, u32::MAX - 1);
-        credit.receive().unwrap();
-        credit.receive().unwrap();
-        assert!(credit.receive().is_err(), "no more than the floor at first");
+        credit.receive(1).unwrap();
+        credit.receive(1).unwrap();
+        assert!(
+            credit.receive(1).is_err(),
+            "no more than the floor at first"
+        );
         credit.release(Some(&account));
         assert_eq!(credit.promised(), 2 + 3, "a quarter of what is to spare");
         assert!(credit.grant_due(), "the peer has none left");
@@ -239,7 +242,7 @@ mod tests {
         assert!(account.open(8));
         for _ in 0..20 {
             credit.announce();
-            credit.receive().unwrap();
+            credit.receive(1).unwrap();
             credit.release(Some(&account));
             assert!(credit.promised() >= 2, "never less than the floor");
         }

@@ -11,6 +11,9 @@ pub(crate) enum Kind {
     /// One large message of the application, which the receiver reads from where the
     /// [`Descriptor`] in the payload says. Takes a credit.
     Rendezvous,
+    /// Several messages of the application: see [`Batch`](super::batch::Batch). Takes a credit for
+    /// each.
+    Batch,
     /// No message: takes no credit, and has no payload.
     Control(Control),
 }
@@ -39,7 +42,7 @@ pub(crate) enum Control {
 
 impl Kind {
     /// All kinds, in the order of their numbers.
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 11] = [
         Self::Data,
         Self::Control(Control::Grant),
         Self::Control(Control::Ping),
@@ -50,6 +53,7 @@ impl Kind {
         Self::Control(Control::Failure),
         Self::Control(Control::Finish),
         Self::Rendezvous,
+        Self::Batch,
     ];
 
     /// Returns the number on the wire.
@@ -65,6 +69,7 @@ impl Kind {
             Self::Control(Control::Failure) => 8,
             Self::Control(Control::Finish) => 9,
             Self::Rendezvous => 16,
+            Self::Batch => 17,
         }
     }
 
@@ -166,6 +171,7 @@ impl Header {
             Kind::Control(Control::Abort | Control::Failure) => None,
             Kind::Data
             | Kind::Rendezvous
+            | Kind::Batch
             | Kind::Control(
                 Control::Grant
                 | Control::Ping
@@ -230,7 +236,7 @@ impl Header {
             ));
         }
         let (fits, expected) = match kind {
-            Kind::Data => (true, ""),
+            Kind::Data | Kind::Batch => (true, ""),
             Kind::Rendezvous => (payload.len() == DESCRIPTOR_LEN, "24 in a rendezvous"),
             Kind::Control(_) => (payload.is_empty(), "0 in a control frame"),
         };
@@ -280,9 +286,10 @@ mod tests {
             (Kind::Control(Control::Failure), 8, control),
             (Kind::Control(Control::Finish), 9, control),
             (Kind::Rendezvous, 16, rendezvous),
+            (Kind::Batch, 17, &data[..]),
         ] {
             let payload = match kind {
-                Kind::Data => b"hello".to_vec(),
+                Kind::Data | Kind::Batch => b"hello".to_vec(),
                 Kind::Rendezvous => descriptor.emit().to_vec(),
                 Kind::Control(_) => Vec::new(),
             };
@@ -306,7 +313,7 @@ mod tests {
 
     #[test]
     fn other_numbers_are_unknown() {
-        for number in [0, 10, 15, 17, 255] {
+        for number in [0, 10, 15, 18, 255] {
             let mut frame = [0; HEADER_LEN];
             frame[0] = number;
             assert_eq!(Header::parse(&frame).unwrap_err().field(), "kind");
@@ -328,7 +335,7 @@ mod tests {
         ) {
             let descriptor = Descriptor { addr: addr.into(), len, rkey: arg };
             let payload = match kind {
-                Kind::Data => data,
+                Kind::Data | Kind::Batch => data,
                 Kind::Rendezvous => descriptor.emit().to_vec(),
                 Kind::Control(_) => Vec::new(),
             };

@@ -6,6 +6,8 @@ const MAGIC: u32 = 0x7264_6d73;
 pub(super) const VERSION: u8 = 3;
 /// The feature of a side whose application uses the connection as a byte stream.
 pub(super) const STREAM: u16 = 1;
+/// The feature of a side that takes several messages in a frame.
+pub(super) const BATCHES: u16 = 2;
 /// The length in bytes of a hello without the application's bytes.
 const LEN: usize = 36;
 

@@ -332,8 +332,12 @@ impl Inbound {
     /// Returns the number of messages that have arrived or were announced, and are not delivered: a
     /// large one, and what waits behind it.
     pub(super) fn undelivered(&self) -> u64 {
-        let is_message = |queued: &&Queued| !matches!(queued, Queued::Arrival(Arrival::Finish));
-        self.queue.iter().filter(is_message).count() as u64
+        let messages = |queued: &Queued| match queued {
+            Queued::Arrival(Arrival::Finish) => 0,
+            Queued::Arrival(Arrival::Batch { count, .. }) => u64::from(*count),
+            Queued::Arrival(_) | Queued::Large(_) => 1,
+        };
+        self.queue.iter().map(messages).sum()
     }
 
     /// Whether every large message that was announced has been read.

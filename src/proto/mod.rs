@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod account;
+mod batch;
 mod clock;
 mod connection;
 mod control_receives;
@@ -36,6 +37,7 @@ mod violation;
 
 pub(crate) use self::{
     account::Account,
+    batch::{MOST_PARTS, PART_HEADER_LEN, parts},
     clock::Clock,
     connection::{Activity, Connection, Flush},
     control_receives::CONTROL_RECEIVES,
@@ -43,8 +45,8 @@ pub(crate) use self::{
     gauge::Gauge,
     hello::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
     output::{
-        Arrival, CmCall, CmInput, CmOp, DrainSide, Event, Output, Read, Refusal, SendRefused,
-        Transmit, Work,
+        Arrival, BatchRoom, CmCall, CmInput, CmOp, DrainSide, Event, Output, Read, Refusal,
+        SendRefused, Transmit, Work,
     },
     pace::{LONGEST_CHUNK, SHORTEST_CHUNK},
     params::{Params, ReadDepth},

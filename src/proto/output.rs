@@ -176,6 +176,9 @@ pub(crate) enum Event {
 pub(crate) enum Arrival {
     /// A message in a receive buffer, which is not posted until `release`.
     Message { buffer: u32, offset: u32, len: u32 },
+    /// Several messages, with their lengths, in a receive buffer, which is not posted until all of
+    /// them are released.
+    Batch { buffer: u32, len: u32, count: u32 },
     /// A large message that was read whole. Its memory counts as held until `release_large`.
     Large { id: u32, len: u64 },
     /// Immediate data with which the peer wrote `len` bytes to this side's memory. It consumed a
@@ -212,6 +215,15 @@ pub(crate) struct Transmit {
     pub(crate) header: [u8; HEADER_LEN],
     /// Whether it is posted as signalled.
     pub(crate) signalled: bool,
+}
+
+/// How much of a batch may be sent in one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BatchRoom {
+    /// The number of messages: at least 1.
+    pub(crate) messages: usize,
+    /// The number of bytes, with [`PART_HEADER_LEN`](super::PART_HEADER_LEN) for each message.
+    pub(crate) bytes: usize,
 }
 
 /// Why a message cannot be sent.

@@ -3,7 +3,7 @@
 use super::{
     CONTROL_RECEIVES, HEADER_LEN, REJECT_DATA_MAX, REPLY_DATA_MAX, REQUEST_DATA_MAX,
     frame::{DESCRIPTOR_LEN, Descriptor, Header, Kind},
-    hello::{Hello, VERSION},
+    hello::{BATCHES, Hello, VERSION},
     outbound::LARGE_IN_FLIGHT,
     reject::{Reject, RejectCode},
 };
@@ -120,7 +120,7 @@ fn the_rejection_is_as_protocol_md_says() {
 
 fn name(kind: Kind) -> String {
     match kind {
-        Kind::Data | Kind::Rendezvous => format!("{kind:?}"),
+        Kind::Data | Kind::Rendezvous | Kind::Batch => format!("{kind:?}"),
         Kind::Control(control) => format!("{control:?}"),
     }
 }
@@ -161,7 +161,7 @@ fn frames_are_as_protocol_md_says() {
 fn the_examples_are_as_protocol_md_says() {
     let hello = Hello {
         version: VERSION,
-        features: 0,
+        features: BATCHES,
         window: 32,
         credits: 0,
         eager_size: 16 << 10,
@@ -190,6 +190,9 @@ fn the_examples_are_as_protocol_md_says() {
     };
     let rendezvous = [&header(Kind::Rendezvous, 1, 24)[..], &descriptor.emit()].concat();
     assert_eq!(rendezvous, example("rendezvous"));
+    let messages = b"\0\0\0\x02hi\0\0\0\0\0\0\0\x05there";
+    let batch = [&header(Kind::Batch, 2, 19)[..], messages].concat();
+    assert_eq!(batch, example("batch"));
 }
 
 #[test]

@@ -204,3 +204,82 @@ fn sent_with_an_id_is_reported_in_order() {
         }
     }
 }
+
+#[test]
+fn a_batch_arrives_as_its_messages() {
+    let (near, far) = pair();
+    let lens = [
+        0,
+        1,
+        63,
+        4096,
+        (16 << 10) + 1,
+        5,
+        12_000,
+        12_000,
+        100 << 10,
+        7,
+    ];
+    let bytes: Vec<_> = lens.iter().map(|len| pattern(*len)).collect();
+    let messages: Vec<_> = bytes.iter().map(|bytes| IoSlice::new(bytes)).collect();
+    assert_eq!(near.send_batch(&[]).unwrap(), 0);
+    let echo = thread::spawn(move || {
+        let batch: Vec<_> = lens.map(|_| far.recv().unwrap()).into();
+        // From where they are, all of them still held.
+        let messages: Vec<_> = batch.iter().map(|message| IoSlice::new(message)).collect();
+        assert_eq!(far.send_batch(&messages).unwrap(), lens.len());
+        far.close().unwrap();
+    });
+    assert_eq!(near.send_batch(&messages).unwrap(), lens.len());
+    for bytes in &bytes {
+        assert!(*near.recv().unwrap() == bytes[..], "{}", bytes.len());
+    }
+    echo.join().unwrap();
+    assert_eq!(near.statistics().messages_sent, lens.len() as u64);
+    assert_eq!(
+        near.statistics().bytes_received,
+        lens.iter().sum::<usize>() as u64
+    );
+}
+
+#[test]
+fn a_batch_takes_a_place_of_the_window_for_each_message() {
+    let (near, far) = pair_with(&small());
+    let window = usize::from(near.negotiated().unwrap().send_window);
+    let messages = vec![IoSlice::new(b"message"); window + 2];
+    let sent = near.try_send_batch(&messages).unwrap();
+    assert!((1..=window).contains(&sent), "{sent}");
+    let mut held: Vec<_> = (0..sent).map(|_| far.recv().unwrap()).collect();
+    // What one message keeps is its own place, though it shares the memory of others.
+    let last = held.pop().unwrap();
+    drop(held);
+    let rest = window - 1;
+    assert_eq!(near.send_batch(&messages[..rest]).unwrap(), rest);
+    for _ in 0..rest {
+        assert_eq!(*far.recv().unwrap(), *b"message");
+    }
+    assert_eq!(*last, *b"message");
+    near.close().unwrap();
+}
+
+#[test]
+fn a_batch_goes_as_far_as_it_can() {
+    let (near, far) = pair_with(&small());
+    let limit = near.send_limit() as usize;
+    let long = vec![0; limit + 1];
+    let messages = [&b"one"[..], b"two", &long, b"three"].map(IoSlice::new);
+    assert_eq!(near.send_batch(&messages).unwrap(), 2);
+    let error = near.send_batch(&messages[2..]).unwrap_err();
+    assert!(matches!(error, Error::MessageTooLong { .. }), "{error}");
+    assert_eq!(near.send_batch(&messages[3..]).unwrap(), 1);
+    for text in [&b"one"[..], b"two", b"three"] {
+        assert_eq!(*far.recv().unwrap(), *text);
+    }
+    far.abort(3);
+    while near.send_batch(&messages[..1]).is_ok() {}
+    let error = near.try_send_batch(&messages[..1]).unwrap_err();
+    assert!(
+        matches!(error, TrySendError::Failed(Error::Disconnected(_))),
+        "{error}"
+    );
+}

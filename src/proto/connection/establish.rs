@@ -10,7 +10,7 @@ use super::{
 };
 use crate::proto::{
     CloseReason, CmOp, Event, Output, ReadDepth,
-    hello::{Hello, STREAM, VERSION},
+    hello::{BATCHES, Hello, STREAM, VERSION},
     violation::Violation,
 };
 
@@ -67,7 +67,7 @@ impl Connection {
             .map_or(0, |i| u32::try_from(i.as_millis()).unwrap_or(u32::MAX));
         Hello {
             version: VERSION,
-            features: if self.params.stream { STREAM } else { 0 },
+            features: BATCHES | if self.params.stream { STREAM } else { 0 },
             window: self.params.window,
             credits: self.params.credits(),
             eager_size: self.params.eager_size,

@@ -2,7 +2,8 @@
 
 use super::{Connection, State, transfer::Heard};
 use crate::proto::{
-    Arrival, Clock, CloseReason, Descriptor, Event, HEADER_LEN, Output,
+    Arrival, Clock, CloseReason, Descriptor, Event, HEADER_LEN, Output, PART_HEADER_LEN,
+    batch::Batch,
     frame::{Control, Header, Kind, OUT_OF_RESOURCES},
     violation::Violation,
 };
@@ -12,6 +13,7 @@ use crate::proto::{
 pub(super) enum Incoming {
     Data(Header),
     Rendezvous(Header, Descriptor),
+    Batch(Header, Batch),
     Control(Control, Header),
     Immediate { imm_data: u32, len: u32 },
 }
@@ -22,6 +24,7 @@ impl Incoming {
         Ok(match header.kind {
             Kind::Data => Self::Data(header),
             Kind::Rendezvous => Self::Rendezvous(header, Descriptor::parse(frame)?),
+            Kind::Batch => Self::Batch(header, Batch::parse(&frame[HEADER_LEN..])?),
             Kind::Control(control) => Self::Control(control, header),
         })
     }
@@ -43,14 +46,14 @@ impl Connection {
             || transfer.heard != Heard::Everything
             || !transfer.sequence.is_next(header.sequence)
             || !transfer.inbound.is_clear()
-            || !transfer.recv_credit.allows()
+            || !transfer.recv_credit.allows(1)
             || !transfer.outbound.is_reported(header.arg)
         {
             return None;
         }
         // Last, because from here on state changes.
         transfer.send_credit.granted(header.grant).ok()?;
-        transfer.recv_credit.receive().ok()?;
+        transfer.recv_credit.receive(1).ok()?;
         transfer.sequence.receive(header.sequence).ok()?;
         transfer.activity.here += 1;
         transfer.counters.messages_received += 1;
@@ -150,6 +153,7 @@ impl Connection {
             Incoming::Rendezvous(header, descriptor) => {
                 self.on_rendezvous(buffer, header, descriptor, now)?;
             }
+            Incoming::Batch(header, batch) => self.on_batch(buffer, header, batch)?,
             Incoming::Control(control, header) => self.on_control(control, header, now)?,
             Incoming::Immediate { imm_data, len } => self.on_immediate(buffer, imm_data, len)?,
         }
@@ -163,7 +167,7 @@ impl Connection {
         let Some(transfer) = &mut self.transfer else {
             return Ok(());
         };
-        transfer.take_credit(Kind::Data)?;
+        transfer.take_credits(Kind::Data, 1)?;
         if header.len > self.params.eager_size || u64::from(header.len) > self.params.max_message {
             return Err(Violation::new(
                 "len",
@@ -181,6 +185,32 @@ impl Connection {
         Ok(())
     }
 
+    /// Takes several messages in one frame.
+    fn on_batch(&mut self, buffer: u32, header: Header, batch: Batch) -> Result<(), Violation> {
+        self.take_numbers(header)?;
+        let Some(transfer) = &mut self.transfer else {
+            return Ok(());
+        };
+        let Batch { count, longest } = batch;
+        transfer.take_credits(Kind::Batch, count)?;
+        if header.len > self.params.eager_size || u64::from(longest) > self.params.max_message {
+            return Err(Violation::new(
+                "len",
+                header.len.into(),
+                "no more than the largest eager frame of the hello",
+            ));
+        }
+        transfer.counters.messages_received += u64::from(count);
+        let lens = u64::from(count) * PART_HEADER_LEN as u64;
+        transfer.counters.bytes_received += u64::from(header.len) - lens;
+        self.arrive(Arrival::Batch {
+            buffer,
+            len: header.len,
+            count,
+        });
+        Ok(())
+    }
+
     /// Takes the announcement of a large message.
     fn on_rendezvous(
         &mut self,
@@ -193,7 +223,7 @@ impl Connection {
         let Some(transfer) = &mut self.transfer else {
             return Ok(());
         };
-        transfer.take_credit(Kind::Rendezvous)?;
+        transfer.take_credits(Kind::Rendezvous, 1)?;
         if descriptor.len > self.params.max_message {
             return Err(Violation::new(
                 "descriptor len",
@@ -224,7 +254,7 @@ impl Connection {
             ));
         }
         if let Some(transfer) = &mut self.transfer {
-            transfer.take_credit(Kind::Data)?;
+            transfer.take_credits(Kind::Data, 1)?;
         }
         self.arrive(Arrival::Immediate {
             buffer,

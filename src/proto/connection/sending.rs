@@ -1,7 +1,9 @@
 //! What the application sends, and what makes room for more.
 
 use super::{Connection, State, transfer::Transfer};
-use crate::proto::{Clock, CloseReason, Descriptor, Event, Output, SendRefused, Transmit};
+use crate::proto::{
+    BatchRoom, Clock, CloseReason, Descriptor, Event, Output, SendRefused, Transmit,
+};
 
 /// A point in the stream of what was sent.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +19,18 @@ impl Connection {
     /// caller posts it at once.
     pub(crate) fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
         self.sending_messages()?.send(len)
+    }
+
+    /// How much of a batch of messages may be sent in one frame now.
+    pub(crate) fn batch_room(&mut self) -> Result<BatchRoom, SendRefused> {
+        self.sending_messages()?.batch_room()
+    }
+
+    /// Assigns a slot and a header to `count` messages, which follow in the same frame, each behind
+    /// its length: `len` bytes in all, no more than [`batch_room`](Self::batch_room) allows. The
+    /// caller posts it at once.
+    pub(crate) fn send_batch(&mut self, count: u32, len: usize) -> Result<Transmit, SendRefused> {
+        Ok(self.sending_messages()?.send_batch(count, len))
     }
 
     /// Assigns a slot and a header to the descriptor of a large message. The caller posts it at

@@ -8,10 +8,10 @@ use super::{
     timers::{Timers, Tracked},
 };
 use crate::proto::{
-    Negotiated, Params, SendRefused, Statistics, Transmit,
+    BatchRoom, Negotiated, PART_HEADER_LEN, Params, SendRefused, Statistics, Transmit,
     credit::{RecvCredit, SendCredit},
     frame::{Control, DESCRIPTOR_LEN, Header, Kind},
-    hello::Hello,
+    hello::{BATCHES, Hello},
     inbound::Inbound,
     outbound::Outbound,
     read_watchdog::ReadWatchdog,
@@ -27,6 +27,8 @@ const LEAST_KEEPALIVE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Transfer {
     negotiated: Negotiated,
+    /// Whether the peer takes several messages in a frame.
+    takes_batches: bool,
     pub(super) sequence: Sequence,
     pub(super) send_credit: SendCredit,
     pub(super) recv_credit: RecvCredit,
@@ -103,6 +105,7 @@ impl Transfer {
                 recv_limit: params.max_message,
                 keepalive_interval,
             },
+            takes_batches: hello.features & BATCHES != 0,
             sequence: Sequence::new(start as u16),
             send_credit: SendCredit::new(hello.window, granted, start),
             recv_credit: RecvCredit::new(params.window, params.credits(), start),
@@ -252,17 +255,36 @@ impl Transfer {
     pub(super) fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
         self.may_send(len)?;
         debug_assert!(len as u64 <= self.negotiated.send_eager.into());
-        self.send_credit.take();
+        self.send_credit.take(1);
         self.counters.messages_sent += 1;
         self.counters.bytes_sent += len as u64;
         // The limit is a `u32`, so the length fits.
         Ok(self.data_frame(Kind::Data, len as u32))
     }
 
+    /// How much of a batch may be sent in one frame now.
+    pub(super) fn batch_room(&mut self) -> Result<BatchRoom, SendRefused> {
+        self.may_send(0)?;
+        let credits = self.send_credit.available() as usize;
+        Ok(BatchRoom {
+            messages: if self.takes_batches { credits } else { 1 },
+            bytes: self.negotiated.send_eager as usize,
+        })
+    }
+
+    /// Sends that many messages, of `len` bytes with their lengths, for which there is room.
+    pub(super) fn send_batch(&mut self, count: u32, len: usize) -> Transmit {
+        debug_assert!(len as u64 <= self.negotiated.send_eager.into());
+        self.send_credit.take(count);
+        self.counters.messages_sent += u64::from(count);
+        self.counters.bytes_sent += (len - count as usize * PART_HEADER_LEN) as u64;
+        self.data_frame(Kind::Batch, len as u32)
+    }
+
     pub(super) fn send_large(&mut self, len: u64) -> Result<Transmit, SendRefused> {
         // No address space is so large that the length would not fit.
         self.may_send(usize::try_from(len).unwrap_or(usize::MAX))?;
-        self.send_credit.take();
+        self.send_credit.take(1);
         self.outbound.expose(len);
         self.counters.messages_sent += 1;
         self.counters.bytes_sent += len;
@@ -276,7 +298,7 @@ impl Transfer {
             return Err(SendRefused::Blocked);
         }
         if takes_receive {
-            self.send_credit.take();
+            self.send_credit.take(1);
         }
         self.counters.operations += 1;
         Ok(self.ring.take_operation())
@@ -349,14 +371,14 @@ impl Transfer {
 
     // Receiving.
 
-    /// Counts a data frame of the peer, or what takes a credit as one does.
-    pub(super) fn take_credit(&mut self, kind: Kind) -> Result<(), Violation> {
+    /// Counts messages of the peer in one frame, or what takes a credit as one does.
+    pub(super) fn take_credits(&mut self, kind: Kind, count: u32) -> Result<(), Violation> {
         if self.has_peer_closed() {
             return Err(kind.unexpected("no data after a close"));
         }
         if self.heard == Heard::NoMessages {
             return Err(kind.unexpected("no data after a finish"));
         }
-        self.recv_credit.receive()
+        self.recv_credit.receive(count)
     }
 }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     proto::{
-        CloseReason, SendRefused, Work,
+        BatchRoom, CloseReason, PART_HEADER_LEN, SendRefused, Work,
         connection::Flush,
         frame::{Descriptor, Header, Kind},
     },
@@ -25,6 +25,31 @@ impl Pair {
             side.post(transmit, &number);
         });
         self.sent(at, sent)
+    }
+
+    /// Sends the next messages in one frame, up to so many. Returns how many were accepted.
+    pub(super) fn send_batch(&mut self, at: usize, most: usize) -> usize {
+        let side = &mut self.sides[at];
+        if side.held {
+            return 0;
+        }
+        let fits = |room: BatchRoom| {
+            most.min(room.messages)
+                .min(room.bytes / (PART_HEADER_LEN + 4))
+        };
+        let mut count = 0;
+        let sent = side.conn.batch_room().and_then(|room| {
+            count = fits(room);
+            let payload: Vec<u8> = (side.sent..)
+                .take(count)
+                .flat_map(|number| [4_u32.to_be_bytes(), number.to_le_bytes()].concat())
+                .collect();
+            let transmit = side.conn.send_batch(count as u32, payload.len())?;
+            side.post(transmit, &payload);
+            side.sent += count as u32 - 1;
+            Ok(())
+        });
+        if self.sent(at, sent) { count } else { 0 }
     }
 
     /// Sends the next message as a large one of `len` bytes. Returns whether it was accepted.
@@ -100,6 +125,16 @@ impl Pair {
                 Some(Kept::Buffer(buffer)) if side.conn.accepts_receives() => {
                     side.repost(buffer);
                     side.conn.release();
+                }
+                Some(Kept::Part(buffer)) => {
+                    let left = side.batches.get_mut(&buffer).unwrap();
+                    *left -= 1;
+                    if side.conn.accepts_receives() {
+                        if *left == 0 {
+                            side.repost(buffer);
+                        }
+                        side.conn.release();
+                    }
                 }
                 Some(Kept::Large(len)) => side.conn.release_large(len, self.now),
                 Some(Kept::Buffer(_)) | None => {}

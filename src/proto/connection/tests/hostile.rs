@@ -32,12 +32,16 @@ fn hostile_frames_end_the_connection_and_name_the_field() {
     };
     let data =
         |grant, len, payload: &[u8]| [&header(Kind::Data, grant, len, 0)[..], payload].concat();
+    let batch = |payload: &[u8]| {
+        let len = payload.len() as u32;
+        [&header(Kind::Batch, 4, len, 0)[..], payload].concat()
+    };
     let edit = |at: usize, byte: u8| {
         let mut frame = data(4, 1, b"x");
         frame[at] = byte;
         frame
     };
-    let cases: [(&str, &str, Vec<u8>); 10] = [
+    let cases: [(&str, &str, Vec<u8>); 15] = [
         ("short", "frame length", vec![1; 15]),
         ("unknown kind", "kind", edit(0, 99)),
         ("flags", "flags", edit(1, 1)),
@@ -46,6 +50,19 @@ fn hostile_frames_end_the_connection_and_name_the_field() {
         ("forged grant", "grant", data(9, 1, b"x")),
         ("grant that goes back", "grant", data(3, 1, b"x")),
         ("argument", "arg", edit(12, 1)),
+        ("no message in a batch", "batch", batch(b"")),
+        ("half a length in a batch", "batch", batch(b"\0\0\0")),
+        (
+            "a batch that ends too soon",
+            "batch",
+            batch(b"\0\0\0\x04abc"),
+        ),
+        (
+            "bytes behind a batch",
+            "batch",
+            batch(b"\0\0\0\x04abcd\0\0"),
+        ),
+        ("a batch beyond the credit", "kind", batch(&[0; 5 * 4])),
         (
             "payload in a control frame",
             "len",

@@ -21,6 +21,7 @@ use crate::{
 enum Op {
     Step(Step),
     Send(usize),
+    SendBatch(usize),
     SendLarge {
         at: usize,
         len: u64,
@@ -66,6 +67,7 @@ fn life() -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => step(),
         5 => side().prop_map(Op::Send),
+        3 => side().prop_map(Op::SendBatch),
         3 => (side(), 1_u64..8 << 20).prop_map(|(at, len)| Op::SendLarge { at, len }),
         4 => (side(), any::<bool>()).prop_map(|(at, oldest)| Op::Release { at, oldest }),
         1 => side().prop_map(Op::Flush),
@@ -113,6 +115,9 @@ fn apply(pair: &mut Pair, op: Op) {
         Op::Send(at) if alive(pair, at) => {
             pair.send(at);
         }
+        Op::SendBatch(at) if alive(pair, at) => {
+            pair.send_batch(at, 3);
+        }
         Op::SendLarge { at, len } if alive(pair, at) => {
             // What fits an eager frame goes in one.
             pair.send_large(at, len.max(65));
@@ -136,6 +141,7 @@ fn apply(pair: &mut Pair, op: Op) {
         Op::Stranger { at, .. } => pair.sides[at].stranger_releases(),
         Op::Step(_)
         | Op::Send(_)
+        | Op::SendBatch(_)
         | Op::SendLarge { .. }
         | Op::Flush(_)
         | Op::Finish(_)

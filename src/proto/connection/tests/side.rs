@@ -1,7 +1,7 @@
 //! One side of a [`Pair`](super::pair::Pair).
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Instant,
 };
@@ -9,8 +9,9 @@ use std::{
 use crate::{
     proto::{
         Account, Arrival, CONTROL_RECEIVES, CONTROL_SENDS, CloseReason, Connection, DrainSide,
-        Params, READS, Read, Transmit, Work,
+        HEADER_LEN, Params, READS, Read, Transmit, Work,
         frame::{Descriptor, Kind},
+        parts,
     },
     status::WcStatus,
 };
@@ -86,6 +87,8 @@ pub(super) struct Shared {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kept {
     Buffer(u32),
+    /// One of several messages in a buffer.
+    Part(u32),
     Large(u64),
 }
 
@@ -129,6 +132,8 @@ pub(super) struct Side {
     pub(super) established: bool,
     /// The number of messages sent.
     pub(super) sent: u32,
+    /// The buffers in which several messages lie, with how many were not released.
+    pub(super) batches: HashMap<u32, u32>,
     /// Messages that the application has not released.
     pub(super) kept: VecDeque<Kept>,
     /// Large messages that the peer may be reading, oldest first.
@@ -173,6 +178,7 @@ impl Side {
             timer: None,
             established: false,
             sent: 0,
+            batches: HashMap::new(),
             kept: VecDeque::new(),
             exposed: VecDeque::new(),
             reads: VecDeque::new(),
@@ -190,7 +196,8 @@ impl Side {
 
     pub(super) fn post(&mut self, transmit: Transmit, payload: &[u8]) {
         let kind = transmit.header[0];
-        if kind == Kind::Data.number() || kind == Kind::Rendezvous.number() {
+        let data = [Kind::Data, Kind::Rendezvous, Kind::Batch];
+        if data.iter().any(|data| data.number() == kind) {
             assert!(
                 self.slots.len() < self.params.send_slots as usize,
                 "data leaves the slots for reads and control frames alone"
@@ -216,6 +223,21 @@ impl Side {
                 let bytes = &self.buffers[&buffer][offset as usize..][..len as usize];
                 u32::from_le_bytes(bytes.try_into().unwrap())
             }
+            Arrival::Batch { buffer, len, count } => {
+                let frame = self.buffers[&buffer].clone();
+                let payload = &frame[HEADER_LEN..];
+                assert_eq!(payload.len(), len as usize);
+                self.batches.insert(buffer, count);
+                let mut delivered = 0;
+                for (at, len) in parts(payload) {
+                    let bytes = &payload[at as usize..][..len as usize];
+                    self.kept.push_back(Kept::Part(buffer));
+                    self.received(u32::from_le_bytes(bytes.try_into().unwrap()));
+                    delivered += 1;
+                }
+                assert_eq!(delivered, count);
+                return;
+            }
             Arrival::Large { id, len } => {
                 let reading = self.reads.pop_front().expect("it was started");
                 assert_eq!((reading.id, reading.len, reading.completed), (id, len, len));
@@ -228,6 +250,10 @@ impl Side {
                 return;
             }
         };
+        self.received(number);
+    }
+
+    fn received(&mut self, number: u32) {
         assert!(!self.peer_finished, "no message comes behind a finish");
         assert_eq!(number, self.received, "in order, none twice, none lost");
         self.received += 1;
@@ -305,7 +331,7 @@ impl Side {
     /// Returns the bytes of large messages that the application holds.
     fn held(&self) -> u64 {
         let large = |kept: &Kept| match kept {
-            Kept::Buffer(_) => 0,
+            Kept::Buffer(_) | Kept::Part(_) => 0,
             Kept::Large(len) => *len,
         };
         self.kept.iter().map(large).sum()
@@ -314,8 +340,11 @@ impl Side {
     /// Destroys the queue pair of a connection that has ended, and checks that exactly what it was
     /// promised is free again.
     pub(super) fn release_account(&mut self) {
-        let kept = |kept: &&Kept| matches!(kept, Kept::Buffer(_));
-        let kept = self.kept.iter().filter(kept).count() as u32;
+        let buffers = self.kept.iter().filter_map(|kept| match kept {
+            Kept::Buffer(buffer) | Kept::Part(buffer) => Some(*buffer),
+            Kept::Large(_) => None,
+        });
+        let kept = buffers.collect::<HashSet<u32>>().len() as u32;
         self.conn.release_account(kept);
         if let Some(shared) = &self.shared {
             let strangers = shared.promised + shared.taken.len() as u32;
@@ -385,10 +414,9 @@ impl Side {
         assert!(buffer < count, "the buffer exists");
         assert!(
             !self.posted.contains(&buffer)
-                && !self
-                    .kept
-                    .iter()
-                    .any(|kept| matches!(kept, Kept::Buffer(kept) if *kept == buffer)),
+                && !self.kept.iter().any(
+                    |kept| matches!(kept, Kept::Buffer(kept) | Kept::Part(kept) if *kept == buffer)
+                ),
             "the buffer is free"
         );
         if self.broken && self.shared.is_none() {

@@ -25,6 +25,44 @@ fn a_full_window_stalls_and_a_release_lets_go_on() {
 }
 
 #[test]
+fn a_batch_takes_a_place_of_the_window_for_each_message() {
+    let mut pair = pair();
+    assert_eq!(pair.send_batch(A, 3), 3);
+    assert_eq!(pair.send_batch(A, 3), 1, "the window has four places");
+    assert!(!pair.send(A));
+    pair.run();
+    assert_eq!(pair.sides[B].received, 4);
+    // The last message of the first batch keeps its buffer, and no more than its own place.
+    pair.release(B, true);
+    pair.release(B, true);
+    pair.release(B, false);
+    pair.run();
+    assert_eq!(pair.send_batch(A, 10), 3);
+    pair.run();
+    assert_eq!(pair.sides[B].received, 7);
+    pair.release_all(B);
+    pair.run();
+    // One more is granted with the next frame: it is less than half of the window.
+    assert_eq!((0..10).filter(|_| pair.send(A)).count(), 3);
+    pair.close(A);
+    pair.finish();
+    assert!(pair.delivered(A));
+    assert_eq!(pair.sides[B].received, 10);
+}
+
+#[test]
+fn a_batch_behind_a_large_message_waits_for_it() {
+    let mut pair = pair();
+    assert!(pair.send_large(A, 100_000));
+    assert_eq!(pair.send_batch(A, 2), 2);
+    pair.run();
+    assert_eq!(
+        pair.sides[B].received, 3,
+        "in their order, or it would not be counted"
+    );
+}
+
+#[test]
 fn a_receiver_that_keeps_most_of_its_window_does_not_stop_the_rest() {
     let mut pair = pair();
     assert_eq!((0..10).filter(|_| pair.send(A)).count(), 4);
