@@ -39,14 +39,19 @@ impl Deadline {
         }
     }
 
-    /// Whether it is more than `wait` away.
-    pub(super) fn is_beyond(&self, wait: Duration) -> bool {
+    /// How long it is until then, if there is an end.
+    pub(super) fn left(&self) -> Option<Duration> {
         if let End::In(timeout) = self.0.get() {
             self.at();
-            return timeout > wait;
+            return Some(timeout);
         }
         let left = |at: Instant| at.saturating_duration_since(Instant::now());
-        self.at().is_none_or(|at| left(at) > wait)
+        self.at().map(left)
+    }
+
+    /// Whether it is more than `wait` away.
+    pub(super) fn is_beyond(&self, wait: Duration) -> bool {
+        self.left().is_none_or(|left| left > wait)
     }
 
     /// Whether it is past now. The clock is not asked where there is no end.

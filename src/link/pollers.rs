@@ -11,7 +11,7 @@ use std::{
         Condvar, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU32, Ordering, fence},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use nix::{
@@ -123,8 +123,8 @@ impl Pollers {
 }
 
 impl Follower<'_> {
-    /// Waits until there was a wake since this was made, nobody leads, or `deadline` is past.
-    pub(super) fn wait(self, deadline: Option<Instant>) {
+    /// Waits until there was a wake since this was made, nobody leads, or no time is `left`.
+    pub(super) fn wait(self, left: Option<Duration>) {
         let wakes = lock(&self.pollers.wakes);
         // Pairs with the lead's end: either this sees that nobody leads, or the thread that gave it
         // up sees this one among the followers.
@@ -133,7 +133,7 @@ impl Follower<'_> {
         drop(
             self.pollers
                 .changed
-                .wait_timeout_while(wakes, nap(deadline), idle),
+                .wait_timeout_while(wakes, nap(left), idle),
         );
     }
 }
@@ -152,12 +152,12 @@ impl Leader<'_> {
         &self,
         waker: &EventFd,
         check: impl FnOnce() -> bool,
-        doze: impl FnOnce() -> Result<(), OsError>,
-    ) -> Result<(), OsError> {
+        doze: impl FnOnce() -> Result<Woken, OsError>,
+    ) -> Result<Woken, OsError> {
         let pollers = self.0;
         pollers.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        let result = if check() { doze() } else { Ok(()) };
+        let result = if check() { doze() } else { Ok(Woken::ByEvent) };
         pollers.asleep.store(false, Ordering::SeqCst);
         if pollers.notified.load(Ordering::Relaxed)
             && pollers.notified.swap(false, Ordering::Acquire)
@@ -183,28 +183,37 @@ impl Drop for Leader<'_> {
     }
 }
 
-fn nap(deadline: Option<Instant>) -> Duration {
-    deadline.map_or(LONGEST_SLEEP, |at| {
-        at.saturating_duration_since(Instant::now())
-            .min(LONGEST_SLEEP)
-    })
+fn nap(left: Option<Duration>) -> Duration {
+    left.map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP))
 }
 
-/// Sleeps until `fd` is readable, until woken by `waker`, or until `deadline`.
+/// What ended a sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Woken {
+    /// Something that happened, as far as is known.
+    ByEvent,
+    /// Nothing.
+    ByTime,
+}
+
+/// Sleeps until `fd` is readable, until woken by `waker`, or until no time is `left`.
 pub(super) fn doze(
     fd: BorrowedFd<'_>,
     waker: BorrowedFd<'_>,
-    deadline: Option<Instant>,
-) -> Result<(), OsError> {
+    left: Option<Duration>,
+) -> Result<Woken, OsError> {
     // Rounded up, so that a remainder below a millisecond does not become a busy loop.
-    let millis = nap(deadline).as_nanos().div_ceil(1_000_000) as u32;
+    let millis = nap(left).as_nanos().div_ceil(1_000_000) as u32;
     let timeout = PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX);
     let mut fds = [
         PollFd::new(fd, PollFlags::POLLIN),
         PollFd::new(waker, PollFlags::POLLIN),
     ];
     match poll(&mut fds, timeout) {
-        Ok(_) | Err(nix::Error::EINTR) => Ok(()),
+        Ok(0) => Ok(Woken::ByTime),
+        // Something that comes all the time does not put the end off.
+        Ok(_) if left.is_some_and(|left| left.is_zero()) => Ok(Woken::ByTime),
+        Ok(_) | Err(nix::Error::EINTR) => Ok(Woken::ByEvent),
         Err(errno) => Err(OsError::new("poll", errno as i32)),
     }
 }

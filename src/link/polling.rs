@@ -11,7 +11,7 @@ use super::{
     deadline::Deadline,
     handoff::Handoff,
     link::Link,
-    pollers::{Leader, doze},
+    pollers::{Leader, Woken, doze},
 };
 use crate::{
     config::Polling,
@@ -119,7 +119,7 @@ impl Link {
             if let Some(value) = ready() {
                 return Ok(value);
             }
-            follower.wait(deadline.at());
+            follower.wait(deadline.left());
             if let Some(value) = ready() {
                 return Ok(value);
             }
@@ -156,12 +156,13 @@ impl Link {
                     Progress::Some | Progress::More => ready(),
                 }
             };
-            let value = value.or_else(|| self.sleep(leader, deadline, handoff, ready));
             if let Some(value) = value {
                 return Ok(value);
             }
-            if deadline.is_over() {
-                return ready().ok_or(TimedOut);
+            match self.sleep(leader, deadline, handoff, ready) {
+                Ok(Some(value)) => return Ok(value),
+                Ok(None) => {}
+                Err(TimedOut) => return ready().ok_or(TimedOut),
             }
         }
     }
@@ -196,14 +197,14 @@ impl Link {
     }
 
     /// Sleeps once, unless `ready` returns something before. What it is woken for is to be polled
-    /// for.
+    /// for. The clock is not read again where something has come.
     fn sleep<T>(
         self: &Arc<Self>,
         leader: &Leader<'_>,
         deadline: &Deadline,
         handoff: Option<&Handoff>,
         ready: &mut impl FnMut() -> Option<T>,
-    ) -> Option<T> {
+    ) -> Result<Option<T>, TimedOut> {
         let events = lock(&self.poll)
             .as_ref()
             .map(|side| (Arc::clone(side.events()), side.has_ended()));
@@ -211,7 +212,10 @@ impl Link {
             // The connection is being torn down; the engine brings its end, which is what there is
             // to wait for.
             hint::spin_loop();
-            return ready();
+            return match ready() {
+                None if deadline.is_over() => Err(TimedOut),
+                value => Ok(value),
+            };
         };
         let mut value = None;
         self.lease.fall_asleep();
@@ -232,21 +236,18 @@ impl Link {
             // come late to each of many connections if their threads looked for that all the time.
             self.notify(NoticeKind::Watch);
             leader.sleep(waker, check, || {
-                doze(waker.as_fd(), waker.as_fd(), deadline.at())
+                doze(waker.as_fd(), waker.as_fd(), deadline.left())
             })
         } else if stays_readable && handoff.is_some() && self.may_wait(deadline) {
             leader.sleep(waker, check, || {
                 self.wait_in_call(leader, &events);
-                Ok(())
+                Ok(Woken::ByEvent)
             })
         } else {
             let fd = events.as_fd();
-            leader.sleep(waker, check, || doze(fd, waker.as_fd(), deadline.at()))
+            leader.sleep(waker, check, || doze(fd, waker.as_fd(), deadline.left()))
         };
         self.lease.wake_up();
-        if let Err(error) = slept {
-            log::error!("{self}: cannot sleep: {error}");
-        }
         self.renew_lease();
         if !stays_readable {
             events.clear();
@@ -254,7 +255,12 @@ impl Link {
             self.poll_budgeted(1, handoff, Answers::MayWait);
             value = ready();
         }
-        value
+        match slept {
+            Ok(Woken::ByTime) if value.is_none() && deadline.is_over() => return Err(TimedOut),
+            Ok(_) => {}
+            Err(error) => log::error!("{self}: cannot sleep: {error}"),
+        }
+        Ok(value)
     }
 
     /// Whether a thread that waits for a message may do so in the call that receives it, which
