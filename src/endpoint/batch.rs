@@ -35,16 +35,10 @@ impl Endpoint {
     /// # }
     /// ```
     pub fn send_batch(&self, messages: &[IoSlice<'_>]) -> Result<usize, Error> {
-        let link = &self.inner.link;
         let never = Deadline::never();
         let mut sent = 0;
         while let rest @ [_, ..] = &messages[sent..] {
-            let some = match link.try_send_some(rest) {
-                Ok(some) => Ok(some),
-                Err(TrySendError::Failed(error)) => Err(error),
-                Err(TrySendError::Full) => self.wait_for_room(&never, || link.try_send_some(rest)),
-            };
-            match some {
+            match self.wait_for_room(&never, || self.send_some(rest)) {
                 Ok(some) => sent += some,
                 Err(error) if sent == 0 => return Err(error),
                 Err(_) => break,
@@ -62,9 +56,14 @@ impl Endpoint {
     ///
     /// Those of [`try_send`](Self::try_send), for the first message: nothing was sent.
     pub fn try_send_batch(&self, messages: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
+        self.try_in_room(|| self.send_some(messages))
+    }
+
+    /// As many as there is room for.
+    pub(super) fn send_some(&self, messages: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
         let mut sent = 0;
         while let rest @ [_, ..] = &messages[sent..] {
-            match self.try_in_room(|| self.inner.link.try_send_some(rest)) {
+            match self.inner.link.try_send_some(rest) {
                 Ok(some) => sent += some,
                 Err(error) if sent == 0 => return Err(error),
                 Err(_) => break,

@@ -151,6 +151,31 @@ impl Endpoint {
         self.poll_for_room(cx, seat, || self.inner.link.try_send(&mut message))
     }
 
+    /// Sends as many of these messages as there is room for, one after the other, and returns how
+    /// many. It is pending while there is room for none.
+    ///
+    /// As [`try_send_batch`](Self::try_send_batch), for tasks.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send_batch`](Self::send_batch).
+    pub fn poll_send_batch(
+        &self,
+        cx: &mut Context<'_>,
+        messages: &[IoSlice<'_>],
+    ) -> Poll<Result<usize, Error>> {
+        self.poll_send_batch_seated(cx, Awaited::Room.common(), messages)
+    }
+
+    pub(crate) fn poll_send_batch_seated(
+        &self,
+        cx: &mut Context<'_>,
+        seat: Seat,
+        messages: &[IoSlice<'_>],
+    ) -> Poll<Result<usize, Error>> {
+        self.poll_for_room(cx, seat, || self.send_some(messages))
+    }
+
     /// Sends the content of a buffer as one message, which is taken out of `buffer` then.
     ///
     /// As [`send_owned`](Self::send_owned), for tasks. While it is pending, and after an error that

@@ -155,6 +155,23 @@ impl Endpoint {
         .await
     }
 
+    /// Sends as many of these messages as there is room for, one after the other, waiting while
+    /// there is room for none, and returns how many.
+    ///
+    /// As [`try_send_batch`](crate::Endpoint::try_send_batch). A future that is dropped before it
+    /// is ready has sent nothing.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send_batch`](crate::Endpoint::send_batch).
+    pub async fn send_batch(&self, messages: &[IoSlice<'_>]) -> Result<usize, Error> {
+        let inner = &self.inner;
+        take_turn(inner, |cx, seat| {
+            inner.poll_send_batch_seated(cx, seat, messages)
+        })
+        .await
+    }
+
     /// Sends the content of `buffer` as one message, without a copy if it is above the eager size.
     ///
     /// As [`send_owned`](crate::Endpoint::send_owned). Where the future is dropped before it is

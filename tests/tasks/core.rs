@@ -202,6 +202,9 @@ fn flushing_and_closing_are_futures_too() {
         poll_fn(|cx| client.poll_send_vectored(cx, &parts))
             .await
             .unwrap();
+        let batch = [IoSlice::new(b"two"), IoSlice::new(b"more")];
+        let sent = poll_fn(|cx| client.poll_send_batch(cx, &batch)).await;
+        assert_eq!(sent.unwrap(), 2);
         client.start_flush().unwrap().await.unwrap();
         client.send_with_id(b"reported", 7).unwrap();
         let completion = poll_fn(|cx| client.poll_next_completion(cx)).await;
@@ -213,6 +216,8 @@ fn flushing_and_closing_are_futures_too() {
         );
         poll_fn(|cx| client.poll_close(cx)).await.unwrap();
         assert_eq!(*recv(&server).await.unwrap(), *b"flushed");
+        assert_eq!(*recv(&server).await.unwrap(), *b"two");
+        assert_eq!(*recv(&server).await.unwrap(), *b"more");
         assert_eq!(*recv(&server).await.unwrap(), *b"reported");
         assert!(matches!(
             recv(&server).await,

@@ -2,7 +2,7 @@
 
 use std::{
     future::poll_fn,
-    io::ErrorKind,
+    io::{ErrorKind, IoSlice},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -486,4 +486,36 @@ fn no_address_is_an_error_that_says_so() {
 fn without_a_runtime_there_is_no_watching() {
     let (client, _server) = super::stage::pair_with(&Config::default());
     let _ = Endpoint::new(client);
+}
+
+#[test]
+fn a_batch_goes_as_there_is_room_and_one_that_is_dropped_has_not_gone() {
+    on_each(|| async {
+        let (client, server) = endpoints(&small()).await;
+        let numbers: Vec<_> = (0..200_u32).map(u32::to_be_bytes).collect();
+        let batch: Vec<_> = numbers.iter().map(|number| IoSlice::new(number)).collect();
+        let expected = numbers.clone();
+        let receiving = tokio::spawn(async move {
+            for number in expected {
+                assert_eq!(*server.recv().await.unwrap(), number);
+            }
+            server
+        });
+        assert_eq!(client.send_batch(&[]).await.unwrap(), 0);
+        let mut sent = 0;
+        for round in 0.. {
+            if sent == batch.len() {
+                break;
+            }
+            let sending = client.send_batch(&batch[sent..]);
+            if round % 2 == 1 {
+                sent += sending.await.unwrap();
+            } else if let Some(some) = cut(sending, round % 3).await {
+                sent += some.unwrap();
+            }
+        }
+        let server = receiving.await.unwrap();
+        client.close().await.unwrap();
+        drop(server);
+    });
 }

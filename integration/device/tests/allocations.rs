@@ -4,6 +4,7 @@
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
+    io::IoSlice,
     thread,
 };
 
@@ -112,6 +113,34 @@ fn a_full_window_and_its_grants_allocate_nothing() {
     };
     write(1000);
     let writing = allocations(|| write(5000));
+    let (reading, server) = reading.join().unwrap();
+    assert_eq!((writing, reading), (0, 0));
+    client.close().unwrap();
+    drop(server);
+}
+
+#[test]
+fn batches_allocate_nothing() {
+    let _test = DeviceTest::start();
+    let (client, server) = pair_with(&Config::default());
+    let batch = [IoSlice::new(&[7; 64]); 10];
+    let reading = thread::spawn(move || {
+        let read = |count| {
+            for _ in 0..count {
+                drop(server.recv_timeout(PATIENCE).unwrap());
+            }
+        };
+        read(1000);
+        let count = allocations(|| read(5000));
+        (count, server)
+    });
+    let write = |count| {
+        for _ in 0..count {
+            assert_eq!(client.send_batch(&batch).unwrap(), batch.len());
+        }
+    };
+    write(100);
+    let writing = allocations(|| write(500));
     let (reading, server) = reading.join().unwrap();
     assert_eq!((writing, reading), (0, 0));
     client.close().unwrap();
