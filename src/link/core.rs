@@ -442,7 +442,7 @@ impl Core {
                 len,
             } => {
                 let bytes = queues.received(buffer, offset + len).part(offset, len);
-                Completion::Received(Message::eager(home(), Place::Buffer(buffer), bytes))
+                Completion::Received(Message::eager(home(), bytes))
             }
             Arrival::Batch { buffer, len, count } => {
                 return self.deliver_batch(buffer, len, count, to);
@@ -462,8 +462,7 @@ impl Core {
                 imm_data,
                 len,
             } => {
-                let place =
-                    Message::eager(home(), Place::Buffer(buffer), queues.received(buffer, 0));
+                let place = Message::eager(home(), queues.received(buffer, 0));
                 Completion::Immediate(Immediate::new(imm_data, len, place))
             }
             Arrival::Finish => {
@@ -496,7 +495,7 @@ impl Core {
             at += start + len;
             let bytes = queues.received(buffer, offset + len).part(offset, len);
             let home = Arc::clone(to.home) as Arc<dyn Home>;
-            let message = Message::eager(home, Place::Part(buffer), bytes);
+            let message = Message::part(home, bytes);
             self.hand_over(Completion::Received(message), to);
         }
     }

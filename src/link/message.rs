@@ -20,7 +20,11 @@ enum Inner {
     Eager {
         bytes: RecvSlice,
         home: Arc<dyn Home>,
-        place: Place,
+    },
+    /// With others in a receive buffer of the connection.
+    Part {
+        bytes: RecvSlice,
+        home: Arc<dyn Home>,
     },
     /// In a buffer of its own.
     Large {
@@ -30,9 +34,16 @@ enum Inner {
 }
 
 impl Message {
-    pub(super) fn eager(home: Arc<dyn Home>, place: Place, bytes: RecvSlice) -> Self {
+    pub(super) fn eager(home: Arc<dyn Home>, bytes: RecvSlice) -> Self {
         Self {
-            inner: Some(Inner::Eager { bytes, home, place }),
+            inner: Some(Inner::Eager { bytes, home }),
+        }
+    }
+
+    /// One of several messages in a buffer.
+    pub(super) fn part(home: Arc<dyn Home>, bytes: RecvSlice) -> Self {
+        Self {
+            inner: Some(Inner::Part { bytes, home }),
         }
     }
 
@@ -54,7 +65,7 @@ impl Deref for Message {
 
     fn deref(&self) -> &[u8] {
         match &self.inner {
-            Some(Inner::Eager { bytes, .. }) => bytes,
+            Some(Inner::Eager { bytes, .. } | Inner::Part { bytes, .. }) => bytes,
             Some(Inner::Large { inbound, .. }) => inbound.bytes(),
             None => &[],
         }
@@ -105,10 +116,16 @@ impl From<Message> for Vec<u8> {
 impl Drop for Message {
     fn drop(&mut self) {
         match self.inner.take() {
-            Some(Inner::Eager { bytes, home, place }) => {
-                // The view first: the release gives the buffer to the device.
+            // The view first: the release gives the buffer to the device.
+            Some(Inner::Eager { bytes, home }) => {
+                let buffer = bytes.buffer();
                 drop(bytes);
-                home.give_back(place);
+                home.give_back(Place::Buffer(buffer));
+            }
+            Some(Inner::Part { bytes, home }) => {
+                let buffer = bytes.buffer();
+                drop(bytes);
+                home.give_back(Place::Part(buffer));
             }
             Some(Inner::Large { inbound, home }) => {
                 let len = inbound.len() as u64;

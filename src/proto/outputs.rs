@@ -16,7 +16,7 @@ impl Outputs {
     pub(super) fn new() -> Self {
         Self {
             first: None,
-            rest: VecDeque::with_capacity(8),
+            rest: VecDeque::new(),
         }
     }
 

@@ -22,30 +22,38 @@ pub(crate) fn received_bytes(memory: &Registration, offset: usize, len: usize) -
 pub(crate) struct RecvSlice {
     memory: Registration,
     offset: usize,
-    len: usize,
+    /// A frame is far shorter than 4 GiB, and there is one of these in each place of a channel.
+    len: u32,
+    buffer: u32,
 }
 
 impl RecvSlice {
-    /// `len` bytes at `offset` of a region that is long enough.
-    pub(crate) fn new(memory: Registration, offset: usize, len: usize) -> Self {
+    /// `len` bytes at `offset` of a region that is long enough, in the receive buffer of this
+    /// number.
+    pub(crate) fn new(memory: Registration, buffer: u32, offset: usize, len: u32) -> Self {
         Self {
             memory,
             offset,
             len,
+            buffer,
         }
+    }
+
+    /// The number of the receive buffer.
+    pub(crate) fn buffer(&self) -> u32 {
+        self.buffer
     }
 
     /// Narrows the slice. The state machine checked that the part lies inside.
     pub(crate) fn part(self, offset: u32, len: u32) -> Self {
-        let (offset, len) = (offset as usize, len as usize);
         assert!(
-            offset + len <= self.len,
+            offset <= self.len && len <= self.len - offset,
             "the state machine names a part of the frame"
         );
         Self {
-            offset: self.offset + offset,
+            offset: self.offset + offset as usize,
             len,
-            memory: self.memory,
+            ..self
         }
     }
 }
@@ -54,7 +62,7 @@ impl Deref for RecvSlice {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        received_bytes(&self.memory, self.offset, self.len)
+        received_bytes(&self.memory, self.offset, self.len as usize)
     }
 }
 

@@ -280,8 +280,8 @@ impl WorkQueues {
     /// Takes the bytes of a completed receive along. The buffer must not be posted again before the
     /// slice is gone.
     pub(crate) fn received(&self, buffer: u32, len: u32) -> RecvSlice {
-        let (memory, offset, len) = self.extent(buffer, len);
-        RecvSlice::new(memory.clone(), offset, len)
+        let (memory, offset, _) = self.extent(buffer, len);
+        RecvSlice::new(memory.clone(), buffer, offset, len)
     }
 
     fn extent(&self, buffer: u32, len: u32) -> (&Registration, usize, usize) {
