@@ -264,7 +264,7 @@ impl Reactor {
         // one for each operation with an id: those are accepted only while fewer than `most_ids`
         // completions are in flight or unread.
         let messages = 2 * usize::from(config.receive_window) + 2;
-        let most_ids = 2 * usize::from(config.receive_window) + usize::from(config.send_depth);
+        let most_ids = usize::from(config.receive_window) + usize::from(config.send_depth);
         let (sender, receiver) = bounded(messages + most_ids + 1);
         let link = Link::new(
             key,

@@ -10,7 +10,7 @@ use std::{
 use rdmsg::{Config, Connector, Endpoint, Engine, Listener};
 use toolbox::{DeviceTest, PATIENCE};
 
-const CONNECTIONS: u32 = 100;
+const CONNECTIONS: u32 = 200;
 
 /// Each connection keeps so many receive buffers for itself.
 const SHARE: u32 = 14;
