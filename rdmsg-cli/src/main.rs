@@ -1,7 +1,15 @@
 //! The command `rdmsg`.
 
 mod bridge;
+mod carrier;
+mod doctor;
+mod duration;
 mod open_files;
+mod say;
+mod serve;
+mod service;
+mod stop;
+mod terminal;
 
 use std::process::ExitCode;
 
@@ -17,6 +25,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Doctor(doctor::Options),
+    Serve(serve::Options),
     Bridge(bridge::Options),
 }
 
@@ -24,6 +34,8 @@ fn main() -> ExitCode {
     let Cli { command } = Cli::parse();
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
     let ended = match command {
+        Command::Doctor(options) => doctor::run(&options),
+        Command::Serve(options) => serve::run(&options),
         Command::Bridge(options) => bridge::run(&options),
     };
     ended.unwrap_or_else(|error| {

@@ -10,6 +10,7 @@ mod bare_root;
 mod bridge;
 mod deadline;
 mod device_test;
+mod diagnosis;
 mod health;
 mod lab;
 mod launch;
@@ -18,6 +19,7 @@ pub mod network;
 mod pair;
 mod pattern;
 mod process;
+mod shell;
 mod side;
 mod watchdog;
 mod wire;
@@ -29,6 +31,7 @@ pub use crate::{
     bridge::{Bridge, BridgePair},
     deadline::{Deadline, slowness},
     device_test::DeviceTest,
+    diagnosis::{Diagnosis, Finding},
     health::{Health, open_fds},
     lab::Lab,
     launch::{LAB_FAILED, Launch, NO_LAB, native_is_possible},
@@ -36,6 +39,7 @@ pub use crate::{
     pair::{example, pair, pair_with, reason},
     pattern::{check, fill, pattern, random},
     process::{Ended, Heard, Line, Process, words},
+    shell::Shell,
     side::Side,
     watchdog::Watchdog,
 };

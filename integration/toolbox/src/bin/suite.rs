@@ -183,7 +183,7 @@ impl DeviceTests {
         ];
         let (mut one, mut two) = (Vec::new(), Vec::new());
         for test in built {
-            if test.is_of_device && test.name == "two_hosts" {
+            if test.is_of_device && test.name.ends_with("two_hosts") {
                 two.push(test);
             } else if test.is_of_device || anywhere.contains(&&*test.name) {
                 one.push(test);

@@ -1,0 +1,242 @@
+//! `rdmsg doctor` where something is wrong, on purpose: it names what, and a cure that, typed as it
+//! is printed, cures it.
+
+use std::{fs, path::Path, thread, time::Duration};
+
+use toolbox::{Deadline, DeviceTest, Diagnosis, Finding, Heard, PATIENCE, Process, Shell, example};
+
+/// What is typed first, by somebody without any rights.
+const AS_NOBODY: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+
+/// Puts the lab's device back as it was, however the test ends.
+struct Restored<'a>(&'a DeviceTest);
+
+impl Drop for Restored<'_> {
+    fn drop(&mut self) {
+        let (v4, v6, device) = (self.0.addr, self.0.addr6, &self.0.device);
+        let script = format!(
+            "modprobe -a rdma_ucm ib_uverbs rdma_rxe; ip link set eth0 up mtu 4200; \
+             ip address flush dev eth0 scope global; ip address add {v4}/24 dev eth0; \
+             ip address add {v6}/64 dev eth0 nodad; nft delete table inet wrong; \
+             rdma link show {device}/1 || rdma link add {device} type rxe netdev eth0; \
+             chmod 666 /dev/infiniband/*; true"
+        );
+        let mut shell = Shell::start().unwrap();
+        shell.run(&format!("({script}) >/dev/null 2>&1")).unwrap();
+        // Tables of addresses are written a moment later.
+        let is_back = |diagnosis: &Diagnosis| diagnosis.status == 0 && shows(diagnosis, &v6);
+        until(&mut shell, "rdmsg doctor --json", is_back);
+    }
+}
+
+fn shows(diagnosis: &Diagnosis, address: &std::net::IpAddr) -> bool {
+    let mut ports = diagnosis.findings.iter();
+    ports.any(|port| port.subject == "port" && port.what.contains(&address.to_string()))
+}
+
+/// Types the line until it comes to this: a device changes a moment after its interface.
+fn until(shell: &mut Shell, line: &str, is_so: impl Fn(&Diagnosis) -> bool) -> Diagnosis {
+    let mut deadline = Deadline::after(PATIENCE);
+    loop {
+        let diagnosis = Diagnosis::typed(shell, line).unwrap();
+        if is_so(&diagnosis) {
+            return diagnosis;
+        }
+        assert!(!deadline.is_over(), "{line}: {diagnosis:#?}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Waits until nothing is wrong.
+fn cured(shell: &mut Shell, line: &str) -> Diagnosis {
+    until(shell, line, |diagnosis| diagnosis.errors().is_empty())
+}
+
+/// Types what the finding says, as it stands there.
+fn mend(shell: &mut Shell, finding: &Finding) {
+    assert!(!finding.mend.is_empty(), "{finding:?} has no cure");
+    for line in &finding.mend {
+        shell.run(line).unwrap();
+    }
+}
+
+/// Has something go wrong, and makes sure that the doctor names it, and that its cure cures it.
+fn goes_wrong(shell: &mut Shell, line: &str, subject: &str, doctor: &str) -> Finding {
+    shell.run(line).unwrap();
+    let wrong = until(shell, doctor, |diagnosis| !diagnosis.errors().is_empty());
+    let finding = wrong.only_error(subject).clone();
+    mend(shell, &finding);
+    cured(shell, doctor);
+    finding
+}
+
+const DOCTOR: &str = "rdmsg doctor --json";
+
+#[test]
+fn nothing_is_wrong_on_a_host_where_all_is_well() {
+    let _lab = DeviceTest::start();
+    let mut shell = Shell::start().unwrap();
+    let diagnosis = Diagnosis::typed(&mut shell, DOCTOR).unwrap();
+    assert_eq!(diagnosis.status, 0, "{diagnosis:#?}");
+    for subject in [
+        "kernel",
+        "device files",
+        "port",
+        "mtu",
+        "memlock",
+        "files",
+        "firewall",
+        "libraries",
+        "exchange",
+    ] {
+        assert_eq!(
+            diagnosis.states(subject),
+            ["ok"],
+            "{subject}: {diagnosis:#?}"
+        );
+    }
+    let text = shell.run("rdmsg doctor").unwrap();
+    assert!(text.ends_with("\nnothing is wrong\n"), "{text}");
+    let short = shell.run("rdmsg doctor --quiet").unwrap();
+    assert!(!short.contains("memlock"), "{short}");
+}
+
+#[test]
+fn a_connection_manager_that_is_not_loaded_is_loaded() {
+    let lab = DeviceTest::start();
+    let _restored = Restored(&lab);
+    let mut shell = Shell::start().unwrap();
+    let finding = goes_wrong(&mut shell, "rmmod rdma_ucm", "kernel", DOCTOR);
+    assert_eq!(finding.what, "rdma_ucm is not loaded");
+}
+
+#[test]
+fn a_device_without_an_address_gets_one() {
+    let lab = DeviceTest::start();
+    let _restored = Restored(&lab);
+    let mut shell = Shell::start().unwrap();
+    let line = "ip address flush dev eth0 scope global";
+    let finding = goes_wrong(&mut shell, line, "address", DOCTOR);
+    assert_eq!(finding.what, "rxe0 port 1: eth0 has no address");
+}
+
+#[test]
+fn a_port_that_is_down_is_brought_up() {
+    let lab = DeviceTest::start();
+    let _restored = Restored(&lab);
+    let mut shell = Shell::start().unwrap();
+    let finding = goes_wrong(&mut shell, "ip link set eth0 down", "port", DOCTOR);
+    assert_eq!(finding.what, "rxe0 port 1 is DOWN");
+}
+
+#[test]
+fn rights_on_a_device_file_are_given() {
+    let lab = DeviceTest::start();
+    let _restored = Restored(&lab);
+    let mut shell = Shell::start().unwrap();
+    shell.run("ulimit -l unlimited").unwrap();
+    let line = "chmod 600 /dev/infiniband/uverbs0";
+    let doctor = format!("{AS_NOBODY} {} doctor --json", example("rdmsg").display());
+    let finding = goes_wrong(&mut shell, line, "device files", &doctor);
+    assert!(
+        finding
+            .what
+            .contains("may not read and write /dev/infiniband/uverbs0 (mode 0600"),
+        "{finding:?}"
+    );
+}
+
+#[test]
+fn a_limit_of_locked_memory_is_raised_in_the_shell_it_is_typed_in() {
+    let _lab = DeviceTest::start();
+    let mut shell = Shell::start().unwrap();
+    shell.run("ulimit -l 64").unwrap();
+    let doctor = format!("{AS_NOBODY} {} doctor --json", example("rdmsg").display());
+    let wrong = Diagnosis::typed(&mut shell, &doctor).unwrap();
+    assert_eq!(wrong.status, 4);
+    let subjects: Vec<&str> = wrong.errors().iter().map(|it| &*it.subject).collect();
+    assert_eq!(subjects, ["memlock", "exchange"], "{wrong:#?}");
+    let [memlock, exchange] = wrong.errors()[..] else {
+        panic!("{wrong:#?}")
+    };
+    assert!(
+        memlock
+            .what
+            .starts_with("64 KiB of memory may be locked: room for 0 ")
+    );
+    assert!(exchange.what.contains("ulimit -l"), "{exchange:?}");
+    mend(&mut shell, memlock);
+    let fine = Diagnosis::typed(&mut shell, &doctor).unwrap();
+    assert_eq!(fine.states("memlock"), ["ok"], "{fine:#?}");
+    assert_eq!(fine.states("exchange"), ["ok"], "{fine:#?}");
+}
+
+#[test]
+fn a_firewall_that_drops_roce_lets_it_pass() {
+    let lab = DeviceTest::start();
+    let _restored = Restored(&lab);
+    let mut shell = Shell::start().unwrap();
+    for chain in [
+        "'{ type filter hook input priority 0; policy drop; }'",
+        "'{ type filter hook output priority 0; }'",
+    ] {
+        shell.run("nft add table inet wrong").unwrap();
+        let line = format!(
+            "nft add chain inet wrong pass {chain}; nft add rule inet wrong pass tcp dport 22 \
+             accept; nft add rule inet wrong pass ct state established,related accept; \
+             nft add rule inet wrong pass meta l4proto udp drop"
+        );
+        let finding = goes_wrong(&mut shell, &line, "firewall", DOCTOR);
+        assert!(finding.what.ends_with("of inet wrong pass"), "{finding:?}");
+        shell.run("nft delete table inet wrong").unwrap();
+    }
+}
+
+#[test]
+fn a_machine_without_a_device_gets_one_of_software() {
+    let lab = DeviceTest::start();
+    let _restored = Restored(&lab);
+    let mut shell = Shell::start().unwrap();
+    let finding = goes_wrong(&mut shell, "rdma link delete rxe0", "device", DOCTOR);
+    assert_eq!(finding.what, "there is no RDMA device");
+
+    shell.run("rdma link delete rxe0").unwrap();
+    let nobody = format!("{AS_NOBODY} {} doctor --fix", example("rdmsg").display());
+    let (status, _) = shell.type_line(&nobody).unwrap();
+    assert_eq!(status, 1, "it takes root");
+    Diagnosis::typed(&mut shell, "rdmsg doctor --fix --json").unwrap();
+    assert!(Path::new("/sys/class/infiniband/rxe0").exists());
+    cured(&mut shell, DOCTOR);
+    // Where there is one already, nothing is made.
+    Diagnosis::typed(&mut shell, "rdmsg doctor --fix --json").unwrap();
+    assert_eq!(fs::read_dir("/sys/class/infiniband").unwrap().count(), 1);
+}
+
+#[test]
+fn a_peer_where_nobody_serves_is_told_to() {
+    let lab = DeviceTest::start();
+    let mut shell = Shell::start().unwrap();
+    let doctor = format!("{DOCTOR} {}:7481", lab.addr);
+    let wrong = Diagnosis::typed(&mut shell, &doctor).unwrap();
+    let finding = wrong.only_error("peer");
+    assert!(finding.is_of_peer && finding.what.contains("nobody serves there"));
+    let [line] = &finding.mend[..] else {
+        panic!("{finding:?}")
+    };
+    let program = example("rdmsg").display().to_string();
+    let argv: Vec<String> = line
+        .replacen("rdmsg", &program, 1)
+        .split(' ')
+        .map(Into::into)
+        .collect();
+    let mut server = Process::start(&argv).unwrap();
+    assert_eq!(server.hear("over RDMA and TCP", PATIENCE), Heard::Said);
+    let fine = Diagnosis::typed(&mut shell, &doctor).unwrap();
+    assert_eq!(fine.status, 0, "{fine:#?}");
+    for subject in ["route", "peer", "both MTUs", "connection", "messages"] {
+        assert_eq!(fine.states(subject), ["ok"], "{subject}: {fine:#?}");
+    }
+    server.signal(nix::sys::signal::Signal::SIGTERM).unwrap();
+    let ended = server.end(PATIENCE).unwrap().unwrap();
+    assert_eq!(ended.status, Some(0), "{}", ended.output);
+}

@@ -1,0 +1,93 @@
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::{Line, PATIENCE, Process};
+
+/// A shell of root's, into which lines are typed.
+///
+/// `sudo` is there on any machine, `modprobe` finds the modules of the guest's kernel, and the
+/// programs of this checkout are found by their names.
+#[derive(Debug)]
+pub struct Shell {
+    process: Process,
+    typed: u32,
+}
+
+impl Shell {
+    /// Starts one.
+    ///
+    /// # Errors
+    ///
+    /// When there is none.
+    pub fn start() -> Result<Self> {
+        let mut this = Self {
+            process: Process::start_told(&["sh"])?,
+            typed: 0,
+        };
+        let programs = crate::example("rdmsg");
+        let programs = programs.parent().context("a program in no folder")?;
+        for line in [
+            "sudo() { \"$@\"; }".to_owned(),
+            format!("PATH=/run/lab:{}:$PATH", programs.display()),
+        ] {
+            this.run(&line)?;
+        }
+        Ok(this)
+    }
+
+    /// Types a line, and waits for its end. Its status, and what it printed to stdout.
+    ///
+    /// # Errors
+    ///
+    /// When it does not end.
+    pub fn type_line(&mut self, line: &str) -> Result<(u8, String)> {
+        self.typed += 1;
+        let end = format!("typed-{}", self.typed);
+        self.process.tell(line);
+        self.process.tell(&format!("echo {end} $?"));
+        let mut printed = String::new();
+        loop {
+            match self.process.line(PATIENCE) {
+                Some(Line::Out(text)) => {
+                    if let Some(status) = text.strip_prefix(&format!("{end} ")) {
+                        return Ok((status.parse()?, printed));
+                    }
+                    printed += &format!("{text}\n");
+                }
+                Some(Line::Err(text)) => eprintln!("{line}: {text}"),
+                None => bail!("{line}: it does not end; it printed {printed:?}"),
+            }
+        }
+    }
+
+    /// Types a line that has to succeed. What it printed.
+    ///
+    /// # Errors
+    ///
+    /// When it does not.
+    pub fn run(&mut self, line: &str) -> Result<String> {
+        let (status, printed) = self.type_line(line)?;
+        ensure!(status == 0, "{line}: {status}: {printed}");
+        Ok(printed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_a_status_and_what_it_printed() {
+        let mut shell = Shell {
+            process: Process::start_told(&["sh"]).unwrap(),
+            typed: 0,
+        };
+        assert_eq!(
+            shell.type_line("echo one; echo two").unwrap(),
+            (0, "one\ntwo\n".into())
+        );
+        assert_eq!(shell.type_line("(exit 3)").unwrap(), (3, String::new()));
+        shell.run("kept=here").unwrap();
+        assert_eq!(shell.run("echo $kept").unwrap(), "here\n");
+        assert!(shell.run("false").is_err());
+    }
+}

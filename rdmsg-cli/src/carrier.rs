@@ -1,0 +1,21 @@
+use clap::ValueEnum;
+use rdmsg::Transport;
+
+/// What carries connections, as the command line says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Carrier {
+    /// RDMA where a device serves the address, and TCP otherwise
+    Auto,
+    Rdma,
+    Tcp,
+}
+
+impl From<Carrier> for Transport {
+    fn from(carrier: Carrier) -> Self {
+        match carrier {
+            Carrier::Auto => Self::Auto,
+            Carrier::Rdma => Self::Rdma,
+            Carrier::Tcp => Self::Tcp,
+        }
+    }
+}

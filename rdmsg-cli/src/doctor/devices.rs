@@ -1,0 +1,452 @@
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv6Addr},
+};
+
+use super::{
+    finding::{Finding, as_root},
+    interfaces::{Interface, Interfaces},
+    root::Root,
+};
+
+/// Counters of packets that were lost or late, as drivers name them.
+const LOSSES: [&str; 6] = [
+    "packet_seq_err",
+    "out_of_sequence",
+    "local_ack_timeout_err",
+    "out_of_seq_request",
+    "rcvd_seq_err",
+    "retry_exceeded_err",
+];
+
+/// Drivers of network adapters that have RDMA, with the module that offers it.
+const ADAPTERS: [(&str, &str); 7] = [
+    ("mlx5_core", "mlx5_ib"),
+    ("mlx4_core", "mlx4_ib"),
+    ("bnxt_en", "bnxt_re"),
+    ("ice", "irdma"),
+    ("i40e", "irdma"),
+    ("cxgb4", "iw_cxgb4"),
+    ("qede", "qedr"),
+];
+
+/// An RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Device {
+    pub(super) name: String,
+    /// The interface on which it was made by software. `None` of an adapter's.
+    made_on: Option<String>,
+    ports: Vec<Port>,
+}
+
+/// A port of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Port {
+    number: String,
+    /// `4: ACTIVE`
+    state: String,
+    /// `Ethernet`, `InfiniBand`
+    link_layer: String,
+    gids: Vec<Gid>,
+    losses: u64,
+}
+
+/// An address that the port sends from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Gid {
+    index: String,
+    gid: Ipv6Addr,
+    /// `RoCE v2`, `IB/RoCE v1`
+    kind: String,
+    interface: Option<String>,
+}
+
+/// All devices.
+pub(super) fn read(root: &Root) -> Vec<Device> {
+    let names = root.names("sys/class/infiniband");
+    names
+        .into_iter()
+        .map(|name| Device::read(root, name))
+        .collect()
+}
+
+impl Device {
+    fn read(root: &Root, name: String) -> Self {
+        let at = format!("sys/class/infiniband/{name}");
+        let ports = root.names(format!("{at}/ports"));
+        Self {
+            made_on: root.text(format!("{at}/parent")),
+            ports: ports
+                .into_iter()
+                .map(|number| Port::read(root, &format!("{at}/ports/{number}"), number))
+                .collect(),
+            name,
+        }
+    }
+
+    /// Whether it is made by software, so that its packets pass the host's network stack.
+    pub(super) fn is_software(&self) -> bool {
+        self.made_on.is_some()
+    }
+
+    /// The names of its network interfaces.
+    pub(super) fn interfaces(&self) -> BTreeSet<&str> {
+        let gids = self.ports.iter().flat_map(|port| &port.gids);
+        let of_gids = gids.filter_map(|gid| gid.interface.as_deref());
+        of_gids.chain(self.made_on.as_deref()).collect()
+    }
+
+    /// The addresses that connections can use.
+    pub(super) fn addresses(&self) -> Vec<IpAddr> {
+        let ports = self.ports.iter().filter(|port| port.is_active());
+        let all: BTreeSet<IpAddr> = ports.flat_map(Port::addresses).collect();
+        all.into_iter().collect()
+    }
+
+    pub(super) fn judge(&self, interfaces: &Interfaces) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for port in &self.ports {
+            findings.extend(self.judge_port(port, interfaces));
+        }
+        findings
+    }
+
+    fn judge_port(&self, port: &Port, interfaces: &Interfaces) -> Vec<Finding> {
+        let name = format!("{} port {}", self.name, port.number);
+        let names = self.interfaces();
+        let interface = names.iter().find_map(|name| interfaces.named(name));
+        if !port.is_active() {
+            return vec![port.judge_state(&name, interface)];
+        }
+        if port.link_layer != "Ethernet" {
+            let what = format!("{name} is active ({})", port.link_layer);
+            return vec![Finding::ok("port", what)];
+        }
+        let Some(interface) = interface else {
+            let what = format!("{name} has no network interface in this network namespace");
+            let why = "connections are made by the addresses of a network interface";
+            let look = "`rdma link` shows the device's; move the device or the interface here";
+            return vec![Finding::error("port", what).because(why).hint(look)];
+        };
+        let addresses: BTreeSet<IpAddr> = port.addresses().collect();
+        if addresses.is_empty() {
+            let [a, b, c] = interfaces.free_network();
+            let on = &interface.name;
+            let command = format!("ip address add {a}.{b}.{c}.1/24 dev {on}");
+            let finding = Finding::error("address", format!("{name}: {on} has no address"))
+                .because("connections are made by the addresses of the network interface")
+                .mend(as_root(&command))
+                .hint(format!(
+                    "any address of your network does; hosts that are to talk are in the same \
+                     one, for instance {a}.{b}.{c}.2 on the next"
+                ));
+            return vec![finding];
+        }
+        let kinds: BTreeSet<&str> = port.gids.iter().map(|gid| &*gid.kind).collect();
+        let list: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        let what = format!(
+            "{name} is active on {}{}: {}, {}",
+            interface.name,
+            if self.is_software() {
+                ", by software"
+            } else {
+                ""
+            },
+            list.join(", "),
+            kinds.into_iter().collect::<Vec<_>>().join(" and "),
+        );
+        let mut findings = vec![Finding::ok("port", what), judge_mtu(interface)];
+        if !port.gids.iter().any(|gid| gid.kind == "RoCE v2") {
+            let what = format!("{name} has addresses for RoCE v1 only");
+            let finding = Finding::warning("gid", what).because(
+                "packets of version 1 pass no router, and hosts with different versions do not \
+                 hear each other",
+            );
+            let look = format!("the GIDs are in /sys/class/infiniband/{}/ports", self.name);
+            findings.push(finding.hint(look));
+        }
+        if port.losses > 0 {
+            let what = format!(
+                "{name} has counted {} packets that were lost or late since it was made",
+                port.losses
+            );
+            let finding = Finding::note("losses", what)
+                .because("each costs a connection a pause of milliseconds")
+                .hint(format!(
+                    "`rdma statistic show link {}/{}` twice shows whether there are more",
+                    self.name, port.number
+                ));
+            findings.push(finding);
+        }
+        findings
+    }
+
+    /// The table of addresses, for whoever asks for details.
+    pub(super) fn gids(&self) -> impl Iterator<Item = String> {
+        let ports = self.ports.iter();
+        ports.flat_map(move |port| {
+            port.gids.iter().map(move |gid| {
+                let interface = gid.interface.as_deref().unwrap_or("?");
+                format!(
+                    "{} port {} GID {}: {} ({}) on {interface}",
+                    self.name, port.number, gid.index, gid.gid, gid.kind
+                )
+            })
+        })
+    }
+}
+
+impl Port {
+    fn read(root: &Root, at: &str, number: String) -> Self {
+        let gids = root.names(format!("{at}/gids"));
+        let losses = LOSSES.map(|name| root.number(format!("{at}/hw_counters/{name}")));
+        Self {
+            number,
+            state: root.text(format!("{at}/state")).unwrap_or_default(),
+            link_layer: root.text(format!("{at}/link_layer")).unwrap_or_default(),
+            gids: gids
+                .into_iter()
+                .filter_map(|index| Gid::read(root, at, index))
+                .collect(),
+            losses: losses.into_iter().flatten().sum(),
+        }
+    }
+
+    fn is_active(&self) -> bool {
+        self.state.contains("ACTIVE")
+    }
+
+    /// Those that are not of a link alone.
+    fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let gids = self
+            .gids
+            .iter()
+            .filter(|gid| !gid.gid.is_unicast_link_local());
+        gids.map(|gid| match gid.gid.to_ipv4_mapped() {
+            Some(v4) => v4.into(),
+            None => gid.gid.into(),
+        })
+    }
+
+    fn judge_state(&self, name: &str, interface: Option<&Interface>) -> Finding {
+        let state = self.state.split(": ").last().unwrap_or("unknown");
+        let finding = Finding::error("port", format!("{name} is {state}"))
+            .because("nothing is sent or received by a port that is not active");
+        if self.link_layer == "InfiniBand" {
+            return match state {
+                "INIT" => finding
+                    .mend(as_root("systemctl start opensm"))
+                    .hint("on one host of the network, where no switch has a subnet manager"),
+                _ => finding.hint("no cable, or nothing at its other end: `ibstat` tells"),
+            };
+        }
+        match interface {
+            Some(Interface {
+                name, is_up: false, ..
+            }) => finding.mend(as_root(&format!("ip link set {name} up"))),
+            Some(Interface { name, .. }) => finding.hint(format!(
+                "{name} has no carrier: no cable, or nothing at its other end; `ip link show \
+                 {name}` tells"
+            )),
+            None => finding.hint("its network interface is not in this network namespace"),
+        }
+    }
+}
+
+impl Gid {
+    /// `None` for an empty place in the table.
+    fn read(root: &Root, port: &str, index: String) -> Option<Self> {
+        let gid: Ipv6Addr = root.text(format!("{port}/gids/{index}"))?.parse().ok()?;
+        let kind = root.text(format!("{port}/gid_attrs/types/{index}"));
+        (!gid.is_unspecified()).then(|| Self {
+            gid,
+            kind: kind.unwrap_or_default(),
+            interface: root.text(format!("{port}/gid_attrs/ndevs/{index}")),
+            index,
+        })
+    }
+}
+
+fn judge_mtu(interface: &Interface) -> Finding {
+    let (name, mtu, rdma) = (&interface.name, interface.mtu, interface.rdma_mtu());
+    let what = format!("packets carry {rdma} bytes, as the MTU of {name} is {mtu}");
+    if rdma == 4096 {
+        return Finding::ok("mtu", what);
+    }
+    Finding::note("mtu", what)
+        .because("packets of 4096 bytes carry the same with less work")
+        .mend(as_root(&format!("ip link set {name} mtu 4200")))
+        .hint("on all hosts, and only where their switches let such packets pass")
+}
+
+/// What to do where there is no device.
+pub(super) fn judge_none(interfaces: &Interfaces, towards: Option<IpAddr>) -> Finding {
+    let finding = Finding::error("device", "there is no RDMA device");
+    let adapter = interfaces.iter().find_map(|interface| {
+        let driver = interface.driver.as_deref()?;
+        let (_, module) = ADAPTERS.iter().find(|(name, _)| *name == driver)?;
+        Some((interface, module))
+    });
+    if let Some((interface, module)) = adapter {
+        let why = format!(
+            "the network adapter of {} may have RDMA, and its driver for it is not loaded",
+            interface.name
+        );
+        return finding
+            .because(why)
+            .mend(as_root(&format!("modprobe {module}")));
+    }
+    let finding = finding.because(
+        "rdmsg speaks TCP then. Software RoCE (rxe) makes an RDMA device of any network interface: \
+         the same programs and packets, without the speed",
+    );
+    match interfaces.for_software(towards) {
+        Some(interface) => finding
+            .mend_all(software_device("rxe0", &interface.name).map(|line| as_root(&line)))
+            .hint("`rdmsg doctor --fix` types it for you"),
+        None => finding.hint("no network interface is up: `ip link` shows them"),
+    }
+}
+
+/// The commands that make a software device.
+pub(super) fn software_device(name: &str, interface: &str) -> [String; 2] {
+    [
+        "modprobe -a rdma_rxe rdma_ucm ib_uverbs".into(),
+        format!("rdma link add {name} type rxe netdev {interface}"),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{finding::State, root::testing::Machine},
+        *,
+    };
+
+    const PORT: &str = "sys/class/infiniband/rxe0/ports/1";
+
+    /// A software device on eth0, with its link-local GID.
+    fn machine(state: &str, mtu: &str) -> Machine {
+        Machine::new()
+            .file("sys/class/infiniband/rxe0/parent", "eth0\n")
+            .file(&format!("{PORT}/state"), state)
+            .file(&format!("{PORT}/link_layer"), "Ethernet\n")
+            .file(&format!("{PORT}/hw_counters/rcvd_seq_err"), "0\n")
+            .file(
+                &format!("{PORT}/gids/0"),
+                "fe80:0000:0000:0000:5054:00ff:fe12:3456\n",
+            )
+            .file(&format!("{PORT}/gid_attrs/types/0"), "RoCE v2\n")
+            .file(&format!("{PORT}/gid_attrs/ndevs/0"), "eth0\n")
+            .file(
+                &format!("{PORT}/gids/3"),
+                "0000:0000:0000:0000:0000:0000:0000:0000\n",
+            )
+            .file("sys/class/net/eth0/mtu", mtu)
+    }
+
+    fn judged(machine: &Machine) -> Vec<Finding> {
+        let root = machine.root();
+        let interfaces = Interfaces::read(&root, &[]);
+        read(&root)[0].judge(&interfaces)
+    }
+
+    fn subjects(findings: &[Finding]) -> Vec<(&str, State)> {
+        findings
+            .iter()
+            .map(|finding| (&*finding.subject, finding.state))
+            .collect()
+    }
+
+    #[test]
+    fn a_port_with_addresses_is_fine() {
+        let machine = machine("4: ACTIVE\n", "4200\n")
+            .file("sys/class/net/eth0/flags", "0x1003\n")
+            .file(
+                &format!("{PORT}/gids/1"),
+                "0000:0000:0000:0000:0000:ffff:0a08:0001\n",
+            )
+            .file(&format!("{PORT}/gid_attrs/types/1"), "RoCE v2\n")
+            .file(&format!("{PORT}/gid_attrs/ndevs/1"), "eth0\n");
+        let findings = judged(&machine);
+        assert_eq!(
+            subjects(&findings),
+            [("port", State::Ok), ("mtu", State::Ok)]
+        );
+        assert!(
+            findings[0].what.contains("10.8.0.1"),
+            "{}",
+            findings[0].what
+        );
+        let devices = read(&machine.root());
+        assert_eq!(
+            devices[0].addresses(),
+            ["10.8.0.1".parse::<IpAddr>().unwrap()]
+        );
+        assert!(devices[0].is_software());
+        assert_eq!(devices[0].gids().count(), 2, "the empty place is left out");
+    }
+
+    #[test]
+    fn a_port_without_an_address_gets_one_of_a_free_network() {
+        let machine = machine("4: ACTIVE\n", "1500\n").file("sys/class/net/eth0/flags", "0x1003\n");
+        let findings = judged(&machine);
+        assert_eq!(subjects(&findings), [("address", State::Error)]);
+        let command = as_root("ip address add 10.77.0.1/24 dev eth0");
+        assert_eq!(findings[0].mend, [command]);
+    }
+
+    #[test]
+    fn a_port_is_down_with_its_interface_or_for_want_of_a_cable() {
+        let down = machine("1: DOWN\n", "1500\n").file("sys/class/net/eth0/flags", "0x1002\n");
+        let findings = judged(&down);
+        assert_eq!(subjects(&findings), [("port", State::Error)]);
+        assert_eq!(findings[0].mend, [as_root("ip link set eth0 up")]);
+        let unplugged = down.file("sys/class/net/eth0/flags", "0x1003\n");
+        let findings = judged(&unplugged);
+        assert!(findings[0].mend.is_empty());
+        assert!(findings[0].hint.as_ref().unwrap().contains("carrier"));
+    }
+
+    #[test]
+    fn a_small_mtu_and_losses_are_noted() {
+        let machine = machine("4: ACTIVE\n", "1500\n")
+            .file("sys/class/net/eth0/flags", "0x1003\n")
+            .file(
+                &format!("{PORT}/gids/1"),
+                "0000:0000:0000:0000:0000:ffff:0a08:0001\n",
+            )
+            .file(&format!("{PORT}/gid_attrs/types/1"), "IB/RoCE v1\n")
+            .file(&format!("{PORT}/gid_attrs/types/0"), "IB/RoCE v1\n")
+            .file(&format!("{PORT}/hw_counters/rcvd_seq_err"), "7\n");
+        let findings = judged(&machine);
+        let expected = [
+            ("port", State::Ok),
+            ("mtu", State::Note),
+            ("gid", State::Warning),
+            ("losses", State::Note),
+        ];
+        assert_eq!(subjects(&findings), expected);
+        assert!(findings[3].what.contains(" 7 "));
+    }
+
+    #[test]
+    fn without_a_device_the_adapters_module_comes_before_software() {
+        let plain = Machine::new()
+            .file("sys/class/net/eth0/flags", "0x1003\n")
+            .file("sys/class/net/eth0/mtu", "1500\n");
+        let judged = |machine: &Machine| {
+            let interfaces = Interfaces::read(&machine.root(), &[]);
+            judge_none(&interfaces, None).mend
+        };
+        assert_eq!(
+            judged(&plain),
+            [
+                as_root("modprobe -a rdma_rxe rdma_ucm ib_uverbs"),
+                as_root("rdma link add rxe0 type rxe netdev eth0"),
+            ]
+        );
+        let adapter = plain.link("sys/class/net/eth0/device/driver", "/drivers/mlx5_core");
+        assert_eq!(judged(&adapter), [as_root("modprobe mlx5_ib")]);
+    }
+}

@@ -1,0 +1,178 @@
+use std::{net::IpAddr, time::Duration};
+
+use nix::sys::utsname::uname;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    devices::{self, Device},
+    exchange,
+    files::DeviceFiles,
+    finding::Finding,
+    firewall::Firewall,
+    interfaces::{self, Interfaces},
+    kernel::Kernel,
+    libraries::Libraries,
+    limits::Limits,
+    root::Root,
+    surroundings::Surroundings,
+};
+
+/// All that was found on a host. A host that serves sends it to those that ask.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Examination {
+    /// Of this program.
+    pub(super) version: String,
+    pub(super) host: String,
+    pub(super) kernel: String,
+    pub(super) links: Vec<Link>,
+    /// The tables of addresses.
+    #[serde(default)]
+    pub(super) gids: Vec<String>,
+    pub(super) findings: Vec<Finding>,
+}
+
+/// An RDMA device on a network interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Link {
+    pub(super) device: String,
+    pub(super) interface: String,
+    pub(super) mtu: u64,
+    /// What an RDMA packet carries.
+    pub(super) rdma_mtu: u64,
+    pub(super) addresses: Vec<IpAddr>,
+}
+
+impl Examination {
+    /// Examines this host. `towards` is the address from which it sends to the peer; with a time
+    /// limit, messages are exchanged over its devices.
+    pub(crate) fn of_this_host(towards: Option<IpAddr>, exchange: Option<Duration>) -> Self {
+        let root = Root::machine();
+        let around = Surroundings::read(&root);
+        let kernel = Kernel::read(&root);
+        let files = DeviceFiles::read(&root);
+        let interfaces = Interfaces::read(&root, &interfaces::addresses());
+        let devices = devices::read(&root);
+
+        let mut findings = Vec::new();
+        findings.extend(around.judge());
+        findings.push(kernel.judge(&around));
+        findings.extend(files.judge(&around));
+        if devices.is_empty() {
+            findings.push(devices::judge_none(&interfaces, towards));
+        }
+        let of_devices = devices.iter().flat_map(|device| device.judge(&interfaces));
+        findings.extend(of_devices);
+        findings.extend(judge_ecn(&root, &devices));
+        findings.extend(Limits::read(&root).judge(&around));
+        findings.extend(Firewall::read(&root).judge(&devices, &around));
+        let usable = kernel.is_ready() && files.are_usable();
+        if usable {
+            findings.extend(Libraries::read().judge(&devices, &around));
+        }
+        if let Some(timeout) = exchange.filter(|_| usable) {
+            findings.extend(exchange::over_each(&devices, timeout));
+        }
+        Self {
+            version: env!("CARGO_PKG_VERSION").into(),
+            host: host_name(),
+            kernel: kernel.release().into(),
+            links: links(&devices, &interfaces),
+            gids: devices.iter().flat_map(Device::gids).collect(),
+            findings,
+        }
+    }
+
+    pub(crate) fn to_json(&self) -> String {
+        // Nothing in it has keys that are no texts.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// The link with this address.
+    pub(super) fn link_of(&self, address: IpAddr) -> Option<&Link> {
+        let has = |link: &&Link| link.addresses.contains(&address);
+        self.links.iter().find(has)
+    }
+}
+
+fn links(devices: &[Device], interfaces: &Interfaces) -> Vec<Link> {
+    let mut links = Vec::new();
+    for device in devices {
+        let usable = device.addresses();
+        for interface in device.interfaces() {
+            let Some(interface) = interfaces.named(interface) else {
+                continue;
+            };
+            let addresses = interface.addresses.iter().copied();
+            links.push(Link {
+                device: device.name.clone(),
+                interface: interface.name.clone(),
+                mtu: interface.mtu,
+                rdma_mtu: interface.rdma_mtu(),
+                addresses: addresses.filter(|it| usable.contains(it)).collect(),
+            });
+        }
+    }
+    links
+}
+
+/// Whether adapters slow down where switches mark packets, as far as their drivers show it.
+fn judge_ecn(root: &Root, devices: &[Device]) -> Vec<Finding> {
+    let interfaces = devices.iter().flat_map(Device::interfaces);
+    let of_adapters = interfaces.filter_map(|name| {
+        let at = format!("sys/class/net/{name}/ecn/roce_rp/enable");
+        let priorities = root.names(&at);
+        let on = |priority: &&String| root.number(format!("{at}/{priority}")) == Some(1);
+        let on: Vec<&str> = priorities.iter().filter(on).map(String::as_str).collect();
+        if priorities.is_empty() {
+            return None;
+        }
+        if !on.is_empty() {
+            let what = format!("{name} heeds marks (ECN) at priorities {}", on.join(", "));
+            return Some(Finding::ok("ecn", what));
+        }
+        let finding = Finding::note("ecn", format!("{name} heeds no marks of switches (ECN)"))
+            .because("on a network that is full, packets are lost then instead of sent slower")
+            .hint(format!(
+                "`dcb pfc show dev {name}` shows whether it is told to pause instead"
+            ));
+        Some(finding)
+    });
+    of_adapters.collect()
+}
+
+fn host_name() -> String {
+    let name = uname().ok();
+    let name = name.and_then(|name| name.nodename().to_str().map(str::to_owned));
+    name.unwrap_or_else(|| "this host".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::root::testing::Machine, *};
+
+    #[test]
+    fn an_examination_travels() {
+        let here = Examination::of_this_host(None, None);
+        assert!(!here.findings.is_empty());
+        let text = serde_json::to_string(&here).unwrap();
+        let there: Examination = serde_json::from_str(&text).unwrap();
+        assert_eq!(there.findings, here.findings);
+        assert_eq!(there.links, here.links);
+    }
+
+    #[test]
+    fn congestion_marks_are_read_where_the_driver_shows_them() {
+        let at = "sys/class/net/ens1/ecn/roce_rp/enable";
+        let machine = Machine::new()
+            .file("sys/class/infiniband/mlx5_0/parent", "ens1\n")
+            .file(&format!("{at}/0"), "0\n")
+            .file(&format!("{at}/3"), "1\n");
+        let judged = |machine: &Machine| {
+            let root = machine.root();
+            judge_ecn(&root, &devices::read(&root)).remove(0).what
+        };
+        assert!(judged(&machine).ends_with("at priorities 3"));
+        let off = machine.file(&format!("{at}/3"), "0\n");
+        assert!(judged(&off).contains("no marks"));
+    }
+}

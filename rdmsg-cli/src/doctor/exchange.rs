@@ -1,0 +1,78 @@
+use std::{net::IpAddr, thread, time::Duration};
+
+use rdmsg::{Config, Connector, Engine, Error, Listener, Transport};
+
+use super::{devices::Device, finding::Finding};
+
+const SUBJECT: &str = "exchange";
+
+/// What is sent, and has to come back.
+const MESSAGE: &[u8] = b"rdmsg doctor";
+
+/// Sends a message to this host itself over each device, and has it come back.
+pub(super) fn over_each(devices: &[Device], timeout: Duration) -> Vec<Finding> {
+    let with_address = devices.iter().filter_map(|device| {
+        let address = device.addresses().into_iter().next()?;
+        Some((device, address))
+    });
+    with_address
+        .map(|(device, address)| {
+            let name = &device.name;
+            match exchange(address, timeout) {
+                Ok(()) => {
+                    let what = format!("a message went over {name} to {address} and came back");
+                    Finding::ok(SUBJECT, what)
+                }
+                Err(error) => {
+                    let what = format!("no message comes over {name} to {address}: {error}");
+                    Finding::error(SUBJECT, what)
+                        .because("a host that does not reach itself reaches no other")
+                        .hint("what was found above may say why; `dmesg` has the kernel's view")
+                }
+            }
+        })
+        .collect()
+}
+
+fn exchange(address: IpAddr, timeout: Duration) -> Result<(), Error> {
+    let mut config = Config::default();
+    config.transport = Transport::Rdma;
+    config.connect_timeout = timeout;
+    let engine = Engine::new()?;
+    let listener = Listener::bind_with((address, 0), &config, &engine)?;
+    let at = listener.local_addr();
+    let echo = thread::spawn(move || {
+        let endpoint = listener.accept_timeout(timeout)?;
+        let message = endpoint.recv_timeout(timeout)?;
+        endpoint.send_timeout(&message, timeout)?;
+        drop(message);
+        // Until the other side has closed.
+        match endpoint.recv_timeout(timeout) {
+            Err(Error::Disconnected(_)) => Ok(()),
+            Err(error) => Err(error),
+            Ok(_) => Ok(()),
+        }
+    });
+    let connector = Connector::new().config(config).engine(&engine);
+    let asked = connector.connect(at).and_then(|endpoint| {
+        endpoint.send_timeout(MESSAGE, timeout)?;
+        let answer = endpoint.recv_timeout(timeout)?;
+        if *answer != *MESSAGE {
+            log::error!("another message came back: {answer:?}");
+        }
+        drop(answer);
+        endpoint.close()
+    });
+    if asked.is_err() {
+        // Nobody comes any more.
+        engine.shutdown();
+    }
+    // What the side that accepts has to say is more precise, such as which limit is too low.
+    match (asked, echo.join()) {
+        (Err(error), Ok(Ok(()) | Err(Error::EngineShutDown | Error::ListenerEnded { .. }))) => {
+            Err(error)
+        }
+        (Err(_), Ok(Err(error))) => Err(error),
+        (asked, _) => asked,
+    }
+}

@@ -1,0 +1,7 @@
+//! Whether this host's firewall lets packets of RoCE pass: what it has, and how it treats one.
+
+#[expect(clippy::module_inception, reason = "the object is the firewall")]
+mod firewall;
+mod ruleset;
+
+pub(in crate::doctor) use self::firewall::Firewall;

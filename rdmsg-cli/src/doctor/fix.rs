@@ -1,0 +1,56 @@
+use std::{net::IpAddr, path::Path, process::Command};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::unistd::geteuid;
+
+use super::{
+    devices,
+    interfaces::{self, Interfaces},
+    root::Root,
+};
+
+/// Makes a software device if there is none, and says what it does.
+pub(super) fn make_software_device(towards: Option<IpAddr>) -> Result<()> {
+    let root = Root::machine();
+    let devices = devices::read(&root);
+    if let Some(device) = devices.first() {
+        anstream::eprintln!(
+            "--fix: there is an RDMA device, {}: nothing is made",
+            device.name
+        );
+        return Ok(());
+    }
+    let interfaces = Interfaces::read(&root, &interfaces::addresses());
+    let interface = interfaces.for_software(towards).context(
+        "--fix: no network interface is up on which to make a device; `ip link` shows them",
+    )?;
+    ensure!(
+        geteuid().is_root(),
+        "--fix: to make a device takes root: sudo rdmsg doctor --fix"
+    );
+    for line in devices::software_device("rxe0", &interface.name) {
+        anstream::eprintln!("+ {line}");
+        let words: Vec<&str> = line.split(' ').collect();
+        run(&words)?;
+    }
+    Ok(())
+}
+
+fn run(words: &[&str]) -> Result<()> {
+    let status = Command::new(words[0]).args(&words[1..]).status();
+    let status = match status {
+        Err(error) if !Path::new("/usr/sbin").join(words[0]).exists() => {
+            bail!(
+                "--fix: cannot run {}: {error}: apt install iproute2 kmod",
+                words[0]
+            )
+        }
+        // A shell of root's may lack the folder in its PATH.
+        Err(_) => Command::new(Path::new("/usr/sbin").join(words[0]))
+            .args(&words[1..])
+            .status()?,
+        Ok(status) => status,
+    };
+    ensure!(status.success(), "--fix: {}: {status}", words.join(" "));
+    Ok(())
+}

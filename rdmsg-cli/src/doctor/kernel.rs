@@ -1,0 +1,151 @@
+use std::process::{Command, Stdio};
+
+use super::{
+    finding::{Finding, as_root, write_line},
+    root::Root,
+    surroundings::{Distribution, Surroundings},
+};
+
+const SUBJECT: &str = "kernel";
+
+const WHY: &str = "connections are made by the kernel's connection manager, which programs reach \
+                   through rdma_ucm, and devices through ib_uverbs";
+
+/// The parts of the kernel that programs speak to.
+#[derive(Clone, Debug)]
+pub(super) struct Kernel {
+    release: String,
+    /// Whether there is the connection manager's device.
+    has_cm: bool,
+    /// Whether there is the class of verbs devices.
+    has_verbs: bool,
+    /// Whether the module could be loaded. `None` where nothing tells.
+    can_load: Option<bool>,
+}
+
+impl Kernel {
+    pub(super) fn read(root: &Root) -> Self {
+        Self {
+            release: root.text("proc/sys/kernel/osrelease").unwrap_or_default(),
+            has_cm: root.has("sys/class/misc/rdma_cm"),
+            has_verbs: root.has("sys/class/infiniband_verbs"),
+            can_load: can_load("rdma_ucm"),
+        }
+    }
+
+    pub(super) fn release(&self) -> &str {
+        &self.release
+    }
+
+    /// Whether a connection can be made at all.
+    pub(super) fn is_ready(&self) -> bool {
+        self.has_cm && self.has_verbs
+    }
+
+    pub(super) fn judge(&self, around: &Surroundings) -> Finding {
+        let missing = match (self.has_cm, self.has_verbs) {
+            (true, true) => {
+                return Finding::ok(
+                    SUBJECT,
+                    "the connection manager (rdma_ucm) and verbs (ib_uverbs) are loaded",
+                );
+            }
+            (true, false) => "ib_uverbs is not loaded",
+            (false, true) => "rdma_ucm is not loaded",
+            (false, false) => "neither rdma_ucm nor ib_uverbs is loaded",
+        };
+        let finding = Finding::error(SUBJECT, missing).because(WHY);
+        if around.is_container() {
+            return finding
+                .mend("modprobe -a rdma_ucm ib_uverbs")
+                .hint("this is a container: type it on its host, as root");
+        }
+        if self.can_load != Some(false) {
+            return finding
+                .mend(as_root("modprobe -a rdma_ucm ib_uverbs"))
+                .keep(write_line("rdma_ucm", "/etc/modules-load.d/rdmsg.conf"));
+        }
+        let release = &self.release;
+        let finding = finding.hint(format!(
+            "kernel {release} comes without these modules; another kernel of the distribution has \
+             them"
+        ));
+        match around.distribution() {
+            Distribution::Ubuntu => finding
+                .mend(as_root(&format!(
+                    "apt install linux-modules-extra-{release}"
+                )))
+                .mend(as_root("modprobe -a rdma_ucm ib_uverbs")),
+            Distribution::Debian => finding
+                .mend(as_root("apt install linux-image-amd64"))
+                .mend(as_root("reboot")),
+            Distribution::Fedora => finding
+                .mend(as_root("dnf install kernel-modules-extra rdma-core"))
+                .mend(as_root("modprobe -a rdma_ucm ib_uverbs")),
+            Distribution::Other => finding,
+        }
+    }
+}
+
+/// Whether modprobe finds this module.
+pub(super) fn can_load(module: &str) -> Option<bool> {
+    let status = Command::new("modprobe")
+        .args(["--dry-run", "--quiet", module])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    Some(status.ok()?.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::finding::State, super::root::testing::Machine, *};
+
+    fn judged(has_cm: bool, can_load: Option<bool>, distribution: Distribution) -> Finding {
+        let kernel = Kernel {
+            release: "6.1.0-56-amd64".into(),
+            has_cm,
+            has_verbs: true,
+            can_load,
+        };
+        kernel.judge(&Surroundings::of(distribution, false))
+    }
+
+    #[test]
+    fn what_is_loaded_is_read_from_sysfs() {
+        let machine = Machine::new()
+            .file("proc/sys/kernel/osrelease", "6.1.0-56-amd64\n")
+            .file("sys/class/misc/rdma_cm/dev", "10:58\n");
+        let kernel = Kernel::read(&machine.root());
+        assert_eq!(kernel.release(), "6.1.0-56-amd64");
+        assert!(kernel.has_cm && !kernel.has_verbs && !kernel.is_ready());
+    }
+
+    #[test]
+    fn a_module_that_is_not_loaded_is_loaded_and_one_that_is_not_there_installed() {
+        let fine = judged(true, None, Distribution::Debian);
+        assert_eq!(fine.state, State::Ok);
+        let missing = judged(false, Some(true), Distribution::Debian);
+        assert_eq!(missing.state, State::Error);
+        assert_eq!(missing.mend, [as_root("modprobe -a rdma_ucm ib_uverbs")]);
+        let absent = judged(false, Some(false), Distribution::Ubuntu);
+        assert_eq!(
+            absent.mend[0],
+            as_root("apt install linux-modules-extra-6.1.0-56-amd64")
+        );
+    }
+
+    #[test]
+    fn a_container_cannot_load_modules() {
+        let kernel = Kernel {
+            release: String::new(),
+            has_cm: false,
+            has_verbs: false,
+            can_load: Some(false),
+        };
+        let finding = kernel.judge(&Surroundings::of(Distribution::Debian, true));
+        assert_eq!(finding.mend, ["modprobe -a rdma_ucm ib_uverbs"]);
+        assert!(finding.hint.unwrap().contains("host"));
+    }
+}

@@ -1,0 +1,107 @@
+use super::{
+    devices::Device,
+    finding::{Finding, as_root},
+    surroundings::Surroundings,
+};
+
+const SUBJECT: &str = "libraries";
+
+/// The devices that libibverbs offers to programs, by the libraries of their drivers.
+#[derive(Clone, Debug)]
+pub(super) enum Libraries {
+    /// Their names.
+    Offer(Vec<String>),
+    /// Why there are none.
+    Failed(String),
+    /// This program was built without RDMA.
+    NotBuilt,
+}
+
+impl Libraries {
+    pub(super) fn read() -> Self {
+        match offered() {
+            None => Self::NotBuilt,
+            Some(Ok(names)) => Self::Offer(names),
+            Some(Err(error)) => Self::Failed(error),
+        }
+    }
+
+    pub(super) fn judge(&self, devices: &[Device], around: &Surroundings) -> Option<Finding> {
+        let install = around.distribution().install(
+            "librdmacm1 libibverbs1 ibverbs-providers",
+            "librdmacm libibverbs",
+        );
+        match self {
+            Self::NotBuilt => Some(
+                Finding::error(SUBJECT, "this program was built without RDMA")
+                    .because("it speaks TCP alone")
+                    .mend("cargo install rdmsg-cli --no-default-features --features dlopen"),
+            ),
+            Self::Failed(error) if !devices.is_empty() => Some(
+                Finding::error(SUBJECT, format!("libibverbs lists no devices: {error}"))
+                    .because("programs reach devices by librdmacm and libibverbs")
+                    .mend(as_root(&install)),
+            ),
+            // There are no devices: that is said already.
+            Self::Failed(_) => None,
+            Self::Offer(names) => {
+                let unknown: Vec<&str> = devices
+                    .iter()
+                    .map(|device| &*device.name)
+                    .filter(|name| !names.iter().any(|offered| offered == name))
+                    .collect();
+                if unknown.is_empty() {
+                    return (!devices.is_empty())
+                        .then(|| Finding::ok(SUBJECT, "libibverbs has a driver for each device"));
+                }
+                let what = format!("libibverbs has no driver for {}", unknown.join(", "));
+                Some(
+                    Finding::error(SUBJECT, what)
+                        .because("each kind of device has a library of its own")
+                        .mend(as_root(&install)),
+                )
+            }
+        }
+    }
+}
+
+/// The names of the devices. `None` of a program that has no way to ask.
+#[cfg(any(feature = "rdma", feature = "dlopen"))]
+fn offered() -> Option<Result<Vec<String>, String>> {
+    let devices = rdmsg::verbs::DeviceList::new();
+    let names = devices.map(|devices| devices.iter().map(|device| device.name()).collect());
+    Some(names.map_err(|error| error.to_string()))
+}
+
+#[cfg(not(any(feature = "rdma", feature = "dlopen")))]
+fn offered() -> Option<Result<Vec<String>, String>> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{devices, finding::State, root::testing::Machine, surroundings::Distribution},
+        *,
+    };
+
+    #[test]
+    fn each_device_needs_the_library_of_its_driver() {
+        let machine = Machine::new()
+            .file("sys/class/infiniband/mlx5_0/ports/1/state", "")
+            .file("sys/class/infiniband/rxe0/ports/1/state", "");
+        let devices = devices::read(&machine.root());
+        let around = Surroundings::of(Distribution::Debian, false);
+        let judged = |offered: &[&str]| {
+            let names = offered.iter().map(|&name| name.to_owned()).collect();
+            Libraries::Offer(names).judge(&devices, &around).unwrap()
+        };
+        assert_eq!(judged(&["mlx5_0", "rxe0"]).state, State::Ok);
+        let finding = judged(&["mlx5_0"]);
+        assert!(finding.what.ends_with("for rxe0"), "{}", finding.what);
+        assert!(finding.mend[0].ends_with("ibverbs-providers"));
+        assert_eq!(Libraries::Offer(Vec::new()).judge(&[], &around), None);
+        let built = Libraries::NotBuilt.judge(&[], &around).unwrap();
+        assert_eq!(built.state, State::Error);
+    }
+}

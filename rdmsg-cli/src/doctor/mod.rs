@@ -1,0 +1,59 @@
+//! `rdmsg doctor`: looks at everything that RDMA takes, and says what mends what is missing.
+//!
+//! ```text
+//! options       the command line             report       what is printed
+//! examination   all that was found on a host finding      one thing of it
+//! kernel  surroundings  limits  interfaces   what the system says, and what is thought of it:
+//! devices  files  firewall  libraries        none of these needs a device
+//! root          where /sys, /proc and /dev are
+//! exchange      a message from this host to itself
+//! peer          the way to another host, step by step
+//! fix           makes software RoCE
+//! ```
+
+mod devices;
+mod examination;
+mod exchange;
+mod files;
+mod finding;
+mod firewall;
+mod fix;
+mod interfaces;
+mod kernel;
+mod libraries;
+mod limits;
+mod options;
+mod peer;
+mod report;
+mod root;
+mod route;
+mod surroundings;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+pub(crate) use self::{examination::Examination, options::Options};
+use self::{finding::State, peer::Peer, report::Report};
+
+/// Examines this host, and the way to the peer if there is one.
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let peer = options.peer.as_deref().map(Peer::find).transpose()?;
+    let towards = peer.as_ref().and_then(Peer::local);
+    if options.fix {
+        fix::make_software_device(towards)?;
+    }
+    let here = Examination::of_this_host(towards, Some(options.timeout));
+    let there = peer.map(|peer| peer.examine(&here, options.timeout));
+    let report = Report::new(here, there);
+    if options.json {
+        report.print_json()?;
+    } else {
+        report.print_text(options.quiet)?;
+    }
+    Ok(match report.worst() {
+        State::Ok | State::Note => ExitCode::SUCCESS,
+        State::Warning => ExitCode::from(3),
+        State::Error => ExitCode::from(4),
+    })
+}

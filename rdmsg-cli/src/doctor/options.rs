@@ -1,0 +1,48 @@
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::duration::positive;
+
+/// Finds out why RDMA does not work, and says what mends it
+///
+/// Looks at the kernel's modules, the device files and their rights, devices, ports, addresses, the
+/// MTU, the limits of locked memory and open files, driver libraries and the firewall, and sends a
+/// message over each device to this host itself. With PEER, a host that runs `rdmsg serve`, it goes
+/// on step by step: route, TCP, what the peer finds out about itself, both MTUs, an RDMA
+/// connection, and messages of several sizes; and says at which step that fails, on whose side.
+///
+/// Each finding comes with why it matters and the commands that mend it, as they are to be typed:
+/// first for now, then what makes it last. Nothing is changed without --fix.
+///
+/// It ends with 0 if nothing is wrong, 3 if something works less well than it could, 4 if RDMA does
+/// not work, 1 if the examination itself failed, and 2 for a wrong command line.
+#[derive(Args, Debug)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  rdmsg doctor                 this host
+  rdmsg doctor 10.8.0.1        and the way to another one, where `rdmsg serve` runs
+  sudo rdmsg doctor --fix      makes software RoCE first, if there is no RDMA device"
+)]
+pub(crate) struct Options {
+    /// Another host, as HOST or HOST:PORT, on which `rdmsg serve` runs [default port: 7471]
+    pub(super) peer: Option<String>,
+
+    /// Print everything as JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+
+    /// Leave out what is as it should be.
+    #[arg(long, short)]
+    pub(super) quiet: bool,
+
+    /// Make a software RoCE device (rxe) first, if this host has no RDMA device. Takes root.
+    #[arg(long)]
+    pub(super) fix: bool,
+
+    /// How long each step with the network may take.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = positive)]
+    pub(super) timeout: Duration,
+}

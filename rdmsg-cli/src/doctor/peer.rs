@@ -1,0 +1,406 @@
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Transport};
+
+use super::{
+    examination::{Examination, Link},
+    finding::{Finding, Host, State, as_root},
+    route,
+};
+use crate::service::{self, Request, Unserved};
+
+/// Messages that have to come back. Long ones fill packets, and the longest is read by the peer.
+const SIZES: [usize; 4] = [64, 4096, 16_000, 300_000];
+
+/// How many of each.
+const COUNT: u32 = 4;
+
+/// Longer texts of a peer are cut.
+const LONGEST_TEXT: usize = 500;
+
+/// More findings of a peer are left out.
+const MOST_FINDINGS: usize = 40;
+
+/// Another host, and how it is reached.
+#[derive(Debug)]
+pub(super) struct Peer {
+    address: SocketAddr,
+    /// The address from which this host sends to it, or why it does not.
+    local: Result<IpAddr, String>,
+}
+
+/// What came of the way to a peer.
+#[derive(Debug)]
+pub(super) struct PeerExamined {
+    pub(super) address: SocketAddr,
+    /// What it calls itself.
+    pub(super) host: Option<String>,
+    pub(super) findings: Vec<Finding>,
+}
+
+impl Peer {
+    /// Looks the name up.
+    pub(super) fn find(name: &str) -> Result<Self> {
+        let address = service::addresses(name)?;
+        let address = *address.first().context("the name has no address")?;
+        let local = route::local_address(address.ip()).map_err(|error| error.to_string());
+        Ok(Self { address, local })
+    }
+
+    /// The address from which this host sends to it.
+    pub(super) fn local(&self) -> Option<IpAddr> {
+        self.local.as_ref().ok().copied()
+    }
+
+    /// Goes there, step by step, as far as that is possible.
+    pub(super) fn examine(self, here: &Examination, timeout: Duration) -> PeerExamined {
+        let mut findings = Vec::new();
+        let link = self.judge_route(here, &mut findings);
+        let (there, is_refused) = self.ask(timeout, &mut findings);
+        if let (Some(link), Some(there)) = (link, &there) {
+            findings.extend(self.judge_mtu(link, there));
+        }
+        // RDMA may pass where TCP does not.
+        if let Some(link) = link.filter(|_| !is_refused) {
+            self.exchange(link, there.is_some(), timeout, &mut findings);
+        }
+        PeerExamined {
+            address: self.address,
+            host: there.map(|there| plain(&there.host)),
+            findings,
+        }
+    }
+
+    fn judge_route<'a>(
+        &self,
+        here: &'a Examination,
+        findings: &mut Vec<Finding>,
+    ) -> Option<&'a Link> {
+        let to = self.address.ip();
+        let local = match &self.local {
+            Ok(local) => *local,
+            Err(error) => {
+                let finding =
+                    Finding::error("route", format!("there is no route to {to}: {error}"))
+                        .because("nothing can be sent there")
+                        .hint("`ip route` shows the networks that this host knows");
+                findings.push(finding);
+                return None;
+            }
+        };
+        if let Some(link) = here.link_of(local) {
+            let Link {
+                device, interface, ..
+            } = link;
+            let what = format!("from {local} by {interface}, whose device is {device}");
+            findings.push(Finding::ok("route", what));
+            return Some(link);
+        }
+        let what = format!("the way to {to} begins at {local}, which no RDMA device has");
+        let finding = Finding::error("route", what)
+            .because("RDMA goes by the interface that the route says, as TCP does");
+        let usable: Vec<String> = here
+            .links
+            .iter()
+            .flat_map(|link| &link.addresses)
+            .map(ToString::to_string)
+            .collect();
+        findings.push(if usable.is_empty() {
+            finding.hint("see what was found on this host")
+        } else {
+            finding.hint(format!(
+                "use the peer's address in the network of one of {}",
+                usable.join(", ")
+            ))
+        });
+        None
+    }
+
+    /// Asks it, over TCP, what it finds out about itself. Also whether nobody is there to ask.
+    fn ask(&self, timeout: Duration, findings: &mut Vec<Finding>) -> (Option<Examination>, bool) {
+        let connected = self.connect(Transport::Tcp, timeout);
+        let asked = connected.map_err(Unserved::from).and_then(|endpoint| {
+            let text = service::ask(&endpoint, Request::Examine, timeout)?;
+            let _ = endpoint.close();
+            Ok(text)
+        });
+        let text = match asked {
+            Ok(text) => text,
+            Err(error) => {
+                findings.push(self.judge_no_service(&error));
+                return (None, is_refusal(&error));
+            }
+        };
+        let there: Examination = match serde_json::from_slice(&text) {
+            Ok(there) => there,
+            Err(error) => {
+                let what = format!("{} answers something else: {error}", self.address);
+                let why = "the two programs are of different versions, or it is another program";
+                findings.push(Finding::warning("peer", what).because(why));
+                return (None, false);
+            }
+        };
+        let bad = there.findings.iter().filter(|it| it.state > State::Note);
+        let bad: Vec<&Finding> = bad.take(MOST_FINDINGS).collect();
+        let what = format!(
+            "rdmsg {} serves there; it finds {} of {} things wrong on its side",
+            plain(&there.version),
+            bad.len(),
+            there.findings.len()
+        );
+        findings.push(Finding::ok("peer", what));
+        findings.extend(bad.into_iter().map(of_peer));
+        (Some(there), false)
+    }
+
+    fn judge_no_service(&self, error: &Unserved) -> Finding {
+        let (ip, port) = (self.address.ip(), self.address.port());
+        let finding = Finding::error("peer", format!("nobody serves there: {error}"))
+            .because("what is wrong at the other end is seen from there only")
+            .at(Host::Peer);
+        let serve = match port {
+            service::PORT => "rdmsg serve".to_owned(),
+            port => format!("rdmsg serve 0.0.0.0:{port}"),
+        };
+        if is_refusal(error) {
+            return finding.mend(serve);
+        }
+        finding.mend(serve).hint(format!(
+            "if it runs: `ping -c1 {ip}` shows whether the host is up and reached at all, and a \
+             firewall must let TCP port {port} pass"
+        ))
+    }
+
+    fn judge_mtu(&self, link: &Link, there: &Examination) -> Option<Finding> {
+        let other = there.link_of(self.address.ip())?;
+        let (ours, theirs) = (link.mtu, other.mtu);
+        if ours == theirs {
+            let what = format!("{ours} on both sides");
+            return Some(Finding::ok("both MTUs", what));
+        }
+        let what = format!(
+            "{ours} here ({}), and {theirs} at the peer ({})",
+            link.interface,
+            plain(&other.interface)
+        );
+        let finding = if link.rdma_mtu == other.rdma_mtu {
+            Finding::note("both MTUs", what)
+        } else {
+            Finding::error("both MTUs", what)
+        };
+        let finding = finding.because(
+            "the side with the larger one sends packets that the other may not take: short \
+             messages arrive, and long ones never",
+        );
+        Some(if ours < theirs {
+            finding.mend(as_root(&format!(
+                "ip link set {} mtu {theirs}",
+                link.interface
+            )))
+        } else {
+            let interface = plain(&other.interface);
+            finding
+                .mend(as_root(&format!("ip link set {interface} mtu {ours}")))
+                .at(Host::Peer)
+        })
+    }
+
+    /// Messages over RDMA.
+    fn exchange(&self, link: &Link, serves: bool, timeout: Duration, findings: &mut Vec<Finding>) {
+        let endpoint = match self.connect(Transport::Rdma, timeout) {
+            Ok(endpoint) => endpoint,
+            Err(error) => {
+                findings.push(judge_no_connection(&error, serves, findings));
+                return;
+            }
+        };
+        let what = format!("an RDMA connection to {} is established", self.address);
+        findings.push(Finding::ok("connection", what));
+        let echoed = service::ask(&endpoint, Request::Echo, timeout).and_then(|_| {
+            let mut arrived = None;
+            let mut times = Vec::new();
+            for size in SIZES {
+                match echo(&endpoint, size, timeout) {
+                    Ok(time) => times.push((size, time)),
+                    Err(Error::TimedOut | Error::Disconnected(_)) if arrived.is_some() => {
+                        return Ok((times, Some(size)));
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+                arrived = Some(size);
+            }
+            Ok((times, None))
+        });
+        match echoed {
+            Ok((times, None)) => {
+                let _ = endpoint.close();
+                let list = times
+                    .iter()
+                    .map(|(size, time)| format!("{size} B in {time:.1?}"));
+                let list: Vec<String> = list.collect();
+                let what = format!("messages came back: {}", list.join(", "));
+                findings.push(Finding::ok("messages", what));
+            }
+            Ok((times, Some(size))) => {
+                endpoint.abort(0);
+                let arrived = times.last().map_or(0, |(size, _)| *size);
+                let what = format!(
+                    "messages of {arrived} bytes come back, and of {size} bytes never: long \
+                     packets get lost"
+                );
+                let Link { interface, mtu, .. } = link;
+                let finding = Finding::error("messages", what)
+                    .because("a switch or host on the way takes no packets of this MTU");
+                let told = findings
+                    .iter()
+                    .any(|it| it.subject == "both MTUs" && it.state == State::Error);
+                findings.push(if told {
+                    finding.hint("the MTUs of the two hosts differ: see there")
+                } else {
+                    finding
+                        .mend(as_root(&format!("ip link set {interface} mtu 1500")))
+                        .hint(format!(
+                            "on both hosts; or have the switches take packets of {mtu} bytes, \
+                             which `ping -M do -s {} {}` shows",
+                            mtu.saturating_sub(28),
+                            self.address.ip()
+                        ))
+                });
+            }
+            Err(error) => {
+                endpoint.abort(0);
+                let what = format!("no message comes back over RDMA: {error}");
+                findings.push(
+                    Finding::error("messages", what)
+                        .because("the connection was established, and carries nothing"),
+                );
+            }
+        }
+    }
+
+    fn connect(&self, transport: Transport, timeout: Duration) -> Result<Endpoint, Error> {
+        let mut config = Config::default();
+        config.transport = transport;
+        config.connect_timeout = timeout;
+        Connector::new().config(config).connect(self.address)
+    }
+}
+
+fn judge_no_connection(error: &Error, serves: bool, before: &[Finding]) -> Finding {
+    let what = format!("no RDMA connection: {error}");
+    let finding = Finding::error("connection", what);
+    let blamed = |host: Host| {
+        let bad = |it: &&Finding| it.host == host && it.state == State::Error;
+        before.iter().find(bad).map(|it| it.subject.clone())
+    };
+    match blamed(Host::Peer) {
+        Some(subject) => finding.hint(format!("the fault is at the peer: see {subject} above")),
+        None if serves => finding.because("TCP goes the same way, and passes").hint(
+            "both hosts look well: if the peer does not answer, something between \
+             them (a switch, a cloud's security group, iptables-legacy) drops UDP port 4791",
+        ),
+        None => finding,
+    }
+}
+
+/// Whether the host is there, and nobody listens.
+fn is_refusal(error: &Unserved) -> bool {
+    matches!(
+        error,
+        Unserved::Failed(Error::Connect {
+            reason: CloseReason::Refused,
+            ..
+        })
+    )
+}
+
+/// The median time in which messages of this size come back.
+fn echo(endpoint: &Endpoint, size: usize, timeout: Duration) -> Result<Duration, Error> {
+    let message = vec![0x5a; size];
+    let mut times = Vec::new();
+    for _ in 0..COUNT {
+        let start = Instant::now();
+        endpoint.send_timeout(&message, timeout)?;
+        let answer = endpoint.recv_timeout(timeout)?;
+        times.push(start.elapsed());
+        if *answer != *message {
+            log::error!("another message came back");
+        }
+    }
+    times.sort();
+    Ok(times[times.len() / 2])
+}
+
+/// What a peer says of itself, for a terminal.
+fn of_peer(finding: &Finding) -> Finding {
+    let all = |texts: &[String]| texts.iter().take(5).map(|text| plain(text)).collect();
+    Finding {
+        subject: plain(&finding.subject),
+        state: finding.state,
+        host: Host::Peer,
+        what: plain(&finding.what),
+        why: finding.why.as_deref().map(plain),
+        mend: all(&finding.mend),
+        keep: all(&finding.keep),
+        hint: finding.hint.as_deref().map(plain),
+    }
+}
+
+/// A text from another host without what a terminal would obey, and no longer than is read.
+fn plain(text: &str) -> String {
+    let shown = text.chars().map(|c| if c.is_control() { '?' } else { c });
+    shown.take(LONGEST_TEXT).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_peer_says_cannot_command_the_terminal() {
+        let hostile = Finding::error("x\x1b[2J", "\r\n\u{9b}31m".repeat(1000))
+            .mend("rm\x07")
+            .at(Host::Here);
+        let shown = of_peer(&hostile);
+        assert_eq!(shown.host, Host::Peer, "whatever it says");
+        assert_eq!(shown.subject, "x?[2J");
+        assert_eq!(shown.what.chars().count(), LONGEST_TEXT);
+        assert!(!shown.what.chars().any(char::is_control));
+        assert_eq!(shown.mend, ["rm?"]);
+    }
+
+    #[test]
+    fn the_smaller_mtu_is_raised_where_it_is() {
+        let link = |mtu| Link {
+            device: "rxe0".into(),
+            interface: "eth0".into(),
+            mtu,
+            rdma_mtu: if mtu > 4192 { 4096 } else { 1024 },
+            addresses: vec!["10.8.0.1".parse().unwrap()],
+        };
+        let peer = Peer {
+            address: "10.8.0.1:7471".parse().unwrap(),
+            local: Err(String::new()),
+        };
+        let judged = |here: u64, there: u64| {
+            let mut examination = Examination::of_this_host(None, None);
+            examination.links = vec![link(there)];
+            peer.judge_mtu(&link(here), &examination).unwrap()
+        };
+        assert_eq!(judged(4200, 4200).state, State::Ok);
+        let here = judged(1500, 4200);
+        assert_eq!((here.state, here.host), (State::Error, Host::Here));
+        assert_eq!(here.mend, [as_root("ip link set eth0 mtu 4200")]);
+        let there = judged(4200, 1500);
+        assert_eq!((there.state, there.host), (State::Error, Host::Peer));
+        assert_eq!(
+            judged(9000, 4200).state,
+            State::Note,
+            "the packets are as long"
+        );
+    }
+}

@@ -1,0 +1,209 @@
+use std::io::{self, Write};
+
+use anstyle::{AnsiColor, Style};
+use serde_json::{Value, json};
+
+use super::{
+    examination::Examination,
+    finding::{Finding, Host, State},
+    peer::PeerExamined,
+};
+use crate::terminal;
+
+/// The width of the column of states, and of that of subjects.
+const COLUMNS: [usize; 2] = [7, 20];
+
+/// What all of it came to.
+#[derive(Debug)]
+pub(super) struct Report {
+    here: Examination,
+    there: Option<PeerExamined>,
+}
+
+impl Report {
+    pub(super) fn new(here: Examination, there: Option<PeerExamined>) -> Self {
+        Self { here, there }
+    }
+
+    fn findings(&self) -> impl Iterator<Item = &Finding> {
+        let there = self.there.iter().flat_map(|there| &there.findings);
+        self.here.findings.iter().chain(there)
+    }
+
+    pub(super) fn worst(&self) -> State {
+        let states = self.findings().map(|finding| finding.state);
+        states.max().unwrap_or(State::Ok)
+    }
+
+    fn count(&self, state: State) -> usize {
+        self.findings()
+            .filter(|finding| finding.state == state)
+            .count()
+    }
+
+    pub(super) fn print_json(&self) -> io::Result<()> {
+        let mut value = json!(self.here);
+        value["worst"] = json!(self.worst());
+        value["peer"] = self.there.as_ref().map_or(Value::Null, |there| {
+            json!({"address": there.address, "host": there.host, "findings": there.findings})
+        });
+        writeln!(io::stdout(), "{value:#}")
+    }
+
+    pub(super) fn print_text(&self, quiet: bool) -> io::Result<()> {
+        let mut out = anstream::stdout().lock();
+        let width = terminal::width();
+        let Examination { host, kernel, .. } = &self.here;
+        writeln!(out, "host {host}, kernel {kernel}")?;
+        write_findings(&mut out, &self.here.findings, quiet, width)?;
+        if let Some(there) = &self.there {
+            let name = there
+                .host
+                .as_ref()
+                .map_or_else(String::new, |name| format!(" ({name})"));
+            writeln!(out, "\nto {}{name}", there.address)?;
+            write_findings(&mut out, &there.findings, quiet, width)?;
+        }
+        let (errors, warnings) = (self.count(State::Error), self.count(State::Warning));
+        let plural = |number: usize, what: &str| match number {
+            1 => format!("1 {what}"),
+            _ => format!("{number} {what}s"),
+        };
+        let (style, text) = match self.worst() {
+            State::Ok | State::Note => (State::Ok.style(), "nothing is wrong".to_owned()),
+            worst @ (State::Warning | State::Error) => (
+                worst.style(),
+                format!(
+                    "{}, {}",
+                    plural(errors, "error"),
+                    plural(warnings, "warning")
+                ),
+            ),
+        };
+        writeln!(out, "\n{style}{text}{style:#}")
+    }
+}
+
+fn write_findings(
+    out: &mut impl Write,
+    findings: &[Finding],
+    quiet: bool,
+    width: usize,
+) -> io::Result<()> {
+    let shown = |finding: &&Finding| !quiet || finding.state > State::Ok;
+    for finding in findings.iter().filter(shown) {
+        write_finding(out, finding, width)?;
+    }
+    Ok(())
+}
+
+fn write_finding(out: &mut impl Write, finding: &Finding, width: usize) -> io::Result<()> {
+    let Finding {
+        subject,
+        state,
+        host,
+        what,
+        why,
+        mend,
+        keep,
+        hint,
+    } = finding;
+    let [first, second] = COLUMNS;
+    let style = state.style();
+    let indent = 2 + first + second;
+    let mut lines = wrapped(what, width.saturating_sub(indent));
+    let head = lines.next().unwrap_or_default();
+    writeln!(
+        out,
+        "  {style}{:first$}{style:#}{subject:second$}{head}",
+        state.name()
+    )?;
+    let margin = " ".repeat(indent);
+    for line in lines {
+        writeln!(out, "{margin}{line}")?;
+    }
+    let dim = Style::new().dimmed();
+    let bold = Style::new().bold();
+    let margin = " ".repeat(2 + first);
+    let column = second;
+    let place = match host {
+        Host::Here => "",
+        Host::Peer => " at the peer",
+    };
+    let mut text = |label: &str, text: &str| -> io::Result<()> {
+        let mut label = label.to_owned();
+        for line in wrapped(text, width.saturating_sub(indent)) {
+            writeln!(out, "{margin}{dim}{label:column$}{line}{dim:#}")?;
+            label.clear();
+        }
+        Ok(())
+    };
+    if let Some(why) = why {
+        text("  why", why)?;
+    }
+    if let Some(hint) = hint {
+        text("  know", hint)?;
+    }
+    for (label, commands) in [("  mend", mend), ("  keep", keep)] {
+        let mut label = format!("{label}{place}");
+        for command in commands {
+            // In one piece, to be copied.
+            writeln!(
+                out,
+                "{margin}{dim}{label:column$}{dim:#}{bold}{command}{bold:#}"
+            )?;
+            label.clear();
+        }
+    }
+    Ok(())
+}
+
+fn wrapped(text: &str, width: usize) -> impl Iterator<Item = String> {
+    let lines = textwrap::wrap(text, width.max(30));
+    lines
+        .into_iter()
+        .map(|line| line.into_owned())
+        .collect::<Vec<_>>()
+        .into_iter()
+}
+
+impl State {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Note => "note",
+            Self::Warning => "warn",
+            Self::Error => "ERROR",
+        }
+    }
+
+    fn style(self) -> Style {
+        match self {
+            Self::Ok => AnsiColor::Green.on_default(),
+            Self::Note => AnsiColor::Cyan.on_default(),
+            Self::Warning => AnsiColor::Yellow.on_default().bold(),
+            Self::Error => AnsiColor::Red.on_default().bold(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_stand_in_one_piece_and_say_on_which_host() {
+        let command = "a command that is longer than the terminal is wide ".repeat(3);
+        let finding = Finding::error("firewall", "words ".repeat(30))
+            .because("it is so")
+            .mend(&command)
+            .at(Host::Peer);
+        let mut out = Vec::new();
+        write_finding(&mut out, &finding, 80).unwrap();
+        let out = anstream::adapter::strip_str(std::str::from_utf8(&out).unwrap()).to_string();
+        assert!(out.contains(&command), "{out}");
+        assert!(out.contains("mend at the peer"), "{out}");
+        let longest = out.lines().filter(|line| !line.contains(&command));
+        assert!(longest.map(str::len).all(|length| length <= 80), "{out}");
+    }
+}

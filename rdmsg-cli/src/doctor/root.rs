@@ -1,0 +1,108 @@
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The folder below which /sys, /proc, /dev and /etc are: the machine's, or a copy for a test.
+#[derive(Clone, Debug)]
+pub(super) struct Root(PathBuf);
+
+impl Root {
+    pub(super) fn machine() -> Self {
+        Self("/".into())
+    }
+
+    #[cfg(test)]
+    pub(super) fn at(folder: &Path) -> Self {
+        Self(folder.into())
+    }
+
+    pub(super) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.0.join(path)
+    }
+
+    pub(super) fn has(&self, path: impl AsRef<Path>) -> bool {
+        self.path(path).exists()
+    }
+
+    /// The text of a file, without the end of its line. An empty place of a table cannot be read.
+    pub(super) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
+        let text = fs::read_to_string(self.path(path)).ok()?;
+        Some(text.trim().to_owned())
+    }
+
+    pub(super) fn number(&self, path: impl AsRef<Path>) -> Option<u64> {
+        self.text(path)?.parse().ok()
+    }
+
+    /// The names in a folder, in order: those with numbers at their end by these.
+    pub(super) fn names(&self, folder: impl AsRef<Path>) -> Vec<String> {
+        let entries = fs::read_dir(self.path(folder))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let mut names: Vec<String> = entries
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
+        names.sort_by_key(|name| (name.len(), name.clone()));
+        names
+    }
+
+    /// The last part of what a link leads to.
+    pub(super) fn target_name(&self, link: impl AsRef<Path>) -> Option<String> {
+        let target = fs::read_link(self.path(link)).ok()?;
+        Some(target.file_name()?.to_str()?.to_owned())
+    }
+}
+
+#[cfg(test)]
+pub(super) mod testing {
+    use std::{
+        env, fs,
+        os::unix::fs::symlink,
+        path::PathBuf,
+        process,
+        sync::atomic::{AtomicU32, Ordering},
+    };
+
+    use super::Root;
+
+    /// A machine in a folder, which is removed when it is dropped.
+    pub(in super::super) struct Machine(PathBuf);
+
+    impl Machine {
+        pub(in super::super) fn new() -> Self {
+            static MADE: AtomicU32 = AtomicU32::new(0);
+            let number = MADE.fetch_add(1, Ordering::Relaxed);
+            let name = format!("rdmsg-doctor-{}-{number}", process::id());
+            let folder = env::temp_dir().join(name);
+            fs::create_dir(&folder).unwrap();
+            Self(folder)
+        }
+
+        pub(in super::super) fn root(&self) -> Root {
+            Root::at(&self.0)
+        }
+
+        /// With a file, and the folders that it is in.
+        pub(in super::super) fn file(self, path: &str, text: &str) -> Self {
+            let path = self.0.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+            self
+        }
+
+        pub(in super::super) fn link(self, path: &str, target: &str) -> Self {
+            let path = self.0.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            symlink(target, path).unwrap();
+            self
+        }
+    }
+
+    impl Drop for Machine {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+}

@@ -1,0 +1,40 @@
+use clap::Args;
+
+use crate::carrier::Carrier;
+
+/// Serves ping, bench and the doctor of other hosts
+///
+/// Listens over RDMA and over TCP on the same port. What a connection is for its first message
+/// says: messages come back (ping, bench), or are received and dropped (bench), or what this host
+/// finds out about itself is sent (doctor).
+///
+/// Whoever reaches the port may use all of it: bytes of any content cost this host time, and the
+/// examination tells names and addresses of devices and network interfaces, limits, and whether the
+/// firewall drops RoCE. It is for a network in which that is no secret, and for as long as it is
+/// needed.
+#[derive(Args, Debug)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  rdmsg serve                        on all addresses, port 7471
+  rdmsg serve 10.8.0.1:7000          on one address and another port"
+)]
+pub(crate) struct Options {
+    /// Where to listen, as HOST:PORT; may be repeated.
+    #[arg(default_value = "0.0.0.0:7471")]
+    pub(super) addresses: Vec<String>,
+
+    /// What to listen over.
+    #[arg(long, value_enum, default_value_t = Carrier::Auto)]
+    pub(super) transport: Carrier,
+
+    /// How many connections there may be; one more is refused.
+    #[arg(long, value_name = "N", default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) max_connections: u32,
+
+    /// Say nothing of single connections.
+    #[arg(long, short)]
+    pub(super) quiet: bool,
+}

@@ -1,0 +1,141 @@
+use std::{
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+};
+
+use anyhow::{Context, Result, bail};
+use rdmsg::{
+    Config, Endpoint, Engine, Error, Listener,
+    crossbeam_channel::{Select, TryRecvError},
+};
+
+use super::{options::Options, reports::Reports, session};
+use crate::{say::say, stop::Stop};
+
+/// Code of an abort: there are too many connections.
+const BUSY: u32 = 1;
+
+/// Listens, and serves each connection in a thread.
+#[derive(Debug)]
+pub(super) struct Server {
+    engine: Engine,
+    listeners: Vec<Listener>,
+    shared: Arc<Shared>,
+    most: u64,
+}
+
+/// What the threads share.
+#[derive(Debug)]
+struct Shared {
+    open: AtomicU64,
+    reports: Reports,
+    is_quiet: bool,
+}
+
+impl Server {
+    /// Listens from now on, and says so.
+    pub(super) fn start(options: &Options) -> Result<Self> {
+        let engine = Engine::new()?;
+        let mut config = Config::default();
+        config.transport = options.transport.into();
+        config.rebind = true;
+        let mut listeners = Vec::new();
+        for address in &options.addresses {
+            let listener = Listener::bind_with(address.as_str(), &config, &engine)?;
+            let over: Vec<String> = listener
+                .transports()
+                .iter()
+                .map(ToString::to_string)
+                .collect();
+            say(format_args!(
+                "listening on {} over {}",
+                listener.local_addr(),
+                over.join(" and ")
+            ));
+            listeners.push(listener);
+        }
+        Ok(Self {
+            engine,
+            listeners,
+            shared: Arc::new(Shared {
+                open: AtomicU64::new(0),
+                reports: Reports::default(),
+                is_quiet: options.quiet,
+            }),
+            most: options.max_connections.into(),
+        })
+    }
+
+    /// Serves until a signal comes, and closes what is open then.
+    pub(super) fn run(self, stop: &Stop) -> Result<ExitCode> {
+        let ended = self.accept(stop);
+        self.engine.shutdown();
+        ended.map(|()| ExitCode::SUCCESS)
+    }
+
+    fn accept(&self, stop: &Stop) -> Result<()> {
+        let mut select = Select::new();
+        select.recv(stop.channel());
+        for listener in &self.listeners {
+            select.recv(listener.established());
+        }
+        loop {
+            let ready = select.ready();
+            let Some(number) = ready.checked_sub(1) else {
+                if stop.has_come() {
+                    return Ok(());
+                }
+                continue;
+            };
+            match self.listeners[number].established().try_recv() {
+                Ok(Ok(endpoint)) => self.serve(endpoint)?,
+                Ok(Err(Error::ListenerEnded { reason, .. })) => {
+                    bail!("a listener has ended: {reason}")
+                }
+                // One connection was not established.
+                Ok(Err(error)) => log::info!("{error}"),
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => bail!("the engine has ended"),
+            }
+        }
+    }
+
+    fn serve(&self, endpoint: Endpoint) -> Result<()> {
+        let shared = Arc::clone(&self.shared);
+        // This thread alone adds.
+        if shared.open.load(Ordering::Relaxed) >= self.most {
+            log::warn!(
+                "refused {}: there are {} connections (--max-connections)",
+                endpoint.peer_addr(),
+                self.most
+            );
+            endpoint.abort(BUSY);
+            return Ok(());
+        }
+        shared.open.fetch_add(1, Ordering::Relaxed);
+        let serving = move || {
+            let (peer, over) = (endpoint.peer_addr(), endpoint.transport());
+            let ended = session::serve(&endpoint, &shared.reports);
+            let statistics = endpoint.statistics();
+            drop(endpoint);
+            shared.open.fetch_sub(1, Ordering::Relaxed);
+            if !shared.is_quiet {
+                say(format_args!(
+                    "{peer} over {over}: {ended}; {} messages ({} bytes) came, {} ({} bytes) went",
+                    statistics.messages_received,
+                    statistics.bytes_received,
+                    statistics.messages_sent,
+                    statistics.bytes_sent,
+                ));
+            }
+        };
+        let spawned = thread::Builder::new()
+            .name("rdmsg-serve".into())
+            .spawn(serving);
+        spawned.map(drop).context("cannot start a thread")
+    }
+}

@@ -1,0 +1,89 @@
+use std::{fmt, time::Duration};
+
+use rdmsg::{CloseReason, Endpoint, Error};
+
+use super::reports::Reports;
+use crate::service::{Answer, Request};
+
+/// How long a connection may say nothing of what it is for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Code of an abort: the first message is no request.
+const UNKNOWN: u32 = 2;
+
+/// What a connection was for, and how it ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    request: Option<Request>,
+    error: Error,
+}
+
+/// Serves a connection until it ends.
+pub(super) fn serve(endpoint: &Endpoint, reports: &Reports) -> Ended {
+    let mut request = None;
+    let Err(error) = serve_requests(endpoint, reports, &mut request);
+    Ended { request, error }
+}
+
+enum Never {}
+
+fn serve_requests(
+    endpoint: &Endpoint,
+    reports: &Reports,
+    request: &mut Option<Request>,
+) -> Result<Never, Error> {
+    let first = endpoint
+        .recv_timeout(PATIENCE)
+        .inspect_err(|_| endpoint.abort(UNKNOWN))?;
+    *request = Request::parse(&first);
+    drop(first);
+    match request {
+        Some(Request::Echo) => {
+            grant(endpoint, b"")?;
+            loop {
+                let message = endpoint.recv()?;
+                endpoint.send(&message)?;
+            }
+        }
+        Some(Request::Sink) => {
+            grant(endpoint, b"")?;
+            loop {
+                endpoint.recv()?;
+            }
+        }
+        Some(Request::Examine) => {
+            grant(endpoint, reports.get().as_bytes())?;
+            loop {
+                endpoint.recv_timeout(PATIENCE)?;
+            }
+        }
+        None => {
+            let said = [&[Answer::Refused.byte()][..], b"this is `rdmsg serve`"].concat();
+            endpoint.send_timeout(&said, PATIENCE)?;
+            // Until the other side has seen it.
+            endpoint.flush_timeout(PATIENCE)?;
+            endpoint.abort(UNKNOWN);
+            Err(Error::Disconnected(CloseReason::LocallyAborted))
+        }
+    }
+}
+
+fn grant(endpoint: &Endpoint, said: &[u8]) -> Result<(), Error> {
+    let answer = [&[Answer::Granted.byte()], said].concat();
+    endpoint.send_timeout(&answer, PATIENCE)
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.request {
+            Some(Request::Echo) => f.write_str("echo")?,
+            Some(Request::Sink) => f.write_str("sink")?,
+            Some(Request::Examine) => f.write_str("examination")?,
+            None => f.write_str("no request of ours")?,
+        }
+        match &self.error {
+            Error::Disconnected(reason) => write!(f, ", {reason}"),
+            error => write!(f, ", {error}"),
+        }
+    }
+}

@@ -1,0 +1,66 @@
+use std::{net::SocketAddr, time::Duration};
+
+use anyhow::{Context, Result};
+use rdmsg::{Endpoint, ToAddresses};
+
+use super::{Answer, PORT, Request, Unserved};
+
+/// What is shown of a refusal.
+const LONGEST: usize = 200;
+
+/// The addresses of `HOST`, `HOST:PORT`, `1::2` or `[1::2]:PORT`.
+pub(crate) fn addresses(name: &str) -> Result<Vec<SocketAddr>> {
+    let fail = || format!("cannot look up {name}");
+    if let Ok(ip) = name.trim_matches(['[', ']']).parse() {
+        return Ok(vec![SocketAddr::new(ip, PORT)]);
+    }
+    let found = if name.contains(':') {
+        name.to_addresses()
+    } else {
+        (name, PORT).to_addresses()
+    };
+    Ok(found.with_context(fail)?.as_slice().to_vec())
+}
+
+/// Asks for a service. Returns what the answer says.
+pub(crate) fn ask(
+    endpoint: &Endpoint,
+    request: Request,
+    timeout: Duration,
+) -> Result<Vec<u8>, Unserved> {
+    endpoint.send_timeout(request.to_string().as_bytes(), timeout)?;
+    let answer = endpoint.recv_timeout(timeout)?;
+    match answer.split_first() {
+        Some((first, said)) if *first == Answer::Granted.byte() => Ok(said.to_vec()),
+        Some(_) | None => {
+            endpoint.abort(0);
+            // A program of another kind may say anything.
+            let words = answer.get(1..answer.len().min(LONGEST)).unwrap_or_default();
+            let words = String::from_utf8_lossy(words).escape_debug().to_string();
+            Err(Unserved::Refused(words))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_may_come_without_a_port() {
+        for (name, expected) in [
+            ("10.8.0.1", "10.8.0.1:7471"),
+            ("10.8.0.1:9", "10.8.0.1:9"),
+            ("fd08::1", "[fd08::1]:7471"),
+            ("[fd08::1]", "[fd08::1]:7471"),
+            ("[fd08::1]:9", "[fd08::1]:9"),
+        ] {
+            assert_eq!(
+                addresses(name).unwrap(),
+                [expected.parse().unwrap()],
+                "{name}"
+            );
+        }
+        assert!(addresses("").is_err());
+    }
+}

@@ -1,0 +1,44 @@
+use std::{io, thread};
+
+use nix::{
+    libc,
+    sys::signal::{SigSet, Signal},
+};
+use rdmsg::crossbeam_channel::{Receiver, bounded};
+
+/// SIGINT and SIGTERM, taken by a thread: whoever waits for anything can wait for them as well.
+#[derive(Clone, Debug)]
+pub(crate) struct Stop(Receiver<Signal>);
+
+impl Stop {
+    /// From now on they end nothing by themselves. To be called while there is one thread.
+    pub(crate) fn install() -> io::Result<Self> {
+        let mut signals = SigSet::empty();
+        signals.add(Signal::SIGINT);
+        signals.add(Signal::SIGTERM);
+        signals.thread_block()?;
+        // One for each thread that waits in turn; more than one is impatience.
+        let (sender, receiver) = bounded(1);
+        thread::Builder::new()
+            .name("rdmsg-signals".into())
+            .spawn(move || {
+                while let Ok(signal) = signals.wait() {
+                    if sender.try_send(signal).is_err() {
+                        // Nobody has taken the first one.
+                        std::process::exit(128 + signal as libc::c_int);
+                    }
+                }
+            })?;
+        Ok(Self(receiver))
+    }
+
+    /// Where a signal comes out.
+    pub(crate) fn channel(&self) -> &Receiver<Signal> {
+        &self.0
+    }
+
+    /// Whether one has come.
+    pub(crate) fn has_come(&self) -> bool {
+        !self.0.is_empty()
+    }
+}
