@@ -10,6 +10,16 @@ pub(crate) enum Carrier {
     Tcp,
 }
 
+impl Carrier {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Rdma => "RDMA",
+            Self::Tcp => "TCP",
+        }
+    }
+}
+
 impl From<Carrier> for Transport {
     fn from(carrier: Carrier) -> Self {
         match carrier {

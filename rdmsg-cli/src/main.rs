@@ -1,10 +1,14 @@
 //! The command `rdmsg`.
 
+mod bench;
 mod bridge;
 mod carrier;
 mod doctor;
 mod duration;
+mod live;
+mod measure;
 mod open_files;
+mod ping;
 mod say;
 mod serve;
 mod service;
@@ -27,6 +31,8 @@ struct Cli {
 enum Command {
     Doctor(doctor::Options),
     Serve(serve::Options),
+    Ping(ping::Options),
+    Bench(bench::Options),
     Bridge(bridge::Options),
 }
 
@@ -35,6 +41,8 @@ fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
     let ended = match command {
         Command::Doctor(options) => doctor::run(&options),
+        Command::Ping(options) => ping::run(&options),
+        Command::Bench(options) => bench::run(&options),
         Command::Serve(options) => serve::run(&options),
         Command::Bridge(options) => bridge::run(&options),
     };

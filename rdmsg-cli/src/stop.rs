@@ -1,10 +1,10 @@
-use std::{io, thread};
+use std::{io, thread, time::Duration};
 
 use nix::{
     libc,
     sys::signal::{SigSet, Signal},
 };
-use rdmsg::crossbeam_channel::{Receiver, bounded};
+use rdmsg::crossbeam_channel::{Receiver, Select, bounded};
 
 /// SIGINT and SIGTERM, taken by a thread: whoever waits for anything can wait for them as well.
 #[derive(Clone, Debug)]
@@ -35,6 +35,14 @@ impl Stop {
     /// Where a signal comes out.
     pub(crate) fn channel(&self) -> &Receiver<Signal> {
         &self.0
+    }
+
+    /// Waits for this time, or until one comes.
+    pub(crate) fn wait(&self, time: Duration) {
+        let mut select = Select::new();
+        select.recv(&self.0);
+        // It stays there: whoever asks is told so again.
+        let _ = select.ready_timeout(time);
     }
 
     /// Whether one has come.

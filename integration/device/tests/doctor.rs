@@ -1,7 +1,7 @@
 //! `rdmsg doctor` where something is wrong, on purpose: it names what, and a cure that, typed as it
 //! is printed, cures it.
 
-use std::{fs, path::Path, thread, time::Duration};
+use std::{fs, net::IpAddr, path::Path, thread, time::Duration};
 
 use toolbox::{Deadline, DeviceTest, Diagnosis, Finding, Heard, PATIENCE, Process, Shell, example};
 
@@ -23,15 +23,29 @@ impl Drop for Restored<'_> {
         );
         let mut shell = Shell::start().unwrap();
         shell.run(&format!("({script}) >/dev/null 2>&1")).unwrap();
-        // Tables of addresses are written a moment later.
-        let is_back = |diagnosis: &Diagnosis| diagnosis.status == 0 && shows(diagnosis, &v6);
-        until(&mut shell, "rdmsg doctor --json", is_back);
+        // The table of addresses is written a moment later.
+        let port = Path::new("/sys/class/infiniband")
+            .join(device)
+            .join("ports/1");
+        let mut deadline = Deadline::after(PATIENCE);
+        while !has_gid(&port, v4) || !has_gid(&port, v6) {
+            assert!(!deadline.is_over(), "the device does not come back");
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 
-fn shows(diagnosis: &Diagnosis, address: &std::net::IpAddr) -> bool {
-    let mut ports = diagnosis.findings.iter();
-    ports.any(|port| port.subject == "port" && port.what.contains(&address.to_string()))
+fn has_gid(port: &Path, address: IpAddr) -> bool {
+    let gid = match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    };
+    let gids = fs::read_dir(port.join("gids"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut gids = gids.filter_map(|file| fs::read_to_string(file.path()).ok());
+    gids.any(|text| text.trim().parse() == Ok(gid))
 }
 
 /// Types the line until it comes to this: a device changes a moment after its interface.

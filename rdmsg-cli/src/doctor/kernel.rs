@@ -19,17 +19,20 @@ pub(super) struct Kernel {
     has_cm: bool,
     /// Whether there is the class of verbs devices.
     has_verbs: bool,
-    /// Whether the module could be loaded. `None` where nothing tells.
+    /// Whether what is missing could be loaded. `None` where nothing tells.
     can_load: Option<bool>,
 }
 
 impl Kernel {
     pub(super) fn read(root: &Root) -> Self {
+        let has_cm = root.has("sys/class/misc/rdma_cm");
+        let has_verbs = root.has("sys/class/infiniband_verbs");
+        let is_ready = has_cm && has_verbs;
         Self {
             release: root.text("proc/sys/kernel/osrelease").unwrap_or_default(),
-            has_cm: root.has("sys/class/misc/rdma_cm"),
-            has_verbs: root.has("sys/class/infiniband_verbs"),
-            can_load: can_load("rdma_ucm"),
+            has_cm,
+            has_verbs,
+            can_load: if is_ready { None } else { can_load("rdma_ucm") },
         }
     }
 
@@ -88,7 +91,7 @@ impl Kernel {
 }
 
 /// Whether modprobe finds this module.
-pub(super) fn can_load(module: &str) -> Option<bool> {
+fn can_load(module: &str) -> Option<bool> {
     let status = Command::new("modprobe")
         .args(["--dry-run", "--quiet", module])
         .stdin(Stdio::null())

@@ -1,0 +1,302 @@
+//! The command `rdmsg` between two hosts. Host `b` conducts: it starts `rdmsg serve` on `a`, and
+//! types commands on both.
+
+use serde_json::Value;
+use toolbox::{
+    DeviceTest, Diagnosis, Finding, Heard, PATIENCE, Shell,
+    agent::{self, Host},
+    example,
+};
+
+/// Runs a test on `b`, with `a` at hand.
+fn conducted(test: impl FnOnce(&DeviceTest, &mut Host, &mut Shell)) {
+    let lab = DeviceTest::start();
+    match &*lab.host {
+        "a" => agent::serve().unwrap(),
+        "b" => {
+            let mut there = Host::connect(lab.peer).unwrap();
+            test(&lab, &mut there, &mut Shell::start().unwrap());
+            there.quit().unwrap();
+        }
+        other => panic!("{other} is no host of two"),
+    }
+}
+
+/// Starts `rdmsg serve` on the other host.
+fn serve(there: &mut Host) {
+    let argv = [&*example("rdmsg").to_string_lossy(), "serve"].map(str::to_owned);
+    there.start(&argv).unwrap();
+    let heard = there.hear("listening on 0.0.0.0:7471 over RDMA and TCP", PATIENCE);
+    assert_eq!(heard.unwrap(), Heard::Said);
+}
+
+/// Ends it, and makes sure that it ends well.
+fn stop_serving(there: &mut Host) -> String {
+    there.signal("TERM").unwrap();
+    let ended = there.finish(PATIENCE).unwrap();
+    assert_eq!(ended.status, Some(0), "{}", ended.output);
+    ended.output
+}
+
+/// Types what a finding says, on the host that it is about.
+fn mend(finding: &Finding, there: &mut Host, here: &mut Shell) {
+    assert!(!finding.mend.is_empty(), "{finding:?} has no cure");
+    for line in &finding.mend {
+        if finding.is_of_peer {
+            there.shell(line).unwrap();
+        } else {
+            here.run(line).unwrap();
+        }
+    }
+}
+
+/// What a command prints as JSON, and its status.
+fn json(here: &mut Shell, line: &str) -> (u8, Value) {
+    let (status, printed) = here.type_line(line).unwrap();
+    let value = serde_json::from_str(&printed);
+    (
+        status,
+        value.unwrap_or_else(|error| panic!("{line}: {error}: {printed}")),
+    )
+}
+
+#[test]
+fn the_doctor_goes_to_the_other_host_step_by_step() {
+    conducted(|lab, there, here| {
+        let doctor = format!("rdmsg doctor --json --timeout 30 {}", lab.peer);
+        let wrong = Diagnosis::typed(here, &doctor).unwrap();
+        let finding = wrong.only_error("peer");
+        assert!(finding.is_of_peer);
+        assert_eq!(finding.mend, ["rdmsg serve"]);
+        serve(there);
+        let fine = Diagnosis::typed(here, &doctor).unwrap();
+        assert_eq!(fine.status, 0, "{fine:#?}");
+        for subject in ["route", "peer", "both MTUs", "connection", "messages"] {
+            assert_eq!(fine.states(subject), ["ok"], "{subject}: {fine:#?}");
+        }
+        let said = stop_serving(there);
+        assert!(
+            said.contains("over TCP: examination") && said.contains("over RDMA: echo"),
+            "{said}"
+        );
+    });
+}
+
+#[test]
+fn the_doctor_finds_mtus_that_differ_on_either_side() {
+    conducted(|lab, there, here| {
+        serve(there);
+        let doctor = format!("rdmsg doctor --json --timeout 5 {}", lab.peer);
+        for at_peer in [false, true] {
+            let line = "ip link set eth0 mtu 1500";
+            if at_peer {
+                there.shell(line).unwrap();
+            } else {
+                here.run(line).unwrap();
+            }
+            let wrong = Diagnosis::typed(here, &doctor).unwrap();
+            assert_eq!(wrong.status, 4, "{wrong:#?}");
+            let errors = wrong.errors();
+            let finding = errors.iter().find(|error| error.subject == "both MTUs");
+            let finding = finding.unwrap_or_else(|| panic!("{wrong:#?}"));
+            assert_eq!(finding.is_of_peer, at_peer, "{finding:?}");
+            mend(finding, there, here);
+            let fine = Diagnosis::typed(here, &doctor).unwrap();
+            assert_eq!(fine.status, 0, "{fine:#?}");
+        }
+        stop_serving(there);
+    });
+}
+
+#[test]
+fn the_doctor_finds_the_firewall_on_either_side() {
+    conducted(|lab, there, here| {
+        serve(there);
+        let doctor = format!("rdmsg doctor --json --timeout 5 {}", lab.peer);
+        for at_peer in [false, true] {
+            let drop = "nft add table inet wrong; \
+                 nft add chain inet wrong pass '{ type filter hook input priority 0; }'; \
+                 nft add rule inet wrong pass udp dport 4791 drop";
+            if at_peer {
+                there.shell(drop).unwrap();
+            } else {
+                here.run(drop).unwrap();
+            }
+            let wrong = Diagnosis::typed(here, &doctor).unwrap();
+            let errors = wrong.errors();
+            let subjects: Vec<_> = errors
+                .iter()
+                .map(|it| (&*it.subject, it.is_of_peer))
+                .collect();
+            assert_eq!(
+                subjects,
+                [("firewall", at_peer), ("connection", false)],
+                "{wrong:#?}"
+            );
+            mend(errors[0], there, here);
+            // The examination there is some seconds old at the most.
+            let fine = loop {
+                let fine = Diagnosis::typed(here, &doctor).unwrap();
+                if fine.status == 0 || !at_peer {
+                    break fine;
+                }
+                assert_eq!(fine.states("connection"), ["ok"], "{fine:#?}");
+            };
+            assert_eq!(fine.status, 0, "{fine:#?}");
+            let undo = "nft delete table inet wrong";
+            if at_peer {
+                there.shell(undo).unwrap();
+            } else {
+                here.run(undo).unwrap();
+            }
+        }
+        stop_serving(there);
+    });
+}
+
+#[test]
+fn ping_counts_what_comes_back_over_either_transport() {
+    conducted(|lab, there, here| {
+        serve(there);
+        for (transport, name) in [("auto", "RDMA"), ("rdma", "RDMA"), ("tcp", "TCP")] {
+            let line = format!(
+                "rdmsg ping {} -c 20 -i 0 -s 100K --json --timeout 60 --transport {transport}",
+                lab.peer
+            );
+            let (status, printed) = json(here, &line);
+            assert_eq!(status, 0, "{printed}");
+            assert_eq!(printed["transport"], name);
+            assert_eq!(
+                (&printed["sent"], &printed["came_back"]),
+                (&20.into(), &20.into())
+            );
+            assert_eq!(printed["size"], 102_400);
+            let times = &printed["round_trip_us"];
+            let order = ["least", "median", "p99", "p999", "most"];
+            let values = order.map(|name| times[name].as_f64().unwrap());
+            assert!(values[0] > 0.0 && values.is_sorted(), "{times}");
+            let histogram = printed["histogram"].as_array().unwrap();
+            let counts = histogram
+                .iter()
+                .map(|bucket| bucket["count"].as_u64().unwrap());
+            assert_eq!(counts.sum::<u64>(), 20);
+        }
+        let said = stop_serving(there);
+        assert!(
+            said.contains("over TCP: echo, closed by the peer; 21 messages"),
+            "{said}"
+        );
+    });
+}
+
+#[test]
+fn ping_says_that_a_connection_was_lost_and_goes_on_over_the_next() {
+    conducted(|lab, there, here| {
+        serve(there);
+        let file = "/tmp/ping.out";
+        let ping = format!("rdmsg ping {} -c 100000 -i 0.01 >{file} 2>&1 &", lab.peer);
+        here.run(&format!("{ping} pid=$!")).unwrap();
+        let wait = |here: &mut Shell, text: &str| {
+            here.run(&format!(
+                "until grep -q '{text}' {file}; do sleep 0.1; done"
+            ))
+            .unwrap()
+        };
+        wait(here, "connected to 10.8.0.1:7471 over RDMA");
+        there.signal("KILL").unwrap();
+        there.finish(PATIENCE).unwrap();
+        wait(here, "the connection is lost: ");
+        wait(here, "no connection: ");
+        serve(there);
+        let twice = format!("until [ $(grep -c 'connected to' {file}) = 2 ]; do sleep 0.1; done");
+        here.run(&twice).unwrap();
+        let (status, _) = here.type_line("kill -INT $pid; wait $pid").unwrap();
+        assert_eq!(status, 1, "not everything came back");
+        let printed = here.run(&format!("tail -n 30 {file}")).unwrap();
+        assert!(printed.contains("1 connection lost"), "{printed}");
+        stop_serving(there);
+    });
+}
+
+#[test]
+fn bench_measures_rdma_and_tcp_side_by_side() {
+    conducted(|lab, there, here| {
+        serve(there);
+        let line = format!(
+            "rdmsg bench {} --seconds 0.5 --timeout 60 --sizes 64,64K --connections 1,3",
+            lab.peer
+        );
+        let (status, printed) = json(here, &format!("{line} --json"));
+        assert_eq!(status, 0, "{printed}");
+        let points = printed["points"].as_array().unwrap();
+        assert_eq!(points.len(), 3 * 2 * 2 * 2);
+        for pair in points.chunks(2) {
+            assert_eq!(
+                (&pair[0]["transport"], &pair[1]["transport"]),
+                (&"RDMA".into(), &"TCP".into())
+            );
+            for point in pair {
+                assert!(point["messages"].as_u64().unwrap() > 0, "{point}");
+                assert!(point["bytes_per_second"].as_f64().unwrap() > 0.0, "{point}");
+                let is_latency = point["test"] == "latency";
+                assert_eq!(point["round_trip_us"].is_object(), is_latency, "{point}");
+            }
+        }
+        let pictures = "--picture /tmp/b.svg --picture /tmp/b.png";
+        let text = here
+            .run(&format!("{line} --test latency {pictures}"))
+            .unwrap();
+        assert!(
+            text.contains("latency: round trip") && text.contains("● RDMA x 1"),
+            "{text}"
+        );
+        let files = here
+            .run("head -c 4 /tmp/b.svg; tail -c +2 /tmp/b.png | head -c 3; echo")
+            .unwrap();
+        assert_eq!(files, "<svgPNG\n");
+        stop_serving(there);
+        // Nobody is there any more.
+        let (status, _) = here
+            .type_line(&format!("{line} --test rate --timeout 5"))
+            .unwrap();
+        assert_eq!(status, 1);
+    });
+}
+
+#[test]
+fn serve_refuses_what_is_too_much_and_what_it_does_not_know() {
+    conducted(|lab, there, here| {
+        let program = example("rdmsg").to_string_lossy().into_owned();
+        let argv = [&*program, "serve", "--max-connections", "1"].map(str::to_owned);
+        there.start(&argv).unwrap();
+        assert_eq!(there.hear("listening on", PATIENCE).unwrap(), Heard::Said);
+        let client = format!("{program} ping {} -i 0.05", lab.peer);
+        here.run(&format!("{client} >/tmp/one 2>&1 & pid=$!"))
+            .unwrap();
+        here.run("until grep -q 'connected to' /tmp/one; do sleep 0.1; done")
+            .unwrap();
+        let (status, _) = here
+            .type_line(&format!("rdmsg ping {} -c1", lab.peer))
+            .unwrap();
+        assert_eq!(status, 1, "there is one already");
+        assert_eq!(
+            there.hear("--max-connections", PATIENCE).unwrap(),
+            Heard::Said
+        );
+        let (status, _) = here.type_line("kill -INT $pid; wait $pid").unwrap();
+        assert_eq!(status, 0);
+        // Something else that speaks rdmsg, and says something else.
+        let endpoint = loop {
+            let endpoint = rdmsg::Endpoint::connect(lab.peer_at(7471)).unwrap();
+            endpoint.send(b"hello").unwrap();
+            match endpoint.recv_timeout(PATIENCE) {
+                Ok(message) => break message.into_vec(),
+                // The first one is on its way out.
+                Err(rdmsg::Error::Disconnected(rdmsg::CloseReason::PeerAborted(1))) => {}
+                Err(error) => panic!("{error}"),
+            }
+        };
+        assert_eq!(endpoint, b"-this is `rdmsg serve`");
+        stop_serving(there);
+    });
+}

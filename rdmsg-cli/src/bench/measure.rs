@@ -1,0 +1,161 @@
+use std::{
+    net::SocketAddr,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, anyhow, ensure};
+use rdmsg::Endpoint;
+
+use super::{
+    options::{Options, Test},
+    plan::Point,
+};
+use crate::{
+    measure::{Times, connect},
+    service::Request,
+    stop::Stop,
+};
+
+/// Between two looks at the clock, where messages are short.
+const BATCH: u64 = 16;
+
+/// What was measured for one point.
+#[derive(Clone, Debug)]
+pub(super) struct Measured {
+    /// What carried it.
+    pub(super) transport: String,
+    pub(super) messages: u64,
+    /// Of all connections together.
+    pub(super) messages_per_second: f64,
+    /// Round trips, of a test of latency.
+    pub(super) times: Times,
+}
+
+/// What one connection measured.
+struct Part {
+    messages: u64,
+    time: Duration,
+    times: Times,
+}
+
+/// Measures one point, with new connections.
+pub(super) fn measure(
+    point: &Point,
+    peer: &[SocketAddr],
+    options: &Options,
+    stop: &Stop,
+) -> Result<Measured> {
+    let request = match point.test {
+        Test::Latency => Request::Echo,
+        Test::Bandwidth | Test::Rate => Request::Sink,
+    };
+    let endpoints = (0..point.connections)
+        .map(|_| connect(peer, point.carrier, request, options.timeout))
+        .collect::<Result<Vec<Endpoint>>>()?;
+    let transport = endpoints[0].transport().to_string();
+    let same = endpoints
+        .iter()
+        .all(|one| one.transport().to_string() == transport);
+    ensure!(same, "some connections go over RDMA, and some over TCP");
+    let parts = thread::scope(|scope| {
+        let workers: Vec<_> = endpoints
+            .iter()
+            .map(|endpoint| {
+                let worker = Worker {
+                    endpoint,
+                    message: (0..point.size.0).map(|place| place as u8).collect(),
+                    limit: options.timeout,
+                    stop,
+                };
+                scope.spawn(move || worker.run(point.test, options.seconds))
+            })
+            .collect();
+        let ended = workers.into_iter().map(|worker| {
+            let ended = worker.join().map_err(|_| anyhow!("a thread panicked"));
+            ended.and_then(|part| part)
+        });
+        // Each is waited for, whatever another one came to.
+        ended.collect::<Vec<Result<Part>>>()
+    });
+    let mut measured = Measured {
+        transport,
+        messages: 0,
+        messages_per_second: 0.0,
+        times: Times::new(),
+    };
+    for part in parts {
+        let part = part?;
+        measured.messages += part.messages;
+        measured.messages_per_second += part.messages as f64 / part.time.as_secs_f64();
+        measured.times.add_all(&part.times);
+    }
+    for endpoint in endpoints {
+        endpoint.close()?;
+    }
+    Ok(measured)
+}
+
+/// One connection's part.
+struct Worker<'a> {
+    endpoint: &'a Endpoint,
+    message: Vec<u8>,
+    limit: Duration,
+    stop: &'a Stop,
+}
+
+impl Worker<'_> {
+    fn run(&self, test: Test, time: Duration) -> Result<Part> {
+        let ended = match test {
+            Test::Latency => {
+                self.echo(time / 10)?;
+                self.echo(time)
+            }
+            Test::Bandwidth | Test::Rate => {
+                self.send(time / 10)?;
+                self.send(time)
+            }
+        };
+        // One that failed is not waited for when it is closed.
+        ended.inspect_err(|_| self.endpoint.abort(0))
+    }
+
+    fn echo(&self, time: Duration) -> Result<Part> {
+        let mut times = Times::new();
+        let start = Instant::now();
+        while start.elapsed() < time && !self.stop.has_come() {
+            let sent = Instant::now();
+            self.endpoint.send_timeout(&self.message, self.limit)?;
+            let answer = self.endpoint.recv_timeout(self.limit)?;
+            times.add(sent.elapsed());
+            ensure!(
+                answer.len() == self.message.len(),
+                "another message came back"
+            );
+        }
+        Ok(Part {
+            messages: times.count(),
+            time: start.elapsed(),
+            times,
+        })
+    }
+
+    fn send(&self, time: Duration) -> Result<Part> {
+        let batch = if self.message.len() > 4096 { 1 } else { BATCH };
+        let start = Instant::now();
+        let mut messages = 0;
+        while start.elapsed() < time && !self.stop.has_come() {
+            for _ in 0..batch {
+                self.endpoint.send_timeout(&self.message, self.limit)?;
+            }
+            messages += batch;
+        }
+        // What is on its way has not arrived.
+        self.endpoint.flush_timeout(self.limit)?;
+        Ok(Part {
+            messages,
+            time: start.elapsed(),
+            times: Times::new(),
+        })
+    }
+}

@@ -1,0 +1,55 @@
+//! `rdmsg bench`: latency, bandwidth and message rate, over RDMA and TCP side by side.
+//!
+//! ```text
+//! options  the command line                 plan     what is measured, in which order
+//! measure  one point of it                  results  what came out: also as JSON
+//! table    for people                       plot     what a plot shows: series, axes
+//! chart    a plot in the terminal           picture  a plot as SVG or PNG
+//! ```
+
+mod chart;
+mod measure;
+mod options;
+mod picture;
+mod plan;
+mod plot;
+mod results;
+mod table;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+pub(crate) use self::options::Options;
+use self::{plan::Plan, plot::Plot, results::Results};
+use crate::{live::Live, open_files::raise_open_files, service, stop::Stop};
+
+/// Measures all of the plan, or what comes before a signal.
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let stop = Stop::install().context("cannot handle signals")?;
+    raise_open_files();
+    let pictures = options.pictures()?;
+    let peer = service::addresses(&options.peer)?;
+    let plan = Plan::new(options);
+    let mut live = Live::new(!options.json);
+    let results = Results::measure(&plan, &peer, options, &mut live, &stop)?;
+    live.clear()?;
+    if options.json {
+        results.print_json(&options.peer)?;
+    } else {
+        table::print(&results, &plan)?;
+        for plot in Plot::all(&results) {
+            chart::print(&plot)?;
+        }
+    }
+    for (path, format) in pictures {
+        let plots = Plot::all(&results);
+        let bytes = picture::draw(&plots, format)?;
+        std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(if results.is_whole(&plan) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}

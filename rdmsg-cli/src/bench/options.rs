@@ -1,0 +1,119 @@
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+
+use super::picture::Format;
+use crate::{carrier::Carrier, duration::positive, measure::Size};
+
+/// Measures latency, bandwidth and message rate to `rdmsg serve`
+///
+/// Each test goes over RDMA and over TCP, with each size and each number of connections, so that
+/// both stand side by side: in a table, in a plot in the terminal, and in pictures.
+///
+///   latency     a message goes and comes back, one at a time on each connection: the round trip
+///   bandwidth   messages go one way, as many at a time as the window takes: bytes a second
+///   rate        the same with short messages: messages a second
+///
+/// All connections together are counted. What is measured lasts --seconds for each number; a tenth
+/// of it goes before, uncounted. Measured is this program, on these two hosts, as busy as they are.
+///
+/// It ends with 0 if everything was measured, 1 if not (the table has what was), and 2 for a wrong
+/// command line. An interrupt (ctrl-c) ends it with what there is.
+#[derive(Args, Debug)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  rdmsg bench 10.8.0.1                               all tests, RDMA and TCP
+  rdmsg bench 10.8.0.1 --test latency --sizes 64,4K,64K --transport rdma
+  rdmsg bench 10.8.0.1 --test rate --connections 1,2,4,8
+  rdmsg bench 10.8.0.1 --picture bench.svg --picture bench.png
+  rdmsg bench 10.8.0.1 --json | jq '.points[] | {test, transport, size, bytes_per_second}'"
+)]
+pub(crate) struct Options {
+    /// The host, as HOST or HOST:PORT, on which `rdmsg serve` runs [default port: 7471]
+    pub(super) peer: String,
+
+    /// What to measure.
+    #[arg(long = "test", value_enum, value_delimiter = ',',
+        default_values_t = [Test::Latency, Test::Bandwidth, Test::Rate])]
+    pub(super) tests: Vec<Test>,
+
+    /// Bytes of a message, as 64, 4K or 1M [default: some that suit the test]
+    #[arg(long, value_delimiter = ',', value_name = "BYTES")]
+    pub(super) sizes: Vec<Size>,
+
+    /// How many connections at a time.
+    #[arg(long, value_delimiter = ',', value_name = "N", default_values_t = [1],
+        value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(super) connections: Vec<u16>,
+
+    /// What to go over.
+    #[arg(long = "transport", value_enum, value_delimiter = ',',
+        default_values_t = [Carrier::Rdma, Carrier::Tcp])]
+    pub(super) carriers: Vec<Carrier>,
+
+    /// How long each number is measured.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = positive)]
+    pub(super) seconds: Duration,
+
+    /// How long a connection, or a message, may take.
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = positive)]
+    pub(super) timeout: Duration,
+
+    /// Draw the plots to this file, .svg or .png; may be repeated.
+    #[arg(long = "picture", value_name = "FILE")]
+    pictures: Vec<PathBuf>,
+
+    /// Print everything as JSON, and nothing else.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Test {
+    Latency,
+    Bandwidth,
+    Rate,
+}
+
+impl Options {
+    /// The files to draw to, each with its format. Before anything is measured.
+    pub(super) fn pictures(&self) -> Result<Vec<(&Path, Format)>> {
+        let mut all = Vec::new();
+        for path in &self.pictures {
+            let format = match path.extension().and_then(|ending| ending.to_str()) {
+                Some("svg") => Format::Svg,
+                Some("png") => Format::Png,
+                _ => bail!("--picture {}: it is neither .svg nor .png", path.display()),
+            };
+            all.push((path.as_path(), format));
+        }
+        Ok(all)
+    }
+}
+
+impl Test {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Latency => "latency",
+            Self::Bandwidth => "bandwidth",
+            Self::Rate => "rate",
+        }
+    }
+
+    /// Sizes that show what there is to see.
+    pub(super) fn sizes(self) -> Vec<Size> {
+        let sizes: &[u64] = match self {
+            Self::Latency => &[64, 512, 4096, 16 << 10, 64 << 10],
+            Self::Bandwidth => &[4096, 16 << 10, 64 << 10, 256 << 10, 1 << 20],
+            Self::Rate => &[64],
+        };
+        sizes.iter().copied().map(Size).collect()
+    }
+}

@@ -1,0 +1,100 @@
+use super::options::{Options, Test};
+use crate::{carrier::Carrier, measure::Size};
+
+/// What is measured, in this order: those that are compared come one after the other.
+#[derive(Clone, Debug)]
+pub(super) struct Plan(Vec<Point>);
+
+/// One number to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Point {
+    pub(super) test: Test,
+    pub(super) size: Size,
+    pub(super) connections: u16,
+    pub(super) carrier: Carrier,
+}
+
+impl Plan {
+    pub(super) fn new(options: &Options) -> Self {
+        let mut points = Vec::new();
+        for &test in &options.tests {
+            let own = test.sizes();
+            let sizes = if options.sizes.is_empty() {
+                &own
+            } else {
+                &options.sizes
+            };
+            for &connections in &options.connections {
+                for &size in sizes {
+                    points.extend(options.carriers.iter().map(|&carrier| Point {
+                        test,
+                        size,
+                        connections,
+                        carrier,
+                    }));
+                }
+            }
+        }
+        Self(points)
+    }
+
+    pub(super) fn points(&self) -> &[Point] {
+        &self.0
+    }
+
+    /// The carriers of a test, each once.
+    pub(super) fn carriers(&self) -> Vec<Carrier> {
+        let mut carriers = Vec::new();
+        for point in &self.0 {
+            if !carriers.contains(&point.carrier) {
+                carriers.push(point.carrier);
+            }
+        }
+        carriers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::{Cli, Command};
+
+    fn plan(line: &str) -> Plan {
+        let cli = Cli::parse_from(
+            ["rdmsg", "bench", "host"]
+                .into_iter()
+                .chain(line.split(' ')),
+        );
+        let Command::Bench(options) = cli.command else {
+            panic!("{line}")
+        };
+        Plan::new(&options)
+    }
+
+    #[test]
+    fn what_is_compared_is_measured_one_after_the_other() {
+        let plan = plan("--test latency,rate --sizes 64,4K --connections 1,2");
+        let points = plan.points();
+        assert_eq!(points.len(), 2 * 2 * 2 * 2);
+        for pair in points.chunks(2) {
+            assert_eq!(pair[0].carrier, Carrier::Rdma);
+            assert_eq!(
+                pair[1],
+                Point {
+                    carrier: Carrier::Tcp,
+                    ..pair[0]
+                }
+            );
+        }
+        assert_eq!(plan.carriers(), [Carrier::Rdma, Carrier::Tcp]);
+    }
+
+    #[test]
+    fn without_sizes_each_test_has_its_own() {
+        let plan = plan("--test latency,rate --transport tcp");
+        let sizes = Test::Latency.sizes().len() + Test::Rate.sizes().len();
+        assert_eq!(plan.points().len(), sizes);
+    }
+}

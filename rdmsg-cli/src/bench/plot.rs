@@ -1,0 +1,265 @@
+use super::{options::Test, results::Results};
+use crate::{
+    carrier::Carrier,
+    measure::{Size, bytes_per_second, micros, per_second},
+};
+
+/// A plot: lines of points in a plane whose axes grow by factors.
+#[derive(Clone, Debug)]
+pub(super) struct Plot {
+    pub(super) title: String,
+    pub(super) across: Across,
+    test: Test,
+    pub(super) series: Vec<Series>,
+}
+
+/// What the axis across stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Across {
+    Sizes,
+    Connections,
+}
+
+/// A line of points, from left to right.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Series {
+    pub(super) name: String,
+    pub(super) carrier: Carrier,
+    pub(super) points: Vec<(f64, f64)>,
+}
+
+/// What an axis shows, from the least to the most.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Range {
+    pub(super) least: f64,
+    pub(super) most: f64,
+}
+
+impl Plot {
+    /// A plot of each test that has more than a point to show.
+    pub(super) fn all(results: &Results) -> Vec<Self> {
+        let tests = [Test::Latency, Test::Bandwidth, Test::Rate];
+        let plots = tests.map(|test| Self::of_test(test, results));
+        plots.into_iter().flatten().collect()
+    }
+
+    fn of_test(test: Test, results: &Results) -> Option<Self> {
+        let of_test = || {
+            results
+                .measured()
+                .filter(move |(point, _)| point.test == test)
+        };
+        let mut sizes: Vec<u64> = of_test().map(|(point, _)| point.size.0).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        // Sizes go across, and each number of connections has its line; with one size it is these.
+        let across = if sizes.len() > 1 {
+            Across::Sizes
+        } else {
+            Across::Connections
+        };
+        let mut series: Vec<Series> = Vec::new();
+        let mut connections: Vec<u16> = of_test().map(|(point, _)| point.connections).collect();
+        connections.sort_unstable();
+        connections.dedup();
+        for (point, measured) in of_test() {
+            let name = match across {
+                Across::Sizes if connections.len() > 1 => {
+                    format!("{} x {}", measured.transport, point.connections)
+                }
+                Across::Sizes | Across::Connections => measured.transport.clone(),
+            };
+            let x = match across {
+                Across::Sizes => point.size.0.max(1) as f64,
+                Across::Connections => point.connections.into(),
+            };
+            let y = match test {
+                Test::Latency => measured.times.summary()?.median,
+                Test::Bandwidth => measured.messages_per_second * point.size.0 as f64,
+                Test::Rate => measured.messages_per_second,
+            };
+            if !y.is_normal() {
+                continue;
+            }
+            match series.iter_mut().find(|series| series.name == name) {
+                Some(series) => series.points.push((x, y)),
+                None => series.push(Series {
+                    name,
+                    carrier: point.carrier,
+                    points: vec![(x, y)],
+                }),
+            }
+        }
+        for series in &mut series {
+            series
+                .points
+                .sort_by(|one, other| one.0.total_cmp(&other.0));
+        }
+        let what = match test {
+            Test::Latency => "round trip, median",
+            Test::Bandwidth => "bandwidth, one way",
+            Test::Rate => "messages, one way",
+        };
+        let by = match across {
+            Across::Sizes => "by bytes of a message".to_owned(),
+            Across::Connections => {
+                let size = Size(sizes.first().copied().unwrap_or(0));
+                format!("of {size} bytes, by connections")
+            }
+        };
+        let has_line = series.iter().any(|series| series.points.len() > 1);
+        has_line.then(|| Self {
+            title: format!("{what}, {by}"),
+            across,
+            test,
+            series,
+        })
+    }
+
+    /// What is on the axis across.
+    pub(super) fn ticks_across(&self) -> Vec<(f64, String)> {
+        let mut all: Vec<f64> = self.points().map(|(x, _)| x).collect();
+        all.sort_by(f64::total_cmp);
+        all.dedup();
+        let label = |x: f64| match self.across {
+            Across::Sizes => Size(x as u64).to_string(),
+            Across::Connections => format!("{x}"),
+        };
+        all.into_iter().map(|x| (x, label(x))).collect()
+    }
+
+    /// 1, 2 and 5 of each power of ten that is shown, or the powers alone where these are many.
+    pub(super) fn ticks_up(&self) -> Vec<(f64, String)> {
+        let Range { least, most } = self.up();
+        let decades = (most / least).log10();
+        let steps: &[f64] = if decades < 2.5 {
+            &[1.0, 2.0, 5.0]
+        } else {
+            &[1.0]
+        };
+        let first = least.log10().floor() as i32;
+        let last = most.log10().ceil() as i32;
+        let powers = (first..=last).map(|power| 10_f64.powi(power));
+        let all = powers.flat_map(|power| steps.iter().map(move |step| step * power));
+        all.filter(|y| (least..=most).contains(y))
+            .map(|y| (y, self.label(y)))
+            .collect()
+    }
+
+    fn label(&self, y: f64) -> String {
+        match self.test {
+            Test::Latency => micros(y),
+            Test::Bandwidth => bytes_per_second(y),
+            Test::Rate => per_second(y),
+        }
+    }
+
+    pub(super) fn across(&self) -> Range {
+        Range::of(self.points().map(|(x, _)| x), 1.0)
+    }
+
+    /// With some room above and below.
+    pub(super) fn up(&self) -> Range {
+        Range::of(self.points().map(|(_, y)| y), 1.3)
+    }
+
+    fn points(&self) -> impl Iterator<Item = (f64, f64)> {
+        self.series
+            .iter()
+            .flat_map(|series| series.points.iter().copied())
+    }
+}
+
+impl Range {
+    fn of(values: impl Iterator<Item = f64>, room: f64) -> Self {
+        let start = Self {
+            least: f64::INFINITY,
+            most: 0.0,
+        };
+        let range = values.fold(start, |range, value| Self {
+            least: range.least.min(value),
+            most: range.most.max(value),
+        });
+        Self {
+            least: range.least / room,
+            most: range.most * room,
+        }
+    }
+
+    /// Where a value is between 0 and 1, by factors.
+    pub(super) fn place(self, value: f64) -> f64 {
+        let whole = (self.most / self.least).ln();
+        if whole > 0.0 {
+            (value / self.least).ln() / whole
+        } else {
+            0.5
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod testing {
+    use super::{
+        super::{measure::Measured, plan::Point},
+        *,
+    };
+    use crate::measure::Times;
+
+    /// Plots of bandwidths that double with the size, over RDMA twice those over TCP.
+    pub(in super::super) fn plots() -> Vec<Plot> {
+        let mut all = Vec::new();
+        for (carrier, factor) in [(Carrier::Rdma, 2.0), (Carrier::Tcp, 1.0)] {
+            for (number, size) in [4096_u64, 16_384, 65_536].into_iter().enumerate() {
+                let point = Point {
+                    test: Test::Bandwidth,
+                    size: Size(size),
+                    connections: 1,
+                    carrier,
+                };
+                let rate = factor * 1e8 * 2_f64.powi(number as i32) / size as f64;
+                let measured = Measured {
+                    transport: carrier.name().into(),
+                    messages: 1,
+                    messages_per_second: rate,
+                    times: Times::new(),
+                };
+                all.push((point, measured));
+            }
+        }
+        Plot::all(&Results::from(all))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_for_each_transport_and_ticks_that_people_count_with() {
+        let plots = testing::plots();
+        assert_eq!(plots.len(), 1, "nothing else was measured");
+        let plot = &plots[0];
+        let names: Vec<&str> = plot.series.iter().map(|series| &*series.name).collect();
+        assert_eq!(names, ["RDMA", "TCP"]);
+        assert_eq!(plot.across, Across::Sizes);
+        let labels = |ticks: Vec<(f64, String)>| -> Vec<String> {
+            ticks.into_iter().map(|(_, label)| label).collect()
+        };
+        assert_eq!(labels(plot.ticks_across()), ["4K", "16K", "64K"]);
+        assert_eq!(
+            labels(plot.ticks_up()),
+            ["100 MB/s", "200 MB/s", "500 MB/s", "1.00 GB/s"]
+        );
+        assert!((plot.across().place(16_384.0) - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_single_point_is_no_plot() {
+        assert!(Plot::all(&Results::default()).is_empty());
+        let range = Range {
+            least: 3.0,
+            most: 3.0,
+        };
+        assert!((range.place(3.0) - 0.5).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,29 @@
+use std::{net::SocketAddr, time::Duration};
+
+use anyhow::{Context, Result};
+use rdmsg::{Config, Connector, Endpoint};
+
+use crate::{
+    carrier::Carrier,
+    service::{self, Request},
+};
+
+/// Connects to `rdmsg serve`, which grants the request.
+pub(crate) fn connect(
+    peer: &[SocketAddr],
+    carrier: Carrier,
+    request: Request,
+    timeout: Duration,
+) -> Result<Endpoint> {
+    let mut config = Config::default();
+    config.transport = carrier.into();
+    config.connect_timeout = timeout;
+    let endpoint = Connector::new().config(config).connect(peer)?;
+    service::ask(&endpoint, request, timeout).with_context(|| {
+        format!(
+            "is it `rdmsg serve` that listens at {}?",
+            endpoint.peer_addr()
+        )
+    })?;
+    Ok(endpoint)
+}

@@ -1,0 +1,119 @@
+use std::{fmt, str::FromStr};
+
+/// A number of bytes, as it is written: `64`, `4K`, `1M`, with powers of 1024.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Size(pub(crate) u64);
+
+const UNITS: [(char, u64); 3] = [('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30)];
+
+/// Longer messages are sent by nobody who measures.
+const LONGEST: u64 = 1 << 30;
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let unit = UNITS
+            .iter()
+            .find(|(letter, _)| text.to_uppercase().ends_with(*letter));
+        let (number, unit) = match unit {
+            Some((_, unit)) => (&text[..text.len() - 1], *unit),
+            None => (text, 1),
+        };
+        let number: u64 = number
+            .parse()
+            .map_err(|_| "expected bytes, as 64, 4K or 1M")?;
+        let bytes = number.checked_mul(unit).filter(|bytes| *bytes <= LONGEST);
+        bytes.map(Self).ok_or_else(|| "it is more than 1G".into())
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(bytes) = *self;
+        let fits = |unit: u64| bytes >= unit && bytes.is_multiple_of(unit);
+        match UNITS.iter().rev().find(|(_, unit)| fits(*unit)) {
+            Some((letter, unit)) => f.pad(&format!("{}{letter}", bytes / unit)),
+            None => f.pad(&bytes.to_string()),
+        }
+    }
+}
+
+/// A time in microseconds, with three digits.
+pub(crate) fn micros(micros: f64) -> String {
+    match micros {
+        micros if micros < 999.5 => format!("{} µs", digits(micros)),
+        micros if micros < 999.5e3 => format!("{} ms", digits(micros / 1e3)),
+        micros => format!("{} s", digits(micros / 1e6)),
+    }
+}
+
+/// Bytes a second, in powers of 1000.
+pub(crate) fn bytes_per_second(rate: f64) -> String {
+    format!("{}B/s", scaled(rate))
+}
+
+/// Messages a second.
+pub(crate) fn per_second(rate: f64) -> String {
+    format!("{}/s", scaled(rate))
+}
+
+fn scaled(number: f64) -> String {
+    let (number, unit) = match number {
+        number if number < 999.5 => (number, ""),
+        number if number < 999.5e3 => (number / 1e3, "k"),
+        number if number < 999.5e6 => (number / 1e6, "M"),
+        number => (number / 1e9, "G"),
+    };
+    format!("{} {unit}", digits(number))
+}
+
+/// Three of them, of a number below a thousand.
+fn digits(number: f64) -> String {
+    let decimals = match number {
+        number if number < 9.995 => 2,
+        number if number < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{number:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_written_as_they_are_read() {
+        for text in ["0", "64", "1000", "4K", "1M", "1G", "6K"] {
+            assert_eq!(text.parse::<Size>().unwrap().to_string(), text);
+        }
+        assert_eq!("4k".parse(), Ok(Size(4096)));
+        for text in [
+            "",
+            "K",
+            "-1",
+            "1.5K",
+            "2G",
+            "1T",
+            "99999999999999999999",
+            "ä",
+        ] {
+            assert!(text.parse::<Size>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_have_three_digits() {
+        let written: Vec<String> = [0.5, 9.999, 12.34, 456.7, 1234.5, 12_345.0, 2e7]
+            .into_iter()
+            .map(micros)
+            .collect();
+        let expected = [
+            "0.50 µs", "10.0 µs", "12.3 µs", "457 µs", "1.23 ms", "12.3 ms", "20.0 s",
+        ];
+        assert_eq!(written, expected);
+        assert_eq!(bytes_per_second(1.234e9), "1.23 GB/s");
+        assert_eq!(per_second(999.9), "1.00 k/s");
+        assert_eq!(per_second(12.0), "12.0 /s");
+    }
+}

@@ -1,0 +1,65 @@
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::{carrier::Carrier, duration::positive, measure::Size};
+
+/// Sends messages to `rdmsg serve` and measures how long it takes until they come back
+///
+/// On a connection no message is ever lost: what can be lost is the connection, and that is said.
+/// Then a new one is made, once an interval, and the next message goes over it.
+///
+/// It ends with 0 if every message came back over one connection, 1 otherwise, and 2 for a wrong
+/// command line. An interrupt (ctrl-c) ends it with the summary.
+#[derive(Args, Debug)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  rdmsg ping 10.8.0.1                       once a second, until ctrl-c
+  rdmsg ping 10.8.0.1 -c 10000 -i 0         as fast as they come back
+  rdmsg ping 10.8.0.1 -s 64K --transport tcp"
+)]
+pub(crate) struct Options {
+    /// The host, as HOST or HOST:PORT, on which `rdmsg serve` runs [default port: 7471]
+    pub(super) peer: String,
+
+    /// Bytes of a message, as 64, 4K or 1M.
+    #[arg(long, short, value_name = "BYTES", default_value = "64")]
+    pub(super) size: Size,
+
+    /// How many messages [default: until ctrl-c]
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) count: Option<u64>,
+
+    /// The time between two messages; 0 sends the next when one has come back.
+    #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub(super) interval: Duration,
+
+    /// How long an answer or a connection may take.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = positive)]
+    pub(super) timeout: Duration,
+
+    /// What to go over.
+    #[arg(long, value_enum, default_value_t = Carrier::Auto)]
+    pub(super) transport: Carrier,
+
+    /// Print only the summary.
+    #[arg(long, short)]
+    pub(super) quiet: bool,
+
+    /// Show how many times are in which range at the end.
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "BOOL")]
+    pub(super) histogram: bool,
+
+    /// Print the summary as JSON, and nothing else.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(0.0) => Ok(Duration::ZERO),
+        Ok(_) | Err(_) => positive(text),
+    }
+}

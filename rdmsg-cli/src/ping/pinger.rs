@@ -1,0 +1,192 @@
+use std::{
+    io::{self, Write},
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use rdmsg::{Endpoint, Error, TransportKind};
+
+use super::{options::Options, summary::Summary};
+use crate::{
+    carrier::Carrier,
+    live::Live,
+    measure::{Size, connect, micros},
+    service::{self, Request},
+    stop::Stop,
+};
+
+/// How long a wait for an answer may go on without a look at whether a signal has come.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Messages faster than this share a line.
+const READABLE: Duration = Duration::from_millis(150);
+
+/// Sends messages, one after the other.
+#[derive(Debug)]
+pub(super) struct Pinger<'a> {
+    options: &'a Options,
+    peer: Vec<SocketAddr>,
+    message: Vec<u8>,
+    live: Live,
+    summary: Summary,
+}
+
+/// What became of a message.
+enum Outcome {
+    Back(Duration),
+    Stopped,
+}
+
+impl<'a> Pinger<'a> {
+    pub(super) fn new(options: &'a Options) -> Result<Self> {
+        let Size(size) = options.size;
+        Ok(Self {
+            options,
+            peer: service::addresses(&options.peer)?,
+            message: (0..size).map(|place| place as u8).collect(),
+            live: Live::new(!options.quiet && !options.json),
+            summary: Summary::new(&options.peer, options.size),
+        })
+    }
+
+    /// Until there were enough, or a signal comes.
+    pub(super) fn run(mut self, stop: &Stop) -> Result<Summary> {
+        let mut endpoint = self.connect(self.options.transport)?;
+        self.greet(&endpoint)?;
+        while !stop.has_come()
+            && self
+                .options
+                .count
+                .is_none_or(|count| self.summary.sent < count)
+        {
+            let start = Instant::now();
+            self.summary.sent += 1;
+            match self.send(&endpoint, stop) {
+                Ok(Outcome::Back(time)) => {
+                    self.summary.times.add(time);
+                    self.show(time)?;
+                }
+                Ok(Outcome::Stopped) => {
+                    // Nobody waited for the answer.
+                    self.summary.sent -= 1;
+                    break;
+                }
+                Err(error) => {
+                    self.summary.connections_lost += 1;
+                    self.tell(format_args!("the connection is lost: {error}"))?;
+                    endpoint.abort(0);
+                    match self.connect_again(stop)? {
+                        Some(again) => endpoint = again,
+                        None => break,
+                    }
+                }
+            }
+            let is_last = self.options.count == Some(self.summary.sent);
+            let rest = self.options.interval.saturating_sub(start.elapsed());
+            if !is_last && !rest.is_zero() {
+                stop.wait(rest);
+            }
+        }
+        self.live.clear()?;
+        if !endpoint.is_closed()
+            && let Err(error) = endpoint.close()
+        {
+            self.tell(format_args!("the connection did not close: {error}"))?;
+        }
+        Ok(self.summary)
+    }
+
+    fn connect(&mut self, carrier: Carrier) -> Result<Endpoint> {
+        let endpoint = connect(&self.peer, carrier, Request::Echo, self.options.timeout)?;
+        self.summary.transport = endpoint.transport().to_string();
+        Ok(endpoint)
+    }
+
+    /// Over what the first one went over: the numbers are of that. `None` when a signal came.
+    fn connect_again(&mut self, stop: &Stop) -> Result<Option<Endpoint>> {
+        let carrier = if self.summary.transport == TransportKind::Tcp.to_string() {
+            Carrier::Tcp
+        } else {
+            Carrier::Rdma
+        };
+        loop {
+            // At once would be too often where the peer is gone.
+            stop.wait(self.options.interval.max(LOOK));
+            if stop.has_come() {
+                return Ok(None);
+            }
+            match self.connect(carrier) {
+                Ok(endpoint) => {
+                    self.greet(&endpoint)?;
+                    return Ok(Some(endpoint));
+                }
+                Err(error) => {
+                    self.tell(format_args!("no connection: {error:#}"))?;
+                    if self.options.count.is_some() {
+                        self.summary.sent += 1;
+                        if Some(self.summary.sent) >= self.options.count {
+                            return Ok(None);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn greet(&mut self, endpoint: &Endpoint) -> io::Result<()> {
+        let (peer, over, size) = (
+            endpoint.peer_addr(),
+            endpoint.transport(),
+            self.options.size,
+        );
+        self.tell(format_args!(
+            "connected to {peer} over {over}; messages of {size} bytes"
+        ))
+    }
+
+    fn send(&self, endpoint: &Endpoint, stop: &Stop) -> Result<Outcome, Error> {
+        let start = Instant::now();
+        endpoint.send_timeout(&self.message, self.options.timeout)?;
+        loop {
+            let left = self.options.timeout.saturating_sub(start.elapsed());
+            match endpoint.recv_timeout(left.min(LOOK)) {
+                Ok(message) => {
+                    let time = start.elapsed();
+                    if *message != *self.message {
+                        log::error!("another message came back");
+                    }
+                    return Ok(Outcome::Back(time));
+                }
+                Err(Error::TimedOut) if stop.has_come() => return Ok(Outcome::Stopped),
+                Err(Error::TimedOut) if !left.is_zero() => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// One message: a line where they can be read, or the same line again.
+    fn show(&mut self, time: Duration) -> io::Result<()> {
+        let (number, took) = (self.summary.sent, micros(time.as_secs_f64() * 1e6));
+        if self.options.interval >= READABLE {
+            return self.live.line(format_args!("{number:>5}: {took}"));
+        }
+        let summary = &self.summary;
+        self.live.update(|out| {
+            let Some(so_far) = summary.times.summary() else {
+                return Ok(());
+            };
+            write!(
+                out,
+                "{number} messages: {took}; median {}, 99 % within {}, at most {}",
+                micros(so_far.median),
+                micros(so_far.p99),
+                micros(so_far.most)
+            )
+        })
+    }
+
+    fn tell(&mut self, text: std::fmt::Arguments<'_>) -> io::Result<()> {
+        self.live.line(text)
+    }
+}
