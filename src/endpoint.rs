@@ -13,6 +13,7 @@ use crate::{
     CloseReason, Completion, DeviceCounters, Error, Statistics, TransportKind,
     engine::{Engine, Established},
     link::{Deadline, Ended, Owner},
+    observe::Registered,
 };
 
 // In the order in which the documentation shows their methods, and before those of this file:
@@ -58,6 +59,8 @@ pub struct Endpoint {
 }
 
 struct Inner {
+    /// Before the link, whose last numbers it takes.
+    _registered: Registered,
     link: Owner,
     /// Here and not in the link: unread messages hold the link, so it must not hold them.
     completions: Receiver<Completion>,
@@ -80,6 +83,7 @@ impl Endpoint {
         } = established;
         Self {
             inner: Arc::new(Inner {
+                _registered: Registered::enter(&link, local),
                 link,
                 completions,
                 aside: Mutex::new(VecDeque::new()),

@@ -85,6 +85,7 @@
 //!   build; a program starts where they are not installed, and uses TCP there, or returns
 //!   [`Error::NoRdma`], which names the packages.
 //! * `tokio`: endpoints, listeners and streams for tasks, in the module `tokio`.
+//! * `metrics`: [`observe`] can pass its numbers on to the crate `metrics`.
 //!
 //! With both of the first two it is `dlopen`; with neither there is TCP alone, and no [`cm`],
 //! [`verbs`] and [`rsocket`].
@@ -115,6 +116,7 @@ mod listener;
 mod listener_builder;
 mod machine;
 mod memory;
+pub mod observe;
 mod private_data;
 mod proto;
 mod remote_access;
@@ -217,6 +219,13 @@ pub mod guide {
 
     pub mod tuning {
         #![doc = include_str!("../docs/guide/tuning.md")]
+
+        #[cfg(doc)]
+        use crate::*;
+    }
+
+    pub mod observing {
+        #![doc = include_str!("../docs/guide/observing.md")]
 
         #[cfg(doc)]
         use crate::*;

@@ -66,6 +66,11 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
         ],
     ),
     (
+        "observe",
+        &["observe"],
+        &["link", "vocabulary", "sync", "proto"],
+    ),
+    (
         "handles",
         &[
             "connector",
@@ -78,7 +83,15 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
             "stream",
             "tokio",
         ],
-        &["engine", "link", "transport", "vocabulary", "sync", "proto"],
+        &[
+            "observe",
+            "engine",
+            "link",
+            "transport",
+            "vocabulary",
+            "sync",
+            "proto",
+        ],
     ),
 ];
 

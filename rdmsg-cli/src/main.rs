@@ -12,8 +12,10 @@ mod ping;
 mod say;
 mod serve;
 mod service;
+mod statistics;
 mod stop;
 mod terminal;
+mod top;
 
 use std::process::ExitCode;
 
@@ -33,6 +35,7 @@ enum Command {
     Serve(serve::Options),
     Ping(ping::Options),
     Bench(bench::Options),
+    Top(top::Options),
     Bridge(bridge::Options),
 }
 
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
     let ended = match command {
         Command::Doctor(options) => doctor::run(&options),
         Command::Ping(options) => ping::run(&options),
+        Command::Top(options) => top::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Serve(options) => serve::run(&options),
         Command::Bridge(options) => bridge::run(&options),

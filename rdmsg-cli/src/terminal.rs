@@ -11,6 +11,12 @@ pub(crate) fn width() -> usize {
     size.map_or(WIDTH, |(width, _)| usize::from(width.0).clamp(40, 120))
 }
 
+/// How many lines there are.
+pub(crate) fn height() -> usize {
+    let size = terminal_size::terminal_size();
+    size.map_or(24, |(_, height)| usize::from(height.0).max(5))
+}
+
 /// Whether somebody sees lines that change.
 pub(crate) fn is_live() -> bool {
     std::io::stdout().is_terminal()

@@ -40,6 +40,26 @@ pub struct Statistics {
     pub large_bytes_exposed: u64,
 }
 
+impl Statistics {
+    /// Of nothing.
+    pub(crate) const ZERO: Self = Self {
+        messages_sent: 0,
+        bytes_sent: 0,
+        large_sent: 0,
+        messages_received: 0,
+        bytes_received: 0,
+        large_received: 0,
+        operations: 0,
+        stalls: 0,
+        grants_sent: 0,
+        grants_received: 0,
+        pings_sent: 0,
+        buffers_held: 0,
+        large_bytes_held: 0,
+        large_bytes_exposed: 0,
+    };
+}
+
 impl AddAssign for Statistics {
     fn add_assign(&mut self, other: Self) {
         let Self {

@@ -257,7 +257,7 @@ fn bench_measures_rdma_and_tcp_side_by_side() {
         stop_serving(there);
         // Nobody is there any more.
         let (status, _) = here
-            .type_line(&format!("{line} --test rate --timeout 5"))
+            .type_line(&format!("rdmsg bench {} --test rate --timeout 5", lab.peer))
             .unwrap();
         assert_eq!(status, 1);
     });
@@ -298,5 +298,68 @@ fn serve_refuses_what_is_too_much_and_what_it_does_not_know() {
         };
         assert_eq!(endpoint, b"-this is `rdmsg serve`");
         stop_serving(there);
+    });
+}
+
+#[test]
+fn top_shows_what_passes_through_the_connections_of_others() {
+    conducted(|lab, there, here| {
+        let program = example("rdmsg").to_string_lossy().into_owned();
+        let argv = [&*program, "serve", "--statistics"].map(str::to_owned);
+        there.start(&argv).unwrap();
+        assert_eq!(there.hear("listening on", PATIENCE).unwrap(), Heard::Said);
+        let top = format!("{program} top --once --json --interval 2");
+        let read = |there: &mut Host| -> Value {
+            let (_, printed) = there.shell(&top).unwrap();
+            serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"))
+        };
+        let none = read(there);
+        assert_eq!(none["processes"], 1);
+        assert_eq!(none["connections"], serde_json::json!([]));
+
+        for transport in ["rdma", "tcp"] {
+            let ping = format!(
+                "rdmsg ping {} -s 1000 -i 0 --transport {transport}",
+                lab.peer
+            );
+            here.run(&format!("{ping} >/tmp/{transport} 2>&1 & {transport}=$!"))
+                .unwrap();
+            here.run(&format!(
+                "until grep -q 'connected to' /tmp/{transport}; do sleep 0.1; done"
+            ))
+            .unwrap();
+        }
+        let busy = read(there);
+        let rows = busy["connections"].as_array().unwrap();
+        let mut transports: Vec<_> = rows.iter().map(|row| row["transport"].as_str()).collect();
+        transports.sort_unstable();
+        assert_eq!(transports, [Some("RDMA"), Some("TCP")], "{busy}");
+        for row in rows {
+            assert_eq!(row["command"], "rdmsg");
+            let peer = row["peer"].as_str().unwrap();
+            assert!(peer.starts_with(&format!("{}:", lab.addr)), "{peer}");
+            let number = |name: &str| row[name].as_f64().unwrap();
+            assert!(number("messages_per_second") > 0.0, "{row}");
+            // What comes goes back.
+            assert!(number("sent_bytes_per_second") > 0.0, "{row}");
+            assert!(number("received_bytes") >= 1000.0, "{row}");
+        }
+        let (_, text) = there.shell(&format!("{program} top --once")).unwrap();
+        assert!(text.starts_with("2 connections of 1 process: "), "{text}");
+
+        for transport in ["rdma", "tcp"] {
+            here.run(&format!("kill -INT ${transport}; wait ${transport}"))
+                .unwrap();
+        }
+        let after = loop {
+            let after = read(there);
+            if after["connections"].as_array().unwrap().is_empty() {
+                break after;
+            }
+        };
+        assert_eq!(after["processes"], 1);
+        stop_serving(there);
+        let end = read(there);
+        assert_eq!(end["processes"], 0, "its socket goes with it");
     });
 }

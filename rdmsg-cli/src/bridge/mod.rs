@@ -29,7 +29,7 @@ use tokio::runtime::{Builder, Runtime};
 
 pub(crate) use self::options::Options;
 use self::{bridge::Bridge, signals::Signals};
-use crate::open_files::raise_open_files;
+use crate::{open_files::raise_open_files, statistics::export};
 
 /// Files that a connection keeps open: its socket, and what its other side takes.
 const FILES_A_CONNECTION: u64 = 4;
@@ -48,6 +48,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             options.max_connections
         );
     }
+    let _export = export(options.statistics)?;
     let runtime = start_runtime(options.threads).context("cannot start the runtime")?;
     let ended = runtime.block_on(async {
         // Before anything is said to be ready.

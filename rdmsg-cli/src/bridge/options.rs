@@ -76,6 +76,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<usize>,
 
+    /// Export statistics for `rdmsg top`.
+    #[arg(long)]
+    pub(crate) statistics: bool,
+
     /// Longest piece in bytes that is sent into a buffer of the peer; longer ones the peer reads.
     /// A connection over RDMA locks some 60 buffers of this size.
     #[arg(long, value_name = "BYTES", default_value_t = 4096,

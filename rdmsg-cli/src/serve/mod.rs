@@ -16,11 +16,12 @@ use anyhow::{Context, Result};
 
 pub(crate) use self::options::Options;
 use self::server::Server;
-use crate::{open_files::raise_open_files, stop::Stop};
+use crate::{open_files::raise_open_files, statistics::export, stop::Stop};
 
 /// Serves until a signal ends it.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let stop = Stop::install().context("cannot handle signals")?;
     raise_open_files();
+    let _export = export(options.statistics)?;
     Server::start(options)?.run(&stop)
 }

@@ -34,6 +34,10 @@ pub(crate) struct Options {
         value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) max_connections: u32,
 
+    /// Export statistics for `rdmsg top`.
+    #[arg(long)]
+    pub(super) statistics: bool,
+
     /// Say nothing of single connections.
     #[arg(long, short)]
     pub(super) quiet: bool,

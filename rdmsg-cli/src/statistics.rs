@@ -1,0 +1,10 @@
+//! Statistics for `rdmsg top`.
+
+use anyhow::{Context, Result};
+use rdmsg::observe::Export;
+
+/// Exports them as long as what is returned exists, if that is wanted.
+pub(crate) fn export(is_wanted: bool) -> Result<Option<Export>> {
+    let export = is_wanted.then(Export::start).transpose();
+    export.context("--statistics: cannot export them")
+}

@@ -1,0 +1,66 @@
+use std::collections::BTreeMap;
+
+/// What a line of the text says: `name{label="value",…} 12`.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Line<'a> {
+    pub(super) name: &'a str,
+    pub(super) labels: BTreeMap<&'a str, &'a str>,
+    pub(super) value: f64,
+}
+
+/// The lines of a text for Prometheus. What is none is left out.
+pub(super) fn lines(text: &str) -> impl Iterator<Item = Line<'_>> {
+    text.lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(line)
+}
+
+fn line(text: &str) -> Option<Line<'_>> {
+    let (left, value) = text.rsplit_once(' ')?;
+    let value: f64 = value.parse().ok()?;
+    let Some((name, rest)) = left.split_once('{') else {
+        let labels = BTreeMap::new();
+        return Some(Line {
+            name: left,
+            labels,
+            value,
+        });
+    };
+    let mut labels = BTreeMap::new();
+    let mut rest = rest.strip_suffix('}')?;
+    while !rest.is_empty() {
+        let (label, after) = rest.split_once("=\"")?;
+        let (value, after) = after.split_once('"')?;
+        labels.insert(label, value);
+        rest = after.strip_prefix(',').unwrap_or(after);
+    }
+    Some(Line {
+        name,
+        labels,
+        value,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_with_their_labels_and_others_left_out() {
+        let text = "# TYPE a counter\na 1\nb{c=\"d e\",f=\"[::1]:1\"} 2.5\nnonsense\nx{y 1\n\n";
+        let all: Vec<Line<'_>> = lines(text).collect();
+        assert_eq!(all.len(), 2);
+        assert_eq!((all[0].name, all[0].value), ("a", 1.0));
+        assert_eq!(
+            all[1].labels,
+            BTreeMap::from([("c", "d e"), ("f", "[::1]:1")])
+        );
+    }
+
+    #[test]
+    fn the_librarys_own_text_is_read() {
+        let text = rdmsg::observe::snapshot().to_prometheus();
+        let mut all = lines(&text);
+        assert!(all.any(|line| line.name == "rdmsg_connections"));
+    }
+}

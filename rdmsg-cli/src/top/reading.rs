@@ -1,0 +1,143 @@
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use super::{
+    exposition::lines,
+    options::Options,
+    sources::{command, folders, plain, read, sockets},
+};
+
+/// All connections of all processes, at one moment.
+#[derive(Clone, Debug)]
+pub(super) struct Reading {
+    pub(super) at: Instant,
+    pub(super) connections: BTreeMap<Key, Connection>,
+    /// How many processes there are, with connections or without.
+    pub(super) processes: usize,
+}
+
+/// Which connection it is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    pub(super) pid: u32,
+    pub(super) connection: u64,
+}
+
+/// What a process says of a connection.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Connection {
+    pub(super) command: String,
+    pub(super) peer: String,
+    pub(super) transport: String,
+    pub(super) age: Duration,
+    pub(super) messages: f64,
+    pub(super) sent: f64,
+    pub(super) received: f64,
+    pub(super) stalls: f64,
+    pub(super) held: f64,
+}
+
+impl Reading {
+    pub(super) fn take(options: &Options) -> Self {
+        let mut this = Self {
+            at: Instant::now(),
+            connections: BTreeMap::new(),
+            processes: 0,
+        };
+        let mut all: Vec<(u32, PathBuf)> = folders()
+            .iter()
+            .flat_map(|folder| sockets(folder))
+            .collect();
+        all.extend(options.sockets.iter().map(|path| (0, path.clone())));
+        for (pid, path) in all {
+            let is_named = pid == 0;
+            if !is_named && !options.pids.is_empty() && !options.pids.contains(&pid) {
+                continue;
+            }
+            match read(&path) {
+                Ok(text) => this.add(pid, &text),
+                // Of a process that was killed, mostly.
+                Err(error) if is_named => log::warn!("{}: {error}", path.display()),
+                Err(error) => log::info!("{}: {error}", path.display()),
+            }
+        }
+        this
+    }
+
+    fn add(&mut self, pid: u32, text: &str) {
+        self.processes += 1;
+        let command = command(pid);
+        for line in lines(text) {
+            let Some(name) = line.name.strip_prefix("rdmsg_connection_") else {
+                continue;
+            };
+            let number = line.labels.get("connection");
+            let Some(connection) = number.and_then(|number| number.parse().ok()) else {
+                continue;
+            };
+            let entry = self.connections.entry(Key { pid, connection });
+            let it = entry.or_insert_with(|| {
+                let label = |name| plain(line.labels.get(name).copied().unwrap_or_default());
+                Connection {
+                    command: command.clone(),
+                    peer: label("peer"),
+                    transport: label("transport"),
+                    ..Connection::default()
+                }
+            });
+            let value = line.value;
+            match name {
+                "age_seconds" => {
+                    it.age = Duration::try_from_secs_f64(value).unwrap_or_default();
+                }
+                "messages_sent_total" | "messages_received_total" => it.messages += value,
+                "sent_bytes_total" => it.sent = value,
+                "received_bytes_total" => it.received = value,
+                "stalls_total" => it.stalls = value,
+                "buffers_held" => it.held = value,
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod testing {
+    use super::*;
+
+    /// A process with a connection that has sent so many bytes, after so many seconds.
+    pub(in super::super) fn reading(start: Instant, seconds: u64, sent: u64) -> Reading {
+        let labels = "{connection=\"3\",peer=\"10.8.0.1:7471\",transport=\"RDMA\",state=\"open\"}";
+        let text = format!(
+            "rdmsg_connections 1\n\
+             rdmsg_connection_age_seconds{labels} {seconds}.5\n\
+             rdmsg_connection_sent_bytes_total{labels} {sent}\n\
+             rdmsg_connection_received_bytes_total{labels} 0\n\
+             rdmsg_connection_messages_sent_total{labels} {}\n\
+             rdmsg_connection_messages_received_total{labels} 5\n\
+             rdmsg_connection_buffers_held{labels} 2\n",
+            sent / 100
+        );
+        let mut reading = Reading {
+            at: start + Duration::from_secs(seconds),
+            connections: BTreeMap::new(),
+            processes: 0,
+        };
+        reading.add(1, &text);
+        reading
+    }
+
+    #[test]
+    fn a_connection_is_put_together_from_its_lines() {
+        let reading = reading(Instant::now(), 7, 1000);
+        assert_eq!(reading.processes, 1);
+        let (key, it) = reading.connections.first_key_value().unwrap();
+        assert_eq!((key.pid, key.connection), (1, 3));
+        assert_eq!((&*it.peer, &*it.transport), ("10.8.0.1:7471", "RDMA"));
+        assert_eq!((it.sent, it.messages, it.held), (1000.0, 15.0, 2.0));
+        assert_eq!(it.age, Duration::from_millis(7500));
+    }
+}

@@ -1,0 +1,135 @@
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{self, Read, Write},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use nix::unistd::geteuid;
+use rdmsg::observe::Export;
+
+/// How long a process may take to say what it has.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A longer text is no statistics of any process.
+const LONGEST: usize = 16 << 20;
+
+/// The folders in which sockets are: this user's, or all for root.
+pub(super) fn folders() -> BTreeSet<PathBuf> {
+    let mut folders = BTreeSet::from([Export::folder()]);
+    if geteuid().is_root() {
+        let in_folder = |folder: &str| {
+            let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+            entries.map(|entry| entry.path()).collect::<Vec<_>>()
+        };
+        folders.extend(
+            in_folder("/run/user")
+                .into_iter()
+                .map(|user| user.join("rdmsg")),
+        );
+        let of_rdmsg = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.starts_with("rdmsg-"))
+        };
+        folders.extend(in_folder("/tmp").into_iter().filter(of_rdmsg));
+    }
+    folders
+}
+
+/// The sockets in a folder, each with the process that its name says.
+pub(super) fn sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let sockets = entries.filter_map(|entry| {
+        let path = entry.path();
+        let name = path.file_name()?.to_str()?.strip_suffix(".sock")?;
+        Some((name.parse().ok()?, path))
+    });
+    sockets.collect()
+}
+
+/// What a process has to say.
+pub(super) fn read(path: &Path) -> io::Result<String> {
+    let start = Instant::now();
+    let mut stream = UnixStream::connect(path)?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+    let mut bytes = Vec::new();
+    let mut part = vec![0; 64 << 10];
+    loop {
+        let left = PATIENCE.saturating_sub(start.elapsed());
+        if left.is_zero() || bytes.len() > LONGEST {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut part)? {
+            0 => break,
+            count => bytes.extend(&part[..count]),
+        }
+    }
+    let text = String::from_utf8_lossy(&bytes);
+    let (_, body) = text
+        .split_once("\r\n\r\n")
+        .ok_or(io::ErrorKind::InvalidData)?;
+    Ok(body.to_owned())
+}
+
+/// What the process is called.
+pub(super) fn command(pid: u32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    plain(name.trim())
+}
+
+/// A text of another process, without what a terminal would obey.
+pub(super) fn plain(text: &str) -> String {
+    let shown = text.chars().map(|c| if c.is_control() { '?' } else { c });
+    shown.take(60).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::net::UnixListener, thread};
+
+    use super::*;
+
+    fn path(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("rdmsg-top-{name}-{}", std::process::id()))
+    }
+
+    #[test]
+    fn one_that_says_nothing_is_left_after_a_moment() {
+        let path = path("silent");
+        let listener = UnixListener::bind(&path).unwrap();
+        let start = Instant::now();
+        assert!(read(&path).is_err());
+        assert!(start.elapsed() >= PATIENCE);
+        drop(listener);
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn one_that_never_ends_is_left_as_well() {
+        let path = path("endless");
+        let listener = UnixListener::bind(&path).unwrap();
+        let thread = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            while stream.write_all(&[b'x'; 1 << 16]).is_ok() {}
+        });
+        assert!(read(&path).is_err());
+        thread.join().unwrap();
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn sockets_are_known_by_their_names() {
+        let folder = path("names");
+        fs::create_dir(&folder).unwrap();
+        for name in ["17.sock", "x.sock", "18", "-1.sock"] {
+            fs::write(folder.join(name), "").unwrap();
+        }
+        assert_eq!(sockets(&folder), [(17, folder.join("17.sock"))]);
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(plain("a\x1b[2J"), "a?[2J");
+    }
+}

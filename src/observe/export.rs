@@ -1,0 +1,264 @@
+use std::{
+    env,
+    fs::{self, DirBuilder, Permissions},
+    io::{self, Read, Write},
+    os::unix::{
+        fs::{DirBuilderExt, MetadataExt, PermissionsExt},
+        net::{UnixListener, UnixStream},
+    },
+    path::{Path, PathBuf},
+    process,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use nix::unistd::geteuid;
+
+use super::registry::{enable, snapshot};
+
+/// How long one who asks may hold up the others.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long nothing is accepted after a failure, for instance when there are no more files.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A longer request is not read to its end.
+const LONGEST: usize = 4096;
+
+/// Offers the statistics of this process on a local socket, as long as it exists.
+///
+/// `rdmsg top` shows them. The socket answers HTTP, whatever is asked, with the text of
+/// [`Snapshot::to_prometheus`](super::Snapshot::to_prometheus):
+///
+/// ```sh
+/// curl --unix-socket /run/user/1000/rdmsg/4711.sock http://localhost/metrics
+/// ```
+///
+/// The socket is in a folder that only this user may enter. A thread serves it.
+///
+/// # Examples
+///
+/// ```no_run
+/// use rdmsg::{Listener, observe::Export};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let export = Export::start()?; // before the first connection: those before are not listed
+/// let listener = Listener::bind("0.0.0.0:7471")?;
+/// // …
+/// # drop((export, listener));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Export {
+    path: PathBuf,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Export {
+    /// Starts where `rdmsg top` looks, with the process's id as the name.
+    ///
+    /// That is `rdmsg` in `XDG_RUNTIME_DIR`, or in `/run/user/UID`, or, where there is none,
+    /// `/tmp/rdmsg-UID`.
+    ///
+    /// # Errors
+    ///
+    /// When the folder or the socket cannot be made, or the folder belongs to somebody else.
+    pub fn start() -> io::Result<Self> {
+        let folder = Self::folder();
+        make_private(&folder)?;
+        Self::start_at(folder.join(format!("{}.sock", process::id())))
+    }
+
+    /// Returns the folder of [`start`](Self::start), in which the sockets of this user's processes
+    /// are.
+    #[must_use]
+    pub fn folder() -> PathBuf {
+        let user = geteuid();
+        let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let usual = PathBuf::from(format!("/run/user/{user}"));
+        let runtime = runtime.or_else(|| usual.is_dir().then_some(usual));
+        runtime.map_or_else(
+            || PathBuf::from(format!("/tmp/rdmsg-{user}")),
+            |runtime| runtime.join("rdmsg"),
+        )
+    }
+
+    /// Starts at this path. Who may enter its folder may read the statistics.
+    ///
+    /// # Errors
+    ///
+    /// When the socket cannot be made.
+    pub fn start_at(path: impl AsRef<Path>) -> io::Result<Self> {
+        let path = path.as_ref().to_owned();
+        // Of a process with the same id that was killed.
+        if UnixStream::connect(&path).is_err() {
+            let _ = fs::remove_file(&path);
+        }
+        let listener = UnixListener::bind(&path)?;
+        enable();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = thread::Builder::new()
+            .name("rdmsg-export".into())
+            .spawn(move || serve(&listener, &stopped))?;
+        Ok(Self {
+            path,
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    /// Returns the path of the socket.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        // It waits for somebody.
+        let woken = UnixStream::connect(&self.path);
+        let _ = fs::remove_file(&self.path);
+        if woken.is_ok()
+            && let Some(thread) = self.thread.take()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(listener: &UnixListener, stop: &AtomicBool) {
+    loop {
+        let accepted = listener.accept();
+        if stop.load(Ordering::Acquire) {
+            return;
+        }
+        match accepted {
+            Ok((stream, _)) => {
+                if let Err(error) = answer(stream) {
+                    log::debug!("statistics: {error}");
+                }
+            }
+            Err(error) => {
+                log::warn!("statistics: {error}");
+                thread::sleep(PAUSE);
+            }
+        }
+    }
+}
+
+/// Whatever is asked, there is one answer.
+fn answer(mut stream: UnixStream) -> io::Result<()> {
+    let start = Instant::now();
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut request: Vec<u8> = Vec::new();
+    let mut part = [0; 512];
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < LONGEST {
+        let left = PATIENCE.saturating_sub(start.elapsed());
+        // No time would be any time.
+        stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+        match stream.read(&mut part)? {
+            0 => break,
+            count => request.extend(&part[..count]),
+        }
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
+    let text = snapshot().to_prometheus();
+    let head = format!(
+        "HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n\r\n",
+        text.len()
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(text.as_bytes())
+}
+
+/// Makes a folder that nobody else may enter. In /tmp another one may have made it before.
+fn make_private(folder: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let metadata = fs::symlink_metadata(folder)?;
+    if !metadata.is_dir() || metadata.uid() != geteuid().as_raw() {
+        let text = format!("{} belongs to somebody else", folder.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    if metadata.mode() & 0o077 != 0 {
+        fs::set_permissions(folder, Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(name: &str) -> PathBuf {
+        env::temp_dir().join(format!("rdmsg-export-{name}-{}", process::id()))
+    }
+
+    fn ask(path: &Path, request: &[u8]) -> String {
+        let mut stream = UnixStream::connect(path).unwrap();
+        stream.write_all(request).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    #[test]
+    fn whoever_asks_is_answered_until_it_is_dropped() {
+        let path = path("answered");
+        let export = Export::start_at(&path).unwrap();
+        assert_eq!(export.path(), path);
+        let long = vec![b'x'; LONGEST];
+        for request in [&b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"[..], &long] {
+            let text = ask(&path, request);
+            assert!(text.starts_with("HTTP/1.0 200 OK\r\n"), "{text}");
+            assert!(text.contains("\nrdmsg_connections "), "{text}");
+        }
+        drop(export);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn one_who_says_nothing_holds_up_others_for_a_moment_only() {
+        let path = path("silent");
+        let _export = Export::start_at(&path).unwrap();
+        let silent = UnixStream::connect(&path).unwrap();
+        assert!(ask(&path, b"GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.0 200 OK"));
+        drop(silent);
+    }
+
+    #[test]
+    fn the_socket_of_a_killed_process_is_replaced_and_that_of_a_live_one_is_not() {
+        let path = path("again");
+        drop(UnixListener::bind(&path).unwrap());
+        let export = Export::start_at(&path).unwrap();
+        let error = Export::start_at(&path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        drop(export);
+    }
+
+    #[test]
+    fn a_folder_that_others_may_enter_is_closed_to_them() {
+        let folder = path("folder");
+        fs::create_dir(&folder).unwrap();
+        fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
+        make_private(&folder).unwrap();
+        assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
+        fs::remove_dir(&folder).unwrap();
+        fs::write(&folder, "").unwrap();
+        assert!(make_private(&folder).is_err(), "it is a file");
+        fs::remove_file(&folder).unwrap();
+    }
+}

@@ -1,0 +1,29 @@
+//! What passes through the connections of this process: for monitoring, and for `rdmsg top`.
+//!
+//! Nothing is kept track of until a program asks for it, by [`enable`] or an [`Export`]; until then
+//! it costs one atomic load a connection. From then on a connection is listed while a handle of it
+//! exists, and its messages are counted in the totals after that. Reading takes each connection's
+//! lock for a moment, and makes no difference to a connection between two readings.
+//!
+//! * [`snapshot`] returns all of it, and [`Snapshot::to_prometheus`] writes it as text for
+//!   Prometheus.
+//! * An [`Export`] offers that text on a local socket: to `rdmsg top`, and to whatever speaks HTTP.
+//! * With the feature `metrics`, `record_metrics` passes the totals on to the recorder of the crate
+//!   `metrics`.
+//!
+//! [The guide](crate::guide::observing) shows each of them.
+
+mod export;
+#[cfg(feature = "metrics")]
+mod metrics;
+mod registry;
+mod snapshot;
+
+#[cfg(feature = "metrics")]
+pub use self::metrics::record_metrics;
+pub(crate) use self::registry::Registered;
+pub use self::{
+    export::Export,
+    registry::{enable, snapshot},
+    snapshot::{ConnectionSnapshot, Snapshot},
+};

@@ -1,0 +1,129 @@
+use std::{
+    collections::BTreeMap,
+    fmt,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use super::snapshot::{ConnectionSnapshot, Snapshot};
+use crate::{link::Link, proto::Statistics, sync::lock};
+
+/// Whether connections are kept track of.
+static ENABLED: AtomicBool = AtomicBool::new(false);
+
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry::new());
+
+/// The connections of this process that have handles, and the sum of those that had.
+struct Registry {
+    next: u64,
+    connections: BTreeMap<u64, Entry>,
+    ended: u64,
+    sum_of_ended: Statistics,
+}
+
+struct Entry {
+    link: Arc<Link>,
+    local: Option<SocketAddr>,
+    since: Instant,
+}
+
+/// Keeps a connection in the registry. It leaves when this is dropped.
+pub(crate) struct Registered(Option<u64>);
+
+/// Keeps track of connections from now on.
+///
+/// Those that are established before are not listed. [`Export`](super::Export) does it as well.
+pub fn enable() {
+    ENABLED.store(true, Ordering::Relaxed);
+}
+
+/// Returns what has passed through the connections of this process since [`enable`].
+#[must_use]
+pub fn snapshot() -> Snapshot {
+    lock(&REGISTRY).snapshot()
+}
+
+impl Registry {
+    const fn new() -> Self {
+        Self {
+            next: 1,
+            connections: BTreeMap::new(),
+            ended: 0,
+            sum_of_ended: Statistics::ZERO,
+        }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let mut all = self.sum_of_ended;
+        let connections = self.connections.iter().map(|(id, entry)| {
+            let statistics = entry.link.statistics();
+            all += statistics;
+            ConnectionSnapshot {
+                id: *id,
+                peer: entry.link.peer_addr(),
+                local: entry.local,
+                transport: entry.link.transport(),
+                age: entry.since.elapsed(),
+                is_closed: entry.link.ended().is_some(),
+                statistics,
+            }
+        });
+        let connections = connections.collect();
+        Snapshot {
+            connections,
+            ended: self.ended,
+            all,
+        }
+    }
+}
+
+impl Registered {
+    /// Enters a new connection, if connections are kept track of.
+    pub(crate) fn enter(link: &Arc<Link>, local: Option<SocketAddr>) -> Self {
+        if !ENABLED.load(Ordering::Relaxed) {
+            return Self(None);
+        }
+        let mut registry = lock(&REGISTRY);
+        let id = registry.next;
+        registry.next += 1;
+        let entry = Entry {
+            link: Arc::clone(link),
+            local,
+            since: Instant::now(),
+        };
+        registry.connections.insert(id, entry);
+        Self(Some(id))
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let Some(id) = self.0 else {
+            return;
+        };
+        let mut registry = lock(&REGISTRY);
+        let entry = registry.connections.remove(&id);
+        if let Some(entry) = &entry {
+            let mut last = entry.link.statistics();
+            // It holds nothing any more.
+            last.buffers_held = 0;
+            last.large_bytes_held = 0;
+            last.large_bytes_exposed = 0;
+            registry.sum_of_ended += last;
+            registry.ended += 1;
+        }
+        // The link may go with it, outside the lock.
+        drop(registry);
+        drop(entry);
+    }
+}
+
+impl fmt::Debug for Registered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Registered").field(&self.0).finish()
+    }
+}
