@@ -47,6 +47,10 @@
 //!
 //! [The guide](guide) has a page for each topic.
 //!
+//! [Concepts](guide::concepts): what the words mean, on one page; when to use something else.
+//!
+//! [Installing](guide::installing): three builds, and what each needs.
+//!
 //! [Connecting](guide::connecting): [`Listener::bind`] and [`Endpoint::connect`] take names and
 //! addresses; [`Connector`] and [`Config`] add time limits, retries and private data.
 //!
@@ -73,7 +77,12 @@
 //! everything arrived; each side gets one [`CloseReason`]. A process that ends normally closes what
 //! is open first.
 //!
-//! [Tuning](guide::tuning): memory, thousands of connections, latency, statistics.
+//! [Sizing](guide::sizing) and [tuning](guide::tuning): memory, thousands of connections, latency,
+//! throughput.
+//!
+//! [Security](guide::security): what protects memory, and what nothing protects.
+//! [Containers](guide::containers): what they need. [Observing](guide::observing): numbers, a live
+//! view, logs.
 //!
 //! [Troubleshooting](guide::troubleshooting): the texts of errors with causes and remedies.
 //!
@@ -161,6 +170,20 @@ pub use crate::{
 ///
 /// The examples of all pages are compiled.
 pub mod guide {
+    pub mod concepts {
+        #![doc = include_str!("../docs/guide/concepts.md")]
+
+        #[cfg(doc)]
+        use crate::*;
+    }
+
+    pub mod installing {
+        #![doc = include_str!("../docs/guide/installing.md")]
+
+        #[cfg(doc)]
+        use crate::*;
+    }
+
     pub mod connecting {
         #![doc = include_str!("../docs/guide/connecting.md")]
 
@@ -217,8 +240,29 @@ pub mod guide {
         use crate::*;
     }
 
+    pub mod sizing {
+        #![doc = include_str!("../docs/guide/sizing.md")]
+
+        #[cfg(doc)]
+        use crate::*;
+    }
+
     pub mod tuning {
         #![doc = include_str!("../docs/guide/tuning.md")]
+
+        #[cfg(doc)]
+        use crate::*;
+    }
+
+    pub mod security {
+        #![doc = include_str!("../docs/guide/security.md")]
+
+        #[cfg(doc)]
+        use crate::*;
+    }
+
+    pub mod containers {
+        #![doc = include_str!("../docs/guide/containers.md")]
 
         #[cfg(doc)]
         use crate::*;

@@ -5,6 +5,7 @@ mod bridge;
 mod carrier;
 mod doctor;
 mod duration;
+mod generate;
 mod live;
 mod measure;
 mod open_files;
@@ -37,6 +38,8 @@ enum Command {
     Bench(bench::Options),
     Top(top::Options),
     Bridge(bridge::Options),
+    Completions(generate::Completions),
+    Man(generate::Man),
 }
 
 fn main() -> ExitCode {
@@ -48,6 +51,8 @@ fn main() -> ExitCode {
         Command::Top(options) => top::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Serve(options) => serve::run(&options),
+        Command::Completions(options) => generate::completions(&options),
+        Command::Man(options) => generate::man(&options),
         Command::Bridge(options) => bridge::run(&options),
     };
     ended.unwrap_or_else(|error| {

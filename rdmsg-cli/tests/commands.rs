@@ -1,0 +1,165 @@
+//! The commands over TCP on this host, run as a person runs them.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Output},
+};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use toolbox::{Line, PATIENCE, Process};
+
+fn rdmsg(line: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rdmsg"));
+    command.args(line.split(' ')).env_remove("RUST_LOG");
+    command.output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn json(output: &Output) -> Value {
+    let value = serde_json::from_slice(&output.stdout);
+    value.unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+/// A folder of this test's own.
+fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("rdmsg-{name}-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// `rdmsg serve` on a free port, and its address.
+fn serve() -> (Process, String) {
+    let line = format!(
+        "{} serve 127.0.0.1:0 --transport tcp",
+        env!("CARGO_BIN_EXE_rdmsg")
+    );
+    let argv: Vec<&str> = line.split(' ').collect();
+    let mut process = Process::start(&argv).unwrap();
+    loop {
+        match process.line(PATIENCE) {
+            Some(Line::Out(line)) => {
+                let words: Vec<&str> = line.split(' ').collect();
+                assert_eq!((words[0], words[1]), ("listening", "on"), "{line}");
+                return (process, words[2].to_owned());
+            }
+            Some(Line::Err(_)) => {}
+            None => panic!("it does not start"),
+        }
+    }
+}
+
+#[test]
+fn ping_and_bench_go_over_tcp_on_any_machine() {
+    let (mut server, address) = serve();
+    let output = rdmsg(&format!(
+        "ping {address} --transport tcp -c 30 -i 0 -s 1K --json"
+    ));
+    assert!(output.status.success(), "{output:?}");
+    let value = json(&output);
+    assert_eq!(value["came_back"], 30);
+    assert_eq!(value["transport"], "TCP");
+    let output = rdmsg(&format!("ping {address} --transport tcp -c 3 -i 0"));
+    assert!(text(&output).contains("\n3 messages sent, 3 came back, no connection lost\n"));
+
+    let folder = folder("bench");
+    let (svg, png) = (folder.join("b.svg"), folder.join("b.png"));
+    let (svg_name, png_name) = (svg.display(), png.display());
+    let output = rdmsg(&format!(
+        "bench {address} --transport tcp --seconds 0.05 --sizes 64,4K --connections 1,2 \
+         --picture {svg_name} --picture {png_name}"
+    ));
+    assert!(output.status.success(), "{output:?}");
+    let printed = text(&output);
+    for part in [
+        "latency: round trip",
+        "bandwidth: one way",
+        "rate: one way",
+        "● TCP x 1",
+    ] {
+        assert!(printed.contains(part), "{part}: {printed}");
+    }
+    assert!(
+        !printed.contains('\x1b'),
+        "no colours for a file: {printed}"
+    );
+    assert!(fs::read_to_string(&svg).unwrap().starts_with("<svg "));
+    assert!(fs::read(&png).unwrap().starts_with(b"\x89PNG"));
+    fs::remove_dir_all(folder).unwrap();
+    server.signal(Signal::SIGINT).unwrap();
+    let ended = server.end(PATIENCE).unwrap().unwrap();
+    assert_eq!(ended.status, Some(0), "{}", ended.output);
+}
+
+#[test]
+fn where_nobody_serves_the_commands_say_so() {
+    let (mut server, address) = serve();
+    server.kill().unwrap();
+    for line in [
+        "ping --transport tcp -c1",
+        "bench --transport tcp --test rate",
+    ] {
+        let output = rdmsg(&line.replacen(' ', &format!(" {address} "), 1));
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let said = text(&output) + &String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("refused: nobody listens"), "{said}");
+    }
+}
+
+#[test]
+fn nonsense_is_refused_before_anything_is_done() {
+    for line in [
+        "bench 127.0.0.1 --picture b.gif",
+        "ping not-a-host.invalid -c1",
+        "man /no/such/folder",
+    ] {
+        assert_eq!(rdmsg(line).status.code(), Some(1), "{line}");
+    }
+    for line in [
+        "ping",
+        "ping 127.0.0.1 -s 2G",
+        "ping 127.0.0.1 -i -1",
+        "bench 127.0.0.1 --connections 0",
+        "serve --max-connections 0",
+        "top --interval 0",
+        "doctor --timeout never",
+    ] {
+        assert_eq!(rdmsg(line).status.code(), Some(2), "{line}");
+    }
+}
+
+#[test]
+fn the_doctor_examines_any_machine() {
+    let output = rdmsg("doctor --json");
+    let value = json(&output);
+    let worst = value["worst"].as_str().unwrap();
+    let expected = match worst {
+        "ok" | "note" => 0,
+        "warning" => 3,
+        "error" => 4,
+        _ => panic!("{value}"),
+    };
+    assert_eq!(output.status.code(), Some(expected), "{value}");
+    assert!(!value["findings"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn completions_and_pages_of_the_manual_know_each_command() {
+    for shell in ["bash", "zsh", "fish"] {
+        let printed = text(&rdmsg(&format!("completions {shell}")));
+        for command in ["doctor", "serve", "ping", "bench", "top", "bridge"] {
+            assert!(printed.contains(command), "{shell}: {command}");
+        }
+    }
+    let folder = folder("man");
+    assert!(rdmsg(&format!("man {}", folder.display())).status.success());
+    for command in ["doctor", "serve", "ping", "bench", "top", "bridge"] {
+        let page = fs::read_to_string(folder.join(format!("rdmsg-{command}.1"))).unwrap();
+        assert!(page.contains("Examples:"), "{command}: {page}");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
