@@ -13,7 +13,8 @@ use crate::duration::positive;
 /// connection, and messages of several sizes; and says at which step that fails, on whose side.
 ///
 /// Each finding comes with why it matters and the commands that mend it, as they are to be typed:
-/// first for now, then what makes it last. Nothing is changed without --fix.
+/// first for now, then what makes it last. Nothing is changed without --fix. What is to be typed at
+/// the peer is what the peer says of itself: read it before you type it.
 ///
 /// It ends with 0 if nothing is wrong, 3 if something works less well than it could, 4 if RDMA does
 /// not work, 1 if the examination itself failed, and 2 for a wrong command line.

@@ -22,6 +22,9 @@ const COUNT: u32 = 4;
 /// Longer texts of a peer are cut.
 const LONGEST_TEXT: usize = 500;
 
+/// Longer answers are not received.
+const LONGEST_ANSWER: u64 = 1 << 20;
+
 /// More findings of a peer are left out.
 const MOST_FINDINGS: usize = 40;
 
@@ -201,11 +204,11 @@ impl Peer {
                 "ip link set {} mtu {theirs}",
                 link.interface
             )))
+        } else if is_interface(&other.interface) {
+            let command = format!("ip link set {} mtu {ours}", other.interface);
+            finding.mend(as_root(&command)).at(Host::Peer)
         } else {
-            let interface = plain(&other.interface);
-            finding
-                .mend(as_root(&format!("ip link set {interface} mtu {ours}")))
-                .at(Host::Peer)
+            finding.at(Host::Peer)
         })
     }
 
@@ -286,6 +289,7 @@ impl Peer {
         let mut config = Config::default();
         config.transport = transport;
         config.connect_timeout = timeout;
+        config.max_message = LONGEST_ANSWER;
         Connector::new().config(config).connect(self.address)
     }
 }
@@ -348,6 +352,12 @@ fn of_peer(finding: &Finding) -> Finding {
         keep: all(&finding.keep),
         hint: finding.hint.as_deref().map(plain),
     }
+}
+
+/// Whether this is the name of an interface, and no more, in a command that is made of it.
+fn is_interface(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    !name.starts_with('-') && (1..16).contains(&name.len()) && name.chars().all(is_plain)
 }
 
 /// A text from another host without what a terminal would obey, and no longer than is read.

@@ -10,6 +10,9 @@ use super::{
     sources::{command, folders, plain, read, sockets},
 };
 
+/// How long processes that do not answer may hold up the others.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// All connections of all processes, at one moment.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
@@ -53,6 +56,10 @@ impl Reading {
             .collect();
         all.extend(options.sockets.iter().map(|path| (0, path.clone())));
         for (pid, path) in all {
+            if this.at.elapsed() > PATIENCE {
+                log::warn!("some processes do not answer: others are left out");
+                break;
+            }
             let is_named = pid == 0;
             if !is_named && !options.pids.is_empty() && !options.pids.contains(&pid) {
                 continue;

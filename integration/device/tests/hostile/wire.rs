@@ -149,7 +149,7 @@ impl Hello {
         bytes.extend(self.max_message.to_be_bytes());
         bytes.extend(self.keepalive_ms.to_be_bytes());
         bytes.extend(self.engine.to_be_bytes());
-        assert_eq!(bytes.len(), Self::LEN.into());
+        assert_eq!(bytes.len(), usize::from(Self::LEN));
         bytes
     }
 }

@@ -1,0 +1,96 @@
+//! What a program is told of all of its connections. Over TCP, so it needs no device.
+
+use std::{
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rdmsg::{
+    Config, Connector, Endpoint, Engine, Listener, Transport, TransportKind,
+    observe::{self, Export, Snapshot},
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn pair() -> (Endpoint, Endpoint) {
+    let config = Config::default()
+        .with_transport(Transport::Tcp)
+        .with_connect_timeout(PATIENCE);
+    let engine = Engine::shared().unwrap();
+    let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
+    let address = listener.local_addr();
+    let connector = Connector::new().config(config);
+    let client = thread::spawn(move || connector.connect(address).unwrap());
+    let server = listener.accept_timeout(PATIENCE).unwrap();
+    (client.join().unwrap(), server)
+}
+
+/// Waits until a snapshot is so.
+fn until(is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
+    let start = Instant::now();
+    loop {
+        let snapshot = observe::snapshot();
+        if is_so(&snapshot) {
+            return snapshot;
+        }
+        assert!(start.elapsed() < PATIENCE, "{snapshot:#?}");
+        thread::yield_now();
+    }
+}
+
+/// One test, since the registry is the process's.
+#[test]
+fn connections_are_told_from_the_first_that_is_wanted_to_after_the_last() {
+    let before = pair();
+    assert!(observe::snapshot().connections.is_empty(), "nobody asked");
+    let path = std::env::temp_dir().join(format!("rdmsg-observe-{}", std::process::id()));
+    let export = Export::start_at(&path).unwrap();
+    assert_eq!(export.path(), path);
+    assert!(Export::folder().is_absolute());
+
+    let (client, server) = pair();
+    client.send(&[1; 100]).unwrap();
+    let message = server.recv_timeout(PATIENCE).unwrap();
+    let snapshot = until(|snapshot| snapshot.all.messages_received == 1);
+    assert_eq!(snapshot.connections.len(), 2, "not those before");
+    let of = |endpoint: &Endpoint| {
+        let peer = endpoint.peer_addr();
+        let mut all = snapshot.connections.iter();
+        all.find(|connection| connection.peer == peer).unwrap()
+    };
+    let (ours, theirs) = (of(&client), of(&server));
+    assert_ne!(ours.id, theirs.id);
+    assert_eq!(ours.transport, TransportKind::Tcp);
+    assert!(!ours.is_closed && ours.age < PATIENCE);
+    assert_eq!(
+        (ours.statistics.messages_sent, ours.statistics.bytes_sent),
+        (1, 100)
+    );
+    assert_eq!(theirs.statistics.buffers_held, 1, "the message is kept");
+
+    let mut stream = UnixStream::connect(&path).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    for line in [
+        "rdmsg_connections 2",
+        "rdmsg_sent_bytes_total 100",
+        "rdmsg_buffers_held 1",
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line}: {text}");
+    }
+
+    drop(message);
+    client.close().unwrap();
+    drop((client, server));
+    let snapshot = until(|snapshot| snapshot.connections.is_empty());
+    assert_eq!(snapshot.ended, 2);
+    assert_eq!(
+        (snapshot.all.bytes_sent, snapshot.all.buffers_held),
+        (100, 0)
+    );
+    drop(before);
+    assert_eq!(observe::snapshot().ended, 2, "those were never listed");
+}
