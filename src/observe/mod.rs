@@ -5,7 +5,7 @@
 //! exists, and its messages are counted in the totals after that. Reading takes each connection's
 //! lock for a moment, and makes no difference to a connection between two readings.
 //!
-//! * [`snapshot`] returns all of it, and [`Snapshot::to_prometheus`] writes it as text for
+//! * [`snapshot()`] returns all of it, and [`Snapshot::to_prometheus`] writes it as text for
 //!   Prometheus.
 //! * An [`Export`] offers that text on a local socket: to `rdmsg top`, and to whatever speaks HTTP.
 //! * With the feature `metrics`, `record_metrics` passes the totals on to the recorder of the crate

@@ -54,13 +54,15 @@ fn show(options: &Options, stop: &Stop, is_live: bool) -> Result<()> {
         }
         let now = Reading::take(options);
         let view = View::new(&before, &now, options);
+        if is_live {
+            // Not by what leaves colours out where there are none.
+            print!("{ANEW}");
+            io::stdout().flush()?;
+        }
         let mut out = anstream::stdout().lock();
         if options.json {
             writeln!(out, "{}", view.to_json())?;
         } else {
-            if is_live {
-                write!(out, "{ANEW}")?;
-            }
             let lines = is_live.then(terminal::height);
             view.write(&mut out, terminal::width(), lines)?;
         }
