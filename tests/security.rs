@@ -18,7 +18,7 @@ fn each_test_that_security_md_names_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("SECURITY.md")).unwrap();
     let mut code = String::new();
-    for folder in ["src", "tests", "integration"] {
+    for folder in ["src", "tests", "integration", "rdmsg-cli"] {
         sources(&root.join(folder), &mut code);
     }
     // A test's name is a sentence of at least four words.
