@@ -83,6 +83,7 @@ fn the_doctor_goes_to_the_other_host_step_by_step() {
 }
 
 #[test]
+#[ignore = "after a change of the MTU long packets sometimes get lost between two hosts of the lab"]
 fn the_doctor_finds_mtus_that_differ_on_either_side() {
     conducted(|lab, there, here| {
         serve(there);

@@ -12,6 +12,7 @@ use crate::{
 enum Verdict {
     Violation(&'static str),
     Message(u32),
+    Batch { len: u32, count: u32 },
     Large { addr: u64, len: u64, rkey: u32 },
     Nothing,
     Pong,
@@ -29,14 +30,14 @@ fn read(frame: &[u8]) -> Verdict {
         return Verdict::Violation("frame length");
     }
     let (kind, payload) = (frame[0], frame.len() - 16);
-    if !matches!(kind, 1..=9 | 16) {
+    if !matches!(kind, 1..=9 | 16 | 17) {
         return Verdict::Violation("kind");
     }
     if frame[1] != 0 {
         return Verdict::Violation("flags");
     }
     let expected = match kind {
-        1 => payload,
+        1 | 17 => payload,
         16 => 24,
         _ => 0,
     };
@@ -51,6 +52,20 @@ fn read(frame: &[u8]) -> Verdict {
             return Verdict::Violation("descriptor len");
         }
     }
+    let mut lens = Vec::new();
+    if kind == 17 {
+        let mut at = 16;
+        while at < frame.len() {
+            if frame.len() - at < 4 || frame.len() - at - 4 < word(at) as usize {
+                return Verdict::Violation("batch");
+            }
+            lens.push(word(at));
+            at += 4 + word(at) as usize;
+        }
+        if lens.is_empty() {
+            return Verdict::Violation("batch");
+        }
+    }
     if frame[2..4] != [0, 0] {
         return Verdict::Violation("sequence");
     }
@@ -63,6 +78,12 @@ fn read(frame: &[u8]) -> Verdict {
     match kind {
         1 if payload > ours.eager_size as usize => Verdict::Violation("len"),
         1 => Verdict::Message(payload as u32),
+        17 if lens.len() > ours.window.into() => Verdict::Violation("kind"),
+        17 if payload > ours.eager_size as usize => Verdict::Violation("len"),
+        17 => Verdict::Batch {
+            len: payload as u32,
+            count: lens.len() as u32,
+        },
         2 => Verdict::Nothing,
         3 => Verdict::Pong,
         4 | 7 => Verdict::Violation("kind"),
@@ -107,6 +128,10 @@ pub fn one_frame(frame: &[u8]) {
             })) => {
                 assert_eq!((buffer, offset), (3, 16));
                 seen.push(Verdict::Message(len));
+            }
+            Output::Event(Event::Arrived(Arrival::Batch { buffer, len, count })) => {
+                assert_eq!(buffer, 3);
+                seen.push(Verdict::Batch { len, count });
             }
             Output::Event(Event::Arrived(Arrival::Finish)) => seen.push(Verdict::Finish),
             Output::Read(read) => {
@@ -163,7 +188,7 @@ pub fn one_frame(frame: &[u8]) {
     // A buffer is out as long as a message lies in it, and comes back at once otherwise, where the
     // connection goes on.
     match &expected {
-        Verdict::Message(_) => assert_eq!(reposted, 0),
+        Verdict::Message(_) | Verdict::Batch { .. } => assert_eq!(reposted, 0),
         Verdict::Large { .. }
         | Verdict::Nothing
         | Verdict::Pong

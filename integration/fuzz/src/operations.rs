@@ -102,6 +102,7 @@ struct Frame {
 #[derive(Debug, Arbitrary)]
 enum Kind {
     Data(u8),
+    Batch(Vec<u8>),
     Grant,
     Ping,
     Pong,
@@ -150,8 +151,15 @@ impl Sizes {
 
 impl Frame {
     fn bytes(&self, device: &Device) -> Vec<u8> {
-        let (kind, payload) = match self.kind {
+        let (kind, payload) = match &self.kind {
             Kind::Data(len) => (1, vec![7; usize::from(len % 65)]),
+            Kind::Batch(lens) => {
+                let message = |len: &u8| [&[0, 0, 0, len % 16][..], &vec![7; (len % 16).into()]];
+                (
+                    17,
+                    lens.iter().flat_map(message).flatten().copied().collect(),
+                )
+            }
             Kind::Grant => (2, Vec::new()),
             Kind::Ping => (3, Vec::new()),
             Kind::Pong => (4, Vec::new()),

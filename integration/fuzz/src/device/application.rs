@@ -73,7 +73,14 @@ impl Device {
             && self.conn.accepts_receives()
         {
             self.released += 1;
-            self.repost(buffer);
+            let left = self.shared.get_mut(&buffer).map_or(0, |left| {
+                *left -= 1;
+                *left
+            });
+            if left == 0 {
+                self.shared.remove(&buffer);
+                self.repost(buffer);
+            }
             self.conn.release();
         }
     }

@@ -10,7 +10,7 @@ use std::{
 
 use crate::proto::{
     Arrival, CONTROL_RECEIVES, CONTROL_SENDS, CloseReason, CmOp, Connection, Descriptor, DrainSide,
-    Event, Output, Params, READS, Read, Transmit,
+    Event, Output, Params, READS, Read, Transmit, parts,
 };
 
 /// The longest chunk in which a large message is read.
@@ -61,8 +61,10 @@ pub(crate) struct Device {
     timer: Option<Instant>,
     /// The frame in each buffer that has completed and was neither delivered nor posted again.
     filled: HashMap<u32, Vec<u8>>,
-    /// Buffers that the application has.
+    /// Buffers that the application has, once for each message.
     kept: VecDeque<u32>,
+    /// Those in which several messages lie, with how many the application has.
+    shared: HashMap<u32, u32>,
     /// Large messages that the application has.
     large: VecDeque<u64>,
     /// Large messages that are announced and not delivered, oldest first.
@@ -73,7 +75,7 @@ pub(crate) struct Device {
     disowned: bool,
     /// The number of large messages of the peer that were read whole.
     taken: u32,
-    /// The number of receives of data frames that were posted again.
+    /// The number of messages whose place was given back.
     released: u32,
     /// The last grant and count of large messages taken that were sent to the peer.
     reported: (u32, u32),
@@ -108,6 +110,7 @@ impl Device {
             timer: None,
             filled: HashMap::new(),
             kept: VecDeque::new(),
+            shared: HashMap::new(),
             large: VecDeque::new(),
             inbound: VecDeque::new(),
             announced: 0,
@@ -140,13 +143,16 @@ impl Device {
             match output {
                 Output::Cm(op) => self.wanted.push_back(op),
                 Output::Post(transmit) => {
-                    assert!(!matches!(transmit.header[0], 1 | 16), "control frames only");
+                    assert!(
+                        !matches!(transmit.header[0], 1 | 16 | 17),
+                        "control frames only"
+                    );
                     self.post(&transmit, 0);
                 }
                 Output::Repost(buffer) => {
                     let frame = self.filled.remove(&buffer).expect("it was received");
                     // But for control frames only what breaks the protocol.
-                    bad |= frame.first().is_none_or(|kind| matches!(kind, 1 | 16));
+                    bad |= frame.first().is_none_or(|kind| matches!(kind, 1 | 16 | 17));
                     self.repost(buffer);
                 }
                 Output::Release(buffer) => {
@@ -233,6 +239,18 @@ impl Device {
                 assert_eq!((offset, len as usize), (16, frame.len() - 16));
                 assert!(len <= self.params.eager_size);
                 self.kept.push_back(buffer);
+            }
+            Event::Arrived(Arrival::Batch { buffer, len, count }) => {
+                let frame = self.filled.remove(&buffer).expect("it was received");
+                assert_eq!((frame[0], len as usize), (17, frame.len() - 16));
+                assert!(len <= self.params.eager_size && count > 0);
+                let parts: Vec<_> = parts(&frame[16..]).collect();
+                assert_eq!(parts.len(), count as usize);
+                let lens: u32 = parts.iter().map(|(_, len)| 4 + len).sum();
+                assert_eq!(lens, len, "no byte is left out");
+                // The last that is released has the buffer posted again.
+                self.shared.insert(buffer, count);
+                self.kept.extend(parts.iter().map(|_| buffer));
             }
             Event::Arrived(Arrival::Immediate { buffer, .. }) => {
                 let frame = self.filled.remove(&buffer).expect("it was received");
