@@ -154,11 +154,9 @@ impl Frame {
         let (kind, payload) = match &self.kind {
             Kind::Data(len) => (1, vec![7; usize::from(len % 65)]),
             Kind::Batch(lens) => {
-                let message = |len: &u8| [&[0, 0, 0, len % 16][..], &vec![7; (len % 16).into()]];
-                (
-                    17,
-                    lens.iter().flat_map(message).flatten().copied().collect(),
-                )
+                let lens = lens.iter().map(|len| len % 16);
+                let message = |len: u8| [&[0, 0, 0, len][..], &[7; 15][..len.into()]].concat();
+                (17, lens.flat_map(message).collect())
             }
             Kind::Grant => (2, Vec::new()),
             Kind::Ping => (3, Vec::new()),
