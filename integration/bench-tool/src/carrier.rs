@@ -1,5 +1,5 @@
 use std::{
-    io::{BufRead, Read, Write},
+    io::{BufRead, IoSlice, Read, Write},
     net::SocketAddr,
     time::Duration,
 };
@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use crate::manner::Manner;
 
 /// How long a peer may be silent before a run counts as failed.
-const SILENCE: Duration = Duration::from_secs(60);
+pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 
 /// What carries the traffic of a run. That of threads blocks, in futures that are ready at once.
 pub(crate) enum Carrier {
@@ -72,6 +72,23 @@ impl Carrier {
             }
             Self::TaskMessages { endpoint, .. } => endpoint.send(message).await?,
             Self::TaskBytes(stream) => stream.write_all(message).await?,
+        }
+        Ok(())
+    }
+
+    /// Sends a message so many times, by one call where there is such a call.
+    pub(crate) async fn send_times(&mut self, message: &[u8], times: usize) -> Result<()> {
+        match self {
+            Self::Messages { endpoint, .. } => {
+                let batch = vec![IoSlice::new(message); times];
+                let sent = endpoint.send_batch(&batch)?;
+                ensure!(sent == times, "{sent} of {times} messages were sent");
+            }
+            _ => {
+                for _ in 0..times {
+                    self.send(message).await?;
+                }
+            }
         }
         Ok(())
     }

@@ -1,10 +1,10 @@
 use std::fmt;
 
 use clap::{Args, ValueEnum};
-use rdmsg::{Config, Polling};
+use rdmsg::{Config, Polling, Transport};
 
-/// How our programs use the library. The default is the library's own.
-#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How our programs use the library. The default is the library's own, on one connection.
+#[derive(Args, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Manner {
     /// How threads wait
     #[arg(long, value_enum, default_value_t)]
@@ -15,12 +15,30 @@ pub(crate) struct Manner {
     /// Send registered memory as it is, without a copy
     #[arg(long)]
     pub(crate) owned: bool,
+    /// How many messages each call sends, where they go one way
+    #[arg(long, default_value_t = 1, conflicts_with = "owned")]
+    pub(crate) batch: u32,
     /// Send the bytes through a Stream, and not as messages
-    #[arg(long, conflicts_with = "owned")]
+    #[arg(long, conflicts_with_all = ["owned", "batch"])]
     pub(crate) stream: bool,
     /// Wait as a task on tokio's current-thread runtime, and not as a thread
     #[arg(long)]
     pub(crate) tasks: bool,
+    /// Over TCP
+    #[arg(long)]
+    pub(crate) tcp: bool,
+    /// With a configuration for many connections
+    #[arg(long)]
+    pub(crate) small: bool,
+    /// One pool of receives for all connections
+    #[arg(long)]
+    pub(crate) shared: bool,
+    /// The server waits with epoll for the connections' event_fd
+    #[arg(long)]
+    pub(crate) epoll: bool,
+    /// How many connections the client uses, one after the other
+    #[arg(long, default_value_t = 1)]
+    pub(crate) connections: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -41,7 +59,30 @@ const RING_BYTES: u32 = 8 << 20;
 /// The least depth of such a ring, so that messages still overlap.
 const LEAST_DEPTH: u16 = 8;
 
+/// How many shared receives each connection may be sure of, as `Config::shared_receive` says.
+const SHARE: u32 = 28;
+
+impl Default for Manner {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
 impl Manner {
+    pub(crate) const DEFAULT: Self = Self {
+        wait: Wait::Adaptive,
+        eager_size: None,
+        owned: false,
+        batch: 1,
+        stream: false,
+        tasks: false,
+        tcp: false,
+        small: false,
+        shared: false,
+        epoll: false,
+        connections: 1,
+    };
+
     pub(crate) fn config(&self) -> Config {
         let mut config = Config::default();
         match self.wait {
@@ -55,6 +96,20 @@ impl Manner {
             config.receive_window = depth.clamp(LEAST_DEPTH, config.receive_window);
             config.send_depth = depth.clamp(LEAST_DEPTH, config.send_depth);
         }
+        if self.small {
+            config.receive_window = 8;
+            config.send_depth = 8;
+            config.eager_size = Some(1024);
+        }
+        if self.shared {
+            // One more, which goes ahead of those that are measured.
+            config.shared_receive = Some(SHARE * (self.connections + 1));
+        }
+        config.transport = if self.tcp {
+            Transport::Tcp
+        } else {
+            Transport::Rdma
+        };
         config
     }
 
@@ -65,14 +120,26 @@ impl Manner {
             Wait::Busy => Some("--wait=busy".to_owned()),
             Wait::Event => Some("--wait=event".to_owned()),
         };
-        let words = [
-            wait,
-            self.eager_size.map(|size| format!("--eager-size={size}")),
-            self.owned.then(|| "--owned".to_owned()),
-            self.stream.then(|| "--stream".to_owned()),
-            self.tasks.then(|| "--tasks".to_owned()),
+        let flags = [
+            (self.owned, "--owned"),
+            (self.stream, "--stream"),
+            (self.tasks, "--tasks"),
+            (self.tcp, "--tcp"),
+            (self.small, "--small"),
+            (self.shared, "--shared"),
+            (self.epoll, "--epoll"),
         ];
-        words.into_iter().flatten().collect()
+        let flags = flags.iter().filter(|(set, _)| *set);
+        let mut words: Vec<String> = wait.into_iter().collect();
+        words.extend(flags.map(|(_, flag)| (*flag).to_owned()));
+        words.extend(self.eager_size.map(|size| format!("--eager-size={size}")));
+        if self.batch != 1 {
+            words.push(format!("--batch={}", self.batch));
+        }
+        if self.connections != 1 {
+            words.push(format!("--connections={}", self.connections));
+        }
+        words
     }
 }
 
@@ -85,17 +152,26 @@ impl fmt::Display for Manner {
             Wait::Busy => " busy",
             Wait::Event => " event",
         })?;
-        if self.eager_size.is_some() {
-            f.write_str(" eager")?;
+        let words = [
+            (self.tcp, " tcp"),
+            (self.eager_size.is_some(), " eager"),
+            (self.owned, " owned"),
+            (self.stream, " stream"),
+            (self.tasks, " tasks"),
+            (self.small, " small"),
+            (self.shared, " shared"),
+            (self.epoll, " event_fd"),
+        ];
+        for (set, word) in words {
+            if set {
+                f.write_str(word)?;
+            }
         }
-        if self.owned {
-            f.write_str(" owned")?;
+        if self.batch != 1 {
+            write!(f, " batches of {}", self.batch)?;
         }
-        if self.stream {
-            f.write_str(" stream")?;
-        }
-        if self.tasks {
-            f.write_str(" tasks")?;
+        if self.connections != 1 {
+            write!(f, " ×{}", self.connections)?;
         }
         Ok(())
     }
@@ -115,26 +191,36 @@ mod tests {
 
     #[test]
     fn arguments_say_the_same() {
-        let all = Manner {
+        let owned = Manner {
             wait: Wait::Busy,
             eager_size: Some(4096),
             owned: true,
-            stream: false,
-            tasks: false,
-        };
-        let event = Manner {
-            wait: Wait::Event,
-            ..all
+            ..Manner::default()
         };
         let stream = Manner {
             stream: true,
             tasks: true,
+            tcp: true,
             ..Manner::default()
         };
-        for manner in [Manner::default(), all, event, stream] {
+        let many = Manner {
+            wait: Wait::Event,
+            small: true,
+            shared: true,
+            epoll: true,
+            connections: 100,
+            ..Manner::default()
+        };
+        let batch = Manner {
+            batch: 16,
+            ..Manner::default()
+        };
+        for manner in [Manner::default(), owned, stream, many, batch] {
             let words = std::iter::once("bench".to_owned()).chain(manner.arguments());
             assert_eq!(CommandLine::parse_from(words).manner, manner);
         }
-        assert_eq!(all.to_string(), "rdmsg busy eager owned");
+        assert_eq!(owned.to_string(), "rdmsg busy eager owned");
+        assert_eq!(batch.to_string(), "rdmsg batches of 16");
+        assert_eq!(many.to_string(), "rdmsg event small shared event_fd ×100");
     }
 }

@@ -1,8 +1,10 @@
+//! What is run and what is compared, with the targets.
+
 use crate::{
     manner::{Manner, Wait},
+    measure::Measure,
     program::{Program, Run},
     target::Target,
-    traffic::Test,
 };
 
 /// What to run in a round, and what to compare in the end.
@@ -16,8 +18,8 @@ pub(crate) struct Plan {
 /// Two runs that are compared, by their places in the plan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair {
-    pub(crate) theirs: usize,
     pub(crate) ours: usize,
+    pub(crate) theirs: usize,
     /// Of the ratio ours/theirs.
     pub(crate) target: Target,
 }
@@ -25,59 +27,149 @@ pub(crate) struct Pair {
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-const SIZES: [usize; 4] = [64, 4 * KIB, 64 * KIB, MIB];
-const MORE_SIZES: [usize; 8] = [64, 256, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB];
+const SIZES: [usize; 9] = [
+    1,
+    64,
+    KIB,
+    4 * KIB,
+    16 * KIB,
+    64 * KIB,
+    256 * KIB,
+    MIB,
+    8 * MIB,
+];
 
-/// What the default configuration takes as one frame.
+/// What the default configuration takes as one frame, over RDMA.
 const DEFAULT_EAGER: usize = 16 * KIB;
 
+/// What may be one with `Config::eager_size`.
+const LARGEST_EAGER: usize = MIB;
+
+/// Of UCX's active messages with a copy.
+const LARGEST_ACTIVE: usize = 4 * KIB;
+
+/// Connections of one process.
+const MANY: [u32; 2] = [100, 1000];
+
+const DEFAULT: Manner = Manner::DEFAULT;
+const EVENT: Manner = Manner {
+    wait: Wait::Event,
+    ..DEFAULT
+};
+const BUSY: Manner = Manner {
+    wait: Wait::Busy,
+    ..DEFAULT
+};
+
 impl Plan {
-    pub(crate) fn new(quick: bool) -> Self {
+    /// Everything sleeps until something comes: where one processor has both ends, what polls
+    /// holds up what it polls for.
+    pub(crate) fn counted(quick: bool) -> Self {
         let mut plan = Self::default();
-        let sizes: &[usize] = if quick { &SIZES } else { &MORE_SIZES };
-        for test in [Test::Latency, Test::Bandwidth] {
+        let perftest = Program::Perftest { event: true };
+        let rstream = |tcp| Program::Rstream { event: true, tcp };
+        let tcp = Manner { tcp: true, ..EVENT };
+        for measure in [Measure::HalfRoundTrip, Measure::OneWay] {
+            let sizes: &[usize] = match (quick, measure) {
+                (false, _) => &SIZES,
+                (true, Measure::HalfRoundTrip) => &[64, 4 * KIB, 64 * KIB],
+                (true, _) => &[64, 64 * KIB, MIB],
+            };
             for &size in sizes {
-                plan.add_all(test, size, quick);
+                let add = Group::new(measure, size);
+                for manner in manners(measure, size, quick) {
+                    let target = perftest_target(measure, size, manner);
+                    add.pair(&mut plan, Program::Rdmsg(manner), perftest, target);
+                }
+                if !quick || size == 64 {
+                    let tcp_target = Target::None;
+                    add.pair(&mut plan, Program::Rdmsg(tcp), rstream(true), tcp_target);
+                }
+                if !quick {
+                    let target = rstream_target(measure, size);
+                    add.pair(&mut plan, Program::Rdmsg(EVENT), rstream(false), target);
+                    let ucx = Program::Ucx { event: true };
+                    add.pair(&mut plan, Program::Rdmsg(EVENT), ucx, Target::None);
+                }
+            }
+        }
+        let batches = Group::new(Measure::OneWay, 64);
+        for (theirs, target) in [
+            (perftest, Target::AtLeast(5.0)),
+            (rstream(true), Target::Above(1.0)),
+        ] {
+            let ours = Program::Rdmsg(Manner { batch: 16, ..EVENT });
+            batches.pair(&mut plan, ours, theirs, target);
+        }
+        let sizes: &[usize] = if quick { &[64] } else { &[64, 64 * KIB] };
+        for &size in sizes {
+            let ours = Program::Rdmsg(EVENT);
+            let read = Group::new(Measure::Read, size);
+            read.pair(&mut plan, ours, perftest, Target::None);
+            // perftest cannot sleep until a WRITE is done. A SEND is what one competes with.
+            let theirs = Group::new(Measure::OneWay, size).run(perftest);
+            let write = Group::new(Measure::Write, size).run(ours);
+            plan.compare(write, theirs, Target::None);
+        }
+        plan.add_many(quick);
+        plan
+    }
+
+    /// A server that waits with epoll, its receives of two kinds, and many connections.
+    fn add_many(&mut self, quick: bool) {
+        let add = Group::new(Measure::HalfRoundTrip, 64);
+        let blocking = Manner {
+            small: true,
+            ..EVENT
+        };
+        let own = Manner {
+            epoll: true,
+            ..blocking
+        };
+        let shared = Manner {
+            shared: true,
+            ..own
+        };
+        for (ours, theirs, limit) in [(own, blocking, 1.15), (shared, own, 1.1)] {
+            let target = Target::AtMost(limit);
+            add.pair(self, Program::Rdmsg(ours), Program::Rdmsg(theirs), target);
+        }
+        for connections in MANY.into_iter().filter(|_| !quick) {
+            for one in [own, shared] {
+                let many = Manner { connections, ..one };
+                let target = Target::AtMost(1.1);
+                add.pair(self, Program::Rdmsg(many), Program::Rdmsg(one), target);
+            }
+        }
+    }
+
+    /// As programs run where processors are free. Between hosts it takes longer and tells less.
+    pub(crate) fn clock(quick: bool, hosts: u8) -> Self {
+        let mut plan = Self::default();
+        let sizes: &[usize] = match (quick, hosts) {
+            (true, _) => &[64, 64 * KIB],
+            (false, 1) => &SIZES[1..8],
+            (false, _) => &[64, 4 * KIB, 64 * KIB],
+        };
+        for measure in [Measure::HalfRoundTrip, Measure::OneWay] {
+            for &size in sizes {
+                Group::new(measure, size).by_clock(&mut plan, quick);
             }
         }
         plan
     }
 
-    /// Ours against each of theirs, at one size.
-    fn add_all(&mut self, test: Test, size: usize, quick: bool) {
-        let count = count(test, size) * if quick { 1 } else { 3 };
-        let target = perftest_target(test, size);
-        // Where there is no target, perftest takes time and tells nothing that is asked.
-        if target != Target::None || !quick {
-            self.add_group(Program::Perftest, test, size, count, target);
-        }
-        let ahead = match test {
-            Test::Latency => Target::Below(1.0),
-            Test::Bandwidth => Target::Above(1.0),
-        };
-        self.add_group(Program::Rstream, test, size, count, ahead);
-    }
-
-    fn add_group(&mut self, theirs: Program, test: Test, size: usize, count: u64, target: Target) {
-        let theirs = self.add(theirs, test, size, count);
-        for manner in manners(test, size) {
-            let ours = self.add(Program::Rdmsg(manner), test, size, count);
-            self.pairs.push(Pair {
-                theirs,
-                ours,
-                target,
-            });
-        }
+    fn compare(&mut self, ours: Run, theirs: Run, target: Target) {
+        let (theirs, ours) = (self.add(theirs), self.add(ours));
+        self.pairs.push(Pair {
+            ours,
+            theirs,
+            target,
+        });
     }
 
     /// The place of this run, which is one however often it is compared.
-    fn add(&mut self, program: Program, test: Test, size: usize, count: u64) -> usize {
-        let run = Run {
-            program,
-            test,
-            size,
-            count,
-        };
+    fn add(&mut self, run: Run) -> usize {
         let known = self.runs.iter().position(|other| *other == run);
         known.unwrap_or_else(|| {
             self.runs.push(run);
@@ -86,49 +178,157 @@ impl Plan {
     }
 }
 
-fn perftest_target(test: Test, size: usize) -> Target {
-    match (test, size) {
-        (Test::Latency, 64) => Target::AtMost(1.15),
-        (Test::Bandwidth, 64) => Target::AtLeast(0.8),
-        (Test::Bandwidth, 0x1_0000 | MIB) => Target::AtLeast(0.95),
+/// What runs that are compared have in common.
+#[derive(Clone, Copy)]
+struct Group {
+    measure: Measure,
+    size: usize,
+    count: u64,
+}
+
+impl Group {
+    fn by_clock(self, plan: &mut Plan, quick: bool) {
+        let perftest = Program::Perftest { event: false };
+        let rstream = |tcp| Program::Rstream { event: false, tcp };
+        let round_trip = self.measure == Measure::HalfRoundTrip;
+        let mut add = |ours, theirs, target| self.pair(plan, Program::Rdmsg(ours), theirs, target);
+        if round_trip && self.size == 64 {
+            add(BUSY, perftest, Target::AtMost(0.9));
+            for fixed in [BUSY, EVENT] {
+                add(DEFAULT, Program::Rdmsg(fixed), Target::AtMost(1.1));
+            }
+        } else {
+            add(BUSY, perftest, Target::None);
+        }
+        if quick {
+            return;
+        }
+        let ahead = if round_trip {
+            add(BUSY, Program::Libfabric, Target::Below(1.0));
+            Target::Below(1.0)
+        } else {
+            Target::Above(1.0)
+        };
+        add(BUSY, Program::Ucx { event: false }, ahead);
+        if self.size <= LARGEST_ACTIVE {
+            add(BUSY, Program::UcxActive, ahead);
+        }
+        add(BUSY, rstream(false), ahead);
+        add(BUSY, Program::Qperf, Target::None);
+        add(DEFAULT, perftest, Target::None);
+        if !round_trip && self.size > DEFAULT_EAGER {
+            let owned = Manner {
+                owned: true,
+                ..BUSY
+            };
+            add(owned, perftest, Target::None);
+        }
+        let tcp = Manner {
+            tcp: true,
+            ..DEFAULT
+        };
+        add(tcp, rstream(true), Target::None);
+    }
+
+    fn new(measure: Measure, size: usize) -> Self {
+        let count = count(measure, size);
+        Self {
+            measure,
+            size,
+            count,
+        }
+    }
+
+    fn run(self, program: Program) -> Run {
+        let Self {
+            measure,
+            size,
+            count,
+        } = self;
+        Run {
+            program,
+            measure,
+            size,
+            count,
+        }
+    }
+
+    fn pair(self, plan: &mut Plan, ours: Program, theirs: Program, target: Target) {
+        plan.compare(self.run(ours), self.run(theirs), target);
+    }
+}
+
+/// The ways to use the library, of which some are for long messages only.
+fn manners(measure: Measure, size: usize, quick: bool) -> Vec<Manner> {
+    let mut manners = vec![EVENT];
+    let owned = Manner {
+        owned: true,
+        ..EVENT
+    };
+    let stream = Manner {
+        stream: true,
+        ..EVENT
+    };
+    let tasks = Manner {
+        tasks: true,
+        ..EVENT
+    };
+    if !quick || (measure == Measure::HalfRoundTrip && size == 64) {
+        manners.extend([stream, tasks]);
+    }
+    if measure == Measure::OneWay && size > DEFAULT_EAGER {
+        manners.push(owned);
+    }
+    if !quick && (DEFAULT_EAGER + 1..=LARGEST_EAGER).contains(&size) {
+        let eager_size = Some(size as u32);
+        manners.push(Manner {
+            eager_size,
+            ..EVENT
+        });
+    }
+    manners
+}
+
+/// Counted, of the way that messages go by default, and with memory that is lent.
+fn perftest_target(measure: Measure, size: usize, manner: Manner) -> Target {
+    const OWNED: Manner = Manner {
+        owned: true,
+        ..EVENT
+    };
+    match (measure, size, manner) {
+        (Measure::HalfRoundTrip, 64, EVENT) => Target::AtMost(0.9),
+        (Measure::HalfRoundTrip, 0x1000 | 0x4000, EVENT) => Target::AtMost(1.03),
+        (Measure::HalfRoundTrip, 0x1_0000, EVENT) => Target::AtMost(1.05),
+        (Measure::OneWay, 64 | 0x1_0000, EVENT) => Target::AtLeast(1.0),
+        (Measure::OneWay, 0x1_0000, OWNED) | (Measure::OneWay, MIB, EVENT | OWNED) => {
+            Target::AtLeast(1.02)
+        }
         _ => Target::None,
     }
 }
 
-/// As it is by default, and polling all the time as the stock programs do; long messages also
-/// without a copy, and with buffers that take them whole.
-fn manners(test: Test, size: usize) -> Vec<Manner> {
-    let default = Manner::default();
-    let busy = Manner {
-        wait: Wait::Busy,
-        ..default
-    };
-    let owned = Manner {
-        owned: true,
-        ..default
-    };
-    let eager = Manner {
-        eager_size: Some(size as u32),
-        ..default
-    };
-    match (test, size) {
-        (_, 0..=DEFAULT_EAGER) => vec![busy, default],
-        (Test::Latency, _) => vec![busy, default, eager],
-        (Test::Bandwidth, _) => vec![busy, default, owned, eager],
+fn rstream_target(measure: Measure, size: usize) -> Target {
+    match (measure, size) {
+        (Measure::HalfRoundTrip, 0..=0x1_0000) => Target::AtMost(0.91),
+        (Measure::HalfRoundTrip, _) => Target::Below(1.0),
+        (_, 0..=0x1_0000) => Target::AtLeast(1.1),
+        _ => Target::Above(1.0),
     }
 }
 
-/// So many that a run takes some tenths of a second on a device in software.
-fn count(test: Test, size: usize) -> u64 {
-    match (test, size) {
-        (Test::Latency, 0..KIB) => 2000,
-        (Test::Latency, KIB..=DEFAULT_EAGER) => 1000,
-        (Test::Latency, 0x4001..=0x1_0000) => 200,
-        (Test::Latency, _) => 20,
-        (Test::Bandwidth, 0..KIB) => 20_000,
-        (Test::Bandwidth, KIB..=DEFAULT_EAGER) => 5000,
-        (Test::Bandwidth, 0x4001..=0x1_0000) => 500,
-        (Test::Bandwidth, _) => 40,
+/// So many that what the first ones and the last ones cost more changes the mean by a percent. With
+/// fewer than five perftest tells nothing.
+fn count(measure: Measure, size: usize) -> u64 {
+    match (measure.is_rate(), size) {
+        (false, 0..=KIB) => 1000,
+        (false, 0..=DEFAULT_EAGER) => 300,
+        (false, 0..=0x1_0000) => 100,
+        (false, _) => 12,
+        (true, 0..=KIB) => 5000,
+        (true, 0..=DEFAULT_EAGER) => 2000,
+        (true, 0..=0x1_0000) => 500,
+        (true, ..=MIB) => 60,
+        (true, _) => 10,
     }
 }
 
@@ -136,61 +336,57 @@ fn count(test: Test, size: usize) -> u64 {
 mod tests {
     use super::*;
 
-    fn targets(program: Program, test: Test, size: usize) -> Vec<Target> {
-        let plan = Plan::new(true);
-        let of = |pair: &&Pair| {
-            let theirs = &plan.runs[pair.theirs];
-            (theirs.program, theirs.test, theirs.size) == (program, test, size)
-        };
-        plan.pairs
-            .iter()
-            .filter(of)
-            .map(|pair| pair.target)
-            .collect()
-    }
-
-    #[test]
-    fn a_quick_plan_has_every_target() {
-        assert_eq!(
-            targets(Program::Perftest, Test::Latency, 64),
-            [Target::AtMost(1.15); 2]
-        );
-        assert_eq!(
-            targets(Program::Perftest, Test::Bandwidth, 64),
-            [Target::AtLeast(0.8); 2]
-        );
-        for size in [64 * KIB, MIB] {
-            assert_eq!(
-                targets(Program::Perftest, Test::Bandwidth, size),
-                [Target::AtLeast(0.95); 4]
-            );
-        }
-        for size in SIZES {
-            assert_eq!(
-                targets(Program::Rstream, Test::Latency, size)[0],
-                Target::Below(1.0)
-            );
-            assert_eq!(
-                targets(Program::Rstream, Test::Bandwidth, size)[0],
-                Target::Above(1.0)
-            );
-        }
-    }
-
     #[test]
     fn what_is_compared_is_of_a_kind_and_runs_once_a_round() {
-        for quick in [true, false] {
-            let plan = Plan::new(quick);
+        for plan in [
+            Plan::counted(true),
+            Plan::counted(false),
+            Plan::clock(true, 1),
+            Plan::clock(false, 1),
+            Plan::clock(false, 2),
+        ] {
             for pair in &plan.pairs {
-                let (theirs, ours) = (&plan.runs[pair.theirs], &plan.runs[pair.ours]);
-                assert_eq!(
-                    (theirs.test, theirs.size, theirs.count),
-                    (ours.test, ours.size, ours.count)
-                );
+                let (ours, theirs) = (&plan.runs[pair.ours], &plan.runs[pair.theirs]);
+                assert_eq!((ours.size, ours.count), (theirs.size, theirs.count));
+                assert_eq!(ours.measure.is_rate(), theirs.measure.is_rate());
+                assert!(matches!(ours.program, Program::Rdmsg(_)));
             }
             for (at, run) in plan.runs.iter().enumerate() {
                 assert!(!plan.runs[..at].contains(run), "{run:?} twice");
             }
         }
+    }
+
+    #[test]
+    fn what_is_counted_sleeps() {
+        for run in Plan::counted(false).runs {
+            let sleeps = match run.program {
+                Program::Perftest { event }
+                | Program::Rstream { event, .. }
+                | Program::Ucx { event } => event,
+                Program::Rdmsg(manner) => manner.wait == Wait::Event,
+                Program::UcxActive | Program::Libfabric | Program::Qperf => false,
+            };
+            assert!(sleeps, "{run}");
+        }
+    }
+
+    #[test]
+    fn a_quick_plan_has_a_dozen_paths_and_the_targets_at_their_sizes() {
+        let plan = Plan::counted(true);
+        assert!((12..20).contains(&plan.pairs.len()), "{}", plan.pairs.len());
+        let targets = plan.pairs.iter().filter(|pair| pair.target != Target::None);
+        assert!(targets.count() >= 9);
+        assert_eq!(
+            perftest_target(
+                Measure::OneWay,
+                MIB,
+                Manner {
+                    owned: true,
+                    ..EVENT
+                }
+            ),
+            Target::AtLeast(1.02)
+        );
     }
 }

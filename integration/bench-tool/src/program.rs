@@ -1,21 +1,33 @@
-use std::{env, fmt, net::IpAddr};
+//! The programs that are measured: what they are called, and how.
+
+use std::{env, ffi::OsStr, fmt, net::IpAddr, path::Path};
 
 use anyhow::{Context, Result};
-use toolbox::words;
+use toolbox::{Listening, words};
 
 use crate::{
     manner::Manner,
-    reading::Reading,
-    traffic::{Test, Traffic},
+    measure::Measure,
+    reading::{self, Reading},
+    traffic::Traffic,
 };
 
-/// A program that measures something, as a server and a client.
+/// A program that measures something, as a server and a client. Those with `event` sleep until
+/// something comes, where they poll otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
-    /// `ib_send_lat` or `ib_send_bw`, of perftest, with the connection manager.
-    Perftest,
-    /// `rstream`, of rdmacm-utils: rsocket.
-    Rstream,
+    /// `ib_send_lat` and its like, of perftest, with the connection manager.
+    Perftest { event: bool },
+    /// `rstream`, of rdmacm-utils: rsockets, or plain TCP. With `event` its calls block.
+    Rstream { event: bool, tcp: bool },
+    /// `ucx_perftest` over reliable connections, with its tagged messages.
+    Ucx { event: bool },
+    /// `ucx_perftest` with active messages of UCX's lower layer, which end at 8 KiB.
+    UcxActive,
+    /// `fi_pingpong` with the provider `verbs`.
+    Libfabric,
+    /// `qperf` with the connection manager.
+    Qperf,
     /// This one.
     Rdmsg(Manner),
 }
@@ -24,78 +36,159 @@ pub(crate) enum Program {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) program: Program,
-    pub(crate) test: Test,
+    pub(crate) measure: Measure,
     pub(crate) size: usize,
     pub(crate) count: u64,
 }
 
-/// Command lines of a server and its client.
+/// What to start for a run.
 #[derive(Debug)]
-pub(crate) struct CommandLines {
+pub(crate) struct Commands {
     pub(crate) server: Vec<String>,
+    /// What shows that the server is there.
+    pub(crate) listening: Listening,
     pub(crate) client: Vec<String>,
+}
+
+impl Program {
+    /// The command to look for, where it is not ours.
+    fn command(self, measure: Measure) -> Option<&'static str> {
+        Some(match (self, measure) {
+            (Self::Perftest { .. }, Measure::OneWay) => "ib_send_bw",
+            (Self::Perftest { .. }, Measure::Read) => "ib_read_lat",
+            (Self::Perftest { .. }, _) => "ib_send_lat",
+            (Self::Rstream { .. }, _) => "rstream",
+            (Self::Ucx { .. } | Self::UcxActive, _) => "ucx_perftest",
+            (Self::Libfabric, _) => "fi_pingpong",
+            (Self::Qperf, _) => "qperf",
+            (Self::Rdmsg(_), _) => return None,
+        })
+    }
 }
 
 impl Run {
     /// What to call the program in a table.
     pub(crate) fn name(&self) -> String {
-        match (self.program, self.test) {
-            (Program::Perftest, Test::Latency) => "ib_send_lat -R".to_owned(),
-            (Program::Perftest, Test::Bandwidth) => "ib_send_bw -R".to_owned(),
-            (Program::Rstream, _) => "rstream".to_owned(),
-            (Program::Rdmsg(manner), _) => manner.to_string(),
+        let command = self.program.command(self.measure).unwrap_or_default();
+        match self.program {
+            Program::Perftest { event: true } => format!("{command} -R -e"),
+            Program::Perftest { event: false } => format!("{command} -R"),
+            Program::Rstream { event, tcp } => {
+                let tcp = if tcp { " -T s" } else { "" };
+                let event = if event { " -T b" } else { "" };
+                format!("{command}{tcp}{event}")
+            }
+            Program::Ucx { event: true } => format!("{command} -t tag -E sleep"),
+            Program::Ucx { event: false } => format!("{command} -t tag"),
+            Program::UcxActive => format!("{command} -t am"),
+            Program::Libfabric => format!("{command} -p verbs"),
+            Program::Qperf => command.to_owned(),
+            Program::Rdmsg(manner) => manner.to_string(),
         }
     }
 
+    /// Whether what it takes is installed here.
+    pub(crate) fn is_installed(&self) -> bool {
+        self.program.command(self.measure).is_none_or(is_installed)
+    }
+
     /// What to run for a server at `address`.
-    pub(crate) fn command_lines(
-        &self,
-        address: IpAddr,
-        device: &str,
-        port: u16,
-    ) -> Result<CommandLines> {
-        Ok(match self.program {
-            Program::Perftest => {
-                let program = match self.test {
-                    Test::Latency => "ib_send_lat",
-                    Test::Bandwidth => "ib_send_bw",
-                };
-                // -F: not to refuse a processor whose frequency may change.
-                let server = words(&format!(
-                    "{program} -R -F -d {device} -s {} -n {} -p {port}",
-                    self.size, self.count
-                ));
-                let mut client = server.clone();
-                client.push(address.to_string());
-                CommandLines { server, client }
+    pub(crate) fn commands(&self, address: IpAddr, device: &str, port: u16) -> Result<Commands> {
+        let Self { size, count, .. } = *self;
+        let one_way = self.measure == Measure::OneWay;
+        let command = self.program.command(self.measure).unwrap_or_default();
+        let both = |line: String, listening, to_server: &str| {
+            let server = words(&line);
+            let mut client = server.clone();
+            client.extend(words(&format!("{to_server} {address}")));
+            Commands {
+                server,
+                listening,
+                client,
             }
-            Program::Rstream => {
+        };
+        Ok(match self.program {
+            Program::Perftest { event } => {
+                let event = if event { "-e" } else { "" };
+                // -F: not to refuse a processor whose frequency may change.
+                let line =
+                    format!("{command} -R -F {event} -d {device} -s {size} -n {count} -p {port}");
+                both(line, Listening::Cm(port), "")
+            }
+            Program::Rstream { event, tcp } => {
                 // As its own tests: inline data for latency, none for bandwidth.
-                let server = words(&match self.test {
-                    Test::Latency => format!(
-                        "rstream -i 64 -S {} -I {} -C 1 -p {port}",
-                        self.size, self.count
-                    ),
-                    Test::Bandwidth => format!(
-                        "rstream -i 0 -S {} -I 1 -C {} -p {port}",
-                        self.size, self.count
-                    ),
-                });
-                let mut client = server.clone();
-                client.extend(["-s".into(), address.to_string()]);
-                CommandLines { server, client }
+                let (inline, iterations, transfers) = if one_way {
+                    (0, 1, count)
+                } else {
+                    (64, count, 1)
+                };
+                let event = if event { "-T b" } else { "" };
+                let (tcp, listening) = if tcp {
+                    ("-T s", Listening::Tcp(port))
+                } else {
+                    ("", Listening::Cm(port))
+                };
+                let line = format!(
+                    "{command} {tcp} {event} -i {inline} -S {size} -I {iterations} -C {transfers} \
+                     -p {port}"
+                );
+                both(line, listening, "-s")
+            }
+            Program::Ucx { event } => {
+                let env = format!("env UCX_TLS=rc_verbs,ud_verbs UCX_NET_DEVICES={device}:1");
+                let test = if one_way { "tag_bw" } else { "tag_lat" };
+                let event = if event { "-E sleep" } else { "" };
+                let warm_up = (count / 10).max(1);
+                let line = format!(
+                    "{env} {command} -t {test} -s {size} -n {count} -w {warm_up} -f {event} -p {port}"
+                );
+                both(line, Listening::Tcp(port), "")
+            }
+            Program::UcxActive => {
+                let test = if one_way { "am_bw" } else { "am_lat" };
+                let warm_up = (count / 10).max(1);
+                let line = format!(
+                    "{command} -t {test} -d {device}:1 -x rc_verbs -D bcopy -s {size} -n {count} \
+                     -w {warm_up} -f -p {port}"
+                );
+                both(line, Listening::Tcp(port), "")
+            }
+            Program::Libfabric => {
+                let line = format!("{command} -p verbs -e msg -I {count} -S {size}");
+                Commands {
+                    server: words(&format!("{line} -B {port}")),
+                    listening: Listening::Tcp(port),
+                    client: words(&format!("{line} -P {port} {address}")),
+                }
+            }
+            Program::Qperf => {
+                let server = words(&format!("{command} -lp {port}"));
+                let test = if one_way { "rc_bw" } else { "rc_lat" };
+                let client =
+                    format!("{command} -lp {port} -cm 1 -cp 1 -t 1 -m {size} {address} {test}");
+                Commands {
+                    server,
+                    listening: Listening::Tcp(port),
+                    client: words(&client),
+                }
             }
             Program::Rdmsg(manner) => {
                 let traffic = Traffic {
                     address,
                     port,
-                    test: self.test,
-                    size: self.size,
-                    count: self.count,
+                    measure: self.measure,
+                    size,
+                    count,
                     manner,
                 };
-                CommandLines {
+                let listening = if manner.tcp {
+                    Listening::Tcp(port)
+                } else {
+                    Listening::Cm(port)
+                };
+                Commands {
                     server: ourselves("server", traffic.arguments())?,
+                    listening,
                     client: ourselves("client", traffic.arguments())?,
                 }
             }
@@ -105,68 +198,26 @@ impl Run {
     /// Finds the figures in what the client printed.
     pub(crate) fn read(&self, output: &str) -> Result<Reading> {
         let reading = match self.program {
-            Program::Perftest => self.read_perftest(output),
-            Program::Rstream => self.read_rstream(output),
-            Program::Rdmsg(_) => self.read_ours(output),
+            Program::Perftest { .. } => reading::perftest(self.measure, self.size, output),
+            Program::Rstream { .. } => reading::rstream(self.measure, output),
+            Program::Ucx { .. } | Program::UcxActive => reading::ucx(self.measure, output),
+            Program::Libfabric => reading::libfabric(output),
+            Program::Qperf => reading::qperf(self.measure, self.size, output),
+            Program::Rdmsg(_) => reading::ours(self.measure, output),
         };
         reading.with_context(|| format!("{} printed no figures that are understood", self.name()))
-    }
-
-    /// A line begins with size and count. Latency goes on with min, max, median and mean; bandwidth
-    /// with peak and mean in MiB/s and with million messages a second. Each of the last two has
-    /// digits enough where the other has not.
-    fn read_perftest(&self, output: &str) -> Option<Reading> {
-        let size = self.size.to_string();
-        let line = output
-            .lines()
-            .find(|line| line.split_whitespace().next() == Some(&size))?;
-        let figures: Vec<f64> = line
-            .split_whitespace()
-            .map(str::parse)
-            .collect::<Result<_, _>>()
-            .ok()?;
-        Some(match self.test {
-            Test::Latency => Reading::Latency {
-                median: Some(*figures.get(4)?),
-                mean: *figures.get(5)?,
-            },
-            Test::Bandwidth if self.size < 16 << 10 => Reading::Rate(figures.get(4)? * 1e6),
-            Test::Bandwidth => {
-                Reading::Rate(figures.get(3)? * f64::from(1 << 20) / self.size as f64)
-            }
-        })
-    }
-
-    /// The last word of the last line is microseconds a transfer, of both directions.
-    fn read_rstream(&self, output: &str) -> Option<Reading> {
-        let line = output.lines().rfind(|line| line.starts_with("custom"))?;
-        let mean: f64 = line.split_whitespace().next_back()?.parse().ok()?;
-        Some(match self.test {
-            Test::Latency => Reading::Latency { median: None, mean },
-            Test::Bandwidth => Reading::Rate(1e6 / mean),
-        })
-    }
-
-    fn read_ours(&self, output: &str) -> Option<Reading> {
-        let figure = |name: &str| {
-            output.split_whitespace().find_map(|word| {
-                let (key, value) = word.split_once('=')?;
-                value.parse().ok().filter(|_: &f64| key == name)
-            })
-        };
-        Some(match self.test {
-            Test::Latency => Reading::Latency {
-                median: Some(figure("p50")?),
-                mean: figure("mean")?,
-            },
-            Test::Bandwidth => Reading::Rate(figure("rate")?),
-        })
     }
 }
 
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {:?} of {} bytes", self.name(), self.test, self.size)
+        write!(
+            f,
+            "{}, {} of {} bytes",
+            self.name(),
+            self.measure,
+            self.size
+        )
     }
 }
 
@@ -178,94 +229,9 @@ pub(crate) fn ourselves(command: &str, arguments: Vec<String>) -> Result<Vec<Str
     Ok(argv)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn run(program: Program, test: Test, size: usize) -> Run {
-        Run {
-            program,
-            test,
-            size,
-            count: 1000,
-        }
-    }
-
-    #[test]
-    fn figures_of_perftest() {
-        let latency = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   \
-                       99% percentile[usec]   99.9% percentile[usec] \n \
-                       64      1000          12.54          23526.61      13.87    \t       829.72      \t1627.90\t\t5287.22 \t\t8031.47\n";
-        assert_eq!(
-            run(Program::Perftest, Test::Latency, 64)
-                .read(latency)
-                .unwrap(),
-            Reading::Latency {
-                median: Some(13.87),
-                mean: 829.72
-            }
-        );
-        let bandwidth = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n \
-                         1048576    60               147.93             103.50 \t\t   0.000104\n \
-                         64         1000            3.36               1.53   \t\t   0.025137\n";
-        assert_eq!(
-            run(Program::Perftest, Test::Bandwidth, 1 << 20)
-                .read(bandwidth)
-                .unwrap(),
-            Reading::Rate(103.5)
-        );
-        assert_eq!(
-            run(Program::Perftest, Test::Bandwidth, 64)
-                .read(bandwidth)
-                .unwrap(),
-            Reading::Rate(25137.0)
-        );
-        assert!(
-            run(Program::Perftest, Test::Bandwidth, 128)
-                .read(bandwidth)
-                .is_err()
-        );
-    }
-
-    #[test]
-    fn figures_of_rstream() {
-        let output = "name      bytes   xfers   iters   total       time     Gb/sec    usec/xfer\n\
-                      custom    1m      40      1       80m         0.67s      1.00    8000.00\n";
-        assert_eq!(
-            run(Program::Rstream, Test::Bandwidth, 1 << 20)
-                .read(output)
-                .unwrap(),
-            Reading::Rate(125.0)
-        );
-        assert_eq!(
-            run(Program::Rstream, Test::Latency, 1 << 20)
-                .read(output)
-                .unwrap(),
-            Reading::Latency {
-                median: None,
-                mean: 8000.0
-            }
-        );
-    }
-
-    #[test]
-    fn figures_of_ours() {
-        let ours = Program::Rdmsg(Manner::default());
-        let latency = run(ours, Test::Latency, 64);
-        assert_eq!(
-            latency
-                .read("mean=14.250 min=12.000 p50=13.500 p99=20.000\n")
-                .unwrap(),
-            Reading::Latency {
-                median: Some(13.5),
-                mean: 14.25
-            }
-        );
-        let bandwidth = run(ours, Test::Bandwidth, 64);
-        assert_eq!(
-            bandwidth.read("rate=1000.5\n").unwrap(),
-            Reading::Rate(1000.5)
-        );
-        assert!(bandwidth.read("bench: no connection\n").is_err());
-    }
+/// Whether there is such a command.
+pub(crate) fn is_installed(command: impl AsRef<OsStr>) -> bool {
+    let folders = env::var_os("PATH").unwrap_or_default();
+    let command = Path::new(command.as_ref());
+    env::split_paths(&folders).any(|folder| folder.join(command).is_file())
 }

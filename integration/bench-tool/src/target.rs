@@ -1,9 +1,12 @@
 use std::fmt;
 
-/// What the ratio ours/theirs should be.
-#[derive(Clone, Copy, Debug, PartialEq)]
+use serde::{Deserialize, Serialize};
+
+/// What a ratio ours/theirs, or a figure that has nothing beside it, should be.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Target {
-    /// There is none: the ratio is shown, that is all.
+    /// There is none: it is shown, that is all.
     None,
     AtMost(f64),
     AtLeast(f64),
@@ -13,13 +16,13 @@ pub(crate) enum Target {
 
 impl Target {
     /// `None` when there is no target.
-    pub(crate) fn met_by(self, ratio: f64) -> Option<bool> {
+    pub(crate) fn met_by(self, value: f64) -> Option<bool> {
         match self {
             Self::None => None,
-            Self::AtMost(limit) => Some(ratio <= limit),
-            Self::AtLeast(limit) => Some(ratio >= limit),
-            Self::Below(limit) => Some(ratio < limit),
-            Self::Above(limit) => Some(ratio > limit),
+            Self::AtMost(limit) => Some(value <= limit),
+            Self::AtLeast(limit) => Some(value >= limit),
+            Self::Below(limit) => Some(value < limit),
+            Self::Above(limit) => Some(value > limit),
         }
     }
 }
@@ -28,10 +31,10 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => f.write_str("-"),
-            Self::AtMost(limit) => write!(f, "<= {limit:.2}"),
-            Self::AtLeast(limit) => write!(f, ">= {limit:.2}"),
-            Self::Below(limit) => write!(f, "< {limit:.2}"),
-            Self::Above(limit) => write!(f, "> {limit:.2}"),
+            Self::AtMost(limit) => write!(f, "≤ {limit}"),
+            Self::AtLeast(limit) => write!(f, "≥ {limit}"),
+            Self::Below(limit) => write!(f, "< {limit}"),
+            Self::Above(limit) => write!(f, "> {limit}"),
         }
     }
 }

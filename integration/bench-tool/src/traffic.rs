@@ -4,13 +4,19 @@ use std::{
     time::Instant,
 };
 
-use anyhow::Result;
-use clap::{Args, ValueEnum};
+use anyhow::{Result, bail};
+use clap::Args;
 use hdrhistogram::Histogram;
-use rdmsg::Engine;
+use rdmsg::{Connector, Endpoint, Engine, Listener};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::{carrier::Carrier, manner::Manner};
+use crate::{
+    carrier::{Carrier, SILENCE},
+    manner::Manner,
+    many,
+    measure::Measure,
+    one_sided,
+};
 
 /// What an rdmsg server and client send each other to measure.
 #[derive(Args, Clone, Debug)]
@@ -21,7 +27,7 @@ pub(crate) struct Traffic {
     #[arg(long)]
     pub(crate) port: u16,
     #[arg(long, value_enum)]
-    pub(crate) test: Test,
+    pub(crate) measure: Measure,
     /// Bytes of a message
     #[arg(long)]
     pub(crate) size: usize,
@@ -32,40 +38,33 @@ pub(crate) struct Traffic {
     pub(crate) manner: Manner,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Test {
-    /// One message at a time, sent back by the server
-    Latency,
-    /// Messages one after the other to the server, which answers the last one
-    Bandwidth,
-}
-
 /// What the server says when it has all messages.
 const ANSWER: &[u8] = b"!";
 
 impl Traffic {
     /// Serves one client.
     pub(crate) fn serve(&self) -> Result<()> {
-        runtime()?.block_on(self.serve_in_task())
+        match self.measure {
+            Measure::Read | Measure::Write => one_sided::serve(self),
+            Measure::HalfRoundTrip if self.manner.epoll => many::serve(self),
+            _ => runtime()?.block_on(self.serve_in_task()),
+        }
     }
 
     async fn serve_in_task(&self) -> Result<()> {
         let engine = Engine::new()?;
         let address = SocketAddr::new(self.address, self.port);
         let mut carrier = Carrier::accept(address, &self.manner, &engine)?;
-        match self.test {
-            Test::Latency => {
-                for _ in 0..self.warm_up() + self.count {
-                    carrier.send_back(self.size).await?;
+        if self.measure == Measure::OneWay {
+            for count in [self.warm_up(), self.count] {
+                for _ in 0..count {
+                    carrier.receive(self.size).await?;
                 }
+                carrier.send(ANSWER).await?;
             }
-            Test::Bandwidth => {
-                for count in [self.warm_up(), self.count] {
-                    for _ in 0..count {
-                        carrier.receive(self.size).await?;
-                    }
-                    carrier.send(ANSWER).await?;
-                }
+        } else {
+            for _ in 0..self.warm_up() + self.count {
+                carrier.send_back(self.size).await?;
             }
         }
         // The client ends the connection when it has what it wants.
@@ -77,7 +76,12 @@ impl Traffic {
 
     /// Measures against a server.
     pub(crate) fn measure(&self) -> Result<Figures> {
-        runtime()?.block_on(self.measure_in_task())
+        match self.measure {
+            Measure::Read | Measure::Write => one_sided::measure(self),
+            Measure::HalfRoundTrip if self.manner.connections > 1 => many::measure(self),
+            Measure::HalfRoundTrip | Measure::OneWay => runtime()?.block_on(self.measure_in_task()),
+            other => bail!("{other} is not measured by traffic"),
+        }
     }
 
     async fn measure_in_task(&self) -> Result<Figures> {
@@ -85,16 +89,13 @@ impl Traffic {
         let address = SocketAddr::new(self.address, self.port);
         let mut carrier = Carrier::connect(address, &self.manner, &engine)?;
         let message = vec![0x5a; self.size];
-        let figures = match self.test {
-            Test::Latency => {
-                self.round_trips(&mut carrier, &message, self.warm_up())
-                    .await?;
-                self.round_trips(&mut carrier, &message, self.count).await?
-            }
-            Test::Bandwidth => {
-                self.stream(&mut carrier, &message, self.warm_up()).await?;
-                self.stream(&mut carrier, &message, self.count).await?
-            }
+        let figures = if self.measure == Measure::OneWay {
+            self.stream(&mut carrier, &message, self.warm_up()).await?;
+            self.stream(&mut carrier, &message, self.count).await?
+        } else {
+            self.round_trips(&mut carrier, &message, self.warm_up())
+                .await?;
+            self.round_trips(&mut carrier, &message, self.count).await?
         };
         carrier.close().await?;
         engine.shutdown();
@@ -107,31 +108,49 @@ impl Traffic {
         message: &[u8],
         count: u64,
     ) -> Result<Figures> {
-        let mut halves = Histogram::new_with_bounds(1, 60_000_000_000, 3)?;
-        let mut start = Instant::now();
+        let mut times = Times::start()?;
         for _ in 0..count {
             carrier.send(message).await?;
             carrier.receive(message.len()).await?;
-            let now = Instant::now();
-            let half = now.duration_since(start) / 2;
-            halves.saturating_record(u64::try_from(half.as_nanos()).unwrap_or(u64::MAX));
-            start = now;
+            times.record(2);
         }
-        Ok(Figures::Latency(halves))
+        Ok(times.figures())
     }
 
     async fn stream(&self, carrier: &mut Carrier, message: &[u8], count: u64) -> Result<Figures> {
         let start = Instant::now();
-        for _ in 0..count {
-            carrier.send(message).await?;
+        let mut left = count;
+        while left > 0 {
+            let times = left.min(self.manner.batch.into());
+            match times {
+                1 => carrier.send(message).await?,
+                _ => carrier.send_times(message, usize::try_from(times)?).await?,
+            }
+            left -= times;
         }
         carrier.receive(ANSWER.len()).await?;
         Ok(Figures::Rate(count as f64 / start.elapsed().as_secs_f64()))
     }
 
     /// How many messages go ahead of those that are measured.
-    fn warm_up(&self) -> u64 {
+    pub(crate) fn warm_up(&self) -> u64 {
         (self.count / 10).max(1)
+    }
+
+    /// Takes all of a client's connections.
+    pub(crate) fn accept(&self, engine: &Engine) -> Result<Vec<Endpoint>> {
+        let address = SocketAddr::new(self.address, self.port);
+        let builder = Listener::builder().config(self.manner.config());
+        let listener = builder.engine(engine).bind(address)?;
+        let accepted = (0..self.manner.connections).map(|_| listener.accept_timeout(SILENCE));
+        Ok(accepted.collect::<Result<_, _>>()?)
+    }
+
+    pub(crate) fn connect(&self, engine: &Engine) -> Result<Vec<Endpoint>> {
+        let address = SocketAddr::new(self.address, self.port);
+        let connector = Connector::new().config(self.manner.config()).engine(engine);
+        let connected = (0..self.manner.connections).map(|_| connector.connect(address));
+        Ok(connected.collect::<Result<_, _>>()?)
     }
 
     /// The arguments that say the same on a command line.
@@ -139,7 +158,7 @@ impl Traffic {
         let mut arguments = vec![
             format!("--address={}", self.address),
             format!("--port={}", self.port),
-            format!("--test={}", self.test.name()),
+            self.measure.argument(),
             format!("--size={}", self.size),
             format!("--count={}", self.count),
         ];
@@ -152,21 +171,40 @@ fn runtime() -> Result<Runtime> {
     Ok(Builder::new_current_thread().enable_io().build()?)
 }
 
-impl Test {
-    /// As on a command line.
-    fn name(self) -> &'static str {
-        match self {
-            Self::Latency => "latency",
-            Self::Bandwidth => "bandwidth",
-        }
+/// Measures how long each of many things takes.
+pub(crate) struct Times {
+    nanos: Histogram<u64>,
+    start: Instant,
+}
+
+impl Times {
+    /// The first one begins now.
+    pub(crate) fn start() -> Result<Self> {
+        Ok(Self {
+            nanos: Histogram::new_with_bounds(1, 60_000_000_000, 3)?,
+            start: Instant::now(),
+        })
+    }
+
+    /// One has ended, which counts as so many alike, and the next one begins.
+    pub(crate) fn record(&mut self, alike: u32) {
+        let now = Instant::now();
+        let each = now.duration_since(self.start) / alike;
+        let nanos = u64::try_from(each.as_nanos()).unwrap_or(u64::MAX);
+        self.nanos.saturating_record(nanos);
+        self.start = now;
+    }
+
+    pub(crate) fn figures(self) -> Figures {
+        Figures::Times(self.nanos)
     }
 }
 
-/// What a run found out. It prints as words that [`Program`](crate::program::Program) reads.
+/// What a run found out. It prints as words that [`reading::ours`](crate::reading::ours) reads.
 #[derive(Debug)]
 pub(crate) enum Figures {
-    /// Half round trips in nanoseconds.
-    Latency(Histogram<u64>),
+    /// In nanoseconds.
+    Times(Histogram<u64>),
     /// Messages a second.
     Rate(f64),
 }
@@ -174,13 +212,13 @@ pub(crate) enum Figures {
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Latency(halves) => {
+            Self::Times(times) => {
                 let micros = |nanos: u64| nanos as f64 / 1e3;
                 write!(
                     f,
                     "mean={:.3} min={:.3}",
-                    halves.mean() / 1e3,
-                    micros(halves.min())
+                    times.mean() / 1e3,
+                    micros(times.min())
                 )?;
                 for (name, quantile) in
                     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)]
@@ -188,10 +226,10 @@ impl fmt::Display for Figures {
                     write!(
                         f,
                         " {name}={:.3}",
-                        micros(halves.value_at_quantile(quantile))
+                        micros(times.value_at_quantile(quantile))
                     )?;
                 }
-                write!(f, " max={:.3}", micros(halves.max()))
+                write!(f, " max={:.3}", micros(times.max()))
             }
             Self::Rate(rate) => write!(f, "rate={rate:.3}"),
         }

@@ -27,12 +27,14 @@ pub(crate) enum Accel {
 
 impl Accel {
     /// QEMU's options for it. Where instructions are counted there is one processor: two would take
-    /// turns, and no longer the same ones each time.
+    /// turns, and no longer the same ones each time. While it idles its clock follows this
+    /// machine's. With `sleep=off` it would jump to the next timer, also while the guest waits for
+    /// a file on this machine: then a limit of a minute may be over before a program has started.
     pub(crate) fn options(self, cpus: usize) -> Vec<String> {
         let (options, cpus) = match self {
             Self::Tcg => ("-accel tcg,thread=multi -cpu qemu64", cpus),
             Self::Counted => (
-                "-accel tcg,thread=single -cpu qemu64 -icount shift=0,sleep=off",
+                "-accel tcg,thread=single -cpu qemu64 -icount shift=0,sleep=on",
                 1,
             ),
             Self::Kvm => ("-accel kvm -cpu host", cpus),
@@ -120,7 +122,7 @@ mod tests {
     fn a_counted_guest_has_one_processor_and_a_clock_of_instructions() {
         assert_eq!(
             Accel::Counted.options(2).join(" "),
-            "-accel tcg,thread=single -cpu qemu64 -icount shift=0,sleep=off -smp 1"
+            "-accel tcg,thread=single -cpu qemu64 -icount shift=0,sleep=on -smp 1"
         );
         assert_eq!(Accel::Counted.tsc_khz(), Some(1_000_000));
         assert_eq!(

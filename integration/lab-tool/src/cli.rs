@@ -47,6 +47,10 @@ pub(crate) struct Setup {
     /// Package of the kernel to fetch, instead of the distribution's current one.
     #[arg(long, value_name = "PACKAGE")]
     pub(crate) kernel: Option<String>,
+
+    /// Package to install as well, for a tool that not everybody needs; may be repeated.
+    #[arg(long, value_name = "PACKAGE")]
+    package: Vec<String>,
 }
 
 /// Runs a command in one machine, or the same command in each of two
@@ -109,10 +113,11 @@ pub(crate) struct Exec {
     /// this machine does. It is no time: it says nothing of caches, of waiting or of the device.
     ///
     /// There is one host with one processor, which both ends share. What spins wastes its time
-    /// slice, so measure programs that sleep for events: ib_send_lat -e, rstream -T b. When nothing
-    /// runs the clock jumps to the next timer, so a timeout may come at once where something
-    /// outside the guest, such as a file on this machine, is waited for: give connections generous
-    /// ones. The boot takes some five times as long. --timeout is in seconds of this machine.
+    /// slice, so measure programs that sleep for events: ib_send_lat -e, rstream -T b. While
+    /// nothing runs the clock goes on as this machine's does, so what waits for a timer, or for a
+    /// file on this machine, is not counted exactly. A second of work takes ten of this machine, or
+    /// thirty: --timeout is in seconds of this machine, all other limits in the guest's.
+    /// CONTRIBUTING.md says more.
     #[arg(long, verbatim_doc_comment, conflicts_with_all = ["native", "hosts", "cpus", "accel"])]
     pub(crate) counted: bool,
 

@@ -149,6 +149,10 @@ impl Machines<'_> {
         if let Some(khz) = self.accel.tsc_khz() {
             line.push(format!(" tsc_early_khz={khz}"));
         }
+        if self.accel == Accel::Counted {
+            // Where memory is decides how many instructions it takes to copy or to find something.
+            line.push(" norandmaps nokaslr");
+        }
         line.push(format!(
             " lab_host={host} lab_hosts={} lab_mtu={}",
             self.args.hosts(),

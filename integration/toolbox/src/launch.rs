@@ -27,8 +27,18 @@ impl Launch {
     /// On one host or two, for at most that long.
     #[must_use]
     pub fn new(hosts: u8, limit: Duration) -> Self {
+        Self::on(&["--hosts", &hosts.to_string()], limit)
+    }
+
+    /// On one host whose clock counts instructions, for at most that long by this machine's clock.
+    #[must_use]
+    pub fn counted(limit: Duration) -> Self {
+        Self::on(&["--counted"], limit)
+    }
+
+    fn on(hosts: &[&str], limit: Duration) -> Self {
         let mut lab = Command::new("integration/lab");
-        lab.args(["exec", "--hosts", &hosts.to_string()]);
+        lab.arg("exec").args(hosts);
         lab.args(["--timeout", &limit.as_secs().to_string()]);
         Self {
             lab,

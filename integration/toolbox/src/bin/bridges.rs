@@ -3,13 +3,13 @@
 use std::{
     env,
     net::TcpListener,
-    os::unix::process::CommandExt,
     process::{Command, ExitCode},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use toolbox::{BridgePair, Heard, Lab, PATIENCE, Process, words};
+use toolbox::{BridgePair, Heard, Lab, Launch, PATIENCE, Process, words};
 
 /// What a pair of bridges adds to the time of a redis server
 ///
@@ -57,10 +57,11 @@ fn main() -> ExitCode {
 
 /// Becomes the lab, in which this program runs anew.
 fn in_lab() -> Result<()> {
-    let mut lab = Command::new("integration/lab");
-    lab.args(words("exec --counted --timeout 900 --"));
-    lab.arg(env::current_exe()?).args(env::args_os().skip(1));
-    Err(lab.exec()).context("cannot run integration/lab")
+    let mut lab = Launch::counted(Duration::from_secs(900));
+    for argument in env::args().skip(1) {
+        lab = lab.argument(argument);
+    }
+    Err(lab.exec())
 }
 
 fn measure(options: &Options) -> Result<()> {

@@ -1,0 +1,22 @@
+//! Tells the program what it was compiled with: numbers of instructions depend on it.
+
+use std::{env, process::Command};
+
+fn main() {
+    let compiler = env::var_os("RUSTC").expect("cargo names the compiler");
+    let version = Command::new(compiler)
+        .arg("--version")
+        .output()
+        .expect("the compiler runs");
+    let version = String::from_utf8_lossy(&version.stdout);
+    let var = |name| env::var(name).unwrap_or_default();
+    println!(
+        "cargo::rustc-env=BUILT_BY={}, {}, opt-level {}, {}{}",
+        version.trim(),
+        var("PROFILE"),
+        var("OPT_LEVEL"),
+        var("TARGET"),
+        var("CARGO_ENCODED_RUSTFLAGS").replace('\u{1f}', " ")
+    );
+    println!("cargo::rerun-if-changed=build.rs");
+}

@@ -1,0 +1,186 @@
+//! What the library may cost: figures that are kept, and measured anew.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    measure::Measure,
+    report::{BUILT_BY, Report},
+    row::Row,
+};
+
+/// Where the figures are, in the checkout.
+pub(crate) const FILE: &str = "integration/bench-tool/budget.json";
+
+/// By how much a path may become worse. What is counted differs by less than a third of it.
+const SLACK: f64 = 1.03;
+
+/// What was measured when the budget was renewed.
+#[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Budget {
+    /// The compiler and its options, on which instructions depend.
+    built_by: String,
+    /// Of counted paths: ours to theirs in the same guest, so neither its kernel nor the emulator
+    /// matters.
+    ratios: BTreeMap<String, f64>,
+    /// Of single calls.
+    instructions: BTreeMap<String, f64>,
+}
+
+/// How a figure compares with the one that is kept.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Change {
+    /// By how much it is worse: 1.02 is 2 %.
+    Worse(f64),
+    /// There is no figure, on one side or the other.
+    Unknown,
+}
+
+impl Budget {
+    /// What was measured.
+    pub(crate) fn of(report: &Report) -> Self {
+        let mut budget = Self {
+            built_by: BUILT_BY.to_owned(),
+            ..Self::default()
+        };
+        for row in report.rows() {
+            let Some(value) = row.values().median() else {
+                continue;
+            };
+            // As many digits as mean anything.
+            let value = |digits: f64| (value * digits).round() / digits;
+            if row.theirs.is_some() {
+                budget.ratios.insert(key(row), value(1000.0));
+            } else if row.measure == Measure::Call {
+                budget.instructions.insert(key(row), value(1.0));
+            }
+        }
+        budget
+    }
+
+    pub(crate) fn read(file: &Path) -> Result<Self> {
+        let text = fs::read_to_string(file)
+            .with_context(|| format!("cannot read {}: renew the budget", file.display()))?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    pub(crate) fn write(&self, file: &Path) -> Result<()> {
+        ensure!(
+            !self.ratios.is_empty() && !self.instructions.is_empty(),
+            "not all of it could be measured, see above; the budget is as it was"
+        );
+        fs::write(file, serde_json::to_string_pretty(self)? + "\n")?;
+        Ok(())
+    }
+
+    /// Prints each path beside what is kept. Returns those that are over the budget, or were not
+    /// measured, or are not in it.
+    pub(crate) fn judge(&self, kept: &Self) -> Vec<String> {
+        let mut over = compare("ratio", &self.ratios, &kept.ratios);
+        if self.built_by == kept.built_by {
+            over.extend(compare(
+                "instructions",
+                &self.instructions,
+                &kept.instructions,
+            ));
+        } else {
+            println!(
+                "instructions are not judged: the figures are of {}, and this is {}",
+                kept.built_by, self.built_by
+            );
+        }
+        over
+    }
+}
+
+/// The name of a path; where more is better it says so.
+fn key(row: &Row) -> String {
+    let more = if row.measure.is_rate() { MORE } else { "" };
+    row.name() + more
+}
+
+const MORE: &str = " (more is better)";
+
+fn compare(kind: &str, now: &BTreeMap<String, f64>, kept: &BTreeMap<String, f64>) -> Vec<String> {
+    let names: BTreeMap<&String, ()> = now
+        .keys()
+        .chain(kept.keys())
+        .map(|name| (name, ()))
+        .collect();
+    let mut over = Vec::new();
+    for name in names.into_keys() {
+        let (now, kept) = (now.get(name), kept.get(name));
+        let change = change(name, now.copied(), kept.copied());
+        let show = |figure: Option<&f64>| figure.map_or_else(|| "-".to_owned(), f64::to_string);
+        let verdict = match change {
+            Change::Worse(by) if by > SLACK => format!("OVER THE BUDGET: {by:.3} times as bad"),
+            Change::Worse(by) if by < 1.0 / SLACK => "better: renew the budget".to_owned(),
+            Change::Worse(_) => "ok".to_owned(),
+            Change::Unknown => "UNKNOWN: not measured, or not in the budget".to_owned(),
+        };
+        println!(
+            "{kind:<12}  {:>8} -> {:>8}  {name}: {verdict}",
+            show(kept),
+            show(now)
+        );
+        if !matches!(change, Change::Worse(by) if by <= SLACK) {
+            over.push(name.clone());
+        }
+    }
+    over
+}
+
+fn change(name: &str, now: Option<f64>, kept: Option<f64>) -> Change {
+    match now.zip(kept) {
+        Some((now, kept)) if name.ends_with(MORE) => Change::Worse(kept / now),
+        Some((now, kept)) => Change::Worse(now / kept),
+        None => Change::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(ratios: &[(&str, f64)], instructions: f64) -> Budget {
+        let ratios = ratios
+            .iter()
+            .map(|(name, figure)| ((*name).to_owned(), *figure));
+        Budget {
+            built_by: "a compiler".to_owned(),
+            ratios: ratios.collect(),
+            instructions: [("send".to_owned(), instructions)].into(),
+        }
+    }
+
+    #[test]
+    fn what_is_slower_by_more_than_the_slack_is_over() {
+        let rate = "one way (more is better)";
+        let kept = budget(&[("round trip", 1.0), (rate, 1.0)], 500.0);
+        let judge = |trip, rate_now, send| {
+            budget(&[("round trip", trip), (rate, rate_now)], send).judge(&kept)
+        };
+        assert!(judge(1.029, 0.98, 510.0).is_empty());
+        assert_eq!(judge(1.04, 0.98, 510.0), ["round trip"]);
+        assert_eq!(judge(0.5, 0.96, 510.0), [rate]);
+        assert_eq!(judge(0.5, 2.0, 516.0), ["send"]);
+    }
+
+    #[test]
+    fn what_is_missing_on_either_side_is_over() {
+        let one = budget(&[("one", 1.0)], 500.0);
+        let two = budget(&[("one", 1.0), ("two", 1.0)], 500.0);
+        assert_eq!(one.judge(&two), ["two"]);
+        assert_eq!(two.judge(&one), ["two"]);
+    }
+
+    #[test]
+    fn instructions_of_another_compiler_are_not_judged() {
+        let kept = budget(&[], 500.0);
+        let mut now = budget(&[], 900.0);
+        now.built_by = "another".to_owned();
+        assert!(now.judge(&kept).is_empty());
+    }
+}

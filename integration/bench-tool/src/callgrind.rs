@@ -1,0 +1,151 @@
+//! What callgrind writes, for the few questions that are asked of it.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result};
+
+/// The instructions of a whole program.
+pub(crate) fn total(profile: &str) -> Result<u64> {
+    let totals = profile.lines().rfind(|line| line.starts_with("totals: "));
+    let number = totals.and_then(|line| line["totals: ".len()..].trim().parse().ok());
+    number.context("callgrind wrote no totals")
+}
+
+/// What was executed while a function was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cost {
+    /// But for those of the driver and of libibverbs.
+    pub(crate) instructions: u64,
+    /// Calls of the allocator.
+    pub(crate) allocations: u64,
+}
+
+/// Of each of these functions. The profile was made with `--separate-callers`, so that the name of
+/// a function is followed by those of its callers: `malloc'Vec::new'bench::calls::send'main`.
+pub(crate) fn costs(profile: &str, functions: &[String]) -> Vec<Cost> {
+    let mut costs = vec![Cost::default(); functions.len()];
+    let (mut objects, mut names) = (Names::default(), Names::default());
+    let mut is_of_driver = false;
+    // Which of the functions is, or has called, the one whose lines follow; and if that calls an
+    // allocator, the same.
+    let mut within = None;
+    let mut allocating = None;
+    let mut lines = profile.lines();
+    while let Some(line) = lines.next() {
+        let (key, value) = line.split_once('=').unwrap_or(("", line));
+        match key {
+            "ob" => is_of_driver = is_driver(objects.read(value)),
+            "cob" => drop(objects.read(value)),
+            "fn" => within = place(names.read(value), functions),
+            "cfn" => {
+                let called = names.read(value);
+                allocating = place(called, functions).filter(|_| is_allocator(called));
+            }
+            "calls" => {
+                if let (Some(place), Some(count)) = (allocating.take(), number(value, 0)) {
+                    costs[place].allocations += count;
+                }
+                // What was executed in there has its own lines elsewhere.
+                lines.next();
+            }
+            // A line of the source, and how many instructions of it were executed.
+            "" if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c)) => {
+                if let (Some(place), Some(count)) = (within, number(line, 1))
+                    && !is_of_driver
+                {
+                    costs[place].instructions += count;
+                }
+            }
+            _ => {}
+        }
+    }
+    costs
+}
+
+/// Names that are written once, with a number, and then by the number alone: `(7) name`, `(7)`.
+#[derive(Debug, Default)]
+struct Names<'a>(HashMap<&'a str, &'a str>);
+
+impl<'a> Names<'a> {
+    fn read(&mut self, text: &'a str) -> &'a str {
+        let (number, name) = text.split_once(' ').unwrap_or((text, ""));
+        if !name.is_empty() {
+            self.0.insert(number, name);
+        }
+        self.0.get(number).copied().unwrap_or(text)
+    }
+}
+
+fn number(line: &str, at: usize) -> Option<u64> {
+    line.split_whitespace().nth(at)?.parse().ok()
+}
+
+/// The function of these that has this name, or is among the callers behind it.
+fn place(name: &str, functions: &[String]) -> Option<usize> {
+    let is_there = |function: &String| name.split('\'').any(|caller| caller == function);
+    functions.iter().position(is_there)
+}
+
+fn is_allocator(name: &str) -> bool {
+    let name = name.split(['\'', '@']).next().unwrap_or(name);
+    let allocators = ["malloc", "calloc", "realloc", "posix_memalign"];
+    allocators.contains(&name)
+}
+
+/// Drivers are objects of libibverbs' own folder, and some have libraries of their own.
+fn is_driver(object: &str) -> bool {
+    ["/libibverbs", "/libmlx"]
+        .iter()
+        .any(|part| object.contains(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROFILE: &str = "\
+version: 1
+events: Ir
+summary: 70
+
+ob=(1) /tmp/bench
+fl=(1) ???
+fn=(1) bench::calls::send'main
+0 10
+cob=(2) /usr/lib/libc.so.6
+cfn=(2) malloc'bench::calls::send'main
+calls=3 0
+0 30
+0 5
+
+fn=(4) rdmsg::Message::drop'bench::calls::release'main
+0 6
+cob=(3) /usr/lib/libibverbs/librxe-rdmav34.so
+cfn=(5) 0x1230'rdmsg::Message::drop'bench::calls::release'main
+calls=3 0
+0 21
+
+ob=(3)
+fn=(5)
+0 21
+
+ob=(2)
+fn=(2)
+0 20
++3 10
+totals: 72
+";
+
+    #[test]
+    fn each_function_has_what_it_calls_but_for_the_driver() {
+        let names = ["send", "receive", "release"].map(|name| format!("bench::calls::{name}"));
+        let cost = |instructions, allocations| Cost {
+            instructions,
+            allocations,
+        };
+        let expected = [cost(45, 3), cost(0, 0), cost(6, 0)];
+        assert_eq!(costs(PROFILE, &names), expected);
+        assert_eq!(total(PROFILE).unwrap(), 72);
+        assert!(total("").is_err());
+    }
+}

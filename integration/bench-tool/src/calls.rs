@@ -1,0 +1,120 @@
+//! One call of the library at a time, for callgrind: what it waits for is there before, so no call
+//! looks for anything in vain.
+
+use std::{
+    io::{Read, Write},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use rdmsg::{Completion, Config, Connector, Endpoint, Engine, Listener, Message, Polling};
+
+use crate::carrier::SILENCE;
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Calls {
+    /// The server's address
+    #[arg(long)]
+    pub(crate) address: IpAddr,
+    #[arg(long)]
+    pub(crate) port: u16,
+    #[arg(long)]
+    pub(crate) count: u64,
+}
+
+/// Bytes of a message.
+pub(crate) const SIZE: usize = 64;
+
+/// How many round trips go ahead of those that are measured.
+const WARM_UP: u64 = 50;
+
+/// The calls below as callgrind names them.
+pub(crate) const NAMES: [&str; 3] = ["send", "receive", "release"];
+
+#[inline(never)]
+fn send(endpoint: &Endpoint, message: &[u8]) -> Result<(), rdmsg::Error> {
+    endpoint.send(message)
+}
+
+/// Also looks for the send's own completion, as it does in programs.
+#[inline(never)]
+fn receive(endpoint: &Endpoint) -> Result<Message, rdmsg::Error> {
+    endpoint.recv()
+}
+
+#[inline(never)]
+fn release(message: Message) {
+    drop(message);
+}
+
+impl Calls {
+    /// The function whose instructions callgrind counts.
+    pub(crate) fn function(name: &str) -> String {
+        format!("{}::{name}", module_path!())
+    }
+
+    fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.address, self.port)
+    }
+
+    /// The arguments that say the same on a command line.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        vec![
+            format!("--address={}", self.address),
+            format!("--port={}", self.port),
+            format!("--count={}", self.count),
+        ]
+    }
+
+    /// Sends back what comes, and says over TCP when the client's device has it.
+    pub(crate) fn serve(&self) -> Result<()> {
+        let engine = Engine::new()?;
+        let told = TcpListener::bind(self.address())?;
+        let config = Config::default().with_polling(Polling::Event);
+        let builder = Listener::builder().config(config).engine(&engine);
+        let listener = builder.bind(self.address())?;
+        let endpoint = listener.accept_timeout(SILENCE)?;
+        let (mut told, _) = told.accept()?;
+        for id in 0..WARM_UP + self.count {
+            let message = endpoint.recv_timeout(SILENCE)?;
+            endpoint.send_with_id(&message, id)?;
+            drop(message);
+            let sent = endpoint.next_completion_timeout(SILENCE)?;
+            let is_sent = matches!(sent, Completion::Sent(sent) if sent == id);
+            ensure!(is_sent, "instead of a message's arrival came {sent:?}");
+            told.write_all(&[0])?;
+        }
+        drop(endpoint.recv_timeout(SILENCE));
+        drop(endpoint);
+        engine.shutdown();
+        Ok(())
+    }
+
+    pub(crate) fn make(&self) -> Result<()> {
+        let engine = Engine::new()?;
+        let config = Config::default().with_polling(Polling::Busy);
+        let connector = Connector::new().config(config).engine(&engine);
+        let endpoint = connector.connect(self.address())?;
+        let mut told = TcpStream::connect(self.address()).context("the server is deaf")?;
+        told.set_read_timeout(Some(SILENCE))?;
+        let message = [0x5a; SIZE];
+        for turn in 0..WARM_UP + self.count {
+            let counted = turn >= WARM_UP;
+            if counted {
+                send(&endpoint, &message)?;
+            } else {
+                endpoint.send(&message)?;
+            }
+            told.read_exact(&mut [0])?;
+            if counted {
+                release(receive(&endpoint)?);
+            } else {
+                drop(endpoint.recv_timeout(SILENCE)?);
+            }
+        }
+        endpoint.close()?;
+        engine.shutdown();
+        Ok(())
+    }
+}

@@ -1,0 +1,476 @@
+//! What is done in the lab: plans are run round by round, and what they came to is written down.
+
+use std::{
+    error, fmt,
+    fs::{self, File},
+    io::Write,
+    net::IpAddr,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use toolbox::{Ended, Lab, Listening, Process, agent::Host, words};
+
+use crate::{
+    idle::Idle,
+    instructions,
+    manner::{Manner, Wait},
+    measure::Measure,
+    part::Part,
+    plan::{Pair, Plan},
+    program::{Commands, Program, Run, ourselves},
+    reading::{self, Reading},
+    row::{Row, Side},
+    target::Target,
+};
+
+/// The first server's port; each has one of its own.
+const FIRST_PORT: u16 = 20_000;
+
+/// How long a client may run. A second is some billion instructions where they are counted.
+const CLIENT_LIMIT: Duration = Duration::from_secs(60);
+const COUNTED_LIMIT: Duration = Duration::from_secs(15);
+
+/// How long a server may take to end after its client.
+const END_LIMIT: Duration = Duration::from_secs(10);
+
+/// How often ours is tried, and a stock program, of which now and then one crashes.
+pub(crate) const OURS: u32 = 1;
+const THEIRS: u32 = 3;
+
+/// How many connections are opened and closed, or stay idle.
+const CONNECTIONS: u32 = 200;
+
+/// What a part came to.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Outcome {
+    pub(crate) rows: Vec<Row>,
+    /// What was not measured, and why.
+    pub(crate) missing: Vec<String>,
+    /// What the reader of the table should know.
+    pub(crate) notes: Vec<String>,
+    /// Where it ran.
+    pub(crate) place: String,
+    /// Whether something of ours was not measured.
+    pub(crate) broken: bool,
+}
+
+/// What to do in the lab.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Task {
+    pub(crate) part: Part,
+    pub(crate) hosts: u8,
+    pub(crate) quick: bool,
+    pub(crate) rounds: u32,
+}
+
+impl Task {
+    /// Where in the results' folder its outcome is.
+    pub(crate) fn file(&self) -> String {
+        format!("bench-{}-{}.json", self.part, self.hosts)
+    }
+}
+
+/// Runs servers on one host of the lab and clients on this one.
+#[derive(Debug)]
+pub(crate) struct Conductor {
+    task: Task,
+    /// Where the servers are.
+    agent: Host,
+    pub(crate) address: IpAddr,
+    device: String,
+    next_port: u16,
+    outcome: Outcome,
+    /// Programs that failed for good, which are not tried at other sizes.
+    failed: Vec<(Program, Measure)>,
+    /// How long a client may run.
+    limit: Duration,
+    /// What each run printed.
+    log: File,
+    results: PathBuf,
+}
+
+/// A client that was killed after its time, so there is no use in another try.
+#[derive(Debug)]
+struct TookTooLong;
+
+impl error::Error for TookTooLong {}
+
+impl fmt::Display for TookTooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("it came to no end")
+    }
+}
+
+impl Conductor {
+    /// Does one thing after the other, and writes the outcomes to the results' folder.
+    pub(crate) fn perform(lab: &Lab, tasks: &[Task]) -> Result<()> {
+        let hosts = tasks.first().map_or(1, |task| task.hosts);
+        let address = if hosts == 1 { lab.addr } else { lab.peer };
+        let mut agent = Host::connect(address)?;
+        for task in tasks {
+            let log = lab.results.join(format!("bench-{}.log", task.part));
+            let mut conductor = Self {
+                task: *task,
+                agent,
+                address,
+                device: lab.device.clone(),
+                next_port: FIRST_PORT,
+                outcome: Outcome::default(),
+                failed: Vec::new(),
+                limit: match task.part {
+                    Part::Counted => COUNTED_LIMIT,
+                    Part::Instructions | Part::Clock => CLIENT_LIMIT,
+                },
+                results: lab.results.clone(),
+                log: File::create(&log).with_context(|| format!("cannot write {log:?}"))?,
+            };
+            conductor.outcome.place = place(&conductor.device)?;
+            conductor.measure()?;
+            let text = serde_json::to_string(&conductor.outcome)?;
+            fs::write(lab.results.join(task.file()), text)?;
+            agent = conductor.agent;
+        }
+        // The other host is not to wait for more.
+        agent.quit()
+    }
+
+    fn measure(&mut self) -> Result<()> {
+        let Task {
+            part, hosts, quick, ..
+        } = self.task;
+        match part {
+            Part::Counted => {
+                self.run_plan(&Plan::counted(quick));
+                self.connect_and_close();
+                if !quick {
+                    self.explain_counted();
+                }
+            }
+            Part::Clock => {
+                self.run_plan(&Plan::clock(quick, hosts));
+                for small in [false, true] {
+                    if !quick {
+                        self.memory(small);
+                    }
+                }
+            }
+            Part::Instructions => instructions::measure(self, quick)?,
+        }
+        Ok(())
+    }
+
+    fn run_plan(&mut self, plan: &Plan) {
+        let mut readings: Vec<Vec<Reading>> = vec![Vec::new(); plan.runs.len()];
+        for round in 1..=self.task.rounds {
+            for (place, run) in plan.runs.iter().enumerate() {
+                let what = format!("round {round} of {}, {run}", self.task.rounds);
+                self.say(&format!("{what} ({} of {})", place + 1, plan.runs.len()));
+                readings[place].extend(self.reading(&what, run));
+            }
+        }
+        for pair in &plan.pairs {
+            self.add_pair(plan, &readings, pair);
+        }
+    }
+
+    /// Runs a program once, or finds that there is no use in it.
+    fn reading(&mut self, what: &str, run: &Run) -> Option<Reading> {
+        let kind = (run.program, run.measure);
+        if self.failed.contains(&kind) {
+            return None;
+        }
+        if !run.is_installed() {
+            self.failed.push(kind);
+            let line = format!("{}, {}: it is not installed", run.name(), run.measure);
+            self.outcome.missing.push(line);
+            return None;
+        }
+        let attempts = match run.program {
+            Program::Rdmsg(_) => OURS,
+            _ => THEIRS,
+        };
+        let reading = self.attempt(what, attempts, |this| {
+            let port = this.port();
+            let commands = this.commands(run, port)?;
+            run.read(&this.client_of(what, &commands, this.limit)?)
+        });
+        if reading.is_none() {
+            self.failed.push(kind);
+        }
+        reading
+    }
+
+    fn add_pair(&mut self, plan: &Plan, readings: &[Vec<Reading>], pair: &Pair) {
+        let (ours, theirs) = (&readings[pair.ours], &readings[pair.theirs]);
+        let whole = |readings: &[Reading]| readings.len() == self.task.rounds as usize;
+        if !whole(ours) || !whole(theirs) {
+            return;
+        }
+        // Counted, every instruction matters; by the clock, not what disturbed a few. A READ now and
+        // then waits for the turn of a thread of the kernel.
+        let run = &plan.runs[pair.ours];
+        let medians = (self.task.part == Part::Clock || run.measure == Measure::Read)
+            && [ours, theirs]
+                .iter()
+                .all(|side| side.iter().all(|reading| reading.median.is_some()));
+        let side = |place: usize| Side {
+            name: plan.runs[place].name(),
+            figures: readings[place]
+                .iter()
+                .map(|reading| reading.median.filter(|_| medians).unwrap_or(reading.mean))
+                .collect(),
+        };
+        let (ours, theirs) = (side(pair.ours), Some(side(pair.theirs)));
+        self.add_row(run.measure, run.size, ours, theirs, pair.target);
+    }
+
+    pub(crate) fn add_row(
+        &mut self,
+        measure: Measure,
+        size: usize,
+        ours: Side,
+        theirs: Option<Side>,
+        target: Target,
+    ) {
+        self.outcome.rows.push(Row {
+            part: self.task.part,
+            hosts: self.task.hosts,
+            measure,
+            size,
+            ours,
+            theirs,
+            target,
+        });
+    }
+
+    /// What many connections cost more than one, of everything that runs on this host.
+    fn connect_and_close(&mut self) {
+        self.say("connections that are opened and closed");
+        let name = |connections| Manner {
+            wait: Wait::Event,
+            small: true,
+            connections,
+            ..Manner::DEFAULT
+        };
+        let mut sides = [Vec::new(), Vec::new()];
+        for _ in 0..self.task.rounds {
+            let ours = self.attempt("rdmsg", OURS, |this| {
+                this.each_of(|this, connections| this.idle_commands(name(connections)))
+            });
+            let theirs = self.attempt("ucmatose", THEIRS, |this| {
+                this.each_of(|this, connections| Ok(this.ucmatose(connections)))
+            });
+            sides[0].extend(ours);
+            sides[1].extend(theirs);
+        }
+        let [ours, theirs] = sides;
+        if ours.len() == theirs.len() && !ours.is_empty() {
+            let side = |name, figures| Side { name, figures };
+            let ours = side(name(CONNECTIONS).to_string(), ours);
+            let theirs = side(format!("ucmatose -c {CONNECTIONS}"), theirs);
+            self.add_row(Measure::Connect, 0, ours, Some(theirs), Target::AtMost(0.8));
+        }
+    }
+
+    /// How long this host has work for each connection, in microseconds.
+    fn each_of(&mut self, commands: impl Fn(&mut Self, u32) -> Result<Commands>) -> Result<f64> {
+        let mut work_of = |connections| {
+            let commands = commands(self, connections)?;
+            let before = work()?;
+            self.client_of("connect and close", &commands, self.limit)?;
+            anyhow::Ok(work()?.saturating_sub(before))
+        };
+        let (one, more) = (work_of(1)?, work_of(CONNECTIONS + 1)?);
+        Ok(more.saturating_sub(one).as_secs_f64() * 1e6 / f64::from(CONNECTIONS))
+    }
+
+    /// With a message each, without which it does not close.
+    fn ucmatose(&mut self, connections: u32) -> Commands {
+        let port = self.port();
+        let line = format!("ucmatose -C 1 -S 64 -c {connections} -p {port}");
+        Commands {
+            server: words(&line),
+            listening: Listening::Cm(port),
+            client: words(&format!("{line} -s {}", self.address)),
+        }
+    }
+
+    fn idle_commands(&mut self, manner: Manner) -> Result<Commands> {
+        let idle = Idle {
+            address: self.address,
+            port: self.port(),
+            manner,
+        };
+        Ok(Commands {
+            server: ourselves("idle-server", idle.arguments())?,
+            listening: Listening::Cm(idle.port),
+            client: ourselves("idle-client", idle.arguments())?,
+        })
+    }
+
+    /// What idle connections take.
+    fn memory(&mut self, small: bool) {
+        let manner = Manner {
+            small,
+            connections: CONNECTIONS,
+            ..Manner::DEFAULT
+        };
+        let name = manner.to_string();
+        self.say(&format!("memory of {name}"));
+        let Some(cost) = self.attempt(&name, OURS, |this| {
+            let commands = this.idle_commands(manner)?;
+            this.client_of(&name, &commands, this.limit)
+        }) else {
+            return;
+        };
+        // Both ends are alike, so on one host half of what that has less is one's.
+        let ends = if self.task.hosts == 1 { 2.0 } else { 1.0 };
+        for (kind, word, divisor) in [
+            ("resident", "resident", 1.0),
+            ("pinned", "pinned", 1.0),
+            ("of the host", "host", ends),
+        ] {
+            if let Some(figure) = reading::word(&cost, word) {
+                let ours = Side {
+                    name: format!("{name}, {kind}"),
+                    figures: vec![figure / divisor],
+                };
+                self.add_row(Measure::Memory, 0, ours, None, Target::None);
+            }
+        }
+    }
+
+    /// What cannot be counted.
+    fn explain_counted(&mut self) {
+        for reason in [
+            "libfabric: fi_pingpong only polls",
+            "qperf: its programs with the connection manager are measured by the clock",
+            "messages that pile up at a full window: they wait in `send`, so none do",
+        ] {
+            self.outcome.missing.push(reason.to_owned());
+        }
+    }
+
+    /// Tries something; what fails is noted, and in the end that it is missing.
+    pub(crate) fn attempt<T>(
+        &mut self,
+        what: &str,
+        attempts: u32,
+        mut once: impl FnMut(&mut Self) -> Result<T>,
+    ) -> Option<T> {
+        for attempt in 1..=attempts {
+            match once(self) {
+                Ok(value) => return Some(value),
+                Err(error) if attempt < attempts && !error.is::<TookTooLong>() => {
+                    let note = format!("{what}: tried again: {error:#}");
+                    self.outcome.notes.push(note);
+                }
+                Err(error) => {
+                    self.outcome.broken |= attempts == OURS;
+                    self.outcome.missing.push(format!("{what}: {error:#}"));
+                    break;
+                }
+            }
+        }
+        None
+    }
+
+    /// Runs a client against its server, and returns what it printed.
+    pub(crate) fn client_of(
+        &mut self,
+        what: &str,
+        commands: &Commands,
+        limit: Duration,
+    ) -> Result<String> {
+        let start = Instant::now();
+        self.agent.start(&commands.server)?;
+        if !self.agent.listens(commands.listening)? {
+            let server = self.agent.finish(END_LIMIT)?;
+            bail!("{} ended at once: {server}", commands.server[0]);
+        }
+        let client = Process::start(&commands.client)?.finish(limit)?;
+        // One whose client failed waits for it in vain.
+        let limit = if client.succeeded() {
+            END_LIMIT
+        } else {
+            Duration::ZERO
+        };
+        let server = self.agent.finish(limit)?;
+        let Ended { output, .. } = &client;
+        let taken = start.elapsed().as_secs_f64();
+        let output = output.trim_end();
+        writeln!(self.log, "== {what} ({taken:.1} s)\n{output}")?;
+        if client.status.is_none() {
+            return Err(TookTooLong.into());
+        }
+        if !client.succeeded() {
+            bail!("the client ended: {client}; its server: {server}");
+        }
+        Ok(client.output)
+    }
+
+    pub(crate) fn commands(&self, run: &Run, port: u16) -> Result<Commands> {
+        run.commands(self.address, &self.device, port)
+    }
+
+    pub(crate) fn port(&mut self) -> u16 {
+        let port = self.next_port;
+        self.next_port += 1;
+        port
+    }
+
+    /// Where callgrind writes, for other tools to read as well.
+    pub(crate) fn profile(&self) -> PathBuf {
+        self.results.join("bench-callgrind.out")
+    }
+
+    pub(crate) fn lacks(&mut self, what: impl Into<String>) {
+        self.outcome.missing.push(what.into());
+    }
+
+    pub(crate) fn say(&self, what: &str) {
+        eprintln!("bench: {}: {what}", self.task.part);
+    }
+}
+
+/// What this machine is.
+fn place(device: &str) -> Result<String> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let processors = std::thread::available_parallelism()?;
+    Ok(format!(
+        "{device}, Linux {}, {processors} processors",
+        release.trim()
+    ))
+}
+
+/// How long this host has had work since it started: the time without that in which it idled.
+fn work() -> Result<Duration> {
+    let timers = fs::read_to_string("/proc/timer_list")?;
+    let now = nanos(&timers, "now at ")?;
+    let idle = nanos(&timers, ".idle_sleeptime :")?;
+    Ok(Duration::from_nanos(now.saturating_sub(idle)))
+}
+
+/// The number behind a word, where there is one processor.
+fn nanos(timers: &str, word: &str) -> Result<u64> {
+    let rest = timers.split_once(word).map(|(_, rest)| rest);
+    let number = rest.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+    number.with_context(|| format!("the kernel does not tell {word:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_the_kernel_are_nanoseconds() {
+        let timers = "Timer List Version: v0.9\nnow at 2739730090 nsecs\n\n\
+                      cpu: 0\n  .nohz_mode      : 2\n  .idle_sleeptime : 197603205 nsecs\n";
+        assert_eq!(nanos(timers, "now at ").unwrap(), 2_739_730_090);
+        assert_eq!(nanos(timers, ".idle_sleeptime :").unwrap(), 197_603_205);
+        assert!(nanos(timers, "idle_calls").is_err());
+    }
+}

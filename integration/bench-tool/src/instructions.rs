@@ -1,0 +1,151 @@
+//! What calls of the library execute, and whole programs, as callgrind counts it.
+
+use std::{env, fs, process::Command, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use toolbox::{Listening, words};
+
+use crate::{
+    callgrind::{self, Cost},
+    calls::{self, Calls},
+    conduct::{Conductor, OURS},
+    manner::{Manner, Wait},
+    measure::Measure,
+    program::{Commands, Program, Run, is_installed, ourselves},
+    row::Side,
+    target::Target,
+};
+
+/// This program without the lines of its source, which callgrind would read for half a minute.
+const STRIPPED: &str = "/tmp/bench-stripped";
+
+/// A process that is run by valgrind takes long.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// How many calls of each kind.
+const CALLS: u64 = 200;
+
+/// More callers than any function has.
+const CALLERS: u32 = 60;
+
+/// How many round trips a whole program does, less and more: the difference is without its start.
+const LESS: u64 = 100;
+const MORE: u64 = 300;
+
+pub(crate) fn measure(conductor: &mut Conductor, quick: bool) -> Result<()> {
+    if !is_installed("valgrind") {
+        conductor.lacks("instructions: valgrind is not installed");
+        return Ok(());
+    }
+    strip()?;
+    conductor.say("single calls");
+    if let Some(costs) = conductor.attempt("single calls", OURS, single_calls) {
+        add_calls(conductor, &costs);
+    }
+    if quick {
+        return Ok(());
+    }
+    let ours = Program::Rdmsg(Manner {
+        wait: Wait::Event,
+        ..Manner::DEFAULT
+    });
+    let mut sides = Vec::new();
+    for program in [ours, Program::Perftest { event: true }] {
+        let run = Run {
+            program,
+            measure: Measure::HalfRoundTrip,
+            size: calls::SIZE,
+            count: 0,
+        };
+        conductor.say(&format!("a client's loop: {}", run.name()));
+        sides.extend(conductor.attempt(&run.name(), OURS, |conductor| whole_loop(conductor, run)));
+    }
+    if let Ok([ours, theirs]) = <[Side; 2]>::try_from(sides) {
+        conductor.add_row(Measure::Loop, calls::SIZE, ours, Some(theirs), Target::None);
+    }
+    Ok(())
+}
+
+fn strip() -> Result<()> {
+    let program = env::current_exe()?;
+    let status = Command::new("strip")
+        .args(["--strip-debug", "-o", STRIPPED])
+        .arg(&program)
+        .status()
+        .context("cannot run strip")?;
+    ensure!(status.success(), "strip: {status}");
+    Ok(())
+}
+
+fn single_calls(conductor: &mut Conductor) -> Result<Vec<Cost>> {
+    let port = conductor.port();
+    let calls = Calls {
+        address: conductor.address,
+        port,
+        count: CALLS,
+    };
+    let functions = calls::NAMES.map(Calls::function);
+    let toggles = functions
+        .iter()
+        .map(|name| format!("--toggle-collect={name}"));
+    let mut client = callgrind_of(conductor, &[STRIPPED.to_owned(), "calls-client".to_owned()]);
+    client.extend(calls.arguments());
+    client.splice(2..2, toggles);
+    client.insert(2, format!("--separate-callers={CALLERS}"));
+    let commands = Commands {
+        server: ourselves("calls-server", calls.arguments())?,
+        listening: Listening::Cm(port),
+        client,
+    };
+    conductor.client_of("single calls", &commands, LIMIT)?;
+    let profile = fs::read_to_string(conductor.profile())?;
+    Ok(callgrind::costs(&profile, &functions))
+}
+
+fn add_calls(conductor: &mut Conductor, costs: &[Cost]) {
+    let limits = [200.0, 200.0, 120.0];
+    for ((name, cost), limit) in calls::NAMES.into_iter().zip(costs).zip(limits) {
+        let side = |count: u64| Side {
+            name: name.to_owned(),
+            figures: vec![count as f64 / CALLS as f64],
+        };
+        let (size, instructions) = (calls::SIZE, side(cost.instructions));
+        let target = Target::AtMost(limit);
+        conductor.add_row(Measure::Call, size, instructions, None, target);
+        let (allocations, target) = (side(cost.allocations), Target::AtMost(0.0));
+        conductor.add_row(Measure::Allocations, size, allocations, None, target);
+    }
+}
+
+fn whole_loop(conductor: &mut Conductor, run: Run) -> Result<Side> {
+    let mut executed = |count| {
+        let port = conductor.port();
+        let run = Run { count, ..run };
+        let mut commands = conductor.commands(&run, port)?;
+        if let Program::Rdmsg(_) = run.program {
+            commands.client[0] = STRIPPED.to_owned();
+        }
+        commands.client = callgrind_of(conductor, &commands.client);
+        conductor.client_of(&run.to_string(), &commands, LIMIT)?;
+        callgrind::total(&fs::read_to_string(conductor.profile())?)
+    };
+    let (less, more) = (executed(LESS)?, executed(MORE)?);
+    let each = more.saturating_sub(less) as f64 / (MORE - LESS) as f64;
+    // What is measured has a tenth more that goes ahead.
+    let rounds = match run.program {
+        Program::Rdmsg(_) => 1.1,
+        _ => 1.0,
+    };
+    Ok(Side {
+        name: run.name(),
+        figures: vec![each / rounds],
+    })
+}
+
+fn callgrind_of(conductor: &Conductor, line: &[String]) -> Vec<String> {
+    let mut argv = words("valgrind --tool=callgrind");
+    let profile = conductor.profile();
+    argv.push(format!("--callgrind-out-file={}", profile.display()));
+    argv.extend_from_slice(line);
+    argv
+}

@@ -1,0 +1,81 @@
+//! One process with many connections, of which one at a time has something to say.
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use rdmsg::{Engine, Error, Interest};
+
+use crate::{
+    carrier::SILENCE,
+    traffic::{Figures, Times, Traffic},
+};
+
+/// How many descriptors are taken from epoll at a time.
+const EVENTS: usize = 64;
+
+/// Sends back what comes on any connection, until all are closed. One thread waits for all.
+pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
+    let engine = Engine::new()?;
+    let endpoints = traffic.accept(&engine)?;
+    let epoll = Epoll::new(EpollCreateFlags::empty())?;
+    for (endpoint, place) in endpoints.iter().zip(0..) {
+        let fd = endpoint.event_fd(Interest::Readable)?;
+        epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, place))?;
+    }
+    let patience = EpollTimeout::try_from(SILENCE)?;
+    let mut open = endpoints.len();
+    let mut events = [EpollEvent::empty(); EVENTS];
+    while open > 0 {
+        let ready = epoll.wait(&mut events, patience)?;
+        ensure!(ready > 0, "the client is silent");
+        for event in &events[..ready] {
+            let endpoint = endpoints
+                .get(usize::try_from(event.data())?)
+                .context("epoll names a connection that there is not")?;
+            loop {
+                match endpoint.try_recv() {
+                    Ok(Some(message)) => endpoint.send(&message)?,
+                    Ok(None) => break,
+                    Err(Error::Disconnected(_)) => {
+                        epoll.delete(endpoint.event_fd(Interest::Readable)?)?;
+                        open -= 1;
+                        break;
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+    }
+    drop(endpoints);
+    engine.shutdown();
+    Ok(())
+}
+
+/// Goes round the connections, with one round trip on each.
+pub(crate) fn measure(traffic: &Traffic) -> Result<Figures> {
+    let engine = Engine::new()?;
+    let endpoints = traffic.connect(&engine)?;
+    let message = vec![0x5a; traffic.size];
+    let mut times = Times::start()?;
+    // Each connection has been used before.
+    for counted in [false, true] {
+        let rounds = if counted {
+            traffic.count
+        } else {
+            u64::from(traffic.manner.connections)
+        };
+        times = Times::start()?;
+        let turns = endpoints.iter().cycle();
+        for (endpoint, _) in turns.zip(0..rounds) {
+            endpoint.send(&message)?;
+            let answer = endpoint.recv_timeout(SILENCE)?;
+            ensure!(answer.len() == message.len(), "an answer of another length");
+            drop(answer);
+            times.record(2);
+        }
+    }
+    for endpoint in endpoints {
+        endpoint.close()?;
+    }
+    engine.shutdown();
+    Ok(times.figures())
+}
