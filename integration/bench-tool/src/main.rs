@@ -34,6 +34,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::{calls::Calls, drive::Tasks, idle::Idle, part::Part, traffic::Traffic};
 
@@ -144,6 +145,9 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<ExitCode> {
     use Part::{Clock, Counted, Instructions};
+    // A thousand connections have some files each.
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
     match cli.command {
         None => return drive::compare(&[Counted, Instructions, Clock], cli.options),
         Some(Command::Counted(options)) => return drive::compare(&[Counted], options),

@@ -1,6 +1,8 @@
-//! Plots of what was measured at several sizes.
+//! Plots of what was measured at several sizes, beside perftest: absolute figures differ by a factor
+//! of a thousand from size to size, and what is to be seen is a tenth.
 
 use std::{
+    collections::BTreeMap,
     error::Error,
     path::{Path, PathBuf},
 };
@@ -18,11 +20,17 @@ use crate::{
 /// In pixels.
 const EXTENT: (u32, u32) = (900, 560);
 
+/// What the names of perftest's programs for messages begin with.
+const PERFTEST: &str = "ib_send_";
+
+/// What is more than so many times perftest's figure is left out.
+const MOST: f64 = 2.0;
+
 /// A program at several sizes.
 #[derive(Debug, PartialEq)]
 struct Series {
     name: String,
-    /// Bytes, and microseconds or MiB/s.
+    /// Bytes, and the ratio to perftest's figure.
     points: Vec<(f64, f64)>,
 }
 
@@ -31,18 +39,19 @@ pub(crate) fn draw_all(rows: &[Row], folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for part in [Part::Counted, Part::Clock] {
         for (measure, what) in [
-            (Measure::HalfRoundTrip, "half round trip in µs"),
-            (Measure::OneWay, "one way in MiB/s"),
+            (Measure::HalfRoundTrip, "half a round trip: less is better"),
+            (Measure::OneWay, "messages one way: more is better"),
         ] {
             for hosts in [1, 2] {
                 let of = |row: &&Row| (row.part, row.measure, row.hosts) == (part, measure, hosts);
-                let series = series(rows.iter().filter(of));
+                let rows: Vec<&Row> = rows.iter().filter(of).collect();
+                let series = series(&rows);
                 if series.is_empty() {
                     continue;
                 }
                 let name = measure.to_string().replace(' ', "-");
                 let file = folder.join(format!("{part}-{name}-{hosts}.svg"));
-                let title = format!("{what}, {part}");
+                let title = format!("{what}, beside {PERFTEST}*, {part}");
                 draw(&file, &title, &series)
                     .map_err(|error| anyhow!("cannot draw {}: {error}", file.display()))?;
                 files.push(file);
@@ -52,60 +61,55 @@ pub(crate) fn draw_all(rows: &[Row], folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn series<'a>(rows: impl Iterator<Item = &'a Row>) -> Vec<Series> {
+fn series(rows: &[&Row]) -> Vec<Series> {
+    let sides = || {
+        let both =
+            |row: &&Row| [Some(row.ours.clone()), row.theirs.clone()].map(|side| (row.size, side));
+        let sides = rows.iter().flat_map(both);
+        sides.filter_map(|(size, side)| Some((size, figure(side.as_ref()?)?, side?.name)))
+    };
+    let perftest = sides().filter(|(_, _, name)| name.starts_with(PERFTEST));
+    let perftest: BTreeMap<usize, f64> = perftest.map(|(size, figure, _)| (size, figure)).collect();
     let mut all: Vec<Series> = Vec::new();
-    for row in rows {
-        for side in [Some(&row.ours), row.theirs.as_ref()].into_iter().flatten() {
-            let Some(point) = point(row, side) else {
-                continue;
-            };
-            let known = all.iter().position(|series| series.name == side.name);
-            let place = known.unwrap_or_else(|| {
-                all.push(Series {
-                    name: side.name.clone(),
-                    points: Vec::new(),
-                });
-                all.len() - 1
-            });
-            let points = &mut all[place].points;
-            if !points.contains(&point) {
-                points.push(point);
-            }
+    for (size, figure, name) in sides() {
+        let Some(perftest) = perftest.get(&size) else {
+            continue;
+        };
+        let point = (size as f64, figure / perftest);
+        if point.1 > MOST {
+            continue;
+        }
+        match all.iter_mut().find(|series| series.name == name) {
+            Some(series) if series.points.contains(&point) => {}
+            Some(series) => series.points.push(point),
+            None => all.push(Series {
+                name,
+                points: vec![point],
+            }),
         }
     }
     all.retain(|series| series.points.len() > 1);
     all
 }
 
-fn point(row: &Row, side: &Side) -> Option<(f64, f64)> {
-    let figure = Samples::new(side.figures.iter().copied()).median()?;
-    let size = row.size as f64;
-    let y = if row.measure.is_rate() {
-        figure * size / f64::from(1 << 20)
-    } else {
-        figure
-    };
-    Some((size, y))
+fn figure(side: &Side) -> Option<f64> {
+    Samples::new(side.figures.iter().copied()).median()
 }
 
-/// Both axes are logarithmic.
+/// Sizes are on a logarithmic axis.
 fn draw(file: &Path, title: &str, series: &[Series]) -> Result<(), Box<dyn Error>> {
     let points = || series.iter().flat_map(|series| &series.points);
-    let range = |of: fn(&(f64, f64)) -> f64| {
-        let least = points().map(of).fold(f64::INFINITY, f64::min);
-        let most = points().map(of).fold(0.0, f64::max);
-        (least * 0.8..most * 1.25).log_scale()
-    };
-    // So that sizes stand where people expect them.
-    let sizes = range(|point| point.0).base(4.0);
+    let least = points().map(|point| point.0).fold(f64::INFINITY, f64::min);
+    let most = points().map(|point| point.0).fold(0.0, f64::max);
     let area = SVGBackend::new(file, EXTENT).into_drawing_area();
     area.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&area)
         .caption(title, ("sans-serif", 20))
         .margin(12)
         .x_label_area_size(36)
-        .y_label_area_size(64)
-        .build_cartesian_2d(sizes, range(|point| point.1))?;
+        .y_label_area_size(48)
+        // So that sizes stand where people expect them.
+        .build_cartesian_2d((least * 0.8..most * 1.25).log_scale().base(4.0), 0.0..MOST)?;
     chart
         .configure_mesh()
         .x_desc("bytes of a message")
@@ -122,7 +126,7 @@ fn draw(file: &Path, title: &str, series: &[Series]) -> Result<(), Box<dyn Error
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
+        .position(SeriesLabelPosition::UpperRight)
         .background_style(WHITE.mix(0.8))
         .border_style(BLACK.mix(0.3))
         .draw()?;
@@ -135,29 +139,39 @@ mod tests {
     use super::*;
     use crate::{row::testing::row, target::Target};
 
-    #[test]
-    fn a_series_is_a_program_at_several_sizes_once_each() {
+    /// Beside perftest at two sizes, and without at a third.
+    fn rows() -> Vec<Row> {
         let small = row(&[9.0], &[10.0], Target::None);
         let mut large = small.clone();
         large.size = 4096;
         large.ours.figures = vec![20.0];
-        let rows = [&small, &small, &large];
-        let expected = Series {
-            name: "rdmsg busy".to_owned(),
-            points: vec![(64.0, 9.0), (4096.0, 20.0)],
-        };
-        assert_eq!(series(rows.into_iter())[0], expected);
-        assert_eq!(series([&small].into_iter()), []);
+        let mut alone = small.clone();
+        alone.size = 1;
+        alone.theirs = None;
+        vec![small.clone(), small, large, alone]
+    }
+
+    #[test]
+    fn a_series_is_a_program_at_several_sizes_once_each() {
+        let rows = rows();
+        let rows: Vec<&Row> = rows.iter().collect();
+        let expected = [
+            ("rdmsg busy", vec![(64.0, 0.9), (4096.0, 2.0)]),
+            ("ib_send_lat -R", vec![(64.0, 1.0), (4096.0, 1.0)]),
+        ];
+        let expected = expected.map(|(name, points)| Series {
+            name: name.to_owned(),
+            points,
+        });
+        assert_eq!(series(&rows), expected);
+        assert_eq!(series(&rows[..1]), []);
     }
 
     #[test]
     fn a_plot_names_its_programs() {
         let folder = std::env::temp_dir().join(format!("bench-plot-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let small = row(&[9.0], &[10.0], Target::None);
-        let mut large = small.clone();
-        large.size = 4096;
-        let files = draw_all(&[small, large], &folder).unwrap();
+        let files = draw_all(&rows(), &folder).unwrap();
         let drawn = std::fs::read_to_string(&files[0]).unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
         for name in ["rdmsg busy", "ib_send_lat -R", "4 KiB"] {
