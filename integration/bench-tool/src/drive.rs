@@ -136,7 +136,9 @@ pub(crate) fn budget(renew: bool) -> Result<ExitCode> {
             rounds,
             &mut report,
         )?;
-        println!("\n{}", report.markdown());
+        for what in report.missing() {
+            println!("budget: not measured: {what}");
+        }
         anyhow::Ok(Budget::of(&report))
     };
     install(&[Part::Instructions], true, &mut Report::new());

@@ -147,7 +147,7 @@ impl Plan {
     pub(crate) fn clock(quick: bool, hosts: u8) -> Self {
         let mut plan = Self::default();
         let sizes: &[usize] = match (quick, hosts) {
-            (true, _) => &[64, 64 * KIB],
+            (true, _) => &[64],
             (false, 1) => &SIZES[1..8],
             (false, _) => &[64, 4 * KIB, 64 * KIB],
         };
@@ -155,6 +155,9 @@ impl Plan {
             for &size in sizes {
                 Group::new(measure, size).by_clock(&mut plan, quick);
             }
+        }
+        if quick {
+            Group::new(Measure::OneWay, 64 * KIB).by_clock(&mut plan, quick);
         }
         plan
     }

@@ -71,6 +71,10 @@ impl Report {
         &self.rows
     }
 
+    pub(crate) fn missing(&self) -> &[String] {
+        &self.missing
+    }
+
     pub(crate) fn has(&self, verdict: Verdict) -> bool {
         self.rows.iter().any(|row| row.verdict() == verdict)
     }

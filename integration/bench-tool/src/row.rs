@@ -82,6 +82,13 @@ impl Row {
     }
 }
 
+impl Side {
+    /// Whether it is this library, used in one way or another.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.name.starts_with("rdmsg")
+    }
+}
+
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
