@@ -11,17 +11,15 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
-use toolbox::{Ended, Lab, Listening, Process, agent::Host, words};
+use toolbox::{Ended, Lab, Process, agent::Host};
 
 use crate::{
-    idle::Idle,
-    instructions,
-    manner::{Manner, Wait},
+    connections, instructions,
     measure::Measure,
     part::Part,
     plan::{Pair, Plan},
-    program::{Commands, Program, Run, ourselves},
-    reading::{self, Reading},
+    program::{Commands, Program, Run},
+    reading::Reading,
     row::{Row, Side},
     target::Target,
 };
@@ -38,10 +36,7 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// How often ours is tried, and a stock program, of which now and then one crashes.
 pub(crate) const OURS: u32 = 1;
-const THEIRS: u32 = 3;
-
-/// How many connections are opened and closed, or stay idle.
-const CONNECTIONS: u32 = 200;
+pub(crate) const THEIRS: u32 = 3;
 
 /// What a part came to.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -76,7 +71,7 @@ impl Task {
 /// Runs servers on one host of the lab and clients on this one.
 #[derive(Debug)]
 pub(crate) struct Conductor {
-    task: Task,
+    pub(crate) task: Task,
     /// Where the servers are.
     agent: Host,
     pub(crate) address: IpAddr,
@@ -86,7 +81,7 @@ pub(crate) struct Conductor {
     /// Programs that failed for good, which are not tried at other sizes.
     failed: Vec<(Program, Measure)>,
     /// How long a client may run.
-    limit: Duration,
+    pub(crate) limit: Duration,
     /// What each run printed.
     log: File,
     results: PathBuf,
@@ -144,17 +139,12 @@ impl Conductor {
         match part {
             Part::Counted => {
                 self.run_plan(&Plan::counted(quick));
-                self.connect_and_close();
-                if !quick {
-                    self.explain_counted();
-                }
+                connections::open_and_close(self);
             }
             Part::Clock => {
                 self.run_plan(&Plan::clock(quick, hosts));
-                for small in [false, true] {
-                    if !quick {
-                        self.memory(small);
-                    }
+                if !quick {
+                    connections::stay_idle(self);
                 }
             }
             Part::Instructions => instructions::measure(self, quick)?,
@@ -163,6 +153,8 @@ impl Conductor {
     }
 
     fn run_plan(&mut self, plan: &Plan) {
+        let missing = plan.missing.iter().map(|what| (*what).to_owned());
+        self.outcome.missing.extend(missing);
         let mut readings: Vec<Vec<Reading>> = vec![Vec::new(); plan.runs.len()];
         for round in 1..=self.task.rounds {
             for (place, run) in plan.runs.iter().enumerate() {
@@ -246,114 +238,6 @@ impl Conductor {
         });
     }
 
-    /// What many connections cost more than one, of everything that runs on this host.
-    fn connect_and_close(&mut self) {
-        self.say("connections that are opened and closed");
-        let name = |connections| Manner {
-            wait: Wait::Event,
-            small: true,
-            connections,
-            ..Manner::DEFAULT
-        };
-        let mut sides = [Vec::new(), Vec::new()];
-        for _ in 0..self.task.rounds {
-            let ours = self.attempt("rdmsg", OURS, |this| {
-                this.each_of(|this, connections| this.idle_commands(name(connections)))
-            });
-            let theirs = self.attempt("ucmatose", THEIRS, |this| {
-                this.each_of(|this, connections| Ok(this.ucmatose(connections)))
-            });
-            sides[0].extend(ours);
-            sides[1].extend(theirs);
-        }
-        let [ours, theirs] = sides;
-        if ours.len() == theirs.len() && !ours.is_empty() {
-            let side = |name, figures| Side { name, figures };
-            let ours = side(name(CONNECTIONS).to_string(), ours);
-            let theirs = side(format!("ucmatose -c {CONNECTIONS}"), theirs);
-            self.add_row(Measure::Connect, 0, ours, Some(theirs), Target::AtMost(0.8));
-        }
-    }
-
-    /// How long this host has work for each connection, in microseconds.
-    fn each_of(&mut self, commands: impl Fn(&mut Self, u32) -> Result<Commands>) -> Result<f64> {
-        let mut work_of = |connections| {
-            let commands = commands(self, connections)?;
-            let before = work()?;
-            self.client_of("connect and close", &commands, self.limit)?;
-            anyhow::Ok(work()?.saturating_sub(before))
-        };
-        let (one, more) = (work_of(1)?, work_of(CONNECTIONS + 1)?);
-        Ok(more.saturating_sub(one).as_secs_f64() * 1e6 / f64::from(CONNECTIONS))
-    }
-
-    /// With a message each, without which it does not close.
-    fn ucmatose(&mut self, connections: u32) -> Commands {
-        let port = self.port();
-        let line = format!("ucmatose -C 1 -S 64 -c {connections} -p {port}");
-        Commands {
-            server: words(&line),
-            listening: Listening::Cm(port),
-            client: words(&format!("{line} -s {}", self.address)),
-        }
-    }
-
-    fn idle_commands(&mut self, manner: Manner) -> Result<Commands> {
-        let idle = Idle {
-            address: self.address,
-            port: self.port(),
-            manner,
-        };
-        Ok(Commands {
-            server: ourselves("idle-server", idle.arguments())?,
-            listening: Listening::Cm(idle.port),
-            client: ourselves("idle-client", idle.arguments())?,
-        })
-    }
-
-    /// What idle connections take.
-    fn memory(&mut self, small: bool) {
-        let manner = Manner {
-            small,
-            connections: CONNECTIONS,
-            ..Manner::DEFAULT
-        };
-        let name = manner.to_string();
-        self.say(&format!("memory of {name}"));
-        let Some(cost) = self.attempt(&name, OURS, |this| {
-            let commands = this.idle_commands(manner)?;
-            this.client_of(&name, &commands, this.limit)
-        }) else {
-            return;
-        };
-        // Both ends are alike, so on one host half of what that has less is one's.
-        let ends = if self.task.hosts == 1 { 2.0 } else { 1.0 };
-        for (kind, word, divisor) in [
-            ("resident", "resident", 1.0),
-            ("pinned", "pinned", 1.0),
-            ("of the host", "host", ends),
-        ] {
-            if let Some(figure) = reading::word(&cost, word) {
-                let ours = Side {
-                    name: format!("{name}, {kind}"),
-                    figures: vec![figure / divisor],
-                };
-                self.add_row(Measure::Memory, 0, ours, None, Target::None);
-            }
-        }
-    }
-
-    /// What cannot be counted.
-    fn explain_counted(&mut self) {
-        for reason in [
-            "libfabric: fi_pingpong only polls",
-            "qperf: its programs with the connection manager are measured by the clock",
-            "messages that pile up at a full window: they wait in `send`, so none do",
-        ] {
-            self.outcome.missing.push(reason.to_owned());
-        }
-    }
-
     /// Tries something; what fails is noted, and in the end that it is missing.
     pub(crate) fn attempt<T>(
         &mut self,
@@ -393,7 +277,7 @@ impl Conductor {
         }
         let client = Process::start(&commands.client)?.finish(limit)?;
         // One whose client failed waits for it in vain.
-        let limit = if client.succeeded() {
+        let limit = if client.succeeded() && commands.ends {
             END_LIMIT
         } else {
             Duration::ZERO
@@ -444,33 +328,4 @@ fn place(device: &str) -> Result<String> {
         "{device}, Linux {}, {processors} processors",
         release.trim()
     ))
-}
-
-/// How long this host has had work since it started: the time without that in which it idled.
-fn work() -> Result<Duration> {
-    let timers = fs::read_to_string("/proc/timer_list")?;
-    let now = nanos(&timers, "now at ")?;
-    let idle = nanos(&timers, ".idle_sleeptime :")?;
-    Ok(Duration::from_nanos(now.saturating_sub(idle)))
-}
-
-/// The number behind a word, where there is one processor.
-fn nanos(timers: &str, word: &str) -> Result<u64> {
-    let rest = timers.split_once(word).map(|(_, rest)| rest);
-    let number = rest.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
-    number.with_context(|| format!("the kernel does not tell {word:?}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_of_the_kernel_are_nanoseconds() {
-        let timers = "Timer List Version: v0.9\nnow at 2739730090 nsecs\n\n\
-                      cpu: 0\n  .nohz_mode      : 2\n  .idle_sleeptime : 197603205 nsecs\n";
-        assert_eq!(nanos(timers, "now at ").unwrap(), 2_739_730_090);
-        assert_eq!(nanos(timers, ".idle_sleeptime :").unwrap(), 197_603_205);
-        assert!(nanos(timers, "idle_calls").is_err());
-    }
 }

@@ -34,10 +34,13 @@ const MORE: u64 = 300;
 
 pub(crate) fn measure(conductor: &mut Conductor, quick: bool) -> Result<()> {
     if !is_installed("valgrind") {
-        conductor.lacks("instructions: valgrind is not installed");
+        conductor.lacks("all of it: valgrind is not installed");
         return Ok(());
     }
-    strip()?;
+    if let Err(error) = strip() {
+        conductor.lacks(format!("all of it: {error:#}"));
+        return Ok(());
+    }
     conductor.say("single calls");
     if let Some(costs) = conductor.attempt("single calls", OURS, single_calls) {
         add_calls(conductor, &costs);
@@ -96,6 +99,7 @@ fn single_calls(conductor: &mut Conductor) -> Result<Vec<Cost>> {
         server: ourselves("calls-server", calls.arguments())?,
         listening: Listening::Cm(port),
         client,
+        ends: true,
     };
     conductor.client_of("single calls", &commands, LIMIT)?;
     let profile = fs::read_to_string(conductor.profile())?;

@@ -12,6 +12,7 @@ mod callgrind;
 mod calls;
 mod carrier;
 mod conduct;
+mod connections;
 mod drive;
 mod idle;
 mod instructions;

@@ -48,6 +48,8 @@ pub(crate) struct Commands {
     /// What shows that the server is there.
     pub(crate) listening: Listening,
     pub(crate) client: Vec<String>,
+    /// Whether the server ends with its client.
+    pub(crate) ends: bool,
 }
 
 impl Program {
@@ -105,6 +107,7 @@ impl Run {
                 server,
                 listening,
                 client,
+                ends: true,
             }
         };
         Ok(match self.program {
@@ -159,6 +162,7 @@ impl Run {
                     server: words(&format!("{line} -B {port}")),
                     listening: Listening::Tcp(port),
                     client: words(&format!("{line} -P {port} {address}")),
+                    ends: true,
                 }
             }
             Program::Qperf => {
@@ -170,6 +174,7 @@ impl Run {
                     server,
                     listening: Listening::Tcp(port),
                     client: words(&client),
+                    ends: false,
                 }
             }
             Program::Rdmsg(manner) => {
@@ -190,6 +195,7 @@ impl Run {
                     server: ourselves("server", traffic.arguments())?,
                     listening,
                     client: ourselves("client", traffic.arguments())?,
+                    ends: true,
                 }
             }
         })
