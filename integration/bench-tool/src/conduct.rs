@@ -201,8 +201,8 @@ impl Conductor {
         if !whole(ours) || !whole(theirs) {
             return;
         }
-        // Counted, every instruction matters; by the clock, not what disturbed a few. A READ now and
-        // then waits for the turn of a thread of the kernel.
+        // Counted, every instruction matters; by the clock, not what disturbed a few. A READ now
+        // and then waits for the turn of a thread of the kernel.
         let run = &plan.runs[pair.ours];
         let medians = (self.task.part == Part::Clock || run.measure == Measure::Read)
             && [ours, theirs]

@@ -1,5 +1,5 @@
-//! Plots of what was measured at several sizes, beside perftest: absolute figures differ by a factor
-//! of a thousand from size to size, and what is to be seen is a tenth.
+//! Plots of what was measured at several sizes, beside perftest: absolute figures differ by a
+//! factor of a thousand from size to size, and what is to be seen is a tenth.
 
 use std::{
     collections::BTreeMap,
