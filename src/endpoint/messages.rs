@@ -5,7 +5,7 @@ use crossbeam_channel::TryRecvError;
 use super::Endpoint;
 use crate::{
     Completion, Error, Message, TrySendError,
-    link::{Deadline, Handoff, Outgoing},
+    link::{Deadline, Handoff, Outgoing, Taken},
 };
 
 /// Messages.
@@ -13,9 +13,17 @@ impl Endpoint {
     /// Sends one message, waiting while the peer's window is full.
     ///
     /// The bytes are copied, so `message` may be reused on return. An empty message is a message.
-    /// Messages arrive in the order of sending. `Ok` means that the message is in flight; that it
-    /// has arrived is known from [`flush`](Self::flush), from [`send_with_id`](Self::send_with_id),
+    /// Messages arrive in the order of sending. `Ok` means that the library has it; that it has
+    /// arrived is known from [`flush`](Self::flush), from [`send_with_id`](Self::send_with_id),
     /// from a successful [`close`](Self::close), or from an answer.
+    ///
+    /// Where there is room, the message is in flight on return. While the window is full, short
+    /// messages are held back, as a socket's send buffer does it, up to one frame of the eager
+    /// size. They leave together when the peer makes room, whether or not another call is made, and
+    /// several times as fast as one by one; what does not fit, and a message with an id, waits.
+    /// [`flush`](Self::flush), [`finish`](Self::finish) and [`close`](Self::close) include what is
+    /// held back. [`try_send`](Self::try_send) and [`send_timeout`](Self::send_timeout) hold
+    /// nothing back, and so tell whether the peer makes room.
     ///
     /// A message up to the eager size ([`Negotiated::send_eager`](crate::Negotiated::send_eager),
     /// by default 16 KiB) goes straight into a receive buffer of the peer. A longer one is read by
@@ -85,7 +93,8 @@ impl Endpoint {
     /// Sends one message that consists of several parts, waiting while the peer's window is full.
     ///
     /// The peer receives the parts one after the other, as a single message. They are copied, so
-    /// they may be reused on return.
+    /// they may be reused on return. While the window is full, it may be held back as
+    /// [`send`](Self::send) says.
     ///
     /// # Errors
     ///
@@ -95,7 +104,7 @@ impl Endpoint {
     /// * [`Error::LockedMemory`] when the memory of a long message cannot be locked. The connection
     ///   goes on.
     pub fn send_vectored(&self, parts: &[IoSlice<'_>]) -> Result<(), Error> {
-        self.send_until(&mut Outgoing::new(parts, None), &Deadline::never())
+        self.send_outgoing(&mut Outgoing::new(parts, None))
     }
 
     /// Sends one message and reports its arrival as a completion with this `id`.
@@ -118,7 +127,7 @@ impl Endpoint {
     ///   goes on.
     pub fn send_with_id(&self, message: &[u8], id: u64) -> Result<(), Error> {
         let parts = [IoSlice::new(message)];
-        self.send_until(&mut Outgoing::new(&parts, Some(id)), &Deadline::never())
+        self.send_outgoing(&mut Outgoing::new(&parts, Some(id)))
     }
 
     /// Sends the parts, one after the other, as one message if there is room, and never waits.
@@ -195,6 +204,25 @@ impl Endpoint {
             }
         }
         result
+    }
+
+    /// Sends a message however long it takes, and holds it back where there is no room, if it can
+    /// be.
+    pub(super) fn send_outgoing(&self, message: &mut Outgoing<'_>) -> Result<(), Error> {
+        let link = &self.inner.link;
+        let taken = match link.send_or_join(message) {
+            Ok(taken) => taken,
+            Err(TrySendError::Failed(error)) => return Err(error),
+            Err(TrySendError::Full) => {
+                // What makes room may have arrived already without any thread having polled.
+                link.poll_again();
+                self.wait_for_room(&Deadline::never(), || link.send_or_hold(message))?
+            }
+        };
+        if taken == Taken::Held {
+            link.leave_held();
+        }
+        Ok(())
     }
 
     pub(super) fn send_until(
@@ -398,8 +426,8 @@ impl Endpoint {
 
     fn flush_until(&self, deadline: &Deadline) -> Result<(), Error> {
         let link = &self.inner.link;
-        let flush = link.flush()?;
-        link.wait_until(deadline, None, || link.is_flushed(&flush))
+        let mut flush = link.flush()?;
+        link.wait_until(deadline, None, || link.is_flushed(&mut flush))
             .unwrap_or(Err(Error::TimedOut))
     }
 }

@@ -78,9 +78,7 @@ impl Endpoint {
     /// # }
     /// ```
     pub fn send_owned(&self, buffer: SendBuffer) -> Result<(), NotSent> {
-        self.send_buffer(buffer, None, |message| {
-            self.send_until(message, &Deadline::never())
-        })
+        self.send_buffer(buffer, None, |message| self.send_outgoing(message))
     }
 
     /// Sends the content of `buffer` and reports its arrival as a completion with this `id`.
@@ -101,9 +99,7 @@ impl Endpoint {
     /// * [`Error::Disconnected`] when the connection has ended.
     /// * [`Error::LockedMemory`] when the memory cannot be locked. The connection goes on.
     pub fn send_owned_with_id(&self, buffer: SendBuffer, id: u64) -> Result<(), NotSent> {
-        self.send_buffer(buffer, Some(id), |message| {
-            self.send_until(message, &Deadline::never())
-        })
+        self.send_buffer(buffer, Some(id), |message| self.send_outgoing(message))
     }
 
     /// Sends the content of `buffer` as one message, waiting no longer than `timeout`.

@@ -1,17 +1,17 @@
 use std::{
     future::Future,
     io::IoSlice,
+    mem,
     pin::Pin,
     slice,
     sync::atomic::{AtomicBool, Ordering},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use super::{Endpoint, NotSent};
 use crate::{
     Completion, Error, Message, SendBuffer, TrySendError,
-    link::{Awaited, Handoff, Outgoing},
-    proto::Flush,
+    link::{Awaited, Flush, Handoff, Outgoing, Taken},
     sync::Seat,
 };
 
@@ -147,8 +147,30 @@ impl Endpoint {
         parts: &[IoSlice<'_>],
         id: Option<u64>,
     ) -> Poll<Result<(), Error>> {
-        let mut message = Outgoing::new(parts, id);
-        self.poll_for_room(cx, seat, || self.inner.link.try_send(&mut message))
+        self.poll_send_outgoing(cx, seat, &mut Outgoing::new(parts, id))
+    }
+
+    /// As [`send_outgoing`](Self::send_outgoing), for tasks.
+    fn poll_send_outgoing(
+        &self,
+        cx: &mut Context<'_>,
+        seat: Seat,
+        message: &mut Outgoing<'_>,
+    ) -> Poll<Result<(), Error>> {
+        let link = &self.inner.link;
+        // What makes room may be there, and nobody has looked.
+        let mut has_looked = false;
+        let taken = ready!(self.poll_for_room(cx, seat, || {
+            if mem::replace(&mut has_looked, true) {
+                link.send_or_hold(message)
+            } else {
+                link.send_or_join(message)
+            }
+        }))?;
+        if taken == Taken::Held {
+            link.leave_held();
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// Sends as many of these messages as there is room for, one after the other, and returns how
@@ -205,7 +227,7 @@ impl Endpoint {
         let taken = buffer.take().expect("a buffer to be sent");
         let mut polled = Poll::Pending;
         let sent = self.send_buffer(taken, None, |message| {
-            polled = self.poll_for_room(cx, seat, || self.inner.link.try_send(message));
+            polled = self.poll_send_outgoing(cx, seat, message);
             match &mut polled {
                 Poll::Ready(Ok(())) => Ok(()),
                 Poll::Ready(Err(error)) => Err(error.clone()),
@@ -334,9 +356,14 @@ impl Future for Flushing {
     type Output = Result<(), Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let link = &self.endpoint.inner.link;
-        let who = (self.seat, Awaited::Answer);
-        link.poll_task(cx, who, None, || link.is_flushed(&self.flush))
+        let Self {
+            endpoint,
+            flush,
+            seat,
+        } = self.get_mut();
+        let link = &endpoint.inner.link;
+        let who = (*seat, Awaited::Answer);
+        link.poll_task(cx, who, None, || link.is_flushed(flush))
     }
 }
 

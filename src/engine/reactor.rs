@@ -46,6 +46,8 @@ const LEASES: u64 = 2;
 /// The timer key of those who wait for their turn.
 const TURNS: u64 = 3;
 const NOTICES: u64 = 4;
+/// The timer key of the next look at leases of connections that hold something back.
+const PRESSED_LEASES: u64 = 5;
 const FIRST_KEY: u64 = 16;
 
 /// How many commands, and how many connection manager events, are taken before the completion
@@ -72,6 +74,8 @@ pub(super) struct Reactor {
     /// Connections that threads of the application poll, each with the lease's count at the last
     /// look.
     leases: HashMap<u64, u64>,
+    /// Those of them that hold something back.
+    pressed_leases: HashMap<u64, u64>,
     /// Connections whose queues were left with something in them, so that the others get their
     /// turn.
     unfinished: BTreeSet<u64>,
@@ -120,6 +124,7 @@ impl Reactor {
             listeners: HashMap::new(),
             timers: Timers::default(),
             leases: HashMap::new(),
+            pressed_leases: HashMap::new(),
             unfinished: BTreeSet::new(),
             connects: Admission::new(SIDE_BY_SIDE, ADMISSION_PATIENCE),
             accepts: Admission::new(SIDE_BY_SIDE, ADMISSION_PATIENCE),
@@ -188,6 +193,8 @@ impl Reactor {
         while let Some(key) = self.timers.pop(now) {
             if key == LEASES {
                 self.look_after_leases();
+            } else if key == PRESSED_LEASES {
+                self.look_after_pressed_leases();
             } else if key == TURNS {
                 self.more = true;
             } else if let Some(entry) = self.links.get(&key) {
@@ -378,6 +385,7 @@ impl Reactor {
     fn remove(&mut self, key: u64, reason: CloseReason) {
         self.timers.set(key, None);
         self.leases.remove(&key);
+        self.pressed_leases.remove(&key);
         let Some(mut entry) = self.links.remove(&key) else {
             return;
         };

@@ -1,11 +1,30 @@
 use std::io::IoSlice;
 
-/// Bytes that were written while there was no room. They leave together, in one message that is not
-/// large, as soon as there is, whichever thread finds out: no write waits for another to push it.
+use super::parts::total;
+use crate::proto::{BatchRoom, MOST_PARTS, PART_HEADER_LEN, parts};
+
+/// What was taken from the application while there was no room: messages, or the bytes of a stream.
+/// They leave as soon as there is room, as many in a frame as it takes, whichever thread finds out:
+/// no send waits for another to push it.
 #[derive(Debug, Default)]
 pub(super) struct Cork {
-    /// Kept when it is empty, so that joining allocates nothing.
+    /// As in a batch: each message behind its length. Kept when it is empty, so that joining
+    /// allocates nothing.
     bytes: Vec<u8>,
+    /// Where the last message begins, behind its length.
+    last: usize,
+    /// How many messages ever joined, and how many of them have left.
+    joined: u64,
+    left: u64,
+}
+
+/// The first of the messages in a cork.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Front {
+    /// How many: at least one.
+    pub(super) count: usize,
+    /// Their bytes, with their lengths.
+    pub(super) len: usize,
 }
 
 impl Cork {
@@ -13,31 +32,186 @@ impl Cork {
         self.bytes.is_empty()
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.bytes.len()
+    /// How many messages ever joined.
+    pub(super) fn joined(&self) -> u64 {
+        self.joined
     }
 
-    /// Lets bytes of these parts join, up to `longest` in all. Returns how many did.
-    pub(super) fn join(&mut self, parts: &[IoSlice<'_>], longest: usize) -> usize {
-        let before = self.bytes.len();
-        if before == 0 {
-            self.bytes.reserve_exact(longest);
+    /// Whether so many of all that joined have left.
+    pub(super) fn has_let_go(&self, joined: u64) -> bool {
+        self.left >= joined
+    }
+
+    /// Lets a message of these parts join, if all do not take more than the longest frame does.
+    pub(super) fn join(&mut self, parts: &[IoSlice<'_>], longest: usize) -> bool {
+        let len = total(parts);
+        let fits = match self.bytes.len() {
+            0 => len <= longest,
+            before => before.saturating_add(PART_HEADER_LEN).saturating_add(len) <= longest,
+        };
+        if fits {
+            self.begin(longest);
+            for part in parts {
+                self.bytes.extend_from_slice(part);
+            }
+            self.end();
         }
+        fits
+    }
+
+    /// Lets bytes of these parts join the last message, up to `longest` in all. Returns how many
+    /// did.
+    pub(super) fn extend(&mut self, parts: &[IoSlice<'_>], longest: usize) -> usize {
+        if self.is_empty() {
+            if total(parts) == 0 {
+                return 0;
+            }
+            self.begin(longest);
+        }
+        let before = self.bytes.len();
         for part in parts {
-            let room = longest.saturating_sub(self.bytes.len());
+            let room = (PART_HEADER_LEN + longest).saturating_sub(self.bytes.len());
             self.bytes.extend_from_slice(&part[..part.len().min(room)]);
         }
+        self.end();
         self.bytes.len() - before
     }
 
-    /// Takes the bytes out, to send them.
-    pub(super) fn take(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.bytes)
+    /// A message begins, whose length is not known yet.
+    fn begin(&mut self, longest: usize) {
+        if self.is_empty() {
+            self.bytes.reserve_exact(PART_HEADER_LEN + longest);
+        }
+        self.bytes.extend_from_slice(&[0; PART_HEADER_LEN]);
+        self.last = self.bytes.len();
+        self.joined += 1;
     }
 
-    /// Takes the memory back in which they were.
-    pub(super) fn reuse(&mut self, mut bytes: Vec<u8>) {
-        bytes.clear();
-        self.bytes = bytes;
+    /// It ends here.
+    fn end(&mut self) {
+        // It fits a frame, and so does its length.
+        let len = (self.bytes.len() - self.last) as u32;
+        self.bytes[self.last - PART_HEADER_LEN..self.last].copy_from_slice(&len.to_be_bytes());
+    }
+
+    /// The first messages, for which there is room in a frame.
+    pub(super) fn front(&self, room: BatchRoom) -> Front {
+        let mut front = Front { count: 0, len: 0 };
+        for (start, len) in parts(&self.bytes).take(room.messages.min(MOST_PARTS)) {
+            let end = start as usize + len as usize;
+            // Alone it needs no length before it.
+            if front.count > 0 && end > room.bytes {
+                break;
+            }
+            front = Front {
+                count: front.count + 1,
+                len: end,
+            };
+        }
+        front
+    }
+
+    /// What these messages are in a frame: alone one needs no length before it.
+    pub(super) fn payload(&self, front: Front) -> &[u8] {
+        let start = if front.count == 1 { PART_HEADER_LEN } else { 0 };
+        &self.bytes[start..front.len]
+    }
+
+    /// These messages have left.
+    pub(super) fn let_go(&mut self, front: Front) {
+        self.bytes.drain(..front.len);
+        self.last = self.last.saturating_sub(front.len);
+        self.left += front.count as u64;
+    }
+
+    /// Nothing leaves any more.
+    pub(super) fn clear(&mut self) {
+        *self = Self {
+            joined: self.joined,
+            left: self.left,
+            ..Self::default()
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVERYTHING: BatchRoom = BatchRoom {
+        messages: 1000,
+        bytes: 1000,
+    };
+
+    fn join(cork: &mut Cork, message: &[u8], longest: usize) -> bool {
+        let (first, second) = message.split_at(message.len() / 2);
+        cork.join(&[IoSlice::new(first), IoSlice::new(second)], longest)
+    }
+
+    #[test]
+    fn messages_leave_in_their_order_as_many_as_there_is_room_for() {
+        let mut cork = Cork::default();
+        for message in [&b"one"[..], b"", b"three"] {
+            assert!(join(&mut cork, message, 100));
+        }
+        assert_eq!((cork.joined(), cork.has_let_go(1)), (3, false));
+        let two = BatchRoom {
+            messages: 2,
+            bytes: 1000,
+        };
+        let front = cork.front(two);
+        assert_eq!(front, Front { count: 2, len: 11 });
+        assert_eq!(cork.payload(front), b"\0\0\0\x03one\0\0\0\0");
+        cork.let_go(front);
+        assert!(cork.has_let_go(2) && !cork.has_let_go(3));
+        assert!(join(&mut cork, b"4", 100));
+        let front = cork.front(EVERYTHING);
+        assert_eq!(cork.payload(front), b"\0\0\0\x05three\0\0\0\x014");
+        cork.let_go(front);
+        assert!(cork.is_empty() && cork.has_let_go(4));
+    }
+
+    #[test]
+    fn no_more_joins_than_a_frame_takes() {
+        let mut cork = Cork::default();
+        assert!(!join(&mut cork, &[7; 21], 20));
+        assert!(join(&mut cork, &[7; 20], 20), "alone it has no length");
+        assert!(!join(&mut cork, b"", 20));
+        let front = cork.front(BatchRoom {
+            messages: 5,
+            bytes: 20,
+        });
+        assert_eq!((front.count, cork.payload(front).len()), (1, 20));
+        cork.let_go(front);
+        assert!(join(&mut cork, &[7; 6], 20));
+        assert!(join(&mut cork, &[7; 6], 20));
+        assert!(!join(&mut cork, b"", 20));
+        let front = cork.front(BatchRoom {
+            messages: 5,
+            bytes: 20,
+        });
+        assert_eq!(front, Front { count: 2, len: 20 });
+        let many = MOST_PARTS + 1;
+        cork.let_go(front);
+        assert!((0..many).all(|_| join(&mut cork, b"", 1000)));
+        assert_eq!(cork.front(EVERYTHING).count, MOST_PARTS);
+    }
+
+    #[test]
+    fn bytes_of_a_stream_make_one_message() {
+        let mut cork = Cork::default();
+        let parts = [IoSlice::new(b"abc"), IoSlice::new(b"de")];
+        assert_eq!(cork.extend(&parts, 7), 5);
+        assert_eq!(cork.extend(&parts, 7), 2);
+        assert_eq!(cork.extend(&parts, 7), 0);
+        let front = cork.front(BatchRoom {
+            messages: 9,
+            bytes: 7,
+        });
+        assert_eq!(front.count, 1);
+        assert_eq!(cork.payload(front), b"abcdeab");
+        cork.let_go(front);
+        assert_eq!(cork.extend(&parts[1..], 7), 2);
+        assert_eq!(cork.payload(cork.front(EVERYTHING)), b"de");
     }
 }

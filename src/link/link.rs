@@ -25,7 +25,7 @@ use super::{
 use crate::{
     config::Polling,
     error::Error,
-    proto::{Connection, Flush, Negotiated, Statistics},
+    proto::{Connection, Negotiated, Statistics},
     sync::{Mailbox, Notice, NoticeKind, Readiness, lock},
     transport::{Allocator, DeviceCounters, PollSide, TransportParts},
     transport_kind::TransportKind,
@@ -200,12 +200,6 @@ impl Link {
 
     // What its handles ask of it.
 
-    /// Sends a ping whose pong proves that everything sent so far has been processed.
-    pub(crate) fn flush(self: &Arc<Self>) -> Result<Flush, Error> {
-        self.with_core(|core| core.conn.flush())
-            .map_err(|refused| refused_send(refused, 0).into())
-    }
-
     /// Has the peer know that this side sends no more messages.
     pub(crate) fn finish(self: &Arc<Self>) -> Result<(), Error> {
         self.with_core(|core| core.conn.finish())
@@ -215,16 +209,6 @@ impl Link {
     /// Whether the peer sends no more messages. Those that it sent are in the channel.
     pub(crate) fn peer_has_finished(&self) -> bool {
         self.ends.load(Ordering::Acquire) & FINISHED != 0
-    }
-
-    /// Whether the peer has everything from before `flush`, or never will.
-    pub(crate) fn is_flushed(&self, flush: &Flush) -> Option<Result<(), Error>> {
-        let core = self.core();
-        if core.conn.is_flushed(flush) {
-            return Some(Ok(()));
-        }
-        let ended = core.ended.as_ref()?;
-        Some(Err(Error::Disconnected(ended.reason.clone())))
     }
 
     /// Stops sending and starts the exchange that closes the connection.
@@ -262,7 +246,7 @@ impl Link {
         self.tasks.wake_behind_fence(Awaited::ANYTHING);
         if self.transport == TransportKind::Tcp {
             // One that waits in the call that receives is woken by the answer.
-            let _ = self.flush();
+            let _ = self.with_core(|core| core.conn.flush());
         }
     }
 

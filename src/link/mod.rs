@@ -20,6 +20,7 @@ mod ended;
 mod event_fds;
 mod group_queue;
 mod handoff;
+mod held;
 mod home;
 #[expect(clippy::module_inception, reason = "it is the layer's main type")]
 mod link;
@@ -29,6 +30,7 @@ mod message;
 mod one_sided;
 mod outbox;
 mod owner;
+mod parts;
 mod poll_lease;
 mod pollers;
 mod polling;
@@ -50,7 +52,17 @@ pub use self::{
     message::Message,
 };
 pub(crate) use self::{
-    core::Core, deadline::Deadline, ended::Ended, group_queue::GroupQueue, handoff::Handoff,
-    link::Link, liveness::Peers, owner::Owner, poll_lease::Term, polling::Progress, send::Outgoing,
+    core::Core,
+    deadline::Deadline,
+    ended::Ended,
+    group_queue::GroupQueue,
+    handoff::Handoff,
+    held::Flush,
+    link::Link,
+    liveness::Peers,
+    owner::Owner,
+    poll_lease::Term,
+    polling::Progress,
+    send::{Outgoing, Taken},
     tasks::Awaited,
 };

@@ -44,6 +44,10 @@ impl Link {
 impl Core {
     fn try_operate(&mut self, checked: &Checked) -> Result<(), TrySendError> {
         self.check_not_ended()?;
+        if self.holds_back() {
+            // What was taken before goes first.
+            return Err(TrySendError::Full);
+        }
         if !self.may_report_one_more() {
             return Err(TrySendError::Failed(Error::CompletionsNotTaken));
         }

@@ -25,6 +25,8 @@ pub(crate) struct PollLease {
     renewals: AtomicU64,
     /// Whether a thread of the application sleeps on the completion channel.
     asleep: AtomicBool,
+    /// See [`press`](Self::press).
+    pressed: AtomicBool,
 }
 
 /// What the engine finds when it looks after a lease that it granted.
@@ -45,6 +47,7 @@ impl PollLease {
             granted: AtomicBool::new(false),
             renewals: AtomicU64::new(0),
             asleep: AtomicBool::new(false),
+            pressed: AtomicBool::new(false),
         }
     }
 
@@ -91,6 +94,30 @@ impl PollLease {
             renewals if renewals == seen => Term::Expired,
             renewals => Term::Renewed(renewals),
         }
+    }
+
+    /// Something waits here for what comes next, and the threads that poll may stop to: the engine
+    /// is to look sooner. Returns whether it must be told.
+    #[must_use]
+    pub(crate) fn press(&self) -> bool {
+        if self.pressed.load(Ordering::Relaxed) || self.pressed.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        // Pairs with the one in `is_pressed`: this sees the lease granted, or the engine, when it
+        // hears of that, sees it pressed.
+        fence(Ordering::SeqCst);
+        self.granted.load(Ordering::Relaxed)
+    }
+
+    /// Whether the engine, which was told of a lease, is to look sooner.
+    pub(crate) fn is_pressed(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.pressed.load(Ordering::Relaxed)
+    }
+
+    /// Nothing waits here any more.
+    pub(crate) fn relax(&self) {
+        self.pressed.store(false, Ordering::Relaxed);
     }
 
     /// The engine watches again: the next thread that polls tells it.

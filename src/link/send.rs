@@ -3,15 +3,17 @@
 
 use std::{io::IoSlice, mem, sync::Arc, time::Instant};
 
-use super::{core::Core, link::Link, refused::refused_send};
+use super::{
+    core::Core,
+    link::Link,
+    parts::{LONGEST, total},
+    refused::refused_send,
+};
 use crate::{
     error::{Error, TrySendError},
     status::OsError,
     transport::{Exposed, OutboundBuffer},
 };
-
-/// The longest message that there can be memory for.
-const LONGEST: usize = isize::MAX as usize;
 
 /// A message that is to be sent. What was prepared for it is kept from one try to the next.
 #[derive(Debug)]
@@ -34,10 +36,18 @@ enum Content<'a> {
     Gone,
 }
 
+/// How a message was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    Sent,
+    /// It leaves as soon as there is room.
+    Held,
+}
+
 /// What an attempt to send came to, where there is room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Attempt {
-    Sent,
+pub(super) enum Attempt {
+    Taken(Taken),
     /// The message is large, and has to be exposed to the peer before it is announced.
     NotExposed,
 }
@@ -61,6 +71,28 @@ impl<'a> Outgoing<'a> {
         }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether its completion is told.
+    pub(super) fn is_reported(&self) -> bool {
+        self.id.is_some()
+    }
+
+    /// Copies its bytes by `copy`, and forgets them where that says that it did.
+    pub(super) fn take_bytes(&mut self, copy: impl FnOnce(&[IoSlice<'_>]) -> bool) -> bool {
+        let taken = match &self.content {
+            Content::Parts(parts) => copy(parts),
+            Content::Memory(memory) => copy(&[IoSlice::new(memory.bytes())]),
+            Content::Exposed(_) | Content::Gone => false,
+        };
+        if taken {
+            self.content = Content::Gone;
+        }
+        taken
+    }
+
     /// The memory, where the message was not sent.
     pub(crate) fn into_memory(self) -> Option<OutboundBuffer> {
         match self.content {
@@ -71,25 +103,23 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-/// The sum of lengths. The same bytes may be named many times, so it may be more than a number
-/// holds: then it is the greatest, which is longer than any message.
-pub(super) fn total(parts: &[IoSlice<'_>]) -> usize {
-    sum(parts.iter().map(|part| part.len()))
-}
-
-fn sum(lens: impl Iterator<Item = usize>) -> usize {
-    lens.fold(0, usize::saturating_add)
-}
-
 impl Link {
     /// Sends a message, or returns why not.
     pub(crate) fn try_send(
         self: &Arc<Self>,
         message: &mut Outgoing<'_>,
     ) -> Result<(), TrySendError> {
+        self.attempt(message, Core::try_send).map(drop)
+    }
+
+    pub(super) fn attempt(
+        self: &Arc<Self>,
+        message: &mut Outgoing<'_>,
+        attempt: impl Fn(&mut Core, &mut Outgoing<'_>) -> Result<Attempt, TrySendError>,
+    ) -> Result<Taken, TrySendError> {
         loop {
-            match self.with_core(|core| core.try_send(message))? {
-                Attempt::Sent => return Ok(()),
+            match self.with_core(|core| attempt(core, message))? {
+                Attempt::Taken(taken) => return Ok(taken),
                 // Copying and registering takes time, so it is done without the locks; the next
                 // attempt finds the room taken or not.
                 Attempt::NotExposed => self.expose(message).map_err(TrySendError::Failed)?,
@@ -155,7 +185,7 @@ impl Link {
 
 impl Core {
     /// Sends a message, if there is room for it.
-    fn try_send(&mut self, message: &mut Outgoing<'_>) -> Result<Attempt, TrySendError> {
+    pub(super) fn try_send(&mut self, message: &mut Outgoing<'_>) -> Result<Attempt, TrySendError> {
         self.check_not_ended()?;
         let len = message.len;
         let refused = |refused| refused_send(refused, len);
@@ -202,7 +232,7 @@ impl Core {
                     Content::Parts(_) | Content::Memory(_) | Content::Gone => Ok(()),
                 }
             }
-            Content::Gone => return Ok(Attempt::Sent),
+            Content::Gone => return Ok(Attempt::Taken(Taken::Sent)),
         };
         if let Err(error) = posted {
             return Err(self.post_failed(error));
@@ -213,28 +243,12 @@ impl Core {
             Some(id) => self.order.small(id),
             None => {}
         }
-        Ok(Attempt::Sent)
+        Ok(Attempt::Taken(Taken::Sent))
     }
 
     /// A work request could not be posted: the connection ends.
     pub(super) fn post_failed(&mut self, error: OsError) -> TrySendError {
         self.conn.handle_post_failure(error, Instant::now());
         TrySendError::Failed(Error::Disconnected(self.reason()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lengths_that_no_number_holds_do_not_wrap_around() {
-        assert_eq!(sum([].into_iter()), 0);
-        assert_eq!(sum([1, 0, 2].into_iter()), 3);
-        // 2⁶⁴ + 15 where a word has 64 bits: with wrap-around it would pass as 15.
-        let quarter = usize::MAX / 4 + 1;
-        let lens = [quarter, quarter, quarter, quarter, 15];
-        assert_eq!(sum(lens.into_iter()), usize::MAX);
-        assert!(sum(lens.into_iter()) > LONGEST);
     }
 }

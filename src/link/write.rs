@@ -2,13 +2,7 @@
 
 use std::{io::IoSlice, sync::Arc};
 
-use super::{
-    core::Core,
-    cork::Cork,
-    link::Link,
-    refused::refused_send,
-    send::{Outgoing, total},
-};
+use super::{core::Core, link::Link, parts::total, refused::refused_send, send::Outgoing};
 use crate::{
     error::{Error, TrySendError},
     proto::{SendRefused, Transmit},
@@ -25,7 +19,11 @@ impl Link {
         self: &Arc<Self>,
         parts: &[IoSlice<'_>],
     ) -> Result<usize, TrySendError> {
-        if let Some(written) = self.with_core(|core| core.try_write(parts))? {
+        let (written, holds) = self.with_core(|core| (core.try_write(parts), core.holds_back()));
+        if holds {
+            self.leave_held();
+        }
+        if let Some(written) = written? {
             return Ok(written);
         }
         let limit = usize::try_from(self.send_limit()).unwrap_or(usize::MAX);
@@ -60,11 +58,6 @@ impl Link {
 }
 
 impl Core {
-    /// Whether there is something that is to be sent before anything else.
-    pub(super) fn holds_back(&self) -> bool {
-        !self.cork.is_empty()
-    }
-
     /// Takes some of these bytes, and returns how many; `None` if they make a large message.
     fn try_write(&mut self, parts: &[IoSlice<'_>]) -> Result<Option<usize>, TrySendError> {
         self.check_not_ended()?;
@@ -78,43 +71,13 @@ impl Core {
         });
         match sent {
             Ok(transmit) => self.post_bytes(&transmit, parts).map(|()| Some(len)),
-            Err(SendRefused::Blocked) => self.hold_back(parts).map(Some),
+            Err(SendRefused::Blocked) => {
+                match self.hold_back(|cork, longest| cork.extend(parts, longest)) {
+                    0 => Err(TrySendError::Full),
+                    taken => Ok(Some(taken)),
+                }
+            }
             Err(refused) => Err(refused_send(refused, len)),
-        }
-    }
-
-    /// Lets some of these bytes join those that wait for room. Returns how many.
-    fn hold_back(&mut self, parts: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
-        let sides = self.conn.negotiated();
-        let longest = sides.map_or(0, |sides| sides.send_eager as usize);
-        match self.cork.join(parts, longest) {
-            0 => Err(TrySendError::Full),
-            taken => {
-                self.conn.hold();
-                Ok(taken)
-            }
-        }
-    }
-
-    /// Sends what was held back, if there is room for it. Returns whether it was sent.
-    pub(super) fn uncork(&mut self) -> bool {
-        if !self.holds_back() {
-            return false;
-        }
-        match self.conn.send_held(self.cork.len()) {
-            Ok(transmit) => {
-                let bytes = self.cork.take();
-                // A failure ends the connection, which says so.
-                let _ = self.post_bytes(&transmit, &[IoSlice::new(&bytes)]);
-                self.cork.reuse(bytes);
-                true
-            }
-            Err(SendRefused::Blocked) => false,
-            // The peer takes nothing any more.
-            Err(_) => {
-                self.cork = Cork::default();
-                false
-            }
         }
     }
 

@@ -34,6 +34,8 @@ pub(crate) enum NoticeKind {
     Feed,
     /// Threads of the application poll the completion queue: stay away until they stop.
     Polled,
+    /// Something is held back: see soon whether they stop.
+    Held,
     /// No thread of the application polls the completion queue any more.
     Watch,
     /// Reject the connection's request, without private data.

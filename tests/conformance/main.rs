@@ -9,6 +9,7 @@ mod ending;
 mod engines;
 mod events;
 mod groups;
+mod held;
 mod large;
 mod listening;
 mod messages;

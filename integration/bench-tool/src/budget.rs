@@ -1,6 +1,10 @@
 //! What the library may cost: figures that are kept, and measured anew.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -20,11 +24,13 @@ const SLACK: f64 = 1.03;
 /// What was measured when the budget was renewed.
 #[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Budget {
-    /// The compiler and its options, on which instructions depend.
-    built_by: String,
-    /// Of counted paths: ours to theirs in the same guest, so neither its kernel nor the emulator
-    /// matters.
+    /// The guest's kernel, as far as its driver is the same: the one of 6.12 has threads where that
+    /// of 6.1 has none, and every ratio differs.
+    kernel: String,
+    /// Of counted paths: ours to theirs in the same guest.
     ratios: BTreeMap<String, f64>,
+    /// The compiler and its options.
+    built_by: String,
     /// Of single calls.
     instructions: BTreeMap<String, f64>,
 }
@@ -42,6 +48,7 @@ impl Budget {
     /// What was measured.
     pub(crate) fn of(report: &Report) -> Self {
         let mut budget = Self {
+            kernel: series(report.kernel()),
             built_by: BUILT_BY.to_owned(),
             ..Self::default()
         };
@@ -79,21 +86,38 @@ impl Budget {
     /// Prints each path beside what is kept. Returns those that are over the budget, or were not
     /// measured, or are not in it.
     pub(crate) fn judge(&self, kept: &Self) -> Vec<String> {
-        let mut over = compare("ratio", &self.ratios, &kept.ratios);
-        if self.built_by == kept.built_by {
-            over.extend(compare(
+        let mut over = Vec::new();
+        for (kind, now, figures, on, kept_on) in [
+            (
+                "ratios",
+                &self.ratios,
+                &kept.ratios,
+                &self.kernel,
+                &kept.kernel,
+            ),
+            (
                 "instructions",
                 &self.instructions,
                 &kept.instructions,
-            ));
-        } else {
-            println!(
-                "instructions are not judged: the figures are of {}, and this is {}",
-                kept.built_by, self.built_by
-            );
+                &self.built_by,
+                &kept.built_by,
+            ),
+        ] {
+            let worse = compare(now, figures);
+            if on == kept_on {
+                over.extend(worse);
+            } else {
+                println!("these {kind} are not judged: the figures are of {kept_on}, this is {on}");
+            }
         }
         over
     }
+}
+
+/// The two numbers with which a kernel's version begins.
+fn series(kernel: &str) -> String {
+    let numbers: Vec<&str> = kernel.split('.').take(2).collect();
+    format!("Linux {}", numbers.join("."))
 }
 
 /// Where ours is compared with ours in another way, both may become slower together: then it is
@@ -118,14 +142,10 @@ fn key(row: &Row) -> String {
 
 const MORE: &str = " (more is better)";
 
-fn compare(kind: &str, now: &BTreeMap<String, f64>, kept: &BTreeMap<String, f64>) -> Vec<String> {
-    let names: BTreeMap<&String, ()> = now
-        .keys()
-        .chain(kept.keys())
-        .map(|name| (name, ()))
-        .collect();
+fn compare(now: &BTreeMap<String, f64>, kept: &BTreeMap<String, f64>) -> Vec<String> {
+    let names: BTreeSet<&String> = now.keys().chain(kept.keys()).collect();
     let mut over = Vec::new();
-    for name in names.into_keys() {
+    for name in names {
         let (now, kept) = (now.get(name), kept.get(name));
         let change = change(name, now.copied(), kept.copied());
         let show = |figure: Option<&f64>| figure.map_or_else(|| "-".to_owned(), f64::to_string);
@@ -135,11 +155,7 @@ fn compare(kind: &str, now: &BTreeMap<String, f64>, kept: &BTreeMap<String, f64>
             Change::Worse(_) => "ok".to_owned(),
             Change::Unknown => "UNKNOWN: not measured, or not in the budget".to_owned(),
         };
-        println!(
-            "{kind:<12}  {:>8} -> {:>8}  {name}: {verdict}",
-            show(kept),
-            show(now)
-        );
+        println!("{:>8} -> {:>8}  {name}: {verdict}", show(kept), show(now));
         if !matches!(change, Change::Worse(by) if by <= SLACK) {
             over.push(name.clone());
         }
@@ -165,6 +181,7 @@ mod tests {
             .iter()
             .map(|(name, figure)| ((*name).to_owned(), *figure));
         Budget {
+            kernel: series("6.1.0-56-amd64"),
             built_by: "a compiler".to_owned(),
             ratios: ratios.collect(),
             instructions: [("send".to_owned(), instructions)].into(),
@@ -203,10 +220,18 @@ mod tests {
     }
 
     #[test]
-    fn instructions_of_another_compiler_are_not_judged() {
-        let kept = budget(&[], 500.0);
-        let mut now = budget(&[], 900.0);
-        now.built_by = "another".to_owned();
-        assert!(now.judge(&kept).is_empty());
+    fn what_another_compiler_or_kernel_makes_different_is_not_judged() {
+        let kept = budget(&[("round trip", 1.0)], 500.0);
+        let worse = || budget(&[("round trip", 2.0)], 900.0);
+        let now = Budget {
+            built_by: "another".to_owned(),
+            ..worse()
+        };
+        assert_eq!(now.judge(&kept), ["round trip"]);
+        let now = Budget {
+            kernel: series("6.12.1"),
+            ..worse()
+        };
+        assert_eq!(now.judge(&kept), ["send"]);
     }
 }

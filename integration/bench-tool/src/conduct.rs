@@ -6,6 +6,7 @@ use std::{
     io::Write,
     net::IpAddr,
     path::PathBuf,
+    thread::available_parallelism,
     time::{Duration, Instant},
 };
 
@@ -46,8 +47,10 @@ pub(crate) struct Outcome {
     pub(crate) missing: Vec<String>,
     /// What the reader of the table should know.
     pub(crate) notes: Vec<String>,
-    /// Where it ran.
+    /// The device and its host.
     pub(crate) place: String,
+    /// That host's kernel.
+    pub(crate) kernel: String,
     /// Whether something of ours was not measured.
     pub(crate) broken: bool,
 }
@@ -122,7 +125,10 @@ impl Conductor {
                 results: lab.results.clone(),
                 log: File::create(&log).with_context(|| format!("cannot write {log:?}"))?,
             };
-            conductor.outcome.place = place(&conductor.device)?;
+            let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+            let processors = available_parallelism()?;
+            kernel.trim().clone_into(&mut conductor.outcome.kernel);
+            conductor.outcome.place = format!("{}, {processors} processors", conductor.device);
             conductor.measure()?;
             let text = serde_json::to_string(&conductor.outcome)?;
             fs::write(lab.results.join(task.file()), text)?;
@@ -318,14 +324,4 @@ impl Conductor {
     pub(crate) fn say(&self, what: &str) {
         eprintln!("bench: {}: {what}", self.task.part);
     }
-}
-
-/// What this machine is.
-fn place(device: &str) -> Result<String> {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
-    let processors = std::thread::available_parallelism()?;
-    Ok(format!(
-        "{device}, Linux {}, {processors} processors",
-        release.trim()
-    ))
 }

@@ -11,6 +11,8 @@ pub(crate) enum Measure {
     HalfRoundTrip,
     /// The rate of messages to a server, which answers the last one
     OneWay,
+    /// The same to a server of the lowest priority, so that its window is full
+    Pressed,
     /// The time of an RDMA READ
     Read,
     /// The rate of RDMA WRITEs
@@ -35,7 +37,12 @@ pub(crate) enum Measure {
 impl Measure {
     /// Whether more is better.
     pub(crate) fn is_rate(self) -> bool {
-        matches!(self, Self::OneWay | Self::Write)
+        self.is_one_way() || self == Self::Write
+    }
+
+    /// Whether messages go to a server, and it answers the last one.
+    pub(crate) fn is_one_way(self) -> bool {
+        matches!(self, Self::OneWay | Self::Pressed)
     }
 
     /// As on a command line.
@@ -50,8 +57,10 @@ impl Measure {
     pub(crate) fn show(self, size: usize, figure: f64) -> String {
         match self {
             Self::HalfRoundTrip | Self::Read | Self::Connect => format!("{figure:.2} µs"),
-            Self::OneWay | Self::Write if size < 4096 => format!("{:.2} k/s", figure * 1e-3),
-            Self::OneWay | Self::Write => {
+            Self::OneWay | Self::Pressed | Self::Write if size < 4096 => {
+                format!("{:.2} k/s", figure * 1e-3)
+            }
+            Self::OneWay | Self::Pressed | Self::Write => {
                 format!("{:.2} MiB/s", figure * size as f64 / f64::from(1 << 20))
             }
             Self::Memory => format!("{figure:.0} KiB"),
@@ -67,6 +76,7 @@ impl fmt::Display for Measure {
         f.write_str(match self {
             Self::HalfRoundTrip => "half round trip",
             Self::OneWay => "one way",
+            Self::Pressed => "one way, pressed",
             Self::Read => "RDMA READ",
             Self::Write => "RDMA WRITE",
             Self::Connect => "connect and close",

@@ -56,7 +56,7 @@ impl Program {
     /// The command to look for, where it is not ours.
     fn command(self, measure: Measure) -> Option<&'static str> {
         Some(match (self, measure) {
-            (Self::Perftest { .. }, Measure::OneWay) => "ib_send_bw",
+            (Self::Perftest { .. }, Measure::OneWay | Measure::Pressed) => "ib_send_bw",
             (Self::Perftest { .. }, Measure::Read) => "ib_read_lat",
             (Self::Perftest { .. }, _) => "ib_send_lat",
             (Self::Rstream { .. }, _) => "rstream",
@@ -97,7 +97,7 @@ impl Run {
     /// What to run for a server at `address`.
     pub(crate) fn commands(&self, address: IpAddr, device: &str, port: u16) -> Result<Commands> {
         let Self { size, count, .. } = *self;
-        let one_way = self.measure == Measure::OneWay;
+        let one_way = self.measure.is_one_way();
         let command = self.program.command(self.measure).unwrap_or_default();
         let both = |line: String, listening, to_server: &str| {
             let server = words(&line);
@@ -110,7 +110,7 @@ impl Run {
                 ends: true,
             }
         };
-        Ok(match self.program {
+        let mut commands = match self.program {
             Program::Perftest { event } => {
                 let event = if event { "-e" } else { "" };
                 // -F: not to refuse a processor whose frequency may change.
@@ -198,7 +198,11 @@ impl Run {
                     ends: true,
                 }
             }
-        })
+        };
+        if self.measure == Measure::Pressed {
+            commands.server.splice(..0, words("nice -n 19"));
+        }
+        Ok(commands)
     }
 
     /// Finds the figures in what the client printed.

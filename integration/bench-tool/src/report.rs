@@ -23,6 +23,8 @@ use crate::{
 pub(crate) struct Report {
     /// With what the programs were built.
     built_by: &'static str,
+    /// Of the host where the last part was measured.
+    kernel: String,
     rows: Vec<Row>,
     missing: Vec<String>,
     notes: Vec<String>,
@@ -49,10 +51,13 @@ impl Report {
             missing,
             notes,
             place,
+            kernel,
             broken,
         } = outcome;
         self.broken |= broken;
-        self.notes.push(format!("{part}: on {place}"));
+        self.notes
+            .push(format!("{part}: on {place}, Linux {kernel}"));
+        self.kernel = kernel;
         self.notes.extend(notes);
         self.missing
             .extend(missing.into_iter().map(|what| format!("{part}: {what}")));
@@ -69,6 +74,10 @@ impl Report {
 
     pub(crate) fn rows(&self) -> &[Row] {
         &self.rows
+    }
+
+    pub(crate) fn kernel(&self) -> &str {
+        &self.kernel
     }
 
     pub(crate) fn missing(&self) -> &[String] {
@@ -213,6 +222,7 @@ mod tests {
             missing: vec!["qperf: it is not installed".to_owned()],
             notes: Vec::new(),
             place: "rxe0".to_owned(),
+            kernel: "6.1.0".to_owned(),
             broken: false,
         };
         report.add(Part::Clock, outcome);

@@ -55,7 +55,7 @@ impl Traffic {
         let engine = Engine::new()?;
         let address = SocketAddr::new(self.address, self.port);
         let mut carrier = Carrier::accept(address, &self.manner, &engine)?;
-        if self.measure == Measure::OneWay {
+        if self.measure.is_one_way() {
             for count in [self.warm_up(), self.count] {
                 for _ in 0..count {
                     carrier.receive(self.size).await?;
@@ -79,7 +79,9 @@ impl Traffic {
         match self.measure {
             Measure::Read | Measure::Write => one_sided::measure(self),
             Measure::HalfRoundTrip if self.manner.connections > 1 => many::measure(self),
-            Measure::HalfRoundTrip | Measure::OneWay => runtime()?.block_on(self.measure_in_task()),
+            Measure::HalfRoundTrip | Measure::OneWay | Measure::Pressed => {
+                runtime()?.block_on(self.measure_in_task())
+            }
             other => bail!("{other} is not measured by traffic"),
         }
     }
@@ -89,7 +91,7 @@ impl Traffic {
         let address = SocketAddr::new(self.address, self.port);
         let mut carrier = Carrier::connect(address, &self.manner, &engine)?;
         let message = vec![0x5a; self.size];
-        let figures = if self.measure == Measure::OneWay {
+        let figures = if self.measure.is_one_way() {
             self.stream(&mut carrier, &message, self.warm_up()).await?;
             self.stream(&mut carrier, &message, self.count).await?
         } else {

@@ -58,3 +58,22 @@ fn a_lease_that_expired_is_granted_again() {
         }
     });
 }
+
+/// A thread holds something back while another begins to poll, so that the engine stays away.
+#[test]
+fn the_engine_knows_of_a_lease_that_is_pressed() {
+    loom::model(|| {
+        let lease = Arc::new(PollLease::new());
+        let presser = {
+            let lease = Arc::clone(&lease);
+            thread::spawn(move || lease.press())
+        };
+        let told = lease.renew();
+        assert!(told, "the engine hears of the lease, and grants it");
+        let pressed = lease.is_pressed();
+        let told = presser.join().unwrap();
+        assert!(told || pressed, "it would take its time to look");
+        lease.relax();
+        assert!(lease.press(), "it is told again");
+    });
+}

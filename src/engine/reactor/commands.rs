@@ -54,6 +54,7 @@ impl Reactor {
                 }
             }
             NoticeKind::Polled => self.grant_lease(key),
+            NoticeKind::Held => self.look_sooner_after(key),
             NoticeKind::Watch => {
                 self.expire_lease(key);
                 self.drive(key);

@@ -1,15 +1,24 @@
 //! The completion queues that no thread of the application polls.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
-use super::{LEASES, Reactor};
-use crate::link::{Progress, Term};
+use super::{LEASES, PRESSED_LEASES, Reactor};
+use crate::{
+    engine::entry::Entry,
+    link::{Link, Progress, Term},
+};
 
 /// How long after its last poll by a thread of the application a completion queue is watched by the
 /// engine again. A program that mixes `recv` with `select!` may see a message this much late; one
 /// that polls often enough costs the engine one look in this time instead of one interrupt a
 /// message.
 const LEASE: Duration = Duration::from_millis(10);
+
+/// The same where messages are held back that nobody else may send when there is room.
+const PRESSED_LEASE: Duration = Duration::from_millis(1);
 
 impl Reactor {
     /// A watched completion channel raised an event.
@@ -53,14 +62,35 @@ impl Reactor {
             self.timers.set(LEASES, Some(Instant::now() + LEASE));
         }
         self.leases.insert(key, seen);
+        if entry.link.lease.is_pressed() {
+            self.look_sooner_after(key);
+        }
+    }
+
+    /// Something is held back on a connection that threads of the application poll.
+    pub(super) fn look_sooner_after(&mut self, key: u64) {
+        let Some(entry) = self.links.get(&key) else {
+            return;
+        };
+        // Without a lease the connection is watched, or is about to ask for one.
+        if self.leases.contains_key(&key) {
+            if self.pressed_leases.is_empty() {
+                let soon = Instant::now() + PRESSED_LEASE;
+                self.timers.set(PRESSED_LEASES, Some(soon));
+            }
+            let seen = entry.link.lease.grant();
+            self.pressed_leases.insert(key, seen);
+        }
     }
 
     /// No thread of the application polls any more: watches again.
     pub(super) fn expire_lease(&mut self, key: u64) {
         self.leases.remove(&key);
+        self.pressed_leases.remove(&key);
         let Some(entry) = self.links.get_mut(&key) else {
             return;
         };
+        entry.link.lease.relax();
         entry.link.lease.expire();
         entry.set_watch(&self.epoll, true);
         entry.link.arm();
@@ -71,25 +101,61 @@ impl Reactor {
     pub(super) fn look_after_leases(&mut self) {
         let mut expired = Vec::new();
         let links = &self.links;
-        self.leases.retain(|key, seen| {
-            let Some(entry) = links.get(key) else {
-                return false;
-            };
-            match entry.link.lease.look(*seen) {
-                Term::Renewed(renewals) => *seen = renewals,
-                Term::Left => return false,
-                Term::Expired => {
-                    expired.push(*key);
-                    return false;
-                }
-            }
-            true
-        });
+        self.leases
+            .retain(|key, seen| renewed(links, *key, seen, &mut expired).is_some());
         for key in expired {
             self.expire_lease(key);
         }
         if !self.leases.is_empty() {
             self.timers.set(LEASES, Some(Instant::now() + LEASE));
+        }
+    }
+
+    /// The same for those of connections that hold something back.
+    pub(super) fn look_after_pressed_leases(&mut self) {
+        let mut expired = Vec::new();
+        let (links, leases) = (&self.links, &mut self.leases);
+        self.pressed_leases.retain(|key, seen| {
+            let Some(link) = renewed(links, *key, seen, &mut expired) else {
+                leases.remove(key);
+                return false;
+            };
+            // In this order: what is held back after the look finds the lease relaxed.
+            link.lease.relax();
+            let holds = link.holds_back();
+            if holds {
+                let _ = link.lease.press();
+            }
+            holds
+        });
+        for key in expired {
+            self.expire_lease(key);
+        }
+        if !self.pressed_leases.is_empty() {
+            let soon = Instant::now() + PRESSED_LEASE;
+            self.timers.set(PRESSED_LEASES, Some(soon));
+        }
+    }
+}
+
+/// The connection, where its lease was renewed since it was `seen` last; otherwise it may have
+/// `expired`.
+fn renewed<'a>(
+    links: &'a HashMap<u64, Box<Entry>>,
+    key: u64,
+    seen: &mut u64,
+    expired: &mut Vec<u64>,
+) -> Option<&'a Link> {
+    let link = &links.get(&key)?.link;
+    match link.lease.look(*seen) {
+        Term::Renewed(renewals) => {
+            *seen = renewals;
+            Some(link)
+        }
+        Term::Left => None,
+        Term::Expired => {
+            expired.push(key);
+            None
         }
     }
 }

@@ -57,6 +57,13 @@ impl Connection {
             .is_some_and(|transfer| transfer.is_eager(len))
     }
 
+    /// Whether the peer takes several messages in one frame.
+    pub(crate) fn takes_batches(&self) -> bool {
+        self.transfer
+            .as_ref()
+            .is_some_and(|transfer| transfer.takes_batches)
+    }
+
     /// Whether a message of `len` bytes could be sent now. After a refusal as blocked
     /// [`Event::Writable`] follows when it may work.
     pub(crate) fn may_send(&mut self, len: usize) -> Result<(), SendRefused> {
@@ -75,32 +82,52 @@ impl Connection {
         Ok(())
     }
 
-    /// Keeps a Finish and a Close back until the driver has sent, with
-    /// [`send_held`](Self::send_held), what it has taken from the application and holds back.
-    pub(crate) fn hold(&mut self) {
-        if let (State::Established, Some(transfer)) = (&self.state, &mut self.transfer) {
+    /// Keeps a Finish and a Close back until the driver has [let go](Self::let_go) of what it has
+    /// taken from the application and holds back. Returns whether the connection is in a state for
+    /// that.
+    pub(crate) fn hold(&mut self) -> bool {
+        let held = self.sending_messages().is_ok();
+        if let (true, Some(transfer)) = (held, &mut self.transfer) {
             transfer.control.hold();
+        }
+        held
+    }
+
+    /// As [`batch_room`](Self::batch_room), for what was held back, also when the application has
+    /// finished or closed meanwhile. It is refused when the peer has closed, and so takes nothing
+    /// any more.
+    pub(crate) fn held_room(&mut self) -> Result<BatchRoom, SendRefused> {
+        self.sending_held()?.batch_room()
+    }
+
+    /// As [`send`](Self::send) or [`send_batch`](Self::send_batch), for messages that were held
+    /// back.
+    pub(crate) fn send_held(&mut self, count: u32, len: usize) -> Result<Transmit, SendRefused> {
+        let transfer = self.sending_held()?;
+        match count {
+            1 => transfer.send(len),
+            _ => Ok(transfer.send_batch(count, len)),
         }
     }
 
-    /// As [`send`](Self::send), for what was held back, also when the application has finished or
-    /// closed meanwhile. It is refused when the peer has closed, and so takes nothing any more.
-    pub(crate) fn send_held(&mut self, len: usize) -> Result<Transmit, SendRefused> {
-        let transfer = match (&self.state, &mut self.transfer) {
-            (State::Established | State::Closing(_), Some(transfer))
-                if transfer.control.is_held() =>
-            {
-                transfer
-            }
-            (_, _) => {
-                let reason = self.reason.clone().unwrap_or(CloseReason::LocallyClosed);
-                return Err(SendRefused::Closed(reason));
-            }
-        };
-        let transmit = transfer.send(len)?;
-        transfer.control.let_go();
+    /// Nothing is held back any more.
+    pub(crate) fn let_go(&mut self) {
+        if let Some(transfer) = &mut self.transfer {
+            transfer.control.let_go();
+        }
         self.send_control();
-        Ok(transmit)
+    }
+
+    fn sending_held(&mut self) -> Result<&mut Transfer, SendRefused> {
+        let holds = |transfer: &Transfer| transfer.control.is_held();
+        let sends = matches!(self.state, State::Established | State::Closing(_))
+            && self.transfer.as_ref().is_some_and(holds);
+        match &mut self.transfer {
+            Some(transfer) if sends => Ok(transfer),
+            _ => Err(SendRefused::Closed(
+                self.reason.clone().unwrap_or(CloseReason::LocallyClosed),
+            )),
+        }
     }
 
     fn sending_messages(&mut self) -> Result<&mut Transfer, SendRefused> {

@@ -28,7 +28,7 @@ const LEAST_KEEPALIVE: Duration = Duration::from_millis(100);
 pub(super) struct Transfer {
     negotiated: Negotiated,
     /// Whether the peer takes several messages in a frame.
-    takes_batches: bool,
+    pub(super) takes_batches: bool,
     pub(super) sequence: Sequence,
     pub(super) send_credit: SendCredit,
     pub(super) recv_credit: RecvCredit,

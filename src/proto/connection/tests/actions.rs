@@ -17,7 +17,7 @@ impl Pair {
     /// Sends the next message. Returns whether it was accepted.
     pub(super) fn send(&mut self, at: usize) -> bool {
         let side = &mut self.sides[at];
-        if side.held {
+        if side.held > 0 {
             return false;
         }
         let sent = side.conn.send(4).map(|transmit| {
@@ -30,7 +30,7 @@ impl Pair {
     /// Sends the next messages in one frame, up to so many. Returns how many were accepted.
     pub(super) fn send_batch(&mut self, at: usize, most: usize) -> usize {
         let side = &mut self.sides[at];
-        if side.held {
+        if side.held > 0 {
             return 0;
         }
         let fits = |room: BatchRoom| {
@@ -40,10 +40,7 @@ impl Pair {
         let mut count = 0;
         let sent = side.conn.batch_room().and_then(|room| {
             count = fits(room);
-            let payload: Vec<u8> = (side.sent..)
-                .take(count)
-                .flat_map(|number| [4_u32.to_be_bytes(), number.to_le_bytes()].concat())
-                .collect();
+            let payload = batch(side.sent, count as u32);
             let transmit = side.conn.send_batch(count as u32, payload.len())?;
             side.post(transmit, &payload);
             side.sent += count as u32 - 1;
@@ -55,7 +52,7 @@ impl Pair {
     /// Sends the next message as a large one of `len` bytes. Returns whether it was accepted.
     pub(super) fn send_large(&mut self, at: usize, len: u64) -> bool {
         let side = &mut self.sides[at];
-        if side.held {
+        if side.held > 0 {
             return false;
         }
         let descriptor = exposed(side.sent, len);
@@ -88,27 +85,45 @@ impl Pair {
     /// some. Returns whether it was taken.
     pub(super) fn hold_back(&mut self, at: usize) -> bool {
         let side = &mut self.sides[at];
-        if side.held || side.conn.may_send(4) != Err(SendRefused::Blocked) {
+        let frame = side.conn.negotiated().map_or(0, |sides| sides.send_eager);
+        let full = (side.held + 1) * (PART_HEADER_LEN as u32 + 4) > frame;
+        if full || (side.held == 0 && side.conn.may_send(4) != Err(SendRefused::Blocked)) {
             return false;
         }
-        side.writable = false;
-        side.held = true;
-        side.conn.hold();
+        if !side.conn.hold() {
+            return false;
+        }
+        if side.held == 0 {
+            side.writable = false;
+        }
+        side.held += 1;
         true
     }
 
-    /// Sends what was held back, if there is room now.
+    /// Sends what was held back, as much as there is room for now.
     pub(super) fn send_held(&mut self, at: usize) {
         let side = &mut self.sides[at];
-        match side.conn.send_held(4) {
-            Ok(transmit) => {
-                let number = side.sent.to_le_bytes();
-                side.post(transmit, &number);
-                side.sent += 1;
-                side.held = false;
+        let first = side.sent;
+        let sent = side.conn.held_room().and_then(|room| {
+            let count = side.held.min(room.messages as u32);
+            let payload: Vec<u8> = match count {
+                1 => first.to_le_bytes().to_vec(),
+                _ => batch(first, count),
+            };
+            let transmit = side.conn.send_held(count, payload.len())?;
+            side.post(transmit, &payload);
+            Ok(count)
+        });
+        match sent {
+            Ok(count) => {
+                side.sent += count;
+                side.held -= count;
+                if side.held == 0 {
+                    side.conn.let_go();
+                }
             }
             Err(SendRefused::Blocked) => side.writable = false,
-            Err(_) => side.held = false,
+            Err(_) => side.held = 0,
         }
     }
 
@@ -247,4 +262,12 @@ impl Pair {
             what: What::Frame(frame),
         });
     }
+}
+
+/// The content of a batch of so many messages.
+fn batch(first: u32, count: u32) -> Vec<u8> {
+    (first..)
+        .take(count as usize)
+        .flat_map(|number| [4_u32.to_be_bytes(), number.to_le_bytes()].concat())
+        .collect()
 }

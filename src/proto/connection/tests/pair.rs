@@ -104,7 +104,7 @@ impl Pair {
     /// Carries out the outputs of a side's connection.
     pub(super) fn settle(&mut self, at: usize) {
         self.carry_out(at);
-        while self.sides[at].held && self.sides[at].writable && self.sides[at].ended.is_none() {
+        while self.sides[at].held > 0 && self.sides[at].writable && self.sides[at].ended.is_none() {
             self.send_held(at);
             self.carry_out(at);
         }

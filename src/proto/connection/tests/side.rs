@@ -145,8 +145,8 @@ pub(super) struct Side {
     pub(super) ended: Option<(CloseReason, bool)>,
     /// Whether the peer sends no more messages.
     pub(super) peer_finished: bool,
-    /// Whether a message was taken from the application that is sent when there is room.
-    pub(super) held: bool,
+    /// The number of messages taken from the application that are sent when there is room.
+    pub(super) held: u32,
     /// Whether no send has been refused since the last Writable.
     pub(super) writable: bool,
     /// The shared receives, if there are any.
@@ -185,7 +185,7 @@ impl Side {
             received: 0,
             ended: None,
             peer_finished: false,
-            held: false,
+            held: 0,
             writable: true,
             shared: None,
             answered: 0,

@@ -1,0 +1,181 @@
+//! What was taken from the application while there was no room.
+//!
+//! A `send` that would wait for nothing but room need not: its message goes into the [`Cork`], as
+//! long as all in there fits one frame, and leaves with the others in there when the peer makes
+//! room. So one that is pressed against the peer's window sends batches. What is taken goes before
+//! whatever is sent later, and before a Finish and a Close; who flushes waits for it.
+
+use std::{io::IoSlice, sync::Arc};
+
+use super::{
+    core::Core,
+    cork::Cork,
+    link::Link,
+    refused::refused_send,
+    send::{Attempt, Outgoing, Taken},
+};
+use crate::{
+    error::{Error, TrySendError},
+    proto::{self, SendRefused},
+    sync::NoticeKind,
+};
+
+/// A point in the stream of what was sent.
+#[derive(Debug)]
+pub(crate) enum Flush {
+    /// This much of what was held back has to leave first.
+    Held(u64),
+    /// The peer was asked.
+    Asked(proto::Flush),
+}
+
+impl Link {
+    /// As [`try_send`](Self::try_send), and where something is held back already the message may
+    /// join it.
+    pub(crate) fn send_or_join(
+        self: &Arc<Self>,
+        message: &mut Outgoing<'_>,
+    ) -> Result<Taken, TrySendError> {
+        self.attempt(message, |core, message| {
+            let joins = core.holds_back();
+            core.send_or_hold(message, joins)
+        })
+    }
+
+    /// As [`try_send`](Self::try_send), and where there is no room the message may be held back.
+    pub(crate) fn send_or_hold(
+        self: &Arc<Self>,
+        message: &mut Outgoing<'_>,
+    ) -> Result<Taken, TrySendError> {
+        self.attempt(message, |core, message| core.send_or_hold(message, true))
+    }
+
+    /// Something is held back, and this thread may not come back: somebody has to see soon that
+    /// there is room.
+    pub(crate) fn leave_held(&self) {
+        if self.lease.press() {
+            self.notify(NoticeKind::Held);
+        }
+    }
+
+    /// Whether something is held back.
+    pub(crate) fn holds_back(&self) -> bool {
+        self.core().holds_back()
+    }
+
+    /// Starts to find out whether the peer has all that was sent so far.
+    pub(crate) fn flush(self: &Arc<Self>) -> Result<Flush, Error> {
+        self.with_core(Core::flush)
+    }
+
+    /// Whether the peer has everything from before `flush`, or never will.
+    pub(crate) fn is_flushed(self: &Arc<Self>, flush: &mut Flush) -> Option<Result<(), Error>> {
+        if let Flush::Held(joined) = *flush {
+            let asked = self.with_core(|core| core.cork.has_let_go(joined).then(|| core.ask()));
+            match asked {
+                Some(Ok(asked)) => *flush = asked,
+                Some(Err(error)) => return Some(Err(error)),
+                None => {}
+            }
+        }
+        let core = self.core();
+        match flush {
+            Flush::Asked(asked) if core.conn.is_flushed(asked) => return Some(Ok(())),
+            Flush::Asked(_) | Flush::Held(_) => {}
+        }
+        let ended = core.ended.as_ref()?;
+        Some(Err(Error::Disconnected(ended.reason.clone())))
+    }
+}
+
+impl Core {
+    /// Whether there is something that is to be sent before anything else.
+    pub(super) fn holds_back(&self) -> bool {
+        !self.cork.is_empty()
+    }
+
+    fn send_or_hold(
+        &mut self,
+        message: &mut Outgoing<'_>,
+        may_hold: bool,
+    ) -> Result<Attempt, TrySendError> {
+        match self.try_send(message) {
+            Err(TrySendError::Full) if may_hold && self.hold(message) => {
+                Ok(Attempt::Taken(Taken::Held))
+            }
+            result => result,
+        }
+    }
+
+    /// Holds a message back for which there is no room. Returns whether there is room here.
+    fn hold(&mut self, message: &mut Outgoing<'_>) -> bool {
+        let eager = self.conn.takes_batches() && self.conn.is_eager(message.len());
+        if !eager || message.is_reported() || self.check_not_ended().is_err() {
+            return false;
+        }
+        self.hold_back(|cork, longest| message.take_bytes(|parts| cork.join(parts, longest)))
+    }
+
+    /// Lets something join what is held back, up to the longest that a frame takes.
+    pub(super) fn hold_back<T: Default>(&mut self, join: impl FnOnce(&mut Cork, usize) -> T) -> T {
+        let sides = self.conn.negotiated();
+        let longest = sides.map_or(0, |sides| sides.send_eager as usize);
+        if !self.conn.hold() {
+            return T::default();
+        }
+        let taken = join(&mut self.cork, longest);
+        if self.cork.is_empty() {
+            self.conn.let_go();
+        }
+        taken
+    }
+
+    /// Sends what was held back, as far as there is room for it. Returns whether something was
+    /// sent.
+    pub(super) fn uncork(&mut self) -> bool {
+        let mut sent = false;
+        while self.holds_back() {
+            match self.uncork_some() {
+                Ok(()) => sent = true,
+                Err(SendRefused::Blocked) => break,
+                // The peer takes nothing any more.
+                Err(_) => self.cork.clear(),
+            }
+        }
+        sent
+    }
+
+    fn uncork_some(&mut self) -> Result<(), SendRefused> {
+        let room = self.conn.held_room()?;
+        let front = self.cork.front(room);
+        let payload = self.cork.payload(front);
+        // No more than a frame has places for.
+        let transmit = self.conn.send_held(front.count as u32, payload.len())?;
+        if let Some(queues) = &mut self.queues
+            && let Err(error) = queues.post_send(&transmit, &[IoSlice::new(payload)], false)
+        {
+            // The end of the connection, which says so.
+            self.post_failed(error);
+        }
+        self.cork.let_go(front);
+        if self.cork.is_empty() {
+            self.conn.let_go();
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<Flush, Error> {
+        if self.holds_back() {
+            self.check_not_ended()?;
+            return Ok(Flush::Held(self.cork.joined()));
+        }
+        self.ask()
+    }
+
+    fn ask(&mut self) -> Result<Flush, Error> {
+        let asked = self.conn.flush();
+        asked
+            .map(Flush::Asked)
+            .map_err(|refused| refused_send(refused, 0).into())
+    }
+}
