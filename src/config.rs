@@ -327,7 +327,9 @@ pub enum Transport {
 pub enum Polling {
     /// Polls for the given time, then sleeps until the device raises an event.
     ///
-    /// The latency is low while messages flow, and no processor time is used while none do.
+    /// The latency is low while messages flow, and no processor time is used while none do. After
+    /// three waits in a row that lasted longer, the next ones sleep at once, until one is shorter
+    /// again: a peer that takes its time is not waited for by a processor.
     Adaptive {
         /// How long to poll before sleeping. 0 to 1 s, default 200 µs.
         ///

@@ -20,6 +20,7 @@ use super::{
     poll_lease::PollLease,
     pollers::Pollers,
     refused::refused_send,
+    spin_record::SpinRecord,
     tasks::{Awaited, Tasks},
 };
 use crate::{
@@ -62,6 +63,7 @@ pub(crate) struct Link {
     pub(crate) pollers: Pollers,
     pub(crate) tasks: Tasks,
     pub(crate) lease: PollLease,
+    pub(super) spin_record: SpinRecord,
     /// Makes memory for the application, while there is a transport.
     allocator: Mutex<Option<Arc<Allocator>>>,
     /// How many completions were taken from the channel and set aside, because they were not what
@@ -103,6 +105,7 @@ impl Link {
             pollers: Pollers::new(),
             tasks: Tasks::default(),
             lease: PollLease::new(),
+            spin_record: SpinRecord::default(),
             allocator: Mutex::new(None),
             set_aside,
             drive_wanted: AtomicBool::new(false),

@@ -41,6 +41,7 @@ mod runtime;
 mod send;
 mod send_batch;
 mod sent_order;
+mod spin_record;
 mod task_polling;
 #[cfg(feature = "tokio")]
 mod task_watch;

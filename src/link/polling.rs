@@ -137,15 +137,23 @@ impl Link {
         handoff: Option<&Handoff>,
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Result<T, TimedOut> {
-        let spin = match self.polling {
-            Polling::Adaptive { spin } => spin,
-            Polling::Busy => Duration::MAX,
-            Polling::Event => Duration::ZERO,
-        };
+        let (mut spin, mut short) = (Duration::ZERO, None);
+        match self.polling {
+            Polling::Adaptive { spin: most } if self.spin_record.tells_to_spin() => spin = most,
+            Polling::Adaptive { spin: most } => short = Some((Instant::now(), most)),
+            Polling::Busy => spin = Duration::MAX,
+            Polling::Event => {}
+        }
         self.renew_lease();
         loop {
             let value = if !spin.is_zero() {
-                self.spin(spin, deadline, handoff, ready)
+                let value = self.spin(spin, deadline, handoff, ready);
+                if value.is_some() {
+                    self.spin_record.was_short();
+                } else {
+                    self.spin_record.was_long();
+                }
+                value
             } else if self.stays_readable() {
                 // A look costs a system call, and sleeping finds out as well.
                 None
@@ -160,7 +168,12 @@ impl Link {
                 return Ok(value);
             }
             match self.sleep(leader, deadline, handoff, ready) {
-                Ok(Some(value)) => return Ok(value),
+                Ok(Some(value)) => {
+                    if short.is_some_and(|(started, most)| started.elapsed() < most) {
+                        self.spin_record.was_short();
+                    }
+                    return Ok(value);
+                }
                 Ok(None) => {}
                 Err(TimedOut) => return ready().ok_or(TimedOut),
             }
