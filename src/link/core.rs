@@ -262,6 +262,9 @@ impl Core {
     /// Does what the state machine wants done, until it wants nothing more. Called after every
     /// input, before the lock is released.
     pub(super) fn apply_outputs<H: Home + 'static>(&mut self, to: &Recipient<'_, H>) {
+        if self.conn.is_settled() && !self.deferred.room {
+            return;
+        }
         loop {
             self.apply_those_there_are(to);
             // Not before: frames are posted in the order in which they were made.

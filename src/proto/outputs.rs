@@ -20,8 +20,12 @@ impl Outputs {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.first.is_none() && self.rest.is_empty()
+    }
+
     pub(super) fn push(&mut self, output: Output) {
-        if self.first.is_none() && self.rest.is_empty() {
+        if self.is_empty() {
             self.first = Some(output);
         } else {
             self.rest.push_back(output);

@@ -104,9 +104,10 @@ impl Plan {
             batches.pair(&mut plan, ours, theirs, target);
         }
         let pressed = Group::new(Measure::Pressed, 64);
-        let (message_by_message, ours) = (batches.run(perftest), Program::Rdmsg(EVENT));
-        plan.compare(pressed.run(ours), message_by_message, Target::AtLeast(2.0));
-        pressed.pair(&mut plan, ours, perftest, Target::AtLeast(2.0));
+        // Beside perftest's where its server keeps up: it has no flow control, and so no end where
+        // that does not.
+        let ours = pressed.run(Program::Rdmsg(EVENT));
+        plan.compare(ours, batches.run(perftest), Target::AtLeast(2.0));
         let sizes: &[usize] = if quick { &[64] } else { &[64, 64 * KIB] };
         for &size in sizes {
             let ours = Program::Rdmsg(EVENT);

@@ -144,6 +144,13 @@ impl Connection {
         self.exposed_writable = true;
     }
 
+    /// Whether there is no output, as after most inputs while messages flow. `false` says nothing.
+    pub(crate) fn is_settled(&self) -> bool {
+        matches!(self.state, State::Established)
+            && self.outputs.is_empty()
+            && matches!(&self.transfer, Some(transfer) if !transfer.timers.is_touched())
+    }
+
     /// Takes the next output. A changed deadline comes last, and is found by comparison: no input
     /// can forget to report it.
     pub(crate) fn poll_output(&mut self) -> Option<Output> {

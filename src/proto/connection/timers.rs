@@ -49,6 +49,11 @@ impl<T> Tracked<T> {
         }
     }
 
+    /// Whether the value has been borrowed mutably since [`take_touched`](Self::take_touched).
+    pub(super) fn is_touched(&self) -> bool {
+        self.touched
+    }
+
     /// Whether the value has been borrowed mutably since the last call of this.
     pub(super) fn take_touched(&mut self) -> bool {
         std::mem::take(&mut self.touched)
