@@ -17,7 +17,8 @@ use toolbox::{BareRoot, LAB_FAILED, NO_LAB, native_is_possible, words};
 /// Runs formatting, lints and docs with warnings denied, unit, property, API and doc tests and a
 /// moment of fuzzing on this machine; then the device tests on a local RDMA device where there is
 /// one, otherwise in virtual machines with software RoCE; there also connections while networks,
-/// processes and hosts fail, and the examples against the C programs of the same names.
+/// processes and hosts fail, the examples against the C programs of the same names, and what paths
+/// and calls cost, counted in instructions, against figures that are kept.
 ///
 /// Without a device and without the lab it fails. Ends 0 if everything passed.
 #[derive(Parser)]
@@ -129,6 +130,7 @@ fn all() -> Result<()> {
         let tool = env::current_exe()?.with_file_name(tool);
         run(&format!("{} {options}", tool.display()))?;
     }
+    steps.run("what paths and calls cost", "integration/bench budget")?;
 
     // Each in a boot of its own, and in virtual machines, whatever devices there are.
     let alone = |tests: &[Test], name: &str, test: &str| -> Result<Vec<String>> {
