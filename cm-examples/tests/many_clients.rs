@@ -127,7 +127,10 @@ fn serve_many(program: &str) {
     let (began, before) = (Instant::now(), server.statistics());
     assert_eq!(before.connections, 500);
     assert!(before.received >= 20 * 499, "{before:?}");
-    assert!(before.received - before.sent <= WINDOW + FRAME, "{before:?}");
+    assert!(
+        before.received - before.sent <= WINDOW + FRAME,
+        "{before:?}"
+    );
     assert!(before.held <= WINDOW, "{before:?}");
 
     // Nothing happens for a while.
