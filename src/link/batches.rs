@@ -1,3 +1,6 @@
+/// How many such buffers there is memory for at first: as many as the default window has places.
+const USUAL: usize = 32;
+
 /// The receive buffers in which several messages lie, with how many of each the application has.
 #[derive(Debug, Default)]
 pub(super) struct Batches {
@@ -9,6 +12,9 @@ pub(super) struct Batches {
 impl Batches {
     /// So many messages lie in this buffer.
     pub(super) fn put(&mut self, buffer: u32, count: u32) {
+        if self.held.capacity() == 0 {
+            self.held.reserve(USUAL);
+        }
         self.held.push((buffer, count));
     }
 
