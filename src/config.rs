@@ -286,6 +286,14 @@ pub struct Config {
     ///
     /// Default `false`: the listener ends with [`Error::ListenerEnded`].
     pub rebind: bool,
+    /// Whether `send` holds short messages back while the peer's window is full, up to one frame of
+    /// the eager size, as a socket's send buffer does it, instead of waiting for room.
+    ///
+    /// What was held back leaves together when the peer makes room, whether or not another call is
+    /// made, and several times as fast as one by one. It is lost where the peer closes first:
+    /// without this, every message for which `send` returned reaches a peer that closes. Either way
+    /// [`Endpoint::close`](crate::Endpoint::close) says whether all of them did. Default `false`.
+    pub hold_back: bool,
 
     /// The number of a listener's connections that may be on the way to being established.
     ///
@@ -406,6 +414,7 @@ impl Default for Config {
             polling: Polling::default(),
             backlog: 128,
             rebind: false,
+            hold_back: false,
             half_open: 256,
             stream: false,
         }
@@ -457,6 +466,7 @@ setters! {
     with_polling polling: Polling,
     with_backlog backlog: u16,
     with_rebind rebind: bool,
+    with_hold_back hold_back: bool,
     with_half_open half_open: u16,
 }
 
@@ -538,6 +548,7 @@ impl Config {
             read_timeout: self.read_timeout,
             send_slots: u32::from(self.send_depth),
             most_unsignalled,
+            holds_messages: self.hold_back,
             connect_timeout: self.connect_timeout,
             resolve_timeout: self.resolve_timeout,
             retry_refused: self.retry_refused,

@@ -17,10 +17,8 @@ impl Endpoint {
     /// arrived is known from [`flush`](Self::flush), from [`send_with_id`](Self::send_with_id),
     /// from a successful [`close`](Self::close), or from an answer.
     ///
-    /// Where there is room, the message is in flight on return. While the window is full, short
-    /// messages are held back, as a socket's send buffer does it, up to one frame of the eager
-    /// size. They leave together when the peer makes room, whether or not another call is made, and
-    /// several times as fast as one by one; what does not fit, and a message with an id, waits.
+    /// The message is in flight on return, or with [`Config::hold_back`](crate::Config::hold_back)
+    /// held back while the window is full: what does not fit there, and one with an id, waits.
     /// [`flush`](Self::flush), [`finish`](Self::finish) and [`close`](Self::close) include what is
     /// held back. [`try_send`](Self::try_send) and [`send_timeout`](Self::send_timeout) hold
     /// nothing back, and so tell whether the peer makes room.

@@ -318,7 +318,8 @@ impl Core {
     }
 
     /// Reports the end to the application, after the failure of everything that it ends.
-    fn end(&mut self, ended: Ended) {
+    fn end(&mut self, mut ended: Ended) {
+        ended.delivered &= !self.holds_back();
         let reason = &ended.reason;
         if let Some(queues) = &self.queues {
             let completions = &mut self.completions;

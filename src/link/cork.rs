@@ -123,15 +123,6 @@ impl Cork {
         self.last = self.last.saturating_sub(front.len);
         self.left += front.count as u64;
     }
-
-    /// Nothing leaves any more.
-    pub(super) fn clear(&mut self) {
-        *self = Self {
-            joined: self.joined,
-            left: self.left,
-            ..Self::default()
-        };
-    }
 }
 
 #[cfg(test)]

@@ -109,7 +109,7 @@ impl Core {
 
     /// Holds a message back for which there is no room. Returns whether there is room here.
     fn hold(&mut self, message: &mut Outgoing<'_>) -> bool {
-        let eager = self.conn.takes_batches() && self.conn.is_eager(message.len());
+        let eager = self.conn.may_hold_messages() && self.conn.is_eager(message.len());
         if !eager || message.is_reported() || self.check_not_ended().is_err() {
             return false;
         }
@@ -137,9 +137,8 @@ impl Core {
         while self.holds_back() {
             match self.uncork_some() {
                 Ok(()) => sent = true,
-                Err(SendRefused::Blocked) => break,
-                // The peer takes nothing any more.
-                Err(_) => self.cork.clear(),
+                // Or the peer takes nothing any more: then what is here was not delivered.
+                Err(_) => break,
             }
         }
         sent

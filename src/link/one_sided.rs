@@ -46,6 +46,9 @@ impl Core {
         self.check_not_ended()?;
         if self.holds_back() {
             // What was taken before goes first.
+            self.conn
+                .may_send(0)
+                .map_err(|refused| refused_send(refused, 0))?;
             return Err(TrySendError::Full);
         }
         if !self.may_report_one_more() {

@@ -40,6 +40,8 @@ pub(crate) struct Params {
     pub(crate) keepalive_interval: Option<Duration>,
     /// The time that a probed peer has for a sign of life.
     pub(crate) keepalive_timeout: Duration,
+    /// Whether messages for which there is no room may be held back.
+    pub(crate) holds_messages: bool,
     /// Whether the application uses the connection as a byte stream.
     pub(crate) stream: bool,
     /// The engine's identity, for the hello.

@@ -6,9 +6,14 @@ use std::{
     time::Duration,
 };
 
-use rdmsg::{CloseReason, Endpoint, Error, RemoteAccess, RemoteRegion, TrySendError};
+use rdmsg::{CloseReason, Config, Endpoint, Error, RemoteAccess, RemoteRegion, TrySendError};
 
 use crate::stage::{PATIENCE, pair_with, pattern, small};
+
+/// A window that is soon full.
+fn holding() -> Config {
+    small().with_hold_back(true)
+}
 
 /// Sends numbers until the window is full, and `held` more. Returns how many they are.
 fn press(near: &Endpoint, held: u8) -> u8 {
@@ -36,7 +41,7 @@ fn take(far: &Endpoint, numbers: u8) {
 
 #[test]
 fn what_is_sent_against_a_full_window_arrives_in_order_and_a_flush_waits_for_it() {
-    let (near, far) = pair_with(&small());
+    let (near, far) = pair_with(&holding());
     let numbers = press(&near, 9);
     assert!(near.try_send(b"now").unwrap_err().is_full());
     let early = near.flush_timeout(Duration::from_millis(20));
@@ -53,7 +58,7 @@ fn what_is_sent_against_a_full_window_arrives_in_order_and_a_flush_waits_for_it(
 
 #[test]
 fn nobody_has_to_come_back_for_what_is_held() {
-    let (near, far) = pair_with(&small());
+    let (near, far) = pair_with(&holding());
     for _ in 0..20 {
         let numbers = press_again(&near);
         take(&far, numbers);
@@ -70,7 +75,7 @@ fn press_again(near: &Endpoint) -> u8 {
 
 #[test]
 fn a_close_goes_behind_what_is_held() {
-    let (near, far) = pair_with(&small());
+    let (near, far) = pair_with(&holding());
     let numbers = press(&near, 9);
     let closing = thread::spawn(move || near.close());
     take(&far, numbers);
@@ -81,7 +86,7 @@ fn a_close_goes_behind_what_is_held() {
 
 #[test]
 fn a_dropped_endpoint_leaves_nothing_held() {
-    let (near, far) = pair_with(&small());
+    let (near, far) = pair_with(&holding());
     let numbers = press(&near, 9);
     drop(near);
     take(&far, numbers);
@@ -91,7 +96,7 @@ fn a_dropped_endpoint_leaves_nothing_held() {
 
 #[test]
 fn a_finish_goes_behind_what_is_held() {
-    let (near, far) = pair_with(&small());
+    let (near, far) = pair_with(&holding());
     let numbers = press(&near, 9);
     near.finish().unwrap();
     assert!(matches!(near.send(b"more"), Err(Error::Finished)));
@@ -102,7 +107,7 @@ fn a_finish_goes_behind_what_is_held() {
 
 #[test]
 fn other_messages_and_one_sided_operations_go_behind_what_is_held() {
-    let (near, far) = pair_with(&small());
+    let (near, far) = pair_with(&holding());
     let region = far.region(8, RemoteAccess::WRITE).unwrap();
     let here = near.region(8, RemoteAccess::NONE).unwrap();
     far.send(&region.remote().to_bytes()).unwrap();
@@ -125,7 +130,7 @@ fn other_messages_and_one_sided_operations_go_behind_what_is_held() {
 
 #[test]
 fn no_more_is_held_than_a_frame_takes() {
-    let (near, _far) = pair_with(&small());
+    let (near, _far) = pair_with(&holding());
     let sent = press(&near, 0);
     let mut cx = Context::from_waker(Waker::noop());
     let mut held = 0;

@@ -84,7 +84,7 @@ impl Manner {
     };
 
     pub(crate) fn config(&self) -> Config {
-        let mut config = Config::default();
+        let mut config = Config::default().with_hold_back(true);
         match self.wait {
             Wait::Adaptive => {}
             Wait::Busy => config.polling = Polling::Busy,

@@ -57,11 +57,10 @@ impl Connection {
             .is_some_and(|transfer| transfer.is_eager(len))
     }
 
-    /// Whether the peer takes several messages in one frame.
-    pub(crate) fn takes_batches(&self) -> bool {
-        self.transfer
-            .as_ref()
-            .is_some_and(|transfer| transfer.takes_batches)
+    /// Whether messages may be held back, of which the peer takes several in one frame.
+    pub(crate) fn may_hold_messages(&self) -> bool {
+        let takes_batches = |transfer: &Transfer| transfer.takes_batches;
+        self.params.holds_messages && self.transfer.as_ref().is_some_and(takes_batches)
     }
 
     /// Whether a message of `len` bytes could be sent now. After a refusal as blocked

@@ -45,6 +45,7 @@ fn params() -> Params {
         drain_timeout: Duration::from_secs(2),
         keepalive_interval: None,
         keepalive_timeout: Duration::from_secs(3),
+        holds_messages: true,
         stream: false,
         engine: 0,
         number: 0,
