@@ -95,9 +95,15 @@ fn eager_messages_allocate_nothing() {
 #[test]
 fn a_full_window_and_its_grants_allocate_nothing() {
     let _test = DeviceTest::start();
-    let (client, server) = pair_with(&Config::default());
-    // More than the window has places for: from now on there is memory for what is held back.
-    for _ in 0..40 {
+    press(&Config::default(), 0);
+    // More than the window has places for: from then on there is memory for what is held back.
+    press(&Config::default().with_hold_back(true), 40);
+}
+
+/// One side sends as fast as it can, so many messages of it before the other begins to receive.
+fn press(config: &Config, ahead: u32) {
+    let (client, server) = pair_with(config);
+    for _ in 0..ahead {
         client.send(&[7; 500]).unwrap();
     }
     let reading = thread::spawn(move || {
@@ -106,7 +112,7 @@ fn a_full_window_and_its_grants_allocate_nothing() {
                 drop(server.recv_timeout(PATIENCE).unwrap());
             }
         };
-        read(1040);
+        read(1000 + ahead);
         let count = allocations(|| read(5000));
         (count, server)
     });
