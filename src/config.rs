@@ -143,6 +143,15 @@ pub struct Config {
     /// 1 to 8192, default 16.
     pub send_depth: u16,
 
+    /// Whether `send` holds short messages back while the peer's window is full, up to one frame of
+    /// the eager size, as a socket's send buffer does it, instead of waiting for room.
+    ///
+    /// What was held back leaves together when the peer makes room, whether or not another call is
+    /// made, and several times as fast as one by one. It is lost where the peer closes first:
+    /// without this, every message for which `send` returned reaches a peer that closes. Either way
+    /// [`Endpoint::close`](crate::Endpoint::close) says whether all of them did. Default `false`.
+    pub hold_back: bool,
+
     /// The size in bytes up to which messages travel inside the work request itself.
     ///
     /// The size includes 16 bytes of header. It is a wish, of which the device grants what it can.
@@ -286,14 +295,6 @@ pub struct Config {
     ///
     /// Default `false`: the listener ends with [`Error::ListenerEnded`].
     pub rebind: bool,
-    /// Whether `send` holds short messages back while the peer's window is full, up to one frame of
-    /// the eager size, as a socket's send buffer does it, instead of waiting for room.
-    ///
-    /// What was held back leaves together when the peer makes room, whether or not another call is
-    /// made, and several times as fast as one by one. It is lost where the peer closes first:
-    /// without this, every message for which `send` returned reaches a peer that closes. Either way
-    /// [`Endpoint::close`](crate::Endpoint::close) says whether all of them did. Default `false`.
-    pub hold_back: bool,
 
     /// The number of a listener's connections that may be on the way to being established.
     ///
@@ -452,6 +453,7 @@ setters! {
     with_large_memory large_memory: u64,
     with_registration_cache registration_cache: u64,
     with_send_depth send_depth: u16,
+    with_hold_back hold_back: bool,
     with_max_inline max_inline: u32,
     with_connect_timeout connect_timeout: Duration,
     with_resolve_timeout resolve_timeout: Duration,
@@ -466,7 +468,6 @@ setters! {
     with_polling polling: Polling,
     with_backlog backlog: u16,
     with_rebind rebind: bool,
-    with_hold_back hold_back: bool,
     with_half_open half_open: u16,
 }
 

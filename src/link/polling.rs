@@ -137,9 +137,14 @@ impl Link {
         handoff: Option<&Handoff>,
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Result<T, TimedOut> {
-        let (mut spin, mut short) = (Duration::ZERO, None);
+        let (mut spin, mut short, mut was_long) = (Duration::ZERO, None, false);
         match self.polling {
-            Polling::Adaptive { spin: most } if self.spin_record.tells_to_spin() => spin = most,
+            // A sleep ends milliseconds late, where its time is up.
+            Polling::Adaptive { spin: most }
+                if self.spin_record.tells_to_spin() || !deadline.is_beyond(most) =>
+            {
+                spin = most;
+            }
             Polling::Adaptive { spin: most } => short = Some((Instant::now(), most)),
             Polling::Busy => spin = Duration::MAX,
             Polling::Event => {}
@@ -150,7 +155,8 @@ impl Link {
                 let value = self.spin(spin, deadline, handoff, ready);
                 if value.is_some() {
                     self.spin_record.was_short();
-                } else {
+                } else if !was_long && !deadline.is_over() {
+                    was_long = true;
                     self.spin_record.was_long();
                 }
                 value

@@ -95,6 +95,16 @@ fn a_dropped_endpoint_leaves_nothing_held() {
 }
 
 #[test]
+fn what_is_held_when_the_peer_closes_is_not_told_as_delivered() {
+    let (near, far) = pair_with(&holding());
+    press(&near, 9);
+    far.close().unwrap();
+    let lost = near.close().unwrap_err();
+    let reason = CloseReason::PeerClosed;
+    assert!(matches!(lost, Error::Undelivered(why) if why == reason));
+}
+
+#[test]
 fn a_finish_goes_behind_what_is_held() {
     let (near, far) = pair_with(&holding());
     let numbers = press(&near, 9);

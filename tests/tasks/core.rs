@@ -170,7 +170,7 @@ fn what_is_sent_owned_stays_until_it_is_taken() {
     block_on(async {
         let mut sent = 0;
         let left = loop {
-            let mut buffer = client.buffer(1000).unwrap();
+            let mut buffer = client.buffer(32).unwrap();
             buffer.fill(sent);
             let mut buffer = Some(buffer);
             let sending = poll_fn(|cx| client.poll_send_owned(cx, &mut buffer));
@@ -184,13 +184,13 @@ fn what_is_sent_owned_stays_until_it_is_taken() {
         let mut left = left;
         assert_eq!(left.as_ref().map(|buffer| buffer[0]), Some(sent));
         for number in 0..sent {
-            assert_eq!(*recv(&server).await.unwrap(), [number; 1000]);
+            assert_eq!(*recv(&server).await.unwrap(), [number; 32]);
         }
         poll_fn(|cx| client.poll_ready(cx)).await.unwrap();
         poll_fn(|cx| client.poll_send_owned(cx, &mut left))
             .await
             .unwrap();
-        assert_eq!(*recv(&server).await.unwrap(), [sent; 1000]);
+        assert_eq!(*recv(&server).await.unwrap(), [sent; 32]);
     });
 }
 

@@ -18,6 +18,9 @@ pub(crate) struct Manner {
     /// How many messages each call sends, where they go one way
     #[arg(long, default_value_t = 1, conflicts_with = "owned")]
     pub(crate) batch: u32,
+    /// With Config::hold_back
+    #[arg(long)]
+    pub(crate) hold_back: bool,
     /// Send the bytes through a Stream, and not as messages
     #[arg(long, conflicts_with_all = ["owned", "batch"])]
     pub(crate) stream: bool,
@@ -74,6 +77,7 @@ impl Manner {
         eager_size: None,
         owned: false,
         batch: 1,
+        hold_back: false,
         stream: false,
         tasks: false,
         tcp: false,
@@ -84,7 +88,7 @@ impl Manner {
     };
 
     pub(crate) fn config(&self) -> Config {
-        let mut config = Config::default().with_hold_back(true);
+        let mut config = Config::default().with_hold_back(self.hold_back);
         match self.wait {
             Wait::Adaptive => {}
             Wait::Busy => config.polling = Polling::Busy,
@@ -122,6 +126,7 @@ impl Manner {
         };
         let flags = [
             (self.owned, "--owned"),
+            (self.hold_back, "--hold-back"),
             (self.stream, "--stream"),
             (self.tasks, "--tasks"),
             (self.tcp, "--tcp"),
@@ -156,6 +161,7 @@ impl fmt::Display for Manner {
             (self.tcp, " tcp"),
             (self.eager_size.is_some(), " eager"),
             (self.owned, " owned"),
+            (self.hold_back, " hold_back"),
             (self.stream, " stream"),
             (self.tasks, " tasks"),
             (self.small, " small"),
@@ -213,6 +219,7 @@ mod tests {
         };
         let batch = Manner {
             batch: 16,
+            hold_back: true,
             ..Manner::default()
         };
         for manner in [Manner::default(), owned, stream, many, batch] {
@@ -220,7 +227,7 @@ mod tests {
             assert_eq!(CommandLine::parse_from(words).manner, manner);
         }
         assert_eq!(owned.to_string(), "rdmsg busy eager owned");
-        assert_eq!(batch.to_string(), "rdmsg batches of 16");
+        assert_eq!(batch.to_string(), "rdmsg hold_back batches of 16");
         assert_eq!(many.to_string(), "rdmsg event small shared event_fd ×100");
     }
 }

@@ -60,6 +60,8 @@ enum Operation {
     Operate {
         takes_receive: bool,
     },
+    Hold,
+    SendHeld,
     Ask,
     Finish,
     Release,
@@ -243,6 +245,8 @@ impl Operation {
             Self::Send(len) => device.send((*len).into()),
             Self::SendLarge(len) => device.send((*len % (5 << 20)) as usize),
             Self::Operate { takes_receive } => device.operate(*takes_receive),
+            Self::Hold => device.hold(),
+            Self::SendHeld => device.send_held(),
             Self::Ask => device.ask(),
             Self::Finish => device.finish(),
             Self::Release => device.release(),

@@ -3,10 +3,16 @@
 use std::time::Duration;
 
 use super::Device;
-use crate::proto::{CONTROL_SENDS, Descriptor, READS, SendRefused};
+use crate::proto::{CONTROL_SENDS, Descriptor, PART_HEADER_LEN, READS, SendRefused};
+
+/// The length of a message that is held back.
+const HELD_LEN: usize = 3;
 
 impl Device {
     pub(crate) fn send(&mut self, len: usize) {
+        if self.held > 0 {
+            return;
+        }
         let eager = self
             .conn
             .negotiated()
@@ -30,7 +36,52 @@ impl Device {
         self.check_refusal(result.err());
     }
 
+    /// Holds a short message back.
+    pub(crate) fn hold(&mut self) {
+        if self.conn.hold() {
+            self.held += 1;
+        }
+    }
+
+    /// Sends what is held back, as far as there is room.
+    pub(crate) fn send_held(&mut self) {
+        if self.held == 0 {
+            return;
+        }
+        let room = match self.conn.held_room() {
+            Ok(room) => room,
+            Err(SendRefused::Blocked) => return,
+            Err(_) => return self.drop_held(),
+        };
+        let count = self.held.min(room.messages as u32);
+        let len = match count {
+            1 => HELD_LEN,
+            _ => (HELD_LEN + PART_HEADER_LEN) * count as usize,
+        };
+        assert!(
+            len <= room.bytes,
+            "a window of such messages fits into a frame"
+        );
+        let transmit = self.conn.send_held(count, len).expect("there is room");
+        // Their own post is not what must stay behind them.
+        self.held -= count;
+        self.post(&transmit, len as u32);
+        self.credit.0 += count - 1;
+        assert!(self.credit.0 <= self.credit.1, "no message without credit");
+        if self.held == 0 {
+            self.conn.let_go();
+        }
+    }
+
+    fn drop_held(&mut self) {
+        self.held = 0;
+        self.conn.let_go();
+    }
+
     pub(crate) fn operate(&mut self, takes_receive: bool) {
+        if self.held > 0 {
+            return;
+        }
         let result = self.conn.operate(takes_receive).map(|slot| {
             self.take_slot(slot, READS + CONTROL_SENDS, true, None);
             self.credit.0 += u32::from(takes_receive);

@@ -86,6 +86,8 @@ pub(crate) struct Device {
     pub(crate) credit: (u32, u32),
     /// The number of large messages sent, and the number that were taken.
     pub(crate) exposed: (u32, u32),
+    /// The number of messages that are held back: nothing else may be sent before them.
+    held: u32,
     lengths: VecDeque<u64>,
     /// Whether this side sends no more messages, and whether the peer does.
     finished: bool,
@@ -122,6 +124,7 @@ impl Device {
             frames_sent: 0,
             credit: (0, window.into()),
             exposed: (0, 0),
+            held: 0,
             lengths: VecDeque::new(),
             finished: false,
             peer_finished: false,
@@ -303,11 +306,15 @@ impl Device {
         let header = &transmit.header;
         let word = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
         let reserved = match header[0] {
-            1 | 16 => READS + CONTROL_SENDS,
+            1 | 16 | 17 => READS + CONTROL_SENDS,
             2..=9 => 0,
             other => panic!("kind {other}"),
         };
-        assert!(!self.told_finish || !matches!(header[0], 1 | 9 | 16));
+        assert!(!self.told_finish || !matches!(header[0], 1 | 9 | 16 | 17));
+        assert!(
+            self.held == 0 || !matches!(header[0], 5 | 9) || self.conn.close_reason().is_some(),
+            "not before what is held"
+        );
         self.told_finish |= header[0] == 9;
         self.take_slot(transmit.slot, reserved, transmit.signalled, None);
         assert_eq!(header[1], 0);
@@ -323,7 +330,7 @@ impl Device {
             assert!(taken >= self.reported.1 && taken <= self.taken);
             self.reported.1 = taken;
         }
-        if matches!(header[0], 1 | 16) {
+        if matches!(header[0], 1 | 16 | 17) {
             self.credit.0 += 1;
         }
         assert!(self.credit.0 <= self.credit.1, "no message without credit");
