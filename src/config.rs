@@ -70,10 +70,10 @@ pub struct Config {
     /// Sharing is for servers with many connections of which few are busy at a time. Connections of
     /// one [`Engine`](crate::Engine) on one device whose configurations have the same
     /// `shared_receive` and `eager_size` draw on one pool. Each keeps 14 buffers of it for itself,
-    /// which guarantee that its control frames and its next message find one, and may use more, up
-    /// to its [`receive_window`](Self::receive_window), while half of the pool is free. So a pool
-    /// of *n* has room for *n*/28 connections whatever they do, and for up to *n*/14 as long as
-    /// they do little. One more is refused with [`Error::SharedReceivesExhausted`], and its peer
+    /// which guarantee that its control frames and its next message find one. Of the half that is
+    /// not kept for that, a busy one takes up to its [`receive_window`](Self::receive_window), and
+    /// gives back as others take theirs. So a pool of *n* has room for *n*/28 connections whatever
+    /// they do, and for up to *n*/14 as long as they do little. One more is refused with [`Error::SharedReceivesExhausted`], and its peer
     /// gets [`PeerOutOfResources`](crate::CloseReason::PeerOutOfResources). A message that is held
     /// occupies its buffer; it never stops other connections from receiving.
     ///

@@ -26,6 +26,7 @@ mod plot;
 mod program;
 mod reading;
 mod report;
+mod ring;
 mod row;
 mod samples;
 mod target;

@@ -13,6 +13,9 @@ pub(crate) enum Measure {
     OneWay,
     /// The same to a server of the lowest priority, so that its window is full
     Pressed,
+    /// Half the time of a message that is written into the other's memory, where it looks for it,
+    /// and its answer
+    Ring,
     /// The time of an RDMA READ
     Read,
     /// The rate of RDMA WRITEs
@@ -56,7 +59,9 @@ impl Measure {
     /// A figure with its unit.
     pub(crate) fn show(self, size: usize, figure: f64) -> String {
         match self {
-            Self::HalfRoundTrip | Self::Read | Self::Connect => format!("{figure:.2} µs"),
+            Self::HalfRoundTrip | Self::Ring | Self::Read | Self::Connect => {
+                format!("{figure:.2} µs")
+            }
             Self::OneWay | Self::Pressed | Self::Write if size < 4096 => {
                 format!("{:.2} k/s", figure * 1e-3)
             }
@@ -77,6 +82,7 @@ impl fmt::Display for Measure {
             Self::HalfRoundTrip => "half round trip",
             Self::OneWay => "one way",
             Self::Pressed => "one way, pressed",
+            Self::Ring => "half round trip, written",
             Self::Read => "RDMA READ",
             Self::Write => "RDMA WRITE",
             Self::Connect => "connect and close",

@@ -57,6 +57,7 @@ impl Program {
     fn command(self, measure: Measure) -> Option<&'static str> {
         Some(match (self, measure) {
             (Self::Perftest { .. }, Measure::OneWay | Measure::Pressed) => "ib_send_bw",
+            (Self::Perftest { .. }, Measure::Ring) => "ib_write_lat",
             (Self::Perftest { .. }, Measure::Read) => "ib_read_lat",
             (Self::Perftest { .. }, _) => "ib_send_lat",
             (Self::Rstream { .. }, _) => "rstream",
@@ -85,6 +86,7 @@ impl Run {
             Program::UcxActive => format!("{command} -t am"),
             Program::Libfabric => format!("{command} -p verbs"),
             Program::Qperf => command.to_owned(),
+            Program::Rdmsg(manner) if self.measure == Measure::Ring => format!("{manner} written"),
             Program::Rdmsg(manner) => manner.to_string(),
         }
     }

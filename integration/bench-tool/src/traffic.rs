@@ -15,7 +15,7 @@ use crate::{
     manner::Manner,
     many,
     measure::Measure,
-    one_sided,
+    one_sided, ring,
 };
 
 /// What an rdmsg server and client send each other to measure.
@@ -46,6 +46,7 @@ impl Traffic {
     pub(crate) fn serve(&self) -> Result<()> {
         match self.measure {
             Measure::Read | Measure::Write => one_sided::serve(self),
+            Measure::Ring => ring::serve(self),
             Measure::HalfRoundTrip if self.manner.epoll => many::serve(self),
             _ => runtime()?.block_on(self.serve_in_task()),
         }
@@ -78,6 +79,7 @@ impl Traffic {
     pub(crate) fn measure(&self) -> Result<Figures> {
         match self.measure {
             Measure::Read | Measure::Write => one_sided::measure(self),
+            Measure::Ring => ring::measure(self),
             Measure::HalfRoundTrip if self.manner.connections > 1 => many::measure(self),
             Measure::HalfRoundTrip | Measure::OneWay | Measure::Pressed => {
                 runtime()?.block_on(self.measure_in_task())

@@ -23,10 +23,14 @@ use nix::{
 
 use crate::{
     device::{Device, run},
+    driver::Driver,
     place::{HOSTS, Place},
-    qemu::{DEVICE, NETDEV},
+    qemu::NETDEV,
     wire::{Frame, Job, PORT},
 };
+
+/// With the folder where the modules of this kernel are.
+const MODPROBE: &str = "/run/lab/modprobe";
 
 type Port = Arc<Mutex<File>>;
 
@@ -74,9 +78,15 @@ fn bring_up() -> Result<()> {
         .iter()
         .position(|name| *name == host)
         .context("unknown host")?;
-    let place = Place::new(index, hosts, DEVICE);
+    let driver = variable("lab_device")?;
+    let driver = Driver::find(&driver).with_context(|| format!("unknown driver {driver}"))?;
+    if driver == Driver::Siw {
+        run(Command::new(MODPROBE).arg("siw"))?;
+    }
+    let place = Place::new(index, hosts, driver.device());
     let alone = hosts == 1;
-    Device::create(&place, NETDEV, alone, variable("lab_mtu")?.parse()?)?;
+    let mtu = variable("lab_mtu")?.parse()?;
+    Device::create(driver, &place, NETDEV, alone, mtu)?;
     if !alone {
         let peers = [
             Some(place.peer.to_string()),

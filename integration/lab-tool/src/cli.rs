@@ -4,7 +4,9 @@ use std::{ffi::OsString, path::PathBuf, thread::available_parallelism, time::Dur
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-/// Runs commands where there is RDMA: in virtual machines with a soft-RoCE device, needing no
+use crate::driver::Driver;
+
+/// Runs commands where there is RDMA: in virtual machines with a software device, needing no
 /// hardware, no module and no rights on this machine.
 #[derive(Debug, Parser)]
 #[command(
@@ -47,6 +49,11 @@ pub(crate) struct Setup {
     /// Package of the kernel to fetch, instead of the distribution's current one.
     #[arg(long, value_name = "PACKAGE")]
     pub(crate) kernel: Option<String>,
+
+    /// Have software iWARP ready as well, for `--device siw`, which otherwise builds it on first use
+    /// where the distribution leaves it out.
+    #[arg(long, verbatim_doc_comment)]
+    pub(crate) with_siw: bool,
 
     /// Package to install as well, for a tool that not everybody needs; may be repeated.
     #[arg(long, value_name = "PACKAGE")]
@@ -102,7 +109,7 @@ pub(crate) struct Exec {
     timeout: u32,
 
     /// Run it on this machine itself, without a guest; see `probe` for whether that is possible.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "device")]
     pub(crate) native: bool,
 
     /// Run it in a guest whose clock counts instructions, to compare what programs cost.
@@ -169,6 +176,10 @@ pub(crate) struct MachineArgs {
     /// Processors of each machine [default: 2, but not more than there are for all machines]
     #[arg(long, value_name = "N")]
     cpus: Option<u8>,
+
+    /// The driver of the machines' RDMA devices.
+    #[arg(long, value_name = "DRIVER", value_enum, default_value_t)]
+    pub(crate) device: Driver,
 
     /// Memory of each machine.
     #[arg(long, value_name = "SIZE", default_value = "1G")]
@@ -256,6 +267,8 @@ mod tests {
             &["--counted", "--native"],
             &["--counted", "--hosts", "2"],
             &["--counted", "--cpus", "2"],
+            &["--device", "mlx5"],
+            &["--device", "siw", "--native"],
         ] {
             let line = ["lab", "exec"].iter().chain(args).chain(&["--", "true"]);
             assert!(Cli::try_parse_from(line).is_err(), "{args:?}");

@@ -1,4 +1,4 @@
-//! RDMA devices as sysfs shows them, and making a soft-RoCE one.
+//! RDMA devices as sysfs shows them, and making one.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::place::Place;
+use crate::{driver::Driver, place::Place};
 
 /// How long a new device may take until it can be used.
 const DEVICE_LIMIT: Duration = Duration::from_secs(30);
@@ -61,25 +61,32 @@ impl Device {
         sort_gids(gids)
     }
 
-    /// Makes soft-RoCE device `place.device` over `netdev`, gives `netdev` the addresses of
+    /// Makes device `place.device` over `netdev`, gives `netdev` the addresses of
     /// `place`, and waits until connections can be made over it.
-    pub(crate) fn create(place: &Place, netdev: &str, dummy: bool, mtu: u32) -> Result<Self> {
+    pub(crate) fn create(
+        driver: Driver,
+        place: &Place,
+        netdev: &str,
+        dummy: bool,
+        mtu: u32,
+    ) -> Result<Self> {
         ip_batch(&netdev_script(place, netdev, dummy, mtu))?;
         run(Command::new("rdma").args([
             "link",
             "add",
             &place.device,
             "type",
-            "rxe",
+            &driver.to_string(),
             "netdev",
             netdev,
         ]))?;
         let device = Self::named(&place.device);
         wait_until("the RDMA device to be usable", || {
             let (v4, v6) = device.addresses();
+            let listed =
+                v4.contains(&place.addr) && place.addr6.is_none_or(|addr6| v6.contains(&addr6));
             device.is_active()
-                && v4.contains(&place.addr)
-                && place.addr6.is_none_or(|addr6| v6.contains(&addr6))
+                && (listed || !driver.lists_addresses())
                 && Path::new("/dev/infiniband/rdma_cm").exists()
         })?;
         Ok(device)

@@ -139,9 +139,37 @@ fn parts(package: &str) -> Vec<String> {
     [package.to_owned()].into_iter().chain(rest).collect()
 }
 
-fn is_in_archive(package: &str) -> bool {
+pub(crate) fn is_in_archive(package: &str) -> bool {
     let show = Command::new("apt-cache").args(["show", package]).output();
     show.is_ok_and(|show| show.status.success() && !show.stdout.is_empty())
+}
+
+/// Downloads packages into a folder, and unpacks them there.
+pub(crate) fn unpack_packages(packages: &[String], dir: &Path) -> Result<()> {
+    eprintln!("lab: downloading {}", packages.join(", "));
+    // The user that apt-get would rather be cannot write to our folder.
+    let unsandboxed = ["-o", "APT::Sandbox::User=root"];
+    checked(
+        Command::new("apt-get")
+            .args(["download", "-q", "-q"])
+            .args(unsandboxed)
+            .args(packages)
+            .current_dir(dir),
+    )
+    .context("cannot download them; are they in the package archive?")?;
+    eprintln!("lab: unpacking them");
+    let downloads: Vec<_> = fs::read_dir(dir)?
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
+    for package in downloads
+        .iter()
+        .filter(|path| path.extension().is_some_and(|ext| ext == "deb"))
+    {
+        checked(Command::new("dpkg-deb").arg("-x").arg(package).arg(dir))?;
+        fs::remove_file(package)?;
+    }
+    Ok(())
 }
 
 /// Unpacks into a folder beside `dir` that gets its name only when it is complete.
@@ -157,31 +185,7 @@ fn unpack(package: &str, dir: &Path) -> Result<()> {
 }
 
 fn unpack_into(package: &str, dir: &Path) -> Result<()> {
-    let parts = parts(package);
-    eprintln!("lab: downloading {}", parts.join(", "));
-    // The user that apt-get would rather be cannot write to our folder.
-    let unsandboxed = ["-o", "APT::Sandbox::User=root"];
-    checked(
-        Command::new("apt-get")
-            .args(["download", "-q", "-q"])
-            .args(unsandboxed)
-            .args(&parts)
-            .current_dir(dir),
-    )
-    .with_context(|| format!("cannot download {package}; is it in the package archive?"))?;
-
-    eprintln!("lab: unpacking {package}");
-    let downloads: Vec<_> = fs::read_dir(dir)?
-        .flatten()
-        .map(|entry| entry.path())
-        .collect();
-    for package in downloads
-        .iter()
-        .filter(|path| path.extension().is_some_and(|ext| ext == "deb"))
-    {
-        checked(Command::new("dpkg-deb").arg("-x").arg(package).arg(dir))?;
-        fs::remove_file(package)?;
-    }
+    unpack_packages(&parts(package), dir)?;
     // Packages and kmod differ in where modules are, so let both names lead there.
     for (name, target) in [("lib", "usr/lib"), ("usr/lib/modules", "../../lib/modules")] {
         if !dir.join(name).exists() && dir.join(name).parent().is_some_and(Path::exists) {
@@ -213,7 +217,7 @@ fn as_root(argv: &[&str]) -> Result<()> {
     checked(command.args(&argv[1..]))
 }
 
-fn checked(command: &mut Command) -> Result<()> {
+pub(crate) fn checked(command: &mut Command) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     // Our stdout is for results.
     let status = command

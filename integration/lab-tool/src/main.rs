@@ -8,6 +8,7 @@ mod accel;
 mod agent;
 mod cli;
 mod device;
+mod driver;
 mod guest;
 mod hidden;
 mod initramfs;
@@ -19,6 +20,7 @@ mod place;
 mod process;
 mod qemu;
 mod shell;
+mod siw;
 mod tsc;
 mod vmlinux;
 mod watch;
@@ -31,7 +33,8 @@ use clap::Parser;
 
 use crate::{
     accel::Accel,
-    cli::{Cli, Command, Exec},
+    cli::{Cli, Command, Exec, Setup},
+    driver::Driver,
     kernel::Kernel,
     lab::Lab,
     qemu::Machines,
@@ -43,7 +46,7 @@ const FAILURE: u8 = 125;
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Setup(args) => setup(args.kernel.as_deref()),
+        Command::Setup(args) => setup(&args),
         Command::Exec(args) => exec(&args),
         Command::Shell(args) => shell::shell(&args),
         Command::Probe => Ok(probe()),
@@ -58,10 +61,13 @@ fn main() -> ExitCode {
     ExitCode::from(status)
 }
 
-fn setup(kernel: Option<&str>) -> Result<u8> {
+fn setup(args: &Setup) -> Result<u8> {
     let lab = Lab::find()?;
-    let kernel = Kernel::fetch(&lab, kernel)?;
+    let kernel = Kernel::fetch(&lab, args.kernel.as_deref())?;
     kernel.initramfs(&lab)?;
+    if args.with_siw {
+        siw::provide(&kernel)?;
+    }
     eprintln!("lab: ready, with kernel {}", kernel.release);
     Ok(0)
 }
@@ -74,6 +80,9 @@ fn exec(args: &Exec) -> Result<u8> {
     }
     hidden::refuse(&args.command, &[&lab.checkout, &lab.target])?;
     let kernel = Kernel::open(&lab, args.machines.kernel.as_deref())?;
+    if args.machines.device == Driver::Siw {
+        siw::provide(&kernel)?;
+    }
     let accel = if args.counted {
         Accel::Counted
     } else {

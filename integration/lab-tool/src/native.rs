@@ -22,6 +22,7 @@ use nix::{
 use crate::{
     cli::Exec,
     device::{Device, run},
+    driver::Driver,
     lab::Lab,
     output::{Sink, Stream},
     place::{HOSTS, Place},
@@ -201,7 +202,7 @@ impl SoftRoce {
         let made = Self {
             place: Place::new(0, 1, DEVICE),
         };
-        Device::create(&made.place, NETDEV, true, mtu)?;
+        Device::create(Driver::Rxe, &made.place, NETDEV, true, mtu)?;
         Ok(made)
     }
 }

@@ -19,10 +19,7 @@ use crate::{
     wire,
 };
 
-/// Name of the RDMA device of every guest.
-pub(crate) const DEVICE: &str = "rxe0";
-
-/// Name of the network device below it.
+/// Name of the network device below a guest's RDMA device.
 pub(crate) const NETDEV: &str = "eth0";
 
 /// What the machines of one run have in common.
@@ -154,9 +151,10 @@ impl Machines<'_> {
             line.push(" norandmaps nokaslr");
         }
         line.push(format!(
-            " lab_host={host} lab_hosts={} lab_mtu={}",
+            " lab_host={host} lab_hosts={} lab_mtu={} lab_device={}",
             self.args.hosts(),
-            self.args.mtu
+            self.args.mtu,
+            self.args.device
         ));
         let paths = [
             ("checkout", &*self.lab.checkout),

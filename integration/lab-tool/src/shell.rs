@@ -13,8 +13,8 @@ use std::{
 use anyhow::{Context, Result, ensure};
 
 use crate::{
-    accel, cli::Shell, guest, kernel::Kernel, lab::Lab, place::HOSTS, qemu::Machines, watch::Watch,
-    wire::Frame,
+    accel, cli::Shell, driver::Driver, guest, kernel::Kernel, lab::Lab, place::HOSTS,
+    qemu::Machines, siw, watch::Watch, wire::Frame,
 };
 
 /// A person may take as long as they like.
@@ -35,6 +35,9 @@ pub(crate) fn shell(args: &Shell) -> Result<u8> {
     }
     let watch = Watch::new()?;
     let kernel = Kernel::open(&lab, args.machines.kernel.as_deref())?;
+    if args.machines.device == Driver::Siw {
+        siw::provide(&kernel)?;
+    }
     let accel = accel::choose(&lab, &kernel, &args.machines)?;
     let sockets = Sockets::make(sockets)?;
     let machines = Machines {

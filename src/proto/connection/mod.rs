@@ -135,7 +135,7 @@ impl Connection {
                 Some(transfer) => CONTROL_RECEIVES + transfer.recv_credit.promised(),
                 None => Account::least(self.params.window),
             };
-            account.give(promised - held);
+            account.close(self.params.window, promised - held);
         }
     }
 

@@ -379,6 +379,10 @@ impl Transfer {
         if self.heard == Heard::NoMessages {
             return Err(kind.unexpected("no data after a finish"));
         }
-        self.recv_credit.receive(count)
+        if !self.recv_credit.allows(count) {
+            return Err(kind.unexpected("no data frame without credit"));
+        }
+        self.recv_credit.receive(count);
+        Ok(())
     }
 }

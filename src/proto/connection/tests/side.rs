@@ -359,7 +359,7 @@ impl Side {
     /// Promises more to the stranger's peers, as far as there is some.
     pub(super) fn stranger_wants(&mut self, count: u32) {
         if let Some(shared) = &mut self.shared {
-            shared.promised += shared.account.trade(0, count);
+            shared.promised += shared.account.trade(0, 0, count);
         }
     }
 
