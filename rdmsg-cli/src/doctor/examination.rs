@@ -13,7 +13,9 @@ use super::{
     kernel::Kernel,
     libraries::Libraries,
     limits::Limits,
+    link::Link,
     root::Root,
+    route::Route,
     surroundings::Surroundings,
 };
 
@@ -29,17 +31,6 @@ pub(crate) struct Examination {
     #[serde(default)]
     pub(super) gids: Vec<String>,
     pub(super) findings: Vec<Finding>,
-}
-
-/// An RDMA device on a network interface.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Link {
-    pub(super) device: String,
-    pub(super) interface: String,
-    pub(super) mtu: u64,
-    /// What an RDMA packet carries.
-    pub(super) rdma_mtu: u64,
-    pub(super) addresses: Vec<IpAddr>,
 }
 
 impl Examination {
@@ -79,6 +70,19 @@ impl Examination {
             links: links(&devices, &interfaces),
             gids: devices.iter().flat_map(Device::gids).collect(),
             findings,
+        }
+    }
+
+    /// Looks again at the links, which are compared with another host's, and at the way there.
+    pub(crate) fn look_towards(&mut self, peer: IpAddr) {
+        let root = Root::machine();
+        let interfaces = Interfaces::read(&root, &interfaces::addresses());
+        self.links = links(&devices::read(&root), &interfaces);
+        if let Ok(route) = Route::to(peer)
+            && let Some(link) = self.link_of(route.local)
+        {
+            let finding = route.judge_mtu(peer, link);
+            self.findings.extend(finding);
         }
     }
 

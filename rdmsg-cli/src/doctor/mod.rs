@@ -22,6 +22,7 @@ mod interfaces;
 mod kernel;
 mod libraries;
 mod limits;
+mod link;
 mod options;
 mod peer;
 mod report;

@@ -7,9 +7,10 @@ use anyhow::{Context, Result};
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Transport};
 
 use super::{
-    examination::{Examination, Link},
+    examination::Examination,
     finding::{Finding, Host, State, as_root},
-    route,
+    link::Link,
+    route::{FORGET_PATHS, Route},
 };
 use crate::service::{self, Request, Unserved};
 
@@ -32,8 +33,8 @@ const MOST_FINDINGS: usize = 40;
 #[derive(Debug)]
 pub(super) struct Peer {
     address: SocketAddr,
-    /// The address from which this host sends to it, or why it does not.
-    local: Result<IpAddr, String>,
+    /// The way there, or why there is none.
+    route: Result<Route, String>,
 }
 
 /// What came of the way to a peer.
@@ -50,13 +51,13 @@ impl Peer {
     pub(super) fn find(name: &str) -> Result<Self> {
         let address = service::addresses(name)?;
         let address = *address.first().context("the name has no address")?;
-        let local = route::local_address(address.ip()).map_err(|error| error.to_string());
-        Ok(Self { address, local })
+        let route = Route::to(address.ip()).map_err(|error| error.to_string());
+        Ok(Self { address, route })
     }
 
     /// The address from which this host sends to it.
     pub(super) fn local(&self) -> Option<IpAddr> {
-        self.local.as_ref().ok().copied()
+        self.route.as_ref().ok().map(|route| route.local)
     }
 
     /// Goes there, step by step, as far as that is possible.
@@ -84,8 +85,8 @@ impl Peer {
         findings: &mut Vec<Finding>,
     ) -> Option<&'a Link> {
         let to = self.address.ip();
-        let local = match &self.local {
-            Ok(local) => *local,
+        let route = match &self.route {
+            Ok(route) => route,
             Err(error) => {
                 let finding =
                     Finding::error("route", format!("there is no route to {to}: {error}"))
@@ -95,12 +96,14 @@ impl Peer {
                 return None;
             }
         };
+        let local = route.local;
         if let Some(link) = here.link_of(local) {
             let Link {
                 device, interface, ..
             } = link;
             let what = format!("from {local} by {interface}, whose device is {device}");
             findings.push(Finding::ok("route", what));
+            findings.extend(route.judge_mtu(to, link));
             return Some(link);
         }
         let what = format!("the way to {to} begins at {local}, which no RDMA device has");
@@ -199,14 +202,17 @@ impl Peer {
             "the side with the larger one sends packets that the other may not take: short \
              messages arrive, and long ones never",
         );
+        // What the smaller one has stopped is remembered where it was sent.
+        let mend = |interface: &str, mtu: u64| {
+            let set = format!("ip link set {interface} mtu {mtu}");
+            [&set, FORGET_PATHS].map(as_root)
+        };
         Some(if ours < theirs {
-            finding.mend(as_root(&format!(
-                "ip link set {} mtu {theirs}",
-                link.interface
-            )))
+            finding.mend_all(mend(&link.interface, theirs))
         } else if is_interface(&other.interface) {
-            let command = format!("ip link set {} mtu {ours}", other.interface);
-            finding.mend(as_root(&command)).at(Host::Peer)
+            finding
+                .mend_all(mend(&other.interface, ours))
+                .at(Host::Peer)
         } else {
             finding.at(Host::Peer)
         })
@@ -223,10 +229,16 @@ impl Peer {
         };
         let what = format!("an RDMA connection to {} is established", self.address);
         findings.push(Finding::ok("connection", what));
+        // A software device whose packets are too long for its interface tries for ever, and takes
+        // a processor for it: who is ill is not to be made worse.
+        let of_mtu = |it: &&Finding| ["path MTU", "both MTUs"].contains(&&*it.subject);
+        let mut errors = findings.iter().filter(|it| it.state == State::Error);
+        let told = errors.find(of_mtu).map(|it| it.subject.clone());
+        let sizes = if told.is_some() { &SIZES[..1] } else { &SIZES };
         let echoed = service::ask(&endpoint, Request::Echo, timeout).and_then(|_| {
             let mut arrived = None;
             let mut times = Vec::new();
-            for size in SIZES {
+            for &size in sizes {
                 match echo(&endpoint, size, timeout) {
                     Ok(time) => times.push((size, time)),
                     Err(Error::TimedOut | Error::Disconnected(_)) if arrived.is_some() => {
@@ -246,7 +258,13 @@ impl Peer {
                     .map(|(size, time)| format!("{size} B in {time:.1?}"));
                 let list: Vec<String> = list.collect();
                 let what = format!("messages came back: {}", list.join(", "));
-                findings.push(Finding::ok("messages", what));
+                let finding = Finding::ok("messages", what);
+                findings.push(match told {
+                    None => finding,
+                    Some(told) => finding.hint(format!(
+                        "longer ones were not tried: see what is said of {told}"
+                    )),
+                });
             }
             Ok((times, Some(size))) => {
                 endpoint.abort(0);
@@ -258,12 +276,7 @@ impl Peer {
                 let Link { interface, mtu, .. } = link;
                 let finding = Finding::error("messages", what)
                     .because("a switch or host on the way takes no packets of this MTU");
-                let told = findings
-                    .iter()
-                    .any(|it| it.subject == "both MTUs" && it.state == State::Error);
-                findings.push(if told {
-                    finding.hint("the MTUs of the two hosts differ: see there")
-                } else {
+                findings.push(
                     finding
                         .mend(as_root(&format!("ip link set {interface} mtu 1500")))
                         .hint(format!(
@@ -271,8 +284,8 @@ impl Peer {
                              which `ping -M do -s {} {}` shows",
                             mtu.saturating_sub(28),
                             self.address.ip()
-                        ))
-                });
+                        )),
+                );
             }
             Err(error) => {
                 endpoint.abort(0);
@@ -394,7 +407,7 @@ mod tests {
         };
         let peer = Peer {
             address: "10.8.0.1:7471".parse().unwrap(),
-            local: Err(String::new()),
+            route: Err(String::new()),
         };
         let judged = |here: u64, there: u64| {
             let mut examination = Examination::of_this_host(None, None);
@@ -404,7 +417,8 @@ mod tests {
         assert_eq!(judged(4200, 4200).state, State::Ok);
         let here = judged(1500, 4200);
         assert_eq!((here.state, here.host), (State::Error, Host::Here));
-        assert_eq!(here.mend, [as_root("ip link set eth0 mtu 4200")]);
+        let mend = ["ip link set eth0 mtu 4200", "ip route flush cache"];
+        assert_eq!(here.mend, mend.map(as_root));
         let there = judged(4200, 1500);
         assert_eq!((there.state, there.host), (State::Error, Host::Peer));
         assert_eq!(

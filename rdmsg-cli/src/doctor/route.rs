@@ -3,16 +3,64 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
 };
 
-/// The address from which this host sends to another one. Nothing is sent.
-pub(super) fn local_address(peer: IpAddr) -> io::Result<IpAddr> {
-    let any: IpAddr = match peer {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let socket = UdpSocket::bind((any, 0))?;
-    // Any port does.
-    socket.connect(SocketAddr::new(peer, 9))?;
-    Ok(socket.local_addr()?.ip())
+use nix::sys::socket::{getsockopt, sockopt::IpMtu};
+
+use super::{
+    finding::{Finding, as_root},
+    link::Link,
+};
+
+/// Has the kernel forget what packets were too long for.
+pub(super) const FORGET_PATHS: &str = "ip route flush cache";
+
+/// What an RDMA packet has beside what it carries, from the IPv4 header on.
+const ROCE_HEADERS: u64 = 60;
+
+/// The way to another host, as the kernel knows it.
+#[derive(Debug)]
+pub(super) struct Route {
+    /// The address from which this host sends.
+    pub(super) local: IpAddr,
+    /// The longest IP packet that goes there. That is the interface's MTU, until something on the
+    /// way takes less; it is remembered for ten minutes then. Known with IPv4.
+    pub(super) mtu: Option<u64>,
+}
+
+impl Route {
+    /// Nothing is sent.
+    pub(super) fn to(peer: IpAddr) -> io::Result<Self> {
+        let any: IpAddr = match peer {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = UdpSocket::bind((any, 0))?;
+        // Any port does.
+        socket.connect(SocketAddr::new(peer, 9))?;
+        let mtu = getsockopt(&socket, IpMtu).ok();
+        Ok(Self {
+            local: socket.local_addr()?.ip(),
+            mtu: mtu.and_then(|mtu| u64::try_from(mtu).ok()),
+        })
+    }
+
+    /// The device's packets are as long as its interface takes, whatever the way to the peer takes,
+    /// and may not be cut: longer ones are thrown away here, and nobody is told.
+    pub(super) fn judge_mtu(&self, peer: IpAddr, link: &Link) -> Option<Finding> {
+        let longest = link.rdma_mtu + ROCE_HEADERS;
+        let mtu = self.mtu.filter(|mtu| *mtu < longest)?;
+        let what = format!(
+            "packets to {peer} may have {mtu} bytes, and those of {} have up to {longest}",
+            link.device
+        );
+        let finding = Finding::error("path MTU", what)
+            .because("longer ones get lost: short messages arrive, and long ones never")
+            .mend(as_root(FORGET_PATHS))
+            .hint(format!(
+                "the kernel remembers for ten minutes what a smaller MTU has stopped, here or on \
+                 the way; `ip route get {peer}` shows what it knows, and an mtu that was set"
+            ));
+        Some(finding)
+    }
 }
 
 #[cfg(test)]
@@ -22,6 +70,28 @@ mod tests {
     #[test]
     fn this_host_reaches_itself_by_its_own_address() {
         let loopback = IpAddr::from([127, 0, 0, 1]);
-        assert_eq!(local_address(loopback).unwrap(), loopback);
+        let route = Route::to(loopback).unwrap();
+        assert_eq!(route.local, loopback);
+        assert!(route.mtu.is_some_and(|mtu| mtu >= 1280), "{route:?}");
+    }
+
+    #[test]
+    fn a_way_for_shorter_packets_than_the_device_sends_is_told() {
+        let peer = IpAddr::from([10, 8, 0, 1]);
+        let link = Link {
+            device: "rxe0".into(),
+            interface: "eth0".into(),
+            mtu: 4200,
+            rdma_mtu: 4096,
+            addresses: Vec::new(),
+        };
+        let judged = |mtu| {
+            let local = peer;
+            Route { local, mtu }.judge_mtu(peer, &link)
+        };
+        assert!(judged(None).is_none() && judged(Some(4200)).is_none());
+        let finding = judged(Some(1500)).unwrap();
+        assert!(finding.what.contains("1500"), "{finding:?}");
+        assert_eq!(finding.mend, [as_root(FORGET_PATHS)]);
     }
 }

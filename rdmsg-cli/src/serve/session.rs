@@ -52,7 +52,8 @@ fn serve_requests(
             }
         }
         Some(Request::Examine) => {
-            grant(endpoint, reports.get().as_bytes())?;
+            let report = reports.for_peer(endpoint.peer_addr().ip());
+            grant(endpoint, report.as_bytes())?;
             loop {
                 endpoint.recv_timeout(PATIENCE)?;
             }

@@ -1,0 +1,14 @@
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// An RDMA device on a network interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Link {
+    pub(super) device: String,
+    pub(super) interface: String,
+    pub(super) mtu: u64,
+    /// What an RDMA packet carries.
+    pub(super) rdma_mtu: u64,
+    pub(super) addresses: Vec<IpAddr>,
+}
