@@ -73,6 +73,8 @@ pub(super) struct RecvCredit {
     limit: u32,
     /// The limit that was last sent to the peer.
     announced: u32,
+    /// Whether the peer has used up what it was told of since a receive was last posted again.
+    used_up: bool,
 }
 
 impl RecvCredit {
@@ -87,6 +89,7 @@ impl RecvCredit {
             released: start,
             limit,
             announced: limit,
+            used_up: false,
         }
     }
 
@@ -99,6 +102,7 @@ impl RecvCredit {
     pub(super) fn receive(&mut self, count: u32) {
         debug_assert!(self.allows(count), "the peer had the credits");
         self.received = self.received.wrapping_add(count);
+        self.used_up |= self.announced == self.received;
     }
 
     /// Returns the number of data frames whose receives have not been posted again.
@@ -119,8 +123,7 @@ impl RecvCredit {
             Some(account) => {
                 // Twice as much for a peer that has used up what it was told of: one that sends
                 // little takes little away from those that are busy.
-                let used_up = self.announced == self.received;
-                let twice = if used_up { 2 + self.promised() } else { 1 };
+                let twice = if self.used_up { 2 + self.promised() } else { 1 };
                 let wanted = twice.min(self.window - self.promised());
                 match self.promised().checked_sub(self.floor) {
                     None => 1 + account.trade(0, 0, wanted - 1),
@@ -129,6 +132,7 @@ impl RecvCredit {
             }
         };
         self.limit = self.limit.wrapping_add(more);
+        self.used_up = false;
     }
 
     /// Returns the number of receives that are promised to the peer, or hold what it sent.
