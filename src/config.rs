@@ -73,8 +73,9 @@ pub struct Config {
     /// which guarantee that its control frames and its next message find one. Of the half that is
     /// not kept for that, a busy one takes up to its [`receive_window`](Self::receive_window), and
     /// gives back as others take theirs. So a pool of *n* has room for *n*/28 connections whatever
-    /// they do, and for up to *n*/14 as long as they do little. One more is refused with [`Error::SharedReceivesExhausted`], and its peer
-    /// gets [`PeerOutOfResources`](crate::CloseReason::PeerOutOfResources). A message that is held
+    /// they do, and for up to *n*/14 as long as they do little. One more is refused with
+    /// [`Error::SharedReceivesExhausted`], and its peer gets
+    /// [`PeerOutOfResources`](crate::CloseReason::PeerOutOfResources). A message that is held
     /// occupies its buffer; it never stops other connections from receiving.
     ///
     /// Connections that share have one protection domain, so a peer that guesses keys of 32 bits

@@ -76,8 +76,8 @@ impl Account {
         );
     }
 
-    /// Frees `given` receives and reserves up to `wanted`, for a connection that has `more` than its
-    /// floor apart from these. Returns the number of those that were reserved.
+    /// Frees `given` receives and reserves up to `wanted`, for a connection that has so many `more`
+    /// than its floor apart from these. Returns the number of those that were reserved.
     ///
     /// Who has more than its [`SHARE`] of what is left gives back: so those that are busy end up
     /// with as much as each other, whoever came first.

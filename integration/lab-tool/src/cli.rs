@@ -50,8 +50,8 @@ pub(crate) struct Setup {
     #[arg(long, value_name = "PACKAGE")]
     pub(crate) kernel: Option<String>,
 
-    /// Have software iWARP ready as well, for `--device siw`, which otherwise builds it on first use
-    /// where the distribution leaves it out.
+    /// Have software iWARP ready as well, for `--device siw`, which otherwise builds it on first
+    /// use where the distribution leaves it out.
     #[arg(long, verbatim_doc_comment)]
     pub(crate) with_siw: bool,
 
