@@ -53,7 +53,7 @@ impl Account {
                 free.checked_sub(need)
             })
             .is_ok();
-        // Behind the free ones, here and below: in between too few are to spare, never too many.
+        // Behind the free ones: in between too few are to spare, never too many.
         if opened {
             self.kept.fetch_sub(need.cast_signed(), Ordering::Relaxed);
         }
@@ -63,6 +63,7 @@ impl Account {
     /// A connection is gone: frees `count` receives of those that were promised to it.
     pub(crate) fn close(&self, window: u16, count: u32) {
         let need = Self::least(window).cast_signed();
+        // Before the free ones, for the same reason.
         self.kept.fetch_add(need, Ordering::Relaxed);
         self.give(count);
     }

@@ -139,7 +139,7 @@ fn parts(package: &str) -> Vec<String> {
     [package.to_owned()].into_iter().chain(rest).collect()
 }
 
-pub(crate) fn is_in_archive(package: &str) -> bool {
+fn is_in_archive(package: &str) -> bool {
     let show = Command::new("apt-cache").args(["show", package]).output();
     show.is_ok_and(|show| show.status.success() && !show.stdout.is_empty())
 }
