@@ -535,7 +535,7 @@ impl Core {
             Place::Buffer(buffer) => self.release(buffer),
             Place::Part(buffer) if self.batches.take(buffer) => self.release(buffer),
             // Its receive follows with the last of them: the peer has credit for the others alone.
-            Place::Part(_) if self.conn.accepts_receives() => self.conn.release(),
+            Place::Part(_) if self.conn.accepts_receives() => self.conn.release(SystemClock),
             Place::Part(_) => {}
             Place::Large(len) => self.conn.release_large(len, SystemClock),
         }
@@ -551,7 +551,7 @@ impl Core {
             (None, _) => return,
         };
         match posted {
-            Ok(()) if self.conn.accepts_receives() => self.conn.release(),
+            Ok(()) if self.conn.accepts_receives() => self.conn.release(SystemClock),
             Ok(()) => {}
             Err(error) => self.conn.handle_post_failure(error, Instant::now()),
         }

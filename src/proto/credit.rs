@@ -75,6 +75,8 @@ pub(super) struct RecvCredit {
     announced: u32,
     /// Whether the peer has used up what it was told of since a receive was last posted again.
     used_up: bool,
+    /// Whether a grant is to wait for more releases while the application has messages.
+    patient: bool,
 }
 
 impl RecvCredit {
@@ -90,6 +92,7 @@ impl RecvCredit {
             limit,
             announced: limit,
             used_up: false,
+            patient: true,
         }
     }
 
@@ -133,6 +136,7 @@ impl RecvCredit {
         };
         self.limit = self.limit.wrapping_add(more);
         self.used_up = false;
+        self.patient |= self.held() == 0;
     }
 
     /// Returns the number of receives that are promised to the peer, or hold what it sent.
@@ -147,11 +151,33 @@ impl RecvCredit {
     }
 
     /// Whether a grant is to be sent in a frame of its own: half the window is at stake, or the
-    /// peer has used up its credit. Without the latter a receiver that keeps more than half the
-    /// window would stop its peer for good.
+    /// peer has used up its credit and the application has no more messages than that is. As long
+    /// as it has more it is behind, and the peer would be told of each place that becomes free.
     pub(super) fn grant_due(&self) -> bool {
         let more = self.limit.wrapping_sub(self.announced);
-        more >= self.window.div_ceil(2) || (more > 0 && self.announced == self.received)
+        let enough = !self.patient || more >= self.held();
+        more >= self.window.div_ceil(2) || (enough && self.is_waited_for())
+    }
+
+    /// Whether the peer waits for a grant that waits for more releases. They may never come: an
+    /// application may keep messages.
+    pub(super) fn puts_off_grant(&self) -> bool {
+        self.is_waited_for() && !self.grant_due()
+    }
+
+    /// The number up to which the peer may send, as it was told.
+    pub(super) fn announced(&self) -> u32 {
+        self.announced
+    }
+
+    /// No grant waits any more, until the application has let go of all messages.
+    pub(super) fn lose_patience(&mut self) {
+        self.patient = false;
+    }
+
+    /// Whether the peer has used up its credit, and there is more.
+    fn is_waited_for(&self) -> bool {
+        self.limit != self.announced && self.announced == self.received
     }
 }
 
@@ -203,6 +229,8 @@ mod tests {
             assert!(!credit.grant_due(), "nothing to grant");
         }
         credit.release(None);
+        assert!(!credit.grant_due() && credit.puts_off_grant());
+        credit.lose_patience();
         assert!(credit.grant_due());
         credit.announce();
         assert!(!credit.grant_due());

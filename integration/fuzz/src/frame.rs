@@ -154,7 +154,7 @@ pub fn one_frame(frame: &[u8]) {
             Output::Release(buffer) => {
                 assert_eq!(buffer, 3);
                 reposted += 1;
-                conn.release();
+                conn.release(now);
             }
             Output::Begin { id, len } => {
                 announced = len;

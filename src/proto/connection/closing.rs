@@ -131,6 +131,11 @@ impl Connection {
             deadline: now + timeout,
             role,
         });
+        if let Some(transfer) = &mut self.transfer {
+            transfer.recv_credit.lose_patience();
+            transfer.timers.grant = None;
+        }
+        self.grant_if_due();
         self.report_blocked();
     }
 

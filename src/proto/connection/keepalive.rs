@@ -223,8 +223,8 @@ impl Connection {
         };
         transfer.activity.of_engine = of_engine;
         let activity = transfer.activity;
-        let reading = transfer.timers.read_watchdog.deadline();
-        if reading.is_some_and(|at| at <= now) {
+        let other = transfer.timers.earliest_but_keepalive();
+        if other.is_some_and(|at| at <= now) {
             return false;
         }
         let passes = match &mut transfer.timers.keepalive {

@@ -365,6 +365,7 @@ impl Connection {
                 State::Accepted { .. } => self.on_turn_timeout(now),
                 State::Accepting { .. } => self.fail(CloseReason::TimedOut(Phase::Connecting), now),
                 State::Established => {
+                    self.on_grant_timeout(now);
                     self.on_reading_timeout(now);
                     self.on_keepalive_timeout(now);
                 }

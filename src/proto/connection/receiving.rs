@@ -46,7 +46,8 @@ impl Connection {
             || transfer.heard != Heard::Everything
             || !transfer.sequence.is_next(header.sequence)
             || !transfer.inbound.is_clear()
-            || !transfer.recv_credit.allows(1)
+            // With the last one that the peer knows of, it waits for a grant.
+            || !transfer.recv_credit.allows(2)
             || !transfer.outbound.is_reported(header.arg)
         {
             return None;
@@ -134,6 +135,9 @@ impl Connection {
                 self.repost(buffer);
             }
             self.handle_violation(violation, now);
+        }
+        if let (State::Established, Some(transfer)) = (&self.state, &mut self.transfer) {
+            transfer.watch_grant(now);
         }
     }
 

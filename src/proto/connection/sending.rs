@@ -1,5 +1,7 @@
 //! What the application sends, and what makes room for more.
 
+use std::time::Instant;
+
 use super::{Connection, State, transfer::Transfer};
 use crate::proto::{
     BatchRoom, Clock, CloseReason, Descriptor, Event, Output, SendRefused, Transmit,
@@ -181,10 +183,31 @@ impl Connection {
 
     /// Takes notice that the receive of a delivered message has been posted again, for this
     /// connection or for all that share it.
-    pub(crate) fn release(&mut self) {
+    pub(crate) fn release(&mut self, now: impl Clock) {
         if let Some(transfer) = &mut self.transfer {
             transfer.recv_credit.release(self.account.as_deref());
+            if matches!(self.state, State::Established) {
+                transfer.watch_grant(now);
+            } else {
+                transfer.recv_credit.lose_patience();
+            }
         }
+        self.grant_if_due();
+    }
+
+    /// The peer waits no longer for an application that keeps messages.
+    pub(super) fn on_grant_timeout(&mut self, now: Instant) {
+        let Some(transfer) = &mut self.transfer else {
+            return;
+        };
+        let Some(put_off) = transfer.timers.grant.filter(|it| it.deadline <= now) else {
+            return;
+        };
+        transfer.timers.grant = None;
+        if put_off.announced == transfer.recv_credit.announced() {
+            transfer.recv_credit.lose_patience();
+        }
+        transfer.watch_grant(now);
         self.grant_if_due();
     }
 

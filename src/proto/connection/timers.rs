@@ -2,7 +2,7 @@
 
 use std::{
     ops::{Deref, DerefMut},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::keepalive::Keepalive;
@@ -13,13 +13,32 @@ use crate::proto::read_watchdog::ReadWatchdog;
 pub(super) struct Timers {
     pub(super) keepalive: Option<Keepalive>,
     pub(super) read_watchdog: ReadWatchdog,
+    pub(super) grant: Option<PutOff>,
 }
 
+/// A grant waits for more releases.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PutOff {
+    /// When it is looked at.
+    pub(super) deadline: Instant,
+    /// What the peer had been told of by then.
+    pub(super) announced: u32,
+}
+
+/// How long a grant may wait. It is looked at no more often, however many are put off meanwhile.
+pub(super) const PATIENCE: Duration = Duration::from_millis(2);
+
 impl Timers {
-    /// Returns the earlier deadline of the two.
+    /// Returns the earliest deadline.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let keepalive = self.keepalive.as_ref().map(Keepalive::deadline);
-        earlier(keepalive, self.read_watchdog.deadline())
+        earlier(keepalive, self.earliest_but_keepalive())
+    }
+
+    /// Returns the earliest deadline that is not about the peer's life.
+    pub(super) fn earliest_but_keepalive(&self) -> Option<Instant> {
+        let grant = self.grant.map(|grant| grant.deadline);
+        earlier(grant, self.read_watchdog.deadline())
     }
 }
 

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use super::{
     control::ControlQueue,
     keepalive::{Keepalive, PeerActivity, Probe},
-    timers::{Timers, Tracked},
+    timers::{PATIENCE, PutOff, Timers, Tracked},
 };
 use crate::proto::{
-    BatchRoom, Negotiated, PART_HEADER_LEN, Params, SendRefused, Statistics, Transmit,
+    BatchRoom, Clock, Negotiated, PART_HEADER_LEN, Params, SendRefused, Statistics, Transmit,
     credit::{RecvCredit, SendCredit},
     frame::{Control, DESCRIPTOR_LEN, Header, Kind},
     hello::{BATCHES, Hello},
@@ -115,6 +115,7 @@ impl Transfer {
             timers: Tracked::new(Timers {
                 keepalive: None,
                 read_watchdog: ReadWatchdog::new(params.read_timeout),
+                grant: None,
             }),
             counters: Statistics::default(),
             probe: Probe::default(),
@@ -155,6 +156,16 @@ impl Transfer {
     /// on a slow path reads wait behind those of other connections.
     pub(super) fn chunks(&self) -> u64 {
         self.inbound.chunks() + self.activity.of_engine.chunks
+    }
+
+    /// If a grant waits for more releases, it is looked at again after a while.
+    pub(super) fn watch_grant(&mut self, now: impl Clock) {
+        if self.recv_credit.puts_off_grant() && self.timers.grant.is_none() {
+            self.timers.grant = Some(PutOff {
+                deadline: now.now() + PATIENCE,
+                announced: self.recv_credit.announced(),
+            });
+        }
     }
 
     // Closing.

@@ -132,7 +132,7 @@ impl Device {
                 self.shared.remove(&buffer);
                 self.repost(buffer);
             }
-            self.conn.release();
+            self.conn.release(self.now);
         }
     }
 

@@ -163,7 +163,7 @@ impl Device {
                     assert_eq!(frame[0], 16, "large messages only");
                     self.released += 1;
                     self.repost(buffer);
-                    self.conn.release();
+                    self.conn.release(self.now);
                 }
                 Output::Begin { id, len } => self.begin(id, len),
                 Output::Prepare { len, .. } => self.conn.handle_prepared(len, self.now),

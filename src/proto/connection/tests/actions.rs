@@ -139,7 +139,7 @@ impl Pair {
             match kept {
                 Some(Kept::Buffer(buffer)) if side.conn.accepts_receives() => {
                     side.repost(buffer);
-                    side.conn.release();
+                    side.conn.release(self.now);
                 }
                 Some(Kept::Part(buffer)) => {
                     let left = side.batches.get_mut(&buffer).unwrap();
@@ -148,7 +148,7 @@ impl Pair {
                         if *left == 0 {
                             side.repost(buffer);
                         }
-                        side.conn.release();
+                        side.conn.release(self.now);
                     }
                 }
                 Some(Kept::Large(len)) => side.conn.release_large(len, self.now),

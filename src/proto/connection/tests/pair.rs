@@ -123,7 +123,7 @@ impl Pair {
                 Output::Repost(buffer) => side.repost(buffer),
                 Output::Release(buffer) => {
                     side.repost(buffer);
-                    side.conn.release();
+                    side.conn.release(self.now);
                 }
                 Output::PostDrainMarkers => {
                     side.break_down();

@@ -225,7 +225,7 @@ fn completions_and_failures() {
         conn.handle_recv(0, &data, now);
         let released = std::iter::from_fn(|| conn.poll_output()).any(|output| matches!(output, Output::Event(Event::Arrived(_))));
         if released {
-            conn.release();
+            conn.release(now);
         }
     },
                     [".",      ".",             ".",           ".",          ".",      ".",        ".",       "Established",".",          ".",        ".",        "."]);
