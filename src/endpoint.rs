@@ -10,7 +10,7 @@ use crossbeam_channel::Receiver;
 
 pub use self::{owned::NotSent, tasks::Flushing};
 use crate::{
-    CloseReason, Completion, DeviceCounters, Error, Statistics, TransportKind,
+    Capabilities, CloseReason, Completion, DeviceCounters, Error, Statistics, TransportKind,
     engine::{Engine, Established},
     link::{Deadline, Ended, Owner},
     observe::Registered,
@@ -212,6 +212,12 @@ impl Endpoint {
     #[must_use]
     pub fn transport(&self) -> TransportKind {
         self.inner.transport
+    }
+
+    /// Returns what the device of this side can do, or `None` when the connection has ended.
+    #[must_use]
+    pub fn capabilities(&self) -> Option<Capabilities> {
+        self.inner.link.capabilities()
     }
 
     /// Returns the engine that serves this connection.

@@ -191,6 +191,19 @@ pub enum Error {
         offset: u64,
     },
 
+    /// The device of this side cannot do that: see [`Capabilities`](crate::Capabilities).
+    ///
+    /// Nothing was done; the connection goes on.
+    #[error("{operation} is not supported by {device}: {because}")]
+    NotSupported {
+        /// The operation.
+        operation: &'static str,
+        /// The device's name.
+        device: String,
+        /// What it lacks.
+        because: &'static str,
+    },
+
     /// The buffer or region belongs to another connection.
     ///
     /// Nothing was done; the connection goes on.
@@ -505,7 +518,9 @@ impl From<Error> for io::Error {
             | Error::Grouped
             | Error::PrivateDataTooLong { .. } => io::ErrorKind::InvalidInput,
             Error::AddressLookup { .. } | Error::Loopback { .. } => io::ErrorKind::AddrNotAvailable,
-            Error::NoRdma(_) | Error::RdmaNotBuilt => io::ErrorKind::Unsupported,
+            Error::NoRdma(_) | Error::RdmaNotBuilt | Error::NotSupported { .. } => {
+                io::ErrorKind::Unsupported
+            }
             Error::Connect { reason, .. }
             | Error::Disconnected(reason)
             | Error::Undelivered(reason)
@@ -715,6 +730,11 @@ mod tests {
                 needed: RemoteAccess::WRITE,
             },
             Error::Misaligned { offset: 4 },
+            Error::NotSupported {
+                operation: "fetch_add",
+                device: "siw0".into(),
+                because: "its driver reports no atomic operations",
+            },
             Error::ForeignMemory,
             Error::TimedOut,
             Error::SharedReceivesExhausted {

@@ -111,6 +111,7 @@
 )]
 
 mod addresses;
+mod capabilities;
 #[cfg(rdma)]
 pub mod cm;
 mod config;
@@ -147,6 +148,7 @@ pub use crossbeam_channel;
 
 pub use crate::{
     addresses::{Addresses, ToAddresses},
+    capabilities::Capabilities,
     config::{Config, Polling, Transport},
     connector::{Connecting, Connector},
     endpoint::{Endpoint, Flushing, NotSent},

@@ -4,6 +4,7 @@ use std::{ops::Range, sync::Arc};
 
 use super::{core::Core, link::Link, refused::refused_send};
 use crate::{
+    capabilities::Capabilities,
     error::{Error, TrySendError},
     remote_access::RemoteAccess,
     transport::{Checked, OneSided, Region, RemoteRegion},
@@ -22,6 +23,12 @@ impl Link {
             self.with_core(|core| core.conn.allow_immediates());
         }
         Ok(region)
+    }
+
+    /// What the device can do, as long as there is a connection.
+    pub(crate) fn capabilities(&self) -> Option<Capabilities> {
+        let allocator = self.allocator()?;
+        Some(allocator.domain().capabilities())
     }
 
     /// Checks what can be checked on this side.

@@ -20,6 +20,7 @@ use super::{
     queues::{Done, SendFlags, SendOp, Sge, TransportParts, WorkId},
 };
 use crate::{
+    capabilities::Capabilities,
     config::Config,
     error::Error,
     proto::{CloseReason, CmInput, ReadDepth},
@@ -73,6 +74,8 @@ without_values! {
         ) -> Result<Option<MemoryRegion>, OsError>;
         fn peers_write_read_targets() -> bool;
         fn longest_operation() -> u64;
+        fn capabilities() -> Capabilities;
+        fn device_name() -> String;
         fn device_counters() -> DeviceCounters;
         unsafe fn register_read_target(
             start: *mut u8,

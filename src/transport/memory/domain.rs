@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::registration::Registration;
 use crate::{
+    capabilities::Capabilities,
     remote_access::RemoteAccess,
     status::OsError,
     transport::{DeviceCounters, rdma, tcp},
@@ -127,6 +128,22 @@ impl Domain {
         match self {
             Self::Rdma(domain) => domain.longest_operation(),
             Self::Tcp(_) => u32::MAX.into(),
+        }
+    }
+
+    /// What the device can do beside messages, reads and writes.
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        match self {
+            Self::Rdma(domain) => domain.capabilities(),
+            Self::Tcp(_) => Capabilities::ALL,
+        }
+    }
+
+    /// What the device is called.
+    pub(crate) fn device_name(&self) -> String {
+        match self {
+            Self::Rdma(domain) => domain.device_name(),
+            Self::Tcp(_) => "TCP".to_owned(),
         }
     }
 

@@ -6,7 +6,7 @@ use super::work_request::{RemoteAddr, SendOp};
 use crate::{
     error::Error,
     remote_access::RemoteAccess,
-    transport::memory::{Allocator, Region, Registration, RemoteRegion},
+    transport::memory::{Allocator, Domain, Region, Registration, RemoteRegion},
 };
 
 /// What a one-sided operation is to do.
@@ -36,6 +36,29 @@ impl OneSided {
             Self::Write | Self::WriteWithImm(_) => RemoteAccess::WRITE,
             Self::FetchAdd(_) | Self::CompareSwap { .. } => RemoteAccess::ATOMIC,
         }
+    }
+
+    /// Refuses what the device of this side cannot do. Drivers say so with an error of which the
+    /// queue pair dies, or not at all.
+    fn check_capabilities(self, domain: &Domain) -> Result<(), Error> {
+        let able = domain.capabilities();
+        let (operation, able) = match self {
+            Self::Read | Self::Write => return Ok(()),
+            Self::WriteWithImm(_) => ("write_with_imm", able.write_with_imm),
+            Self::FetchAdd(_) => ("fetch_add", able.atomic),
+            Self::CompareSwap { .. } => ("compare_swap", able.atomic),
+        };
+        if able {
+            return Ok(());
+        }
+        Err(Error::NotSupported {
+            operation,
+            device: domain.device_name(),
+            because: match self {
+                Self::WriteWithImm(_) => "iWARP has no writes with immediate data",
+                _ => "its driver reports no atomic operations",
+            },
+        })
     }
 
     fn at(self, remote: RemoteAddr) -> SendOp {
@@ -89,6 +112,7 @@ impl Checked {
             }
             let limit = allocator.domain().longest_operation();
             within("the device's longest operation", 0, len, limit)?;
+            op.check_capabilities(allocator.domain())?;
         }
         let addr = remote.addr.wrapping_add(offset);
         if matches!(op, OneSided::FetchAdd(_) | OneSided::CompareSwap { .. })

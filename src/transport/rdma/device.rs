@@ -4,9 +4,10 @@ use std::{
 };
 
 use crate::{
+    capabilities::Capabilities,
     status::OsError,
     transport::queues::SharedPools,
-    verbs::{Context, TransportType},
+    verbs::{AtomicCap, Context, TransportType},
 };
 
 /// What the connections on one device share: the device itself. It lives as long as one of them
@@ -23,6 +24,7 @@ pub(crate) struct Device {
     /// The longest one-sided operation in bytes.
     max_msg_sz: u32,
     pub(super) max_srq_wr: u32,
+    capabilities: Capabilities,
     shared_pools: SharedPools,
 }
 
@@ -42,12 +44,17 @@ impl Devices {
         let attr = context.query_device()?;
         // All ports of a device move as much.
         let max_msg_sz = context.query_port(1)?.max_msg_sz;
+        let capabilities = Capabilities {
+            atomic: attr.atomic_cap() != AtomicCap::NONE,
+            write_with_imm: context.transport_type() != TransportType::IWARP,
+        };
         let device = Arc::new(Device {
             context,
             max_qp_wr: attr.max_qp_wr(),
             max_cqe: attr.max_cqe(),
             max_msg_sz,
             max_srq_wr: attr.max_srq_wr(),
+            capabilities,
             shared_pools: SharedPools::default(),
         });
         self.by_device.retain(|_, device| device.strong_count() > 0);
@@ -67,6 +74,10 @@ impl Device {
 
     pub(crate) fn max_msg_sz(&self) -> u32 {
         self.max_msg_sz
+    }
+
+    pub(super) fn capabilities(&self) -> Capabilities {
+        self.capabilities
     }
 
     pub(super) fn shared_pools(&self) -> &SharedPools {

@@ -4,6 +4,7 @@ use std::{ops::Range, sync::Arc};
 
 use super::{device::Device, device_counters};
 use crate::{
+    capabilities::Capabilities,
     remote_access::RemoteAccess,
     status::OsError,
     transport::DeviceCounters,
@@ -98,6 +99,14 @@ impl Domain {
     /// The longest one-sided operation in bytes.
     pub(crate) fn longest_operation(&self) -> u64 {
         self.device.max_msg_sz().into()
+    }
+
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        self.device.capabilities()
+    }
+
+    pub(crate) fn device_name(&self) -> String {
+        self.device.context().device_name()
     }
 
     pub(crate) fn device_counters(&self) -> DeviceCounters {
