@@ -363,6 +363,12 @@ impl Core {
         ids + completions.reports() + self.set_aside.load(Ordering::Relaxed) < self.most_ids
     }
 
+    /// Whether a completion of its own says that all receives are back.
+    pub(super) fn marks_receives(&self) -> bool {
+        let queues = self.queues.as_ref();
+        queues.is_none_or(WorkQueues::marks_receives)
+    }
+
     /// Posts something; a failure ends the connection.
     fn post(&mut self, post: impl FnOnce(&mut WorkQueues) -> Result<(), OsError>) {
         let Some(queues) = &mut self.queues else {

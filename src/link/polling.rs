@@ -407,7 +407,7 @@ impl Link {
             if let Some(life) = &core.life {
                 life.add(before, core.conn.peer_activity());
             }
-            drains && core.share.is_some()
+            drains && !core.marks_receives()
         });
         if drains_when_empty {
             side.drains_when_empty();

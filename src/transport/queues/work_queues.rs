@@ -49,6 +49,8 @@ pub(crate) struct WorkQueues {
     pub(crate) in_flight: InFlight,
     layout: Layout,
     max_inline: Option<usize>,
+    /// Whether a marker behind the last receive says that all are back.
+    marks_receives: bool,
 }
 
 /// Where the receive buffers are.
@@ -95,6 +97,7 @@ impl WorkQueues {
             in_flight: InFlight::new(layout.send_count(), inbound_pool),
             layout,
             max_inline,
+            marks_receives: false,
         };
         if let Receives::Own(_) = queues.receives {
             for buffer in 0..layout.recv_count() {
@@ -262,13 +265,24 @@ impl WorkQueues {
     /// each queue: work requests come back in order, so when the markers have come back everything
     /// has. There is none for receives that are shared: those that the queue pair did not take stay
     /// where they are.
-    pub(crate) fn post_drain_markers(&self) -> Result<(), OsError> {
+    pub(crate) fn post_drain_markers(&mut self) -> Result<(), OsError> {
         self.in_flight.stop_reading();
         self.fail()?;
         if let Receives::Own(_) = self.receives {
-            self.recv(WorkId::DrainRecv, None)?;
+            // Some drivers refuse a receive in the error state. Theirs have come back by then.
+            self.marks_receives = match self.recv(WorkId::DrainRecv, None) {
+                Ok(()) => true,
+                Err(error) if error.errno == libc::EINVAL => false,
+                Err(error) => return Err(error),
+            };
         }
         self.send(WorkId::DrainSend, &[], SIGNALLED)
+    }
+
+    /// Whether a marker behind the last receive says that all are back. Without one, they are when
+    /// nothing is left to poll behind the marker of the sends.
+    pub(crate) fn marks_receives(&self) -> bool {
+        self.marks_receives
     }
 
     /// Looks at the bytes of a completed receive.
