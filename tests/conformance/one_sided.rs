@@ -1,4 +1,4 @@
-use rdmsg::{Completion, Endpoint, Error, RemoteAccess, RemoteRegion};
+use rdmsg::{Completion, Endpoint, Error, RemoteAccess, RemoteRegion, TransportKind};
 
 use crate::stage::{PATIENCE, pair, pattern};
 
@@ -15,6 +15,51 @@ fn told(from: &Endpoint, to: &Endpoint, region: &rdmsg::Region) -> RemoteRegion 
 
 fn next(endpoint: &Endpoint) -> Completion {
     endpoint.next_completion_timeout(PATIENCE).unwrap()
+}
+
+/// Whether a test applies to this device. If not, it says which capability it takes.
+fn applies(able: bool, capability: &str) -> bool {
+    if !able {
+        println!("does not apply: this device lacks {capability}");
+    }
+    able
+}
+
+#[test]
+fn what_the_device_cannot_do_is_refused_by_name_and_the_connection_goes_on() {
+    let (near, far) = pair();
+    let able = near.capabilities().unwrap();
+    if near.transport() == TransportKind::Tcp {
+        assert!(able.atomic && able.write_with_imm);
+    }
+    let region = far.region(64, RemoteAccess::WRITE).unwrap();
+    let mut remote = told(&far, &near, &region).to_bytes();
+    // Rights that are claimed, so that nothing but the device is in the way.
+    remote[23] = 7;
+    let remote = RemoteRegion::from_bytes(&remote);
+    let here = near.region(64, RemoteAccess::NONE).unwrap();
+    let tries = [
+        (able.atomic, "fetch_add"),
+        (able.atomic, "compare_swap"),
+        (able.write_with_imm, "write_with_imm"),
+    ];
+    for (_, operation) in tries.into_iter().filter(|(able, _)| !able) {
+        let tried = match operation {
+            "fetch_add" => near.fetch_add(&here, 0, &remote, 0, 1, 1),
+            "compare_swap" => near.compare_swap(&here, 0, &remote, 0, 1, 2, 1),
+            _ => near.write_with_imm(&here, 0..8, &remote, 0, 1, 1),
+        };
+        match tried {
+            Err(Error::NotSupported { operation: it, .. }) => assert_eq!(it, operation),
+            other => panic!("{operation}: {other:?}"),
+        }
+    }
+    near.send(b"goes on").unwrap();
+    assert_eq!(*far.recv_timeout(PATIENCE).unwrap(), *b"goes on");
+    let end = std::thread::spawn(move || far.recv_timeout(PATIENCE).unwrap_err());
+    near.abort(1);
+    assert!(near.recv_timeout(PATIENCE).is_err());
+    end.join().unwrap();
 }
 
 #[test]
@@ -42,6 +87,9 @@ fn bytes_are_written_and_read_where_they_belong() {
 #[test]
 fn atomic_operations_return_what_was_there() {
     let (near, far) = pair();
+    if !applies(near.capabilities().unwrap().atomic, "atomic operations") {
+        return;
+    }
     let region = far.region(64, RemoteAccess::ATOMIC).unwrap();
     let remote = told(&far, &near, &region);
     let here = near.region(64, RemoteAccess::NONE).unwrap();
@@ -67,6 +115,12 @@ fn atomic_operations_return_what_was_there() {
 #[test]
 fn a_write_with_immediate_data_is_told_in_order_with_messages() {
     let (near, far) = pair();
+    if !applies(
+        near.capabilities().unwrap().write_with_imm,
+        "write_with_imm",
+    ) {
+        return;
+    }
     let region = far.region(64, RemoteAccess::WRITE).unwrap();
     let remote = told(&far, &near, &region);
     let here = near.region(64, RemoteAccess::NONE).unwrap();
