@@ -1,11 +1,9 @@
-/// What the device that carries a connection can do, beside messages, reads and writes.
+/// What the devices of both sides can do, beside messages, reads and writes.
 ///
-/// An operation that it cannot do is refused with
+/// An operation that either cannot do is refused with
 /// [`Error::NotSupported`](crate::Error::NotSupported) before anything is sent, and the connection
 /// goes on. [`Endpoint::capabilities`](crate::Endpoint::capabilities) tells it before the first
 /// one. Over TCP everything is possible.
-///
-/// The peer's device may be able to do less: then the operation itself fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
@@ -24,4 +22,12 @@ impl Capabilities {
         atomic: true,
         write_with_imm: true,
     };
+
+    /// What both can do.
+    pub(crate) const fn and(self, other: Self) -> Self {
+        Self {
+            atomic: self.atomic && other.atomic,
+            write_with_imm: self.write_with_imm && other.write_with_imm,
+        }
+    }
 }

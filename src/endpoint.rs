@@ -214,7 +214,7 @@ impl Endpoint {
         self.inner.transport
     }
 
-    /// Returns what the device of this side can do, or `None` when the connection has ended.
+    /// Returns what the devices of both sides can do, or `None` when the connection has ended.
     #[must_use]
     pub fn capabilities(&self) -> Option<Capabilities> {
         self.inner.link.capabilities()

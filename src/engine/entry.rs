@@ -104,8 +104,11 @@ impl Entry {
             .id
             .create_transport(manager, key, &self.config, customer)?;
         let events = Arc::clone(transport.poll_side.events());
+        let traits = transport.allocator.domain().traits();
         self.link.install(transport);
         self.watch = Some(Watch::new(epoll, events, key)?);
+        self.link
+            .in_engine(|core| core.conn.handle_transport(traits));
         Ok(())
     }
 

@@ -194,31 +194,31 @@ impl Core {
         }
     }
 
-    /// The device is done with this slot, and with all that were posted before it.
+    /// The device is done with this slot, and with those that were posted before it.
     fn sent(&mut self, slot: u32) {
         let Some(queues) = &mut self.queues else {
             return;
         };
-        let order = &mut self.order;
-        let completions = &mut self.completions;
-        let mut chunk = None;
+        let in_flight = &mut queues.in_flight;
+        in_flight.slots.complete(slot);
         let mut wake = false;
-        queues.in_flight.slots.done(slot, |posted| {
-            chunk = match posted {
-                Posted::ReadChunk { id, offset } => Some((id, offset)),
-                Posted::Frame | Posted::Message | Posted::Operation(_) => None,
-            };
-            wake |= succeed(&posted, order, completions);
-        });
-        wake |= report_sent(order, completions);
+        let mut last = None;
+        while let Some((slot, posted)) = in_flight.slots.pop_done() {
+            wake |= succeed(&posted, &mut self.order, &mut self.completions);
+            last = Some(slot);
+            if let Posted::ReadChunk { id, offset } = posted {
+                if let Some(inbound) = in_flight.inbound(id) {
+                    inbound.chunk_read(offset);
+                }
+                // That tells of all before it as well.
+                self.conn.handle_read(slot, SystemClock);
+                last = None;
+            }
+        }
+        wake |= report_sent(&mut self.order, &mut self.completions);
         self.deferred.wake |= wake;
         self.deferred.arrived |= wake;
-        if let Some((id, offset)) = chunk {
-            if let Some(inbound) = queues.in_flight.inbound(id) {
-                inbound.chunk_read(offset);
-            }
-            self.conn.handle_read(slot, SystemClock);
-        } else {
+        if let Some(slot) = last {
             self.conn.handle_sent(slot, SystemClock);
         }
     }
@@ -233,25 +233,22 @@ impl Core {
         // Flushed requests say nothing of their end: they may even have been carried out.
         if status != WcStatus::WR_FLUSH_ERR {
             let reason = CloseReason::WorkRequest { status, vendor_err };
-            let order = &mut self.order;
-            let completions = &mut self.completions;
-            queues.in_flight.slots.failed(slot, |posted, failed| {
-                if !failed {
-                    succeed(&posted, order, completions);
-                    return;
+            let slots = &mut queues.in_flight.slots;
+            slots.fail(slot);
+            while let Some((_, posted)) = slots.pop_done() {
+                succeed(&posted, &mut self.order, &mut self.completions);
+            }
+            let id = match slots.take(slot) {
+                Posted::Frame => None,
+                Posted::Message => self.order.fail(),
+                Posted::Operation(operation) => Some(operation.id),
+                Posted::ReadChunk { .. } => {
+                    work = Work::Read { slot };
+                    None
                 }
-                let id = match posted {
-                    Posted::Frame => None,
-                    Posted::Message => order.fail(),
-                    Posted::Operation(operation) => Some(operation.id),
-                    Posted::ReadChunk { .. } => {
-                        work = Work::Read { slot };
-                        None
-                    }
-                };
-                report_sent(order, completions);
-                report_failed(id, &reason, completions);
-            });
+            };
+            report_sent(&mut self.order, &mut self.completions);
+            report_failed(id, &reason, &mut self.completions);
             self.deferred.wake = true;
             self.deferred.arrived = true;
         }

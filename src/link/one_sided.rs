@@ -25,10 +25,11 @@ impl Link {
         Ok(region)
     }
 
-    /// What the device can do, as long as there is a connection.
+    /// What both devices can do, as long as there is a connection.
     pub(crate) fn capabilities(&self) -> Option<Capabilities> {
-        let allocator = self.allocator()?;
-        Some(allocator.domain().capabilities())
+        let core = self.core();
+        core.queues.as_ref()?;
+        core.conn.capabilities()
     }
 
     /// Checks what can be checked on this side.
@@ -51,6 +52,13 @@ impl Link {
 impl Core {
     fn try_operate(&mut self, checked: &Checked) -> Result<(), TrySendError> {
         self.check_not_ended()?;
+        if let Some(able) = self.conn.capabilities() {
+            // This side's has been asked.
+            checked
+                .op
+                .check(able, || "the peer's device".to_owned())
+                .map_err(TrySendError::Failed)?;
+        }
         if self.holds_back() {
             // What was taken before goes first.
             self.conn

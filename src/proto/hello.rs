@@ -1,4 +1,5 @@
 use super::private::{PrivateBytes, Reader};
+use crate::capabilities::Capabilities;
 
 /// The first bytes of a hello: `rdms`.
 const MAGIC: u32 = 0x7264_6d73;
@@ -8,6 +9,10 @@ pub(super) const VERSION: u8 = 3;
 pub(super) const STREAM: u16 = 1;
 /// The feature of a side that takes several messages in a frame.
 pub(super) const BATCHES: u16 = 2;
+/// The feature of a side whose device has atomic operations.
+pub(super) const ATOMIC: u16 = 4;
+/// The feature of a side whose device has writes with immediate data.
+pub(super) const WRITE_WITH_IMM: u16 = 8;
 /// The length in bytes of a hello without the application's bytes.
 const LEN: usize = 36;
 
@@ -52,6 +57,14 @@ pub(crate) enum HelloError {
 }
 
 impl Hello {
+    /// What the sender's device can do.
+    pub(super) fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            atomic: self.features & ATOMIC != 0,
+            write_with_imm: self.features & WRITE_WITH_IMM != 0,
+        }
+    }
+
     /// Serializes the hello, followed by the application's bytes.
     pub(crate) fn emit(&self, data: &[u8]) -> PrivateBytes {
         let mut out = PrivateBytes::new();

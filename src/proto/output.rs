@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use super::{CloseReason, ReadDepth, frame::HEADER_LEN, private::PrivateBytes};
-use crate::status::{CmStatus, RejectReason};
+use crate::{
+    capabilities::Capabilities,
+    status::{CmStatus, RejectReason},
+};
 
 /// A connection manager event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +87,23 @@ pub(crate) enum Output {
     Event(Event),
 }
 
+/// What the state machine has to know of a transport that has been made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TransportTraits {
+    pub(crate) capabilities: Capabilities,
+    /// Whether the passive side may send nothing before it has received something, as on iWARP (RFC
+    /// 5044, section 7.1): what comes right behind the reply may not be understood.
+    pub(crate) active_speaks_first: bool,
+}
+
+impl TransportTraits {
+    /// Everything is possible, and allowed.
+    pub(crate) const UNRESTRICTED: Self = Self {
+        capabilities: Capabilities::ALL,
+        active_speaks_first: false,
+    };
+}
+
 /// A connection manager call, or something that goes with one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CmOp {
@@ -94,7 +114,7 @@ pub(crate) enum CmOp {
     ResolveAddr {
         timeout: Duration,
     },
-    /// Make queue pair and buffers and post all receives.
+    /// Make queue pair and buffers, post all receives, and report it with `handle_transport`.
     CreateTransport,
     ResolveRoute {
         timeout: Duration,

@@ -172,10 +172,12 @@ open_enum! {
 impl RejectReason {
     /// Returns whether the peer's program rejected the request: the private data is its own.
     ///
-    /// `iWARP` has no such code: there, `-ECONNREFUSED` with private data has the same meaning.
+    /// `iWARP` has no such code: there, `-ECONNREFUSED` with private data has the same meaning, or
+    /// `-ECONNRESET`, as the driver has it.
     #[must_use]
     pub const fn is_consumer(self) -> bool {
-        self.0 == Self::CONSUMER_DEFINED.0 || self.0 == -libc::ECONNREFUSED
+        let iwarp = self.0 == -libc::ECONNREFUSED || self.0 == -libc::ECONNRESET;
+        self.0 == Self::CONSUMER_DEFINED.0 || iwarp
     }
 
     /// Returns the usual cause of a rejection without private data of the peer's program, as text.

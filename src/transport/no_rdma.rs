@@ -20,10 +20,9 @@ use super::{
     queues::{Done, SendFlags, SendOp, Sge, TransportParts, WorkId},
 };
 use crate::{
-    capabilities::Capabilities,
     config::Config,
     error::Error,
-    proto::{CloseReason, CmInput, ReadDepth},
+    proto::{CloseReason, CmInput, ReadDepth, TransportTraits},
     remote_access::RemoteAccess,
     status::OsError,
 };
@@ -74,7 +73,7 @@ without_values! {
         ) -> Result<Option<MemoryRegion>, OsError>;
         fn peers_write_read_targets() -> bool;
         fn longest_operation() -> u64;
-        fn capabilities() -> Capabilities;
+        fn traits() -> TransportTraits;
         fn device_name() -> String;
         fn device_counters() -> DeviceCounters;
         unsafe fn register_read_target(

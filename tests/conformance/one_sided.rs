@@ -1,6 +1,6 @@
 use rdmsg::{Completion, Endpoint, Error, RemoteAccess, RemoteRegion, TransportKind};
 
-use crate::stage::{PATIENCE, pair, pattern};
+use crate::stage::{PATIENCE, applies, pair, pattern};
 
 /// What the peer was told of a region.
 fn told(from: &Endpoint, to: &Endpoint, region: &rdmsg::Region) -> RemoteRegion {
@@ -15,14 +15,6 @@ fn told(from: &Endpoint, to: &Endpoint, region: &rdmsg::Region) -> RemoteRegion 
 
 fn next(endpoint: &Endpoint) -> Completion {
     endpoint.next_completion_timeout(PATIENCE).unwrap()
-}
-
-/// Whether a test applies to this device. If not, it says which capability it takes.
-fn applies(able: bool, capability: &str) -> bool {
-    if !able {
-        println!("does not apply: this device lacks {capability}");
-    }
-    able
 }
 
 #[test]

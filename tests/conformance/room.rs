@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use rdmsg::{Completion, Endpoint, Error, RemoteAccess, TrySendError};
 
-use crate::stage::{PATIENCE, pair_with, small};
+use crate::stage::{PATIENCE, applies, pair_with, small};
 
 /// Sends until there is no room.
 fn fill(endpoint: &Endpoint) -> usize {
@@ -79,6 +79,12 @@ fn a_thread_that_only_receives_hears_nothing_of_room() {
 #[test]
 fn operations_that_were_refused_hear_of_room() {
     let (near, far) = pair_with(&small());
+    if !applies(
+        near.capabilities().unwrap().write_with_imm,
+        "write_with_imm",
+    ) {
+        return;
+    }
     let region = far.region(64, RemoteAccess::ALL).unwrap();
     let remote = region.remote();
     let local = near.region(64, RemoteAccess::NONE).unwrap();

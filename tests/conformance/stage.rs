@@ -1,6 +1,12 @@
 //! Two ends of a connection on this machine.
 
-use std::{env, net::IpAddr, thread, time::Duration};
+use std::{
+    env,
+    io::{self, Write},
+    net::IpAddr,
+    thread,
+    time::Duration,
+};
 
 use rdmsg::{Config, Connector, Endpoint, Engine, Listener, TransportKind};
 
@@ -62,6 +68,17 @@ pub(crate) fn small() -> Config {
     config.send_depth = 4;
     config.eager_size = Some(1000);
     config
+}
+
+/// Whether a test applies to this device. If not, it says which capability it takes, past the
+/// harness, which keeps what a test that passes prints.
+pub(crate) fn applies(able: bool, capability: &str) -> bool {
+    if !able {
+        let test = thread::current().name().unwrap_or("a test").to_owned();
+        let line = format!("{test} does not apply: the device lacks {capability}\n");
+        io::stderr().write_all(line.as_bytes()).unwrap();
+    }
+    able
 }
 
 /// Bytes of which each tells its place.

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::{
-    proto::{Arrival, CloseReason, CmInput, Connection, Event, Output},
+    proto::{Arrival, CloseReason, CmInput, Connection, Event, Output, TransportTraits},
     sizes::{BOTH_WAYS, hello, params},
 };
 
@@ -106,6 +106,7 @@ pub fn one_frame(frame: &[u8]) {
     let mut conn = Connection::requested(params(), &hello(&params()), BOTH_WAYS, now).unwrap();
     conn.accept(b"", now);
     conn.take_turn(now);
+    conn.handle_transport(TransportTraits::UNRESTRICTED);
     conn.handle_cm_event(
         CmInput::Established {
             private_data: &[],

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use crate::{
-    proto::{CloseReason, CmInput, CmOp, Connection, Event, Mismatch, Output},
+    proto::{CloseReason, CmInput, CmOp, Connection, Event, Mismatch, Output, TransportTraits},
     sizes::{BOTH_WAYS, params},
     status::RejectReason,
 };
@@ -100,6 +100,7 @@ pub fn one_hello(bytes: &[u8]) {
             assert!(conn.next_timeout().is_some());
             conn.accept(b"data", now);
             conn.take_turn(now);
+            conn.handle_transport(TransportTraits::UNRESTRICTED);
             let is_accept = |output: &Output| {
                 let Output::Cm(CmOp::Accept { private_data }) = output else {
                     return false;

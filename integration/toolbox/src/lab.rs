@@ -107,10 +107,25 @@ impl Lab {
     }
 
     /// How often a receiver had no receive posted, as far as this device knows, on either side of
-    /// the connection.
+    /// the connection. iWARP has no NAK for that: the connection breaks.
     #[must_use]
     pub fn rnr_naks(&self) -> u64 {
+        if self.is_iwarp() {
+            return 0;
+        }
         self.counter("rcvd_rnr_err") + self.counter("send_rnr_err")
+    }
+
+    /// Whether the device speaks iWARP: `node_type` of its folder in sysfs.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such device.
+    #[must_use]
+    pub fn is_iwarp(&self) -> bool {
+        let path = format!("/sys/class/infiniband/{}/node_type", self.device);
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        text.contains("RNIC")
     }
 
     /// What exists on the device, as `rdma resource show` counts it.

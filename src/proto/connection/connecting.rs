@@ -152,6 +152,19 @@ impl Connection {
         }
     }
 
+    /// Takes the failure of the call. Where a driver connects by TCP before the call comes back, it
+    /// tells what an event would have told.
+    pub(super) fn on_connect_call_failure(&mut self, error: OsError, now: Instant) {
+        match error.errno {
+            libc::ECONNREFUSED => self.on_rejected(RejectReason::from_raw(-error.errno), &[], now),
+            libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ECONNRESET => {
+                let status = CmStatus::from_raw(-error.errno);
+                self.on_connect_failure(CloseReason::Unreachable(status), "rdma_connect", now);
+            }
+            _ => self.fail(CloseReason::Os(error), now),
+        }
+    }
+
     /// Starts the next attempt later, if the deadline leaves time for it.
     fn try_again(&mut self, mut attempts: Attempts, cause: CloseReason, now: Instant) {
         let until = now + attempts.jitter.draw(attempts.backoff);

@@ -1,6 +1,6 @@
 //! What both sides do from the first step to ESTABLISHED.
 
-use std::time::Instant;
+use std::{mem, time::Instant};
 
 use super::{
     Connection, State,
@@ -9,8 +9,8 @@ use super::{
     transfer::Transfer,
 };
 use crate::proto::{
-    CloseReason, CmOp, Event, Output, ReadDepth,
-    hello::{BATCHES, Hello, STREAM, VERSION},
+    CloseReason, CmOp, Event, Output, ReadDepth, TransportTraits,
+    hello::{ATOMIC, BATCHES, Hello, STREAM, VERSION, WRITE_WITH_IMM},
     violation::Violation,
 };
 
@@ -33,12 +33,20 @@ impl Connection {
                 });
             }
             State::Accepted { deadline, data } => {
-                self.state = State::Accepting { deadline };
-                let private_data = self.hello().emit(&data);
+                self.state = State::Accepting { deadline, data };
                 self.cm(CmOp::CreateTransport);
-                self.cm(CmOp::Accept { private_data });
             }
             other => self.state = other,
+        }
+    }
+
+    /// Takes what the transport is like that has been made.
+    pub(crate) fn handle_transport(&mut self, traits: TransportTraits) {
+        self.traits = Some(traits);
+        if let State::Accepting { data, .. } = &mut self.state {
+            let data = mem::take(data);
+            let private_data = self.hello().emit(&data);
+            self.cm(CmOp::Accept { private_data });
         }
     }
 
@@ -67,7 +75,7 @@ impl Connection {
             .map_or(0, |i| u32::try_from(i.as_millis()).unwrap_or(u32::MAX));
         Hello {
             version: VERSION,
-            features: BATCHES | if self.params.stream { STREAM } else { 0 },
+            features: self.features(),
             window: self.params.window,
             credits: self.params.credits(),
             eager_size: self.params.eager_size,
@@ -75,6 +83,19 @@ impl Connection {
             keepalive_ms,
             engine: self.params.engine,
         }
+    }
+
+    fn features(&self) -> u16 {
+        let able = self.traits.map(|traits| traits.capabilities);
+        [
+            (BATCHES, true),
+            (STREAM, self.params.stream),
+            (ATOMIC, able.is_some_and(|able| able.atomic)),
+            (WRITE_WITH_IMM, able.is_some_and(|able| able.write_with_imm)),
+        ]
+        .into_iter()
+        .filter(|(_, has)| *has)
+        .fold(0, |features, (feature, _)| features | feature)
     }
 
     /// Takes UNREACHABLE or CONNECT_ERROR. Both may come late, after ESTABLISHED, and mean nothing
@@ -109,6 +130,7 @@ impl Connection {
                     self.peer_data = data.to_vec();
                     self.transfer = Some(Transfer::new(&self.params, &hello));
                     self.establish(now);
+                    self.greet();
                     for (buffer, incoming) in early {
                         self.on_incoming(buffer, incoming, now);
                     }
@@ -118,6 +140,8 @@ impl Connection {
                     self.fail(unreadable(error), now);
                 }
             },
+            // The peer's first frame establishes it.
+            state @ State::Accepting { .. } if self.active_speaks_first() => self.state = state,
             State::Accepting { .. } => self.establish(now),
             // The first frame came before the event.
             state @ (State::Established | State::Closing(_) | State::Draining(_)) => {
@@ -137,9 +161,24 @@ impl Connection {
         self.outputs.push(Output::Event(Event::Established));
     }
 
+    /// The active side speaks first where it has to, for the application may not.
+    fn greet(&mut self) {
+        if self.active_speaks_first()
+            && let Some(transfer) = &mut self.transfer
+        {
+            transfer.control.queue_greeting();
+            self.send_control();
+        }
+    }
+
+    /// Whether the side that connects has to speak before the other may.
+    fn active_speaks_first(&self) -> bool {
+        self.traits.is_some_and(|traits| traits.active_speaks_first)
+    }
+
     /// Takes the state out, to move what it owns. The caller sets another one.
     pub(super) fn take_state(&mut self) -> State {
-        std::mem::replace(&mut self.state, State::Closed)
+        mem::replace(&mut self.state, State::Closed)
     }
 
     /// Sets a state again in which an event makes no sense.

@@ -27,9 +27,13 @@ use self::{
 };
 use super::{
     Account, Clock, CloseReason, CmCall, CmInput, CmOp, DrainSide, Event, Negotiated, Output,
-    Params, Phase, Statistics, Work, control_receives::CONTROL_RECEIVES, outputs::Outputs,
+    Params, Phase, Statistics, TransportTraits, Work, control_receives::CONTROL_RECEIVES,
+    outputs::Outputs,
 };
-use crate::status::{OsError, WcStatus};
+use crate::{
+    capabilities::Capabilities,
+    status::{OsError, WcStatus},
+};
 
 /// The state machine of one connection, from the first step of establishing it to its end.
 ///
@@ -60,6 +64,8 @@ pub(crate) struct Connection {
     outputs: Outputs,
     /// The cause of the end, once the connection is ending.
     reason: Option<CloseReason>,
+    /// What the transport is like, once there is one.
+    traits: Option<TransportTraits>,
     /// The application's bytes of the peer's hello.
     peer_data: Vec<u8>,
     /// What exists from the peer's hello on.
@@ -92,8 +98,9 @@ enum State {
     /// Passive: the application has accepted, with these bytes. The reply waits until the engine
     /// has time for it.
     Accepted { deadline: Instant, data: Vec<u8> },
-    /// Passive: accepted, but neither ESTABLISHED nor a frame has come.
-    Accepting { deadline: Instant },
+    /// Passive: accepted, with these bytes until the reply is made; but neither ESTABLISHED nor a
+    /// frame has come.
+    Accepting { deadline: Instant, data: Vec<u8> },
     /// Messages flow.
     Established,
     /// The application may send no more; the close handshake is under way.
@@ -111,6 +118,7 @@ impl Connection {
             state,
             outputs: Outputs::new(),
             reason: None,
+            traits: None,
             peer_data: Vec::new(),
             transfer: None,
             account: None,
@@ -184,7 +192,7 @@ impl Connection {
             State::Backoff { attempts, until } => Some(attempts.deadline.min(*until)),
             State::Requested { deadline }
             | State::Accepted { deadline, .. }
-            | State::Accepting { deadline } => Some(*deadline),
+            | State::Accepting { deadline, .. } => Some(*deadline),
             State::Established => self.transfer.as_ref()?.timers.deadline(),
             State::Closing(closing) => {
                 let reading = self
@@ -280,12 +288,19 @@ impl Connection {
         }
     }
 
+    /// Returns what the devices of both sides can do, once both are known.
+    pub(crate) fn capabilities(&self) -> Option<Capabilities> {
+        let here = self.traits?.capabilities;
+        Some(here.and(self.transfer.as_ref()?.peer_capabilities))
+    }
+
     /// Takes the failure of a connection manager call.
     pub(crate) fn handle_cm_failure(&mut self, call: CmCall, error: OsError, now: Instant) {
         match call {
             CmCall::ResolveAddr => self.on_resolve_addr_failure(error, now),
             CmCall::CreateTransport => self.on_create_transport_failure(error, now),
-            CmCall::CreateId | CmCall::ResolveRoute | CmCall::Connect | CmCall::Accept => {
+            CmCall::Connect => self.on_connect_call_failure(error, now),
+            CmCall::CreateId | CmCall::ResolveRoute | CmCall::Accept => {
                 self.fail(CloseReason::Os(error), now);
             }
             // Nothing is lost: the peer's deadline, the default RNR timer and the destruction of

@@ -106,9 +106,7 @@ pub(super) fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReaso
         }),
         None if nobody_listens(reason, private_data) => CloseReason::Refused,
         None if is_rsocket(private_data) => CloseReason::PeerIsRsocket,
-        None if reason == RejectReason::CONSUMER_DEFINED && is_blank(private_data) => {
-            CloseReason::RejectedWithoutCause
-        }
+        None if reason.is_consumer() && is_blank(private_data) => CloseReason::RejectedWithoutCause,
         None => CloseReason::Rejected {
             reason,
             data: Box::default(),

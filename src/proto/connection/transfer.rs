@@ -7,17 +7,20 @@ use super::{
     keepalive::{Keepalive, PeerActivity, Probe},
     timers::{PATIENCE, PutOff, Timers, Tracked},
 };
-use crate::proto::{
-    BatchRoom, Clock, Negotiated, PART_HEADER_LEN, Params, SendRefused, Statistics, Transmit,
-    credit::{RecvCredit, SendCredit},
-    frame::{Control, DESCRIPTOR_LEN, Header, Kind},
-    hello::{BATCHES, Hello},
-    inbound::Inbound,
-    outbound::Outbound,
-    read_watchdog::ReadWatchdog,
-    send_ring::SendRing,
-    sequence::Sequence,
-    violation::Violation,
+use crate::{
+    capabilities::Capabilities,
+    proto::{
+        BatchRoom, Clock, Negotiated, PART_HEADER_LEN, Params, SendRefused, Statistics, Transmit,
+        credit::{RecvCredit, SendCredit},
+        frame::{Control, DESCRIPTOR_LEN, Header, Kind},
+        hello::{BATCHES, Hello},
+        inbound::Inbound,
+        outbound::Outbound,
+        read_watchdog::ReadWatchdog,
+        send_ring::SendRing,
+        sequence::Sequence,
+        violation::Violation,
+    },
 };
 
 /// The lowest keepalive interval that the peer's hello can ask of this side, whose timer it costs.
@@ -29,6 +32,7 @@ pub(super) struct Transfer {
     negotiated: Negotiated,
     /// Whether the peer takes several messages in a frame.
     pub(super) takes_batches: bool,
+    pub(super) peer_capabilities: Capabilities,
     pub(super) sequence: Sequence,
     pub(super) send_credit: SendCredit,
     pub(super) recv_credit: RecvCredit,
@@ -106,6 +110,7 @@ impl Transfer {
                 keepalive_interval,
             },
             takes_batches: hello.features & BATCHES != 0,
+            peer_capabilities: hello.capabilities(),
             sequence: Sequence::new(start as u16),
             send_credit: SendCredit::new(hello.window, granted, start),
             recv_credit: RecvCredit::new(params.window, params.credits(), start),

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::registration::Registration;
 use crate::{
-    capabilities::Capabilities,
+    proto::TransportTraits,
     remote_access::RemoteAccess,
     status::OsError,
     transport::{DeviceCounters, rdma, tcp},
@@ -131,11 +131,11 @@ impl Domain {
         }
     }
 
-    /// What the device can do beside messages, reads and writes.
-    pub(crate) fn capabilities(&self) -> Capabilities {
+    /// What the state machine has to know of the device.
+    pub(crate) fn traits(&self) -> TransportTraits {
         match self {
-            Self::Rdma(domain) => domain.capabilities(),
-            Self::Tcp(_) => Capabilities::ALL,
+            Self::Rdma(domain) => domain.traits(),
+            Self::Tcp(_) => TransportTraits::UNRESTRICTED,
         }
     }
 

@@ -6,7 +6,7 @@ use super::work_request::{RemoteAddr, SendOp};
 use crate::{
     error::Error,
     remote_access::RemoteAccess,
-    transport::memory::{Allocator, Domain, Region, Registration, RemoteRegion},
+    transport::memory::{Allocator, Region, Registration, RemoteRegion},
 };
 
 /// What a one-sided operation is to do.
@@ -36,29 +36,6 @@ impl OneSided {
             Self::Write | Self::WriteWithImm(_) => RemoteAccess::WRITE,
             Self::FetchAdd(_) | Self::CompareSwap { .. } => RemoteAccess::ATOMIC,
         }
-    }
-
-    /// Refuses what the device of this side cannot do. Drivers say so with an error of which the
-    /// queue pair dies, or not at all.
-    fn check_capabilities(self, domain: &Domain) -> Result<(), Error> {
-        let able = domain.capabilities();
-        let (operation, able) = match self {
-            Self::Read | Self::Write => return Ok(()),
-            Self::WriteWithImm(_) => ("write_with_imm", able.write_with_imm),
-            Self::FetchAdd(_) => ("fetch_add", able.atomic),
-            Self::CompareSwap { .. } => ("compare_swap", able.atomic),
-        };
-        if able {
-            return Ok(());
-        }
-        Err(Error::NotSupported {
-            operation,
-            device: domain.device_name(),
-            because: match self {
-                Self::WriteWithImm(_) => "iWARP has no writes with immediate data",
-                _ => "its driver reports no atomic operations",
-            },
-        })
     }
 
     fn at(self, remote: RemoteAddr) -> SendOp {
@@ -106,27 +83,30 @@ impl Checked {
                 needed,
             });
         }
+        let addr = remote.addr.wrapping_add(offset);
+        let (is_read, op) = (
+            op.is_read(),
+            op.at(RemoteAddr {
+                addr,
+                rkey: remote.rkey,
+            }),
+        );
         if let Some(allocator) = allocator {
             if !allocator.made(region) {
                 return Err(Error::ForeignMemory);
             }
             let limit = allocator.domain().longest_operation();
             within("the device's longest operation", 0, len, limit)?;
-            op.check_capabilities(allocator.domain())?;
+            let domain = allocator.domain();
+            let able = domain.traits().capabilities;
+            op.check(able, || domain.device_name())?;
         }
-        let addr = remote.addr.wrapping_add(offset);
-        if matches!(op, OneSided::FetchAdd(_) | OneSided::CompareSwap { .. })
-            && !addr.is_multiple_of(8)
-        {
+        if op.is_atomic() && !addr.is_multiple_of(8) {
             return Err(Error::Misaligned { offset });
         }
-        let remote = RemoteAddr {
-            addr,
-            rkey: remote.rkey,
-        };
-        let (memory, range) = target(allocator, op, region, range)?;
+        let (memory, range) = target(allocator, is_read, region, range)?;
         Ok(Self {
-            op: op.at(remote),
+            op,
             memory,
             range,
             id,
@@ -147,12 +127,12 @@ impl Checked {
 /// Returns the memory on which an operation works, and the part of it.
 fn target(
     allocator: Option<&Allocator>,
-    op: OneSided,
+    is_read: bool,
     region: &Region,
     range: Range<usize>,
 ) -> Result<(Registration, Range<usize>), Error> {
     if let Some(allocator) = allocator
-        && op.is_read()
+        && is_read
     {
         let peer_may_write = region.remote().access().write;
         let own = allocator

@@ -54,27 +54,47 @@ pub(crate) struct SlotBytes {
 }
 
 /// The work requests that the device has, by slot of the send ring.
+///
+/// A completion covers what was posted before it. But what the peer's device answers, reads and
+/// atomic operations, may complete behind sends that were posted after it, where a driver reports a
+/// send as soon as TCP has it: so it waits for a completion of its own, and what follows waits
+/// with it. To the rest of the library requests are done in the order in which they were posted.
 #[derive(Debug)]
 pub(crate) struct SendSlots {
-    slots: Box<[Posted]>,
+    slots: Box<[Slot]>,
     /// The slot after the last one that is known to be done.
     oldest: u32,
+    /// How many slots from there on completions have covered.
+    covered: u32,
     /// How many of them are one-sided operations.
     operations: usize,
 }
 
+#[derive(Debug)]
+struct Slot {
+    posted: Posted,
+    /// Whether its answer has not come.
+    waits: bool,
+}
+
 impl SendSlots {
     pub(crate) fn new(slots: u32) -> Self {
+        let slot = || Slot {
+            posted: Posted::Frame,
+            waits: false,
+        };
         Self {
-            slots: (0..slots).map(|_| Posted::Frame).collect(),
+            slots: (0..slots).map(|_| slot()).collect(),
             oldest: 0,
+            covered: 0,
             operations: 0,
         }
     }
 
     pub(crate) fn put(&mut self, slot: u32, posted: Posted) {
         self.operations += usize::from(posted.is_operation());
-        self.slots[slot as usize] = posted;
+        let waits = posted.is_answered();
+        self.slots[slot as usize] = Slot { posted, waits };
     }
 
     /// How many of them are one-sided operations.
@@ -82,38 +102,63 @@ impl SendSlots {
         self.operations
     }
 
-    /// The device is done with everything up to and including `slot`: gives it out, oldest first.
-    pub(crate) fn done(&mut self, slot: u32, mut each: impl FnMut(Posted)) {
-        let count = self.slots.len() as u32;
-        loop {
-            let at = self.oldest;
-            self.oldest = (at + 1) % count;
-            let posted = std::mem::replace(&mut self.slots[at as usize], Posted::Frame);
-            self.operations -= usize::from(posted.is_operation());
-            each(posted);
-            if at == slot {
-                return;
+    /// Takes the completion of what is in `slot`. [`pop_done`](Self::pop_done) gives out what is
+    /// done by it.
+    pub(crate) fn complete(&mut self, slot: u32) {
+        let ahead = self.ahead_of(slot);
+        self.covered = self.covered.max(ahead + 1);
+        // Answers come in the order of the questions.
+        if self.slots[slot as usize].waits {
+            for before in 0..=ahead {
+                let at = self.at(before);
+                self.slots[at].waits = false;
             }
         }
     }
 
-    /// The device is done with everything before `slot`, which has failed: gives that out, oldest
-    /// first, then the failed one.
-    pub(crate) fn failed(&mut self, slot: u32, mut each: impl FnMut(Posted, bool)) {
-        let oldest = self.oldest;
+    /// Gives out the oldest request that the device is done with, with its slot.
+    pub(crate) fn pop_done(&mut self) -> Option<(u32, Posted)> {
+        let slot = self.oldest;
+        if self.covered == 0 || self.slots[slot as usize].waits {
+            return None;
+        }
+        self.covered -= 1;
+        self.oldest = self.at(1) as u32;
+        Some((slot, self.take(slot)))
+    }
+
+    /// Takes the failure of what is in `slot`. What was posted before it is done, but for what
+    /// waits for an answer: that comes back flushed. [`pop_done`](Self::pop_done) gives out the
+    /// rest, then [`take`](Self::take) the failed one.
+    pub(crate) fn fail(&mut self, slot: u32) {
+        self.covered = self.covered.max(self.ahead_of(slot));
+    }
+
+    /// Takes out what is in a slot.
+    pub(crate) fn take(&mut self, slot: u32) -> Posted {
+        let slot = &mut self.slots[slot as usize];
+        slot.waits = false;
+        let posted = std::mem::replace(&mut slot.posted, Posted::Frame);
+        self.operations -= usize::from(posted.is_operation());
+        posted
+    }
+
+    /// How many slots before this one are not known to be done.
+    fn ahead_of(&self, slot: u32) -> u32 {
         let count = self.slots.len() as u32;
-        let mut left = (slot + count - oldest) % count;
-        self.done(slot, |posted| {
-            each(posted, left == 0);
-            left = left.saturating_sub(1);
-        });
+        (slot + count - self.oldest) % count
+    }
+
+    /// The slot that is so many behind the oldest.
+    fn at(&self, behind: u32) -> usize {
+        (self.oldest as usize + behind as usize) % self.slots.len()
     }
 
     /// All that the device has, oldest first. It stays: until its queue pair is destroyed the
     /// device may still use what goes with it.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Posted> {
         let (newer, older) = self.slots.split_at(self.oldest as usize);
-        older.iter().chain(newer)
+        older.iter().chain(newer).map(|slot| &slot.posted)
     }
 }
 
@@ -124,9 +169,25 @@ impl Posted {
             Self::Frame | Self::Message | Self::ReadChunk { .. } => false,
         }
     }
+
+    /// Whether the peer's device answers it.
+    fn is_answered(&self) -> bool {
+        match self {
+            Self::ReadChunk { .. } => true,
+            Self::Operation(operation) => operation.is_answered(),
+            Self::Frame | Self::Message => false,
+        }
+    }
 }
 
 impl Operation {
+    fn is_answered(&self) -> bool {
+        match self.kind {
+            OperationKind::Read | OperationKind::Atomic { .. } => true,
+            OperationKind::Write => false,
+        }
+    }
+
     /// The device has done it: returns what it came to.
     pub(crate) fn outcome(&self) -> Outcome {
         match &self.kind {
@@ -139,5 +200,67 @@ impl Operation {
                 Outcome::Fetched(u64::from_ne_bytes(old))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READ: Posted = Posted::ReadChunk { id: 0, offset: 0 };
+
+    fn done(slots: &mut SendSlots) -> Vec<u32> {
+        std::iter::from_fn(|| slots.pop_done().map(|(slot, _)| slot)).collect()
+    }
+
+    #[test]
+    fn a_completion_covers_what_was_posted_before_it() {
+        let mut slots = SendSlots::new(4);
+        for turn in 0..3 {
+            slots.put(0, Posted::Message);
+            slots.complete(1);
+            assert_eq!(done(&mut slots), [0, 1], "{turn}");
+            slots.complete(3);
+            assert_eq!(done(&mut slots), [2, 3]);
+        }
+    }
+
+    #[test]
+    fn a_read_that_completes_late_holds_up_what_follows_and_comes_before_it() {
+        let mut slots = SendSlots::new(6);
+        slots.put(1, READ);
+        slots.put(3, READ);
+        // The sends behind the reads complete first.
+        slots.complete(2);
+        assert_eq!(done(&mut slots), [0]);
+        slots.complete(4);
+        assert_eq!(done(&mut slots), []);
+        slots.complete(1);
+        assert_eq!(done(&mut slots), [1, 2]);
+        slots.complete(3);
+        assert_eq!(done(&mut slots), [3, 4]);
+        slots.complete(5);
+        assert_eq!(done(&mut slots), [5]);
+    }
+
+    #[test]
+    fn an_answer_covers_the_questions_before_it() {
+        let mut slots = SendSlots::new(6);
+        slots.put(1, READ);
+        slots.put(3, READ);
+        slots.complete(3);
+        assert_eq!(done(&mut slots), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn what_waits_for_an_answer_is_not_done_by_a_failure_behind_it() {
+        let mut slots = SendSlots::new(6);
+        slots.put(1, READ);
+        slots.put(2, Posted::Message);
+        slots.fail(2);
+        assert_eq!(done(&mut slots), [0]);
+        assert!(matches!(slots.take(2), Posted::Message));
+        let left = slots.iter().filter(|it| it.is_answered()).count();
+        assert_eq!(left, 1);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{io::IoSlice, iter, ptr};
 
-use crate::proto::HEADER_LEN;
+use crate::{capabilities::Capabilities, error::Error, proto::HEADER_LEN};
 
 /// Memory of the peer: an address and a key, as the peer announced them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,39 @@ pub(crate) enum SendOp {
         compare: u64,
         swap: u64,
     },
+}
+
+impl SendOp {
+    pub(crate) fn is_atomic(self) -> bool {
+        matches!(self, Self::FetchAdd { .. } | Self::CompareSwap { .. })
+    }
+
+    /// Refuses what a device cannot do. Drivers say so with an error of which the queue pair dies,
+    /// or not at all.
+    pub(crate) fn check(
+        self,
+        able: Capabilities,
+        device: impl FnOnce() -> String,
+    ) -> Result<(), Error> {
+        let (operation, able) = match self {
+            Self::Send | Self::Read(_) | Self::Write(_) => return Ok(()),
+            Self::WriteWithImm(..) => ("write_with_imm", able.write_with_imm),
+            Self::FetchAdd { .. } => ("fetch_add", able.atomic),
+            Self::CompareSwap { .. } => ("compare_swap", able.atomic),
+        };
+        if able {
+            return Ok(());
+        }
+        Err(Error::NotSupported {
+            operation,
+            device: device(),
+            because: if self.is_atomic() {
+                "its driver reports no atomic operations"
+            } else {
+                "iWARP has no writes with immediate data"
+            },
+        })
+    }
 }
 
 /// A part of this side's memory that a work request names.

@@ -4,7 +4,7 @@ use std::{ops::Range, sync::Arc};
 
 use super::{device::Device, device_counters};
 use crate::{
-    capabilities::Capabilities,
+    proto::TransportTraits,
     remote_access::RemoteAccess,
     status::OsError,
     transport::DeviceCounters,
@@ -101,8 +101,11 @@ impl Domain {
         self.device.max_msg_sz().into()
     }
 
-    pub(crate) fn capabilities(&self) -> Capabilities {
-        self.device.capabilities()
+    pub(crate) fn traits(&self) -> TransportTraits {
+        TransportTraits {
+            capabilities: self.device.capabilities(),
+            active_speaks_first: self.device.is_iwarp(),
+        }
     }
 
     pub(crate) fn device_name(&self) -> String {

@@ -2,7 +2,7 @@
 
 use super::{Device, Large, Sent};
 use crate::{
-    proto::{CONTROL_RECEIVES, CmCall, CmOp, Descriptor, DrainSide, Work},
+    proto::{CONTROL_RECEIVES, CmCall, CmOp, Descriptor, DrainSide, TransportTraits, Work},
     status::{OsError, WcStatus},
 };
 
@@ -15,6 +15,7 @@ impl Device {
             CmOp::CreateTransport => {
                 let count = u32::from(self.params.window) + CONTROL_RECEIVES;
                 self.posted = (0..count).collect();
+                self.conn.handle_transport(TransportTraits::UNRESTRICTED);
             }
             CmOp::Connect { .. } | CmOp::Accept { .. } => self.connected = true,
             // Its turn comes at once.

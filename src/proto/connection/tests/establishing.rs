@@ -8,8 +8,10 @@ use super::{
     params, started,
 };
 use crate::{
+    capabilities::Capabilities,
     proto::{
-        Arrival, CloseReason, CmCall, CmInput, CmOp, Connection, Event, Output, Phase, Work,
+        Arrival, CloseReason, CmCall, CmInput, CmOp, Connection, Event, Output, Phase,
+        TransportTraits, Work,
         frame::{Header, Kind},
         hello::VERSION,
         reject::Reject,
@@ -186,6 +188,7 @@ fn a_work_request_that_fails_before_established_is_the_reason() {
         Connection::requested(params(), &hello(VERSION, 4).emit(b""), BOTH_WAYS, now).unwrap();
     accepting.accept(b"", now);
     accepting.take_turn(now);
+    accepting.handle_transport(TransportTraits::UNRESTRICTED);
     for mut conn in [active, accepting] {
         conn.handle_work_error(Work::Recv { buffer: 1 }, WcStatus::WR_FLUSH_ERR, 0, now);
         assert_eq!(conn.close_reason(), None, "the event will say why");
@@ -267,4 +270,81 @@ fn a_call_with_wrong_arguments_is_not_made_again() {
     let no_network = CloseReason::AddrResolution(CmStatus::from_raw(-libc::ENETUNREACH));
     assert_eq!(end(&mut fail(libc::ENETUNREACH)), no_network);
     assert_eq!(last_event(&mut fail(libc::EHOSTUNREACH)), None);
+}
+
+/// A transport such as iWARP's.
+const IWARP: TransportTraits = TransportTraits {
+    capabilities: Capabilities {
+        atomic: false,
+        write_with_imm: false,
+    },
+    active_speaks_first: true,
+};
+
+/// A connection over iWARP of which both sides have heard from the connection manager, and nothing
+/// has been received.
+fn over_iwarp() -> Pair {
+    let mut pair = Pair::over(IWARP, params(), params());
+    while let Some(step) = [Step::Cm(A), Step::Cm(B)]
+        .into_iter()
+        .find(|it| pair.can(*it))
+    {
+        pair.take(step);
+    }
+    assert!(pair.sides[A].established);
+    pair
+}
+
+#[test]
+fn on_iwarp_the_side_that_connects_speaks_first() {
+    let mut pair = over_iwarp();
+    assert!(
+        !pair.sides[B].established,
+        "nothing has come of the other side"
+    );
+    assert!(!pair.send(B), "and it may not be spoken to");
+    // Nobody has sent a message: the library itself has spoken.
+    pair.run();
+    assert!(pair.sides[B].established);
+    assert!(pair.send(B) && pair.send(A));
+    pair.run();
+    assert_eq!((pair.sides[A].received, pair.sides[B].received), (1, 1));
+    pair.close(A);
+    pair.finish();
+}
+
+#[test]
+fn on_iwarp_a_side_that_connects_and_says_nothing_is_given_up_in_time() {
+    let pair = over_iwarp();
+    let mut silent = pair.sides.into_iter().nth(B).unwrap().conn;
+    let deadline = silent.next_timeout().unwrap();
+    silent.handle_timeout(deadline);
+    assert_eq!(end(&mut silent), CloseReason::TimedOut(Phase::Connecting));
+}
+
+#[test]
+fn both_sides_know_what_both_devices_can_do() {
+    let atomic_alone = TransportTraits {
+        capabilities: Capabilities {
+            atomic: true,
+            write_with_imm: false,
+        },
+        ..TransportTraits::UNRESTRICTED
+    };
+    for traits in [TransportTraits::UNRESTRICTED, atomic_alone, IWARP] {
+        let mut pair = Pair::over(traits, params(), params());
+        pair.run();
+        for side in [A, B] {
+            let able = pair.sides[side].conn.capabilities();
+            assert_eq!(able, Some(traits.capabilities));
+        }
+    }
+    // A peer whose hello says nothing of it can do neither.
+    let now = Instant::now();
+    let mut conn =
+        Connection::requested(params(), &hello(VERSION, 4).emit(b""), BOTH_WAYS, now).unwrap();
+    assert_eq!(conn.capabilities(), None, "nothing is known of this side");
+    conn.handle_transport(TransportTraits::UNRESTRICTED);
+    let none = IWARP.capabilities;
+    assert_eq!(conn.capabilities(), Some(none));
 }

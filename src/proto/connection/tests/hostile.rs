@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     proto::{
-        CloseReason, CmInput, Connection, Descriptor, Event, Output, Params, Work,
+        CloseReason, CmInput, Connection, Descriptor, Event, Output, Params, TransportTraits, Work,
         frame::{Control, DESCRIPTOR_LEN, Header, Kind},
         hello::{Hello, VERSION},
         testing::BOTH_WAYS,
@@ -264,6 +264,7 @@ fn a_message_that_the_hello_does_not_allow_is_a_violation() {
         let mut conn = Connection::requested(params(), &hello.emit(b""), BOTH_WAYS, now).unwrap();
         conn.accept(b"", now);
         conn.take_turn(now);
+        conn.handle_transport(TransportTraits::UNRESTRICTED);
         conn.handle_cm_event(
             CmInput::Established {
                 private_data: &[],
@@ -315,6 +316,7 @@ fn sharing() -> Connection {
     let mut conn = Connection::requested(params, &hello.emit(b""), BOTH_WAYS, now).unwrap();
     conn.accept(b"", now);
     conn.take_turn(now);
+    conn.handle_transport(TransportTraits::UNRESTRICTED);
     conn.handle_cm_event(
         CmInput::Established {
             private_data: &[],

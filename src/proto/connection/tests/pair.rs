@@ -12,7 +12,8 @@ use super::side::{Cm, Completion, Shared, Side, What};
 use crate::{
     proto::{
         Account, Arrival, CONTROL_RECEIVES, CmCall, CmInput, CmOp, Connection, DrainSide, Event,
-        HEADER_LEN, Output, Params, connection::Transfer, hello::VERSION, testing::BOTH_WAYS,
+        HEADER_LEN, Output, Params, TransportTraits, connection::Transfer, hello::VERSION,
+        testing::BOTH_WAYS,
     },
     status::OsError,
 };
@@ -36,6 +37,7 @@ pub(super) struct Pair {
     pub(super) now: Instant,
     /// Whether the last acknowledgements of a device are lost when its queue pair breaks.
     pub(super) acknowledgements_get_lost: bool,
+    traits: TransportTraits,
 }
 
 /// A step that the simulation may take.
@@ -56,6 +58,11 @@ pub(super) enum Step {
 impl Pair {
     /// Makes two sides of which A connects to B; nothing has happened yet.
     pub(super) fn new(a: Params, b: Params) -> Self {
+        Self::over(TransportTraits::UNRESTRICTED, a, b)
+    }
+
+    /// The same, over such a transport.
+    pub(super) fn over(traits: TransportTraits, a: Params, b: Params) -> Self {
         let now = Instant::now();
         let connecting = Connection::connect(a.clone(), 1, b"from a", now);
         // B's connection is made when A's request arrives. Until then this is a placeholder.
@@ -64,6 +71,7 @@ impl Pair {
             sides: [Side::new(connecting, a), Side::new(listening, b)],
             now,
             acknowledgements_get_lost: false,
+            traits,
         };
         pair.settle(A);
         pair
@@ -199,6 +207,7 @@ impl Pair {
                     });
                 }
                 side.posted = (0..count).collect();
+                side.conn.handle_transport(self.traits);
             }
             CmOp::Connect { private_data } => {
                 let params = self.sides[other].params.clone();

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use super::{connecting, end, hello, last_event, ops, params, started};
 use crate::{
     proto::{
-        CloseReason, CmInput, CmOp, Connection, Mismatch, Params, ReadDepth,
+        CloseReason, CmCall, CmInput, CmOp, Connection, Mismatch, Params, ReadDepth,
         hello::{Hello, VERSION},
         reject::{Reject, RejectCode},
         testing::BOTH_WAYS,
     },
-    status::RejectReason,
+    status::{CmStatus, OsError, RejectReason},
 };
 
 #[test]
@@ -227,6 +227,42 @@ fn a_refusal_on_iwarp_is_tcps_and_a_programs_rejection_is_not() {
             private_data,
         };
         conn.handle_cm_event(event, Instant::now());
+        assert_eq!(end(&mut conn), expected);
+    }
+}
+
+#[test]
+fn a_rejection_on_iwarp_carries_its_cause_by_either_number() {
+    for errno in [libc::ECONNREFUSED, libc::ECONNRESET] {
+        let mut conn = connecting(Instant::now());
+        let event = CmInput::Rejected {
+            reason: RejectReason::from_raw(-errno),
+            private_data: &Reject::BUSY.emit(b""),
+        };
+        conn.handle_cm_event(event, Instant::now());
+        assert_eq!(end(&mut conn), CloseReason::PeerBusy);
+    }
+}
+
+#[test]
+fn a_driver_that_connects_within_the_call_tells_what_an_event_would() {
+    let status = |errno: i32| CmStatus::from_raw(-errno);
+    let os = |errno| OsError::new("rdma_connect", errno);
+    for (errno, expected) in [
+        (libc::ECONNREFUSED, CloseReason::Refused),
+        (
+            libc::ETIMEDOUT,
+            CloseReason::Unreachable(status(libc::ETIMEDOUT)),
+        ),
+        (
+            libc::EHOSTUNREACH,
+            CloseReason::Unreachable(status(libc::EHOSTUNREACH)),
+        ),
+        (libc::EINVAL, CloseReason::Os(os(libc::EINVAL))),
+    ] {
+        let now = Instant::now();
+        let mut conn = connecting(now);
+        conn.handle_cm_failure(CmCall::Connect, os(errno), now);
         assert_eq!(end(&mut conn), expected);
     }
 }

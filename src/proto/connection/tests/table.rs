@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use super::{params, started};
 use crate::{
     proto::{
-        CloseReason, CmCall, CmInput, CmOp, Connection, DrainSide, Event, Output, Work,
+        CloseReason, CmCall, CmInput, CmOp, Connection, DrainSide, Event, Output, TransportTraits,
+        Work,
         frame::{Control, Header, Kind},
         hello::{Hello, VERSION},
         testing::BOTH_WAYS,
@@ -90,6 +91,7 @@ fn in_state(name: &str, now: Instant) -> Connection {
             let mut conn = passive();
             conn.accept(b"", now);
             conn.take_turn(now);
+            conn.handle_transport(TransportTraits::UNRESTRICTED);
             conn
         }
         "Established" => established(),
@@ -357,7 +359,9 @@ fn what_is_wanted_of_the_connection_manager_comes_in_order() {
     conn.accept(b"", now);
     assert_eq!(ops(&mut conn), [CmCall::AwaitTurn]);
     conn.take_turn(now);
-    assert_eq!(ops(&mut conn), [CmCall::CreateTransport, CmCall::Accept]);
+    assert_eq!(ops(&mut conn), [CmCall::CreateTransport]);
+    conn.handle_transport(TransportTraits::UNRESTRICTED);
+    assert_eq!(ops(&mut conn), [CmCall::Accept]);
     conn.handle_cm_event(
         CmInput::Established {
             private_data: &[],
