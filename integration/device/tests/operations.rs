@@ -4,7 +4,7 @@ use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Region,
     RemoteAccess, RemoteRegion, status::WcStatus,
 };
-use toolbox::{DeviceTest, PATIENCE, pair, pair_with, pattern, reason};
+use toolbox::{DeviceTest, PATIENCE, applies, pair, pair_with, pattern, reason};
 
 fn next(endpoint: &Endpoint) -> Completion {
     endpoint.next_completion_timeout(PATIENCE).unwrap()
@@ -59,6 +59,12 @@ fn bytes_are_read_and_written_where_asked() {
 fn an_immediate_tells_the_peer_in_turn_and_takes_a_place() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
+    if !applies(
+        client.capabilities().unwrap().write_with_imm,
+        "writes with immediate data",
+    ) {
+        return;
+    }
     let theirs = server.region(4096, RemoteAccess::WRITE).unwrap();
     let ours = client.region(4096, RemoteAccess::NONE).unwrap();
     ours.copy_in(0, &pattern(3, 4096));
@@ -111,6 +117,9 @@ fn an_immediate_tells_the_peer_in_turn_and_takes_a_place() {
 fn atomics_add_and_swap() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
+    if !applies(client.capabilities().unwrap().atomic, "atomic operations") {
+        return;
+    }
     let theirs = server.region(64, RemoteAccess::ALL).unwrap();
     theirs.copy_in(8, &40_u64.to_ne_bytes());
     let ours = client.region(64, RemoteAccess::NONE).unwrap();
@@ -207,6 +216,9 @@ fn each_atomic_operation_tells_its_own_value_where_many_share_a_place() {
 fn what_is_wrong_with_the_arguments_is_said_and_does_no_harm() {
     let lab = DeviceTest::start();
     let (client, server) = pair();
+    if !applies(client.capabilities().unwrap().atomic, "atomic operations") {
+        return;
+    }
     let theirs = server.region(100, RemoteAccess::READ).unwrap();
     let remote = theirs.remote();
     let ours = client.region(100, RemoteAccess::NONE).unwrap();

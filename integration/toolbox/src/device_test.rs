@@ -1,4 +1,5 @@
 use std::{
+    io::{self, Write},
     ops::Deref,
     sync::{Mutex, PoisonError},
     thread,
@@ -32,6 +33,22 @@ struct Counts {
     /// librdmacm keeps until the process ends: the device, and sometimes a protection domain.
     objects: Vec<String>,
     rnr_naks: u64,
+}
+
+/// Whether a test, or what is left of it, applies to this device. If not, it says which capability
+/// that takes, past the harness, which keeps what a test that passes prints.
+///
+/// # Panics
+///
+/// When stderr is closed.
+#[must_use]
+pub fn applies(able: bool, capability: &str) -> bool {
+    if !able {
+        let test = thread::current().name().unwrap_or("a test").to_owned();
+        let line = format!("{test} does not apply: the device lacks {capability}\n");
+        io::stderr().write_all(line.as_bytes()).unwrap();
+    }
+    able
 }
 
 impl DeviceTest {

@@ -30,7 +30,7 @@ pub use crate::{
     bare_root::BareRoot,
     bridge::{Bridge, BridgePair},
     deadline::{Deadline, slowness},
-    device_test::DeviceTest,
+    device_test::{DeviceTest, applies},
     diagnosis::{Diagnosis, Finding},
     health::{Health, open_fds},
     lab::Lab,
