@@ -111,7 +111,6 @@
 )]
 
 mod addresses;
-mod capabilities;
 #[cfg(rdma)]
 pub mod cm;
 mod config;
@@ -148,7 +147,6 @@ pub use crossbeam_channel;
 
 pub use crate::{
     addresses::{Addresses, ToAddresses},
-    capabilities::Capabilities,
     config::{Config, Polling, Transport},
     connector::{Connecting, Connector},
     endpoint::{Endpoint, Flushing, NotSent},
@@ -160,7 +158,7 @@ pub use crate::{
     listener::Listener,
     listener_builder::ListenerBuilder,
     machine::Denied,
-    proto::{CloseReason, Mismatch, Negotiated, Phase, Statistics, Violation},
+    proto::{Capabilities, CloseReason, Mismatch, Negotiated, Phase, Statistics, Violation},
     remote_access::RemoteAccess,
     send_buffer::SendBuffer,
     stream::{ReadHalf, Stream, StreamListener, WriteHalf},

@@ -4,8 +4,8 @@ use std::{ops::Range, sync::Arc};
 
 use super::{core::Core, link::Link, refused::refused_send};
 use crate::{
-    capabilities::Capabilities,
     error::{Error, TrySendError},
+    proto::Capabilities,
     remote_access::RemoteAccess,
     transport::{Checked, OneSided, Region, RemoteRegion},
 };

@@ -1,5 +1,7 @@
-use super::private::{PrivateBytes, Reader};
-use crate::capabilities::Capabilities;
+use super::{
+    Capabilities,
+    private::{PrivateBytes, Reader},
+};
 
 /// The first bytes of a hello: `rdms`.
 const MAGIC: u32 = 0x7264_6d73;

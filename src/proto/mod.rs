@@ -9,6 +9,7 @@
 
 mod account;
 mod batch;
+mod capabilities;
 mod clock;
 mod connection;
 mod control_receives;
@@ -54,6 +55,7 @@ pub(crate) use self::{
     send_ring::{CONTROL_SENDS, READS},
 };
 pub use self::{
+    capabilities::Capabilities,
     params::Negotiated,
     reason::{CloseReason, Mismatch, Phase},
     statistics::Statistics,

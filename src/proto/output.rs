@@ -2,11 +2,8 @@
 
 use std::time::Duration;
 
-use super::{CloseReason, ReadDepth, frame::HEADER_LEN, private::PrivateBytes};
-use crate::{
-    capabilities::Capabilities,
-    status::{CmStatus, RejectReason},
-};
+use super::{Capabilities, CloseReason, ReadDepth, frame::HEADER_LEN, private::PrivateBytes};
+use crate::status::{CmStatus, RejectReason};
 
 /// A connection manager event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +91,9 @@ pub(crate) struct TransportTraits {
     /// Whether the passive side may send nothing before it has received something, as on iWARP (RFC
     /// 5044, section 7.1): what comes right behind the reply may not be understood.
     pub(crate) active_speaks_first: bool,
+    /// Whether a work request that is posted in the error state comes back, as a marker behind all
+    /// others. iWARP's drivers may refuse it, or keep it.
+    pub(crate) flushes: bool,
 }
 
 impl TransportTraits {
@@ -101,6 +101,7 @@ impl TransportTraits {
     pub(crate) const UNRESTRICTED: Self = Self {
         capabilities: Capabilities::ALL,
         active_speaks_first: false,
+        flushes: true,
     };
 }
 

@@ -33,6 +33,10 @@ enum Role {
     Aborter,
 }
 
+/// How long work requests are waited for where nothing says that they are flushed. What has
+/// completed by then is taken.
+const UNMARKED: Duration = Duration::from_millis(20);
+
 /// Waiting for the work requests to be flushed.
 #[derive(Debug)]
 pub(super) struct Draining {
@@ -262,8 +266,13 @@ impl Connection {
         if let Some(transfer) = &mut self.transfer {
             transfer.cancel_pending();
         }
+        let timeout = if self.traits.is_none_or(|traits| traits.flushes) {
+            self.params.drain_timeout
+        } else {
+            self.params.drain_timeout.min(UNMARKED)
+        };
         self.state = State::Draining(Draining {
-            deadline: now + self.params.drain_timeout,
+            deadline: now + timeout,
             sends_done: false,
             recvs_done: false,
             cm_done: false,

@@ -26,14 +26,11 @@ use self::{
     transfer::Transfer,
 };
 use super::{
-    Account, Clock, CloseReason, CmCall, CmInput, CmOp, DrainSide, Event, Negotiated, Output,
-    Params, Phase, Statistics, TransportTraits, Work, control_receives::CONTROL_RECEIVES,
+    Account, Capabilities, Clock, CloseReason, CmCall, CmInput, CmOp, DrainSide, Event, Negotiated,
+    Output, Params, Phase, Statistics, TransportTraits, Work, control_receives::CONTROL_RECEIVES,
     outputs::Outputs,
 };
-use crate::{
-    capabilities::Capabilities,
-    status::{OsError, WcStatus},
-};
+use crate::status::{OsError, WcStatus};
 
 /// The state machine of one connection, from the first step of establishing it to its end.
 ///

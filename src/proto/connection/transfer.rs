@@ -7,20 +7,18 @@ use super::{
     keepalive::{Keepalive, PeerActivity, Probe},
     timers::{PATIENCE, PutOff, Timers, Tracked},
 };
-use crate::{
-    capabilities::Capabilities,
-    proto::{
-        BatchRoom, Clock, Negotiated, PART_HEADER_LEN, Params, SendRefused, Statistics, Transmit,
-        credit::{RecvCredit, SendCredit},
-        frame::{Control, DESCRIPTOR_LEN, Header, Kind},
-        hello::{BATCHES, Hello},
-        inbound::Inbound,
-        outbound::Outbound,
-        read_watchdog::ReadWatchdog,
-        send_ring::SendRing,
-        sequence::Sequence,
-        violation::Violation,
-    },
+use crate::proto::{
+    BatchRoom, Capabilities, Clock, Negotiated, PART_HEADER_LEN, Params, SendRefused, Statistics,
+    Transmit,
+    credit::{RecvCredit, SendCredit},
+    frame::{Control, DESCRIPTOR_LEN, Header, Kind},
+    hello::{BATCHES, Hello},
+    inbound::Inbound,
+    outbound::Outbound,
+    read_watchdog::ReadWatchdog,
+    send_ring::SendRing,
+    sequence::Sequence,
+    violation::Violation,
 };
 
 /// The lowest keepalive interval that the peer's hello can ask of this side, whose timer it costs.

@@ -2,7 +2,10 @@
 
 use std::{io::IoSlice, iter, ptr};
 
-use crate::{capabilities::Capabilities, error::Error, proto::HEADER_LEN};
+use crate::{
+    error::Error,
+    proto::{Capabilities, HEADER_LEN},
+};
 
 /// Memory of the peer: an address and a key, as the peer announced them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

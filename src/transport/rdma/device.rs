@@ -4,7 +4,7 @@ use std::{
 };
 
 use crate::{
-    capabilities::Capabilities,
+    proto::Capabilities,
     status::OsError,
     transport::queues::SharedPools,
     verbs::{AtomicCap, Context, TransportType},

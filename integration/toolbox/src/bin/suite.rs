@@ -1,7 +1,7 @@
 //! Everything that has to pass, step by step.
 
 use std::{
-    env,
+    env, iter,
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
     time::Instant,
@@ -105,6 +105,17 @@ fn all() -> Result<()> {
         "--memory 3072 --timeout 1800",
         native,
         &on_host(&tests.one),
+    )?;
+    let iwarp = tests.on_iwarp()?;
+    let line: Vec<_> = iter::once("integration/device-host".to_owned())
+        .chain(iwarp.iter().map(|test| test.program.display().to_string()))
+        .collect();
+    let what = format!("device tests on software iWARP: {}", ON_IWARP.join(" "));
+    steps.in_lab(
+        &what,
+        "--device siw --memory 3072 --timeout 900",
+        false,
+        &line,
     )?;
     steps.in_lab(
         "device tests on two hosts",
@@ -213,7 +224,30 @@ impl DeviceTests {
         one.extend(opening);
         Ok(Self { one, two })
     }
+
+    /// Those of one host that run on software iWARP as well.
+    fn on_iwarp(&self) -> Result<Vec<&Test>> {
+        ON_IWARP
+            .iter()
+            .map(|name| {
+                let test = self.one.iter().find(|test| test.name == *name);
+                test.with_context(|| format!("there are no tests {name}"))
+            })
+            .collect()
+    }
 }
+
+/// The programs of tests that run on software iWARP as well. Where a test takes what that device
+/// lacks, it says what. The others were not tried there, or count on what is RoCE's: its counters,
+/// more connections than that driver's library can have in a process, forged frames.
+const ON_IWARP: [&str; 6] = [
+    "conformance",
+    "behaviour",
+    "messages",
+    "large",
+    "operations",
+    "duplex",
+];
 
 fn names(tests: &[Test]) -> String {
     let names: Vec<_> = tests.iter().map(|test| &*test.name).collect();

@@ -3,15 +3,14 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    end, hello, last_event, ops,
+    connecting, end, hello, last_event, ops,
     pair::{A, B, Pair, Step},
     params, started,
 };
 use crate::{
-    capabilities::Capabilities,
     proto::{
-        Arrival, CloseReason, CmCall, CmInput, CmOp, Connection, Event, Output, Phase,
-        TransportTraits, Work,
+        Arrival, Capabilities, CloseReason, CmCall, CmInput, CmOp, Connection, Event, Output,
+        Phase, TransportTraits, Work,
         frame::{Header, Kind},
         hello::VERSION,
         reject::Reject,
@@ -279,6 +278,7 @@ const IWARP: TransportTraits = TransportTraits {
         write_with_imm: false,
     },
     active_speaks_first: true,
+    flushes: false,
 };
 
 /// A connection over iWARP of which both sides have heard from the connection manager, and nothing
@@ -347,4 +347,24 @@ fn both_sides_know_what_both_devices_can_do() {
     conn.handle_transport(TransportTraits::UNRESTRICTED);
     let none = IWARP.capabilities;
     assert_eq!(conn.capabilities(), Some(none));
+}
+
+#[test]
+fn a_device_that_gives_nothing_back_in_the_error_state_is_not_waited_for() {
+    for (traits, waits) in [(IWARP, 20), (TransportTraits::UNRESTRICTED, 2000)] {
+        let mut conn = connecting(Instant::now());
+        conn.handle_transport(traits);
+        let now = Instant::now();
+        let private_data = &hello(VERSION, 4).emit(b"");
+        let event = CmInput::Established {
+            private_data,
+            reads: BOTH_WAYS,
+        };
+        conn.handle_cm_event(event, now);
+        conn.handle_cm_event(CmInput::DeviceRemoval, now);
+        let until = now + Duration::from_millis(waits);
+        assert_eq!(conn.next_timeout(), Some(until));
+        conn.handle_timeout(until);
+        assert_eq!(end(&mut conn), CloseReason::DeviceRemoved);
+    }
 }
