@@ -191,14 +191,15 @@ pub enum Error {
         offset: u64,
     },
 
-    /// The device of this side cannot do that: see [`Capabilities`](crate::Capabilities).
+    /// The device of this side, or the peer's, cannot do that: see
+    /// [`Capabilities`](crate::Capabilities).
     ///
     /// Nothing was done; the connection goes on.
     #[error("{operation} is not supported by {device}: {because}")]
     NotSupported {
         /// The operation.
         operation: &'static str,
-        /// The device's name.
+        /// The device's name, or that it is the peer's.
         device: String,
         /// What it lacks.
         because: &'static str,

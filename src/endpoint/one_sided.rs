@@ -153,7 +153,7 @@ impl Endpoint {
     ///
     /// * [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::Misaligned`] or
     ///   [`Error::ForeignMemory`] for what is wrong with the arguments.
-    /// * [`Error::NotSupported`] where the device has no atomic operations.
+    /// * [`Error::NotSupported`] where a device of the two has no atomic operations.
     /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken.
     /// * [`Error::Disconnected`] when the connection has ended.
     pub fn fetch_add(
@@ -183,7 +183,7 @@ impl Endpoint {
     ///
     /// * [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::Misaligned`] or
     ///   [`Error::ForeignMemory`] for what is wrong with the arguments.
-    /// * [`Error::NotSupported`] where the device has no atomic operations.
+    /// * [`Error::NotSupported`] where a device of the two has no atomic operations.
     /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken.
     /// * [`Error::Disconnected`] when the connection has ended.
     #[expect(clippy::too_many_arguments, reason = "the operation has them all")]
