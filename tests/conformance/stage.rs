@@ -1,7 +1,7 @@
 //! Two ends of a connection on this machine.
 
 use std::{
-    env,
+    env, fs,
     io::{self, Write},
     net::IpAddr,
     thread,
@@ -71,9 +71,13 @@ pub(crate) fn small() -> Config {
 }
 
 /// Whether a test applies to this device. If not, it says which capability it takes, past the
-/// harness, which keeps what a test that passes prints.
+/// harness, which keeps what a test that passes prints. Only iWARP's devices may lack something.
 pub(crate) fn applies(able: bool, capability: &str) -> bool {
     if !able {
+        let device = env::var("LAB_DEV").unwrap_or_else(|_| panic!("TCP has {capability}"));
+        let kind = format!("/sys/class/infiniband/{device}/node_type");
+        let kind = fs::read_to_string(kind).unwrap();
+        assert!(kind.contains("RNIC"), "{device} has {capability}: {kind}");
         let test = thread::current().name().unwrap_or("a test").to_owned();
         let line = format!("{test} does not apply: the device lacks {capability}\n");
         io::stderr().write_all(line.as_bytes()).unwrap();

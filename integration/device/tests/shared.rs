@@ -107,7 +107,7 @@ fn ping(from: &Endpoint, to: &Endpoint, number: u64, len: usize) {
 
 #[test]
 fn many_connections_draw_on_one_pool() {
-    const CONNECTIONS: u32 = 20;
+    const CONNECTIONS: u32 = 32;
     const MESSAGES: u64 = 60;
     let _test = DeviceTest::start();
     let server = Server::new(&sharing(CONNECTIONS * SHARE * 2));

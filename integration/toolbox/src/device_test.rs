@@ -40,10 +40,12 @@ struct Counts {
 ///
 /// # Panics
 ///
-/// When stderr is closed.
+/// When a device that does not speak iWARP is said to lack something: then the library is wrong, or
+/// the device is one of which nobody knows. And when stderr is closed.
 #[must_use]
 pub fn applies(able: bool, capability: &str) -> bool {
     if !able {
+        assert!(Lab::get().is_iwarp(), "this device has {capability}");
         let test = thread::current().name().unwrap_or("a test").to_owned();
         let line = format!("{test} does not apply: the device lacks {capability}\n");
         io::stderr().write_all(line.as_bytes()).unwrap();

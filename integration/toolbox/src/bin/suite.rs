@@ -16,7 +16,8 @@ use toolbox::{BareRoot, LAB_FAILED, NO_LAB, native_is_possible, words};
 ///
 /// Runs formatting, lints and docs with warnings denied, unit, property, API and doc tests and a
 /// moment of fuzzing on this machine; then the device tests on a local RDMA device where there is
-/// one, otherwise in virtual machines with software RoCE; there also connections while networks,
+/// one, otherwise in virtual machines with software RoCE, and some of them in one with software
+/// iWARP, whose driver is built if it has to be; there also connections while networks,
 /// processes and hosts fail, the examples against the C programs of the same names, and what paths
 /// and calls cost, counted in instructions, against figures that are kept.
 ///
