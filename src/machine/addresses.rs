@@ -1,4 +1,9 @@
-use std::{collections::BTreeSet, fs, net::IpAddr, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs,
+    net::{IpAddr, Ipv6Addr},
+    path::{Path, PathBuf},
+};
 
 use nix::ifaddrs::getifaddrs;
 
@@ -6,7 +11,8 @@ use nix::ifaddrs::getifaddrs;
 ///
 /// Link-local addresses are left out.
 pub(crate) fn rdma_addresses() -> Vec<IpAddr> {
-    let interfaces = interfaces(Path::new("/sys/class/infiniband"));
+    let class = Path::new("/sys/class");
+    let interfaces = interfaces(&class.join("infiniband"), &class.join("net"));
     let Ok(all) = getifaddrs() else {
         return Vec::new();
     };
@@ -24,23 +30,42 @@ pub(crate) fn rdma_addresses() -> Vec<IpAddr> {
 
 /// Returns the network interfaces of all devices.
 ///
-/// They are those of the ports' GIDs, and those on which a software device was created.
-fn interfaces(devices: &Path) -> BTreeSet<String> {
+/// They are those of the ports' GIDs, and those on which a software device was created. What iWARP
+/// has for a GID names no interface, but it is the hardware address of one.
+fn interfaces(devices: &Path, nets: &Path) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for device in entries(devices) {
         for port in entries(&device.join("ports")) {
             // An entry without a GID cannot be read.
             let of_gids = entries(&port.join("gid_attrs/ndevs"));
             names.extend(of_gids.iter().filter_map(|file| name_in(file)));
+            if let Some(hardware) = name_in(&port.join("gids/0")).and_then(|gid| eui_48(&gid)) {
+                let same =
+                    |net: &PathBuf| name_in(&net.join("address")).is_some_and(|is| is == hardware);
+                let nets = entries(nets).into_iter().filter(same);
+                names.extend(nets.filter_map(|net| file_name(&net)));
+            }
         }
         names.extend(name_in(&device.join("parent")));
         let on_card = entries(&device.join("device/net"));
-        names.extend(on_card.iter().filter_map(|path| {
-            let name = path.file_name()?.to_str()?;
-            Some(name.to_owned())
-        }));
+        names.extend(on_card.iter().filter_map(|path| file_name(path)));
     }
     names
+}
+
+/// The hardware address, as sysfs writes it, of a GID that is nothing else.
+fn eui_48(gid: &str) -> Option<String> {
+    let bytes = gid.parse::<Ipv6Addr>().ok()?.octets();
+    let (address, rest) = bytes.split_at(6);
+    let is_address = rest.iter().all(|byte| *byte == 0) && address.iter().any(|byte| *byte != 0);
+    is_address.then(|| {
+        let bytes: Vec<_> = address.iter().map(|byte| format!("{byte:02x}")).collect();
+        bytes.join(":")
+    })
+}
+
+fn file_name(path: &Path) -> Option<String> {
+    Some(path.file_name()?.to_str()?.to_owned())
 }
 
 fn name_in(file: &Path) -> Option<String> {
@@ -49,7 +74,7 @@ fn name_in(file: &Path) -> Option<String> {
 }
 
 /// Returns the content of a folder, empty if it does not exist.
-fn entries(folder: &Path) -> Vec<std::path::PathBuf> {
+fn entries(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).collect()
 }
@@ -61,13 +86,25 @@ mod tests {
     #[test]
     fn a_devices_interfaces_are_those_of_its_gids_and_of_its_card() {
         let sys = Root::new();
+        let net = Root::new();
+        let interfaces = |devices: &Path| interfaces(devices, net.path());
         assert!(interfaces(&sys.path().join("missing")).is_empty());
         sys.write("rxe0/parent", "eth0\n");
         sys.write("mlx5_0/ports/1/gid_attrs/ndevs/0", "ens1\n");
         sys.write("mlx5_0/ports/1/gid_attrs/ndevs/1", "ens1.100\n");
         sys.write("mlx5_0/ports/2/gid_attrs/ndevs/0", "ens2\n");
         sys.write("mlx4_0/device/net/ib0/mtu", "2044\n");
+        sys.write(
+            "siw0/ports/1/gids/0",
+            "5254:0012:34ab:0000:0000:0000:0000:0000\n",
+        );
+        sys.write(
+            "siw1/ports/1/gids/0",
+            "0000:0000:0000:0000:0000:0000:0000:0000\n",
+        );
+        net.write("eth1/address", "52:54:00:12:34:ab\n");
+        net.write("lo/address", "00:00:00:00:00:00\n");
         let names: Vec<_> = interfaces(sys.path()).into_iter().collect();
-        assert_eq!(names, ["ens1", "ens1.100", "ens2", "eth0", "ib0"]);
+        assert_eq!(names, ["ens1", "ens1.100", "ens2", "eth0", "eth1", "ib0"]);
     }
 }

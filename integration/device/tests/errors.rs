@@ -15,6 +15,7 @@ use rdmsg::{
     CloseReason, Config, Connector, Endpoint, Engine, Error, Listener,
     cm::{CmId, ConnParam, EventChannel, PortSpace},
     status::CmEventType,
+    verbs::{CompletionQueue, ProtectionDomain, QpCap, QpInitAttr},
 };
 use toolbox::{DeviceTest, Lab};
 
@@ -415,9 +416,18 @@ fn foreign_client(address: SocketAddr, private_data: &[u8]) -> (CmEventType, Vec
     assert_eq!(next().event(), CmEventType::ADDR_RESOLVED);
     id.resolve_route(PATIENCE).unwrap();
     assert_eq!(next().event(), CmEventType::ROUTE_RESOLVED);
+    // Where it is iWARP, the driver asks for a queue pair.
+    let context = id.verbs().unwrap();
+    let pd = ProtectionDomain::new(&context).unwrap();
+    let cq = CompletionQueue::new(&context, 2, None).unwrap();
+    let cap = QpCap {
+        max_send_wr: 1,
+        max_recv_wr: 1,
+        ..QpCap::default()
+    };
+    let _qp = id.create_qp(&pd, &QpInitAttr::rc(&cq, cap)).unwrap();
     let param = ConnParam {
         private_data: private_data.try_into().unwrap(),
-        qp_num: 0x1234,
         ..ConnParam::default()
     };
     id.connect(&param).unwrap();

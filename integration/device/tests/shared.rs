@@ -107,11 +107,12 @@ fn ping(from: &Endpoint, to: &Endpoint, number: u64, len: usize) {
 
 #[test]
 fn many_connections_draw_on_one_pool() {
-    const CONNECTIONS: u32 = 32;
     const MESSAGES: u64 = 60;
-    let _test = DeviceTest::start();
-    let server = Server::new(&sharing(CONNECTIONS * SHARE * 2));
-    let (clients, servers): (Vec<_>, Vec<_>) = server.pairs(CONNECTIONS).into_iter().unzip();
+    let lab = DeviceTest::start();
+    // The library of the driver of software iWARP maps no more than some fifty queue pairs.
+    let connections = if lab.is_iwarp() { 8 } else { 32 };
+    let server = Server::new(&sharing(connections * SHARE * 2));
+    let (clients, servers): (Vec<_>, Vec<_>) = server.pairs(connections).into_iter().unzip();
     let sending: Vec<_> = clients
         .into_iter()
         .enumerate()
@@ -144,7 +145,7 @@ fn many_connections_draw_on_one_pool() {
     for server in servers {
         server.close().unwrap();
     }
-    server.whole(CONNECTIONS * SHARE * 2);
+    server.whole(connections * SHARE * 2);
 }
 
 #[test]
