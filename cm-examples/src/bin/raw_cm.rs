@@ -16,9 +16,8 @@
 //!    before connect and accept**, and each again before anything is answered.
 //! 5. The client disconnects, and both hear DISCONNECTED.
 //!
-//! Two receives are enough since the client waits for each echo. In general a sender has to know
-//! how many receives its peer has left. The credits with which the message layer counts them are
-//! left out here, and with them acknowledged endings and signs of life from a silent peer.
+//! Two receives are enough since the client waits for each echo. In general a sender counts its
+//! peer's. Such credits are left out here, as are acknowledged endings and signs of life.
 
 use std::{
     error::Error,
@@ -36,7 +35,7 @@ use nix::{
 };
 use rdmsg::{
     cm::{CmEvent, CmId, ConnParam, EventChannel, PortSpace},
-    status::CmEventType,
+    status::{CmEventType, WcStatus},
     verbs::{
         AccessFlags, CompletionChannel, CompletionQueue, MemoryRegion, ProtectionDomain, QpCap,
         QpInitAttr, QueuePair, RecvWr, SendWr, Sge, WorkCompletion,
@@ -148,8 +147,7 @@ fn request(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What both sides ask of the connection. A message that finds no receive is not tried again: the
-/// program claims that there is none.
+/// What both sides ask for: that a message that finds no receive, if there is one, is an error.
 fn connection_wanted() -> ConnParam {
     ConnParam {
         rnr_retry_count: 0,
@@ -157,8 +155,7 @@ fn connection_wanted() -> ConnParam {
     }
 }
 
-/// Waits for the connection manager's next event, which must be this one, and shows it; the trace
-/// puts the time in front.
+/// Waits for the connection manager's next event, which must be this one, and traces it.
 fn step(events: &EventChannel, wanted: CmEventType) -> Result<CmEvent> {
     let Some(event) = events.wait_event(PATIENCE)? else {
         return Err(format!("no {wanted} within {PATIENCE:?}").into());
@@ -227,8 +224,7 @@ impl Connection {
         Ok(self.qp.post_recv(&[RecvWr::new(place as u64, room)])?)
     }
 
-    /// Sends a message. It is on its way then, and the device reads it from memory when it likes,
-    /// until the send completes.
+    /// Sends a message, which the device reads from memory when it likes, until the send completes.
     fn send(&mut self, message: &[u8]) -> Result<()> {
         while self.sending {
             if !self.progress()? {
@@ -288,7 +284,10 @@ impl Connection {
         let mut completions = [WorkCompletion::default(); RECEIVES + 1];
         let count = self.cq.poll(&mut completions)?;
         for completion in &completions[..count] {
-            let success = completion.result()?;
+            let success = match completion.result() {
+                Err(error) if error.status == WcStatus::WR_FLUSH_ERR => continue, // An event says why.
+                result => result?,
+            };
             match success.wr_id as usize {
                 SEND => self.sending = false,
                 place => self.received = Some((place, success.byte_len as usize)),

@@ -10,9 +10,9 @@ use rdmsg::{
         RecvWr, RemoteAddr, SendWr, Sge, WorkCompletion,
     },
 };
-use toolbox::PATIENCE;
+use toolbox::{Lab, PATIENCE};
 
-use crate::wire::HEADER_LEN;
+use crate::wire::{Frame, GRANT, HEADER_LEN};
 
 /// How many frames it can have out, and how many receives it posts: more than the library may send
 /// it.
@@ -84,8 +84,11 @@ impl Server {
 
     /// Accepts the next request, which comes to a connection.
     pub(crate) fn accept(self, private_data: &[u8]) -> Peer {
-        let peer = self.answer(private_data);
+        let mut peer = self.answer(private_data);
         expect(&peer.channel, CmEventType::ESTABLISHED);
+        if Lab::get().is_iwarp() {
+            assert_eq!(peer.receive()[0], GRANT, "who connects speaks first");
+        }
         peer
     }
 }
@@ -93,8 +96,11 @@ impl Server {
 impl Peer {
     /// Connects, and is accepted.
     pub(crate) fn connect(addr: SocketAddr, private_data: &[u8]) -> Self {
-        let peer = Self::request(addr, private_data);
+        let mut peer = Self::request(addr, private_data);
         expect(&peer.channel, CmEventType::ESTABLISHED);
+        if Lab::get().is_iwarp() {
+            peer.send(&Frame::control(GRANT).bytes());
+        }
         peer
     }
 
