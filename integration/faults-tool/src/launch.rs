@@ -15,6 +15,7 @@ pub(crate) fn launch(choice: &Choice) -> Result<Error> {
     let mut launch = Launch::new(2, Duration::from_secs(1500))
         .option("--memory", "2G")
         .option("--may-die", "b")
+        .device(choice.device)
         .argument(format!("--seed={seed}"));
     if choice.quick {
         launch = launch.argument("--quick");

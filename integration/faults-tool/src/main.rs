@@ -21,7 +21,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use toolbox::{Lab, agent};
+use toolbox::{Lab, LabDevice, agent};
 
 /// Connections between two hosts while networks, processes, hosts and devices fail
 ///
@@ -51,6 +51,9 @@ struct Choice {
     /// Only scenarios whose names begin so; may be repeated
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
+    /// The driver of the virtual machines' devices
+    #[arg(long, value_name = "DRIVER", value_enum, default_value_t)]
+    device: LabDevice,
     /// Say which scenarios there are
     #[arg(long)]
     list: bool,

@@ -8,6 +8,7 @@
 mod case;
 mod cases;
 mod classic;
+mod iwarp;
 mod run;
 
 use std::{
@@ -18,7 +19,7 @@ use std::{
 use anyhow::{Error, Result, ensure};
 use clap::Parser;
 use toolbox::{
-    Lab, Launch,
+    Lab, LabDevice, Launch,
     agent::{self, Host},
     slowness,
 };
@@ -48,6 +49,9 @@ struct Options {
     /// Only the cases whose description has this in it
     #[arg(long, value_name = "TEXT")]
     what: Option<String>,
+    /// The driver of the virtual machines' devices
+    #[arg(long, value_name = "DRIVER", value_enum, default_value_t)]
+    device: LabDevice,
     /// Be a peer of rc_example instead, with a buffer of so many bytes
     #[arg(long, value_name = "BYTES", hide = true)]
     classic: Option<usize>,
@@ -84,9 +88,12 @@ fn launch(options: &Options) -> Result<Error> {
     // What cannot work needs no hosts.
     cases(options)?;
     let limit = if options.quick { 1500 } else { 7200 };
-    let mut launch = Launch::new(2, Duration::from_secs(limit));
+    let mut launch = Launch::new(2, Duration::from_secs(limit)).device(options.device);
     if options.quick {
         launch = launch.argument("--quick");
+    }
+    if options.device == LabDevice::Siw {
+        launch = launch.argument("--device=siw");
     }
     for (name, value) in [("only", &options.only), ("what", &options.what)] {
         if let Some(value) = value {
@@ -103,10 +110,24 @@ fn cases(options: &Options) -> Result<Vec<Case>> {
         (!options.quick || case.quick)
             && only.is_none_or(|only| only == case.program)
             && what.is_none_or(|what| case.what.contains(what))
+            && (options.device != LabDevice::Siw || !is_told_to_lack(case))
     };
     let cases: Vec<_> = cases::all().into_iter().filter(wanted).collect();
     ensure!(!cases.is_empty(), "there is no such case");
     Ok(cases)
+}
+
+/// Whether a case does not apply to software iWARP, which is said.
+fn is_told_to_lack(case: &Case) -> bool {
+    let lacks = iwarp::lacks(case);
+    if let Some(capability) = lacks {
+        let title = case.title();
+        println!(
+            "interop: {} {title} does not apply: the device lacks {capability}",
+            case.program
+        );
+    }
+    lacks.is_some()
 }
 
 /// Goes through all cases and prints the table. Whether all of them passed.

@@ -29,7 +29,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use clap::Parser;
-use toolbox::{Lab, Launch, Side};
+use toolbox::{Lab, LabDevice, Launch, Side};
 
 use crate::soak::{Settings, Soak};
 
@@ -66,6 +66,9 @@ struct Options {
     /// The same as --hosts 1
     #[arg(long, conflicts_with = "hosts")]
     one_host: bool,
+    /// The driver of the devices of virtual machines, which the hosts are then in any case
+    #[arg(long, value_name = "DRIVER", value_enum)]
+    device: Option<LabDevice>,
     /// Be the server, which learns from the client what it is to be
     #[arg(long, hide = true)]
     server: bool,
@@ -126,10 +129,13 @@ fn launch(options: &Options) -> Result<anyhow::Error> {
         // So that resident memory is what is in use, and not what the allocator keeps for later.
         .option("--env", "MALLOC_MMAP_THRESHOLD_=131072")
         .option("--env", "MALLOC_ARENA_MAX=2")
-        .native_where_possible()?
         .argument(format!("--minutes={}", options.minutes))
         .argument(format!("--endpoints={}", options.endpoints))
         .argument(format!("--hosts={hosts}"));
+    launch = match options.device {
+        Some(device) => launch.device(device),
+        None => launch.native_where_possible()?,
+    };
     if let Some(seed) = options.seed {
         launch = launch.argument(format!("--seed={seed}"));
     }

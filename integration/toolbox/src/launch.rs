@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Error, Result};
+use clap::ValueEnum;
 
 /// The status of `integration/lab exec` when it is not the command that failed.
 pub const LAB_FAILED: i32 = 125;
@@ -14,6 +15,17 @@ pub const LAB_FAILED: i32 = 125;
 /// What to do then.
 pub const NO_LAB: &str = "There was neither a device nor a lab to run on, see above. To make the \
     lab anew: rm -r target/lab, then integration/lab setup";
+
+/// The driver of the devices of the lab's virtual machines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[non_exhaustive]
+pub enum LabDevice {
+    /// Software RoCE
+    #[default]
+    Rxe,
+    /// Software iWARP
+    Siw,
+}
 
 /// Starts this program anew on the hosts of the lab. It has to run in the checkout, as
 /// `integration/tool` sees to.
@@ -51,6 +63,15 @@ impl Launch {
     pub fn option(mut self, name: &str, value: &str) -> Self {
         self.lab.args([name, value]);
         self
+    }
+
+    /// With devices of this driver.
+    #[must_use]
+    pub fn device(self, device: LabDevice) -> Self {
+        match device {
+            LabDevice::Rxe => self,
+            LabDevice::Siw => self.option("--device", "siw"),
+        }
     }
 
     /// On this machine itself where it has RDMA.

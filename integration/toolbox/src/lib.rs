@@ -34,7 +34,7 @@ pub use crate::{
     diagnosis::{Diagnosis, Finding},
     health::{Health, open_fds},
     lab::Lab,
-    launch::{LAB_FAILED, Launch, NO_LAB, native_is_possible},
+    launch::{LAB_FAILED, LabDevice, Launch, NO_LAB, native_is_possible},
     listening::Listening,
     pair::{example, pair, pair_with, reason},
     pattern::{check, fill, pattern, random},

@@ -227,6 +227,10 @@ impl Connection {
         match &self.state {
             State::Draining(_) => {
                 self.record_cause(CloseReason::PeerDisconnected);
+                let limit = now + self.drain_timeout();
+                if let State::Draining(draining) = &mut self.state {
+                    draining.deadline = draining.deadline.min(limit);
+                }
                 self.expect_no_disconnected();
             }
             State::Waiting(_)
@@ -266,11 +270,7 @@ impl Connection {
         if let Some(transfer) = &mut self.transfer {
             transfer.cancel_pending();
         }
-        let timeout = if self.traits.is_none_or(|traits| traits.flushes) {
-            self.params.drain_timeout
-        } else {
-            self.params.drain_timeout.min(UNMARKED)
-        };
+        let timeout = self.drain_timeout();
         self.state = State::Draining(Draining {
             deadline: now + timeout,
             sends_done: false,
@@ -280,6 +280,16 @@ impl Connection {
         self.cm(CmOp::Disconnect);
         self.outputs.push(Output::PostDrainMarkers);
         self.report_blocked();
+    }
+
+    /// How long it may take until everything is flushed and the cause is known.
+    fn drain_timeout(&self) -> Duration {
+        let unmarked = self.traits.is_some_and(|traits| !traits.flushes);
+        if unmarked && !self.reason.as_ref().is_some_and(is_symptom) {
+            self.params.drain_timeout.min(UNMARKED)
+        } else {
+            self.params.drain_timeout
+        }
     }
 
     pub(super) fn end_if_drained(&mut self) {
@@ -293,6 +303,17 @@ impl Connection {
             self.end();
         }
     }
+}
+
+/// Whether this is no cause of an end, but follows from one that is not known yet.
+pub(super) fn is_symptom(reason: &CloseReason) -> bool {
+    matches!(
+        reason,
+        CloseReason::WorkRequest {
+            status: WcStatus::WR_FLUSH_ERR,
+            ..
+        }
+    )
 }
 
 /// Whether DISCONNECTED may follow this cause. It is not waited for where the peer or the device

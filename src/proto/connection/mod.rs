@@ -19,7 +19,7 @@ mod tests;
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use self::{
-    closing::{Closing, Draining, disconnected_may_come},
+    closing::{Closing, Draining, disconnected_may_come, is_symptom},
     connecting::Attempts,
     establish::Early,
     timers::earlier,
@@ -425,10 +425,7 @@ impl Connection {
     /// Records the cause of the end. The first one stays, unless it was a mere symptom.
     fn record_cause(&mut self, reason: CloseReason) {
         let weight = |reason: &CloseReason| match reason {
-            CloseReason::WorkRequest {
-                status: WcStatus::WR_FLUSH_ERR,
-                ..
-            } => 0,
+            symptom if is_symptom(symptom) => 0,
             CloseReason::PeerDisconnected => 1,
             _ => 2,
         };

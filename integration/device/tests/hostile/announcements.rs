@@ -12,7 +12,7 @@ use std::{
 };
 
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener};
-use toolbox::{DeviceTest, PATIENCE, pattern};
+use toolbox::{DeviceTest, PATIENCE, applies, pattern};
 
 use crate::{
     bystander::Bystander,
@@ -81,7 +81,10 @@ fn an_announcement_of_a_gibibyte_pins_next_to_nothing() {
         wait_announced(&scene, &endpoint, GIB);
         for _ in 0..20 {
             scene.stage.bystander.assert_well();
-            let (more, more_resident) = (pinned() - before, status("VmRSS:") - resident);
+            let (more, more_resident) = (
+                pinned().saturating_sub(before),
+                status("VmRSS:").saturating_sub(resident),
+            );
             assert!(more < MIB, "{role:?}: {more} bytes are pinned for it");
             assert!(more_resident < 32 * MIB, "{role:?}: {more_resident} bytes");
         }
@@ -121,6 +124,12 @@ fn peers_that_announce_and_vanish_leave_nothing() {
 #[test]
 fn a_read_that_stalls_ends_its_connection_and_frees_the_budget() {
     let lab = DeviceTest::without_credits();
+    if !applies(
+        !lab.is_iwarp(),
+        "queue pairs that fall silent without a disconnect",
+    ) {
+        return;
+    }
     let mut limits = rdmsg::EngineLimits::default();
     limits.held = 4 * MIB;
     let engine = Engine::with_limits(limits).unwrap();

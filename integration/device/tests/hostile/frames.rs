@@ -8,7 +8,7 @@ use rdmsg::{
 use toolbox::PATIENCE;
 
 use crate::{
-    scene::{ROLES, Scene, end, violated_field},
+    scene::{ROLES, Scene, applies, end, violated_field},
     wire::{
         ABORT, CLOSE, CLOSE_ACK, CONTROL_RECEIVES, DATA, EAGER_SIZE, Frame, GRANT, HEADER_LEN,
         PING, PONG, WINDOW,
@@ -406,6 +406,9 @@ fn nothing_counts_behind_an_abort() {
 /// of the window as a message does.
 #[test]
 fn other_work_requests_than_a_send_need_credit_as_well() {
+    if !applies("writes with immediate data") {
+        return;
+    }
     let scene = Scene::new();
     let nowhere = RemoteAddr { addr: 0, rkey: 0 };
     for role in ROLES {
@@ -447,6 +450,9 @@ fn other_work_requests_than_a_send_need_credit_as_well() {
 /// An application that only receives would have its window filled with what it did not ask for.
 #[test]
 fn immediates_for_which_there_is_no_memory_do_not_fill_the_window() {
+    if !applies("writes with immediate data") {
+        return;
+    }
     let scene = Scene::new();
     let nowhere = RemoteAddr { addr: 0, rkey: 0 };
     for role in ROLES {

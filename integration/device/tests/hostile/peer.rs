@@ -99,7 +99,15 @@ impl Peer {
         let mut peer = Self::request(addr, private_data);
         expect(&peer.channel, CmEventType::ESTABLISHED);
         if Lab::get().is_iwarp() {
-            peer.send(&Frame::control(GRANT).bytes());
+            // As many as its hello.
+            let grant = u16::from_be_bytes([private_data[8], private_data[9]]).into();
+            peer.send(
+                &Frame {
+                    grant,
+                    ..Frame::control(GRANT)
+                }
+                .bytes(),
+            );
         }
         peer
     }

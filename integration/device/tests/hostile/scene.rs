@@ -3,7 +3,7 @@ use std::{net::SocketAddr, thread, time::Duration};
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Message, Polling,
 };
-use toolbox::{DeviceTest, PATIENCE, open_fds};
+use toolbox::{Deadline, DeviceTest, Lab, PATIENCE, open_fds};
 
 use crate::{
     bystander::Bystander,
@@ -139,9 +139,19 @@ impl Scene {
     /// says so is the peer's own affair.
     pub(crate) fn finish_with_rnr_naks(self) {
         self.stage.clear();
+        // A driver may take queue pairs apart when the call that destroys them has come back.
+        let mut deadline = Deadline::after(PATIENCE);
+        while (self.lab.resources(), open_fds()) != self.before && !deadline.is_over() {
+            thread::sleep(Duration::from_millis(50));
+        }
         let after = (self.lab.resources(), open_fds());
         assert_eq!(after, self.before, "nothing is left behind");
     }
+}
+
+/// Whether a test that takes this of RoCE and InfiniBand applies; if not, it is said.
+pub(crate) fn applies(capability: &str) -> bool {
+    toolbox::applies(!Lab::get().is_iwarp(), capability)
 }
 
 /// Waits for the end and returns its reason and the messages before it. Later calls give the same

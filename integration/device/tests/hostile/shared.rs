@@ -45,7 +45,7 @@ fn a_violation_holds_back_no_buffer_that_others_share() {
     .bytes();
     for _ in 0..5 {
         let (mut peer, endpoint) = scene.connect(Role::Client);
-        peer.send_all(&vec![nonsense.clone(); DEPTH as usize]);
+        peer.send_all(&vec![nonsense.clone(); DEPTH as usize - 1]);
         let mut rounds = 0;
         // Until it is gone, two seconds after it broke the protocol.
         while matches!(endpoint.try_recv(), Ok(None)) {

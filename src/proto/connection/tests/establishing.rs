@@ -323,6 +323,23 @@ fn on_iwarp_a_side_that_connects_and_says_nothing_is_given_up_in_time() {
 }
 
 #[test]
+fn on_iwarp_a_flushed_request_waits_for_the_event_that_says_why() {
+    let mut pair = over_iwarp();
+    pair.run();
+    let mut conn = pair.sides.into_iter().nth(B).unwrap().conn;
+    let now = Instant::now();
+    conn.handle_work_error(Work::Recv { buffer: 1 }, WcStatus::WR_FLUSH_ERR, 0, now);
+    let moment = Duration::from_millis(20);
+    conn.handle_timeout(now + moment);
+    assert!(conn.next_timeout().is_some(), "it goes on waiting");
+    let later = now + moment * 2;
+    conn.handle_cm_event(CmInput::Disconnected, later);
+    // And no longer for what no device flushes.
+    conn.handle_timeout(later + moment);
+    assert_eq!(end(&mut conn), CloseReason::PeerDisconnected);
+}
+
+#[test]
 fn both_sides_know_what_both_devices_can_do() {
     let atomic_alone = TransportTraits {
         capabilities: Capabilities {
