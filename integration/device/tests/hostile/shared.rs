@@ -3,7 +3,7 @@
 use std::thread;
 
 use rdmsg::{Config, Connector, Endpoint};
-use toolbox::PATIENCE;
+use toolbox::{Lab, PATIENCE};
 
 use crate::{
     peer::DEPTH,
@@ -54,7 +54,11 @@ fn a_violation_holds_back_no_buffer_that_others_share() {
             rounds += 1;
         }
         println!("{rounds} messages meanwhile");
-        assert!(rounds > 10, "only {rounds} messages came through meanwhile");
+        // Where it is iWARP, its end is that of a stream, and known at once.
+        assert!(
+            rounds > 10 || Lab::get().is_iwarp(),
+            "only {rounds} messages came through meanwhile"
+        );
         assert_eq!(violated_field(&endpoint), "flags");
     }
     client.close().unwrap();
