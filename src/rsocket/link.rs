@@ -1,8 +1,10 @@
 mod bytes;
 mod progress;
+mod telling;
 
 use std::io;
 
+use self::{progress::why_rejected, telling::Telling};
 use super::{
     Config,
     receiving::Receiving,
@@ -12,9 +14,10 @@ use super::{
 };
 use crate::{
     cm::{CmId, ConnParam, EventChannel, PrivateData},
+    status::RejectReason,
     verbs::{
         AccessFlags, CompletionChannel, CompletionQueue, MemoryRegion, ProtectionDomain, QpCap,
-        QpInitAttr, QueuePair, RecvWr, RemoteAddr, SendWr,
+        QpInitAttr, QueuePair, RemoteAddr, SendWr,
     },
 };
 
@@ -31,8 +34,8 @@ const MIN_RNR_TIMER: u8 = 12;
 /// It is followed by the buffer for updates of the peer's table.
 const TABLE: usize = WINDOWS as usize * Window::LEN;
 
-/// Work request ids. That of a data write is the number of send buffer bytes that it frees.
-const RECEIVE: u64 = 1 << 63;
+/// The id of work requests that are no receives and no data. That of data is the number of send
+/// buffer bytes that it frees.
 const OTHER: u64 = 1 << 62;
 
 /// A connection: its queue pair, its memory, and its state.
@@ -48,6 +51,7 @@ pub(super) struct Link {
     incoming: MemoryRegion,
     outgoing: MemoryRegion,
     table: MemoryRegion,
+    telling: Telling,
 
     receiving: Receiving,
     ring: SendRing,
@@ -61,7 +65,11 @@ pub(super) struct Link {
     /// The number of outstanding work requests.
     posted: u32,
 
+    /// Whether the event came.
     established: bool,
+    /// Whether the peer has to speak first, and has not: on iWARP, if it is the one that connected
+    /// (RFC 5044, 7.1).
+    is_waited_for: bool,
     /// Whether the directions of writing and reading have not been shut down.
     writable: bool,
     readable: bool,
@@ -111,7 +119,7 @@ impl Link {
         let device = id.verbs().ok_or_else(gone)?;
         let limits = device.query_device()?;
         let receives = u32::from(config.receive_queue) + u32::from(EXTRA_RECEIVES);
-        let sends = u32::from(config.send_queue) + CONTROL;
+        let sends = (u32::from(config.send_queue) + CONTROL) * Telling::requests(&device);
         if receives.max(sends) > limits.max_qp_wr() {
             let text = format!(
                 "{} supports queues of at most {} work requests: choose a smaller send_queue or \
@@ -127,7 +135,7 @@ impl Link {
         let cap = QpCap {
             max_send_wr: sends,
             max_recv_wr: receives,
-            max_inline_data: config.inline,
+            max_inline_data: config.inline.max(Telling::INLINE),
             ..QpCap::default()
         };
         let attr = QpInitAttr {
@@ -145,6 +153,7 @@ impl Link {
             incoming: MemoryRegion::new(&pd, config.receive_buffer, writable)?,
             outgoing: MemoryRegion::new(&pd, config.send_buffer, AccessFlags::LOCAL_WRITE)?,
             table: MemoryRegion::new(&pd, 2 * TABLE, writable)?,
+            telling: Telling::new(&device, &pd, receives)?,
             receiving: Receiving::new(config.receive_buffer, config.receive_queue),
             ring: SendRing::new(config.send_buffer),
             peer: None,
@@ -153,6 +162,7 @@ impl Link {
             free_control: CONTROL,
             posted: 0,
             established: false,
+            is_waited_for: false,
             writable: true,
             readable: true,
             pending: None,
@@ -163,8 +173,8 @@ impl Link {
             cq,
             done,
         };
-        for _ in 0..receives {
-            link.post_receive()?;
+        for number in 0..receives {
+            link.telling.post_receive(&link.qp, number)?;
         }
         Ok(link)
     }
@@ -185,12 +195,20 @@ impl Link {
     ///
     /// It is established once [`progress`](Self::progress) has read the event.
     pub(super) fn connect(&mut self) -> io::Result<()> {
-        Ok(self.id.connect(&self.param()?)?)
+        match self.id.connect(&self.param()?) {
+            // A driver that connects within the call tells what an event would.
+            Err(error) if error.errno == libc::ECONNREFUSED => {
+                let why = why_rejected(RejectReason::from_raw(-error.errno), &[]);
+                Err(io::Error::new(io::ErrorKind::ConnectionRefused, why))
+            }
+            result => Ok(result?),
+        }
     }
 
     /// Accepts the peer's request, which carried the private data `peer`.
     pub(super) fn accept(&mut self, peer: ConnData) -> io::Result<()> {
         self.peer = Some(Peer::new(peer));
+        self.is_waited_for = self.telling.active_speaks_first();
         self.id.accept(&self.param()?)?;
         Ok(self.qp.set_min_rnr_timer(MIN_RNR_TIMER)?)
     }
@@ -210,7 +228,7 @@ impl Link {
             private_data: PrivateData::try_from(&data.to_bytes()[..])?,
             // This protocol uses no RDMA READ.
             responder_resources: 0,
-            initiator_depth: 0,
+            initiator_depth: self.telling.initiator_depth(),
             ..ConnParam::default()
         })
     }
@@ -226,7 +244,7 @@ impl Link {
     }
 
     pub(super) fn is_established(&self) -> bool {
-        self.established
+        self.established && !self.is_waited_for
     }
 
     /// Returns the reason if the connection has failed or the peer has closed it.
@@ -250,7 +268,7 @@ impl Link {
         let allowed = |peer: &Peer| peer.sending.room(1).is_some();
         let room =
             || self.free > 0 && self.ring.has_room() && self.peer.as_ref().is_some_and(allowed);
-        !self.writable || self.end.is_some() || self.established && room()
+        !self.writable || self.end.is_some() || self.is_established() && room()
     }
 
     /// Shuts down writing, and notifies the peer.
@@ -287,28 +305,29 @@ impl Link {
     }
 
     fn send_pending(&mut self) -> io::Result<()> {
-        if !self.established || self.end.is_some() {
+        if !self.is_established() || self.end.is_some() {
             return Ok(());
         }
         let Some(immediate) = self.pending.take() else {
             return Ok(());
         };
-        let nowhere = RemoteAddr { addr: 0, rkey: 0 };
-        self.post_control(SendWr::write_with_imm(
-            OTHER,
-            &[],
-            nowhere,
-            immediate.encode(),
-        ))
+        self.posted += self
+            .telling
+            .post(&self.qp, OTHER, None, immediate.encode())?;
+        self.free_control -= 1;
+        Ok(())
     }
 
     /// Probes the peer: an empty RDMA WRITE, of which it is not notified.
     pub(super) fn keep_alive(&mut self) -> io::Result<()> {
-        if !self.established || self.end.is_some() || self.free_control <= CLOSING {
+        if !self.is_established() || self.end.is_some() || self.free_control <= CLOSING {
             return Ok(());
         }
         let nowhere = RemoteAddr { addr: 0, rkey: 0 };
-        self.post_control(SendWr::write(OTHER, &[], nowhere))
+        self.qp.post_send(&[SendWr::write(OTHER, &[], nowhere)])?;
+        self.free_control -= 1;
+        self.posted += 1;
+        Ok(())
     }
 
     /// Returns whether the peer has been notified of this side's shutdown.
@@ -326,17 +345,6 @@ impl Link {
         if let Err(error) = self.id.disconnect() {
             log::debug!("{}: {error}", self.name);
         }
-    }
-
-    fn post_control(&mut self, wr: SendWr<'_>) -> io::Result<()> {
-        self.qp.post_send(&[wr])?;
-        self.free_control -= 1;
-        self.posted += 1;
-        Ok(())
-    }
-
-    fn post_receive(&self) -> io::Result<()> {
-        Ok(self.qp.post_recv(&[RecvWr::new(RECEIVE, &[])])?)
     }
 
     fn lose(&mut self, why: impl Into<String>) {

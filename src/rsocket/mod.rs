@@ -37,7 +37,8 @@
 //! Each side has a ring of memory for incoming bytes, and announces half of it to the other side
 //! while connecting. The sender writes bytes directly to that memory, with immediate data that
 //! carries their number; when a half has been read, its reader announces the next one. Credits
-//! limit the number of outstanding writes. See
+//! limit the number of outstanding writes. On iWARP, which has no immediate data, a message of four
+//! bytes follows each write, and the side that connected speaks first. See
 //! [`rsocket(7)`](https://man7.org/linux/man-pages/man7/rsocket.7.html).
 //!
 //! A stream makes progress during the calls of the threads that use it. Between them the peer can

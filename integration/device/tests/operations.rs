@@ -276,7 +276,9 @@ fn what_only_the_peers_device_finds_fails_that_operation_and_ends_the_connection
     assert!(matches!(next(&client), Completion::Written(1)));
     drop(theirs);
     client.read(&ours, 0..4096, &remote, 0, 2).unwrap();
-    client.read(&ours, 0..4096, &remote, 0, 3).unwrap();
+    // Where the answer is the end of the connection, it may have come by now.
+    let next = client.read(&ours, 0..4096, &remote, 0, 3);
+    assert!(next.is_ok() || lab.is_iwarp(), "{next:?}");
     let told: Vec<Completion> =
         std::iter::from_fn(|| client.next_completion_timeout(PATIENCE).ok()).collect();
     match &told[..] {
@@ -285,9 +287,16 @@ fn what_only_the_peers_device_finds_fails_that_operation_and_ends_the_connection
                 id: 2,
                 reason: first,
             },
-            Completion::Failed { id: 3, .. },
+            others @ ..,
             Completion::Disconnected(end),
         ] => {
+            assert_eq!(others.len(), usize::from(next.is_ok()), "{others:?}");
+            for other in others {
+                assert!(
+                    matches!(other, Completion::Failed { id: 3, .. }),
+                    "{other:?}"
+                );
+            }
             // iWARP's answer is the end of the connection, which says no more.
             let expected = match first {
                 CloseReason::WorkRequest { status, .. } => *status == WcStatus::REM_ACCESS_ERR,

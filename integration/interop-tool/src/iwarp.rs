@@ -7,13 +7,11 @@ use crate::case::Case;
 pub(crate) fn lacks(case: &Case) -> Option<&'static str> {
     const BY_HAND: &str = "queue pairs that a program connects by ibv_modify_qp(3)";
     const MANY: &str = "more than some fifty queue pairs in a process";
-    const IMMEDIATE: &str = "writes with immediate data";
     match (case.program, &*case.what) {
         ("udaddy" | "mckey", _) => Some("datagrams"),
         ("rc_pingpong", _) => Some(BY_HAND),
         ("rping", what) if what.contains("queue pair") => Some(BY_HAND),
         ("ucmatose", what) if what.ends_with("00 connections") => Some(MANY),
-        ("rstream", _) => Some(IMMEDIATE),
         (_, _) => None,
     }
 }

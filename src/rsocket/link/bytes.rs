@@ -5,7 +5,7 @@ use std::io;
 use super::{CLOSING, End, Link, OTHER, TABLE};
 use crate::{
     rsocket::wire::{Immediate, Window},
-    verbs::{Inline, Payload, RemoteAddr, SendWr, Sge},
+    verbs::{Inline, Payload, RemoteAddr, Sge},
 };
 
 /// The maximum number of bytes that are copied before a work request is posted.
@@ -22,7 +22,7 @@ impl Link {
             return Some(Err(io::Error::new(io::ErrorKind::BrokenPipe, text)));
         }
         let mut written = 0;
-        while self.established && self.free > 0 && written < bytes.len() {
+        while self.is_established() && self.free > 0 && written < bytes.len() {
             match self.write_piece(&bytes[written..]) {
                 Ok(0) => break,
                 Ok(len) => written += len,
@@ -63,9 +63,8 @@ impl Link {
         };
         let immediate = Immediate::Data(window.length).encode();
         let freed = range.len() as u64;
-        self.qp
-            .post_send(&[SendWr::write_with_imm(freed, payload, remote, immediate)])?;
-        self.posted += 1;
+        let write = Some((payload, remote));
+        self.posted += self.telling.post(&self.qp, freed, write, immediate)?;
         self.free -= 1;
         peer.sending.wrote(window.length);
         Ok(window.length as usize)
@@ -98,7 +97,7 @@ impl Link {
 
     /// Sends updates of credits and windows that are due.
     pub(in crate::rsocket) fn update(&mut self) {
-        while self.established && self.end.is_none() && self.free_control > CLOSING {
+        while self.is_established() && self.end.is_none() && self.free_control > CLOSING {
             let Some(peer) = &self.peer else { return };
             let Some(update) = self.receiving.update() else {
                 return;
@@ -115,15 +114,13 @@ impl Link {
                 self.table.copy_in(piece.start, &bytes);
                 remote.addr = remote.addr.wrapping_add(offset as u64);
             }
-            let table = self.table.clone();
-            let payload: Payload<'_> = if piece.is_empty() {
-                (&[]).into()
-            } else {
-                Sge::new(&table, piece).into()
-            };
-            let wr = SendWr::write_with_imm(OTHER, payload, remote, immediate);
-            if let Err(error) = self.post_control(wr) {
-                return self.lose(error.to_string());
+            let write = (!piece.is_empty()).then(|| (Sge::new(&self.table, piece).into(), remote));
+            match self.telling.post(&self.qp, OTHER, write, immediate) {
+                Ok(posted) => {
+                    self.free_control -= 1;
+                    self.posted += posted;
+                }
+                Err(error) => return self.lose(error.to_string()),
             }
         }
     }

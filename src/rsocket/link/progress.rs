@@ -1,8 +1,11 @@
 //! Handling of completions and of connection manager events.
 
-use std::io;
+use std::{io, mem};
 
-use super::{End, Link, MIN_RNR_TIMER, OTHER, Peer, RECEIVE};
+use super::{
+    End, Link, MIN_RNR_TIMER, OTHER, Peer,
+    telling::{PART, RECEIVE},
+};
 use crate::{
     cm::CmEvent,
     rsocket::wire::{ConnData, Immediate, Window, is_rejection_of_endpoints},
@@ -95,8 +98,10 @@ impl Link {
 
     fn complete(&mut self, completion: &WorkCompletion) -> io::Result<()> {
         let wr_id = completion.wr_id();
-        if wr_id != RECEIVE {
-            self.posted -= 1;
+        let received = (wr_id & RECEIVE != 0).then_some((wr_id & !RECEIVE) as u32);
+        if received.is_none() {
+            // When a connection ends, software iWARP completes a request twice: failed, and flushed.
+            self.posted = self.posted.saturating_sub(1);
         }
         if !completion.is_success() {
             // A flushed request follows another failure, or an event reports the cause.
@@ -105,14 +110,19 @@ impl Link {
             }
             return Ok(());
         }
-        match wr_id {
-            RECEIVE => {
-                let immediate = completion.imm_data().and_then(Immediate::decode);
-                if self.end.is_none() {
-                    self.post_receive()?;
-                }
-                self.receive(immediate);
+        if let Some(number) = received {
+            let word = self.telling.heard(completion, number);
+            if self.end.is_none() {
+                self.telling.post_receive(&self.qp, number)?;
             }
+            self.receive(word.and_then(Immediate::decode));
+            if mem::take(&mut self.is_waited_for) {
+                self.send_pending()?;
+            }
+            return Ok(());
+        }
+        match wr_id {
+            PART => {}
             OTHER => self.free_control += 1,
             freed => {
                 self.free += 1;
@@ -150,7 +160,7 @@ impl Link {
     }
 }
 
-fn why_rejected(reason: RejectReason, private_data: &[u8]) -> String {
+pub(super) fn why_rejected(reason: RejectReason, private_data: &[u8]) -> String {
     if reason.is_consumer() && is_rejection_of_endpoints(private_data) {
         return "rejected: an rdmsg::Listener listens there, which accepts endpoints, not rsockets: \
                 use rdmsg::Endpoint on this side, or rdmsg::rsocket::Listener on the other"
