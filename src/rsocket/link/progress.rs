@@ -100,7 +100,7 @@ impl Link {
         let wr_id = completion.wr_id();
         let received = (wr_id & RECEIVE != 0).then_some((wr_id & !RECEIVE) as u32);
         if received.is_none() {
-            // When a connection ends, software iWARP completes a request twice: failed, and flushed.
+            // At an end software iWARP may complete a request twice: as failed, and as flushed.
             self.posted = self.posted.saturating_sub(1);
         }
         if !completion.is_success() {
