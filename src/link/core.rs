@@ -292,6 +292,7 @@ impl Core {
                     }
                     self.release(buffer);
                 }
+                Output::Nudge { slot } => self.post(|queues| queues.post_nudge(slot)),
                 Output::PostDrainMarkers => self.post(|queues| queues.post_drain_markers()),
                 Output::Timer => self.deferred.drive = true,
                 Output::Event(Event::Established) => {

@@ -75,6 +75,9 @@ pub(crate) enum Output {
     /// Post the read of a chunk of the peer's large message. Its completion is reported with
     /// `handle_read`.
     Read(Read),
+    /// Post a write of nothing in this slot of the send ring, signalled: the peer's device notices
+    /// that something has come, its library does not.
+    Nudge { slot: u32 },
     /// Move the queue pair to its error state, and post a marker behind the last send and one
     /// behind the last receive.
     PostDrainMarkers,

@@ -67,9 +67,7 @@ pub(super) struct Link {
 
     /// Whether the event came.
     established: bool,
-    /// Whether the peer has to speak first, and has not: on iWARP, if it is the one that connected
-    /// (RFC 5044, 7.1).
-    is_waited_for: bool,
+    opening: Opening,
     /// Whether the directions of writing and reading have not been shut down.
     writable: bool,
     readable: bool,
@@ -88,6 +86,18 @@ struct Peer {
     /// Its table of this side's windows, and its byte order.
     table: RemoteAddr,
     big_endian: bool,
+}
+
+/// Who has spoken: on iWARP the side that connects has to, first (RFC 5044, 7.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Opening {
+    /// The peer has to speak.
+    Awaited,
+    /// This side has spoken, and the peer has not answered. Its driver may not have noticed what
+    /// came while it was about to take over the stream (Linux's software iWARP).
+    Unanswered,
+    /// The peer has been heard, or it does not matter.
+    Over,
 }
 
 /// The end of a connection.
@@ -162,7 +172,7 @@ impl Link {
             free_control: CONTROL,
             posted: 0,
             established: false,
-            is_waited_for: false,
+            opening: Opening::Over,
             writable: true,
             readable: true,
             pending: None,
@@ -195,6 +205,9 @@ impl Link {
     ///
     /// It is established once [`progress`](Self::progress) has read the event.
     pub(super) fn connect(&mut self) -> io::Result<()> {
+        if self.telling.active_speaks_first() {
+            self.opening = Opening::Unanswered;
+        }
         match self.id.connect(&self.param()?) {
             // A driver that connects within the call tells what an event would.
             Err(error) if error.errno == libc::ECONNREFUSED => {
@@ -208,7 +221,9 @@ impl Link {
     /// Accepts the peer's request, which carried the private data `peer`.
     pub(super) fn accept(&mut self, peer: ConnData) -> io::Result<()> {
         self.peer = Some(Peer::new(peer));
-        self.is_waited_for = self.telling.active_speaks_first();
+        if self.telling.active_speaks_first() {
+            self.opening = Opening::Awaited;
+        }
         self.id.accept(&self.param()?)?;
         Ok(self.qp.set_min_rnr_timer(MIN_RNR_TIMER)?)
     }
@@ -244,7 +259,12 @@ impl Link {
     }
 
     pub(super) fn is_established(&self) -> bool {
-        self.established && !self.is_waited_for
+        self.established && self.opening != Opening::Awaited
+    }
+
+    /// Returns whether the peer may not have noticed what this side has said.
+    pub(super) fn is_unanswered(&self) -> bool {
+        self.is_established() && self.opening == Opening::Unanswered && self.end.is_none()
     }
 
     /// Returns the reason if the connection has failed or the peer has closed it.
@@ -293,7 +313,8 @@ impl Link {
         if self.writable {
             // The peer need not be notified. This side's threads that wait for bytes must be: the
             // completion of a probe wakes them.
-            self.keep_alive()
+            self.keep_alive();
+            Ok(())
         } else {
             self.notify(Immediate::Disconnect)
         }
@@ -319,15 +340,19 @@ impl Link {
     }
 
     /// Probes the peer: an empty RDMA WRITE, of which it is not notified.
-    pub(super) fn keep_alive(&mut self) -> io::Result<()> {
+    pub(super) fn keep_alive(&mut self) {
         if !self.is_established() || self.end.is_some() || self.free_control <= CLOSING {
-            return Ok(());
+            return;
         }
         let nowhere = RemoteAddr { addr: 0, rkey: 0 };
-        self.qp.post_send(&[SendWr::write(OTHER, &[], nowhere)])?;
-        self.free_control -= 1;
-        self.posted += 1;
-        Ok(())
+        match self.qp.post_send(&[SendWr::write(OTHER, &[], nowhere)]) {
+            Ok(()) => {
+                self.free_control -= 1;
+                self.posted += 1;
+            }
+            // An event says why.
+            Err(error) => log::debug!("{}: keepalive: {error}", self.name),
+        }
     }
 
     /// Returns whether the peer has been notified of this side's shutdown.

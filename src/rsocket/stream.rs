@@ -171,11 +171,7 @@ impl Stream {
         let waiting = Arc::clone(&self.waiting);
         let keep = move || {
             while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                waiting.with(|link| {
-                    if let Err(error) = link.keep_alive() {
-                        log::debug!("{}: keepalive: {error}", link.name());
-                    }
-                });
+                waiting.with(Link::keep_alive);
             }
         };
         thread::Builder::new()

@@ -16,6 +16,11 @@ use crate::{cm::EventChannel, verbs::CompletionChannel};
 /// The time for which a thread polls before it sleeps, the same as librdmacm's.
 const SPIN: Duration = Duration::from_micros(10);
 
+/// The time after which a peer that has not answered is nudged. Each further nudge waits twice as
+/// long, up to the last.
+const FIRST_NUDGE: Duration = Duration::from_millis(20);
+const LAST_NUDGE: Duration = Duration::from_secs(1);
+
 /// A connection that several threads wait on.
 ///
 /// They are leader and followers: one of them sleeps on the descriptors. The others sleep until
@@ -107,6 +112,7 @@ impl Waiting {
     ) -> io::Result<T> {
         let mut state = self.lock();
         let mut spinning = None;
+        let mut patience = FIRST_NUDGE;
         loop {
             let progress = state.progress();
             if let Some(value) = ready(&mut state.link) {
@@ -138,12 +144,17 @@ impl Waiting {
                 continue;
             }
             state.sleeper = true;
+            let nudge = state.link.is_unanswered().then_some(patience);
             drop(state);
-            let slept = self.sleep(left);
+            let slept = self.sleep([left, nudge].into_iter().flatten().min());
             state = self.lock();
             state.sleeper = false;
             self.awake.notify_all();
             slept?;
+            if nudge.is_some() && !state.progress() && state.link.is_unanswered() {
+                state.link.keep_alive();
+                patience = (patience * 2).min(LAST_NUDGE);
+            }
         }
     }
 

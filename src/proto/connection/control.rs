@@ -14,8 +14,6 @@ pub(super) struct ControlQueue {
     close: bool,
     close_ack: bool,
     grant: bool,
-    /// A grant that goes whether there is something to grant or not.
-    greeting: bool,
     /// Whether a message is still to be sent before a Finish or a Close.
     held: bool,
     close_sent: bool,
@@ -42,11 +40,6 @@ impl ControlQueue {
 
     pub(super) fn queue_grant(&mut self) {
         self.grant = true;
-    }
-
-    /// Queues the first frame of a side that has to speak before the other may.
-    pub(super) fn queue_greeting(&mut self) {
-        self.greeting = true;
     }
 
     pub(super) fn queue_finish(&mut self) {
@@ -89,7 +82,6 @@ impl ControlQueue {
         self.close = false;
         self.close_ack = false;
         self.grant = false;
-        self.greeting = false;
         self.held = false;
     }
 
@@ -108,7 +100,7 @@ impl ControlQueue {
         } else if !self.held && mem::take(&mut self.close_ack) {
             // It follows this side's Close.
             Control::CloseAck
-        } else if mem::take(&mut self.greeting) || (mem::take(&mut self.grant) && grant_due) {
+        } else if mem::take(&mut self.grant) && grant_due {
             Control::Grant
         } else {
             return None;

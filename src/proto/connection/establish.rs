@@ -4,6 +4,7 @@ use std::{mem, time::Instant};
 
 use super::{
     Connection, State,
+    nudge::Nudge,
     receiving::Incoming,
     refusal::{compatible, unreadable},
     transfer::Transfer,
@@ -130,7 +131,7 @@ impl Connection {
                     self.peer_data = data.to_vec();
                     self.transfer = Some(Transfer::new(&self.params, &hello));
                     self.establish(now);
-                    self.greet();
+                    self.greet(now);
                     for (buffer, incoming) in early {
                         self.on_incoming(buffer, incoming, now);
                     }
@@ -162,11 +163,12 @@ impl Connection {
     }
 
     /// The active side speaks first where it has to, for the application may not.
-    fn greet(&mut self) {
+    fn greet(&mut self, now: Instant) {
         if self.active_speaks_first()
             && let Some(transfer) = &mut self.transfer
         {
-            transfer.control.queue_greeting();
+            transfer.probe.wanted();
+            transfer.timers.nudge = Some(Nudge::new(now));
             self.send_control();
         }
     }

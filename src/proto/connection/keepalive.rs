@@ -150,7 +150,7 @@ enum ProbeState {
 
 impl Probe {
     /// Requests a sign of life: a ping that has been sent already will do.
-    fn wanted(&mut self) {
+    pub(super) fn wanted(&mut self) {
         if self.state == ProbeState::Idle {
             self.state = ProbeState::Wanted;
         }

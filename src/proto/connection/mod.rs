@@ -4,6 +4,7 @@ mod connecting;
 mod control;
 mod establish;
 mod keepalive;
+mod nudge;
 mod reading;
 mod receiving;
 mod refusal;
@@ -192,11 +193,9 @@ impl Connection {
             | State::Accepting { deadline, .. } => Some(*deadline),
             State::Established => self.transfer.as_ref()?.timers.deadline(),
             State::Closing(closing) => {
-                let reading = self
-                    .transfer
-                    .as_ref()
-                    .and_then(|t| t.timers.read_watchdog.deadline());
-                earlier(Some(closing.deadline()), reading)
+                let transfer = self.transfer.as_ref();
+                let others = transfer.and_then(|transfer| transfer.timers.while_closing());
+                earlier(Some(closing.deadline()), others)
             }
             State::Draining(draining) => Some(draining.deadline()),
             State::Closed => None,
@@ -378,11 +377,15 @@ impl Connection {
                 State::Accepting { .. } => self.fail(CloseReason::TimedOut(Phase::Connecting), now),
                 State::Established => {
                     self.on_grant_timeout(now);
+                    self.on_nudge_timeout(now);
                     self.on_reading_timeout(now);
                     self.on_keepalive_timeout(now);
                 }
                 State::Closing(closing) if closing.deadline() <= now => self.drain(now),
-                State::Closing(_) => self.on_reading_timeout(now),
+                State::Closing(_) => {
+                    self.on_nudge_timeout(now);
+                    self.on_reading_timeout(now);
+                }
                 State::Draining(_) => self.end(),
                 State::Closed => {}
             }

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::keepalive::Keepalive;
+use super::{keepalive::Keepalive, nudge::Nudge};
 use crate::proto::read_watchdog::ReadWatchdog;
 
 /// The timers of an established connection.
@@ -14,6 +14,7 @@ pub(super) struct Timers {
     pub(super) keepalive: Option<Keepalive>,
     pub(super) read_watchdog: ReadWatchdog,
     pub(super) grant: Option<PutOff>,
+    pub(super) nudge: Option<Nudge>,
 }
 
 /// A grant waits for more releases.
@@ -38,7 +39,13 @@ impl Timers {
     /// Returns the earliest deadline that is not about the peer's life.
     pub(super) fn earliest_but_keepalive(&self) -> Option<Instant> {
         let grant = self.grant.map(|grant| grant.deadline);
-        earlier(grant, self.read_watchdog.deadline())
+        earlier(grant, self.while_closing())
+    }
+
+    /// Returns the earliest deadline of those that hold while the connection closes.
+    pub(super) fn while_closing(&self) -> Option<Instant> {
+        let nudge = self.nudge.as_ref().map(Nudge::deadline);
+        earlier(nudge, self.read_watchdog.deadline())
     }
 }
 

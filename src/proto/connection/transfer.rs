@@ -119,6 +119,7 @@ impl Transfer {
                 keepalive: None,
                 read_watchdog: ReadWatchdog::new(params.read_timeout),
                 grant: None,
+                nudge: None,
             }),
             counters: Statistics::default(),
             probe: Probe::default(),

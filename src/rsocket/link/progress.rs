@@ -3,7 +3,7 @@
 use std::{io, mem};
 
 use super::{
-    End, Link, MIN_RNR_TIMER, OTHER, Peer,
+    End, Link, MIN_RNR_TIMER, OTHER, Opening, Peer,
     telling::{PART, RECEIVE},
 };
 use crate::{
@@ -116,7 +116,7 @@ impl Link {
                 self.telling.post_receive(&self.qp, number)?;
             }
             self.receive(word.and_then(Immediate::decode));
-            if mem::take(&mut self.is_waited_for) {
+            if mem::replace(&mut self.opening, Opening::Over) == Opening::Awaited {
                 self.send_pending()?;
             }
             return Ok(());

@@ -224,6 +224,13 @@ impl WorkQueues {
         Ok(())
     }
 
+    /// Writes no bytes to no place, of which the peer's library learns nothing.
+    pub(crate) fn post_nudge(&mut self, slot: u32) -> Result<(), OsError> {
+        let nowhere = RemoteAddr { addr: 0, rkey: 0 };
+        let op = SendOp::Write(nowhere);
+        self.post(WorkId::Send(slot), op, &[], SIGNALLED)
+    }
+
     /// Posts a one-sided operation on a part of memory of the application's, which is kept until it
     /// is done.
     pub(crate) fn post_operation(&mut self, slot: u32, checked: &Checked) -> Result<(), OsError> {

@@ -168,6 +168,7 @@ impl Device {
                 Output::Begin { id, len } => self.begin(id, len),
                 Output::Prepare { len, .. } => self.conn.handle_prepared(len, self.now),
                 Output::Read(read) => self.read(&read),
+                Output::Nudge { .. } => unreachable!("on iWARP only"),
                 Output::PostDrainMarkers => {
                     self.broken = true;
                     let markers = vec![DrainSide::Recv, DrainSide::Send];

@@ -246,7 +246,7 @@ impl DeviceTests {
 
 /// The programs of tests that do not run on software iWARP, and why: what they take that it does
 /// not have. Where one test of another program does not apply, it says so itself.
-const NOT_ON_IWARP: [(&str, &str); 7] = [
+const NOT_ON_IWARP: [(&str, &str); 4] = [
     (
         "verbs",
         "the device lacks queue pairs that a program connects by ibv_modify_qp(3)",
@@ -263,15 +263,6 @@ const NOT_ON_IWARP: [(&str, &str); 7] = [
     (
         "doctor",
         "the device lacks RoCE's GIDs, UDP port and modules",
-    ),
-    (
-        "shared",
-        "on a busy machine a connect was not answered, for a reason that is not known",
-    ),
-    ("task_leaks", "as for shared"),
-    (
-        "rsocket",
-        "on a busy machine a connection stood still, for a reason that is not known",
     ),
 ];
 

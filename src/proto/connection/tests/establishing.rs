@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use super::{
     connecting, end, hello, last_event, ops,
     pair::{A, B, Pair, Step},
-    params, started,
+    params,
+    side::What,
+    started,
 };
 use crate::{
     proto::{
@@ -310,6 +312,41 @@ fn on_iwarp_the_side_that_connects_speaks_first() {
     pair.run();
     assert_eq!((pair.sides[A].received, pair.sides[B].received), (1, 1));
     pair.close(A);
+    pair.finish();
+}
+
+#[test]
+fn on_iwarp_a_side_that_was_spoken_to_is_nudged_until_it_answers() {
+    let mut pair = over_iwarp();
+    let nudges = |pair: &Pair| {
+        let sending = pair.sides[A].sending.iter();
+        sending.filter(|it| matches!(it.what, What::Nudge)).count()
+    };
+    assert_eq!(nudges(&pair), 0);
+    let start = pair.now;
+    for count in 1..=7 {
+        assert!(pair.pass());
+        assert_eq!(nudges(&pair), count);
+    }
+    let waited = pair.now - start;
+    assert!(waited > Duration::from_secs(1), "less and less: {waited:?}");
+    // All of it is taken at once, and the answer ends it.
+    pair.run();
+    assert!(pair.sides[B].established);
+    assert!(pair.pass());
+    assert_eq!((nudges(&pair), pair.sides[A].timer), (0, None));
+    pair.close(A);
+    pair.finish();
+}
+
+/// The side that was spoken to may not have noticed the close either.
+#[test]
+fn on_iwarp_a_side_that_is_closed_at_once_is_nudged() {
+    let mut pair = over_iwarp();
+    pair.close(A);
+    assert!(pair.pass());
+    let last = pair.sides[A].sending.back().map(|it| &it.what);
+    assert!(matches!(last, Some(What::Nudge)), "{last:?}");
     pair.finish();
 }
 

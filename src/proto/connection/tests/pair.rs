@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::side::{Cm, Completion, Shared, Side, What};
+use super::side::{Cm, Completion, InFlight, Shared, Side, What};
 use crate::{
     proto::{
         Account, Arrival, CONTROL_RECEIVES, CmCall, CmInput, CmOp, Connection, DrainSide, Event,
@@ -133,6 +133,11 @@ impl Pair {
                     side.repost(buffer);
                     side.conn.release(self.now);
                 }
+                Output::Nudge { slot } => side.posted(InFlight {
+                    slot,
+                    signalled: true,
+                    what: What::Nudge,
+                }),
                 Output::PostDrainMarkers => {
                     side.break_down();
                     side.cq.push_back(Completion::Drained(DrainSide::Recv));
@@ -292,6 +297,7 @@ impl Pair {
                             && read.remote_addr + read.len <= memory.addr + memory.len),
                         "memory is read only while it is exposed: {read:?}"
                     ),
+                    What::Nudge => {}
                 }
                 self.sides[from].unacknowledged.push_back(sent);
             }
@@ -304,10 +310,10 @@ impl Pair {
                         side.read_completed(&read);
                         side.cq.push_back(Completion::Read { slot });
                     }
-                    What::Frame(_) if sent.signalled => {
+                    What::Frame(_) | What::Nudge if sent.signalled => {
                         side.cq.push_back(Completion::Sent { slot });
                     }
-                    What::Frame(_) => {}
+                    What::Frame(_) | What::Nudge => {}
                 }
             }
             Step::Cq(at) => {

@@ -49,12 +49,14 @@ pub(super) struct InFlight {
 pub(super) enum What {
     Frame(Vec<u8>),
     Read(Read),
+    /// A write of nothing.
+    Nudge,
 }
 
 impl InFlight {
     pub(super) fn work(&self) -> Work {
         match (&self.what, self.slot) {
-            (What::Frame(_), slot) => Work::Send { slot },
+            (What::Frame(_) | What::Nudge, slot) => Work::Send { slot },
             (What::Read(_), slot) => Work::Read { slot },
         }
     }
@@ -390,7 +392,7 @@ impl Side {
         }
     }
 
-    fn posted(&mut self, in_flight: InFlight) {
+    pub(super) fn posted(&mut self, in_flight: InFlight) {
         let slot = in_flight.slot;
         let depth = self.params.send_slots + READS + CONTROL_SENDS;
         assert!(slot < depth, "the slot exists");
