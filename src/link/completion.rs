@@ -16,15 +16,15 @@ pub enum Completion {
     /// A message that was sent with this id has arrived.
     ///
     /// The peer's device has acknowledged it or, above the eager size, the peer's library has read
-    /// it, and also every message above the eager size that was sent before it. These completions
-    /// come in the order of sending. They do not mean that the peer's application has received the
-    /// message.
+    /// it, and also every message above the eager size that was sent before it. On iWARP, whose
+    /// devices do not tell, the peer's library has said so. These completions come in the order of
+    /// sending. They do not mean that the peer's application has received the message.
     Sent(u64),
     /// A one-sided [`read`](crate::Endpoint::read) is done: the bytes are in the region.
     Read(u64),
     /// A one-sided [`write`](crate::Endpoint::write) is done.
     ///
-    /// The peer's device has acknowledged the bytes.
+    /// The peer's device has acknowledged the bytes or, on iWARP, its library has.
     Written(u64),
     /// An atomic operation is done.
     ///

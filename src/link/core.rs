@@ -23,8 +23,9 @@ use super::{
     liveness::Life,
     message::Message,
     outbox::Outbox,
-    reports::{report_failed, report_sent, succeed},
+    reports::{arrived, report_failed, report_sent, succeed},
     sent_order::SentOrder,
+    unproven::{Gone, Unproven},
 };
 use crate::{
     error::Error,
@@ -47,6 +48,8 @@ pub(crate) struct Core {
     pub(super) cork: Cork,
     /// Messages whose end is to be reported.
     pub(super) order: SentOrder,
+    /// What is done, and may not have arrived.
+    unproven: Unproven,
     /// What the state machine wants of the connection manager: the engine's thread does it.
     pub(crate) cm_ops: VecDeque<CmOp>,
     pub(crate) established: bool,
@@ -101,6 +104,7 @@ impl Core {
             batches: Batches::default(),
             cork: Cork::default(),
             order: SentOrder::default(),
+            unproven: Unproven::default(),
             cm_ops: VecDeque::new(),
             established: false,
             life: None,
@@ -204,7 +208,13 @@ impl Core {
         let mut wake = false;
         let mut last = None;
         while let Some((slot, posted)) = in_flight.slots.pop_done() {
-            wake |= succeed(&posted, &mut self.order, &mut self.completions);
+            wake |= succeed(
+                &posted,
+                &mut self.conn,
+                &mut self.order,
+                &mut self.unproven,
+                &mut self.completions,
+            );
             last = Some(slot);
             if let Posted::ReadChunk { id, offset } = posted {
                 if let Some(inbound) = in_flight.inbound(id) {
@@ -236,7 +246,13 @@ impl Core {
             let slots = &mut queues.in_flight.slots;
             slots.fail(slot);
             while let Some((_, posted)) = slots.pop_done() {
-                succeed(&posted, &mut self.order, &mut self.completions);
+                succeed(
+                    &posted,
+                    &mut self.conn,
+                    &mut self.order,
+                    &mut self.unproven,
+                    &mut self.completions,
+                );
             }
             let id = match slots.take(slot) {
                 Posted::Frame => None,
@@ -306,7 +322,10 @@ impl Core {
                     self.deferred.room = true;
                     self.room_came();
                 }
-                Output::Event(Event::Answered) => self.deferred.wake = true,
+                Output::Event(Event::Answered) => {
+                    self.prove(false);
+                    self.deferred.wake = true;
+                }
                 Output::Event(Event::Disconnected { reason, delivered }) => {
                     log::debug!("{}: ended: {reason}", to.home);
                     self.end(Ended { reason, delivered });
@@ -315,15 +334,39 @@ impl Core {
         }
     }
 
+    /// Tells the application of what is known to have arrived: what was sent before a pong, or `all`.
+    fn prove(&mut self, all: bool) {
+        let conn = &self.conn;
+        let mut any = false;
+        while let Some(gone) = self
+            .unproven
+            .pop(|proof| all || proof.is_some_and(|proof| conn.has_proof(proof)))
+        {
+            any |= arrived(gone, &mut self.order, &mut self.completions);
+        }
+        any |= report_sent(&mut self.order, &mut self.completions);
+        self.deferred.arrived |= any;
+    }
+
     /// Reports the end to the application, after the failure of everything that it ends.
     fn end(&mut self, mut ended: Ended) {
         ended.delivered &= !self.holds_back();
+        if ended.delivered {
+            self.prove(true);
+        }
         let reason = &ended.reason;
         if let Some(queues) = &self.queues {
             let completions = &mut self.completions;
             for posted in queues.in_flight.slots.iter() {
                 if let Posted::Operation(operation) = posted {
                     report_failed(Some(operation.id), reason, completions);
+                }
+            }
+            while let Some(gone) = self.unproven.take() {
+                match gone {
+                    // The order has its id.
+                    Gone::Message => {}
+                    Gone::Write(id) => report_failed(Some(id), reason, completions),
                 }
             }
             for id in self.order.abandon() {
@@ -357,7 +400,7 @@ impl Core {
             // The connection has ended, which is reported soon enough.
             return true;
         };
-        let ids = queues.in_flight.slots.operations() + self.order.ids();
+        let ids = queues.in_flight.slots.operations() + self.unproven.writes() + self.order.ids();
         ids + completions.reports() + self.set_aside.load(Ordering::Relaxed) < self.most_ids
     }
 

@@ -46,6 +46,7 @@ mod task_polling;
 #[cfg(feature = "tokio")]
 mod task_watch;
 mod tasks;
+mod unproven;
 mod write;
 
 pub use self::{

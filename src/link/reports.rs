@@ -1,33 +1,64 @@
 //! What the application is told through the channel of its completions.
 
-use super::{completion::Completion, outbox::Outbox, sent_order::SentOrder};
+use super::{
+    completion::Completion,
+    outbox::Outbox,
+    sent_order::SentOrder,
+    unproven::{Gone, Unproven},
+};
 use crate::{
-    proto::CloseReason,
+    proto::{CloseReason, Connection},
     transport::{Outcome, Posted},
 };
 
-/// The device has done this. Tells the application, if it is to know by now, and says whether it
-/// is.
+/// The device is done with this. Tells the application, if it is to know by now, and says whether
+/// it is.
 pub(super) fn succeed(
     posted: &Posted,
+    conn: &mut Connection,
     order: &mut SentOrder,
+    unproven: &mut Unproven,
     completions: &mut Option<Outbox>,
 ) -> bool {
-    match posted {
-        Posted::Frame | Posted::ReadChunk { .. } => false,
-        Posted::Message => {
+    let (gone, answer) = match posted {
+        Posted::Frame => return false,
+        Posted::Message => (Some(Gone::Message), None),
+        Posted::ReadChunk { .. } => (None, None),
+        Posted::Operation(operation) => {
+            let id = operation.id;
+            match operation.outcome() {
+                Outcome::Written => (Some(Gone::Write(id)), None),
+                Outcome::Read => (None, Some(Completion::Read(id))),
+                Outcome::Fetched(value) => (None, Some(Completion::Fetched { id, value })),
+            }
+        }
+    };
+    match gone {
+        Some(gone) if conn.acknowledges_sends() => arrived(gone, order, completions),
+        Some(gone) => {
+            unproven.put(conn.prove_arrival(), gone);
+            false
+        }
+        None => {
+            // The peer's device has answered, and so had what came before.
+            let mut any = false;
+            while let Some(gone) = unproven.take() {
+                any |= arrived(gone, order, completions);
+            }
+            any | answer.is_some_and(|answer| report(completions, answer))
+        }
+    }
+}
+
+/// This has arrived at the peer. Tells the application, if it is to know by now, and says whether
+/// it is.
+pub(super) fn arrived(gone: Gone, order: &mut SentOrder, completions: &mut Option<Outbox>) -> bool {
+    match gone {
+        Gone::Message => {
             order.acknowledge();
             false
         }
-        Posted::Operation(operation) => {
-            let id = operation.id;
-            let completion = match operation.outcome() {
-                Outcome::Read => Completion::Read(id),
-                Outcome::Written => Completion::Written(id),
-                Outcome::Fetched(value) => Completion::Fetched { id, value },
-            };
-            report(completions, completion)
-        }
+        Gone::Write(id) => report(completions, Completion::Written(id)),
     }
 }
 

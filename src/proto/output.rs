@@ -94,6 +94,9 @@ pub(crate) struct TransportTraits {
     /// Whether the passive side may send nothing before it has received something, as on iWARP (RFC
     /// 5044, section 7.1): what comes right behind the reply may not be understood.
     pub(crate) active_speaks_first: bool,
+    /// Whether a send or a write is done only when the peer's device has it. To iWARP's it is done
+    /// when its bytes may be overwritten: TCP has them.
+    pub(crate) acknowledges_sends: bool,
     /// Whether a work request that is posted in the error state comes back, as a marker behind all
     /// others. iWARP's drivers may refuse it, or keep it.
     pub(crate) flushes: bool,
@@ -104,6 +107,7 @@ impl TransportTraits {
     pub(crate) const UNRESTRICTED: Self = Self {
         capabilities: Capabilities::ALL,
         active_speaks_first: false,
+        acknowledges_sends: true,
         flushes: true,
     };
 }

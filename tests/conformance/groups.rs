@@ -58,6 +58,7 @@ fn what_waited_before_comes_first_and_once() {
     let (near, far) = pair();
     far.send_with_id(b"x", 1).unwrap();
     near.recv_timeout(PATIENCE).unwrap();
+    far.flush_timeout(PATIENCE).unwrap();
     near.send(b"first").unwrap();
     // Sets the completion of the id aside.
     assert_eq!(far.recv_timeout(PATIENCE).unwrap(), b"first");

@@ -88,7 +88,9 @@ fn an_idle_connection_costs_little_memory() {
         io::stderr(),
         "an idle connection: {resident} bytes resident, {pinned} of them pinned, and its share of the receives, {share} bytes"
     );
-    assert!(resident + share <= 64 << 10, "{resident} + {share}");
+    // On iWARP both sides have spoken, so both have memory to send from.
+    let most = if lab.is_iwarp() { 80 << 10 } else { 64 << 10 };
+    assert!(resident + share <= most, "{resident} + {share}");
     for (client, server) in first.iter().chain(&idle) {
         client.send(b"still there").unwrap();
         server.send(b"still there").unwrap();

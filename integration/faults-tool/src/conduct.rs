@@ -266,7 +266,7 @@ impl Conductor {
             }
             if removed {
                 // What exists is counted anew.
-                host.shell(network::RESTORE_DEVICE)?;
+                host.shell(&network::restore_device())?;
                 return host.settle();
             }
             host.nothing_left()

@@ -25,10 +25,12 @@ use toolbox::{Lab, LabDevice, agent};
 
 /// Connections between two hosts while networks, processes, hosts and devices fail
 ///
-/// Runs scenarios on two virtual machines with software RoCE and a wire between them. Each has
-/// traffic, something that goes wrong, and what both sides must see: every message that was sent is
-/// received once, in order, with the right bytes, or its sender is told that this is not known and
-/// its receiver that there may be more; what breaks is known in time; nothing is left behind.
+/// Runs scenarios on two virtual machines with software RoCE or iWARP and a wire between them. Each
+/// has traffic, something that goes wrong, and what both sides must see: every message that was
+/// sent is received once, in order, with the right bytes, or its sender is told that this is not
+/// known and its receiver that there may be more; what breaks is known in time; nothing is left
+/// behind. A scenario that takes what the devices lack is not played, which is said.
+///
 /// Prints a line for each scenario as it ends, and a table at the end. Ends 0 if all passed.
 #[derive(Debug, Parser)]
 #[command(

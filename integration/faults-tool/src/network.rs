@@ -9,13 +9,16 @@ pub(crate) const SECOND_ADDRESS: &str = "10.8.1.2";
 /// The address that comes in its place.
 const THIRD_ADDRESS: &str = "10.8.1.3";
 
+/// Waits until the device knows this address, which it tells by a GID. iWARP has none for that.
+const KNOWS: &str = "grep -qs RNIC /sys/class/infiniband/$LAB_DEV/node_type || { \
+     GID=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' $(echo ADDRESS | tr . ' ')) && \
+     for i in $(seq 1200); do grep -qs $GID /sys/class/infiniband/$LAB_DEV/ports/1/gids/* && break; sleep 0.05; done && \
+     grep -qs $GID /sys/class/infiniband/$LAB_DEV/ports/1/gids/*; }";
+
 /// Has another address on the network device, and waits until connections can be made over it.
 pub(crate) fn add_address(address: &str) -> String {
-    const SCRIPT: &str = "ip addr add ADDRESS/24 dev eth0 && GID=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' PARTS) && \
-         for i in $(seq 1200); do grep -qs $GID /sys/class/infiniband/$LAB_DEV/ports/1/gids/* && exit 0; sleep 0.05; done; exit 1";
-    SCRIPT
-        .replace("ADDRESS", address)
-        .replace("PARTS", &address.replace('.', " "))
+    let knows = KNOWS.replace("ADDRESS", address);
+    format!("ip addr add {address}/24 dev eth0 && {knows}")
 }
 
 /// Replaces the second address by the third.
@@ -33,10 +36,13 @@ pub(crate) const CLEAR: &str = "tc qdisc del dev eth0 root 2>/dev/null; \
 pub(crate) const REMOVE_DEVICE: &str = "rdma link delete $LAB_DEV";
 
 /// Makes the device anew when the old one is gone, and waits until connections can be made over it.
-pub(crate) const RESTORE_DEVICE: &str = "for i in $(seq 1200); do [ -e /sys/class/infiniband/$LAB_DEV ] || break; sleep 0.05; done; \
-     rdma link add $LAB_DEV type rxe netdev eth0 && GID=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' $(echo $LAB_ADDR | tr . ' ')) && \
-     for i in $(seq 1200); do grep -qs $GID /sys/class/infiniband/$LAB_DEV/ports/1/gids/* && \
-     grep -qs ACTIVE /sys/class/infiniband/$LAB_DEV/ports/1/state && exit 0; sleep 0.05; done; exit 1";
+/// The lab names its devices after their drivers.
+pub(crate) fn restore_device() -> String {
+    const SCRIPT: &str = "for i in $(seq 1200); do [ -e /sys/class/infiniband/$LAB_DEV ] || break; sleep 0.05; done; \
+         rdma link add $LAB_DEV type ${LAB_DEV%0} netdev eth0 && KNOWS && \
+         for i in $(seq 1200); do grep -qs ACTIVE /sys/class/infiniband/$LAB_DEV/ports/1/state && exit 0; sleep 0.05; done; exit 1";
+    SCRIPT.replace("KNOWS", &KNOWS.replace("ADDRESS", "$LAB_ADDR"))
+}
 
 /// Connects to the server with programs that do not speak its protocol: many at once, and one after
 /// the other, half of them killed on their way. What comes of that is their own affair.

@@ -54,6 +54,11 @@ pub(crate) fn run(choice: &Choice, lab: &Lab) -> Result<ExitCode> {
     let mut conductor = Conductor::new(lab, seed)?;
     let mut rows = Vec::new();
     for scenario in chosen(choice)? {
+        if let Some(capability) = scenario.lacks(lab) {
+            let name = scenario.name;
+            println!("faults: {name} does not apply: the device lacks {capability}");
+            continue;
+        }
         let start = Instant::now();
         let result = conductor.run(lab, &scenario);
         let seconds = start.elapsed().as_secs_f64();

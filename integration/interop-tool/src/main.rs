@@ -30,7 +30,8 @@ use crate::case::{Case, Place};
 ///
 /// Runs each example as server and as client against itself and against the C program of the same
 /// name (Debian's rdmacm-utils and ibverbs-utils), with many options and with bad input, on two
-/// virtual machines with software RoCE and a wire between them.
+/// virtual machines with software RoCE or iWARP and a wire between them. A case that takes what the
+/// devices lack is left out, which is said.
 ///
 /// Prints what each pair came to, and a table at the end. Ends 0 if all passed.
 #[derive(Parser)]

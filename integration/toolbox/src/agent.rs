@@ -21,7 +21,7 @@ use nix::sys::signal::Signal;
 pub use self::host::{Host, Said};
 use crate::{Deadline, Ended, Heard, Line, Listening, Process, clock_millis, wire};
 
-const PORT: u16 = 7450;
+pub(crate) const PORT: u16 = 7450;
 
 /// How long the conductor may take to start: it does so at the same time, on a machine that may
 /// have much else to do.

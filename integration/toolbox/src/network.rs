@@ -1,13 +1,23 @@
 //! Lines of shell that impair the network of a host of the lab, where its device is `eth0`.
 
+use crate::agent;
+
 /// Treats all packets of RDMA that this host sends as `netem` says, and nothing else: the conductor
-/// is heard on the same wire.
+/// is heard on the same wire. RDMA is UDP to port 4791 (RoCE), or, where the device is iWARP, all
+/// TCP but the conductor's.
 #[must_use]
 pub fn impair(netem: &str) -> String {
     const SCRIPT: &str = "tc qdisc add dev eth0 root handle 1: prio bands 3 priomap 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 && \
          tc qdisc add dev eth0 parent 1:3 handle 30: netem limit 100000 NETEM && \
-         tc filter add dev eth0 parent 1: protocol ip u32 match ip protocol 17 0xff match ip dport 4791 0xffff flowid 1:3";
-    SCRIPT.replace("NETEM", netem)
+         add() { tc filter add dev eth0 parent 1: protocol ip prio $1 u32 $2 flowid $3; } && \
+         if grep -q RNIC /sys/class/infiniband/$LAB_DEV/node_type; then \
+         add 1 'match ip protocol 6 0xff match ip sport PORT 0xffff' 1:2 && \
+         add 2 'match ip protocol 6 0xff match ip dport PORT 0xffff' 1:2 && \
+         add 3 'match ip protocol 6 0xff' 1:3; else \
+         add 1 'match ip protocol 17 0xff match ip dport 4791 0xffff' 1:3; fi";
+    SCRIPT
+        .replace("PORT", &agent::PORT.to_string())
+        .replace("NETEM", netem)
 }
 
 /// Ends what [`impair`] began.

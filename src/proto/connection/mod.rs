@@ -12,7 +12,10 @@ mod sending;
 mod timers;
 mod transfer;
 
-pub(crate) use self::{keepalive::Activity, sending::Flush};
+pub(crate) use self::{
+    keepalive::Activity,
+    sending::{Flush, Proof},
+};
 
 #[cfg(test)]
 mod tests;

@@ -21,7 +21,8 @@ impl Connection {
             // An answer of the peer's device is a sign of life of its host.
             transfer.activity.here += 1;
             transfer.inbound.chunk_completed(now.now());
-            transfer.sent(slot);
+            // It came behind all that was posted before.
+            transfer.sent(slot, true);
             if transfer.heard != Heard::Nothing {
                 self.deliver();
             }

@@ -16,6 +16,20 @@ pub(crate) struct Flush {
     taken: u32,
 }
 
+/// What proves that something has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Proof {
+    /// The number of pongs after which the peer has processed what was posted before.
+    answered: u64,
+}
+
+#[cfg(test)]
+impl Proof {
+    pub(crate) fn after(answered: u64) -> Self {
+        Self { answered }
+    }
+}
+
 impl Connection {
     /// Assigns a slot and a header to a message of `len` bytes, which follow in the same frame. The
     /// caller posts it at once.
@@ -163,6 +177,26 @@ impl Connection {
         Ok(flush)
     }
 
+    /// Whether a send that is done has arrived, or a write, as far as the peer's device: see
+    /// [`TransportTraits`](crate::proto::TransportTraits).
+    pub(crate) fn acknowledges_sends(&self) -> bool {
+        self.traits.is_none_or(|traits| traits.acknowledges_sends)
+    }
+
+    /// Sends a ping whose pong proves that what was posted before has arrived. `None` when the
+    /// connection is ending, which proves it or does not.
+    pub(crate) fn prove_arrival(&mut self) -> Option<Proof> {
+        let answered = self.sending().ok()?.probe.wanted_from_now();
+        self.send_control();
+        Some(Proof { answered })
+    }
+
+    /// Whether the pong has come; [`Event::Answered`] says when to check it.
+    pub(crate) fn has_proof(&self, proof: Proof) -> bool {
+        let transfer = self.transfer.as_ref();
+        transfer.is_some_and(|transfer| transfer.probe.answered >= proof.answered)
+    }
+
     /// Whether the peer's library has received everything that was sent before `flush` was made.
     pub(crate) fn is_flushed(&self, flush: &Flush) -> bool {
         self.transfer.as_ref().is_some_and(|transfer| {
@@ -172,8 +206,9 @@ impl Connection {
 
     /// Takes the completion of a signalled send, which covers all that were posted before it.
     pub(crate) fn handle_sent(&mut self, slot: u32, now: impl Clock) {
+        let acknowledges = self.acknowledges_sends();
         if let Some(transfer) = &mut self.transfer {
-            transfer.sent(slot);
+            transfer.sent(slot, acknowledges);
             self.send_control();
             self.report_writable();
             self.read_on(now);

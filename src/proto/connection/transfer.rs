@@ -374,11 +374,12 @@ impl Transfer {
         }
     }
 
-    /// Takes the completion of a signalled send, which covers all that were posted before it.
-    pub(super) fn sent(&mut self, slot: u32) {
+    /// Takes the completion of a signalled send, which covers all that were posted before it. With
+    /// `acknowledges` it says that the peer's device has them.
+    pub(super) fn sent(&mut self, slot: u32, acknowledges: bool) {
         // That the peer's device took control frames says nothing about its library, which may have
         // stopped: a ping wants a pong. Data it takes only while the library grants credit.
-        if self.ring.complete(slot) {
+        if self.ring.complete(slot) && acknowledges {
             self.activity.here += 1;
         }
         self.control.acknowledged(slot);

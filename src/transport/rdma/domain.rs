@@ -105,6 +105,7 @@ impl Domain {
         TransportTraits {
             capabilities: self.device.capabilities(),
             active_speaks_first: self.device.is_iwarp(),
+            acknowledges_sends: !self.device.is_iwarp(),
             flushes: !self.device.is_iwarp(),
         }
     }

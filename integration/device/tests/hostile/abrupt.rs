@@ -1,11 +1,11 @@
 //! Peers that go in the middle of something, without a word or without an answer.
 
-use rdmsg::CloseReason;
-use toolbox::PATIENCE;
+use rdmsg::{CloseReason, Completion};
+use toolbox::{Lab, PATIENCE};
 
 use crate::{
     scene::{ROLES, Scene, config, end},
-    wire::{CLOSE, CLOSE_ACK, DATA, Frame, GRANT, HEADER_LEN, PING, WINDOW},
+    wire::{CLOSE, CLOSE_ACK, DATA, Frame, GRANT, HEADER_LEN, PING, PONG, WINDOW},
 };
 
 /// Goes as a process that is killed does: queue pair and id are destroyed by its kernel.
@@ -50,6 +50,43 @@ fn a_peer_that_is_gone_while_it_is_sent_to_ends_the_waiting() {
         peer.disconnect();
         assert_eq!(end(&endpoint).0, CloseReason::PeerDisconnected);
         assert_eq!(sender.join().unwrap(), WINDOW);
+        scene.stage.bystander.assert_well();
+    }
+    scene.finish();
+}
+
+/// To an iWARP device a message is sent when TCP has it. The peer's library has to say that it has
+/// arrived, and one that goes without a word has not said so.
+#[test]
+fn what_only_tcp_has_is_not_said_to_have_arrived() {
+    let scene = Scene::new();
+    let says_so = Lab::get().is_iwarp();
+    for role in ROLES {
+        let (mut peer, endpoint) = scene.connect(role);
+        let completion = || endpoint.next_completion_timeout(PATIENCE).unwrap();
+        endpoint.send_with_id(b"first", 1).unwrap();
+        assert_eq!(peer.receive()[0], DATA);
+        if says_so {
+            assert_eq!(peer.receive()[0], PING);
+            peer.send(&Frame::control(PONG).bytes());
+        }
+        assert!(matches!(completion(), Completion::Sent(1)));
+        endpoint.send_with_id(b"second", 2).unwrap();
+        assert_eq!(peer.receive()[0], DATA);
+        if says_so {
+            assert_eq!(peer.receive()[0], PING);
+        } else {
+            assert!(matches!(completion(), Completion::Sent(2)));
+        }
+        peer.disconnect();
+        if says_so {
+            let failed = completion();
+            assert!(
+                matches!(failed, Completion::Failed { id: 2, .. }),
+                "{failed:?}"
+            );
+        }
+        assert_eq!(end(&endpoint).0, CloseReason::PeerDisconnected);
         scene.stage.bystander.assert_well();
     }
     scene.finish();

@@ -12,7 +12,7 @@ use rdmsg::{
 };
 use toolbox::{Lab, PATIENCE};
 
-use crate::wire::{Frame, GRANT, HEADER_LEN};
+use crate::wire::{Frame, GRANT, HEADER_LEN, PING, PONG};
 
 /// How many frames it can have out, and how many receives it posts: more than the library may send
 /// it.
@@ -87,10 +87,21 @@ impl Server {
         let mut peer = self.answer(private_data);
         expect(&peer.channel, CmEventType::ESTABLISHED);
         if Lab::get().is_iwarp() {
-            assert_eq!(peer.receive()[0], GRANT, "who connects speaks first");
+            assert_eq!(peer.receive()[0], PING, "who connects speaks first");
+            peer.send(&first(PONG, private_data));
         }
         peer
     }
+}
+
+/// The first frame, which grants as many as the hello.
+fn first(kind: u8, hello: &[u8]) -> Vec<u8> {
+    let grant = u16::from_be_bytes([hello[8], hello[9]]).into();
+    let frame = Frame {
+        grant,
+        ..Frame::control(kind)
+    };
+    frame.bytes()
 }
 
 impl Peer {
@@ -99,15 +110,7 @@ impl Peer {
         let mut peer = Self::request(addr, private_data);
         expect(&peer.channel, CmEventType::ESTABLISHED);
         if Lab::get().is_iwarp() {
-            // As many as its hello.
-            let grant = u16::from_be_bytes([private_data[8], private_data[9]]).into();
-            peer.send(
-                &Frame {
-                    grant,
-                    ..Frame::control(GRANT)
-                }
-                .bytes(),
-            );
+            peer.send(&first(GRANT, private_data));
         }
         peer
     }

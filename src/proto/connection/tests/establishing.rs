@@ -280,6 +280,7 @@ const IWARP: TransportTraits = TransportTraits {
         write_with_imm: false,
     },
     active_speaks_first: true,
+    acknowledges_sends: false,
     flushes: false,
 };
 
