@@ -23,7 +23,7 @@ use super::{
     liveness::Life,
     message::Message,
     outbox::Outbox,
-    reports::{arrived, report_failed, report_sent, succeed},
+    reports::report_failed,
     sent_order::SentOrder,
     unproven::{Gone, Unproven},
 };
@@ -32,7 +32,7 @@ use crate::{
     proto::{
         Arrival, Clock, CloseReason, CmOp, Connection, Event, HEADER_LEN, Output, Work, parts,
     },
-    status::{OsError, WcStatus},
+    status::OsError,
     transport::{Done, Posted, ReceiveShare, WorkQueues},
 };
 
@@ -49,7 +49,7 @@ pub(crate) struct Core {
     /// Messages whose end is to be reported.
     pub(super) order: SentOrder,
     /// What is done, and may not have arrived.
-    unproven: Unproven,
+    pub(super) unproven: Unproven,
     /// What the state machine wants of the connection manager: the engine's thread does it.
     pub(crate) cm_ops: VecDeque<CmOp>,
     pub(crate) established: bool,
@@ -198,80 +198,6 @@ impl Core {
         }
     }
 
-    /// The device is done with this slot, and with those that were posted before it.
-    fn sent(&mut self, slot: u32) {
-        let Some(queues) = &mut self.queues else {
-            return;
-        };
-        let in_flight = &mut queues.in_flight;
-        in_flight.slots.complete(slot);
-        let mut wake = false;
-        let mut last = None;
-        while let Some((slot, posted)) = in_flight.slots.pop_done() {
-            wake |= succeed(
-                &posted,
-                &mut self.conn,
-                &mut self.order,
-                &mut self.unproven,
-                &mut self.completions,
-            );
-            last = Some(slot);
-            if let Posted::ReadChunk { id, offset } = posted {
-                if let Some(inbound) = in_flight.inbound(id) {
-                    inbound.chunk_read(offset);
-                }
-                // That tells of all before it as well.
-                self.conn.handle_read(slot, SystemClock);
-                last = None;
-            }
-        }
-        wake |= report_sent(&mut self.order, &mut self.completions);
-        self.deferred.wake |= wake;
-        self.deferred.arrived |= wake;
-        if let Some(slot) = last {
-            self.conn.handle_sent(slot, SystemClock);
-        }
-    }
-
-    /// The device failed the work request in this slot. Those posted before it are done; those
-    /// posted after it come back flushed.
-    fn send_failed(&mut self, slot: u32, status: WcStatus, vendor_err: u32) {
-        let Some(queues) = &mut self.queues else {
-            return;
-        };
-        let mut work = Work::Send { slot };
-        // Flushed requests say nothing of their end: they may even have been carried out.
-        if status != WcStatus::WR_FLUSH_ERR {
-            let reason = CloseReason::WorkRequest { status, vendor_err };
-            let slots = &mut queues.in_flight.slots;
-            slots.fail(slot);
-            while let Some((_, posted)) = slots.pop_done() {
-                succeed(
-                    &posted,
-                    &mut self.conn,
-                    &mut self.order,
-                    &mut self.unproven,
-                    &mut self.completions,
-                );
-            }
-            let id = match slots.take(slot) {
-                Posted::Frame => None,
-                Posted::Message => self.order.fail(),
-                Posted::Operation(operation) => Some(operation.id),
-                Posted::ReadChunk { .. } => {
-                    work = Work::Read { slot };
-                    None
-                }
-            };
-            report_sent(&mut self.order, &mut self.completions);
-            report_failed(id, &reason, &mut self.completions);
-            self.deferred.wake = true;
-            self.deferred.arrived = true;
-        }
-        self.conn
-            .handle_work_error(work, status, vendor_err, SystemClock);
-    }
-
     /// Does what the state machine wants done, until it wants nothing more. Called after every
     /// input, before the lock is released.
     pub(super) fn apply_outputs<H: Home + 'static>(&mut self, to: &Recipient<'_, H>) {
@@ -332,20 +258,6 @@ impl Core {
                 }
             }
         }
-    }
-
-    /// Tells the application of what is known to have arrived: what was sent before a pong, or `all`.
-    fn prove(&mut self, all: bool) {
-        let conn = &self.conn;
-        let mut any = false;
-        while let Some(gone) = self
-            .unproven
-            .pop(|proof| all || proof.is_some_and(|proof| conn.has_proof(proof)))
-        {
-            any |= arrived(gone, &mut self.order, &mut self.completions);
-        }
-        any |= report_sent(&mut self.order, &mut self.completions);
-        self.deferred.arrived |= any;
     }
 
     /// Reports the end to the application, after the failure of everything that it ends.
@@ -456,18 +368,6 @@ impl Core {
             queues.in_flight.starve();
         }
         self.conn.handle_out_of_memory(error, Instant::now());
-    }
-
-    /// The peer has read `count` more large messages.
-    fn taken(&mut self, count: u32) {
-        let Some(queues) = &mut self.queues else {
-            return;
-        };
-        // Before it is told: what is said to be sent cannot be read any more.
-        queues.in_flight.taken(count);
-        self.order.take(count);
-        self.deferred.arrived |= report_sent(&mut self.order, &mut self.completions);
-        self.deferred.wake = true;
     }
 
     /// Hands what arrived to the application. The channel has a place for every message that the

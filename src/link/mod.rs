@@ -40,6 +40,7 @@ mod reports;
 mod runtime;
 mod send;
 mod send_batch;
+mod sent;
 mod sent_order;
 mod spin_record;
 mod task_polling;

@@ -4,9 +4,9 @@ use crate::proto::Proof;
 
 /// What the device is done with, and may not have arrived.
 ///
-/// To an iWARP device a message is sent, and memory written, when TCP has taken the bytes (RFC 5040,
-/// section 5.1): the peer's host may never see them. That they have arrived is known from the
-/// peer's library, by a pong behind them.
+/// To an iWARP device a message is sent, and memory written, when TCP has taken the bytes: the
+/// peer's host may never see them. That they have arrived is known from the peer's library, by a
+/// pong behind them.
 #[derive(Debug, Default)]
 pub(super) struct Unproven {
     /// Oldest first, each with what proves it; `None` for what only the close can.
@@ -18,7 +18,8 @@ pub(super) struct Unproven {
 /// What the device is done with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gone {
-    /// The oldest of the [order's](super::sent_order::SentOrder) small messages that is not acknowledged.
+    /// The oldest small message of the [order](super::sent_order::SentOrder) that is not
+    /// acknowledged.
     Message,
     /// The one-sided write of this id.
     Write(u64),

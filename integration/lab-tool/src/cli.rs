@@ -193,7 +193,8 @@ pub(crate) struct MachineArgs {
     #[arg(long, value_enum, default_value_t = AccelChoice::Tcg)]
     pub(crate) accel: AccelChoice,
 
-    /// Folder for the results, one below it for each host [default: target/lab/results]
+    /// Folder for the results, one below it for each host [default: $LAB_RESULTS_BASE, or
+    /// target/lab/results]
     #[arg(long, value_name = "DIR")]
     pub(crate) results: Option<PathBuf>,
 }

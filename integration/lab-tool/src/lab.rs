@@ -37,9 +37,12 @@ impl Lab {
         self.target.join("lab")
     }
 
-    /// The folder of results of each host, `base` if it was chosen.
+    /// The folder of results of each host, below `base` if it was chosen, or `LAB_RESULTS_BASE`.
     pub(crate) fn results(&self, base: Option<&Path>, host: &str) -> Result<PathBuf> {
-        let default = self.dir().join("results");
+        let default = match env::var_os("LAB_RESULTS_BASE") {
+            Some(base) => base.into(),
+            None => self.dir().join("results"),
+        };
         let dir = base.unwrap_or(&default).join(host);
         std::fs::create_dir_all(&dir)
             .with_context(|| format!("cannot create {}", dir.display()))?;
