@@ -318,10 +318,11 @@ pub struct Config {
 pub enum Transport {
     /// RDMA where there is a device for the address, and TCP otherwise.
     ///
-    /// A listener listens on both with the same port. A connector tries RDMA first. It falls back
+    /// A listener listens on both with the same port, but on iWARP over RDMA alone: its ports are
+    /// those of TCP. A connector tries RDMA first. It falls back
     /// to TCP, within the same [`connect_timeout`](Config::connect_timeout), when there is no
-    /// device, no route over one, nobody who listens over RDMA, or no answer in half of the time.
-    /// What a peer rejects is rejected.
+    /// device, no route over one, nobody who listens over RDMA or says why not, or no answer in
+    /// half of the time. What a peer rejects with a cause is rejected.
     Auto,
     /// RDMA, or an error.
     Rdma,

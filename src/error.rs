@@ -334,6 +334,8 @@ impl Error {
             Self::Connect { reason, .. } => matches!(
                 reason,
                 CloseReason::Refused
+                    // On iWARP also that of a listener of TCP.
+                    | CloseReason::RejectedWithoutCause
                     | CloseReason::AddrResolution(_)
                     | CloseReason::RouteResolution(_)
                     | CloseReason::Unreachable(_)

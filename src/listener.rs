@@ -144,7 +144,9 @@ impl Listener {
 
     /// Returns the transports over which this listens.
     ///
-    /// With [`Transport::Auto`](crate::Transport::Auto) one may be missing; the log says why.
+    /// With [`Transport::Auto`](crate::Transport::Auto) one may be missing; the log says why. On
+    /// iWARP, whose ports are those of TCP, it is TCP: a second listener on another port, with
+    /// [`Transport::Tcp`](crate::Transport::Tcp), takes clients that have no RDMA.
     #[must_use]
     pub fn transports(&self) -> &'static [TransportKind] {
         self.bound.transports

@@ -12,7 +12,7 @@ use std::{
 };
 
 use rdmsg::{
-    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener,
+    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, TransportKind,
     cm::{CmId, ConnParam, EventChannel, PortSpace},
     status::CmEventType,
     verbs::{CompletionQueue, ProtectionDomain, QpCap, QpInitAttr},
@@ -329,6 +329,30 @@ fn a_request_that_is_accepted_too_late_says_so() {
             .ends_with(": timed out while waiting for the application to accept the request"),
         "{error}"
     );
+}
+
+/// Ports of iWARP are those of TCP, so there it is one or the other.
+#[test]
+fn a_listener_that_may_choose_says_what_it_took() {
+    let lab = DeviceTest::start();
+    let transport_to = |listener: &Listener| {
+        let address = format!("auto://{}", listener.local_addr());
+        thread::scope(|scope| {
+            let accepted = scope.spawn(|| listener.accept_timeout(PATIENCE).unwrap());
+            let client = Endpoint::connect(address).unwrap();
+            assert_eq!(accepted.join().unwrap().transport(), client.transport());
+            client.transport()
+        })
+    };
+    let chooses = Listener::bind(format!("auto://{}", lab.at(0))).unwrap();
+    let both = [TransportKind::Rdma, TransportKind::Tcp];
+    let took = if lab.is_iwarp() { &both[..1] } else { &both };
+    assert_eq!(chooses.transports(), took);
+    assert_eq!(transport_to(&chooses), TransportKind::Rdma);
+    // One that has TCP alone is found as well.
+    let tcp = Listener::bind(format!("tcp://{}", lab.at(0))).unwrap();
+    assert_eq!(tcp.transports(), [TransportKind::Tcp]);
+    assert_eq!(transport_to(&tcp), TransportKind::Tcp);
 }
 
 #[test]

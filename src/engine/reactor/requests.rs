@@ -40,10 +40,17 @@ impl Reactor {
                 ((None, Some(id)), local)
             }
             Transport::Auto => match self.listen_on_rdma(key, address, &config) {
-                Ok((rdma, local)) => {
-                    let (tcp, local) = self.listen_on_tcp(key, local, &config)?;
-                    ((Some(rdma), Some(tcp)), local)
-                }
+                Ok((rdma, local)) => match self.listen_on_tcp(key, local, &config) {
+                    Ok((tcp, local)) => ((Some(rdma), Some(tcp)), local),
+                    Err(error) if error.is_address_in_use() && rdma.takes_tcp_port() => {
+                        log::warn!(
+                            "listener {key} on {local}: over RDMA only: a port of iWARP is one of \
+                             TCP, and taken by it"
+                        );
+                        ((Some(rdma), None), local)
+                    }
+                    Err(error) => return Err(error),
+                },
                 Err(error) if error.is_address_in_use() => return Err(error),
                 Err(error) => {
                     log::warn!("listener {key} on {address}: over TCP only: {error}");
