@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// A large message that is there to be read.
-fn descriptor(lent: &MemoryRegion) -> Descriptor {
+pub(crate) fn descriptor(lent: &MemoryRegion) -> Descriptor {
     Descriptor {
         addr: lent.addr(),
         len: lent.len() as u64,
@@ -23,7 +23,7 @@ fn descriptor(lent: &MemoryRegion) -> Descriptor {
     }
 }
 
-fn rendezvous(payload: &[u8]) -> Vec<u8> {
+pub(crate) fn rendezvous(payload: &[u8]) -> Vec<u8> {
     Frame {
         payload,
         ..Frame::control(RENDEZVOUS)

@@ -8,6 +8,7 @@ mod bystander;
 mod frames;
 mod hellos;
 mod keys;
+mod landing;
 mod large;
 mod noise;
 mod pace;

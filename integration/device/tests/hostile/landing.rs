@@ -1,0 +1,82 @@
+//! Where the library reads large messages to. On iWARP a READ tells the peer's device the key of
+//! that memory, to write the answer there: it must be good for that alone.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket,
+    sockopt::RcvBufForce,
+};
+use rdmsg::verbs::{MemoryRegion, RemoteAddr, SendWr};
+use toolbox::PATIENCE;
+
+use crate::{
+    large::{descriptor, rendezvous},
+    scene::{ROLES, Scene, end},
+};
+
+#[test]
+fn a_message_that_was_delivered_cannot_be_written_to() {
+    let scene = Scene::new();
+    let capability = "reads that tell the peer a key";
+    if !toolbox::applies(toolbox::Lab::get().is_iwarp(), capability) {
+        return;
+    }
+    for role in ROLES {
+        let (mut peer, endpoint) = scene.connect(role);
+        let lent = peer.lend(5000);
+        lent.copy_in(0, &[7; 5000]);
+        let wire = Wire::listen();
+        peer.send(&rendezvous(&descriptor(&lent).bytes()));
+        let message = endpoint.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(*message, [7; 5000]);
+
+        let landing = wire.landing_of(&lent);
+        assert_eq!(landing.addr, message.as_ptr().addr() as u64, "{role:?}");
+        peer.send_as(&[6; 64], |id, sge| SendWr::write(id, sge, landing));
+        peer.wait_disconnected();
+        peer.disconnect();
+        end(&endpoint);
+        assert_eq!(*message, [7; 5000], "{role:?}");
+        scene.stage.bystander.assert_well();
+    }
+    scene.finish();
+}
+
+/// All packets of this host.
+struct Wire(OwnedFd);
+
+impl Wire {
+    fn listen() -> Self {
+        let socket = socket(
+            AddressFamily::Packet,
+            SockType::Datagram,
+            SockFlag::SOCK_NONBLOCK,
+            SockProtocol::EthAll,
+        );
+        let socket = socket.unwrap();
+        // The bystander is never quiet.
+        setsockopt(&socket, RcvBufForce, &(16 << 20)).unwrap();
+        Self(socket)
+    }
+
+    /// Where the answer to the READ of this memory was to be written. In the request stand the sink's
+    /// key and address, the length, and the source's key and address (RFC 5040, section 4.4).
+    fn landing_of(&self, lent: &MemoryRegion) -> RemoteAddr {
+        let mut source = lent.rkey().to_be_bytes().to_vec();
+        source.extend(lent.addr().to_be_bytes());
+        let mut packet = vec![0; 1 << 16];
+        loop {
+            let len = recv(self.0.as_raw_fd(), &mut packet, MsgFlags::empty());
+            let packet = &packet[..len.expect("the READ has been on the wire")];
+            let found = packet.windows(source.len()).position(|it| it == source);
+            if let Some(sink) = found.and_then(|at| packet.get(at - 16..at - 4)) {
+                let (rkey, addr) = sink.split_at(4);
+                return RemoteAddr {
+                    addr: u64::from_be_bytes(addr.try_into().unwrap()),
+                    rkey: u32::from_be_bytes(rkey.try_into().unwrap()),
+                };
+            }
+        }
+    }
+}
