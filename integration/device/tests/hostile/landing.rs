@@ -60,8 +60,8 @@ impl Wire {
         Self(socket)
     }
 
-    /// Where the answer to the READ of this memory was to be written. In the request stand the
-    /// sink's key and address, the length, and the source's key and address (RFC 5040, section 4.4).
+    /// Where the answer to the READ of this memory was to be written. In the request are the sink's
+    /// key and address, the length, and the source's key and address (RFC 5040, section 4.4).
     fn landing_of(&self, lent: &MemoryRegion) -> RemoteAddr {
         let mut source = lent.rkey().to_be_bytes().to_vec();
         source.extend(lent.addr().to_be_bytes());
