@@ -24,7 +24,7 @@ use nix::{
 use crate::{
     device::{Device, run},
     driver::Driver,
-    place::{HOSTS, Place},
+    place::HOSTS,
     qemu::NETDEV,
     wire::{Frame, Job, PORT},
 };
@@ -71,6 +71,9 @@ fn open_port() -> Result<File> {
     bail!("this is not a guest of the lab");
 }
 
+/// The network device of a second RDMA device.
+const SECOND: &str = "eth1";
+
 fn bring_up() -> Result<()> {
     let hosts: usize = variable("lab_hosts")?.parse()?;
     let host = variable("lab_host")?;
@@ -80,13 +83,16 @@ fn bring_up() -> Result<()> {
         .context("unknown host")?;
     let driver = variable("lab_device")?;
     let driver = Driver::find(&driver).with_context(|| format!("unknown driver {driver}"))?;
-    if driver == Driver::Siw {
+    if driver.includes(Driver::Siw) {
         run(Command::new(MODPROBE).arg("siw"))?;
     }
-    let place = Place::new(index, hosts, driver.device());
+    let place = driver.place(index, hosts);
     let alone = hosts == 1;
     let mtu = variable("lab_mtu")?.parse()?;
-    Device::create(driver, &place, NETDEV, alone, mtu)?;
+    Device::create(driver.first(), &place, NETDEV, alone, mtu)?;
+    if let (Some(driver), Some(place)) = (driver.second(), place.of_second()) {
+        Device::create(driver, &place, SECOND, alone, mtu)?;
+    }
     if !alone {
         let peers = [
             Some(place.peer.to_string()),

@@ -71,6 +71,7 @@ pub(crate) struct Setup {
 ///
 ///   LAB_HOST               name of the host: a or b
 ///   LAB_DEV                its RDMA device
+///   LAB_DEVICES            all of them, each with its address: rxe0=10.8.0.1 siw0=10.9.0.1
 ///   LAB_ADDR, LAB_ADDR6    its addresses
 ///   LAB_PEER, LAB_PEER6    those of the other host; its own if it is alone
 ///   LAB_RESULTS            a folder that it may write to, and that stays:

@@ -15,7 +15,6 @@ use anyhow::Result;
 use crate::{
     cli::Exec,
     output::{Sink, Stream},
-    place::Place,
     qemu::{Machine, Machines},
     watch::{Lost, News, Watch},
     wire::{Frame, Job},
@@ -103,7 +102,7 @@ pub(crate) fn job(
     ];
     let inherited = INHERITED.iter();
     env.extend(inherited.filter_map(|name| Some((name.into(), env::var_os(name)?))));
-    let place = Place::new(host, machines.args.hosts(), machines.args.device.device());
+    let place = machines.args.device.place(host, machines.args.hosts());
     env.extend(place.variables(machines.lab, &guest.results));
     Job {
         dir: machines.lab.checkout.clone().into(),

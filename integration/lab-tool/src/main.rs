@@ -28,7 +28,7 @@ mod wire;
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Parser;
 
 use crate::{
@@ -78,9 +78,13 @@ fn exec(args: &Exec) -> Result<u8> {
     if args.native {
         return native::exec(&lab, args, &watch);
     }
+    ensure!(
+        args.machines.device.second().is_none() || args.machines.hosts() == 1,
+        "--device both is for one host"
+    );
     hidden::refuse(&args.command, &[&lab.checkout, &lab.target])?;
     let kernel = Kernel::open(&lab, args.machines.kernel.as_deref())?;
-    if args.machines.device == Driver::Siw {
+    if args.machines.device.includes(Driver::Siw) {
         siw::provide(&kernel)?;
     }
     let accel = if args.counted {

@@ -86,6 +86,7 @@ fn place_on(device: &Device) -> Option<Place> {
         peer: addr,
         addr6,
         peer6: addr6,
+        second: None,
     })
 }
 

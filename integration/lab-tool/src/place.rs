@@ -21,6 +21,8 @@ pub(crate) struct Place {
     /// A device that the lab found, not made, may have no IPv6 address.
     pub(crate) addr6: Option<Ipv6Addr>,
     pub(crate) peer6: Option<Ipv6Addr>,
+    /// Another device of the host's, and its address.
+    pub(crate) second: Option<(String, Ipv4Addr)>,
 }
 
 impl Place {
@@ -36,6 +38,36 @@ impl Place {
             peer: v4(peer),
             addr6: Some(v6(index)),
             peer6: Some(v6(peer)),
+            second: None,
+        }
+    }
+
+    /// Has a second device beside, of a host that is alone.
+    pub(crate) fn beside(self, device: &str) -> Self {
+        let second = Some((device.into(), Ipv4Addr::new(10, 9, 0, 1)));
+        Self { second, ..self }
+    }
+
+    /// The place as the second device is to see it.
+    pub(crate) fn of_second(&self) -> Option<Self> {
+        let (device, addr) = self.second.clone()?;
+        Some(Self {
+            device,
+            addr,
+            peer: addr,
+            addr6: None,
+            peer6: None,
+            second: None,
+            ..self.clone()
+        })
+    }
+
+    /// Each device with its address.
+    fn devices(&self) -> String {
+        let first = format!("{}={}", self.device, self.addr);
+        match &self.second {
+            Some((device, addr)) => format!("{first} {device}={addr}"),
+            None => first,
         }
     }
 
@@ -43,6 +75,7 @@ impl Place {
         let mut variables = vec![
             ("LAB_HOST".into(), self.host.into()),
             ("LAB_DEV".into(), self.device.clone().into()),
+            ("LAB_DEVICES".into(), self.devices().into()),
             ("LAB_ADDR".into(), self.addr.to_string().into()),
             ("LAB_PEER".into(), self.peer.to_string().into()),
             ("LAB_RESULTS".into(), results.into()),
@@ -67,6 +100,15 @@ mod tests {
         assert_eq!((a.addr, a.addr6), (b.peer, b.peer6));
         assert_eq!((b.addr, b.addr6), (a.peer, a.peer6));
         assert_eq!(b.host, "b");
+    }
+
+    #[test]
+    fn a_second_device_has_an_address_of_its_own() {
+        let place = Place::new(0, 1, "rxe0");
+        assert_eq!(place.devices(), "rxe0=10.8.0.1");
+        let both = place.beside("siw0");
+        assert_eq!(both.devices(), "rxe0=10.8.0.1 siw0=10.9.0.1");
+        assert_eq!(both.of_second().unwrap().devices(), "siw0=10.9.0.1");
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(crate) fn shell(args: &Shell) -> Result<u8> {
     }
     let watch = Watch::new()?;
     let kernel = Kernel::open(&lab, args.machines.kernel.as_deref())?;
-    if args.machines.device == Driver::Siw {
+    if args.machines.device.includes(Driver::Siw) {
         siw::provide(&kernel)?;
     }
     let accel = accel::choose(&lab, &kernel, &args.machines)?;

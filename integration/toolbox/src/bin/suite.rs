@@ -129,6 +129,7 @@ fn all() -> Result<()> {
         let options = "--hosts 2 --may-die b --timeout 480";
         Ok(Step::in_lab(&what, options, false, line))
     };
+    let both = "one_engine_serves_devices_of_both_kinds";
     let removed = "the_only_device_may_be_removed_and_come_back";
     let one_lane = vec![
         Step::in_lab(
@@ -142,6 +143,12 @@ fn all() -> Result<()> {
             "--timeout 480",
             false,
             alone(&tests.one, "removal", removed)?,
+        ),
+        Step::in_lab(
+            &format!("device test on one host: {both}"),
+            "--device both --timeout 480",
+            false,
+            alone(&tests.one, "devices", both)?,
         ),
         tool("services on two hosts, for a moment", "services", "--quick")?,
         Step::new("what paths and calls cost", "integration/bench budget"),

@@ -1,0 +1,79 @@
+//! Devices of more than one kind in a process.
+
+use std::{
+    env,
+    net::{IpAddr, SocketAddr},
+    thread,
+};
+
+use rdmsg::{Completion, Config, Connector, Endpoint, Engine, Group, Listener};
+use toolbox::{DeviceTest, PATIENCE, pattern};
+
+/// The addresses of the host's devices.
+fn addresses() -> Vec<IpAddr> {
+    let devices = env::var("LAB_DEVICES").expect("the lab says which there are");
+    let addresses = devices.split(' ').map(|device| {
+        let (_, address) = device.split_once('=').unwrap();
+        address.parse().unwrap()
+    });
+    addresses.collect()
+}
+
+/// What each can do is asked of each, and whatever differs below, messages are the same.
+#[test]
+#[ignore = "takes a device of each kind"]
+fn one_engine_serves_devices_of_both_kinds() {
+    let _test = DeviceTest::start();
+    let engine = Engine::new().unwrap();
+    let group = Group::new();
+    let connect = |address: &IpAddr| -> (Endpoint, Endpoint) {
+        let address = SocketAddr::new(*address, 0);
+        let listener = Listener::bind_with(address, &Config::default(), &engine).unwrap();
+        thread::scope(|scope| {
+            let server = scope.spawn(|| listener.accept_timeout(PATIENCE).unwrap());
+            let client = Connector::new().engine(&engine);
+            let client = client.connect(listener.local_addr()).unwrap();
+            (client, server.join().unwrap())
+        })
+    };
+    let pairs: Vec<_> = addresses().iter().map(connect).collect();
+    let [(roce, _), (iwarp, _)] = &pairs[..] else {
+        panic!("{} devices", pairs.len());
+    };
+    assert!(roce.capabilities().unwrap().atomic);
+    assert!(!iwarp.capabilities().unwrap().atomic);
+    for (_, server) in &pairs {
+        group.add(server).unwrap();
+    }
+    let lengths = [0, 100, 1 << 20, 5];
+    for (number, len) in (0_u64..).zip(lengths) {
+        for (client, _) in &pairs {
+            client.send_with_id(&pattern(number, len), number).unwrap();
+        }
+    }
+    let mut came = [0; 2];
+    for _ in 0..2 * lengths.len() {
+        let (key, completion) = group.completions().recv_timeout(PATIENCE).unwrap();
+        let Completion::Received(message) = completion else {
+            panic!("{completion:?}");
+        };
+        let of = pairs.iter().position(|(_, server)| server.id() == key);
+        let count = &mut came[of.unwrap()];
+        assert!(
+            *message == pattern(*count as u64, lengths[*count]),
+            "message {count} of {key}"
+        );
+        *count += 1;
+    }
+    assert_eq!(came, [lengths.len(); 2]);
+    for (client, _) in pairs {
+        for number in 0..lengths.len() as u64 {
+            let told = client.next_completion_timeout(PATIENCE).unwrap();
+            assert!(
+                matches!(told, Completion::Sent(id) if id == number),
+                "{told:?}"
+            );
+        }
+        client.close().unwrap();
+    }
+}
