@@ -30,6 +30,92 @@ struct Row {
     stalls: f64,
 }
 
+/// A column of the table.
+#[derive(Clone, Copy, Debug)]
+struct Column {
+    head: &'static str,
+    width: usize,
+    /// Numbers are on the right.
+    is_text: bool,
+}
+
+const COLUMNS: [Column; 11] = [
+    Column::number("PID", 7),
+    Column::text("COMMAND", 12),
+    Column::number("CONN", 6),
+    Column::text("PEER", 22),
+    Column::text("OVER", 4),
+    Column::number("AGE", 6),
+    Column::number("OUT", 10),
+    Column::number("IN", 10),
+    Column::number("MSG/S", 8),
+    Column::number("STALLS", 7),
+    Column::number("HELD", 5),
+];
+
+/// Those that are left out where a terminal is too narrow for all, one after the other: 80 columns
+/// hold the rest.
+const LEFT_OUT: [&str; 4] = ["AGE", "CONN", "COMMAND", "OVER"];
+
+impl Column {
+    const fn number(head: &'static str, width: usize) -> Self {
+        Self {
+            head,
+            width,
+            is_text: false,
+        }
+    }
+
+    const fn text(head: &'static str, width: usize) -> Self {
+        Self {
+            is_text: true,
+            ..Self::number(head, width)
+        }
+    }
+
+    fn cell(&self, text: &str) -> String {
+        let width = self.width;
+        if self.is_text {
+            format!("{text:<width$}")
+        } else {
+            format!("{text:>width$}")
+        }
+    }
+}
+
+/// The columns that a terminal of this width has room for.
+fn columns_for(width: usize) -> Vec<usize> {
+    let mut columns: Vec<usize> = (0..COLUMNS.len()).collect();
+    for head in LEFT_OUT {
+        let needed: usize = columns.iter().map(|at| COLUMNS[*at].width + 1).sum();
+        if needed <= width + 1 {
+            break;
+        }
+        columns.retain(|at| COLUMNS[*at].head != head);
+    }
+    columns
+}
+
+impl Row {
+    /// What stands in the columns.
+    fn cells(&self) -> [String; COLUMNS.len()] {
+        let Self { key, of, .. } = self;
+        [
+            key.pid.to_string(),
+            of.command.chars().take(12).collect(),
+            key.connection.to_string(),
+            of.peer.clone(),
+            of.transport.clone(),
+            age(of.age),
+            bytes_per_second(self.sent),
+            bytes_per_second(self.received),
+            format!("{:.0}", self.messages),
+            format!("{:.0}", self.stalls),
+            format!("{:.0}", of.held),
+        ]
+    }
+}
+
 impl View {
     pub(super) fn new(before: &Reading, now: &Reading, options: &Options) -> Self {
         Self::sorted(before, now, options.sort)
@@ -128,35 +214,23 @@ impl View {
             )?;
             return Ok(());
         }
-        let head = format!(
-            "{:>7} {:<12} {:>6} {:<23} {:<4} {:>6} {:>10} {:>10} {:>8} {:>7} {:>5}",
-            "PID", "COMMAND", "CONN", "PEER", "OVER", "AGE", "OUT", "IN", "MSG/S", "STALLS", "HELD"
-        );
-        let fit = |text: &str| text.chars().take(width).collect::<String>();
-        writeln!(out, "{dim}{}{dim:#}", fit(&head))?;
+        let columns = columns_for(width);
+        let fit = |cells: [String; COLUMNS.len()]| {
+            let line = columns.iter().map(|at| COLUMNS[*at].cell(&cells[*at]));
+            let line = line.collect::<Vec<_>>().join(" ");
+            line.chars().take(width).collect::<String>()
+        };
+        let head = fit(COLUMNS.map(|column| column.head.to_owned()));
+        writeln!(out, "{dim}{head}{dim:#}")?;
         let most = lines.map_or(usize::MAX, |lines| lines.saturating_sub(4));
         for row in self.rows.iter().take(most) {
-            let Row { key, of, .. } = row;
-            let text = format!(
-                "{:>7} {:<12} {:>6} {:<23} {:<4} {:>6} {:>10} {:>10} {:>8.0} {:>7.0} {:>5.0}",
-                key.pid,
-                of.command.chars().take(12).collect::<String>(),
-                key.connection,
-                of.peer,
-                of.transport,
-                age(of.age),
-                bytes_per_second(row.sent),
-                bytes_per_second(row.received),
-                row.messages,
-                row.stalls,
-                of.held,
-            );
+            let text = fit(row.cells());
             let style = if row.stalls >= 1.0 {
                 AnsiColor::Yellow.on_default()
             } else {
                 Style::new()
             };
-            writeln!(out, "{style}{}{style:#}", fit(&text))?;
+            writeln!(out, "{style}{text}{style:#}")?;
         }
         if self.rows.len() > most {
             writeln!(out, "… and {} more", self.rows.len() - most)?;
@@ -199,6 +273,27 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("10.8.0.1:7471"), "{text}");
+    }
+
+    #[test]
+    fn a_narrow_terminal_has_the_rates() {
+        let start = Instant::now();
+        let (before, now) = (reading(start, 1, 0), reading(start, 2, 0));
+        let view = View::sorted(&before, &now, Order::Bytes);
+        for (width, has, lacks) in [
+            (107, "AGE", "?"),
+            (106, "CONN", "AGE"),
+            (80, "OVER", "COMMAND"),
+        ] {
+            let mut out = Vec::new();
+            view.write(&mut out, width, Some(24)).unwrap();
+            let text = anstream::adapter::strip_str(std::str::from_utf8(&out).unwrap()).to_string();
+            assert!(
+                text.contains(has) && !text.contains(lacks),
+                "{width}: {text}"
+            );
+            assert!(text.contains("HELD\n"), "{width}: {text}");
+        }
     }
 
     #[test]
