@@ -1,6 +1,11 @@
 //! A peer made of the public lower layers, which sends what it is told to.
 
-use std::{net::SocketAddr, thread, time::Instant};
+use std::{
+    cell::Cell,
+    net::SocketAddr,
+    thread,
+    time::{Duration, Instant},
+};
 
 use rdmsg::{
     cm::{CmEvent, CmId, ConnParam, EventChannel, PortSpace, PrivateData},
@@ -12,15 +17,16 @@ use rdmsg::{
 };
 use toolbox::{Lab, PATIENCE};
 
-use crate::wire::{Frame, GRANT, HEADER_LEN, PING, PONG};
+use crate::wire::{Frame, HEADER_LEN, PING, PONG};
 
 /// How many frames it can have out, and how many receives it posts: more than the library may send
 /// it.
 pub(crate) const DEPTH: u32 = 64;
 /// Room for a frame that is longer than any that the library takes.
 const SLOT: usize = 2048;
-/// Told apart from receives by this.
+/// Told apart from receives by these.
 const SEND: u64 = 1 << 32;
+const NUDGE: u64 = 1 << 33;
 
 /// A peer with a queue pair of its own.
 pub(crate) struct Peer {
@@ -110,7 +116,9 @@ impl Peer {
         let mut peer = Self::request(addr, private_data);
         expect(&peer.channel, CmEventType::ESTABLISHED);
         if Lab::get().is_iwarp() {
-            peer.send(&first(GRANT, private_data));
+            peer.send(&first(PING, private_data));
+            peer.nudge_until_heard();
+            assert_eq!(peer.receive()[0], PONG);
         }
         peer
     }
@@ -266,6 +274,20 @@ impl Peer {
         self.qp.to_err().unwrap();
     }
 
+    /// The library's driver may not notice what comes right behind its reply before more comes.
+    fn nudge_until_heard(&mut self) {
+        let last = Cell::new(Instant::now());
+        self.wait(|this| {
+            if last.get().elapsed() > Duration::from_millis(20) {
+                last.set(Instant::now());
+                let nowhere = RemoteAddr { addr: 0, rkey: 0 };
+                let nudge = SendWr::write(NUDGE, &[], nowhere);
+                this.qp.post_send(&[nudge]).unwrap();
+            }
+            !this.received.is_empty()
+        });
+    }
+
     /// Waits for the next frame of the library.
     pub(crate) fn receive(&mut self) -> Vec<u8> {
         self.wait(|this| !this.received.is_empty());
@@ -321,6 +343,9 @@ impl Peer {
             let Ok(success) = wc.result() else { continue };
             if success.wr_id == SEND {
                 self.acknowledged += 1;
+                continue;
+            }
+            if success.wr_id == NUDGE {
                 continue;
             }
             let slot = success.wr_id as u32;

@@ -1,13 +1,9 @@
 //! Everything that has to pass, step by step.
 
 use std::{
-    env,
-    io::{self, BufRead, BufReader},
-    iter,
+    env, iter,
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
     time::Instant,
 };
 
@@ -46,7 +42,7 @@ fn main() -> ExitCode {
 }
 
 fn all() -> Result<()> {
-    let steps = Steps::new();
+    let steps = Steps(Instant::now());
     for part in ["fmt", "clippy"] {
         let there = Command::new("cargo")
             .args([part, "--version"])
@@ -98,13 +94,65 @@ fn all() -> Result<()> {
 
     let tests = DeviceTests::new(built, opening)?;
     let native = native_is_possible()?;
-    let on_host = |tests: &[&Test]| {
+    let one = format!("device tests on one host: {}", names(&tests.one));
+    let on_host = |tests: &[Test]| {
         let programs = tests.iter().map(|test| test.program.display().to_string());
-        let line = iter::once("integration/device-host".to_owned());
-        line.chain(programs).collect::<Vec<_>>()
+        let mut line = vec!["integration/device-host".to_owned()];
+        line.extend(programs);
+        line
     };
-    let (one, two): (Vec<_>, Vec<_>) = (tests.one.iter().collect(), tests.two.iter().collect());
+    steps.in_lab(
+        &one,
+        "--memory 3072 --timeout 1800",
+        native,
+        &on_host(&tests.one),
+    )?;
     let iwarp = tests.on_iwarp();
+    let line: Vec<_> = iter::once("integration/device-host".to_owned())
+        .chain(iwarp.iter().map(|test| test.program.display().to_string()))
+        .collect();
+    let programs: Vec<_> = iwarp.iter().map(|test| &*test.name).collect();
+    let what = format!("device tests on software iWARP: {}", programs.join(" "));
+    steps.in_lab(
+        &what,
+        "--device siw --memory 3072 --timeout 1800",
+        false,
+        &line,
+    )?;
+    for (name, why) in NOT_ON_IWARP {
+        println!("{name} does not apply to software iWARP: {why}");
+    }
+    steps.in_lab(
+        "device tests on two hosts",
+        "--hosts 2 --timeout 900",
+        native,
+        &on_host(&tests.two),
+    )?;
+    for (what, tool, options) in [
+        (
+            "soak on two hosts, for a moment",
+            "soak",
+            "--minutes 0.25 --seed 1",
+        ),
+        (
+            "faults on two hosts, the quick ones",
+            "faults",
+            "--quick --seed 1",
+        ),
+        ("services on two hosts, for a moment", "services", "--quick"),
+        ("examples against the C programs", "interop", "--quick"),
+        (
+            "examples against the C programs, on software iWARP",
+            "interop",
+            "--quick --device siw",
+        ),
+    ] {
+        steps.begin(what);
+        let tool = env::current_exe()?.with_file_name(tool);
+        run(&format!("{} {options}", tool.display()))?;
+    }
+    steps.run("what paths and calls cost", "integration/bench budget")?;
+
     // Each in a boot of its own, and in virtual machines, whatever devices there are.
     let alone = |tests: &[Test], name: &str, test: &str| -> Result<Vec<String>> {
         let tests = tests
@@ -116,84 +164,29 @@ fn all() -> Result<()> {
         line.push(test.to_owned());
         Ok(line)
     };
-    let program = |tool: &str| -> Result<String> {
-        let program = env::current_exe()?.with_file_name(tool);
-        Ok(program.display().to_string())
-    };
-    let tool = |what: &str, tool: &str, options: &str| -> Result<Step> {
-        Ok(Step::new(what, &format!("{} {options}", program(tool)?)))
-    };
-    let cut = |test: &str| -> Result<Step> {
+    for (name, test, options) in [
+        (
+            "removal",
+            "the_only_device_may_be_removed_and_come_back",
+            "--timeout 240",
+        ),
+        (
+            "devices",
+            "one_engine_serves_devices_of_both_kinds",
+            "--device both --timeout 240",
+        ),
+    ] {
+        let line = alone(&tests.one, name, test)?;
+        let what = format!("device test on one host: {test}");
+        steps.in_lab(&what, options, false, &line)?;
+    }
+    for test in [
+        "a_cut_link_is_noticed_on_both_sides",
+        "a_killed_host_is_noticed",
+    ] {
         let line = alone(&tests.two, "two_hosts", test)?;
         let what = format!("device test on two hosts: {test}");
-        let options = "--hosts 2 --may-die b --timeout 480";
-        Ok(Step::in_lab(&what, options, false, line))
-    };
-    let both = "one_engine_serves_devices_of_both_kinds";
-    let removed = "the_only_device_may_be_removed_and_come_back";
-    let one_lane = vec![
-        Step::in_lab(
-            &format!("device tests on one host: {}", names(&one)),
-            "--memory 3072 --timeout 3600",
-            native,
-            on_host(&one),
-        ),
-        Step::in_lab(
-            &format!("device test on one host: {removed}"),
-            "--timeout 480",
-            false,
-            alone(&tests.one, "removal", removed)?,
-        ),
-        Step::in_lab(
-            &format!("device test on one host: {both}"),
-            "--device both --timeout 480",
-            false,
-            alone(&tests.one, "devices", both)?,
-        ),
-        tool("services on two hosts, for a moment", "services", "--quick")?,
-        Step::new("what paths and calls cost", "integration/bench budget"),
-    ];
-    let other_lane = vec![
-        Step::in_lab(
-            &format!("device tests on software iWARP: {}", names(&iwarp)),
-            "--device siw --memory 3072 --timeout 3600",
-            false,
-            on_host(&iwarp),
-        ),
-        Step::in_lab(
-            &format!("device tests on two hosts: {}", names(&two)),
-            "--hosts 2 --timeout 1800",
-            native,
-            on_host(&two),
-        ),
-        tool(
-            "soak on two hosts, for a moment",
-            "soak",
-            "--minutes 0.25 --seed 1",
-        )?,
-        tool(
-            "faults on two hosts, the quick ones",
-            "faults",
-            "--quick --seed 1",
-        )?,
-        tool("examples against the C programs", "interop", "--quick")?,
-        tool(
-            "examples against the C programs, on software iWARP",
-            "interop",
-            "--quick --device siw",
-        )?,
-        cut("a_cut_link_is_noticed_on_both_sides")?,
-        cut("a_killed_host_is_noticed")?,
-    ];
-    if native {
-        // Tests look at what exists on the device.
-        steps.lane(FIRST, one_lane)?;
-        steps.lane("2", other_lane)?;
-    } else {
-        steps.side_by_side([(FIRST, one_lane), ("2", other_lane)])?;
-    }
-    for (name, capability) in NOT_ON_IWARP {
-        println!("{name} does not apply to software iWARP: the device lacks {capability}");
+        steps.in_lab(&what, "--hosts 2 --may-die b --timeout 240", false, &line)?;
     }
     steps.begin("all tests passed");
     Ok(())
@@ -268,25 +261,29 @@ impl DeviceTests {
     }
 }
 
-/// The programs of tests that do not apply to software iWARP, and what they take that it does not
-/// have. Where one test of another program does not apply, it says so itself.
+/// The programs of tests that do not run on software iWARP, and why: what they take that it does
+/// not have. Where one test of another program does not apply, it says so itself.
 const NOT_ON_IWARP: [(&str, &str); 4] = [
     (
         "verbs",
-        "queue pairs that a program connects by ibv_modify_qp(3)",
+        "the device lacks queue pairs that a program connects by ibv_modify_qp(3)",
     ),
     (
         "cm",
-        "datagrams, and connect requests with the parameters of InfiniBand's",
+        "the device lacks datagrams, and connect requests with the parameters of InfiniBand's",
     ),
     (
         "storms",
-        "hundreds of queue pairs in a process, and an rdma_connect(3) that does not wait",
+        "the device lacks hundreds of queue pairs in a process, and an rdma_connect(3) that does \
+         not wait",
     ),
-    ("doctor", "RoCE's GIDs, UDP port and modules"),
+    (
+        "doctor",
+        "the device lacks RoCE's GIDs, UDP port and modules",
+    ),
 ];
 
-fn names(tests: &[&Test]) -> String {
+fn names(tests: &[Test]) -> String {
     let names: Vec<_> = tests.iter().map(|test| &*test.name).collect();
     names.join(" ")
 }
@@ -338,82 +335,12 @@ fn test_of(message: &str) -> Option<Test> {
     })
 }
 
-/// The lane whose results lie where they always do.
-const FIRST: &str = "1";
-
-/// What may be done beside other things.
-struct Step {
-    what: String,
-    command: Command,
-    needs_lab: bool,
-}
-
-impl Step {
-    fn new(what: &str, line: &str) -> Self {
-        let line = words(line);
-        let mut command = Command::new(&line[0]);
-        command.args(&line[1..]);
-        Self {
-            what: what.to_owned(),
-            command,
-            needs_lab: false,
-        }
-    }
-
-    /// A command where there is a device.
-    fn in_lab(what: &str, options: &str, native: bool, line: Vec<String>) -> Self {
-        let native = if native { "--native" } else { "" };
-        let mut step = Self::new(what, &format!("integration/lab exec {options} {native} --"));
-        step.command.args(line);
-        step.needs_lab = true;
-        step
-    }
-
-    /// Runs it to its end; what it says is said with the name of its lane before each line.
-    fn run(mut self, lane: &str) -> Result<()> {
-        let (said, end) = io::pipe()?;
-        // Where the other lane does not write.
-        let results = Path::new("target/lab").join(format!("results-of-lane-{lane}"));
-        if lane != FIRST {
-            self.command.env("LAB_RESULTS_BASE", results);
-        }
-        self.command
-            .stdin(Stdio::null())
-            .stdout(end.try_clone()?)
-            .stderr(end);
-        let name = self.command.get_program().to_owned();
-        let child = self.command.spawn();
-        let mut child = child.with_context(|| format!("cannot run {}", name.display()))?;
-        // With its ends of the pipe, so that it has an end.
-        drop(self.command);
-        for line in BufReader::new(said).split(b'\n') {
-            println!("{lane}| {}", String::from_utf8_lossy(&line?));
-        }
-        let status = child.wait()?;
-        if self.needs_lab && status.code() == Some(LAB_FAILED) {
-            bail!("the device tests did not run. {NO_LAB}");
-        }
-        ensure!(status.success(), "{}: {status}", self.what);
-        Ok(())
-    }
-}
-
 /// Says what is done, and since when.
-struct Steps {
-    since: Instant,
-    has_failed: AtomicBool,
-}
+struct Steps(Instant);
 
 impl Steps {
-    fn new() -> Self {
-        Self {
-            since: Instant::now(),
-            has_failed: AtomicBool::new(false),
-        }
-    }
-
     fn begin(&self, what: &str) {
-        println!("\n=== {what} (after {} s)", self.since.elapsed().as_secs());
+        println!("\n=== {what} (after {} s)", self.0.elapsed().as_secs());
     }
 
     fn run(&self, what: &str, line: &str) -> Result<()> {
@@ -421,31 +348,20 @@ impl Steps {
         run(line)
     }
 
-    /// One after the other, as long as nothing has failed, in any lane.
-    fn lane(&self, lane: &str, steps: Vec<Step>) -> Result<()> {
-        for step in steps {
-            if self.has_failed.load(Ordering::Relaxed) {
-                break;
-            }
-            self.begin(&format!("lane {lane}: {}", step.what));
-            if let Err(error) = step.run(lane) {
-                // The other lane comes to the end of its step first.
-                self.has_failed.store(true, Ordering::Relaxed);
-                self.begin(&format!("lane {lane} failed: {error:#}"));
-                return Err(error);
-            }
+    /// Runs a command where there is a device.
+    fn in_lab(&self, what: &str, options: &str, native: bool, line: &[String]) -> Result<()> {
+        self.begin(what);
+        let mut lab = Command::new("integration/lab");
+        lab.arg("exec").args(words(options));
+        if native {
+            lab.arg("--native");
         }
-        self.begin(&format!("lane {lane} is through"));
+        let status = lab.arg("--").args(line).status()?;
+        if status.code() == Some(LAB_FAILED) {
+            bail!("the device tests did not run. {NO_LAB}");
+        }
+        ensure!(status.success(), "{what}: {status}");
         Ok(())
-    }
-
-    /// Machines of one lane wait for much of their time, and leave the processors to the other.
-    fn side_by_side(&self, lanes: [(&'static str, Vec<Step>); 2]) -> Result<()> {
-        thread::scope(|scope| {
-            let lanes = lanes.map(|(name, steps)| scope.spawn(|| self.lane(name, steps)));
-            let results = lanes.map(|lane| lane.join().expect("a lane does not panic"));
-            results.into_iter().collect()
-        })
     }
 }
 
