@@ -69,7 +69,7 @@ impl Core {
             }
             let id = match slots.take(slot) {
                 Posted::Frame => None,
-                Posted::Message => self.order.fail(),
+                Posted::Message => self.order.fail(self.unproven.messages()),
                 Posted::Operation(operation) => Some(operation.id),
                 Posted::ReadChunk { .. } => {
                     work = Work::Read { slot };

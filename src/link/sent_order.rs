@@ -75,15 +75,16 @@ impl SentOrder {
         }
     }
 
-    /// The device failed the oldest small message that is not acknowledged: takes its id.
-    pub(super) fn fail(&mut self) -> Option<u64> {
+    /// The device failed the oldest small message that is neither acknowledged nor one of so many
+    /// that are done behind these: takes its id.
+    pub(super) fn fail(&mut self, done: usize) -> Option<u64> {
         let small = |(_, unsent): &(usize, &Unsent)| matches!(unsent, Unsent::Small(_));
         let (at, _) = self
             .waiting
             .iter()
             .enumerate()
             .filter(small)
-            .nth(self.acknowledged)?;
+            .nth(self.acknowledged + done)?;
         let id = self.waiting.remove(at)?.id();
         self.ids -= usize::from(id.is_some());
         id
@@ -156,10 +157,12 @@ mod tests {
         order.small(3);
         order.small(4);
         order.acknowledge();
-        assert_eq!(order.fail(), Some(3));
+        order.small(5);
+        assert_eq!(order.fail(1), Some(4), "3 is done");
+        assert_eq!(order.fail(0), Some(3));
         assert_eq!(order.ids(), 3);
-        assert_eq!(order.abandon().collect::<Vec<_>>(), [1, 2, 4]);
-        assert_eq!((order.ids(), order.fail()), (0, None));
+        assert_eq!(order.abandon().collect::<Vec<_>>(), [1, 2, 5]);
+        assert_eq!((order.ids(), order.fail(0)), (0, None));
     }
 
     proptest! {

@@ -36,6 +36,11 @@ impl Unproven {
         self.writes
     }
 
+    /// How many messages wait here.
+    pub(super) fn messages(&self) -> usize {
+        self.waiting.len() - self.writes
+    }
+
     /// Takes the oldest, if that is proven. What only the close can prove has no proof of its own.
     pub(super) fn pop(&mut self, is_proven: impl FnOnce(Option<Proof>) -> bool) -> Option<Gone> {
         let (proof, _) = self.waiting.front()?;
@@ -61,7 +66,7 @@ mod tests {
         unproven.put(Some(proofs[0]), Gone::Message);
         unproven.put(Some(proofs[1]), Gone::Write(7));
         unproven.put(None, Gone::Message);
-        assert_eq!(unproven.writes(), 1);
+        assert_eq!((unproven.writes(), unproven.messages()), (1, 2));
         let first = |proof| proof == Some(proofs[0]);
         assert_eq!(unproven.pop(first), Some(Gone::Message));
         assert_eq!(unproven.pop(first), None);
