@@ -17,11 +17,11 @@ use crate::{
 
 #[test]
 fn a_message_that_was_delivered_cannot_be_written_to() {
-    let scene = Scene::new();
     let capability = "reads that tell the peer a key";
     if !toolbox::applies(toolbox::Lab::get().is_iwarp(), capability) {
         return;
     }
+    let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
         let lent = peer.lend(5000);
