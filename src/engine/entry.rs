@@ -9,11 +9,10 @@ use nix::sys::epoll::Epoll;
 use super::{
     command::{Established, Reply},
     listening::HalfOpen,
-    watch::Watch,
 };
 use crate::{
     config::Config,
-    link::{Completion, Link, Owner},
+    link::{Completion, Link, Owner, Watch},
     proto::{CloseReason, CmCall, CmOp, Statistics},
     status::OsError,
     transport::{Budget, ConnectionId, ConnectionManager},
@@ -23,8 +22,6 @@ use crate::{
 /// dropped.
 pub(super) struct Entry {
     pub(super) link: Arc<Link>,
-    /// While there are completion events.
-    pub(super) watch: Option<Watch>,
     pub(super) id: ConnectionId,
     pub(super) config: Config,
     pub(super) role: Role,
@@ -59,7 +56,7 @@ impl Entry {
         &mut self,
         op: CmOp,
         manager: &mut ConnectionManager,
-        epoll: &Epoll,
+        epoll: &Arc<Epoll>,
         budget: &Arc<Budget>,
     ) -> Result<(), OsError> {
         let id = &mut self.id;
@@ -83,7 +80,7 @@ impl Entry {
             },
             CmOp::Disconnect => id.disconnect(),
             CmOp::Discard => {
-                self.unwatch(epoll);
+                self.link.end_watch();
                 self.link.uninstall();
                 self.id.discard();
                 Ok(())
@@ -94,7 +91,7 @@ impl Entry {
     fn create_transport(
         &mut self,
         manager: &mut ConnectionManager,
-        epoll: &Epoll,
+        epoll: &Arc<Epoll>,
         budget: &Arc<Budget>,
     ) -> Result<(), OsError> {
         self.link.pollers.prepare()?;
@@ -106,24 +103,11 @@ impl Entry {
         let events = Arc::clone(transport.poll_side.events());
         let traits = transport.allocator.domain().traits();
         self.link.install(transport);
-        self.watch = Some(Watch::new(epoll, events, key)?);
+        let watch = Watch::new(Arc::clone(epoll), events, key)?;
+        self.link.begin_watch(watch);
         self.link
             .in_engine(|core| core.conn.handle_transport(traits));
         Ok(())
-    }
-
-    /// Watches the completion events, or leaves them to threads of the application.
-    pub(super) fn set_watch(&mut self, epoll: &Epoll, watches: bool) {
-        if let Some(watch) = &mut self.watch
-            && let Err(error) = watch.set(epoll, watches)
-        {
-            log::error!("{}: {error}", self.link);
-        }
-    }
-
-    pub(super) fn unwatch(&mut self, epoll: &Epoll) {
-        self.set_watch(epoll, false);
-        self.watch = None;
     }
 
     /// Whether a step of accepting failed because the peer has withdrawn its request.

@@ -20,7 +20,6 @@ mod promise;
 mod reactor;
 mod statistics;
 mod timers;
-mod watch;
 
 pub use self::{command::Request, engine::Engine, statistics::EngineStatistics};
 pub(crate) use self::{

@@ -63,7 +63,7 @@ const SIDE_BY_SIDE: usize = 8;
 const ADMISSION_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) struct Reactor {
-    epoll: Epoll,
+    epoll: Arc<Epoll>,
     manager: ConnectionManager,
     commands: Arc<Mailbox<Command>>,
     notices: Arc<Mailbox<Notice>>,
@@ -116,7 +116,7 @@ impl Reactor {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .map_err(|e| OsError::new("epoll_create1", e as i32))?;
         let reactor = Self {
-            epoll,
+            epoll: Arc::new(epoll),
             manager,
             commands,
             notices: Mailbox::new()?,
@@ -285,7 +285,6 @@ impl Reactor {
         self.registration.connection_came(config.longest_close());
         let entry = Entry {
             link: Arc::clone(&link),
-            watch: None,
             id,
             config,
             role,
@@ -391,7 +390,7 @@ impl Reactor {
         };
         let turns = entry.role.choose(&mut self.connects, &mut self.accepts);
         turns.leave(key);
-        entry.unwatch(&self.epoll);
+        entry.link.end_watch();
         entry.link.uninstall();
         self.registration
             .connection_went(entry.config.longest_close());
@@ -424,9 +423,9 @@ impl Drop for Reactor {
     fn drop(&mut self) {
         self.commands.abandon();
         self.notices.abandon();
-        for (_, mut entry) in self.links.drain() {
+        for (_, entry) in self.links.drain() {
             log::error!("{}: cut off: the engine's thread has ended", entry.link);
-            entry.unwatch(&self.epoll);
+            entry.link.end_watch();
             entry.link.with_core(Core::cut_off);
             entry.link.uninstall();
         }

@@ -22,6 +22,7 @@ use super::{
     refused::refused_send,
     spin_record::SpinRecord,
     tasks::{Awaited, Tasks},
+    watch::Watch,
 };
 use crate::{
     config::Polling,
@@ -47,7 +48,7 @@ const GROUPED: u8 = 4;
 ///    their order;
 /// 2. `core`: the state machine and the work queues; everything that it wants done is done before
 ///    the lock is released, so that frames are posted in the order in which it made them;
-/// 3. those inside of [`Pollers`], the fds and the allocator.
+/// 3. those inside of [`Pollers`], the watch, the fds and the allocator.
 ///
 /// Connection manager calls are not made here but by the engine's thread. What the state machine
 /// wants of the connection manager is queued in `core`, and the engine is notified.
@@ -63,6 +64,8 @@ pub(crate) struct Link {
     pub(crate) pollers: Pollers,
     pub(crate) tasks: Tasks,
     pub(crate) lease: PollLease,
+    /// While there are completion events.
+    watch: Mutex<Option<Watch>>,
     pub(super) spin_record: SpinRecord,
     /// Makes memory for the application, while there is a transport.
     allocator: Mutex<Option<Arc<Allocator>>>,
@@ -105,6 +108,7 @@ impl Link {
             pollers: Pollers::new(),
             tasks: Tasks::default(),
             lease: PollLease::new(),
+            watch: Mutex::new(None),
             spin_record: SpinRecord::default(),
             allocator: Mutex::new(None),
             set_aside,
@@ -367,9 +371,44 @@ impl Link {
         });
     }
 
+    /// Tells the engine's thread when it comes by itself, or wakes it if it does not.
+    pub(super) fn leave_notice(&self, kind: NoticeKind) {
+        self.notices.leave(Notice {
+            key: self.key,
+            kind,
+        });
+    }
+
     /// Where this connection's notices go.
     pub(crate) fn notices(&self) -> &Arc<Mailbox<Notice>> {
         &self.notices
+    }
+
+    // The engine's watch over the completion events.
+
+    pub(crate) fn begin_watch(&self, watch: Watch) {
+        *lock(&self.watch) = Some(watch);
+    }
+
+    /// Has the engine watch, or leaves it to threads of the application.
+    pub(crate) fn set_watch(&self, watches: bool) {
+        if let Some(watch) = lock(&self.watch).as_mut()
+            && let Err(error) = watch.set(watches)
+        {
+            log::error!("{self}: {error}");
+        }
+    }
+
+    /// Takes the events that were raised.
+    pub(crate) fn clear_events(&self) {
+        if let Some(watch) = lock(&self.watch).as_ref() {
+            watch.events().clear();
+        }
+    }
+
+    pub(crate) fn end_watch(&self) {
+        self.set_watch(false);
+        *lock(&self.watch) = None;
     }
 
     // The transport.

@@ -48,6 +48,7 @@ mod task_polling;
 mod task_watch;
 mod tasks;
 mod unproven;
+mod watch;
 mod write;
 
 pub use self::{
@@ -68,4 +69,5 @@ pub(crate) use self::{
     polling::Progress,
     send::{Outgoing, Taken},
     tasks::Awaited,
+    watch::Watch,
 };

@@ -309,14 +309,18 @@ impl Link {
         self.transport() == TransportKind::Tcp
     }
 
-    /// Tells the engine's thread once that this connection's queue is polled by others, and shows
-    /// it that it still is.
+    /// Ends the engine's watch over this connection's queue once, and tells it that others poll;
+    /// then shows it that they still do.
+    ///
+    /// The engine hears of it with all others of the next milliseconds: where each of many
+    /// connections is polled now and then, it would be woken for each.
     ///
     /// Where an event loop watches the connection's fd, the engine stays: it is the one that is
     /// there at all times.
     pub(super) fn renew_lease(&self) {
         if !self.is_watched() && self.lease.renew() {
-            self.notify(NoticeKind::Polled);
+            self.set_watch(false);
+            self.leave_notice(NoticeKind::Polled);
         }
     }
 

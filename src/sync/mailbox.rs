@@ -13,8 +13,15 @@ use crate::status::OsError;
 #[derive(Debug)]
 pub(crate) struct Mailbox<T> {
     /// `None` when the reading thread has ended.
-    queue: Mutex<Option<VecDeque<T>>>,
+    queue: Mutex<Option<Queue<T>>>,
     waker: EventFd,
+}
+
+#[derive(Debug)]
+struct Queue<T> {
+    letters: VecDeque<T>,
+    /// Whether the reading thread comes soon, whoever wakes it.
+    is_expected: bool,
 }
 
 /// Asks the engine's thread to do something for one connection. It may come after the connection's
@@ -32,7 +39,8 @@ pub(crate) enum NoticeKind {
     Drive,
     /// The memory that the connection waits for is available, or may be.
     Feed,
-    /// Threads of the application poll the completion queue: stay away until they stop.
+    /// Threads of the application poll the completion queue, and have ended the watch over it: look
+    /// after it again when they stop.
     Polled,
     /// Something is held back: see soon whether they stop.
     Held,
@@ -50,25 +58,64 @@ impl<T> Mailbox<T> {
     /// When the process has no file descriptor left.
     pub(crate) fn new() -> Result<Arc<Self>, OsError> {
         Ok(Arc::new(Self {
-            queue: Mutex::new(Some(VecDeque::with_capacity(64))),
+            queue: Mutex::new(Some(Queue {
+                letters: VecDeque::with_capacity(64),
+                is_expected: false,
+            })),
             waker: eventfd()?,
         }))
     }
 
     /// Queues a letter and wakes the reading thread. Returns `false` if that has ended.
     pub(crate) fn send(&self, letter: T) -> bool {
-        match &mut *lock(&self.queue) {
-            Some(queue) => queue.push_back(letter),
-            None => return false,
+        let is_read = self.queue(letter).is_some();
+        if is_read {
+            self.wake();
         }
+        is_read
+    }
+
+    /// Queues a letter that has time until the reading thread comes by itself, and wakes it only if
+    /// it does not.
+    pub(crate) fn leave(&self, letter: T) {
+        if self.queue(letter) == Some(false) {
+            self.wake();
+        }
+    }
+
+    /// Returns whether the reading thread comes by itself, or `None` if it has ended.
+    fn queue(&self, letter: T) -> Option<bool> {
+        let mut queue = lock(&self.queue);
+        let queue = queue.as_mut()?;
+        queue.letters.push_back(letter);
+        Some(queue.is_expected)
+    }
+
+    fn wake(&self) {
         // It fails only when the counter is full, and then the thread is awake anyway.
         let _ = self.waker.write(1);
-        true
+    }
+
+    /// The reading thread will come by itself, until it [says](Self::stays_expected) that it does
+    /// not.
+    pub(crate) fn expect(&self) {
+        if let Some(queue) = &mut *lock(&self.queue) {
+            queue.is_expected = true;
+        }
+    }
+
+    /// The reading thread would rather not come again by itself. Returns whether it has to, once
+    /// more, for what was left meanwhile.
+    pub(crate) fn stays_expected(&self) -> bool {
+        lock(&self.queue).as_mut().is_some_and(|queue| {
+            queue.is_expected &= !queue.letters.is_empty();
+            queue.is_expected
+        })
     }
 
     /// Takes the next letter.
     pub(crate) fn take(&self) -> Option<T> {
-        lock(&self.queue).as_mut()?.pop_front()
+        lock(&self.queue).as_mut()?.letters.pop_front()
     }
 
     /// Whether the reading thread still runs.
@@ -85,5 +132,50 @@ impl<T> Mailbox<T> {
 
     pub(crate) fn waker(&self) -> &EventFd {
         &self.waker
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    fn wakes<T>(mailbox: &Mailbox<T>) -> bool {
+        let mut fds = [PollFd::new(mailbox.waker().as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).unwrap() > 0
+    }
+
+    #[test]
+    fn a_letter_that_has_time_wakes_a_reader_that_does_not_come_by_itself() {
+        let mailbox = Mailbox::new().unwrap();
+        mailbox.expect();
+        mailbox.leave(1);
+        assert!(!wakes(&mailbox));
+        assert!(mailbox.stays_expected(), "there is a letter");
+        assert_eq!(mailbox.take(), Some(1));
+        assert!(!mailbox.stays_expected());
+        mailbox.leave(2);
+        assert!(wakes(&mailbox));
+    }
+
+    #[test]
+    fn a_letter_that_has_no_time_wakes_a_reader_that_comes_by_itself() {
+        let mailbox = Mailbox::new().unwrap();
+        mailbox.expect();
+        assert!(mailbox.send(1));
+        assert!(wakes(&mailbox));
+    }
+
+    #[test]
+    fn a_reader_that_has_ended_is_not_expected() {
+        let mailbox = Mailbox::new().unwrap();
+        mailbox.expect();
+        mailbox.abandon();
+        assert!(!mailbox.send(1));
+        mailbox.leave(2);
+        assert!(!mailbox.stays_expected());
+        assert_eq!(mailbox.take(), None);
     }
 }

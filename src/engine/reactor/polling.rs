@@ -12,9 +12,9 @@ use crate::{
 };
 
 /// How long after its last poll by a thread of the application a completion queue is watched by the
-/// engine again. A program that mixes `recv` with `select!` may see a message this much late; one
-/// that polls often enough costs the engine one look in this time instead of one interrupt a
-/// message.
+/// engine again. A program that mixes `recv` with `select!` may see a message twice this much late,
+/// where the notice of the lease lay as long; one that polls often enough costs the engine one look
+/// in this time instead of one interrupt a message.
 const LEASE: Duration = Duration::from_millis(10);
 
 /// The same where messages are held back that nobody else may send when there is room.
@@ -26,9 +26,7 @@ impl Reactor {
         let Some(entry) = self.links.get(&key) else {
             return;
         };
-        if let Some(watch) = &entry.watch {
-            watch.events().clear();
-        }
+        entry.link.clear_events();
         entry.link.arm();
         self.poll(key);
     }
@@ -47,19 +45,21 @@ impl Reactor {
         }
     }
 
-    /// Threads of the application poll: stops watching.
+    /// Threads of the application poll, and have ended the watch.
     pub(super) fn grant_lease(&mut self, key: u64) {
-        let Some(entry) = self.links.get_mut(&key) else {
+        let Some(entry) = self.links.get(&key) else {
             return;
         };
         if entry.link.is_watched() {
             // It did not know yet that the connection's fd was asked for.
             return self.expire_lease(key);
         }
-        entry.set_watch(&self.epoll, false);
+        // One that expired while they asked for it is watched again.
+        entry.link.set_watch(false);
         let seen = entry.link.lease.grant();
         if self.leases.is_empty() {
             self.timers.set(LEASES, Some(Instant::now() + LEASE));
+            self.notices.expect();
         }
         self.leases.insert(key, seen);
         if entry.link.lease.is_pressed() {
@@ -87,12 +87,12 @@ impl Reactor {
     pub(super) fn expire_lease(&mut self, key: u64) {
         self.leases.remove(&key);
         self.pressed_leases.remove(&key);
-        let Some(entry) = self.links.get_mut(&key) else {
+        let Some(entry) = self.links.get(&key) else {
             return;
         };
         entry.link.lease.relax();
         entry.link.lease.expire();
-        entry.set_watch(&self.epoll, true);
+        entry.link.set_watch(true);
         entry.link.arm();
         self.poll(key);
     }
@@ -106,7 +106,7 @@ impl Reactor {
         for key in expired {
             self.expire_lease(key);
         }
-        if !self.leases.is_empty() {
+        if !self.leases.is_empty() || self.notices.stays_expected() {
             self.timers.set(LEASES, Some(Instant::now() + LEASE));
         }
     }

@@ -10,7 +10,8 @@ use crate::{status::OsError, transport::CompletionEvents};
 /// stay there, and the device's driver, which does not say what has come, would wake the engine's
 /// thread for each: two switches a message, to find that there is nothing to do.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(crate) struct Watch {
+    epoll: Arc<Epoll>,
     events: Arc<CompletionEvents>,
     key: u64,
     watches: bool,
@@ -18,17 +19,18 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Watches from now on, under the connection's key.
-    pub(super) fn new(
-        epoll: &Epoll,
+    pub(crate) fn new(
+        epoll: Arc<Epoll>,
         events: Arc<CompletionEvents>,
         key: u64,
     ) -> Result<Self, OsError> {
         let mut watch = Self {
+            epoll,
             events,
             key,
             watches: false,
         };
-        watch.set(epoll, true)?;
+        watch.set(true)?;
         Ok(watch)
     }
 
@@ -37,13 +39,13 @@ impl Watch {
     }
 
     /// Watches, or not.
-    pub(super) fn set(&mut self, epoll: &Epoll, watches: bool) -> Result<(), OsError> {
+    pub(super) fn set(&mut self, watches: bool) -> Result<(), OsError> {
         let changed = match (self.watches, watches) {
-            (false, true) => epoll.add(
+            (false, true) => self.epoll.add(
                 &*self.events,
                 EpollEvent::new(EpollFlags::EPOLLIN, self.key),
             ),
-            (true, false) => epoll.delete(&*self.events),
+            (true, false) => self.epoll.delete(&*self.events),
             (_, _) => Ok(()),
         };
         changed.map_err(|errno| OsError::new("epoll_ctl", errno as i32))?;
