@@ -1,0 +1,112 @@
+//! What the texts of errors say of this machine, and what to do there.
+
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
+
+use crate::{machine, status::OsError};
+
+/// Whether a listener on one of the addresses prevents listening on all, for which the kernel has
+/// no error of its own.
+pub(super) fn is_taken_elsewhere(address: &SocketAddr, error: &OsError) -> bool {
+    error.errno == libc::EADDRNOTAVAIL && address.ip().is_unspecified()
+}
+
+/// The addresses to use instead of a loopback address.
+pub(super) struct Alternatives<'a>(pub(super) &'a [IpAddr]);
+
+impl fmt::Display for Alternatives<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((first, rest)) = self.0.split_first() else {
+            return f.write_str(
+                "of this machine's own addresses none is served either: give one to a network \
+                 interface that has an RDMA device (`rdma link` shows them)",
+            );
+        };
+        write!(
+            f,
+            "of this machine's own addresses, also for programs on it, use {first}"
+        )?;
+        rest.iter()
+            .try_for_each(|address| write!(f, " or {address}"))
+    }
+}
+
+/// What has to be there for RDMA, by what is not.
+pub(super) struct WhatOffersRdma<'a>(pub(super) &'a OsError);
+
+impl fmt::Display for WhatOffersRdma<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.errno {
+            libc::ELIBACC | libc::ELIBBAD => f.write_str(
+                "This program takes librdmacm.so.1 and libibverbs.so.1 of rdma-core 32 or newer \
+                 from the system: install them with their drivers (`apt install librdmacm1 \
+                 libibverbs1 ibverbs-providers` on Debian and Ubuntu)",
+            ),
+            _ => write!(
+                f,
+                "Load the kernel's rdma_ucm and a device's driver (for software RoCE: `modprobe \
+                 rdma_ucm`, `rdma link add rxe0 type rxe netdev eth0`); `rdma link` shows the \
+                 devices{}",
+                device_advice(machine::is_container())
+            ),
+        }
+    }
+}
+
+/// The cause for which an address cannot be listened on, with the remedy.
+pub(super) struct BindProblem<'a>(pub(super) &'a SocketAddr, pub(super) &'a OsError);
+
+impl fmt::Display for BindProblem<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(address, error) = self;
+        match error.errno {
+            libc::EADDRINUSE => write!(
+                f,
+                "{error}. Another listener has it; end that one, or use another port"
+            ),
+            _ if is_taken_elsewhere(address, error) => write!(
+                f,
+                "address in use: another listener has port {} already, on all addresses or on one \
+                 of them; end that one, or use another port ({error})",
+                address.port()
+            ),
+            libc::EADDRNOTAVAIL | libc::EACCES if error.call == "bind" => write!(
+                f,
+                "{error}. The address must belong to a network interface of this machine (`ip \
+                 address` shows them), and ports below 1024 need CAP_NET_BIND_SERVICE"
+            ),
+            libc::EADDRNOTAVAIL => write!(
+                f,
+                "{error}. The address must belong to a network interface with an RDMA device \
+                 (`rdma link` and `ip address` show both), and no listener on all addresses may \
+                 have its port"
+            ),
+            _ => write!(
+                f,
+                "{error}. The address must belong to a network interface with an RDMA device \
+                 (`rdma link` and `ip address` show both), and its port must be free"
+            ),
+        }
+    }
+}
+
+/// Returns how to give a container devices.
+pub(super) fn device_advice(in_container: bool) -> &'static str {
+    if in_container {
+        ". This looks like a container: start it with `--device=/dev/infiniband/rdma_cm \
+         --device=/dev/infiniband/uverbs0` and the host's network or an RDMA-capable one"
+    } else {
+        ""
+    }
+}
+
+/// Returns how to let a container lock memory.
+pub(super) fn memlock_advice(in_container: bool) -> &'static str {
+    if in_container {
+        ". This looks like a container: start it with `--ulimit memlock=-1`"
+    } else {
+        ""
+    }
+}

@@ -1,0 +1,410 @@
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
+
+use nix::sys::resource::{Resource, getrlimit};
+
+use super::advice::{
+    Alternatives, BindProblem, WhatOffersRdma, device_advice, is_taken_elsewhere, memlock_advice,
+};
+use crate::{
+    CloseReason,
+    machine::{self, Denied},
+    remote_access::RemoteAccess,
+    status::{CmStatus, OsError},
+};
+
+/// The error of an operation. The text says what to do where that is known.
+///
+/// [The troubleshooting page](crate::guide::troubleshooting) lists the texts with causes and
+/// remedies. `Debug` prints the same text as `Display`, so that a `main` which returns it shows the
+/// advice. It converts into [`io::Error`] with the kind that programs written for TCP expect.
+#[derive(Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A [`Config`](crate::Config) field has a value that cannot work.
+    #[error("invalid configuration: {field} is {value}, allowed is {allowed}")]
+    InvalidConfig {
+        /// The field's name.
+        field: &'static str,
+        /// The refused value.
+        value: String,
+        /// What is allowed.
+        allowed: String,
+    },
+
+    /// The lookup of a name or address failed.
+    #[error("cannot look up the address {address}: {problem}")]
+    AddressLookup {
+        /// The name or address.
+        address: String,
+        /// The problem as the resolver reported it.
+        problem: String,
+    },
+
+    /// This machine has no RDMA connection manager; or it lacks the libraries, which a program that
+    /// was built with the feature `dlopen` opens when it needs them.
+    #[error("this machine offers no RDMA: {0}. {remedy}", remedy = WhatOffersRdma(.0))]
+    NoRdma(OsError),
+
+    /// This program was built without RDMA: without rdmsg's features `rdma` and `dlopen`.
+    #[error(
+        "this program was built without RDMA: build it with rdmsg's feature rdma or dlopen, or set \
+         transport to Auto or Tcp in the Config"
+    )]
+    RdmaNotBuilt,
+
+    /// This process has no right to use the machine's RDMA devices.
+    #[error("{error}: {denied}{device}", device = device_advice(machine::is_container()))]
+    PermissionDenied {
+        /// The call that failed.
+        error: OsError,
+        /// The device file, and its permissions.
+        denied: Denied,
+    },
+
+    /// A loopback address, such as `localhost`: no RDMA device serves it.
+    #[error(
+        "{address} is a loopback address, which no RDMA device serves; {}",
+        Alternatives(.local)
+    )]
+    Loopback {
+        /// The address.
+        address: SocketAddr,
+        /// The addresses of this machine that RDMA devices serve, also for connections to itself.
+        local: Vec<IpAddr>,
+    },
+
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {}", BindProblem(.address, .error))]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The call that failed.
+        error: OsError,
+    },
+
+    /// The connection could not be established.
+    #[error("cannot connect to {peer}: {reason}")]
+    Connect {
+        /// The peer's address.
+        peer: SocketAddr,
+        /// The reason.
+        reason: CloseReason,
+    },
+
+    /// The connection has ended. The reason is the first cause, the same for all later calls.
+    #[error("the connection has ended: {0}")]
+    Disconnected(CloseReason),
+
+    /// The connection was closed, but not everything was confirmed by the peer.
+    #[error("closed, but not everything that was sent is known to have arrived: {0}")]
+    Undelivered(CloseReason),
+
+    /// The message is longer than the peer accepts. Nothing was sent; the connection goes on.
+    #[error(
+        "a message of {len} bytes is too long: the peer takes at most {limit}; raise max_message \
+         in its Config"
+    )]
+    MessageTooLong {
+        /// The message's length in bytes.
+        len: usize,
+        /// The longest message that the peer accepts, in bytes.
+        limit: u64,
+    },
+
+    /// The peer's window or the send ring is full, and the call does not wait.
+    ///
+    /// Nothing was sent; the connection goes on, and a retry later may succeed.
+    #[error("the peer's receive window is full")]
+    WindowFull,
+
+    /// This side has [finished](crate::Endpoint::finish): it sends no more messages.
+    ///
+    /// Nothing was sent; the peer's messages can still be received.
+    #[error("nothing more can be sent: this side has finished sending")]
+    Finished,
+
+    /// The peer has [finished](crate::Endpoint::finish): it sends no more messages.
+    ///
+    /// All of its messages were received; this side may go on sending.
+    #[error("nothing more will arrive: the peer has finished sending")]
+    PeerFinished,
+
+    /// The private data is longer than the connection manager can carry.
+    #[error("private data of {len} bytes is too long: at most {limit} bytes fit {place}")]
+    PrivateDataTooLong {
+        /// The data's length in bytes.
+        len: usize,
+        /// The longest that fits, in bytes.
+        limit: usize,
+        /// What carries it.
+        place: &'static str,
+    },
+
+    /// Too many completions wait to be taken for another id.
+    ///
+    /// Nothing was sent; the connection goes on.
+    #[error(
+        "too many completions wait to be taken: take some from Endpoint::completions or with \
+         Endpoint::next_completion before using further ids"
+    )]
+    CompletionsNotTaken,
+
+    /// The endpoint is in a [`Group`](crate::Group), which has its messages and other completions.
+    #[error(
+        "the endpoint is in a Group: take what happens on it from Group::completions, or remove it \
+         from the group first"
+    )]
+    Grouped,
+
+    /// A one-sided operation exceeds the memory. Nothing was done; the connection goes on.
+    #[error("{len} bytes at offset {start} do not fit {what} of {limit} bytes")]
+    OutOfBounds {
+        /// The memory.
+        what: &'static str,
+        /// The offset of the operation, in bytes.
+        start: u64,
+        /// The length of the operation, in bytes.
+        len: u64,
+        /// The length of the memory, in bytes.
+        limit: u64,
+    },
+
+    /// The peer's region does not allow the operation. Nothing was done; the connection goes on.
+    #[error(
+        "the peer does not allow it: its region allows {allowed}, the operation needs {needed}"
+    )]
+    NotAllowed {
+        /// What the region allows.
+        allowed: RemoteAccess,
+        /// What the operation needs.
+        needed: RemoteAccess,
+    },
+
+    /// The remote address of an atomic operation is not a multiple of 8.
+    ///
+    /// Nothing was done; the connection goes on.
+    #[error(
+        "atomic operations need an 8-byte-aligned remote address; offset {offset} is not aligned"
+    )]
+    Misaligned {
+        /// The offset in the peer's region, in bytes.
+        offset: u64,
+    },
+
+    /// The device of this side, or the peer's, cannot do that: see
+    /// [`Capabilities`](crate::Capabilities).
+    ///
+    /// Nothing was done; the connection goes on.
+    #[error("{operation} is not supported by {device}: {because}")]
+    NotSupported {
+        /// The operation.
+        operation: &'static str,
+        /// The device's name, or that it is the peer's.
+        device: String,
+        /// What it lacks.
+        because: &'static str,
+    },
+
+    /// The buffer or region belongs to another connection.
+    ///
+    /// Nothing was done; the connection goes on.
+    #[error("this memory belongs to another connection and can be used only there")]
+    ForeignMemory,
+
+    /// The timeout of the call passed. The connection goes on.
+    #[error("timed out")]
+    TimedOut,
+
+    /// Too few shared receive buffers are free for another connection.
+    ///
+    /// The others go on; a retry may succeed when one of them has ended.
+    #[error(
+        "the {total} shared receive buffers are in use: {free} are free, and a connection needs \
+         {needed}; raise shared_receive in the Config, close connections, or drop messages that \
+         are held"
+    )]
+    SharedReceivesExhausted {
+        /// The number of buffers.
+        total: u32,
+        /// The number of those that are promised to no peer.
+        free: u32,
+        /// The number that a connection needs at least.
+        needed: u32,
+    },
+
+    /// Registering memory failed because the process may not lock that much.
+    #[error(
+        "cannot register memory: {error}. The process may lock {limit} bytes (`ulimit -l`); raise \
+         memlock in /etc/security/limits.conf or with LimitMEMLOCK= in the service's unit, or \
+         lower receive_window, send_depth or eager_size in the Config{container}",
+        container = memlock_advice(machine::is_container())
+    )]
+    LockedMemory {
+        /// The call that failed.
+        error: OsError,
+        /// The process's current limit on locked memory in bytes.
+        limit: u64,
+    },
+
+    /// The device or the address of a listener was removed. It stays so; bind a new one.
+    #[error(
+        "the listener on {address} has ended: {reason}. Bind again when the device is back, or set \
+         rebind in its Config"
+    )]
+    ListenerEnded {
+        /// The address that was listened on.
+        address: SocketAddr,
+        /// The reason for which it ended.
+        reason: CloseReason,
+    },
+
+    /// The listener was closed by [`Listener::close`](crate::Listener::close) or
+    /// [`Engine::drain`](crate::Engine::drain). It stays so; bind a new one.
+    #[error("the listener was closed; bind a new one")]
+    ListenerClosed,
+
+    /// A call into the system failed.
+    #[error("{0}")]
+    Os(#[from] OsError),
+
+    /// The engine that serves this handle was shut down.
+    #[error("the engine was shut down; use Engine::shared or a new one")]
+    EngineShutDown,
+}
+
+impl Error {
+    /// Returns the error of a connection to `peer` that was not established.
+    pub(crate) fn from_connect(peer: SocketAddr, reason: CloseReason) -> Self {
+        if let Some(error) = before_anything_was_sent(&reason) {
+            if let Some(denied) = machine::denied() {
+                return Self::PermissionDenied { error, denied };
+            }
+            if is_loopback(peer) {
+                return Self::loopback(peer);
+            }
+        }
+        match reason {
+            CloseReason::Os(error) => Self::from_os(error),
+            reason => Self::Connect { peer, reason },
+        }
+    }
+
+    /// Returns an error if no peer could ever connect to an `address` that was bound, but to no
+    /// device.
+    pub(crate) fn from_bound_to_none(address: SocketAddr) -> Result<(), Self> {
+        let error = OsError::new("rdma_bind_addr", libc::ENODEV);
+        if !address.ip().is_unspecified() {
+            // The kernel takes loopback addresses so.
+            return Err(Self::from_bind(address, error));
+        }
+        // All addresses, with whatever device a request comes in on.
+        machine::all_denied().map_or(Ok(()), |denied| {
+            Err(Self::PermissionDenied { error, denied })
+        })
+    }
+
+    /// Returns the error of an `address` that cannot be listened on.
+    pub(crate) fn from_bind(address: SocketAddr, error: OsError) -> Self {
+        match error.errno {
+            // This machine has no connection manager, whatever the address.
+            _ if error.call == "rdma_create_event_channel" => Self::from_os(error),
+            libc::ENODEV => match machine::denied() {
+                Some(denied) => Self::PermissionDenied { error, denied },
+                None if is_loopback(address) => Self::loopback(address),
+                None => Self::Bind { address, error },
+            },
+            libc::EADDRINUSE | libc::EADDRNOTAVAIL => Self::Bind { address, error },
+            _ => Self::from_os(error),
+        }
+    }
+
+    /// Whether an address cannot be listened on because another listener has it.
+    pub(crate) fn is_address_in_use(&self) -> bool {
+        matches!(self, Self::Bind { address, error }
+            if error.errno == libc::EADDRINUSE || is_taken_elsewhere(address, error))
+    }
+
+    /// Whether another transport may lead to the peer, which has not answered.
+    pub(crate) fn leaves_other_transports(&self) -> bool {
+        match self {
+            Self::NoRdma(_)
+            | Self::RdmaNotBuilt
+            | Self::PermissionDenied { .. }
+            | Self::Loopback { .. } => true,
+            Self::Connect { reason, .. } => matches!(
+                reason,
+                CloseReason::Refused
+                    // On iWARP also that of a listener of TCP.
+                    | CloseReason::RejectedWithoutCause
+                    | CloseReason::AddrResolution(_)
+                    | CloseReason::RouteResolution(_)
+                    | CloseReason::Unreachable(_)
+                    | CloseReason::TimedOut(_)
+            ),
+            Self::Os(error) => error.call.starts_with("rdma_"),
+            _ => false,
+        }
+    }
+
+    /// Returns the error of an `address` that cannot be listened on over TCP.
+    pub(crate) fn from_bind_tcp(address: SocketAddr, error: OsError) -> Self {
+        match error.errno {
+            libc::EADDRINUSE | libc::EADDRNOTAVAIL | libc::EACCES => Self::Bind { address, error },
+            _ => Self::from_os(error),
+        }
+    }
+
+    pub(super) fn loopback(address: SocketAddr) -> Self {
+        Self::Loopback {
+            address,
+            local: machine::rdma_addresses(),
+        }
+    }
+
+    /// Returns the error of a system call, with the advice for it.
+    pub(crate) fn from_os(error: OsError) -> Self {
+        match (error.call, error.errno) {
+            // The kernel returns EPERM where the process may lock nothing at all.
+            ("ibv_reg_mr", libc::ENOMEM | libc::EPERM) => {
+                // An unreadable limit is no reason to hide the error itself.
+                let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| soft);
+                Self::LockedMemory { error, limit }
+            }
+            // By these `sys` says that a library cannot be opened, or lacks a function.
+            (_, libc::ELIBACC | libc::ELIBBAD) => Self::NoRdma(error),
+            // It returns the same for a file that may not be opened as for one that is missing.
+            ("rdma_create_event_channel", _) if cfg!(not(rdma)) => Self::RdmaNotBuilt,
+            ("rdma_create_event_channel", errno) => match (machine::denied(), errno) {
+                (Some(denied), _) => Self::PermissionDenied { error, denied },
+                (None, libc::ENODEV | libc::ENOENT | libc::ENOSYS) => Self::NoRdma(error),
+                (None, _) => Self::Os(error),
+            },
+            _ => Self::Os(error),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Returns the call or event that failed, if the cause is on this machine: the peer was never
+/// contacted.
+fn before_anything_was_sent(reason: &CloseReason) -> Option<OsError> {
+    let event = |call, status: &CmStatus| Some(OsError::new(call, -status.raw()));
+    match reason {
+        CloseReason::AddrResolution(status) => event("rdma_resolve_addr", status),
+        CloseReason::RouteResolution(status) => event("rdma_resolve_route", status),
+        CloseReason::Os(error) if error.call.starts_with("rdma_") => Some(*error),
+        _ => None,
+    }
+}
+
+fn is_loopback(address: SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
+}

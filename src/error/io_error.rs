@@ -1,0 +1,86 @@
+//! The errors as those of `std::io`, of the kind that a program written for TCP expects.
+
+use std::io;
+
+use super::{advice::is_taken_elsewhere, error::Error, try_send_error::TrySendError};
+use crate::CloseReason;
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match &error {
+            Error::InvalidConfig { .. }
+            | Error::MessageTooLong { .. }
+            | Error::OutOfBounds { .. }
+            | Error::Misaligned { .. }
+            | Error::ForeignMemory
+            | Error::Grouped
+            | Error::PrivateDataTooLong { .. } => io::ErrorKind::InvalidInput,
+            Error::AddressLookup { .. } | Error::Loopback { .. } => io::ErrorKind::AddrNotAvailable,
+            Error::NoRdma(_) | Error::RdmaNotBuilt | Error::NotSupported { .. } => {
+                io::ErrorKind::Unsupported
+            }
+            Error::Connect { reason, .. }
+            | Error::Disconnected(reason)
+            | Error::Undelivered(reason)
+            | Error::ListenerEnded { reason, .. } => kind_of(reason),
+            Error::TimedOut => io::ErrorKind::TimedOut,
+            Error::CompletionsNotTaken | Error::WindowFull => io::ErrorKind::WouldBlock,
+            Error::NotAllowed { .. } | Error::PermissionDenied { .. } => {
+                io::ErrorKind::PermissionDenied
+            }
+            Error::Bind { address, error } if is_taken_elsewhere(address, error) => {
+                io::ErrorKind::AddrInUse
+            }
+            Error::LockedMemory { .. } | Error::SharedReceivesExhausted { .. } => {
+                io::ErrorKind::OutOfMemory
+            }
+            Error::Os(error) | Error::Bind { error, .. } => {
+                Self::from_raw_os_error(error.errno).kind()
+            }
+            Error::Finished => io::ErrorKind::BrokenPipe,
+            Error::PeerFinished => io::ErrorKind::UnexpectedEof,
+            Error::ListenerClosed | Error::EngineShutDown => io::ErrorKind::NotConnected,
+        };
+        Self::new(kind, error)
+    }
+}
+
+/// Returns the `std::io` kind that a program written for TCP expects.
+fn kind_of(reason: &CloseReason) -> io::ErrorKind {
+    match reason {
+        CloseReason::AddrResolution(_)
+        | CloseReason::RouteResolution(_)
+        | CloseReason::Unreachable(_) => io::ErrorKind::HostUnreachable,
+        CloseReason::Refused
+        | CloseReason::Rejected { .. }
+        | CloseReason::RejectedWithoutCause
+        | CloseReason::PeerOutOfResources
+        | CloseReason::PeerBusy
+        | CloseReason::ConnectFailed(_) => io::ErrorKind::ConnectionRefused,
+        CloseReason::NotRdmsg
+        | CloseReason::PeerIsRsocket
+        | CloseReason::PeerIncompatible(_)
+        | CloseReason::ProtocolViolation(_) => io::ErrorKind::InvalidData,
+        CloseReason::WorkRequest { .. }
+        | CloseReason::PeerFailed(_)
+        | CloseReason::PeerDisconnected
+        | CloseReason::Truncated { .. } => io::ErrorKind::ConnectionReset,
+        CloseReason::PeerAborted(_) | CloseReason::LocallyAborted => {
+            io::ErrorKind::ConnectionAborted
+        }
+        CloseReason::DeviceRemoved | CloseReason::AddressChanged => io::ErrorKind::NetworkDown,
+        CloseReason::TimedOut(_) | CloseReason::KeepaliveTimeout | CloseReason::ReadTimeout => {
+            io::ErrorKind::TimedOut
+        }
+        CloseReason::OutOfMemory(_) => io::ErrorKind::OutOfMemory,
+        CloseReason::PeerClosed => io::ErrorKind::UnexpectedEof,
+        CloseReason::LocallyClosed => io::ErrorKind::NotConnected,
+        CloseReason::Os(error) => io::Error::from_raw_os_error(error.errno).kind(),
+    }
+}
+
+impl From<TrySendError> for io::Error {
+    fn from(error: TrySendError) -> Self {
+        Error::from(error).into()
+    }
+}

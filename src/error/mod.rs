@@ -1,0 +1,12 @@
+//! What operations fail with: the error, what it says of this machine, and what it is to programs
+//! that expect `std::io`'s.
+
+mod advice;
+#[expect(clippy::module_inception, reason = "it is the folder's main type")]
+mod error;
+mod io_error;
+#[cfg(test)]
+mod texts;
+mod try_send_error;
+
+pub use self::{error::Error, try_send_error::TrySendError};
