@@ -19,7 +19,8 @@ use crate::{
 ///
 /// [The troubleshooting page](crate::guide::troubleshooting) lists the texts with causes and
 /// remedies. `Debug` prints the same text as `Display`, so that a `main` which returns it shows the
-/// advice. It converts into [`io::Error`] with the kind that programs written for TCP expect.
+/// advice. It converts into [`io::Error`](std::io::Error) with the kind that programs written for
+/// TCP expect.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

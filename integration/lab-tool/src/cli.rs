@@ -55,6 +55,10 @@ pub(crate) struct Setup {
     #[arg(long, verbatim_doc_comment)]
     pub(crate) with_siw: bool,
 
+    /// Leave out packages that only tests take: `integration/demo` needs no more.
+    #[arg(long)]
+    least: bool,
+
     /// Package to install as well, for a tool that not everybody needs; may be repeated.
     #[arg(long, value_name = "PACKAGE")]
     package: Vec<String>,
