@@ -20,6 +20,8 @@ use toolbox::{Lab, Launch};
 /// built. Then shows each step of the connection manager with its time, what the two sides
 /// negotiated, 1000 messages of 64 B, 4 KiB and 64 KiB each way, every byte checked, round trip
 /// percentiles, and the end of the connection. Ends 0 if all of it worked.
+///
+/// It is built to be there soon, not to be fast: for that there is integration/bench.
 #[derive(Parser)]
 #[command(
     name = "integration/demo",

@@ -1,4 +1,4 @@
-//! A new crate by the README's lines, in systems that have nothing.
+//! What the README says to type, in systems that have nothing.
 
 use std::{
     fs,
@@ -16,8 +16,11 @@ use clap::{Parser, ValueEnum};
 /// `--path`. The program is the README's first one. It has to print "hello". Debian 12 also builds
 /// the default features. Rust is this machine's.
 ///
+/// With --demo it types the first of the README's two commands instead, in a clone of what is
+/// committed here. That says how long it took until the first message had come back.
+///
 /// Takes root, debootstrap, and the archives of both distributions. The systems stay in
-/// target/roots, for the next time. Ends 0 if all of them built it.
+/// target/roots, for the next time. Ends 0 if it worked in all of them.
 #[derive(Parser)]
 #[command(
     name = "integration/roots",
@@ -25,6 +28,10 @@ use clap::{Parser, ValueEnum};
     verbatim_doc_comment
 )]
 struct Options {
+    /// Run integration/demo, which takes two minutes in each.
+    #[arg(long)]
+    demo: bool,
+
     /// Only these.
     #[arg(value_enum)]
     systems: Vec<System>,
@@ -37,10 +44,14 @@ enum System {
     Noble,
 }
 
-/// What is typed before the README's lines: nothing of this is in the copy yet.
-const PRELUDE: &str = r#"
+/// Who types.
+const USER: &str = r"
 set -euo pipefail
 export PATH=/opt/rust/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root USER=root CARGO_HOME=/root/cargo
+";
+
+/// What is typed before the README's lines: nothing of this is in the copy yet.
+const PRELUDE: &str = r#"
 export DEBIAN_FRONTEND=noninteractive
 sudo() { if [ "$1" = apt ]; then shift; apt-get -q -q -y "$@" >/dev/null; else "$@"; fi; }
 cargo() { if [ "$1" = add ]; then shift 2; command cargo add -q --path /rdmsg "$@"; else
@@ -50,14 +61,19 @@ apt-get -q -q update
 "#;
 
 fn main() -> ExitCode {
-    let mut systems = Options::parse().systems;
+    let Options { demo, mut systems } = Options::parse();
     if systems.is_empty() {
         systems = System::value_variants().to_vec();
     }
     let mut failed = false;
     for system in systems {
-        match system.build() {
-            Ok(()) => println!("{}: a new crate builds and runs", system.title()),
+        let (works, result) = if demo {
+            ("integration/demo works", system.demo())
+        } else {
+            ("a new crate builds and runs", system.build())
+        };
+        match result {
+            Ok(()) => println!("{}: {works}", system.title()),
             Err(error) => {
                 failed = true;
                 println!("{}: {error:#}", system.title());
@@ -132,6 +148,10 @@ impl System {
         Ok(root)
     }
 
+    fn demo(self) -> Result<()> {
+        self.type_lines(&format!("{USER}cd /root/rdmsg\nintegration/demo\n"), "")
+    }
+
     fn build(self) -> Result<()> {
         let readme = fs::read_to_string("README.md")?;
         let section = readme
@@ -147,7 +167,7 @@ impl System {
             .find(|text| text.starts_with("sudo apt install gcc"));
         let linker = linker.context("README.md does not say how to install a linker")?;
         let main = blocks_of_program(&readme)?;
-        let mut script = format!("{PRELUDE}{linker}\n{new}");
+        let mut script = format!("{USER}{PRELUDE}{linker}\n{new}");
         let run = "cp /rdmsg-main.rs src/main.rs\ntest \"$(cargo run -q)\" = hello\n";
         script += run;
         if self == Self::Bookworm {
@@ -173,15 +193,17 @@ impl System {
         let mounts = r#"
 set -e
 copy=$(mktemp -d)
-mount -t tmpfs -o size=6g copy "$copy"
+mount -t tmpfs -o size=8g copy "$copy"
 mkdir "$copy"/up "$copy"/work "$copy"/root
 mount -t overlay -o lowerdir="$ROOT",upperdir="$copy"/up,workdir="$copy"/work root "$copy"/root
 cd "$copy"/root
-mkdir -p opt/rust rdmsg proc dev
+mkdir -p opt/rust rdmsg proc sys dev
 mount --rbind /dev dev
 mount -t proc proc proc
+mount -t sysfs sys sys
 mount --bind -o ro "$RUST" opt/rust
 mount --bind -o ro "$CHECKOUT" rdmsg
+git clone -q "$CHECKOUT" root/rdmsg
 # What this machine trusts, and how it finds others.
 cp /etc/ssl/certs/ca-certificates.crt etc/ssl/certs/
 cp /etc/resolv.conf etc/
