@@ -205,9 +205,18 @@ impl Connection {
         }
     }
 
-    /// Returns the cause of the end, if the connection is ending or has ended.
+    /// Returns the cause of the end, if the connection is ending or has ended. As long as there is
+    /// only a symptom, that is what it mostly turns out to be.
     pub(crate) fn close_reason(&self) -> Option<&CloseReason> {
+        if self.is_ending_for_a_cause_to_come() {
+            return Some(&CloseReason::PeerDisconnected);
+        }
         self.reason.as_ref()
+    }
+
+    /// Whether the connection ends, and an event is waited for that says why.
+    fn is_ending_for_a_cause_to_come(&self) -> bool {
+        matches!(self.state, State::Draining(_)) && self.reason.as_ref().is_some_and(is_symptom)
     }
 
     /// Returns the outcome of the two hellos; `None` before the peer's is known.

@@ -137,15 +137,17 @@ impl Connection {
         let holds = |transfer: &Transfer| transfer.control.is_held();
         let sends = matches!(self.state, State::Established | State::Closing(_))
             && self.transfer.as_ref().is_some_and(holds);
-        match &mut self.transfer {
-            Some(transfer) if sends => Ok(transfer),
-            _ => Err(SendRefused::Closed(
-                self.reason.clone().unwrap_or(CloseReason::LocallyClosed),
-            )),
+        if !sends {
+            return Err(self.refuse_for_good());
         }
+        self.transfer.as_mut().ok_or(SendRefused::Blocked)
     }
 
     fn sending_messages(&mut self) -> Result<&mut Transfer, SendRefused> {
+        if self.is_ending_for_a_cause_to_come() {
+            // Who waits hears of it with the end.
+            return Err(SendRefused::Blocked);
+        }
         let transfer = self.sending()?;
         if transfer.finished {
             return Err(SendRefused::Finished);
@@ -154,13 +156,16 @@ impl Connection {
     }
 
     fn sending(&mut self) -> Result<&mut Transfer, SendRefused> {
-        match (&self.state, self.transfer.as_mut()) {
-            (State::Established, Some(transfer)) => Ok(transfer),
-            (State::Closing(_) | State::Draining(_) | State::Closed, _) => Err(
-                SendRefused::Closed(self.reason.clone().unwrap_or(CloseReason::LocallyClosed)),
-            ),
-            (_, _) => Err(SendRefused::Blocked),
+        match self.state {
+            State::Established => self.transfer.as_mut().ok_or(SendRefused::Blocked),
+            State::Closing(_) | State::Draining(_) | State::Closed => Err(self.refuse_for_good()),
+            _ => Err(SendRefused::Blocked),
         }
+    }
+
+    fn refuse_for_good(&self) -> SendRefused {
+        let reason = self.close_reason().unwrap_or(&CloseReason::LocallyClosed);
+        SendRefused::Closed(reason.clone())
     }
 
     /// Sends a ping whose pong proves that the peer's library has processed everything sent before.

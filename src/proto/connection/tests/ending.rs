@@ -8,7 +8,7 @@ use super::{
     params,
 };
 use crate::{
-    proto::{CloseReason, Params},
+    proto::{CloseReason, Params, SendRefused},
     status::WcStatus,
 };
 
@@ -316,6 +316,22 @@ fn a_disconnect_that_cannot_be_made_is_not_waited_for() {
         }
     ));
     assert_eq!(pair.now, start);
+}
+
+#[test]
+fn a_sender_waits_for_the_cause_where_flushed_work_tells_of_the_end_first() {
+    let mut pair = pair();
+    assert!(pair.send(A));
+    pair.abort(B, 3);
+    pair.take(Step::Wire(B));
+    pair.fail_send(A, WcStatus::WR_FLUSH_ERR);
+    let early = &mut pair.sides[A].conn;
+    assert_eq!(early.may_send(1), Err(SendRefused::Blocked));
+    assert_eq!(early.close_reason(), Some(&CloseReason::PeerDisconnected));
+    pair.finish();
+    let late = &mut pair.sides[A].conn;
+    let cause = CloseReason::PeerAborted(3);
+    assert_eq!(late.may_send(1), Err(SendRefused::Closed(cause)));
 }
 
 #[test]
