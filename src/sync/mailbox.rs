@@ -137,8 +137,9 @@ impl<T> Mailbox<T> {
 
 #[cfg(test)]
 mod tests {
-    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     use std::os::fd::AsFd;
+
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
     use super::*;
 
