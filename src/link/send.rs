@@ -227,17 +227,17 @@ impl Core {
             Content::Exposed(exposed) => {
                 let descriptor = exposed.descriptor();
                 let transmit = self.conn.send_large(&descriptor).map_err(refused)?;
-                match mem::replace(&mut message.content, Content::Gone) {
-                    Content::Exposed(exposed) => queues.post_large(&transmit, exposed),
-                    Content::Parts(_) | Content::Memory(_) | Content::Gone => Ok(()),
-                }
+                let descriptor = descriptor.emit();
+                queues.post_send(&transmit, &[IoSlice::new(&descriptor)], false)
             }
             Content::Gone => return Ok(Attempt::Taken(Taken::Sent)),
         };
         if let Err(error) = posted {
             return Err(self.post_failed(error));
         }
-        message.content = Content::Gone;
+        if let Content::Exposed(exposed) = mem::replace(&mut message.content, Content::Gone) {
+            queues.in_flight.expose(exposed);
+        }
         match message.id {
             id if large => self.order.large(id),
             Some(id) => self.order.small(id),
@@ -246,9 +246,13 @@ impl Core {
         Ok(Attempt::Taken(Taken::Sent))
     }
 
-    /// A work request could not be posted: the connection ends.
+    /// A work request could not be posted: the connection ends. Where that was refused because it
+    /// ends already, who sends waits until the reason is known.
     pub(super) fn post_failed(&mut self, error: OsError) -> TrySendError {
         self.conn.handle_post_failure(error, Instant::now());
+        if self.conn.is_ending_for_a_cause_to_come() {
+            return TrySendError::Full;
+        }
         TrySendError::Failed(Error::Disconnected(self.reason()))
     }
 }

@@ -307,13 +307,12 @@ impl Connection {
 
 /// Whether this is no cause of an end, but follows from one that is not known yet.
 pub(super) fn is_symptom(reason: &CloseReason) -> bool {
-    matches!(
-        reason,
-        CloseReason::WorkRequest {
-            status: WcStatus::WR_FLUSH_ERR,
-            ..
-        }
-    )
+    match reason {
+        CloseReason::WorkRequest { status, .. } => *status == WcStatus::WR_FLUSH_ERR,
+        // Where a queue pair has left its connected state, some drivers refuse what is posted.
+        CloseReason::Os(error) => error.errno == libc::ENOTCONN,
+        _ => false,
+    }
 }
 
 /// Whether DISCONNECTED may follow this cause. It is not waited for where the peer or the device

@@ -215,7 +215,7 @@ impl Connection {
     }
 
     /// Whether the connection ends, and an event is waited for that says why.
-    fn is_ending_for_a_cause_to_come(&self) -> bool {
+    pub(crate) fn is_ending_for_a_cause_to_come(&self) -> bool {
         matches!(self.state, State::Draining(_)) && self.reason.as_ref().is_some_and(is_symptom)
     }
 
@@ -342,10 +342,6 @@ impl Connection {
             self.repost(buffer);
         }
         match &self.state {
-            // A connection that is not established flushes its receives; the connection manager's
-            // event says why.
-            State::Connecting(..) | State::Accepting { .. } if status == WcStatus::WR_FLUSH_ERR => {
-            }
             // There is no queue pair, or the end has been reported.
             State::Waiting(_)
             | State::ResolvingAddr(_)
@@ -407,6 +403,8 @@ impl Connection {
     /// Ends the connection for this cause.
     fn fail(&mut self, reason: CloseReason, now: Instant) {
         match &self.state {
+            // The connection manager's event says why.
+            State::Connecting(..) | State::Accepting { .. } if is_symptom(&reason) => {}
             State::Waiting(_)
             | State::ResolvingAddr(_)
             | State::ResolvingRoute(_)

@@ -69,7 +69,7 @@ impl InFlight {
         &self.inbound_pool
     }
 
-    pub(super) fn expose(&mut self, exposed: Exposed) {
+    pub(crate) fn expose(&mut self, exposed: Exposed) {
         self.exposed.push_back(exposed);
     }
 

@@ -185,19 +185,6 @@ impl WorkQueues {
         Ok(())
     }
 
-    /// Posts the descriptor of a large message that is exposed to the peer, and keeps it until the
-    /// peer has taken it.
-    pub(crate) fn post_large(
-        &mut self,
-        transmit: &Transmit,
-        exposed: Exposed,
-    ) -> Result<(), OsError> {
-        let descriptor = exposed.descriptor().emit();
-        self.post_send(transmit, &[IoSlice::new(&descriptor)], false)?;
-        self.in_flight.expose(exposed);
-        Ok(())
-    }
-
     /// Reads a chunk of a large message of the peer's to where it was prepared.
     pub(crate) fn post_read(&mut self, read: &Read) -> Result<(), OsError> {
         let (offset, len) = (read.offset as usize, read.len as usize);

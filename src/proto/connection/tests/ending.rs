@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     proto::{CloseReason, Params, SendRefused},
-    status::WcStatus,
+    status::{OsError, WcStatus},
 };
 
 #[test]
@@ -332,6 +332,22 @@ fn a_sender_waits_for_the_cause_where_flushed_work_tells_of_the_end_first() {
     let late = &mut pair.sides[A].conn;
     let cause = CloseReason::PeerAborted(3);
     assert_eq!(late.may_send(1), Err(SendRefused::Closed(cause)));
+}
+
+#[test]
+fn a_post_that_is_refused_at_an_end_is_not_its_reason() {
+    let refused = OsError {
+        call: "ibv_post_send",
+        errno: libc::ENOTCONN,
+    };
+    let mut pair = pair();
+    pair.abort(B, 3);
+    pair.take(Step::Wire(B));
+    let early = &mut pair.sides[A].conn;
+    early.handle_post_failure(refused, pair.now);
+    assert_eq!(early.may_send(1), Err(SendRefused::Blocked));
+    pair.finish();
+    assert_eq!(pair.reason(A), &CloseReason::PeerAborted(3));
 }
 
 #[test]

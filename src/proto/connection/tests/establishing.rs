@@ -192,6 +192,8 @@ fn a_work_request_that_fails_before_established_is_the_reason() {
     accepting.handle_transport(TransportTraits::UNRESTRICTED);
     for mut conn in [active, accepting] {
         conn.handle_work_error(Work::Recv { buffer: 1 }, WcStatus::WR_FLUSH_ERR, 0, now);
+        let (call, errno) = ("ibv_post_recv", libc::ENOTCONN);
+        conn.handle_post_failure(OsError { call, errno }, now);
         assert_eq!(conn.close_reason(), None, "the event will say why");
         conn.handle_work_error(Work::Recv { buffer: 0 }, status, 7, now);
         let vendor_err = 7;
