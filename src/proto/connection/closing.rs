@@ -308,7 +308,10 @@ impl Connection {
 /// Whether this is no cause of an end, but follows from one that is not known yet.
 pub(super) fn is_symptom(reason: &CloseReason) -> bool {
     match reason {
-        CloseReason::WorkRequest { status, .. } => *status == WcStatus::WR_FLUSH_ERR,
+        // The latter of a process that ended, whose memory went before its connection.
+        CloseReason::WorkRequest { status, .. } => {
+            matches!(*status, WcStatus::WR_FLUSH_ERR | WcStatus::REM_OP_ERR)
+        }
         // Where a queue pair has left its connected state, some drivers refuse what is posted.
         CloseReason::Os(error) => error.errno == libc::ENOTCONN,
         _ => false,

@@ -447,6 +447,9 @@ impl Connection {
             .as_ref()
             .is_none_or(|old| weight(old) < weight(&reason))
         {
+            if let Some(symptom) = &self.reason {
+                log::debug!("{symptom}: because {reason}");
+            }
             self.reason = Some(reason);
         }
     }

@@ -33,7 +33,7 @@ use crate::{
     proto::{HEADER_LEN, Read, Transmit},
     remote_access::RemoteAccess,
     status::OsError,
-    transport::memory::{Domain, Exposed, InboundPool, RecvSlice, Registration, received_bytes},
+    transport::memory::{Domain, InboundPool, RecvSlice, Registration, received_bytes},
 };
 
 /// A connection's queue pair and buffers.

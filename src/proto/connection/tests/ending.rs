@@ -351,6 +351,16 @@ fn a_post_that_is_refused_at_an_end_is_not_its_reason() {
 }
 
 #[test]
+fn the_failure_of_a_peer_whose_process_ended_is_not_the_reason() {
+    let mut pair = pair();
+    assert!(pair.send(A));
+    pair.kill(B);
+    pair.fail_send(A, WcStatus::REM_OP_ERR);
+    pair.finish();
+    assert_eq!(pair.reason(A), &CloseReason::PeerDisconnected);
+}
+
+#[test]
 fn flushed_work_gives_way_to_what_the_queue_or_the_connection_manager_tells() {
     let mut first = pair();
     assert!(first.send(A));
