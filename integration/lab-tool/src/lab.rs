@@ -21,7 +21,7 @@ impl Lab {
     pub(crate) fn find() -> Result<Self> {
         let checkout = env::var_os("LAB_CHECKOUT").context("start the lab with integration/lab")?;
         let tool = env::current_exe()?;
-        // target/debug/lab
+        // target/quick/lab
         let target = tool
             .ancestors()
             .nth(2)

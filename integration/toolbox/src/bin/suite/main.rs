@@ -1,16 +1,20 @@
 //! Everything that has to pass, step by step.
 
+mod steps;
+
 use std::{
-    env, iter,
+    env,
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
-    time::Instant,
+    thread::available_parallelism,
 };
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use serde_json::Value;
-use toolbox::{BareRoot, LAB_FAILED, NO_LAB, native_is_possible, words};
+use toolbox::{BareRoot, native_is_possible, words};
+
+use crate::steps::{Step, Steps, Track};
 
 /// All tests
 ///
@@ -42,7 +46,7 @@ fn main() -> ExitCode {
 }
 
 fn all() -> Result<()> {
-    let steps = Steps(Instant::now());
+    let steps = Steps::new();
     for part in ["fmt", "clippy"] {
         let there = Command::new("cargo")
             .args([part, "--version"])
@@ -94,41 +98,50 @@ fn all() -> Result<()> {
 
     let tests = DeviceTests::new(built, opening)?;
     let native = native_is_possible()?;
-    let one = format!("device tests on one host: {}", names(&tests.one));
-    let on_host = |tests: &[Test]| {
+    let on_host = |tests: &[&Test]| {
         let programs = tests.iter().map(|test| test.program.display().to_string());
         let mut line = vec!["integration/device-host".to_owned()];
         line.extend(programs);
         line
     };
-    steps.in_lab(
-        &one,
-        "--memory 3072 --timeout 1800",
-        native,
-        &on_host(&tests.one),
-    )?;
-    let iwarp = tests.on_iwarp();
-    let line: Vec<_> = iter::once("integration/device-host".to_owned())
-        .chain(iwarp.iter().map(|test| test.program.display().to_string()))
-        .collect();
-    let programs: Vec<_> = iwarp.iter().map(|test| &*test.name).collect();
-    let what = format!("device tests on software iWARP: {}", programs.join(" "));
-    steps.in_lab(
-        &what,
-        "--device siw --memory 3072 --timeout 1800",
-        false,
-        &line,
-    )?;
+    let (one, two, iwarp) = (tests.on_one(), tests.on_two(), tests.on_iwarp());
+    // Emulated processors that wait for a real one hold up the others, and here are two machines.
+    let cpus = available_parallelism().map_or(1, |real| (real.get() / 2).clamp(1, 2));
+    let one_host = format!("--cpus {cpus} --memory 3072 --timeout 1800");
+    steps.take_tracks([
+        Track {
+            name: "rxe",
+            steps: vec![Step::in_lab(
+                format!("device tests on one host: {}", names(&one)),
+                &one_host,
+                native,
+                &on_host(&one),
+            )],
+        },
+        Track {
+            name: "siw",
+            steps: vec![Step::in_lab(
+                format!("device tests on software iWARP: {}", names(&iwarp)),
+                &format!("--device siw {one_host}"),
+                false,
+                &on_host(&iwarp),
+            )],
+        },
+    ])?;
     for (name, why) in NOT_ON_IWARP {
         println!("{name} does not apply to software iWARP: {why}");
     }
-    steps.in_lab(
+    steps.take(Step::in_lab(
         "device tests on two hosts",
         "--hosts 2 --timeout 900",
         native,
-        &on_host(&tests.two),
-    )?;
-    for (what, tool, options) in [
+        &on_host(&two),
+    ))?;
+    let tool = |what: &str, name: &str, options: &str| -> Result<Step> {
+        let tool = env::current_exe()?.with_file_name(name);
+        Ok(Step::new(what, &format!("{} {options}", tool.display())))
+    };
+    for (what, name, options) in [
         (
             "soak on two hosts, for a moment",
             "soak",
@@ -140,54 +153,34 @@ fn all() -> Result<()> {
             "--quick --seed 1",
         ),
         ("services on two hosts, for a moment", "services", "--quick"),
-        ("examples against the C programs", "interop", "--quick"),
-        (
-            "examples against the C programs, on software iWARP",
-            "interop",
-            "--quick --device siw",
-        ),
     ] {
-        steps.begin(what);
-        let tool = env::current_exe()?.with_file_name(tool);
-        run(&format!("{} {options}", tool.display()))?;
+        steps.take(tool(what, name, options)?)?;
     }
-    steps.run("what paths and calls cost", "integration/bench budget")?;
-
-    // Each in a boot of its own, and in virtual machines, whatever devices there are.
-    let alone = |tests: &[Test], name: &str, test: &str| -> Result<Vec<String>> {
-        let tests = tests
-            .iter()
-            .find(|test| test.name == name)
-            .with_context(|| format!("there are no tests {name}"))?;
-        let mut line = vec![tests.program.display().to_string()];
-        line.extend(words("--ignored --exact"));
-        line.push(test.to_owned());
-        Ok(line)
-    };
-    for (name, test, options) in [
-        (
-            "removal",
-            "the_only_device_may_be_removed_and_come_back",
-            "--timeout 240",
-        ),
-        (
-            "devices",
-            "one_engine_serves_devices_of_both_kinds",
-            "--device both --timeout 240",
-        ),
-    ] {
-        let line = alone(&tests.one, name, test)?;
-        let what = format!("device test on one host: {test}");
-        steps.in_lab(&what, options, false, &line)?;
-    }
-    for test in [
-        "a_cut_link_is_noticed_on_both_sides",
-        "a_killed_host_is_noticed",
-    ] {
-        let line = alone(&tests.two, "two_hosts", test)?;
-        let what = format!("device test on two hosts: {test}");
-        steps.in_lab(&what, "--hosts 2 --may-die b --timeout 240", false, &line)?;
-    }
+    let interop = "examples against the C programs";
+    steps.take_tracks([
+        Track {
+            name: "rxe",
+            steps: vec![tool(interop, "interop", "--quick")?],
+        },
+        Track {
+            name: "siw",
+            steps: vec![tool(interop, "interop", "--quick --device siw")?],
+        },
+    ])?;
+    // What is counted does not depend on what else this machine does.
+    steps.take_tracks([
+        Track {
+            name: "cost",
+            steps: vec![Step::new(
+                "what paths and calls cost",
+                "integration/bench budget",
+            )],
+        },
+        Track {
+            name: "ends",
+            steps: tests.alone()?,
+        },
+    ])?;
     steps.begin("all tests passed");
     Ok(())
 }
@@ -247,6 +240,14 @@ impl DeviceTests {
         Ok(Self { one, two })
     }
 
+    fn on_one(&self) -> Vec<&Test> {
+        self.one.iter().collect()
+    }
+
+    fn on_two(&self) -> Vec<&Test> {
+        self.two.iter().collect()
+    }
+
     /// Those of one host that run on software iWARP as well: of programs that were built twice, the
     /// first.
     fn on_iwarp(&self) -> Vec<&Test> {
@@ -258,6 +259,39 @@ impl DeviceTests {
             }
         }
         tests
+    }
+
+    /// Single tests, each in a boot of its own, and in virtual machines, whatever devices there
+    /// are.
+    fn alone(&self) -> Result<Vec<Step>> {
+        let two = "--hosts 2 --may-die b --timeout 240";
+        [
+            (
+                "removal",
+                "the_only_device_may_be_removed_and_come_back",
+                "--timeout 240",
+            ),
+            (
+                "devices",
+                "one_engine_serves_devices_of_both_kinds",
+                "--device both --timeout 240",
+            ),
+            ("two_hosts", "a_cut_link_is_noticed_on_both_sides", two),
+            ("two_hosts", "a_killed_host_is_noticed", two),
+        ]
+        .into_iter()
+        .map(|(name, test, options)| {
+            let mut tests = self.one.iter().chain(&self.two);
+            let tests = tests
+                .find(|test| test.name == name)
+                .with_context(|| format!("there are no tests {name}"))?;
+            let mut line = vec![tests.program.display().to_string()];
+            line.extend(words("--ignored --exact"));
+            line.push(test.to_owned());
+            let what = format!("device test: {test}");
+            Ok(Step::in_lab(what, options, false, &line))
+        })
+        .collect()
     }
 }
 
@@ -283,7 +317,7 @@ const NOT_ON_IWARP: [(&str, &str); 4] = [
     ),
 ];
 
-fn names(tests: &[Test]) -> String {
+fn names(tests: &[&Test]) -> String {
     let names: Vec<_> = tests.iter().map(|test| &*test.name).collect();
     names.join(" ")
 }
@@ -333,36 +367,6 @@ fn test_of(message: &str) -> Option<Test> {
         name: message["target"]["name"].as_str()?.to_owned(),
         program: program.into(),
     })
-}
-
-/// Says what is done, and since when.
-struct Steps(Instant);
-
-impl Steps {
-    fn begin(&self, what: &str) {
-        println!("\n=== {what} (after {} s)", self.0.elapsed().as_secs());
-    }
-
-    fn run(&self, what: &str, line: &str) -> Result<()> {
-        self.begin(what);
-        run(line)
-    }
-
-    /// Runs a command where there is a device.
-    fn in_lab(&self, what: &str, options: &str, native: bool, line: &[String]) -> Result<()> {
-        self.begin(what);
-        let mut lab = Command::new("integration/lab");
-        lab.arg("exec").args(words(options));
-        if native {
-            lab.arg("--native");
-        }
-        let status = lab.arg("--").args(line).status()?;
-        if status.code() == Some(LAB_FAILED) {
-            bail!("the device tests did not run. {NO_LAB}");
-        }
-        ensure!(status.success(), "{what}: {status}");
-        Ok(())
-    }
 }
 
 fn run(line: &str) -> Result<()> {
