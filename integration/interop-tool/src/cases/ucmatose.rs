@@ -32,7 +32,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 asking = asking.says("data transfers complete");
             }
             let case = Case::new("ucmatose", what, PORT, server, asking);
-            let quick = ["one connection", "100 connections", "IPv6"];
+            let quick = ["one connection", "no messages", "100 connections", "IPv6"];
             cases.push(if quick.contains(&what) {
                 case.quick()
             } else {
