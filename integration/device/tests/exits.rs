@@ -142,6 +142,16 @@ fn role_sends_to_one_who_never_reads() {
 
 #[test]
 #[ignore = "a program that other tests run"]
+fn role_sends_large_messages_until_it_is_killed() {
+    let endpoint = connector(FOR_EVER).connect(peer()).unwrap();
+    let message = pattern(0, 1_000_000);
+    loop {
+        endpoint.send(&message).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "a program that other tests run"]
 fn role_listens_and_returns() {
     let mut config = Config::default();
     config.close_timeout = FOR_EVER;
@@ -265,6 +275,31 @@ fn what_was_sent_before_a_program_ended_arrives() {
             );
             child.succeed();
         }
+    }
+}
+
+#[test]
+fn a_sender_that_is_killed_while_its_memory_is_read_is_blamed_for_nothing() {
+    let _test = DeviceTest::within(600);
+    let listener = listen(&Config::default());
+    for run in 0..4 {
+        let child = start(
+            "role_sends_large_messages_until_it_is_killed",
+            listener.local_addr(),
+        );
+        let server = listener.accept_timeout(PATIENCE).unwrap();
+        for _ in 0..=run {
+            server.recv_timeout(PATIENCE).unwrap();
+        }
+        // In the middle of the next one.
+        drop(child);
+        let end = loop {
+            match server.recv_timeout(PATIENCE) {
+                Ok(_) => {}
+                end => break reason(end),
+            }
+        };
+        assert_eq!(end, CloseReason::PeerDisconnected, "run {run}");
     }
 }
 
