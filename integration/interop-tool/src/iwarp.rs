@@ -1,5 +1,5 @@
-//! What is different on software iWARP: some cases take what iWARP does not have, and the C programs
-//! fail with each other there; and its driver loses what comes too soon.
+//! What is different on software iWARP: some cases take what it lacks, where the programs in C fail
+//! with each other; and its driver loses what comes too soon.
 
 use std::process::Command;
 
