@@ -1,7 +1,10 @@
 use std::{
+    collections::VecDeque,
     env,
     io::{BufRead, BufReader, pipe},
+    path::PathBuf,
     process::Command,
+    sync::{Mutex, PoisonError},
     thread,
     time::Instant,
 };
@@ -12,78 +15,82 @@ use toolbox::{LAB_FAILED, NO_LAB, words};
 /// Says what is done, and since when.
 pub(crate) struct Steps(Instant);
 
-/// A command, and what it is for.
+/// Something to do, and what it is for.
 pub(crate) struct Step {
     what: String,
-    command: Command,
+    action: Action,
 }
 
-/// Steps that others are taken beside.
+type Action = Box<dyn FnOnce(&Place) -> Result<()> + Send>;
+
+/// Steps that are taken one after the other, while those of other tracks are.
 pub(crate) struct Track {
     /// Stands before each line of theirs.
-    pub(crate) name: &'static str,
-    pub(crate) steps: Vec<Step>,
+    name: &'static str,
+    steps: Vec<Step>,
+}
+
+/// Where commands print, and keep what they keep.
+pub(crate) enum Place {
+    Here,
+    /// With this name before each line, and what is kept in a folder of this name.
+    Track(&'static str),
+}
+
+impl Track {
+    pub(crate) fn new(name: &'static str, steps: Vec<Step>) -> Self {
+        Self { name, steps }
+    }
 }
 
 impl Step {
     pub(crate) fn new(what: impl Into<String>, line: &str) -> Self {
-        let what = what.into();
-        let line = words(line);
-        let mut command = Command::new(&line[0]);
-        command.args(&line[1..]);
-        Self { what, command }
+        let command = command(&words(line));
+        Self::of(what, |place| place.run(command))
     }
 
-    /// Runs a command where there is a device.
-    pub(crate) fn in_lab(
+    pub(crate) fn of(
         what: impl Into<String>,
-        options: &str,
-        native: bool,
-        line: &[String],
+        action: impl FnOnce(&Place) -> Result<()> + Send + 'static,
     ) -> Self {
-        let mut lab = Self::new(what, &format!("integration/lab exec {options}"));
-        if native {
-            lab.command.arg("--native");
+        Self {
+            what: what.into(),
+            action: Box::new(action),
         }
-        lab.command.arg("--").args(line);
-        lab
     }
 
-    fn run(mut self) -> Result<()> {
-        let status = self
-            .command
-            .status()
-            .with_context(|| format!("cannot run {:?}", self.command))?;
-        if status.code() == Some(LAB_FAILED) {
-            bail!("the device tests did not run. {NO_LAB}");
-        }
-        ensure!(status.success(), "{}: {status}", self.what);
-        Ok(())
+    fn take(self, place: &Place) -> Result<()> {
+        (self.action)(place).with_context(|| self.what)
     }
+}
 
-    /// As [`run`](Self::run), with `name` before each line. What the command keeps has a place of
-    /// its own.
-    fn run_beside(mut self, name: &str) -> Result<()> {
-        let (lines, output) = pipe()?;
-        let program = env::current_exe()?;
-        let target = program
-            .ancestors()
-            .nth(2)
-            .context("this is built by cargo")?;
-        let results = target.join("lab").join(format!("results-{name}"));
-        self.command
-            .env("LAB_RESULTS_BASE", results)
-            .stdout(output.try_clone()?)
-            .stderr(output);
-        thread::scope(|scope| {
-            scope.spawn(|| {
+impl Place {
+    /// Runs a command to its end, which is to be a good one.
+    pub(crate) fn run(&self, mut command: Command) -> Result<()> {
+        let line = format!("{command:?}");
+        let cannot = || format!("cannot run {line}");
+        let status = match self {
+            Self::Here => command.status().with_context(cannot)?,
+            Self::Track(name) => {
+                let (lines, output) = pipe()?;
+                command
+                    .env("LAB_RESULTS_BASE", results_of(name)?)
+                    .stdout(output.try_clone()?)
+                    .stderr(output);
+                let mut child = command.spawn().with_context(cannot)?;
+                // It has the other end of the pipe, which is to go with the child.
+                drop(command);
                 for line in BufReader::new(lines).split(b'\n').map_while(Result::ok) {
                     println!("{name}| {}", String::from_utf8_lossy(&line));
                 }
-            });
-            // The other end of the pipe goes with the command.
-            self.run()
-        })
+                child.wait()?
+            }
+        };
+        if status.code() == Some(LAB_FAILED) {
+            bail!("the device tests did not run. {NO_LAB}");
+        }
+        ensure!(status.success(), "{status}");
+        Ok(())
     }
 }
 
@@ -97,35 +104,63 @@ impl Steps {
     }
 
     pub(crate) fn run(&self, what: &str, line: &str) -> Result<()> {
-        self.take(Step::new(what, line))
+        self.begin(what);
+        Step::new(what, line).take(&Place::Here)
     }
 
-    pub(crate) fn take(&self, step: Step) -> Result<()> {
-        self.begin(&step.what);
-        step.run()
-    }
-
-    /// Takes the steps of each track one after the other, and the tracks at the same time: mostly
-    /// one waits while another one works. Fails if one does, when all have ended.
-    pub(crate) fn take_tracks<const N: usize>(&self, tracks: [Track; N]) -> Result<()> {
-        thread::scope(|scope| {
-            let taken = tracks.map(|track| scope.spawn(|| self.take_one_by_one(track)));
-            let results = taken.map(|track| track.join().expect("a track does not panic"));
-            let failed: Vec<_> = results
-                .into_iter()
-                .filter_map(|result| result.err().map(|error| format!("{error:#}")))
-                .collect();
-            ensure!(failed.is_empty(), "{}", failed.join("; "));
-            Ok(())
-        })
+    /// Takes the tracks in this order, so many at the same time, each step by step until one fails.
+    /// When all have ended it fails if one has, and tells all failures.
+    pub(crate) fn take_side_by_side(&self, tracks: Vec<Track>, at_once: usize) -> Result<()> {
+        let waiting = Mutex::new(VecDeque::from(tracks));
+        let next = || {
+            let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            waiting.pop_front()
+        };
+        let take_all = || {
+            let mut failures = Vec::new();
+            while let Some(track) = next() {
+                failures.extend(self.take_one_by_one(track).err());
+            }
+            failures
+        };
+        let failures: Vec<_> = thread::scope(|scope| {
+            let lanes: Vec<_> = (0..at_once).map(|_| scope.spawn(take_all)).collect();
+            let ended = lanes.into_iter().map(|lane| lane.join());
+            ended
+                .flat_map(|lane| lane.expect("it does not panic"))
+                .collect()
+        });
+        let told: Vec<_> = failures.iter().map(|error| format!("{error:#}")).collect();
+        ensure!(told.is_empty(), "{}", told.join("; "));
+        Ok(())
     }
 
     fn take_one_by_one(&self, Track { name, steps }: Track) -> Result<()> {
+        let place = Place::Track(name);
         for step in steps {
             self.begin(&format!("{name}| {}", step.what));
-            step.run_beside(name)?;
+            if let Err(error) = step.take(&place) {
+                self.begin(&format!("{name}| FAILED: {error:#}"));
+                return Err(error);
+            }
         }
         self.begin(&format!("{name}| done"));
         Ok(())
     }
+}
+
+fn command(line: &[String]) -> Command {
+    let mut command = Command::new(&line[0]);
+    command.args(&line[1..]);
+    command
+}
+
+/// The folder of what a track keeps.
+fn results_of(track: &str) -> Result<PathBuf> {
+    let program = env::current_exe()?;
+    let target = program
+        .ancestors()
+        .nth(2)
+        .context("this is built by cargo")?;
+    Ok(target.join("lab").join(format!("results-{track}")))
 }

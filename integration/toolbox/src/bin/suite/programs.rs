@@ -1,0 +1,151 @@
+//! The programs of tests: which there are, and which run where.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use toolbox::words;
+
+/// The command that runs the tests that need no device, of all packages: with fewer cargo would ask
+/// for fewer features, and build again.
+pub(crate) fn anywhere(built: &[Test]) -> Result<String> {
+    let mut line = "cargo test --workspace --locked --lib --bins".to_owned();
+    for test in built.iter().filter(|test| !test.is_of_device) {
+        let same = |other: &&Test| other.is_of_device && other.name == test.name;
+        if built.iter().any(|other| same(&other)) {
+            bail!("{} names tests with a device and without", test.name);
+        }
+        line += &format!(" --test {}", test.name);
+    }
+    Ok(line)
+}
+
+/// A program of tests.
+pub(crate) struct Test {
+    /// Of the package whose tests need a device.
+    is_of_device: bool,
+    pub(crate) name: String,
+    pub(crate) program: PathBuf,
+}
+
+/// The programs with device tests.
+pub(crate) struct DeviceTests {
+    pub(crate) one: Vec<Test>,
+    pub(crate) two: Vec<Test>,
+}
+
+impl DeviceTests {
+    pub(crate) fn new(built: Vec<Test>) -> Result<Self> {
+        // These run without a device as well, over TCP.
+        let anywhere = [
+            "conformance",
+            "behaviour",
+            "tasks",
+            "task_leaks",
+            "services",
+        ];
+        let (mut one, mut two) = (Vec::new(), Vec::new());
+        for test in built {
+            if test.is_of_device && test.name.ends_with("two_hosts") {
+                two.push(test);
+            } else if test.is_of_device || anywhere.contains(&&*test.name) {
+                one.push(test);
+            }
+        }
+        ensure!(
+            !one.is_empty() && !two.is_empty(),
+            "cargo built no device tests"
+        );
+        Ok(Self { one, two })
+    }
+
+    /// Those of one host that run on software iWARP as well.
+    pub(crate) fn on_iwarp(&self) -> Vec<&Test> {
+        let applies = |test: &&Test| NOT_ON_IWARP.iter().all(|(name, _)| *name != test.name);
+        self.one.iter().filter(applies).collect()
+    }
+
+    /// The program of this name.
+    pub(crate) fn program(&self, name: &str) -> Result<&Path> {
+        let mut all = self.one.iter().chain(&self.two);
+        let test = all
+            .find(|test| test.name == name)
+            .with_context(|| format!("there are no tests {name}"))?;
+        Ok(&test.program)
+    }
+}
+
+/// The programs of tests that do not run on software iWARP, and why: what they take that it does
+/// not have. Where one test of another program does not apply, it says so itself.
+pub(crate) const NOT_ON_IWARP: [(&str, &str); 4] = [
+    (
+        "verbs",
+        "the device lacks queue pairs that a program connects by ibv_modify_qp(3)",
+    ),
+    (
+        "cm",
+        "the device lacks datagrams, and connect requests with the parameters of InfiniBand's",
+    ),
+    (
+        "storms",
+        "the device lacks hundreds of queue pairs in a process, and an rdma_connect(3) that does \
+         not wait",
+    ),
+    (
+        "doctor",
+        "the device lacks RoCE's GIDs, UDP port and modules",
+    ),
+];
+
+/// Builds, and returns the programs of tests among what was built.
+pub(crate) fn tests_of(build: &str) -> Result<Vec<Test>> {
+    let output = Command::new("cargo")
+        .args(words(build))
+        .arg("--message-format=json-render-diagnostics")
+        .stderr(Stdio::inherit())
+        .output()?;
+    ensure!(output.status.success(), "cargo {build}: {}", output.status);
+    let said = String::from_utf8(output.stdout)?;
+    Ok(said.lines().filter_map(test_of).collect())
+}
+
+/// The program of integration tests that a message of cargo's tells of, and not one that tests run.
+fn test_of(message: &str) -> Option<Test> {
+    let message: Value = serde_json::from_str(message).ok()?;
+    let is_test = message["target"]["kind"][0] == "test";
+    let program = message["executable"].as_str().filter(|_| is_test)?;
+    Some(Test {
+        is_of_device: message["manifest_path"]
+            .as_str()?
+            .ends_with("/device/Cargo.toml"),
+        name: message["target"]["name"].as_str()?.to_owned(),
+        program: program.into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_of_tests_are_told_from_those_that_they_run() {
+        let message = |kind: &str, program: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","manifest_path":"/x/device/Cargo.toml",
+                "target":{{"kind":["{kind}"],"name":"broker","test":true}},
+                "profile":{{"opt_level":"0","test":true}},"features":["tokio"],
+                "filenames":["/x/broker"],"executable":{program},"fresh":true}}"#
+            )
+        };
+        let test = test_of(&message("test", "\"/x/deps/broker-1a\"")).unwrap();
+        assert_eq!(test.program, Path::new("/x/deps/broker-1a"));
+        assert_eq!(test.name, "broker");
+        assert!(test.is_of_device);
+        assert!(test_of(&message("bin", "\"/x/broker\"")).is_none());
+        assert!(test_of(&message("test", "null")).is_none());
+        assert!(test_of(r#"{"reason":"build-finished","success":true}"#).is_none());
+    }
+}
