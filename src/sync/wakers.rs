@@ -20,7 +20,7 @@ const BATCH: usize = 4;
 ///
 /// Wakers are called, and dropped, without the lock: either may drop a task, and with it what
 /// [leaves](Self::leave) this.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Wakers {
     /// What any of them waits for: all that a thread pays that wakes nobody.
     awaited: AtomicU8,
@@ -44,6 +44,17 @@ impl Seat {
     /// The seat of all that wait for the same and have none of their own: the last one is woken.
     pub(crate) const fn common(awaited: u8) -> Self {
         Self(awaited as u64)
+    }
+}
+
+impl Default for Wakers {
+    fn default() -> Self {
+        Self {
+            awaited: AtomicU8::new(0),
+            // A task that waits for the first time, maybe after hours, allocates nothing.
+            waiting: Mutex::new(Vec::with_capacity(BATCH)),
+            seats: AtomicU64::new(0),
+        }
     }
 }
 

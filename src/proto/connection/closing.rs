@@ -45,6 +45,8 @@ pub(super) struct Draining {
     recvs_done: bool,
     /// Whether no more connection manager event is expected.
     cm_done: bool,
+    /// What ends the connection, unless the peer disconnects before this side does.
+    blame: Option<CloseReason>,
 }
 
 impl Closing {
@@ -56,6 +58,11 @@ impl Closing {
 impl Draining {
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
+    }
+
+    /// Whether the peer may turn out to be gone, rather than to blame.
+    pub(super) fn is_suspecting(&self) -> bool {
+        self.blame.is_some()
     }
 
     pub(super) fn marker(&mut self, side: DrainSide) {
@@ -229,6 +236,7 @@ impl Connection {
                 self.record_cause(CloseReason::PeerDisconnected);
                 let limit = now + self.drain_timeout();
                 if let State::Draining(draining) = &mut self.state {
+                    draining.blame = None;
                     draining.deadline = draining.deadline.min(limit);
                 }
                 self.expect_no_disconnected();
@@ -267,19 +275,52 @@ impl Connection {
 
     /// Disconnects and waits for the work requests to be flushed.
     pub(super) fn drain(&mut self, now: Instant) {
+        self.cm(CmOp::Disconnect);
+        self.start_draining(None, now);
+    }
+
+    /// Ends the connection because the peer's memory could not be reached. A process that ended
+    /// loses its memory before its connection, and disconnects then: a peer that does not is to
+    /// blame. So this side does not disconnect at once, or nobody could tell who did.
+    pub(super) fn suspect(&mut self, blame: CloseReason, now: Instant) {
+        self.start_draining(Some(blame), now);
+    }
+
+    fn start_draining(&mut self, blame: Option<CloseReason>, now: Instant) {
         if let Some(transfer) = &mut self.transfer {
             transfer.cancel_pending();
         }
-        let timeout = self.drain_timeout();
+        let timeout = match blame {
+            Some(_) => self.params.drain_timeout,
+            None => self.drain_timeout(),
+        };
         self.state = State::Draining(Draining {
             deadline: now + timeout,
             sends_done: false,
             recvs_done: false,
             cm_done: false,
+            blame,
         });
-        self.cm(CmOp::Disconnect);
         self.outputs.push(Output::PostDrainMarkers);
         self.report_blocked();
+    }
+
+    /// Ends the connection as drained, or first disconnects from a peer that is to blame.
+    pub(super) fn on_drain_timeout(&mut self, now: Instant) {
+        let State::Draining(draining) = &mut self.state else {
+            return;
+        };
+        match draining.blame.take() {
+            Some(blame) => {
+                self.record_cause(blame);
+                self.cm(CmOp::Disconnect);
+                let limit = now + self.drain_timeout();
+                if let State::Draining(draining) = &mut self.state {
+                    draining.deadline = limit;
+                }
+            }
+            None => self.end(),
+        }
     }
 
     /// How long it may take until everything is flushed and the cause is known.
@@ -330,4 +371,9 @@ pub(super) fn disconnected_may_come(reason: &CloseReason) -> bool {
                 ..
             }
     )
+}
+
+/// Whether the peer's memory could not be reached: it named none, or is gone.
+pub(super) fn is_of_memory(status: WcStatus) -> bool {
+    matches!(status, WcStatus::REM_ACCESS_ERR | WcStatus::REM_INV_REQ_ERR)
 }

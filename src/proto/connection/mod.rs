@@ -23,7 +23,7 @@ mod tests;
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use self::{
-    closing::{Closing, Draining, disconnected_may_come, is_symptom},
+    closing::{Closing, Draining, disconnected_may_come, is_of_memory, is_symptom},
     connecting::Attempts,
     establish::Early,
     timers::earlier,
@@ -216,7 +216,10 @@ impl Connection {
 
     /// Whether the connection ends, and an event is waited for that says why.
     pub(crate) fn is_ending_for_a_cause_to_come(&self) -> bool {
-        matches!(self.state, State::Draining(_)) && self.reason.as_ref().is_some_and(is_symptom)
+        let State::Draining(draining) = &self.state else {
+            return false;
+        };
+        draining.is_suspecting() || self.reason.as_ref().is_some_and(is_symptom)
     }
 
     /// Returns the outcome of the two hellos; `None` before the peer's is known.
@@ -354,10 +357,16 @@ impl Connection {
             State::Connecting(..) | State::Accepting { .. } => {
                 self.fail(CloseReason::WorkRequest { status, vendor_err }, now.now());
             }
-            State::Established | State::Closing(_) | State::Draining(_) => {
-                let reason = self
-                    .bad_rkey(work, status)
-                    .unwrap_or(CloseReason::WorkRequest { status, vendor_err });
+            State::Established | State::Closing(_) => {
+                let reason = self.failure_of(work, status, vendor_err);
+                if is_of_memory(status) {
+                    self.suspect(reason, now.now());
+                } else {
+                    self.fail(reason, now.now());
+                }
+            }
+            State::Draining(_) => {
+                let reason = self.failure_of(work, status, vendor_err);
                 self.fail(reason, now.now());
             }
         }
@@ -394,7 +403,7 @@ impl Connection {
                     self.on_nudge_timeout(now);
                     self.on_reading_timeout(now);
                 }
-                State::Draining(_) => self.end(),
+                State::Draining(_) => self.on_drain_timeout(now),
                 State::Closed => {}
             }
         }

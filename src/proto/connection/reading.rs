@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Connection, State, transfer::Heard};
+use super::{Connection, State, closing::is_of_memory, transfer::Heard};
 use crate::{
     proto::{
         Clock, CloseReason, Event, Output, Read, Work,
@@ -137,20 +137,21 @@ impl Connection {
         }
     }
 
-    /// Returns the violation behind a failed read, if the peer's descriptor named memory that
-    /// cannot be read.
-    pub(super) fn bad_rkey(&self, work: Work, status: WcStatus) -> Option<CloseReason> {
-        let (Work::Read { .. }, WcStatus::REM_ACCESS_ERR | WcStatus::REM_INV_REQ_ERR) =
-            (work, status)
-        else {
-            return None;
-        };
-        let rkey = self.transfer.as_ref()?.inbound.rkey_being_read()?;
-        Some(CloseReason::ProtocolViolation(Violation::new(
-            "rkey",
-            rkey.into(),
-            "the key of memory that holds the large message",
-        )))
+    /// What a work request that failed means: a violation if it was a read, and the peer's
+    /// descriptor named memory that cannot be read.
+    pub(super) fn failure_of(&self, work: Work, status: WcStatus, vendor_err: u32) -> CloseReason {
+        let transfer = self.transfer.as_ref();
+        let rkey = transfer.and_then(|transfer| transfer.inbound.rkey_being_read());
+        match (work, rkey) {
+            (Work::Read { .. }, Some(rkey)) if is_of_memory(status) => {
+                CloseReason::ProtocolViolation(Violation::new(
+                    "rkey",
+                    rkey.into(),
+                    "the key of memory that holds the large message",
+                ))
+            }
+            _ => CloseReason::WorkRequest { status, vendor_err },
+        }
     }
 }
 

@@ -225,6 +225,23 @@ fn a_forged_key_is_told_from_other_failures_of_a_read() {
 }
 
 #[test]
+fn a_peer_whose_memory_went_before_its_connection_is_blamed_for_nothing() {
+    for status in [WcStatus::REM_ACCESS_ERR, WcStatus::REM_INV_REQ_ERR] {
+        let mut pair = pair();
+        assert!(pair.send_large(A, 2 * MIB));
+        pair.take(Step::Wire(A));
+        pair.take(Step::Cq(B));
+        pair.take(Step::Memory(B));
+        pair.sides[B].give_up(status);
+        pair.take(Step::Cq(B));
+        assert!(pair.sides[B].conn.is_ending_for_a_cause_to_come());
+        pair.kill(A);
+        pair.finish();
+        assert_eq!(pair.reason(B), &CloseReason::PeerDisconnected, "{status}");
+    }
+}
+
+#[test]
 fn a_descriptor_that_cannot_be_is_a_violation() {
     let good = Descriptor {
         addr: 1 << 32,
