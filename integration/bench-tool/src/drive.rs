@@ -71,7 +71,11 @@ impl Tasks {
     /// Runs them on hosts of the lab, and adds what they came to.
     fn run(&self, mut launch: Launch, report: &mut Report) -> Result<()> {
         let host = if self.hosts == 1 { "a" } else { "b" };
-        let results = target().join("lab/results").join(host);
+        let results = match env::var_os("LAB_RESULTS_BASE") {
+            Some(base) => PathBuf::from(base),
+            None => target().join("lab/results"),
+        };
+        let results = results.join(host);
         let files = self
             .tasks()
             .into_iter()

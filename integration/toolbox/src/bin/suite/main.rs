@@ -77,6 +77,6 @@ fn all() -> Result<()> {
     Ok(())
 }
 
-/// How many tracks are taken at the same time: each leaves a good part of a processor idle, and has
-/// one or two emulated ones, which hold up each other where they wait for a real one.
-const AT_ONCE: usize = 3;
+/// How many tracks are taken at the same time. With one there are always times when nobody works;
+/// with three nobody ever waits for anything but a processor.
+const AT_ONCE: usize = 2;
