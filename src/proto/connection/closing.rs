@@ -279,9 +279,9 @@ impl Connection {
         self.start_draining(None, now);
     }
 
-    /// Ends the connection because the peer's memory could not be reached. A process that ended
-    /// loses its memory before its connection, and disconnects then: a peer that does not is to
-    /// blame. So this side does not disconnect at once, or nobody could tell who did.
+    /// Ends the connection because a large message could not be read. A process that ended loses
+    /// its memory before its connection, and disconnects then: a peer that does not is to blame. So
+    /// this side does not disconnect at once, or nobody could tell who did.
     pub(super) fn suspect(&mut self, blame: CloseReason, now: Instant) {
         self.start_draining(Some(blame), now);
     }
@@ -371,9 +371,4 @@ pub(super) fn disconnected_may_come(reason: &CloseReason) -> bool {
                 ..
             }
     )
-}
-
-/// Whether the peer's memory could not be reached: it named none, or is gone.
-pub(super) fn is_of_memory(status: WcStatus) -> bool {
-    matches!(status, WcStatus::REM_ACCESS_ERR | WcStatus::REM_INV_REQ_ERR)
 }

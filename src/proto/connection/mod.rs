@@ -23,7 +23,7 @@ mod tests;
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use self::{
-    closing::{Closing, Draining, disconnected_may_come, is_of_memory, is_symptom},
+    closing::{Closing, Draining, disconnected_may_come, is_symptom},
     connecting::Attempts,
     establish::Early,
     timers::earlier,
@@ -359,7 +359,7 @@ impl Connection {
             }
             State::Established | State::Closing(_) => {
                 let reason = self.failure_of(work, status, vendor_err);
-                if is_of_memory(status) {
+                if matches!(reason, CloseReason::ProtocolViolation(_)) {
                     self.suspect(reason, now.now());
                 } else {
                     self.fail(reason, now.now());

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Connection, State, closing::is_of_memory, transfer::Heard};
+use super::{Connection, State, transfer::Heard};
 use crate::{
     proto::{
         Clock, CloseReason, Event, Output, Read, Work,
@@ -142,14 +142,16 @@ impl Connection {
     pub(super) fn failure_of(&self, work: Work, status: WcStatus, vendor_err: u32) -> CloseReason {
         let transfer = self.transfer.as_ref();
         let rkey = transfer.and_then(|transfer| transfer.inbound.rkey_being_read());
-        match (work, rkey) {
-            (Work::Read { .. }, Some(rkey)) if is_of_memory(status) => {
-                CloseReason::ProtocolViolation(Violation::new(
-                    "rkey",
-                    rkey.into(),
-                    "the key of memory that holds the large message",
-                ))
-            }
+        match (work, status, rkey) {
+            (
+                Work::Read { .. },
+                WcStatus::REM_ACCESS_ERR | WcStatus::REM_INV_REQ_ERR,
+                Some(rkey),
+            ) => CloseReason::ProtocolViolation(Violation::new(
+                "rkey",
+                rkey.into(),
+                "the key of memory that holds the large message",
+            )),
             _ => CloseReason::WorkRequest { status, vendor_err },
         }
     }
