@@ -279,9 +279,12 @@ fn what_only_the_peers_device_finds_fails_that_operation_and_ends_the_connection
     assert!(matches!(next(&client), Completion::Written(1)));
     drop(theirs);
     client.read(&ours, 0..4096, &remote, 0, 2).unwrap();
-    // Where the answer is the end of the connection, it may have come by now.
+    // The end may have come by now.
     let next = client.read(&ours, 0..4096, &remote, 0, 3);
-    assert!(next.is_ok() || lab.is_iwarp(), "{next:?}");
+    assert!(
+        matches!(next, Ok(()) | Err(Error::Disconnected(_))),
+        "{next:?}"
+    );
     let told: Vec<Completion> =
         std::iter::from_fn(|| client.next_completion_timeout(PATIENCE).ok()).collect();
     match &told[..] {

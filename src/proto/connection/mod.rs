@@ -357,17 +357,15 @@ impl Connection {
             State::Connecting(..) | State::Accepting { .. } => {
                 self.fail(CloseReason::WorkRequest { status, vendor_err }, now.now());
             }
-            State::Established | State::Closing(_) => {
+            State::Established | State::Closing(_) | State::Draining(_) => {
                 let reason = self.failure_of(work, status, vendor_err);
-                if matches!(reason, CloseReason::ProtocolViolation(_)) {
+                // What ends already has its reason.
+                let first = matches!(self.state, State::Established);
+                if first && matches!(reason, CloseReason::ProtocolViolation(_)) {
                     self.suspect(reason, now.now());
                 } else {
                     self.fail(reason, now.now());
                 }
-            }
-            State::Draining(_) => {
-                let reason = self.failure_of(work, status, vendor_err);
-                self.fail(reason, now.now());
             }
         }
     }

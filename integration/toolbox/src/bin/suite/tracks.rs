@@ -45,7 +45,6 @@ pub(crate) fn builds() -> Result<Track> {
         ),
         Step::new("models", models),
         Step::new("fuzzing, for a moment", "integration/fuzz/run all 3"),
-        Step::new("what paths and calls cost", "integration/bench budget"),
     ];
     Ok(Track::new("builds", steps))
 }
@@ -94,10 +93,13 @@ pub(crate) fn of_devices(tests: &DeviceTests) -> Result<Vec<Track>> {
     let services = tool("services on two hosts, for a moment", "services", "--quick")?;
     let soak = "--minutes 0.25 --seed 1";
     let soak = tool("soak on two hosts, for a moment", "soak", soak)?;
+    // What is counted does not depend on what else this machine does.
+    let cost = Step::new("what paths and calls cost", "integration/bench budget");
     let interop = "examples against the C programs";
     let on_rxe = tool(interop, "interop", "--quick")?;
     let on_siw = tool(interop, "interop", "--quick --device siw")?;
     tracks.extend([
+        Track::new("cost", vec![cost]),
         Track::new("faults", vec![faults]),
         Track::new("services", vec![services]),
         Track::new("interop", vec![on_rxe]),
