@@ -87,7 +87,9 @@ impl Connection {
             State::Established => {
                 self.start_handshake(Role::Initiator, CloseReason::LocallyClosed, now);
             }
-            State::Closing(_) | State::Draining(_) | State::Closed => {}
+            // Who ends it does not wait to learn who is to blame.
+            State::Draining(_) => self.accuse(now),
+            State::Closing(_) | State::Closed => {}
         }
     }
 
@@ -105,7 +107,9 @@ impl Connection {
             State::Established | State::Closing(_) => {
                 self.notify_and_disconnect(CloseReason::LocallyAborted, Control::Abort, code, now);
             }
-            State::Draining(_) | State::Closed => {}
+            // Who ends it does not wait to learn who is to blame.
+            State::Draining(_) => self.accuse(now),
+            State::Closed => {}
         }
     }
 
@@ -305,21 +309,19 @@ impl Connection {
         self.report_blocked();
     }
 
-    /// Ends the connection as drained, or first disconnects from a peer that is to blame.
-    pub(super) fn on_drain_timeout(&mut self, now: Instant) {
+    /// Disconnects from a peer that is suspected, if one is: it is to blame.
+    pub(super) fn accuse(&mut self, now: Instant) {
         let State::Draining(draining) = &mut self.state else {
             return;
         };
-        match draining.blame.take() {
-            Some(blame) => {
-                self.record_cause(blame);
-                self.cm(CmOp::Disconnect);
-                let limit = now + self.drain_timeout();
-                if let State::Draining(draining) = &mut self.state {
-                    draining.deadline = limit;
-                }
-            }
-            None => self.end(),
+        let Some(blame) = draining.blame.take() else {
+            return;
+        };
+        self.record_cause(blame);
+        self.cm(CmOp::Disconnect);
+        let limit = now + self.drain_timeout();
+        if let State::Draining(draining) = &mut self.state {
+            draining.deadline = limit;
         }
     }
 

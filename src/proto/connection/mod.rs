@@ -359,12 +359,12 @@ impl Connection {
             }
             State::Established | State::Closing(_) | State::Draining(_) => {
                 let reason = self.failure_of(work, status, vendor_err);
-                // What ends already has its reason.
-                let first = matches!(self.state, State::Established);
-                if first && matches!(reason, CloseReason::ProtocolViolation(_)) {
-                    self.suspect(reason, now.now());
-                } else {
-                    self.fail(reason, now.now());
+                let of_the_key = matches!(reason, CloseReason::ProtocolViolation(_));
+                match &self.state {
+                    State::Established if of_the_key => self.suspect(reason, now.now()),
+                    // It is known to be gone, and its memory went with it.
+                    _ if of_the_key && self.reason == Some(CloseReason::PeerDisconnected) => {}
+                    _ => self.fail(reason, now.now()),
                 }
             }
         }
@@ -401,7 +401,8 @@ impl Connection {
                     self.on_nudge_timeout(now);
                     self.on_reading_timeout(now);
                 }
-                State::Draining(_) => self.on_drain_timeout(now),
+                State::Draining(draining) if draining.is_suspecting() => self.accuse(now),
+                State::Draining(_) => self.end(),
                 State::Closed => {}
             }
         }

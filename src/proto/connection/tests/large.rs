@@ -195,6 +195,17 @@ fn a_sender_that_dies_in_the_middle_leaves_no_half_message() {
     assert_eq!(pair.sides[B].received, 0);
 }
 
+/// A's large message cannot be read: the completion that says so waits for B.
+fn with_a_read_that_fails(status: WcStatus) -> Pair {
+    let mut pair = pair();
+    assert!(pair.send_large(A, 2 * MIB));
+    pair.take(Step::Wire(A));
+    pair.take(Step::Cq(B));
+    pair.take(Step::Memory(B));
+    pair.sides[B].give_up(status);
+    pair
+}
+
 #[test]
 fn a_forged_key_is_told_from_other_failures_of_a_read() {
     for (status, field) in [
@@ -202,12 +213,7 @@ fn a_forged_key_is_told_from_other_failures_of_a_read() {
         (WcStatus::REM_INV_REQ_ERR, Some("rkey")),
         (WcStatus::RETRY_EXC_ERR, None),
     ] {
-        let mut pair = pair();
-        assert!(pair.send_large(A, 2 * MIB));
-        pair.take(Step::Wire(A));
-        pair.take(Step::Cq(B));
-        pair.take(Step::Memory(B));
-        pair.sides[B].give_up(status);
+        let mut pair = with_a_read_that_fails(status);
         pair.finish();
         match (pair.reason(B), field) {
             (CloseReason::ProtocolViolation(violation), Some(field)) => {
@@ -227,18 +233,34 @@ fn a_forged_key_is_told_from_other_failures_of_a_read() {
 #[test]
 fn a_peer_whose_memory_went_before_its_connection_is_blamed_for_nothing() {
     for status in [WcStatus::REM_ACCESS_ERR, WcStatus::REM_INV_REQ_ERR] {
-        let mut pair = pair();
-        assert!(pair.send_large(A, 2 * MIB));
-        pair.take(Step::Wire(A));
-        pair.take(Step::Cq(B));
-        pair.take(Step::Memory(B));
-        pair.sides[B].give_up(status);
+        let mut pair = with_a_read_that_fails(status);
         pair.take(Step::Cq(B));
         assert!(pair.sides[B].conn.is_ending_for_a_cause_to_come());
         pair.kill(A);
         pair.finish();
         assert_eq!(pair.reason(B), &CloseReason::PeerDisconnected, "{status}");
     }
+}
+
+#[test]
+fn a_peer_that_is_known_to_be_gone_is_not_blamed_for_its_memory() {
+    let mut pair = with_a_read_that_fails(WcStatus::REM_ACCESS_ERR);
+    pair.kill(A);
+    // The event is read before the completion.
+    pair.take(Step::Cm(B));
+    pair.finish();
+    assert_eq!(pair.reason(B), &CloseReason::PeerDisconnected);
+}
+
+#[test]
+fn who_closes_does_not_wait_to_learn_who_is_to_blame() {
+    let mut pair = with_a_read_that_fails(WcStatus::REM_ACCESS_ERR);
+    pair.take(Step::Cq(B));
+    let start = pair.now;
+    pair.close(B);
+    pair.finish();
+    assert_eq!(pair.now, start);
+    assert!(matches!(pair.reason(B), CloseReason::ProtocolViolation(_)));
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn all() -> Result<()> {
     // fewer features of what it depends on, and have a build of its own.
     steps.begin("building all programs and tests");
     let built = tests_of("build --workspace --all-targets --locked")?;
-    // What the compiler is busy with, beside what mostly waits; and no virtual machine beside that.
+    // What the compiler is busy with, beside what mostly waits: it would hold up virtual machines.
     let here = vec![tracks::builds()?, tracks::anywhere(&built)?];
     steps.take_side_by_side(here, AT_ONCE)?;
     steps.take_side_by_side(tracks::of_devices(&DeviceTests::new(built)?)?, AT_ONCE)?;
