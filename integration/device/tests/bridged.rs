@@ -149,15 +149,19 @@ fn with_memlock(folder: &Path, kib: u32) -> PathBuf {
     path
 }
 
-/// What comes back of a byte that is sent on a new connection, if it is not reset.
+/// A new connection on which a byte came back, if it is not reset, which may be as soon as it is
+/// made.
 fn echoed(address: SocketAddr) -> Option<TcpStream> {
-    let mut client = TcpStream::connect(address).unwrap();
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
-    let sent = client.write_all(&[7]);
-    let mut byte = [0];
-    match sent.and_then(|()| client.read_exact(&mut byte)) {
-        Ok(()) => Some(client),
-        Err(error) => {
+    let echoed = || {
+        let mut client = TcpStream::connect(address)?;
+        client.set_read_timeout(Some(PATIENCE))?;
+        client.write_all(&[7])?;
+        client.read_exact(&mut [0])?;
+        Ok(client)
+    };
+    match echoed() {
+        Ok(client) => Some(client),
+        Err::<_, std::io::Error>(error) => {
             let reset = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
             assert!(reset.contains(&error.kind()), "{error}");
             None

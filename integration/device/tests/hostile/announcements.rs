@@ -57,6 +57,15 @@ fn pinned() -> u64 {
     status("VmPin:")
 }
 
+/// What is registered, of which process, and how long it is.
+fn registered() -> String {
+    let output = Command::new("rdma")
+        .args(["resource", "show", "mr"])
+        .output()
+        .unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
 fn status(name: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -85,7 +94,11 @@ fn an_announcement_of_a_gibibyte_pins_next_to_nothing() {
                 pinned().saturating_sub(before),
                 status("VmRSS:").saturating_sub(resident),
             );
-            assert!(more < MIB, "{role:?}: {more} bytes are pinned for it");
+            assert!(
+                more < MIB,
+                "{role:?}: {more} bytes are pinned for it, in all:\n{}",
+                registered()
+            );
             assert!(more_resident < 32 * MIB, "{role:?}: {more_resident} bytes");
         }
         endpoint.abort(0);
