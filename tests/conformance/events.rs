@@ -104,14 +104,13 @@ fn a_level_triggered_loop_sleeps_while_its_answers_do_not_fit() {
     let mut sent = 0;
     for _ in 0..3 {
         // Answers are not taken: it comes to a standstill, which lasts as long as this waits.
-        while near
-            .send_timeout(b"question", Duration::from_millis(100))
-            .is_ok()
-        {
-            sent += 1;
-        }
-        let standstill = near.send_timeout(b"question", Duration::from_millis(300));
-        assert!(matches!(standstill, Err(Error::TimedOut)));
+        let standstill = loop {
+            match near.send_timeout(b"question", Duration::from_millis(300)) {
+                Ok(()) => sent += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(standstill, Error::TimedOut));
         while near.recv_timeout(Duration::from_millis(100)).is_ok() {}
     }
     near.close().unwrap();

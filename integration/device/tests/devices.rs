@@ -3,6 +3,7 @@
 use std::{
     env,
     net::{IpAddr, SocketAddr},
+    process::Command,
     thread,
 };
 
@@ -17,6 +18,21 @@ fn addresses() -> Vec<IpAddr> {
         address.parse().unwrap()
     });
     addresses.collect()
+}
+
+#[test]
+fn the_kernel_counts_what_rdma_resource_show_counts() {
+    let lab = DeviceTest::start();
+    let listener = Listener::bind(lab.at(0)).unwrap();
+    let output = Command::new("rdma")
+        .args(["resource", "show", &lab.device])
+        .output()
+        .unwrap();
+    let shown = String::from_utf8(output.stdout).unwrap();
+    let (_, counts) = shown.split_once(&format!("{}: ", lab.device)).unwrap();
+    assert_eq!(lab.resources(), counts.trim());
+    assert!(counts.contains("cm_id 1 "), "the listener: {counts}");
+    drop(listener);
 }
 
 /// What each can do is asked of each, and whatever differs below, messages are the same.

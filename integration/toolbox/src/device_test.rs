@@ -133,7 +133,7 @@ impl Drop for DeviceTest {
         let mut now = Counts::now(&self.lab);
         // Connections that were dropped are closed in the background.
         while now.objects != self.before.objects && !deadline.is_over() {
-            thread::sleep(Duration::from_millis(50));
+            thread::sleep(Duration::from_millis(5));
             now = Counts::now(&self.lab);
         }
         let rnr_naks = if self.has_credits {

@@ -2,10 +2,11 @@ use std::{
     env, fs,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
-    process,
 };
 
 use anyhow::{Context, Result, ensure};
+
+use crate::resources::resources;
 
 /// Where this program runs: the lab's environment.
 #[derive(Debug, Clone)]
@@ -132,18 +133,9 @@ impl Lab {
     ///
     /// # Panics
     ///
-    /// When the command fails.
+    /// When the kernel does not say.
     #[must_use]
     pub fn resources(&self) -> String {
-        let output = process::Command::new("rdma")
-            .args(["resource", "show", &self.device])
-            .output()
-            .unwrap_or_else(|error| panic!("rdma resource show: {error}"));
-        assert!(
-            output.status.success(),
-            "rdma resource show: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        resources(&self.device).unwrap_or_else(|error| panic!("{error:#}"))
     }
 }

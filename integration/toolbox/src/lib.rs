@@ -19,6 +19,7 @@ pub mod network;
 mod pair;
 mod pattern;
 mod process;
+mod resources;
 mod shell;
 mod side;
 mod watchdog;

@@ -31,10 +31,24 @@ pub(crate) fn rendezvous(payload: &[u8]) -> Vec<u8> {
     .bytes()
 }
 
-/// Announces a message that is there, and then what `forge` makes of it: the library names `field`,
-/// and delivers the first alone.
-fn forged(scene: &Scene, what: &str, field: &'static str, forge: impl Fn(Descriptor) -> Vec<u8>) {
-    for role in ROLES {
+/// A peer that has announced a message that is there, and then a forged one.
+struct Forger {
+    what: &'static str,
+    role: Role,
+    peer: Peer,
+    endpoint: Endpoint,
+    /// Until the end it could be read.
+    _lent: MemoryRegion,
+}
+
+impl Forger {
+    /// Announces a message that is there, and then what `forge` makes of it.
+    fn new(
+        scene: &Scene,
+        what: &'static str,
+        role: Role,
+        forge: impl Fn(Descriptor) -> Vec<u8>,
+    ) -> Self {
         let (mut peer, endpoint) = scene.connect(role);
         let lent = peer.lend(5000);
         lent.copy_in(0, &[7; 5000]);
@@ -42,9 +56,21 @@ fn forged(scene: &Scene, what: &str, field: &'static str, forge: impl Fn(Descrip
         // The library says that it has read the first before it hears of the second.
         hear(&mut peer, |_, taken| taken == 1);
         peer.send(&forge(descriptor(&lent)));
-        peer.wait_disconnected();
-        peer.disconnect();
-        let (reason, messages) = end(&endpoint);
+        Self {
+            what,
+            role,
+            peer,
+            endpoint,
+            _lent: lent,
+        }
+    }
+
+    /// Makes sure that the library names `field`, and delivers the first alone.
+    fn ends_by(mut self, field: &'static str) {
+        let (what, role) = (self.what, self.role);
+        self.peer.wait_disconnected();
+        self.peer.disconnect();
+        let (reason, messages) = end(&self.endpoint);
         match reason {
             CloseReason::ProtocolViolation(violation) => {
                 assert_eq!(violation.field(), field, "{what}, {role:?}: {violation}");
@@ -53,6 +79,18 @@ fn forged(scene: &Scene, what: &str, field: &'static str, forge: impl Fn(Descrip
         }
         assert_eq!(messages.len(), 1, "{what}, {role:?}");
         assert_eq!(*messages[0], [7; 5000], "{what}, {role:?}");
+    }
+}
+
+/// Announces a message that is there, and then what `forge` makes of it: the library names `field`.
+fn forged(
+    scene: &Scene,
+    what: &'static str,
+    field: &'static str,
+    forge: impl Fn(Descriptor) -> Vec<u8>,
+) {
+    for role in ROLES {
+        Forger::new(scene, what, role, &forge).ends_by(field);
         scene.stage.bystander.assert_well();
     }
 }
@@ -117,31 +155,38 @@ fn memory_that_cannot_be_read_is_named_by_its_key() {
         return;
     }
     let scene = Scene::new();
-    let rendezvous = |descriptor: Descriptor| rendezvous(&descriptor.bytes());
-    forged(&scene, "another key", "rkey", |good| {
-        rendezvous(Descriptor {
+    type Lie = fn(Descriptor) -> Descriptor;
+    let lies: [(&str, Lie); 5] = [
+        ("another key", |good| Descriptor {
             rkey: good.rkey ^ 1,
             ..good
-        })
-    });
-    forged(&scene, "no key", "rkey", |good| {
-        rendezvous(Descriptor { rkey: 0, ..good })
-    });
-    forged(&scene, "one byte too many", "rkey", |good| {
-        rendezvous(Descriptor {
+        }),
+        ("no key", |good| Descriptor { rkey: 0, ..good }),
+        ("one byte too many", |good| Descriptor {
             len: good.len + 1,
             ..good
-        })
-    });
-    forged(&scene, "memory before what is lent", "rkey", |good| {
-        rendezvous(Descriptor {
+        }),
+        ("memory before what is lent", |good| Descriptor {
             addr: good.addr - 1,
             ..good
-        })
-    });
-    forged(&scene, "memory that is nowhere", "rkey", |good| {
-        rendezvous(Descriptor { addr: 0, ..good })
-    });
+        }),
+        ("memory that is nowhere", |good| Descriptor {
+            addr: 0,
+            ..good
+        }),
+    ];
+    // All at once: who they are is only known when they have had time to go.
+    let mut forgers = Vec::new();
+    for (what, lie) in lies {
+        for role in ROLES {
+            let forge = |good| rendezvous(&lie(good).bytes());
+            forgers.push(Forger::new(&scene, what, role, forge));
+        }
+    }
+    for forger in forgers {
+        forger.ends_by("rkey");
+        scene.stage.bystander.assert_well();
+    }
     scene.finish();
 }
 

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Connections in all.
-const CONNECTIONS: usize = 240;
+const CONNECTIONS: usize = 120;
 /// Those that are there at once.
 const BATCH: usize = 8;
 

@@ -142,7 +142,7 @@ impl Scene {
         // A driver may take queue pairs apart when the call that destroys them has come back.
         let mut deadline = Deadline::after(PATIENCE);
         while (self.lab.resources(), open_fds()) != self.before && !deadline.is_over() {
-            thread::sleep(Duration::from_millis(50));
+            thread::sleep(Duration::from_millis(5));
         }
         let after = (self.lab.resources(), open_fds());
         assert_eq!(after, self.before, "nothing is left behind");

@@ -49,6 +49,13 @@ pub(crate) fn builds() -> Result<Track> {
     Ok(Track::new("builds", steps))
 }
 
+/// What paths and calls cost: what is counted does not depend on what else this machine does. It is
+/// a build of its own, which waits for no other.
+pub(crate) fn cost() -> Track {
+    let step = Step::new("what paths and calls cost", "integration/bench budget");
+    Track::new("cost", vec![step])
+}
+
 /// What runs on this machine as it is.
 pub(crate) fn anywhere(built: &[Test]) -> Result<Track> {
     let step = Step::new("tests that need no device", &programs::anywhere(built)?);
@@ -93,13 +100,10 @@ pub(crate) fn of_devices(tests: &DeviceTests) -> Result<Vec<Track>> {
     let services = tool("services on two hosts, for a moment", "services", "--quick")?;
     let soak = "--minutes 0.25 --seed 1";
     let soak = tool("soak on two hosts, for a moment", "soak", soak)?;
-    // What is counted does not depend on what else this machine does.
-    let cost = Step::new("what paths and calls cost", "integration/bench budget");
     let interop = "examples against the C programs";
     let on_rxe = tool(interop, "interop", "--quick")?;
     let on_siw = tool(interop, "interop", "--quick --device siw")?;
     tracks.extend([
-        Track::new("cost", vec![cost]),
         Track::new("faults", vec![faults]),
         Track::new("services", vec![services]),
         Track::new("interop", vec![on_rxe]),
