@@ -147,8 +147,8 @@ impl Machines<'_> {
             line.push(format!(" tsc_early_khz={khz}"));
         }
         if self.accel == Accel::Tcg {
-            // What protects a kernel from attackers, of which there are none here, is a twentieth of
-            // what a message costs an emulated processor.
+            // What protects a kernel from attackers, of which there are none here, is a twentieth
+            // of what a message costs an emulated processor.
             line.push(
                 " init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off apparmor=0 \
                  audit=0",

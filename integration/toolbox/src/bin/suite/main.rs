@@ -67,8 +67,8 @@ fn all() -> Result<()> {
     // fewer features of what it depends on, and have a build of its own.
     steps.begin("building all programs and tests");
     let built = tests_of("build --workspace --all-targets --locked")?;
-    // What the compiler is busy with would hold up virtual machines with a clock: it is taken beside
-    // what mostly waits, and what counts instead.
+    // What the compiler is busy with would hold up virtual machines with a clock: it is taken
+    // beside what mostly waits, and what counts instead.
     let here = vec![tracks::builds()?, tracks::anywhere(&built)?, tracks::cost()];
     steps.take_side_by_side(here, AT_ONCE)?;
     steps.take_side_by_side(tracks::of_devices(&DeviceTests::new(built)?)?, AT_ONCE)?;
