@@ -57,13 +57,17 @@ fn pinned() -> u64 {
     status("VmPin:")
 }
 
-/// What is registered, of which process, and how long it is.
-fn registered() -> String {
+/// What is registered on the device: each region, and their bytes in all.
+fn registered() -> (String, u64) {
     let output = Command::new("rdma")
         .args(["resource", "show", "mr"])
         .output()
         .unwrap();
-    String::from_utf8(output.stdout).unwrap()
+    let regions = String::from_utf8(output.stdout).unwrap();
+    let words: Vec<_> = regions.split_whitespace().collect();
+    let lengths = words.windows(2).filter(|pair| pair[0] == "mrlen");
+    let bytes = lengths.map(|pair| pair[1].parse::<u64>().unwrap()).sum();
+    (regions, bytes)
 }
 
 fn status(name: &str) -> u64 {
@@ -85,6 +89,7 @@ fn an_announcement_of_a_gibibyte_pins_next_to_nothing() {
     let scene = Scene::with(patient());
     for role in [Role::Client, Role::Server] {
         let (mut peer, endpoint) = scene.connect(role);
+        let (_, registered_before) = registered();
         let (before, resident) = (pinned(), status("VmRSS:"));
         announce_and_stall(&mut peer, GIB);
         wait_announced(&scene, &endpoint, GIB);
@@ -94,16 +99,20 @@ fn an_announcement_of_a_gibibyte_pins_next_to_nothing() {
                 pinned().saturating_sub(before),
                 status("VmRSS:").saturating_sub(resident),
             );
-            assert!(
-                more < MIB,
-                "{role:?}: {more} bytes are pinned for it, in all:\n{}",
-                registered()
-            );
+            // Software iWARP's driver may hold pages for longer than they are registered.
+            if more >= MIB {
+                let (regions, bytes) = registered();
+                println!("{role:?}: {before} bytes were pinned, {more} more are:\n{regions}");
+                assert!(bytes < registered_before + MIB, "{role:?}: {regions}");
+            }
             assert!(more_resident < 32 * MIB, "{role:?}: {more_resident} bytes");
         }
         endpoint.abort(0);
         peer.disconnect();
         end(&endpoint);
+        while pinned() >= before + MIB {
+            scene.stage.bystander.assert_well();
+        }
     }
     scene.finish();
 }
