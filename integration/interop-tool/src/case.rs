@@ -29,6 +29,8 @@ pub(crate) struct Side {
     /// The program, and its options with `{server}`, `{server6}`, `{client}` and `{client6}` for
     /// addresses.
     pub(crate) argv: Vec<String>,
+    /// What stands in its environment: a variable, `=`, and its value.
+    pub(crate) variable: Option<&'static str>,
     pub(crate) ends: Ends,
     /// On what it is killed, if that is not when the other side has ended.
     pub(crate) killed_on: Option<Cue>,
@@ -71,6 +73,7 @@ impl Side {
         Self {
             who,
             argv: argv.map(str::to_owned).collect(),
+            variable: None,
             ends: Ends::Well,
             killed_on: None,
             says: Vec::new(),
@@ -79,6 +82,14 @@ impl Side {
 
     pub(crate) fn ends(self, ends: Ends) -> Self {
         Self { ends, ..self }
+    }
+
+    /// With this in its environment: a variable, `=`, and its value.
+    pub(crate) fn with(self, variable: &'static str) -> Self {
+        Self {
+            variable: Some(variable),
+            ..self
+        }
     }
 
     /// It is killed on this sign.
@@ -208,6 +219,9 @@ impl Place {
             .collect();
         if side.who == Who::Rust {
             argv[0] = format!("{}/{}", self.programs, argv[0]);
+        }
+        if let Some(variable) = side.variable {
+            argv.splice(0..0, ["env", variable].map(str::to_owned));
         }
         argv
     }

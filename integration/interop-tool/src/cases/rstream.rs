@@ -101,8 +101,8 @@ pub(crate) fn cases() -> Vec<Case> {
 /// A TCP program in C that knows nothing of RDMA: its calls go to rsockets.
 fn preloaded() -> Vec<Case> {
     let tcp = |options: &str| {
-        let preload = "LD_PRELOAD=/usr/$LIB/rsocket/librspreload.so.1 rstream -T s";
-        Side::new(Who::C, "env", &format!("{preload} {options}"))
+        let tcp = side(Who::C, &format!("-T s {options}"));
+        tcp.with("LD_PRELOAD=/usr/$LIB/rsocket/librspreload.so.1")
     };
     let both = "-S 5000 -I 20 -C 10 -T v -T b";
     let case = |what, server, client| Case::new("rstream", what, CM, server, client).quick();
@@ -123,10 +123,7 @@ fn preloaded() -> Vec<Case> {
 fn bad_input() -> Vec<Case> {
     let ours = |options: &str| side(Who::Rust, options).ends(Ends::Badly);
     // Ours, which tells of the connection's events.
-    let traced = |options: &str| {
-        let program = "RUST_LOG=rdmsg::rsocket=debug {programs}/rstream";
-        Side::new(Who::C, "env", &format!("{program} {options}")).ends(Ends::Badly)
-    };
+    let traced = |options: &str| ours(options).with("RUST_LOG=rdmsg::rsocket=debug");
     let case = |what, server, client| Case::new("rstream", what, CM, server, client);
     vec![
         case(

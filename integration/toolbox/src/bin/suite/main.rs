@@ -67,11 +67,11 @@ fn all() -> Result<()> {
     // fewer features of what it depends on, and have a build of its own.
     steps.begin("building all programs and tests");
     let built = tests_of("build --workspace --all-targets --locked")?;
-    // What the compiler is busy with would hold up virtual machines with a clock: it is taken
+    // What the compiler is busy with would hold up virtual machines with a clock: it comes first,
     // beside what mostly waits, and what counts instead.
-    let here = vec![tracks::builds()?, tracks::anywhere(&built)?, tracks::cost()];
-    steps.take_side_by_side(here, AT_ONCE)?;
-    steps.take_side_by_side(tracks::of_devices(&DeviceTests::new(built)?)?, AT_ONCE)?;
+    let mut tracks = vec![tracks::builds()?, tracks::anywhere(&built)?, tracks::cost()];
+    tracks.extend(tracks::of_devices(&DeviceTests::new(built)?)?);
+    steps.take_side_by_side(tracks, AT_ONCE)?;
     for (name, why) in NOT_ON_IWARP {
         println!("{name} does not apply to software iWARP: {why}");
     }

@@ -38,7 +38,7 @@ pub(crate) struct DeviceTests {
 }
 
 impl DeviceTests {
-    pub(crate) fn new(built: Vec<Test>) -> Result<Self> {
+    pub(crate) fn new(mut built: Vec<Test>) -> Result<Self> {
         // These run without a device as well, over TCP.
         let anywhere = [
             "conformance",
@@ -48,6 +48,8 @@ impl DeviceTests {
             "services",
         ];
         let (mut one, mut two) = (Vec::new(), Vec::new());
+        // Cargo names them as they are done.
+        built.sort_by(|a, b| a.name.cmp(&b.name));
         for test in built {
             if test.is_of_device && test.name.ends_with("two_hosts") {
                 two.push(test);
