@@ -3,16 +3,23 @@
 use std::{
     ffi::OsString,
     fs::{self, File},
+    io::Read,
     os::{
         fd::{AsFd, AsRawFd},
         unix::net::UnixStream,
     },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, FdFlag, fcntl},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
 
 use crate::{
     accel::Accel, cli::MachineArgs, kernel::Kernel, lab::Lab, place::HOSTS, process::dies_with_us,
@@ -129,6 +136,8 @@ impl Machines<'_> {
         let qemu = dies_with_us(&mut qemu)
             .spawn()
             .context("cannot run qemu; run: integration/lab setup")?;
+        let (link, guests_life) = (link.try_clone()?, port.try_clone()?);
+        thread::spawn(move || take_leftovers(link, &guests_life));
         Ok(Machine {
             qemu,
             port,
@@ -211,6 +220,19 @@ impl Drop for Machine {
     }
 }
 
+/// Takes what is still sent to a machine when it is gone, until nothing comes. QEMU never lets go of
+/// a packet that it has sent in part when the other end goes, and behind that the other machine's
+/// driver waits with all of its own, and whoever has a queue pair to destroy with it.
+fn take_leftovers(mut link: UnixStream, port: &UnixStream) {
+    // The other end of the port goes with the machine.
+    let mut gone = [PollFd::new(port.as_fd(), PollFlags::empty())];
+    while poll(&mut gone, PollTimeout::NONE) == Err(Errno::EINTR) {}
+    // QEMU's mode is that of the socket.
+    let ready = link.set_nonblocking(false).is_ok()
+        && link.set_read_timeout(Some(Duration::from_secs(1))).is_ok();
+    while ready && matches!(link.read(&mut [0; 64 << 10]), Ok(1..)) {}
+}
+
 fn share(qemu: &mut Command, tag: &str, path: &Path, options: &str) {
     let path = escaped(path);
     qemu.args([
@@ -232,4 +254,33 @@ fn escaped(path: &Path) -> String {
 fn inherited(socket: &UnixStream) -> Result<i32> {
     fcntl(socket.as_fd(), FcntlArg::F_SETFD(FdFlag::empty()))?;
     Ok(socket.as_raw_fd())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Write};
+
+    use super::*;
+
+    #[test]
+    fn what_is_still_sent_to_a_machine_that_is_gone_is_taken() {
+        let (mut other, link) = UnixStream::pair().unwrap();
+        let (port, of_guest) = UnixStream::pair().unwrap();
+        link.set_nonblocking(true).unwrap();
+        other.set_nonblocking(true).unwrap();
+        let packet = [0; 4096];
+        let full = loop {
+            if let Err(error) = other.write(&packet) {
+                break error;
+            }
+        };
+        assert_eq!(full.kind(), ErrorKind::WouldBlock);
+        let taking = thread::spawn(move || take_leftovers(link, &port));
+        drop(of_guest);
+        other.set_nonblocking(false).unwrap();
+        other.write_all(&packet).unwrap();
+        taking.join().unwrap();
+        let error = other.write_all(&packet).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+    }
 }
