@@ -220,9 +220,9 @@ impl Drop for Machine {
     }
 }
 
-/// Takes what is still sent to a machine when it is gone, until nothing comes. QEMU never lets go of
-/// a packet that it has sent in part when the other end goes, and behind that the other machine's
-/// driver waits with all of its own, and whoever has a queue pair to destroy with it.
+/// Takes what is still sent to a machine when it is gone, until nothing comes. QEMU never lets go
+/// of a packet that it has sent in part when the other end goes, and behind that the other
+/// machine's driver waits with all of its own, and whoever has a queue pair to destroy with it.
 fn take_leftovers(mut link: UnixStream, port: &UnixStream) {
     // The other end of the port goes with the machine.
     let mut gone = [PollFd::new(port.as_fd(), PollFlags::empty())];
