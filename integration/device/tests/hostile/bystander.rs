@@ -4,10 +4,14 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Polling};
 use toolbox::PATIENCE;
+
+/// How long it leaves the processor to others between two messages that nobody waits for.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// A healthy connection whose messages go round all the time, each of which is checked.
 pub(crate) struct Bystander {
@@ -19,8 +23,16 @@ pub(crate) struct Bystander {
 #[derive(Default)]
 struct Shared {
     enough: AtomicBool,
-    rounds: Mutex<u64>,
-    turned: Condvar,
+    rounds: Mutex<Rounds>,
+    /// There are more rounds done, or wanted.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Rounds {
+    done: u64,
+    /// How many somebody waits for.
+    wanted: u64,
 }
 
 impl Bystander {
@@ -53,17 +65,20 @@ impl Bystander {
 
     /// Makes sure that messages which are sent from now on still go round.
     pub(crate) fn assert_well(&self) {
-        let rounds = self.shared.rounds.lock().unwrap();
+        let mut rounds = self.shared.rounds.lock().unwrap();
         // One may be on its way already.
-        let goal = *rounds + 2;
+        let goal = rounds.done + 2;
+        rounds.wanted = rounds.wanted.max(goal);
+        self.shared.changed.notify_all();
         let (rounds, timeout) = self
             .shared
-            .turned
-            .wait_timeout_while(rounds, PATIENCE, |rounds| *rounds < goal)
+            .changed
+            .wait_timeout_while(rounds, PATIENCE, |rounds| rounds.done < goal)
             .unwrap();
         assert!(
             !timeout.timed_out(),
-            "the bystander stands still after {rounds} rounds"
+            "the bystander stands still after {} rounds",
+            rounds.done
         );
     }
 
@@ -87,8 +102,11 @@ fn turn(endpoint: &Endpoint, shared: &Shared) {
         endpoint.send_timeout(&message, PATIENCE).unwrap();
         let echo = endpoint.recv_timeout(PATIENCE).unwrap();
         assert!(*echo == message, "round {round}: {} bytes came", echo.len());
-        *shared.rounds.lock().unwrap() += 1;
-        shared.turned.notify_all();
+        let mut rounds = shared.rounds.lock().unwrap();
+        rounds.done += 1;
+        shared.changed.notify_all();
+        let idle = |rounds: &mut Rounds| rounds.done >= rounds.wanted;
+        drop(shared.changed.wait_timeout_while(rounds, PAUSE, idle));
     }
     endpoint.close().unwrap();
 }

@@ -44,7 +44,7 @@ pub(crate) fn cases() -> Vec<Case> {
             let serving = side(server, both).says(bytes).says("usec/iter");
             let asking = side(client, &format!("{both} {{server}}")).says(bytes);
             let case = Case::new("rc_pingpong", what, port, serving, asking);
-            let quick = ["as it comes", "sleeping", "checked"];
+            let quick = ["posted part by part", "sleeping", "checked"];
             cases.push(if quick.contains(&what) {
                 case.quick()
             } else {
