@@ -21,6 +21,10 @@ pub(crate) fn lacks(case: &Case) -> Option<&'static str> {
         // It grants credits at once; and where it closes while it is told of credits, its driver
         // resets the connection, and loses what TCP has not sent.
         ("rstream", _) if case.server.who == Who::C => Some(FIRST),
+        ("rstream", "inline") => Some("200 bytes of inline data"),
+        ("rstream", what) if what.contains("at a server of IPv4") => {
+            Some("ports that have addresses of either family")
+        }
         (_, _) => None,
     }
 }
