@@ -16,7 +16,7 @@ use rdmsg::{
     cm::{CmId, EventChannel, PortSpace},
     status::CmEventType,
 };
-use toolbox::{DeviceTest, Lab, PATIENCE, open_fds};
+use toolbox::{DeviceTest, Lab, PATIENCE, open_fds, slowness};
 
 /// How much later than its deadline a call may come back.
 const LATE: Duration = Duration::from_millis(200);
@@ -306,7 +306,7 @@ fn all_addresses_of_a_name_have_one_deadline() {
     );
     // And those that nobody answers leave some of it to the others.
     let listener = Listener::bind(lab.at(0)).unwrap();
-    config.connect_timeout = Duration::from_secs(36);
+    config.connect_timeout = Duration::from_secs(36).mul_f64(slowness());
     let addresses = [silent[0], silent[1], listener.local_addr()];
     let connector = Connector::new().config(config);
     let client = thread::spawn(move || connector.connect(&addresses[..]));

@@ -156,8 +156,8 @@ impl Machines<'_> {
             line.push(format!(" tsc_early_khz={khz}"));
         }
         if self.accel == Accel::Tcg {
-            // What protects a kernel from attackers, of which there are none here, is a twentieth
-            // of what a message costs an emulated processor.
+            // What protects a kernel from attackers, of which there are none here, costs each
+            // system call and each packet, and an emulated processor has no time to spare.
             line.push(
                 " init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off apparmor=0 \
                  audit=0",

@@ -1,15 +1,14 @@
 //! What exists on a device, asked of the kernel itself: `rdma resource show` says the same, but
-//! starting a program takes an emulated machine a tenth of a second, and tests ask all the time.
+//! starting a program is slow where each instruction is emulated, and tests ask all the time.
 //!
 //! See `rdma_netlink.h` of the kernel and netlink(7).
 
-use std::{
-    io::{Read, Write},
-    os::fd::OwnedFd,
-};
+use std::{io, os::fd::AsRawFd};
 
-use anyhow::{Context, Result, bail, ensure};
-use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket,
+};
 
 /// `RDMA_NLDEV_CMD_RES_GET` of the clients' kind `RDMA_NL_NLDEV`.
 const RES_GET: u16 = 5 << 10 | 9;
@@ -28,7 +27,7 @@ const RES_SUMMARY_ENTRY_CURR: u16 = 18;
 
 /// The numbers of objects on the device: "pd 1 cq 2 qp 2 …".
 pub(crate) fn resources(device: &str) -> Result<String> {
-    let answer = dump(RES_GET).context("RDMA's netlink does not say what exists")?;
+    let answer = dump().context("RDMA's netlink does not say what exists")?;
     for message in &answer {
         if text(find(message, DEV_NAME)?)? == device {
             return summary(find(message, RES_SUMMARY)?);
@@ -52,25 +51,23 @@ fn summary(entries: &[u8]) -> Result<String> {
 }
 
 /// The attributes of each message with which the kernel answers.
-fn dump(command: u16) -> Result<Vec<Vec<u8>>> {
-    let flags = SockFlag::SOCK_CLOEXEC;
-    let socket: OwnedFd = socket(
+fn dump() -> Result<Vec<Vec<u8>>> {
+    let socket = socket(
         AddressFamily::Netlink,
         SockType::Raw,
-        flags,
+        SockFlag::SOCK_CLOEXEC,
         SockProtocol::NetlinkRDMA,
     )?;
-    let mut socket = std::fs::File::from(socket);
     let mut request = Vec::with_capacity(HEADER_LEN);
     request.extend((HEADER_LEN as u32).to_ne_bytes());
-    request.extend(command.to_ne_bytes());
+    request.extend(RES_GET.to_ne_bytes());
     request.extend(DUMP.to_ne_bytes());
     request.extend([0; 8]);
-    socket.write_all(&request)?;
+    send(socket.as_raw_fd(), &request, MsgFlags::empty())?;
     let mut messages = Vec::new();
     let mut datagram = vec![0; 64 << 10];
     loop {
-        let len = socket.read(&mut datagram)?;
+        let len = recv(socket.as_raw_fd(), &mut datagram, MsgFlags::empty())?;
         let mut rest = &datagram[..len];
         while !rest.is_empty() {
             ensure!(rest.len() >= HEADER_LEN, "a message without a header");
@@ -79,7 +76,7 @@ fn dump(command: u16) -> Result<Vec<Vec<u8>>> {
             ensure!((HEADER_LEN..=rest.len()).contains(&len), "a torn message");
             match kind {
                 NLMSG_DONE => return Ok(messages),
-                NLMSG_ERROR => bail!("an error: {:?}", &rest[HEADER_LEN..len]),
+                NLMSG_ERROR => bail!(error(&rest[HEADER_LEN..len])?),
                 _ => messages.push(rest[HEADER_LEN..len].to_vec()),
             }
             rest = &rest[aligned(len).min(rest.len())..];
@@ -87,19 +84,31 @@ fn dump(command: u16) -> Result<Vec<Vec<u8>>> {
     }
 }
 
+/// Of `struct nlmsgerr`, which begins with the negative of errno.
+fn error(bytes: &[u8]) -> Result<io::Error> {
+    let errno = bytes.first_chunk().context("a torn error")?;
+    Ok(io::Error::from_raw_os_error(
+        i32::from_ne_bytes(*errno).saturating_neg(),
+    ))
+}
+
 /// Of `struct nlattr`: its length with this header, its type, and what is in it.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = Result<(u16, &[u8])>> {
     std::iter::from_fn(move || {
-        let (len, rest) = bytes.split_first_chunk()?;
-        let len = usize::from(u16::from_ne_bytes(*len));
-        let Some((kind, _)) = rest
-            .split_first_chunk()
-            .filter(|_| (4..=bytes.len()).contains(&len))
-        else {
+        if bytes.is_empty() {
+            return None;
+        }
+        let header = bytes.first_chunk().map(|[a, b, c, d]| {
+            let number = |bytes| u16::from_ne_bytes(bytes);
+            (
+                usize::from(number([*a, *b])),
+                number([*c, *d]) & NLA_TYPE_MASK,
+            )
+        });
+        let Some((len, kind)) = header.filter(|(len, _)| (4..=bytes.len()).contains(len)) else {
             bytes = &[];
-            return Some(Err(anyhow::anyhow!("a torn attribute")));
+            return Some(Err(anyhow!("a torn attribute")));
         };
-        let kind = u16::from_ne_bytes(*kind) & NLA_TYPE_MASK;
         let content = &bytes[4..len];
         bytes = &bytes[aligned(len).min(bytes.len())..];
         Some(Ok((kind, content)))
@@ -123,4 +132,35 @@ fn text(bytes: &[u8]) -> Result<&str> {
 
 fn aligned(len: usize) -> usize {
     len.next_multiple_of(4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(kind: u16, content: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend((4 + content.len() as u16).to_ne_bytes());
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(content);
+        bytes.resize(aligned(bytes.len()), 0);
+        bytes
+    }
+
+    #[test]
+    fn a_summary_is_read_and_a_torn_one_is_an_error() {
+        let entry = |name: &[u8], count: u64| {
+            let name = attribute(RES_SUMMARY_ENTRY_NAME, name);
+            let count = attribute(RES_SUMMARY_ENTRY_CURR, &count.to_ne_bytes());
+            // The bit says that there are attributes in it.
+            attribute(1 << 15 | 16, &[name, count].concat())
+        };
+        let entries = [entry(b"pd\0", 1), entry(b"cm_id\0", 20)].concat();
+        assert_eq!(summary(&entries).unwrap(), "pd 1 cm_id 20");
+        for len in 1..entries.len() {
+            if len != entry(b"pd\0", 1).len() {
+                summary(&entries[..len]).unwrap_err();
+            }
+        }
+    }
 }

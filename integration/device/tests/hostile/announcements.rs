@@ -12,7 +12,7 @@ use std::{
 };
 
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener};
-use toolbox::{DeviceTest, PATIENCE, applies, pattern};
+use toolbox::{DeviceTest, Lab, PATIENCE, applies, pattern};
 
 use crate::{
     bystander::Bystander,
@@ -99,11 +99,14 @@ fn an_announcement_of_a_gibibyte_pins_next_to_nothing() {
                 pinned().saturating_sub(before),
                 status("VmRSS:").saturating_sub(resident),
             );
-            // Software iWARP's driver may hold pages for longer than they are registered.
+            // With software iWARP the count was seen to be up while no more was registered, for a
+            // reason that is not known.
             if more >= MIB {
                 let (regions, bytes) = registered();
-                println!("{role:?}: {before} bytes were pinned, {more} more are:\n{regions}");
-                assert!(bytes < registered_before + MIB, "{role:?}: {regions}");
+                assert!(
+                    Lab::get().is_iwarp() && bytes < registered_before + MIB,
+                    "{role:?}: {more} bytes are pinned for it, beside {before}:\n{regions}"
+                );
             }
             assert!(more_resident < 32 * MIB, "{role:?}: {more_resident} bytes");
         }
