@@ -256,7 +256,7 @@ fn bench_measures_rdma_and_tcp_side_by_side() {
     conducted(|lab, there, here| {
         serve(there);
         let line = format!(
-            "rdmsg bench {} --seconds 0.5 --timeout 60 --sizes 64,64K --connections 1,3",
+            "rdmsg bench {} --seconds 0.2 --timeout 60 --sizes 64,64K --connections 1,3",
             lab.peer
         );
         let (status, printed) = json(here, &format!("{line} --json"));

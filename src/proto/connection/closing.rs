@@ -141,6 +141,7 @@ impl Connection {
     }
 
     fn start_closing(&mut self, role: Role, reason: CloseReason, timeout: Duration, now: Instant) {
+        log::debug!("closing, for {timeout:?} at most: {reason}");
         self.record_cause(reason);
         self.state = State::Closing(Closing {
             deadline: now + timeout,

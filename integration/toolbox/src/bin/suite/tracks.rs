@@ -12,12 +12,13 @@ use crate::{
 
 /// What has most to do with the compiler, step by step: cargo takes one command at a time.
 pub(crate) fn builds() -> Result<Track> {
-    // With nothing in reach of what RDMA needs to be built.
+    // With nothing in reach of what RDMA needs to be built. It is built again for few tests.
+    let other = "--profile quick --locked --package rdmsg --no-default-features";
     let unlinked = |tests: &str| {
-        let cargo = "env LIBCLANG_PATH=/nonexistent PKG_CONFIG=/bin/false cargo test --locked";
-        format!("{cargo} --package rdmsg --no-default-features {tests}")
+        let cargo = "env LIBCLANG_PATH=/nonexistent PKG_CONFIG=/bin/false cargo test";
+        format!("{cargo} {other} {tests}")
     };
-    let no_rdma = unlinked("--lib --test conformance --test tcp");
+    let no_rdma = unlinked("--test conformance --test tcp");
     // What is above these layers is the same; the rest of the conformance suite comes in the lab.
     let dlopen = "--features dlopen --lib --test conformance -- sys:: verbs:: cm:: error:: setup::";
     let dlopen = unlinked(dlopen);
@@ -34,8 +35,8 @@ pub(crate) fn builds() -> Result<Track> {
         Step::of(
             "the same build, where these libraries are, and where not",
             move |place| {
-                let build = "test --package rdmsg --no-default-features --features dlopen";
-                let built = tests_of(&format!("{build} --no-run --locked --test conformance"))?;
+                let options = "--features dlopen --no-run --test conformance";
+                let built = tests_of(&format!("test {other} {options}"))?;
                 for test in &built {
                     run_bare(&test.program, place)?;
                 }
