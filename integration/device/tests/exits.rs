@@ -232,7 +232,8 @@ fn role_exits_in_the_engines_thread() {
 fn role_exits_in_a_thread_that_holds_a_lock() {
     log::set_logger(&IN_APPLICATION).unwrap();
     log::set_max_level(LevelFilter::Trace);
-    // Who closes is told so by the connection, which nobody can close any more then.
+    // The connection logs that it closes, in this thread and with its lock held. Nobody can bring
+    // that to an end afterwards, so the exit waits for as long as a close may take.
     let connector = connector(Duration::from_secs(1));
     let _ = connector.connect(peer()).unwrap().close();
 }

@@ -19,7 +19,7 @@ fn silent_peers_keep_others_out_for_no_longer_than_their_time() {
     let mut config = config();
     config.half_open = HALF_OPEN;
     // Theirs, from when they were accepted.
-    config.connect_timeout = Duration::from_secs(5).mul_f64(slowness());
+    config.connect_timeout = Duration::from_secs(10).mul_f64(slowness());
     let scene = Scene::with(config.clone());
     let addr = scene.stage.listener.local_addr();
     thread::scope(|scope| {

@@ -12,7 +12,8 @@ use crate::{
 
 /// What has most to do with the compiler, step by step: cargo takes one command at a time.
 pub(crate) fn builds() -> Result<Track> {
-    // With nothing in reach of what RDMA needs to be built. It is built again for few tests.
+    // With nothing in reach of what RDMA needs to be built. These builds are for few tests, which
+    // take less time than the compiler needs to make them quick.
     let other = "--profile quick --locked --package rdmsg --no-default-features";
     let unlinked = |tests: &str| {
         let cargo = "env LIBCLANG_PATH=/nonexistent PKG_CONFIG=/bin/false cargo test";
