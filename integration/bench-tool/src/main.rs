@@ -57,7 +57,8 @@ use crate::{calls::Calls, drive::Tasks, idle::Idle, part::Part, traffic::Traffic
 /// copy; "hold_back" has Config::hold_back; "eager" has buffers posted that are as long as the
 /// message; "stream" and "tasks" are Stream and tokio; "small" has a Config for many connections,
 /// "shared" one pool of receives for them, and with "event_fd" their server waits with epoll;
-/// "written" has RDMA WRITE put messages into memory that the other side spins on.
+/// "deep" has a window and a send depth of 512 and 128, which are perftest's; "written" has RDMA
+/// WRITE put messages into memory that the other side spins on.
 ///
 /// Ends 0 if ours was measured. Other load on the machine spoils what is measured by the clock.
 #[derive(Parser)]

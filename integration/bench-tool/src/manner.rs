@@ -33,6 +33,9 @@ pub(crate) struct Manner {
     /// With a configuration for many connections
     #[arg(long)]
     pub(crate) small: bool,
+    /// With as many messages under way as perftest has by its defaults
+    #[arg(long, conflicts_with = "small")]
+    pub(crate) deep: bool,
     /// One pool of receives for all connections
     #[arg(long)]
     pub(crate) shared: bool,
@@ -82,6 +85,7 @@ impl Manner {
         tasks: false,
         tcp: false,
         small: false,
+        deep: false,
         shared: false,
         epoll: false,
         connections: 1,
@@ -104,6 +108,10 @@ impl Manner {
             config.receive_window = 8;
             config.send_depth = 8;
             config.eager_size = Some(1024);
+        }
+        if self.deep {
+            config.receive_window = 512;
+            config.send_depth = 128;
         }
         if self.shared {
             // One more, which goes ahead of those that are measured.
@@ -131,6 +139,7 @@ impl Manner {
             (self.tasks, "--tasks"),
             (self.tcp, "--tcp"),
             (self.small, "--small"),
+            (self.deep, "--deep"),
             (self.shared, "--shared"),
             (self.epoll, "--epoll"),
         ];
@@ -165,6 +174,7 @@ impl fmt::Display for Manner {
             (self.stream, " stream"),
             (self.tasks, " tasks"),
             (self.small, " small"),
+            (self.deep, " deep"),
             (self.shared, " shared"),
             (self.epoll, " event_fd"),
         ];
@@ -220,6 +230,7 @@ mod tests {
         let batch = Manner {
             batch: 16,
             hold_back: true,
+            deep: true,
             ..Manner::default()
         };
         for manner in [Manner::default(), owned, stream, many, batch] {
@@ -227,7 +238,7 @@ mod tests {
             assert_eq!(CommandLine::parse_from(words).manner, manner);
         }
         assert_eq!(owned.to_string(), "rdmsg busy eager owned");
-        assert_eq!(batch.to_string(), "rdmsg hold_back batches of 16");
+        assert_eq!(batch.to_string(), "rdmsg hold_back deep batches of 16");
         assert_eq!(many.to_string(), "rdmsg event small shared event_fd ×100");
     }
 }

@@ -62,6 +62,8 @@ const BUSY: Manner = Manner {
     wait: Wait::Busy,
     ..DEFAULT
 };
+/// Where a wire takes long, the rate is what is under way by how long that takes.
+const DEEP: Manner = Manner { deep: true, ..BUSY };
 
 impl Plan {
     /// Everything sleeps until something comes: where one processor has both ends, what polls
@@ -228,6 +230,9 @@ impl Group {
             }
         } else {
             add(BUSY, perftest, Target::None);
+        }
+        if !round_trip {
+            add(DEEP, perftest, Target::None);
         }
         if quick {
             return;
