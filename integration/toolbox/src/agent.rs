@@ -40,10 +40,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// When no conductor comes, or it goes away without a word.
 pub fn serve() -> Result<()> {
     let listener = TcpListener::bind(("0.0.0.0", PORT));
-    serve_on(&listener.context("cannot listen for a conductor")?)
+    serve_on(listener.context("cannot listen for a conductor")?)
 }
 
-fn serve_on(listener: &TcpListener) -> Result<()> {
+fn serve_on(listener: TcpListener) -> Result<()> {
     listener.set_nonblocking(true)?;
     let mut deadline = Deadline::after(START_LIMIT);
     let stream = loop {
@@ -53,6 +53,8 @@ fn serve_on(listener: &TcpListener) -> Result<()> {
             Err(_) => thread::sleep(PAUSE),
         }
     };
+    // Whoever comes from now on is for the next agent, and tries again.
+    drop(listener);
     Agent::new(stream)?.run()
 }
 
@@ -234,7 +236,7 @@ mod tests {
     fn host() -> (Host, thread::JoinHandle<Result<()>>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let agent = thread::spawn(move || serve_on(&listener));
+        let agent = thread::spawn(move || serve_on(listener));
         (Host::connect_to(address).unwrap(), agent)
     }
 
@@ -261,6 +263,16 @@ mod tests {
         assert_eq!(host.line(Duration::from_millis(1)).unwrap(), Said::Nothing);
         let ended = host.finish(Duration::from_millis(1)).unwrap();
         assert_eq!(ended.status, None);
+        host.quit().unwrap();
+        agent.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn who_comes_for_the_next_agent_is_not_taken_by_this_one() {
+        let (mut host, agent) = host();
+        host.shell("true").unwrap();
+        let address = host.address().unwrap();
+        assert!(TcpStream::connect(address).is_err());
         host.quit().unwrap();
         agent.join().unwrap().unwrap();
     }

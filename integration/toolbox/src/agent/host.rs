@@ -64,6 +64,11 @@ impl Host {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn address(&self) -> Result<SocketAddr> {
+        Ok(self.stream.peer_addr()?)
+    }
+
     fn ask(&mut self, request: &[&str]) -> Result<Vec<String>> {
         wire::write(&mut self.stream, request)?;
         let mut answer = wire::read(&mut self.stream)
