@@ -34,7 +34,10 @@ const ADAPTERS: [(&str, &str); 7] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Device {
     pub(super) name: String,
-    /// The interface on which it was made by software. `None` of an adapter's.
+    /// Whether it speaks iWARP, which is TCP: it has neither packets of its own nor a UDP port.
+    pub(super) is_iwarp: bool,
+    /// The interface on which it was made by software. `None` of an adapter's, and where the
+    /// driver does not say.
     made_on: Option<String>,
     ports: Vec<Port>,
 }
@@ -48,6 +51,8 @@ struct Port {
     /// `Ethernet`, `InfiniBand`
     link_layer: String,
     gids: Vec<Gid>,
+    /// Those that connections can use.
+    addresses: BTreeSet<IpAddr>,
     losses: u64,
 }
 
@@ -56,30 +61,38 @@ struct Port {
 struct Gid {
     index: String,
     gid: Ipv6Addr,
-    /// `RoCE v2`, `IB/RoCE v1`
+    /// `RoCE v2`, `IB/RoCE v1`, `iWARP`
     kind: String,
     interface: Option<String>,
 }
 
 /// All devices.
-pub(super) fn read(root: &Root) -> Vec<Device> {
+pub(super) fn read(root: &Root, interfaces: &Interfaces) -> Vec<Device> {
     let names = root.names("sys/class/infiniband");
     names
         .into_iter()
-        .map(|name| Device::read(root, name))
+        .map(|name| Device::read(root, interfaces, name))
         .collect()
 }
 
 impl Device {
-    fn read(root: &Root, name: String) -> Self {
+    fn read(root: &Root, interfaces: &Interfaces, name: String) -> Self {
         let at = format!("sys/class/infiniband/{name}");
+        let is_iwarp = root.text(format!("{at}/node_type")).as_deref() == Some("4: RNIC");
+        let read = |number| {
+            let at = format!("{at}/ports/{number}");
+            let port = Port::read(root, &at, number);
+            if is_iwarp {
+                port.of_iwarp(interfaces)
+            } else {
+                port
+            }
+        };
         let ports = root.names(format!("{at}/ports"));
         Self {
+            is_iwarp,
             made_on: root.text(format!("{at}/parent")),
-            ports: ports
-                .into_iter()
-                .map(|number| Port::read(root, &format!("{at}/ports/{number}"), number))
-                .collect(),
+            ports: ports.into_iter().map(read).collect(),
             name,
         }
     }
@@ -99,7 +112,7 @@ impl Device {
     /// The addresses that connections can use.
     pub(super) fn addresses(&self) -> Vec<IpAddr> {
         let ports = self.ports.iter().filter(|port| port.is_active());
-        let all: BTreeSet<IpAddr> = ports.flat_map(Port::addresses).collect();
+        let all: BTreeSet<IpAddr> = ports.flat_map(|port| &port.addresses).copied().collect();
         all.into_iter().collect()
     }
 
@@ -128,8 +141,7 @@ impl Device {
             let look = "`rdma link` shows the device's; move the device or the interface here";
             return vec![Finding::error("port", what).because(why).hint(look)];
         };
-        let addresses: BTreeSet<IpAddr> = port.addresses().collect();
-        if addresses.is_empty() {
+        if port.addresses.is_empty() {
             let [a, b, c] = interfaces.free_network();
             let on = &interface.name;
             let command = format!("ip address add {a}.{b}.{c}.1/24 dev {on}");
@@ -143,7 +155,7 @@ impl Device {
             return vec![finding];
         }
         let kinds: BTreeSet<&str> = port.gids.iter().map(|gid| &*gid.kind).collect();
-        let list: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        let list: Vec<String> = port.addresses.iter().map(ToString::to_string).collect();
         let what = format!(
             "{name} is active on {}{}: {}, {}",
             interface.name,
@@ -155,8 +167,11 @@ impl Device {
             list.join(", "),
             kinds.into_iter().collect::<Vec<_>>().join(" and "),
         );
-        let mut findings = vec![Finding::ok("port", what), judge_mtu(interface)];
-        if !port.gids.iter().any(|gid| gid.kind == "RoCE v2") {
+        let mut findings = vec![Finding::ok("port", what)];
+        if !self.is_iwarp {
+            findings.push(judge_mtu(interface));
+        }
+        if !self.is_iwarp && !port.gids.iter().any(|gid| gid.kind == "RoCE v2") {
             let what = format!("{name} has addresses for RoCE v1 only");
             let finding = Finding::warning("gid", what).because(
                 "packets of version 1 pass no router, and hosts with different versions do not \
@@ -200,32 +215,37 @@ impl Port {
     fn read(root: &Root, at: &str, number: String) -> Self {
         let gids = root.names(format!("{at}/gids"));
         let losses = LOSSES.map(|name| root.number(format!("{at}/hw_counters/{name}")));
+        let gids: Vec<_> = gids
+            .into_iter()
+            .filter_map(|index| Gid::read(root, at, index))
+            .collect();
         Self {
             number,
+            addresses: gids.iter().filter_map(Gid::address).collect(),
             state: root.text(format!("{at}/state")).unwrap_or_default(),
             link_layer: root.text(format!("{at}/link_layer")).unwrap_or_default(),
-            gids: gids
-                .into_iter()
-                .filter_map(|index| Gid::read(root, at, index))
-                .collect(),
+            gids,
             losses: losses.into_iter().flatten().sum(),
         }
     }
 
-    fn is_active(&self) -> bool {
-        self.state.contains("ACTIVE")
+    /// The same of an iWARP device, whose GID is the hardware address of its interface: it has all
+    /// addresses of that.
+    fn of_iwarp(mut self, interfaces: &Interfaces) -> Self {
+        self.addresses.clear();
+        for gid in &mut self.gids {
+            "iWARP".clone_into(&mut gid.kind);
+            let [a, b, c, d, e, f, ..] = gid.gid.octets();
+            let interface = interfaces.with_hardware([a, b, c, d, e, f]);
+            gid.interface = interface.map(|interface| interface.name.clone());
+            let addresses = interface.into_iter().flat_map(|it| &it.addresses);
+            self.addresses.extend(addresses);
+        }
+        self
     }
 
-    /// Those that are not of a link alone.
-    fn addresses(&self) -> impl Iterator<Item = IpAddr> {
-        let gids = self
-            .gids
-            .iter()
-            .filter(|gid| !gid.gid.is_unicast_link_local());
-        gids.map(|gid| match gid.gid.to_ipv4_mapped() {
-            Some(v4) => v4.into(),
-            None => gid.gid.into(),
-        })
+    fn is_active(&self) -> bool {
+        self.state.contains("ACTIVE")
     }
 
     fn judge_state(&self, name: &str, interface: Option<&Interface>) -> Finding {
@@ -264,6 +284,15 @@ impl Gid {
             interface: root.text(format!("{port}/gid_attrs/ndevs/{index}")),
             index,
         })
+    }
+
+    /// Unless it is of a link alone.
+    fn address(&self) -> Option<IpAddr> {
+        let address = match self.gid.to_ipv4_mapped() {
+            Some(v4) => v4.into(),
+            None => self.gid.into(),
+        };
+        (!self.gid.is_unicast_link_local()).then_some(address)
     }
 }
 
@@ -348,7 +377,7 @@ mod tests {
     fn judged(machine: &Machine) -> Vec<Finding> {
         let root = machine.root();
         let interfaces = Interfaces::read(&root, &[]);
-        read(&root)[0].judge(&interfaces)
+        read(&root, &interfaces)[0].judge(&interfaces)
     }
 
     fn subjects(findings: &[Finding]) -> Vec<(&str, State)> {
@@ -378,13 +407,45 @@ mod tests {
             "{}",
             findings[0].what
         );
-        let devices = read(&machine.root());
+        let devices = read(&machine.root(), &Interfaces::default());
         assert_eq!(
             devices[0].addresses(),
             ["10.8.0.1".parse::<IpAddr>().unwrap()]
         );
         assert!(devices[0].is_software());
         assert_eq!(devices[0].gids().count(), 2, "the empty place is left out");
+    }
+
+    #[test]
+    fn an_iwarp_port_has_the_addresses_of_the_interface_whose_hardware_address_is_its_gid() {
+        let port = "sys/class/infiniband/siw0/ports/1";
+        let machine = Machine::new()
+            .file("sys/class/infiniband/siw0/node_type", "4: RNIC\n")
+            .file(&format!("{port}/state"), "4: ACTIVE\n")
+            .file(&format!("{port}/link_layer"), "Ethernet\n")
+            .file(
+                &format!("{port}/gids/0"),
+                "9ef1:5c59:c4c7:0000:0000:0000:0000:0000\n",
+            )
+            .file(&format!("{port}/gid_attrs/types/0"), "IB/RoCE v1\n")
+            .file("sys/class/net/eth0/flags", "0x1003\n")
+            .file("sys/class/net/eth0/address", "52:54:00:12:34:56\n")
+            .file("sys/class/net/eth1/flags", "0x1003\n")
+            .file("sys/class/net/eth1/mtu", "1500\n")
+            .file("sys/class/net/eth1/address", "9e:f1:5c:59:c4:c7\n");
+        let root = machine.root();
+        let address: IpAddr = "10.9.0.1".parse().unwrap();
+        let interfaces = Interfaces::read(&root, &[("eth1".to_owned(), address)]);
+        let device = &read(&root, &interfaces)[0];
+        assert_eq!(device.addresses(), [address]);
+        assert_eq!(device.interfaces(), BTreeSet::from(["eth1"]));
+        let findings = device.judge(&interfaces);
+        assert_eq!(
+            subjects(&findings),
+            [("port", State::Ok)],
+            "it has no packets of its own"
+        );
+        assert!(findings[0].what.ends_with("eth1: 10.9.0.1, iWARP"));
     }
 
     #[test]

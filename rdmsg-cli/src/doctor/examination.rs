@@ -42,7 +42,7 @@ impl Examination {
         let kernel = Kernel::read(&root);
         let files = DeviceFiles::read(&root);
         let interfaces = Interfaces::read(&root, &interfaces::addresses());
-        let devices = devices::read(&root);
+        let devices = devices::read(&root, &interfaces);
 
         let mut findings = Vec::new();
         findings.extend(around.judge());
@@ -77,7 +77,7 @@ impl Examination {
     pub(crate) fn look_towards(&mut self, peer: IpAddr) {
         let root = Root::machine();
         let interfaces = Interfaces::read(&root, &interfaces::addresses());
-        self.links = links(&devices::read(&root), &interfaces);
+        self.links = links(&devices::read(&root, &interfaces), &interfaces);
         if let Ok(route) = Route::to(peer)
             && let Some(link) = self.link_of(route.local)
         {
@@ -110,6 +110,7 @@ fn links(devices: &[Device], interfaces: &Interfaces) -> Vec<Link> {
             links.push(Link {
                 device: device.name.clone(),
                 interface: interface.name.clone(),
+                is_iwarp: device.is_iwarp,
                 mtu: interface.mtu,
                 rdma_mtu: interface.rdma_mtu(),
                 addresses: addresses.filter(|it| usable.contains(it)).collect(),
@@ -173,7 +174,9 @@ mod tests {
             .file(&format!("{at}/3"), "1\n");
         let judged = |machine: &Machine| {
             let root = machine.root();
-            judge_ecn(&root, &devices::read(&root)).remove(0).what
+            judge_ecn(&root, &devices::read(&root, &Interfaces::default()))
+                .remove(0)
+                .what
         };
         assert!(judged(&machine).ends_with("at priorities 3"));
         let off = machine.file(&format!("{at}/3"), "0\n");

@@ -12,7 +12,8 @@ use super::{
 /// Makes a software device if there is none, and says what it does.
 pub(super) fn make_software_device(towards: Option<IpAddr>) -> Result<()> {
     let root = Root::machine();
-    let devices = devices::read(&root);
+    let interfaces = Interfaces::read(&root, &interfaces::addresses());
+    let devices = devices::read(&root, &interfaces);
     if let Some(device) = devices.first() {
         anstream::eprintln!(
             "--fix: there is an RDMA device, {}: nothing is made",
@@ -20,7 +21,6 @@ pub(super) fn make_software_device(towards: Option<IpAddr>) -> Result<()> {
         );
         return Ok(());
     }
-    let interfaces = Interfaces::read(&root, &interfaces::addresses());
     let interface = interfaces.for_software(towards).context(
         "--fix: no network interface is up on which to make a device; `ip link` shows them",
     )?;

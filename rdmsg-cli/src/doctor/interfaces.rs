@@ -14,6 +14,8 @@ pub(super) struct Interfaces(Vec<Interface>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) name: String,
+    /// As the kernel writes it: `52:54:00:12:34:56`.
+    hardware: String,
     pub(super) mtu: u64,
     pub(super) is_up: bool,
     /// Whether there is somebody at the other end of the cable.
@@ -37,6 +39,7 @@ impl Interfaces {
             let flags = root.text(format!("{at}/flags")).unwrap_or_default();
             let flags = u64::from_str_radix(flags.trim_start_matches("0x"), 16).ok()?;
             Some(Interface {
+                hardware: root.text(format!("{at}/address")).unwrap_or_default(),
                 mtu: root.number(format!("{at}/mtu")).unwrap_or(0),
                 is_up: flags & UP != 0,
                 has_carrier: root.number(format!("{at}/carrier")) == Some(1),
@@ -62,6 +65,13 @@ impl Interfaces {
     pub(super) fn with_address(&self, address: IpAddr) -> Option<&Interface> {
         let has = |interface: &&Interface| interface.addresses.contains(&address);
         self.0.iter().find(has)
+    }
+
+    pub(super) fn with_hardware(&self, address: [u8; 6]) -> Option<&Interface> {
+        let written = address.map(|byte| format!("{byte:02x}")).join(":");
+        self.0
+            .iter()
+            .find(|interface| interface.hardware == written)
     }
 
     pub(super) fn iter(&self) -> std::slice::Iter<'_, Interface> {

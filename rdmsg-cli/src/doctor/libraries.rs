@@ -81,7 +81,10 @@ fn offered() -> Option<Result<Vec<String>, String>> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{devices, finding::State, root::testing::Machine, surroundings::Distribution},
+        super::{
+            devices, finding::State, interfaces::Interfaces, root::testing::Machine,
+            surroundings::Distribution,
+        },
         *,
     };
 
@@ -90,7 +93,7 @@ mod tests {
         let machine = Machine::new()
             .file("sys/class/infiniband/mlx5_0/ports/1/state", "")
             .file("sys/class/infiniband/rxe0/ports/1/state", "");
-        let devices = devices::read(&machine.root());
+        let devices = devices::read(&machine.root(), &Interfaces::default());
         let around = Surroundings::of(Distribution::Debian, false);
         let judged = |offered: &[&str]| {
             let names = offered.iter().map(|&name| name.to_owned()).collect();

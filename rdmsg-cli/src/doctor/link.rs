@@ -8,6 +8,9 @@ pub(crate) struct Link {
     pub(super) device: String,
     pub(super) interface: String,
     pub(super) mtu: u64,
+    /// Whether the device speaks iWARP, whose packets are those of TCP.
+    #[serde(default)]
+    pub(super) is_iwarp: bool,
     /// What an RDMA packet carries.
     pub(super) rdma_mtu: u64,
     pub(super) addresses: Vec<IpAddr>,

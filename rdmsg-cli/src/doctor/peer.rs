@@ -64,7 +64,7 @@ impl Peer {
     pub(super) fn examine(self, here: &Examination, timeout: Duration) -> PeerExamined {
         let mut findings = Vec::new();
         let link = self.judge_route(here, &mut findings);
-        let (there, is_refused) = self.ask(timeout, &mut findings);
+        let (there, is_refused) = self.ask(link, timeout, &mut findings);
         if let (Some(link), Some(there)) = (link, &there) {
             findings.extend(self.judge_mtu(link, there));
         }
@@ -126,9 +126,21 @@ impl Peer {
         None
     }
 
-    /// Asks it, over TCP, what it finds out about itself. Also whether nobody is there to ask.
-    fn ask(&self, timeout: Duration, findings: &mut Vec<Finding>) -> (Option<Examination>, bool) {
-        let connected = self.connect(Transport::Tcp, timeout);
+    /// Asks it what it finds out about itself. Also whether nobody is there to ask.
+    ///
+    /// That goes over TCP, which may pass where RDMA does not. A port of iWARP is one of TCP, and
+    /// who listens there hears nothing else.
+    fn ask(
+        &self,
+        link: Option<&Link>,
+        timeout: Duration,
+        findings: &mut Vec<Finding>,
+    ) -> (Option<Examination>, bool) {
+        let transport = match link {
+            Some(Link { is_iwarp: true, .. }) => Transport::Rdma,
+            _ => Transport::Tcp,
+        };
+        let connected = self.connect(transport, timeout);
         let asked = connected.map_err(Unserved::from).and_then(|endpoint| {
             let text = service::ask(&endpoint, Request::Examine, timeout)?;
             let _ = endpoint.close();
@@ -193,7 +205,7 @@ impl Peer {
             link.interface,
             plain(&other.interface)
         );
-        let finding = if link.rdma_mtu == other.rdma_mtu {
+        let finding = if link.is_iwarp || link.rdma_mtu == other.rdma_mtu {
             Finding::note("both MTUs", what)
         } else {
             Finding::error("both MTUs", what)
@@ -401,6 +413,7 @@ mod tests {
         let link = |mtu| Link {
             device: "rxe0".into(),
             interface: "eth0".into(),
+            is_iwarp: false,
             mtu,
             rdma_mtu: if mtu > 4192 { 4096 } else { 1024 },
             addresses: vec!["10.8.0.1".parse().unwrap()],

@@ -44,8 +44,12 @@ impl Route {
     }
 
     /// The device's packets are as long as its interface takes, whatever the way to the peer takes,
-    /// and may not be cut: longer ones are thrown away here, and nobody is told.
+    /// and may not be cut: longer ones are thrown away here, and nobody is told. iWARP's are TCP's,
+    /// which are as long as the way takes.
     pub(super) fn judge_mtu(&self, peer: IpAddr, link: &Link) -> Option<Finding> {
+        if link.is_iwarp {
+            return None;
+        }
         let longest = link.rdma_mtu + ROCE_HEADERS;
         let mtu = self.mtu.filter(|mtu| *mtu < longest)?;
         let what = format!(
@@ -81,6 +85,7 @@ mod tests {
         let link = Link {
             device: "rxe0".into(),
             interface: "eth0".into(),
+            is_iwarp: false,
             mtu: 4200,
             rdma_mtu: 4096,
             addresses: Vec::new(),

@@ -161,12 +161,13 @@ fn finding_of(verdict: Verdict<'_>, rules: &Ruleset) -> Option<Finding> {
 mod tests {
     use super::*;
     use crate::doctor::{
-        devices, finding::State, root::testing::Machine, surroundings::Distribution,
+        devices, finding::State, interfaces::Interfaces, root::testing::Machine,
+        surroundings::Distribution,
     };
 
     fn judged(firewall: &Firewall) -> Vec<Finding> {
         let software = Machine::new().file("sys/class/infiniband/rxe0/parent", "eth0\n");
-        let devices = devices::read(&software.root());
+        let devices = devices::read(&software.root(), &Interfaces::default());
         firewall.judge(&devices, &Surroundings::of(Distribution::Debian, false))
     }
 
@@ -202,7 +203,7 @@ mod tests {
     #[test]
     fn adapters_are_not_behind_it() {
         let adapter = Machine::new().file("sys/class/infiniband/mlx5_0/ports/1/state", "");
-        let devices = devices::read(&adapter.root());
+        let devices = devices::read(&adapter.root(), &Interfaces::default());
         let around = Surroundings::of(Distribution::Debian, false);
         assert!(Firewall::Absent.judge(&devices, &around).is_empty());
     }
