@@ -115,10 +115,19 @@ impl Pattern {
         Self { at: 0, len }
     }
 
-    /// The byte at this place.
+    /// The bytes from this place to that one.
     #[must_use]
-    pub fn byte(at: u64) -> u8 {
-        (at ^ (at >> 8) ^ (at >> 16)) as u8
+    pub fn piece(at: u64, end: u64) -> Bytes {
+        let mut piece = Vec::with_capacity((end - at) as usize);
+        let mut at = at;
+        while at < end {
+            let row = at >> 8;
+            let row_end = end.min((row + 1) << 8);
+            let of_row = (row ^ (row >> 8)) as u8;
+            piece.extend((at..row_end).map(|at| at as u8 ^ of_row));
+            at = row_end;
+        }
+        piece.into()
     }
 }
 
@@ -134,7 +143,7 @@ impl Body for Pattern {
         if self.at == end {
             return Poll::Ready(None);
         }
-        let piece: Bytes = (self.at..end).map(Self::byte).collect();
+        let piece = Self::piece(self.at, end);
         self.at = end;
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
