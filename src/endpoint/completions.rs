@@ -8,7 +8,11 @@ use std::{
 use crossbeam_channel::{Receiver, TryRecvError};
 
 use super::Endpoint;
-use crate::{Completion, Error, Interest, link::Deadline, sync::lock};
+use crate::{
+    Completion, Error, Interest,
+    link::{Deadline, Handoff},
+    sync::lock,
+};
 
 /// Completions, channels and event loops.
 impl Endpoint {
@@ -46,6 +50,7 @@ impl Endpoint {
     /// ```
     #[must_use]
     pub fn completions(&self) -> &Receiver<Completion> {
+        self.inner.link.leave_loop();
         &self.inner.completions
     }
 
@@ -80,11 +85,10 @@ impl Endpoint {
     ///
     /// [`Error::Disconnected`] when [`Completion::Disconnected`] was taken before.
     pub fn try_next_completion(&self) -> Result<Option<Completion>, Error> {
-        if let Some(completion) = self.take_any() {
-            return completion.map(Some);
-        }
-        self.inner.link.poll_again();
-        self.take_any().transpose()
+        let handoff = Handoff::default();
+        let received = || handoff.take().map(Completion::Received).map(Ok);
+        let look = || received().or_else(|| self.take_any());
+        self.inner.link.look(&handoff, look).transpose()
     }
 
     /// Returns a file descriptor for event loops, one for each [`Interest`].
@@ -96,7 +100,8 @@ impl Endpoint {
     /// * [`Interest::Readable`]: readable while [`try_next_completion`](Self::try_next_completion)
     ///   has something to return: a message, another completion, or the connection's end, which
     ///   lasts. Programs that ask for no other completions may call [`try_recv`](Self::try_recv)
-    ///   instead.
+    ///   instead. Now and then it is readable for something that is the library's own business;
+    ///   these calls return nothing then, and it is readable no more.
     /// * [`Interest::Writable`]: readable from the beginning until a [`try_send`](Self::try_send)
     ///   is refused as [full](crate::TrySendError::Full), again once there is room until the next
     ///   one is refused, and always after the end. It is readable nearly all the time, so a
@@ -111,9 +116,11 @@ impl Endpoint {
     ///
     /// Handles that are clones share these fds. They are closed with the connection's last handle
     /// and message. What is taken from [`completions`](Self::completions) is not noticed at once:
-    /// the fd may stay readable until the next `try_next_completion` or `try_recv`. Once an fd was
-    /// asked for, the engine's thread polls this connection at all times, so that the fd is never
-    /// late.
+    /// the fd may stay readable until the next `try_next_completion` or `try_recv`.
+    ///
+    /// Over RDMA the loop's thread polls the device itself in `try_next_completion` and `try_recv`,
+    /// with no other thread in between. The engine's thread does what a loop that is busy leaves
+    /// undone, within some 20 milliseconds.
     ///
     /// # Errors
     ///

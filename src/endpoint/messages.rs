@@ -309,11 +309,9 @@ impl Endpoint {
     ///
     /// [`Error::Disconnected`] when the connection has ended and all messages were received.
     pub fn try_recv(&self) -> Result<Option<Message>, Error> {
-        if let Some(received) = self.take() {
-            return received.map(Some);
-        }
-        self.inner.link.poll_again();
-        self.take().transpose()
+        let handoff = Handoff::default();
+        let link = &self.inner.link;
+        link.look(&handoff, || self.take_from(&handoff)).transpose()
     }
 
     fn recv_until(&self, deadline: &Deadline) -> Result<Message, Error> {

@@ -4,7 +4,6 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use crossbeam_channel::Receiver;
-use nix::sys::epoll::Epoll;
 
 use super::{
     command::{Established, Reply},
@@ -12,7 +11,7 @@ use super::{
 };
 use crate::{
     config::Config,
-    link::{Completion, Link, Owner, Watch},
+    link::{Completion, Epolls, Link, Owner, Watch},
     proto::{CloseReason, CmCall, CmOp, Statistics},
     status::OsError,
     transport::{Budget, ConnectionId, ConnectionManager},
@@ -56,7 +55,7 @@ impl Entry {
         &mut self,
         op: CmOp,
         manager: &mut ConnectionManager,
-        epoll: &Arc<Epoll>,
+        epolls: &Arc<Epolls>,
         budget: &Arc<Budget>,
     ) -> Result<(), OsError> {
         let id = &mut self.id;
@@ -69,7 +68,7 @@ impl Entry {
                 Ok(())
             }
             CmOp::ResolveAddr { timeout } => id.resolve_addr(self.peer, timeout),
-            CmOp::CreateTransport => self.create_transport(manager, epoll, budget),
+            CmOp::CreateTransport => self.create_transport(manager, epolls, budget),
             CmOp::ResolveRoute { timeout } => id.resolve_route(timeout),
             CmOp::Connect { private_data } => id.connect(&private_data, &self.config),
             CmOp::Accept { private_data } => id.accept(&private_data, &self.config),
@@ -91,7 +90,7 @@ impl Entry {
     fn create_transport(
         &mut self,
         manager: &mut ConnectionManager,
-        epoll: &Arc<Epoll>,
+        epolls: &Arc<Epolls>,
         budget: &Arc<Budget>,
     ) -> Result<(), OsError> {
         self.link.pollers.prepare()?;
@@ -103,7 +102,7 @@ impl Entry {
         let events = Arc::clone(transport.poll_side.events());
         let traits = transport.allocator.domain().traits();
         self.link.install(transport);
-        let watch = Watch::new(Arc::clone(epoll), events, key)?;
+        let watch = Watch::new(Arc::clone(epolls), events, key)?;
         self.link.begin_watch(watch);
         self.link
             .in_engine(|core| core.conn.handle_transport(traits));

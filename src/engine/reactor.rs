@@ -2,6 +2,7 @@
 //! completion channels of connections that no thread of the application polls.
 
 mod commands;
+mod event_loops;
 mod events;
 mod polling;
 mod requests;
@@ -15,7 +16,7 @@ use std::{
 };
 
 use crossbeam_channel::{Sender, bounded};
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 
 use super::{
     admission::Admission,
@@ -30,7 +31,7 @@ use super::{
 use crate::{
     config::Config,
     error::Error,
-    link::{Core, Ended, Link, Peers},
+    link::{Core, Ended, Epolls, Link, Peers},
     proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Params, Statistics},
     status::OsError,
     sync::{Mailbox, Notice},
@@ -48,6 +49,8 @@ const TURNS: u64 = 3;
 const NOTICES: u64 = 4;
 /// The timer key of the next look at leases of connections that hold something back.
 const PRESSED_LEASES: u64 = 5;
+/// The token of what event loops are to take, and the timer key of the next look at it.
+const LOOPS: u64 = 6;
 const FIRST_KEY: u64 = 16;
 
 /// How many commands, and how many connection manager events, are taken before the completion
@@ -63,7 +66,7 @@ const SIDE_BY_SIDE: usize = 8;
 const ADMISSION_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) struct Reactor {
-    epoll: Arc<Epoll>,
+    epolls: Arc<Epolls>,
     manager: ConnectionManager,
     commands: Arc<Mailbox<Command>>,
     notices: Arc<Mailbox<Notice>>,
@@ -76,6 +79,8 @@ pub(super) struct Reactor {
     leases: HashMap<u64, u64>,
     /// Those of them that hold something back.
     pressed_leases: HashMap<u64, u64>,
+    /// Connections with events that an event loop had not taken at the last look.
+    unattended: BTreeSet<u64>,
     /// Connections whose queues were left with something in them, so that the others get their
     /// turn.
     unfinished: BTreeSet<u64>,
@@ -113,10 +118,8 @@ impl Reactor {
         budget: Arc<Budget>,
     ) -> Result<Self, OsError> {
         let registration = exit::register(Arc::clone(&commands))?;
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
-            .map_err(|e| OsError::new("epoll_create1", e as i32))?;
         let reactor = Self {
-            epoll: Arc::new(epoll),
+            epolls: Arc::new(Epolls::new()?),
             manager,
             commands,
             notices: Mailbox::new()?,
@@ -125,6 +128,7 @@ impl Reactor {
             timers: Timers::default(),
             leases: HashMap::new(),
             pressed_leases: HashMap::new(),
+            unattended: BTreeSet::new(),
             unfinished: BTreeSet::new(),
             connects: Admission::new(SIDE_BY_SIDE, ADMISSION_PATIENCE),
             accepts: Admission::new(SIDE_BY_SIDE, ADMISSION_PATIENCE),
@@ -146,6 +150,7 @@ impl Reactor {
         for fd in reactor.manager.fds() {
             reactor.watch(fd, CM)?;
         }
+        reactor.watch_loops()?;
         Ok(reactor)
     }
 
@@ -155,7 +160,7 @@ impl Reactor {
         let mut ready = [EpollEvent::empty(); 64];
         while !(self.ending && self.links.is_empty() && self.listeners.is_empty()) {
             let timeout = self.timeout();
-            let count = match self.epoll.wait(&mut ready, timeout) {
+            let count = match self.epolls.engine.wait(&mut ready, timeout) {
                 Ok(count) => count,
                 Err(nix::Error::EINTR) => 0,
                 Err(errno) => {
@@ -172,6 +177,7 @@ impl Reactor {
                         let _ = self.notices.waker().read();
                     }
                     CM => self.handle_cm_events(),
+                    LOOPS => self.expect_loops(),
                     key => self.handle_completion_event(key),
                 }
                 self.keep_time();
@@ -195,6 +201,8 @@ impl Reactor {
                 self.look_after_leases();
             } else if key == PRESSED_LEASES {
                 self.look_after_pressed_leases();
+            } else if key == LOOPS {
+                self.look_after_loops();
             } else if key == TURNS {
                 self.more = true;
             } else if let Some(entry) = self.links.get(&key) {
@@ -251,7 +259,8 @@ impl Reactor {
     }
 
     fn watch(&self, fd: impl AsFd, token: u64) -> Result<(), OsError> {
-        self.epoll
+        self.epolls
+            .engine
             .add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))
             .map_err(|errno| OsError::new("epoll_ctl", errno as i32))
     }
@@ -340,7 +349,7 @@ impl Reactor {
                 continue;
             }
             let call = op.call();
-            if let Err(error) = entry.execute(op, &mut self.manager, &self.epoll, &self.budget) {
+            if let Err(error) = entry.execute(op, &mut self.manager, &self.epolls, &self.budget) {
                 log::debug!("{}: {error}", entry.link);
                 let withdrawn = entry.is_withdrawn(call, error);
                 entry.link.in_engine(|core| {

@@ -1,13 +1,23 @@
-//! A connection's file descriptors for event loops.
+//! A connection's file descriptors for event loops, and who polls for these.
+//!
+//! An event loop sleeps on the completion events themselves, and polls when it comes by, so that no
+//! other thread stands between it and the device. It need not come by: it may be busy, or have no
+//! interest in what arrives. So the engine's thread looks now and then whether there are events
+//! that nobody takes, and takes them: what keeps the connection alive is among them. And it polls
+//! at all times while a loop waits for room, which it may do by the writable fd alone.
 
-use std::os::fd::BorrowedFd;
+use std::{os::fd::BorrowedFd, sync::Arc};
 
-use super::link::Link;
-use crate::{interest::Interest, status::OsError, sync::NoticeKind};
+use super::{handoff::Handoff, link::Link, polling::Progress, watch::Watcher};
+use crate::{
+    interest::Interest,
+    status::OsError,
+    sync::{NoticeKind, lock},
+    transport::Answers,
+};
 
 impl Link {
-    /// Returns the fd for event loops. While there is one, the engine's thread watches the queue at
-    /// all times.
+    /// Returns the fd for event loops.
     pub(crate) fn event_fd(&self, interest: Interest) -> Result<BorrowedFd<'_>, OsError> {
         let readiness = match interest {
             Interest::Readable => &self.readable,
@@ -15,7 +25,11 @@ impl Link {
         };
         let watched_before = self.is_watched();
         let first = !readiness.is_wanted();
-        let fd = readiness.fd()?;
+        let fd = match interest {
+            // A look there costs a system call, which waits until something is readable.
+            Interest::Readable if !self.stays_readable() => self.loop_watch.fd(readiness)?,
+            Interest::Readable | Interest::Writable => readiness.fd()?,
+        };
         if !watched_before {
             self.notify(NoticeKind::Watch);
         }
@@ -36,13 +50,73 @@ impl Link {
         Ok(fd)
     }
 
+    /// For a call that does not wait: returns what `ready` returns, polling for that where it is
+    /// nothing yet.
+    ///
+    /// `ready` is called after everything that may have changed its answer, with none of the
+    /// connection's locks held, and takes from the `handoff` first.
+    pub(crate) fn look<T>(
+        self: &Arc<Self>,
+        handoff: &Handoff,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        if let Some(value) = ready() {
+            return Some(value);
+        }
+        self.renew_lease();
+        self.poll_budgeted(1, Some(handoff), Answers::AtOnce);
+        if let Some(value) = ready() {
+            return Some(value);
+        }
+        if !self.is_left_to_loop() {
+            return None;
+        }
+        // It sleeps next.
+        self.listen();
+        if self.poll_budgeted(1, Some(handoff), Answers::AtOnce) == Progress::More {
+            self.notify(NoticeKind::Watch);
+        }
+        ready()
+    }
+
+    /// Whether the event loop polls from now on, whose thread this is.
+    fn is_left_to_loop(&self) -> bool {
+        self.readable.is_wanted()
+            && !self.stays_readable()
+            && !self.relies_on_engine()
+            && (self.loop_watch.is_entered() || self.set_watch(Watcher::Loop))
+    }
+
+    /// Has the engine's thread poll again, where an event loop does.
+    pub(crate) fn leave_loop(&self) {
+        if self.readable.is_wanted() && self.loop_watch.is_entered() {
+            self.notify(NoticeKind::Watch);
+        }
+    }
+
+    /// Takes the completion event that there is, and has another one raised for what comes from now
+    /// on.
+    fn listen(&self) {
+        if let Some(side) = &*lock(&self.poll) {
+            side.events().clear();
+            if let Err(error) = side.arm() {
+                log::error!("{self}: {error}");
+            }
+        }
+    }
+
     /// Whether an event loop watches one of the fds, a group's receiver waits, or tasks that no
-    /// runtime polls for, so that the engine's thread must watch the queue.
+    /// runtime polls for, so that others than threads that wait have to hear of what comes.
     pub(crate) fn is_watched(&self) -> bool {
         self.readable.is_wanted()
             || self.writable.is_wanted()
             || self.may_be_grouped()
             || self.tasks.are_left_to_engine()
+    }
+
+    /// Whether somebody waits for the engine, whom no completion event wakes.
+    fn relies_on_engine(&self) -> bool {
+        self.may_be_grouped() || self.tasks.are_left_to_engine() || self.writable.is_lowered()
     }
 
     /// Makes the fd readable if there is anything to take: something `unread`, or the end.
@@ -60,5 +134,15 @@ impl Link {
     /// The other try was not refused.
     pub(crate) fn need_no_room(&self) {
         self.writable.update(|| true);
+    }
+
+    /// The other try was refused as well: the engine makes the fd readable. Returns whether there
+    /// is one.
+    pub(super) fn leave_room_to_engine(&self) -> bool {
+        let wanted = self.writable.is_wanted();
+        if wanted {
+            self.leave_loop();
+        }
+        wanted
     }
 }

@@ -17,12 +17,13 @@ use super::{
     ended::Ended,
     handoff::Handoff,
     home::{Home, Place},
+    loop_watch::LoopWatch,
     poll_lease::PollLease,
     pollers::Pollers,
     refused::refused_send,
     spin_record::SpinRecord,
     tasks::{Awaited, Tasks},
-    watch::Watch,
+    watch::{Watch, Watcher},
 };
 use crate::{
     config::Polling,
@@ -83,6 +84,7 @@ pub(crate) struct Link {
     pub(super) readable: Readiness,
     /// Readable unless a `try_send` was refused and no room came since.
     pub(super) writable: Readiness,
+    pub(super) loop_watch: LoopWatch,
 }
 
 impl Link {
@@ -117,6 +119,7 @@ impl Link {
             ends: AtomicU8::new(0),
             readable: Readiness::default(),
             writable: Readiness::default(),
+            loop_watch: LoopWatch::default(),
         })
     }
 
@@ -390,13 +393,22 @@ impl Link {
         *lock(&self.watch) = Some(watch);
     }
 
-    /// Has the engine watch, or leaves it to threads of the application.
-    pub(crate) fn set_watch(&self, watches: bool) {
-        if let Some(watch) = lock(&self.watch).as_mut()
-            && let Err(error) = watch.set(watches)
-        {
+    /// Has somebody watch from now on, and nobody else. Returns whether that goes.
+    pub(crate) fn set_watch(&self, watcher: Watcher) -> bool {
+        let mut watch = lock(&self.watch);
+        let Some(watch) = watch.as_mut() else {
+            return false;
+        };
+        if watcher != Watcher::Loop {
+            self.loop_watch.leave();
+        } else if !self.loop_watch.enter(watch.events()) {
+            return false;
+        }
+        let set = watch.set(watcher);
+        if let Err(error) = &set {
             log::error!("{self}: {error}");
         }
+        set.is_ok()
     }
 
     /// Takes the events that were raised.
@@ -407,7 +419,7 @@ impl Link {
     }
 
     pub(crate) fn end_watch(&self) {
-        self.set_watch(false);
+        self.set_watch(Watcher::Threads);
         *lock(&self.watch) = None;
     }
 

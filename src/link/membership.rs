@@ -15,7 +15,6 @@ impl Link {
         key: u64,
         unread: impl FnMut() -> Option<Completion>,
     ) -> Result<(), Error> {
-        let watched_before = self.is_watched();
         self.with_core(|core| {
             core.join(queue, key, unread)?;
             self.set_grouped(core.is_grouped());
@@ -23,9 +22,7 @@ impl Link {
         })?;
         // For threads that wait for what will not come.
         self.wake();
-        if !watched_before {
-            self.notify(NoticeKind::Watch);
-        }
+        self.notify(NoticeKind::Watch);
         Ok(())
     }
 
@@ -67,7 +64,7 @@ impl Link {
     /// A send that does not wait was refused: [`Completion::Room`] comes when another may succeed,
     /// unless the application watches the fd that says so.
     pub(crate) fn tell_of_room(self: &Arc<Self>) {
-        if self.writable.is_wanted() {
+        if self.leave_room_to_engine() {
             return;
         }
         self.with_core(|core| {

@@ -25,6 +25,7 @@ mod home;
 #[expect(clippy::module_inception, reason = "it is the layer's main type")]
 mod link;
 mod liveness;
+mod loop_watch;
 mod membership;
 mod message;
 mod one_sided;
@@ -69,5 +70,5 @@ pub(crate) use self::{
     polling::Progress,
     send::{Outgoing, Taken},
     tasks::Awaited,
-    watch::Watch,
+    watch::{Epolls, Watch, Watcher},
 };

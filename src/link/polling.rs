@@ -12,6 +12,7 @@ use super::{
     handoff::Handoff,
     link::Link,
     pollers::{Leader, Woken, doze},
+    watch::Watcher,
 };
 use crate::{
     config::Polling,
@@ -319,7 +320,7 @@ impl Link {
     /// there at all times.
     pub(super) fn renew_lease(&self) {
         if !self.is_watched() && self.lease.renew() {
-            self.set_watch(false);
+            self.set_watch(Watcher::Threads);
             self.leave_notice(NoticeKind::Polled);
         }
     }

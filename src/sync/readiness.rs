@@ -39,6 +39,11 @@ impl Readiness {
         self.fd.get().is_some()
     }
 
+    /// Whether the fd was asked for and is not readable.
+    pub(crate) fn is_lowered(&self) -> bool {
+        self.is_wanted() && !*lock(&self.raised)
+    }
+
     /// Makes the fd readable, or not, as `ready` says, which is called only if there is an fd.
     pub(crate) fn update(&self, ready: impl FnOnce() -> bool) {
         self.set(ready, false);

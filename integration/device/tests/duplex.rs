@@ -1,8 +1,9 @@
 //! Both sides of a connection send as much as goes while they receive, each in one thread with an
-//! event loop over the file descriptors: level-triggered, edge-triggered, and tokio's.
+//! event loop over the file descriptors: level-triggered, edge-triggered, and tokio's. And who
+//! polls for an event loop.
 
 use std::{
-    io,
+    fs, io,
     os::fd::{BorrowedFd, OwnedFd},
     thread,
     time::Duration,
@@ -12,13 +13,13 @@ use nix::{
     poll::PollTimeout,
     sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
 };
-use rdmsg::{Config, Endpoint, Error, Interest, Message, TrySendError};
+use rdmsg::{Completion, Config, Endpoint, Error, Group, Interest, Message, Polling, TrySendError};
 use tokio::{
     io::unix::AsyncFd,
     runtime::{Builder, Runtime},
     time::timeout,
 };
-use toolbox::{DeviceTest, PATIENCE, pair_with, pattern};
+use toolbox::{Deadline, DeviceTest, PATIENCE, pair_with, pattern};
 
 /// How many messages go each way.
 const MESSAGES: u64 = 2000;
@@ -242,6 +243,101 @@ fn what_was_taken_around_an_edge_triggered_loop_does_not_swallow_the_next_edge()
         client.send(b"left").unwrap();
         assert!(wait(&epoll, PATIENCE) > 0, "no edge");
     }
+}
+
+/// How often the threads of engines have gone to sleep.
+fn sleeps_of_engines() -> u64 {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    let engines = tasks.map(|task| task.unwrap().path()).filter(|task| {
+        let name = fs::read_to_string(task.join("comm"));
+        name.is_ok_and(|name| name.trim() == "rdmsg-engine")
+    });
+    let sleeps = engines.map(|engine| {
+        let status = fs::read_to_string(engine.join("status")).unwrap();
+        let line = |line: &str| {
+            line.strip_prefix("voluntary_ctxt_switches:")?
+                .trim()
+                .parse()
+                .ok()
+        };
+        status.lines().find_map(line).unwrap_or(0_u64)
+    });
+    sleeps.sum()
+}
+
+/// Sends so many questions, each answered by a loop over the readable fd in another thread.
+fn ask(client: &Endpoint, server: &Endpoint, questions: u64) {
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let epoll = epoll();
+            let level = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+            epoll.add(fd(server, Interest::Readable), level).unwrap();
+            let mut answered = 0;
+            while answered < questions {
+                assert!(wait(&epoll, PATIENCE) > 0, "{answered} answered");
+                while let Some(question) = server.try_recv().unwrap() {
+                    server.send(&question).unwrap();
+                    answered += 1;
+                }
+            }
+        });
+        for number in 0..questions {
+            client.send(&message(number)).unwrap();
+            let answer = client.recv_timeout(PATIENCE).unwrap();
+            assert!(answer == message(number));
+        }
+    });
+}
+
+#[test]
+fn a_loop_that_comes_by_often_polls_by_itself() {
+    const QUESTIONS: u64 = 100;
+    let _test = DeviceTest::start();
+    let config = Config::default().with_polling(Polling::Event);
+    let (client, server) = pair_with(&config);
+    // Where this machine is busy a loop does not come by often.
+    let mut deadline = Deadline::after(PATIENCE);
+    loop {
+        let before = sleeps_of_engines();
+        ask(&client, &server, QUESTIONS);
+        let sleeps = sleeps_of_engines() - before;
+        if sleeps < QUESTIONS / 4 {
+            break;
+        }
+        assert!(!deadline.is_over(), "{sleeps} sleeps");
+    }
+    client.close().unwrap();
+}
+
+#[test]
+fn a_loop_that_does_not_come_by_any_more_answers_the_peers_pings() {
+    let _test = DeviceTest::start();
+    let mut config = Config::default().with_polling(Polling::Event);
+    config.keepalive_interval = Some(Duration::from_millis(200));
+    let (client, server) = pair_with(&config);
+    ask(&client, &server, 50);
+    let asked = client.statistics().pings_sent;
+    let mut deadline = Deadline::after(PATIENCE);
+    // A ping is sent when the one before was answered.
+    while client.statistics().pings_sent < asked + 4 {
+        assert!(!deadline.is_over(), "{:?}", client.statistics());
+        thread::sleep(Duration::from_millis(10));
+    }
+    ask(&client, &server, 50);
+    client.close().unwrap();
+}
+
+#[test]
+fn what_comes_after_a_loop_goes_to_the_group_that_the_connection_joins() {
+    let _test = DeviceTest::start();
+    let (client, server) = pair_with(&Config::default());
+    ask(&client, &server, 50);
+    let group = Group::new();
+    group.add(&server).unwrap();
+    client.send(b"for the group").unwrap();
+    let (_, completion) = group.completions().recv_timeout(PATIENCE).unwrap();
+    assert!(matches!(completion, Completion::Received(message) if message == b"for the group"));
+    client.close().unwrap();
 }
 
 /// An endpoint in tokio, as its documentation says.

@@ -19,7 +19,7 @@ use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Interest, Listener,
     Message, Polling, TrySendError, crossbeam_channel::Select,
 };
-use toolbox::{DeviceTest, Lab, open_fds};
+use toolbox::{Deadline, DeviceTest, Lab, open_fds};
 
 /// Longer than anything here should take, even where each instruction is emulated.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -63,6 +63,16 @@ fn take_all(endpoint: &Endpoint, count: usize) -> Vec<Message> {
         taken.extend(std::iter::from_fn(|| endpoint.try_recv().unwrap()));
     }
     taken
+}
+
+/// Where there is nothing to take, the fd may be readable for what the library sends and hears by
+/// itself, which has an end.
+fn settle(endpoint: &Endpoint, fd: BorrowedFd<'_>) {
+    let mut deadline = Deadline::after(PATIENCE);
+    while readable(fd) {
+        assert!(endpoint.try_recv().unwrap().is_none());
+        assert!(!deadline.is_over(), "it stays readable");
+    }
 }
 
 /// Waits until something lies in the endpoint's channel, and leaves it there.
@@ -121,7 +131,7 @@ fn events(epoll: &Epoll) -> Vec<u64> {
 }
 
 #[test]
-fn an_endpoints_fd_is_readable_exactly_while_there_is_something_to_take() {
+fn an_endpoints_fd_is_readable_while_there_is_something_to_take_and_not_for_long_after() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
     let fd = server.event_fd(Interest::Readable).unwrap();
@@ -134,16 +144,16 @@ fn an_endpoints_fd_is_readable_exactly_while_there_is_something_to_take() {
         for (part, message) in (0..3).zip(&messages) {
             assert_eq!(**message, [round, part]);
         }
-        assert!(!readable(fd), "all was taken");
+        settle(&server, fd);
         drop(messages);
-        assert!(!readable(fd), "what is given back is not there to take");
+        settle(&server, fd);
     }
     client.send(b"first").unwrap();
     client.send(b"second").unwrap();
     assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"first");
     wait_readable(fd);
     assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"second");
-    assert!(!readable(fd), "recv took the last");
+    settle(&server, fd);
 }
 
 #[test]
@@ -205,7 +215,7 @@ fn what_is_taken_from_the_channel_shows_with_the_next_try() {
     wait_readable(fd);
     server.completions().recv_timeout(PATIENCE).unwrap();
     assert!(server.try_recv().unwrap().is_none());
-    assert!(!readable(fd));
+    settle(&server, fd);
 }
 
 #[test]
@@ -221,7 +231,7 @@ fn completions_of_operations_are_there_to_take_as_well() {
         client.try_next_completion(),
         Ok(Some(Completion::Sent(7)))
     ));
-    assert!(!readable(fd));
+    settle(&client, fd);
     assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"question");
     // Above the eager size, by way of the fd.
     let large = vec![5; 1 << 20];
@@ -231,7 +241,7 @@ fn completions_of_operations_are_there_to_take_as_well() {
     });
     assert_eq!(*take_all(&client, 1)[0], *large);
     sender.join().unwrap();
-    assert!(!readable(fd));
+    settle(&client, fd);
 }
 
 #[test]
@@ -547,8 +557,8 @@ fn an_fd_that_cannot_be_made_is_reported_and_may_be_asked_for_again() {
     server.event_fd(Interest::Readable).unwrap();
     assert_eq!(
         open_fds(),
-        before + 1,
-        "one fd, however often it is asked for"
+        before + 2,
+        "one fd over another, however often it is asked for"
     );
     client.send(b"again").unwrap();
     assert_eq!(*take_all(&server, 1)[0], *b"again");

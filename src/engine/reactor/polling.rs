@@ -8,7 +8,7 @@ use std::{
 use super::{LEASES, PRESSED_LEASES, Reactor};
 use crate::{
     engine::entry::Entry,
-    link::{Link, Progress, Term},
+    link::{Link, Progress, Term, Watcher},
 };
 
 /// How long after its last poll by a thread of the application a completion queue is watched by the
@@ -55,7 +55,7 @@ impl Reactor {
             return self.expire_lease(key);
         }
         // One that expired while they asked for it is watched again.
-        entry.link.set_watch(false);
+        entry.link.set_watch(Watcher::Threads);
         let seen = entry.link.lease.grant();
         if self.leases.is_empty() {
             self.timers.set(LEASES, Some(Instant::now() + LEASE));
@@ -92,7 +92,7 @@ impl Reactor {
         };
         entry.link.lease.relax();
         entry.link.lease.expire();
-        entry.link.set_watch(true);
+        entry.link.set_watch(Watcher::Engine);
         entry.link.arm();
         self.poll(key);
     }
