@@ -44,7 +44,7 @@ fn allocations(work: impl FnOnce()) -> u64 {
     COUNT.get() - before
 }
 
-const ROUNDS: usize = 200;
+const ROUNDS: usize = 100;
 
 fn echo(endpoint: &Endpoint, rounds: usize) {
     for _ in 0..rounds {

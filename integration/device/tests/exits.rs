@@ -109,7 +109,7 @@ fn role_sends_four_drops_and_returns() {
 #[ignore = "a program that other tests run"]
 fn role_sends_one_drops_and_returns() {
     let endpoint = patient().connect(peer()).unwrap();
-    endpoint.send(&pattern(0, 30_000_000)).unwrap();
+    endpoint.send(&pattern(0, 12_000_000)).unwrap();
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn role_sends_one_drops_and_returns() {
 fn role_sends_one_on_an_engine_that_it_drops_and_calls_exit() {
     let engine = Engine::new().unwrap();
     let endpoint = patient().engine(&engine).connect(peer()).unwrap();
-    endpoint.send(&pattern(0, 30_000_000)).unwrap();
+    endpoint.send(&pattern(0, 12_000_000)).unwrap();
     drop((endpoint, engine));
     process::exit(0);
 }
@@ -127,7 +127,7 @@ fn role_sends_one_on_an_engine_that_it_drops_and_calls_exit() {
 fn role_sends_one_and_returns_without_dropping() {
     static KEPT: OnceLock<Endpoint> = OnceLock::new();
     let endpoint = KEPT.get_or_init(|| patient().connect(peer()).unwrap());
-    endpoint.send(&pattern(0, 30_000_000)).unwrap();
+    endpoint.send(&pattern(0, 12_000_000)).unwrap();
 }
 
 #[test]
@@ -246,13 +246,13 @@ fn what_was_sent_before_a_program_ended_arrives() {
     let listener = listen(&Config::default());
     let roles = [
         ("role_sends_four_drops_and_returns", 4, 5_000_000),
-        ("role_sends_one_drops_and_returns", 1, 30_000_000),
+        ("role_sends_one_drops_and_returns", 1, 12_000_000),
         (
             "role_sends_one_on_an_engine_that_it_drops_and_calls_exit",
             1,
-            30_000_000,
+            12_000_000,
         ),
-        ("role_sends_one_and_returns_without_dropping", 1, 30_000_000),
+        ("role_sends_one_and_returns_without_dropping", 1, 12_000_000),
     ];
     for run in 0..2 {
         for (role, count, len) in roles {

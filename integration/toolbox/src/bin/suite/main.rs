@@ -68,17 +68,17 @@ fn all() -> Result<()> {
     steps.begin("building all programs and tests");
     let built = tests_of("build --workspace --all-targets --locked")?;
     // What the compiler is busy with would hold up virtual machines with a clock: it comes first,
-    // beside what mostly waits, and what counts instead.
-    let mut tracks = vec![tracks::builds()?, tracks::anywhere(&built)?, tracks::cost()];
-    tracks.extend(tracks::of_devices(&DeviceTests::new(built)?)?);
-    steps.take_side_by_side(tracks, AT_ONCE)?;
+    // beside what mostly waits, and what counts instead. One host leaves a third of two processors
+    // idle, and two hosts need more than one: so these go together.
+    let mut two = vec![tracks::anywhere(&built)?, tracks::cost()];
+    let tests = DeviceTests::new(built)?;
+    let mut one = vec![tracks::builds()?];
+    one.extend(tracks::on_one_host(&tests)?);
+    two.extend(tracks::on_two_hosts(&tests)?);
+    steps.take_side_by_side(vec![one, two])?;
     for (name, why) in NOT_ON_IWARP {
         println!("{name} does not apply to software iWARP: {why}");
     }
     steps.begin("all tests passed");
     Ok(())
 }
-
-/// How many tracks are taken at the same time. With one there are always times when nobody works;
-/// with three nobody ever waits for anything but a processor.
-const AT_ONCE: usize = 2;

@@ -118,23 +118,30 @@ impl Steps {
         Step::new(what, line).take(&Place::Here)
     }
 
-    /// Takes the tracks in this order, so many at the same time, each step by step until one fails.
-    /// When all have ended it fails if one has, and tells all failures.
-    pub(crate) fn take_side_by_side(&self, tracks: Vec<Track>, at_once: usize) -> Result<()> {
-        let waiting = Mutex::new(VecDeque::from(tracks));
-        let next = || {
+    /// Takes what is in each lane, track by track and step by step until one fails, at the same time
+    /// as the other lanes. A lane that has no more takes from another one. When all have ended it
+    /// fails if one has, and tells all failures.
+    pub(crate) fn take_side_by_side(&self, lanes: Vec<Vec<Track>>) -> Result<()> {
+        let count = lanes.len();
+        let waiting: Vec<_> = lanes.into_iter().map(VecDeque::from).collect();
+        let waiting = Mutex::new(waiting);
+        let next = |lane: usize| {
             let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            waiting.pop_front()
+            let mut own_first = (lane..count).chain(0..lane);
+            own_first.find_map(|lane| waiting[lane].pop_front())
         };
-        let take_all = || {
+        let take_all = |lane| {
             let mut failures = Vec::new();
-            while let Some(track) = next() {
+            while let Some(track) = next(lane) {
                 failures.extend(self.take_one_by_one(track).err());
             }
             failures
         };
+        let take_all = &take_all;
         let failures: Vec<_> = thread::scope(|scope| {
-            let lanes: Vec<_> = (0..at_once).map(|_| scope.spawn(take_all)).collect();
+            let lanes: Vec<_> = (0..count)
+                .map(|lane| scope.spawn(move || take_all(lane)))
+                .collect();
             let ended = lanes.into_iter().map(|lane| lane.join());
             ended
                 .flat_map(|lane| lane.expect("it does not panic"))

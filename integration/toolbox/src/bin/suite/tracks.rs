@@ -64,25 +64,22 @@ pub(crate) fn anywhere(built: &[Test]) -> Result<Track> {
     Ok(Track::new("anywhere", vec![step]))
 }
 
-/// What takes devices, the longest first.
-pub(crate) fn of_devices(tests: &DeviceTests) -> Result<Vec<Track>> {
+/// What takes devices of one host, the longest first.
+pub(crate) fn on_one_host(tests: &DeviceTests) -> Result<Vec<Track>> {
     let native = native_is_possible()?;
     let on_one = |test: &[&Test]| in_lab("device tests on one host", &one_host(), native, test);
-    let on_two = {
-        let all: Vec<_> = tests.two.iter().collect();
-        let options = "--hosts 2 --timeout 1200";
-        in_lab("device tests on two hosts", options, native, &all)
-    };
     let all: Vec<_> = tests.one.iter().collect();
     let mut tracks = if native {
         // There is one device, of which tests count what there is.
-        vec![Track::new("device", vec![on_one(&all), on_two])]
+        vec![Track::new(
+            "device",
+            vec![on_one(&all), on_two(tests, true)],
+        )]
     } else {
         let [first, second] = dealt(&all);
         vec![
             Track::new("rxe-1", vec![on_one(&first)]),
             Track::new("rxe-2", vec![on_one(&second)]),
-            Track::new("two", vec![on_two]),
         ]
     };
     let iwarp = format!("--device siw {}", one_host());
@@ -90,6 +87,11 @@ pub(crate) fn of_devices(tests: &DeviceTests) -> Result<Vec<Track>> {
         let step = in_lab("device tests on software iWARP", &iwarp, false, &part);
         tracks.push(Track::new(name, vec![step]));
     }
+    Ok(tracks)
+}
+
+/// What takes devices of two hosts, the longest first.
+pub(crate) fn on_two_hosts(tests: &DeviceTests) -> Result<Vec<Track>> {
     let tool = |what: &str, name: &str, options: &str| -> Result<Step> {
         let tool = env::current_exe()?.with_file_name(name);
         Ok(Step::new(what, &format!("{} {options}", tool.display())))
@@ -105,15 +107,24 @@ pub(crate) fn of_devices(tests: &DeviceTests) -> Result<Vec<Track>> {
     let interop = "examples against the C programs";
     let on_rxe = tool(interop, "interop", "--quick")?;
     let on_siw = tool(interop, "interop", "--quick --device siw")?;
-    tracks.extend([
+    let mut tracks = vec![
         Track::new("faults", vec![faults]),
-        Track::new("services", vec![services]),
         Track::new("interop", vec![on_rxe]),
+        Track::new("services", vec![services]),
+        Track::new("ends", alone(tests)?),
         Track::new("interop-siw", vec![on_siw]),
         Track::new("soak", vec![soak]),
-        Track::new("ends", alone(tests)?),
-    ]);
+    ];
+    if !native_is_possible()? {
+        tracks.insert(0, Track::new("two", vec![on_two(tests, false)]));
+    }
     Ok(tracks)
+}
+
+fn on_two(tests: &DeviceTests, native: bool) -> Step {
+    let all: Vec<_> = tests.two.iter().collect();
+    let options = "--hosts 2 --timeout 1200";
+    in_lab("device tests on two hosts", options, native, &all)
 }
 
 /// Single tests, each in a boot of its own, and in virtual machines, whatever devices there are.
