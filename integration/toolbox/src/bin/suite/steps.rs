@@ -118,8 +118,7 @@ impl Steps {
         Step::new(what, line).take(&Place::Here)
     }
 
-    /// Takes what is in each lane, track by track and step by step until one fails, at the same time
-    /// as the other lanes. A lane that has no more takes from another one. When all have ended it
+    /// Takes what is in each lane, track by track and step by step until one fails, side by side. A lane that has no more takes from another one. When all have ended it
     /// fails if one has, and tells all failures.
     pub(crate) fn take_side_by_side(&self, lanes: Vec<Vec<Track>>) -> Result<()> {
         let count = lanes.len();
