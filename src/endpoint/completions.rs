@@ -119,8 +119,10 @@ impl Endpoint {
     /// the fd may stay readable until the next `try_next_completion` or `try_recv`.
     ///
     /// Over RDMA the loop's thread polls the device itself in `try_next_completion` and `try_recv`,
-    /// with no other thread in between. The engine's thread does what a loop that is busy leaves
-    /// undone, within some 20 milliseconds.
+    /// with no other thread in between. For a loop that is busy the engine's thread takes over,
+    /// after some 20 milliseconds. A loop does not call [`recv`](Self::recv), which would wait
+    /// where there is nothing to take. The readable fd is an epoll itself, so it cannot be added to
+    /// another one with `EPOLLEXCLUSIVE`.
     ///
     /// # Errors
     ///

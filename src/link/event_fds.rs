@@ -23,17 +23,9 @@ impl Link {
             Interest::Readable => &self.readable,
             Interest::Writable => &self.writable,
         };
-        let watched_before = self.is_watched();
-        let first = !readiness.is_wanted();
-        let fd = match interest {
-            // A look there costs a system call, which waits until something is readable.
-            Interest::Readable if !self.stays_readable() => self.loop_watch.fd(readiness)?,
-            Interest::Readable | Interest::Writable => readiness.fd()?,
-        };
-        if !watched_before {
+        if !readiness.is_wanted() {
+            readiness.fd()?;
             self.notify(NoticeKind::Watch);
-        }
-        if first {
             // Under the lock: a thread that put something there before this did not know of the fd.
             let mut core = self.core();
             match interest {
@@ -47,7 +39,11 @@ impl Link {
                 }
             }
         }
-        Ok(fd)
+        match interest {
+            // Over TCP a look costs a system call, which waits until something is readable.
+            Interest::Readable if !self.stays_readable() => self.loop_watch.fd(readiness),
+            Interest::Readable | Interest::Writable => readiness.fd(),
+        }
     }
 
     /// For a call that does not wait: returns what `ready` returns, polling for that where it is
@@ -68,7 +64,7 @@ impl Link {
         if let Some(value) = ready() {
             return Some(value);
         }
-        if !self.is_left_to_loop() {
+        if !self.enters_loop() {
             return None;
         }
         // It sleeps next.
@@ -79,12 +75,18 @@ impl Link {
         ready()
     }
 
-    /// Whether the event loop polls from now on, whose thread this is.
-    fn is_left_to_loop(&self) -> bool {
-        self.readable.is_wanted()
-            && !self.stays_readable()
-            && !self.relies_on_engine()
-            && (self.loop_watch.is_entered() || self.set_watch(Watcher::Loop))
+    /// Whether completion events tell the event loop from now on, whose thread this is.
+    fn enters_loop(&self) -> bool {
+        if !self.readable.is_wanted() || self.stays_readable() {
+            return false;
+        }
+        let entered = self.loop_watch.is_entered()
+            || (!self.relies_on_engine() && self.set_watch(Watcher::Loop));
+        // Also where that began meanwhile.
+        if entered && self.relies_on_engine() {
+            self.notify(NoticeKind::Watch);
+        }
+        entered
     }
 
     /// Has the engine's thread poll again, where an event loop does.
@@ -96,7 +98,7 @@ impl Link {
 
     /// Takes the completion event that there is, and has another one raised for what comes from now
     /// on.
-    fn listen(&self) {
+    pub(super) fn listen(&self) {
         if let Some(side) = &*lock(&self.poll) {
             side.events().clear();
             if let Err(error) = side.arm() {

@@ -55,6 +55,8 @@ impl Link {
     pub(crate) fn leave_held(&self) {
         if self.lease.press() {
             self.notify(NoticeKind::Held);
+        } else {
+            self.leave_loop();
         }
     }
 

@@ -404,11 +404,15 @@ impl Link {
         } else if !self.loop_watch.enter(watch.events()) {
             return false;
         }
-        let set = watch.set(watcher);
-        if let Err(error) = &set {
+        let Err(error) = watch.set(watcher) else {
+            return true;
+        };
+        log::error!("{self}: {error}");
+        self.loop_watch.leave();
+        if let Err(error) = watch.set(Watcher::Engine) {
             log::error!("{self}: {error}");
         }
-        set.is_ok()
+        false
     }
 
     /// Takes the events that were raised.
@@ -419,8 +423,13 @@ impl Link {
     }
 
     pub(crate) fn end_watch(&self) {
-        self.set_watch(Watcher::Threads);
-        *lock(&self.watch) = None;
+        let mut watch = lock(&self.watch);
+        self.loop_watch.leave();
+        if let Some(mut watch) = watch.take()
+            && let Err(error) = watch.set(Watcher::Threads)
+        {
+            log::error!("{self}: {error}");
+        }
     }
 
     // The transport.

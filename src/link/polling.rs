@@ -316,8 +316,8 @@ impl Link {
     /// The engine hears of it with all others of the next milliseconds: where each of many
     /// connections is polled now and then, it would be woken for each.
     ///
-    /// Where an event loop watches the connection's fd, the engine stays: it is the one that is
-    /// there at all times.
+    /// Where an event loop watches the connection's fd, this changes nothing: who polls for that is
+    /// there at all times ([`event_fds`](super::event_fds)).
     pub(super) fn renew_lease(&self) {
         if !self.is_watched() && self.lease.renew() {
             self.set_watch(Watcher::Threads);
@@ -328,7 +328,12 @@ impl Link {
     /// Has the device tell the engine's thread, or the runtime that watches for tasks, of what
     /// comes from now on. This thread may have taken the event that was to.
     fn hand_on(self: &Arc<Self>) {
-        self.arm();
+        if self.loop_watch.is_entered() {
+            // An event loop need not come by for the one that there may be.
+            self.listen();
+        } else {
+            self.arm();
+        }
         if self.poll_once() == Progress::More {
             self.notify(NoticeKind::Watch);
         }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    fs::File,
     os::fd::{AsRawFd, BorrowedFd},
     thread,
     time::Duration,
@@ -480,6 +481,51 @@ fn a_listeners_fd_tells_of_requests_connections_and_the_end() {
         assert!(readable(fd), "the end, for good");
         assert!(matches!(listener.try_accept(), Err(Error::EngineShutDown)));
     }
+}
+
+#[test]
+fn a_thread_that_receives_beside_a_loop_leaves_no_events_for_it() {
+    const MESSAGES: u32 = 100;
+    let _test = DeviceTest::start();
+    let config = Config::default().with_polling(Polling::Busy);
+    let (client, server) = pair_with(&config);
+    let fd = server.event_fd(Interest::Readable).unwrap();
+    settle(&server, fd);
+    assert!(server.try_recv().unwrap().is_none());
+    for number in 0..MESSAGES {
+        client.send(&number.to_le_bytes()).unwrap();
+        let message = server.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(*message, number.to_le_bytes());
+    }
+    let mut looks = 0;
+    while readable(fd) {
+        assert!(server.try_recv().unwrap().is_none());
+        looks += 1;
+    }
+    assert!(looks < MESSAGES / 4, "{looks} events were left");
+}
+
+#[test]
+fn an_fd_that_was_made_by_half_tells_of_what_came_before() {
+    let _test = DeviceTest::start();
+    let (client, server) = pair();
+    client.send(b"before").unwrap();
+    wait_unread(&server);
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    // Where the next fd is the last.
+    let next = File::open("/dev/null").unwrap().as_raw_fd();
+    setrlimit(Resource::RLIMIT_NOFILE, next as u64 + 1, hard).unwrap();
+    let refused = server.event_fd(Interest::Readable).map(drop);
+    setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
+    assert_eq!(
+        refused.unwrap_err().to_string(),
+        "epoll_create1: Too many open files (os error 24)"
+    );
+    let fd = server.event_fd(Interest::Readable).unwrap();
+    assert!(readable(fd));
+    assert_eq!(*server.try_recv().unwrap().unwrap(), *b"before");
+    client.send(b"behind").unwrap();
+    assert_eq!(*take_all(&server, 1)[0], *b"behind");
 }
 
 #[test]

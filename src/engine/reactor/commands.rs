@@ -250,6 +250,8 @@ impl Reactor {
             if let Some(entry) = self.links.get(&key) {
                 entry.link.in_engine(|core| core.conn.close(Instant::now()));
             }
+            // Whoever polled may be waiting for this.
+            self.expire_lease(key);
             self.drive(key);
         }
     }

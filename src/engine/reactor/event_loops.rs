@@ -11,8 +11,8 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use super::{LOOPS, Reactor};
 use crate::{link::Epolls, status::OsError};
 
-/// How often the engine looks whether event loops come by, while there is anything for them. What
-/// one has left for that long twice is taken for it.
+/// How often the engine looks whether event loops come by, while there is anything for them. Where
+/// one has left something for that long twice, the engine's thread polls in its place.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 impl Reactor {
@@ -25,8 +25,8 @@ impl Reactor {
         self.timers.set(LOOPS, Some(Instant::now() + PATIENCE));
     }
 
-    /// Takes what event loops have left since the last look. Where they have left nothing this
-    /// thread need not look again before something comes.
+    /// Polls for event loops that have left what they had left at the last look. Where nothing is
+    /// left this thread need not look again before something comes.
     pub(super) fn look_after_loops(&mut self) {
         let mut ready = [EpollEvent::empty(); 64];
         let mut left = BTreeSet::new();
@@ -42,9 +42,10 @@ impl Reactor {
         let (unattended, left): (BTreeSet<_>, _) = left.into_iter().partition(known);
         self.unattended = left;
         for key in unattended {
-            // First, so that the fd of the loop stays readable while this thread takes over.
+            // First, so that the fd of the loop stays readable while this thread takes over, until
+            // the loop comes by.
             self.poll(key);
-            self.handle_completion_event(key);
+            self.expire_lease(key);
         }
         if !self.unattended.is_empty() {
             self.expect_loops();

@@ -69,24 +69,23 @@ pub(crate) fn on_one_host(tests: &DeviceTests) -> Result<Vec<Track>> {
     let native = native_is_possible()?;
     let on_one = |test: &[&Test]| in_lab("device tests on one host", &one_host(), native, test);
     let all: Vec<_> = tests.one.iter().collect();
-    let mut tracks = if native {
+    let iwarp = format!("--device siw {}", one_host());
+    let on_iwarp = |test: &[&Test]| {
+        let what = "device tests on software iWARP";
+        vec![in_lab(what, &iwarp, false, test)]
+    };
+    let [first, second] = dealt(&tests.on_iwarp());
+    let mut tracks = vec![Track::new("siw-1", on_iwarp(&first))];
+    if native {
         // There is one device, of which tests count what there is.
-        vec![Track::new(
-            "device",
-            vec![on_one(&all), on_two(tests, true)],
-        )]
+        let steps = vec![on_one(&all), on_two(tests, true)];
+        tracks.push(Track::new("device", steps));
     } else {
         let [first, second] = dealt(&all);
-        vec![
-            Track::new("rxe-1", vec![on_one(&first)]),
-            Track::new("rxe-2", vec![on_one(&second)]),
-        ]
-    };
-    let iwarp = format!("--device siw {}", one_host());
-    for (name, part) in ["siw-1", "siw-2"].into_iter().zip(dealt(&tests.on_iwarp())) {
-        let step = in_lab("device tests on software iWARP", &iwarp, false, &part);
-        tracks.push(Track::new(name, vec![step]));
+        tracks.push(Track::new("rxe-1", vec![on_one(&first)]));
+        tracks.push(Track::new("rxe-2", vec![on_one(&second)]));
     }
+    tracks.push(Track::new("siw-2", on_iwarp(&second)));
     Ok(tracks)
 }
 
