@@ -79,8 +79,9 @@ pub(super) struct Reactor {
     leases: HashMap<u64, u64>,
     /// Those of them that hold something back.
     pressed_leases: HashMap<u64, u64>,
-    /// Connections with events that an event loop had not taken at the last look.
-    unattended: BTreeSet<u64>,
+    /// Connections with events that an event loop had not taken at the last look, and how often it
+    /// had come by.
+    unattended: HashMap<u64, u32>,
     /// Connections whose queues were left with something in them, so that the others get their
     /// turn.
     unfinished: BTreeSet<u64>,
@@ -128,7 +129,7 @@ impl Reactor {
             timers: Timers::default(),
             leases: HashMap::new(),
             pressed_leases: HashMap::new(),
-            unattended: BTreeSet::new(),
+            unattended: HashMap::new(),
             unfinished: BTreeSet::new(),
             connects: Admission::new(SIDE_BY_SIDE, ADMISSION_PATIENCE),
             accepts: Admission::new(SIDE_BY_SIDE, ADMISSION_PATIENCE),

@@ -56,6 +56,9 @@ impl Link {
         handoff: &Handoff,
         mut ready: impl FnMut() -> Option<T>,
     ) -> Option<T> {
+        if self.readable.is_wanted() {
+            self.loop_watch.visit();
+        }
         if let Some(value) = ready() {
             return Some(value);
         }
@@ -87,6 +90,11 @@ impl Link {
             self.notify(NoticeKind::Watch);
         }
         entered
+    }
+
+    /// How often an event loop has come by.
+    pub(crate) fn loop_visits(&self) -> u32 {
+        self.loop_watch.visits()
     }
 
     /// Has the engine's thread poll again, where an event loop does.

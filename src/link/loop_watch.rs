@@ -1,6 +1,9 @@
 use std::{
     os::fd::{AsFd, BorrowedFd},
-    sync::{Arc, Mutex, OnceLock},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -20,6 +23,8 @@ pub(super) struct LoopWatch {
     epoll: OnceLock<Epoll>,
     /// Those that are in there.
     events: Mutex<Option<Arc<CompletionEvents>>>,
+    /// How often the loop has come by.
+    visits: AtomicU32,
 }
 
 impl LoopWatch {
@@ -35,6 +40,16 @@ impl LoopWatch {
         added.map_err(failed)?;
         // Of two threads that ask at the same time one has made it in vain.
         Ok(self.epoll.get_or_init(|| epoll).0.as_fd())
+    }
+
+    /// The loop comes by.
+    pub(super) fn visit(&self) {
+        self.visits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often it has come by, in all and then from the start again.
+    pub(super) fn visits(&self) -> u32 {
+        self.visits.load(Ordering::Relaxed)
     }
 
     /// Whether completion events make the fd readable.

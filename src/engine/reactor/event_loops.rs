@@ -1,7 +1,7 @@
 //! The completion events that event loops of the application are to take.
 
 use std::{
-    collections::BTreeSet,
+    collections::HashMap,
     os::fd::OwnedFd,
     time::{Duration, Instant},
 };
@@ -12,7 +12,8 @@ use super::{LOOPS, Reactor};
 use crate::{link::Epolls, status::OsError};
 
 /// How often the engine looks whether event loops come by, while there is anything for them. Where
-/// one has left something for that long twice, the engine's thread polls in its place.
+/// there is something twice, and the loop did not come by in between, the engine's thread polls in
+/// its place.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 impl Reactor {
@@ -25,28 +26,34 @@ impl Reactor {
         self.timers.set(LOOPS, Some(Instant::now() + PATIENCE));
     }
 
-    /// Polls for event loops that have left what they had left at the last look. Where nothing is
-    /// left this thread need not look again before something comes.
+    /// Polls for event loops that did not come by since the last look for what was there. Where
+    /// nothing is left this thread need not look again before something comes.
     pub(super) fn look_after_loops(&mut self) {
         let mut ready = [EpollEvent::empty(); 64];
-        let mut left = BTreeSet::new();
+        let mut left = HashMap::new();
+        let mut unattended = Vec::new();
         // Each time those that were told of last come last.
         while let Ok(count) = self.epolls.loops.wait(&mut ready, EpollTimeout::ZERO) {
             let known = left.len();
-            left.extend(ready[..count].iter().map(EpollEvent::data));
+            for key in ready[..count].iter().map(EpollEvent::data) {
+                let visits = self.links.get(&key).map_or(0, |it| it.link.loop_visits());
+                if left.insert(key, visits).is_none() && self.unattended.get(&key) == Some(&visits)
+                {
+                    unattended.push(key);
+                }
+            }
             if left.len() < known + ready.len() {
                 break;
             }
         }
-        let known = |key: &u64| self.unattended.contains(key);
-        let (unattended, left): (BTreeSet<_>, _) = left.into_iter().partition(known);
-        self.unattended = left;
         for key in unattended {
+            left.remove(&key);
             // First, so that the fd of the loop stays readable while this thread takes over, until
             // the loop comes by.
             self.poll(key);
             self.expire_lease(key);
         }
+        self.unattended = left;
         if !self.unattended.is_empty() {
             self.expect_loops();
             return;
