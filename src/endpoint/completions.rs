@@ -26,7 +26,7 @@ impl Endpoint {
     /// While the endpoint is in a [`Group`](crate::Group), nothing comes here.
     ///
     /// While no thread waits in `recv`, the engine's thread feeds the channel; a thread that has
-    /// just been in `recv` may delay that by some milliseconds.
+    /// just been in `recv` or `try_recv` may delay that by some milliseconds.
     ///
     /// # Examples
     ///

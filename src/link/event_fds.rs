@@ -106,7 +106,7 @@ impl Link {
 
     /// Takes the completion event that there is, and has another one raised for what comes from now
     /// on.
-    pub(super) fn listen(&self) {
+    fn listen(&self) {
         if let Some(side) = &*lock(&self.poll) {
             side.events().clear();
             if let Err(error) = side.arm() {

@@ -399,12 +399,19 @@ impl Link {
         let Some(watch) = watch.as_mut() else {
             return false;
         };
-        if watcher != Watcher::Loop {
-            self.loop_watch.leave();
-        } else if !self.loop_watch.enter(watch.events()) {
-            return false;
-        }
-        let Err(error) = watch.set(watcher) else {
+        let ready = match watcher {
+            Watcher::Loop => self.loop_watch.enter(watch.events()),
+            Watcher::Engine | Watcher::Threads => {
+                self.loop_watch.leave();
+                Ok(true)
+            }
+        };
+        let set = match ready {
+            Ok(true) => watch.set(watcher),
+            Ok(false) => return false,
+            Err(error) => Err(error),
+        };
+        let Err(error) = set else {
             return true;
         };
         log::error!("{self}: {error}");

@@ -59,21 +59,17 @@ impl LoopWatch {
 
     /// From now on the fd is also readable while there are completion events. Returns whether it
     /// is.
-    pub(super) fn enter(&self, events: &Arc<CompletionEvents>) -> bool {
-        let (Some(epoll), mut entered) = (self.epoll.get(), lock(&self.events)) else {
-            return false;
+    pub(super) fn enter(&self, events: &Arc<CompletionEvents>) -> Result<bool, OsError> {
+        let Some(epoll) = self.epoll.get() else {
+            return Ok(false);
         };
+        let mut entered = lock(&self.events);
         if entered.is_none() {
-            if let Err(errno) = epoll.add(&**events, EpollEvent::new(EpollFlags::EPOLLIN, 0)) {
-                log::debug!(
-                    "an event loop leaves polling to the engine: {}",
-                    failed(errno)
-                );
-                return false;
-            }
+            let added = epoll.add(&**events, EpollEvent::new(EpollFlags::EPOLLIN, 0));
+            added.map_err(failed)?;
             *entered = Some(Arc::clone(events));
         }
-        true
+        Ok(true)
     }
 
     /// Completion events make the fd readable no more.

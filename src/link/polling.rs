@@ -328,12 +328,7 @@ impl Link {
     /// Has the device tell the engine's thread, or the runtime that watches for tasks, of what
     /// comes from now on. This thread may have taken the event that was to.
     fn hand_on(self: &Arc<Self>) {
-        if self.loop_watch.is_entered() {
-            // An event loop need not come by for the one that there may be.
-            self.listen();
-        } else {
-            self.arm();
-        }
+        self.arm();
         if self.poll_once() == Progress::More {
             self.notify(NoticeKind::Watch);
         }

@@ -484,28 +484,6 @@ fn a_listeners_fd_tells_of_requests_connections_and_the_end() {
 }
 
 #[test]
-fn a_thread_that_receives_beside_a_loop_leaves_no_events_for_it() {
-    const MESSAGES: u32 = 100;
-    let _test = DeviceTest::start();
-    let config = Config::default().with_polling(Polling::Busy);
-    let (client, server) = pair_with(&config);
-    let fd = server.event_fd(Interest::Readable).unwrap();
-    settle(&server, fd);
-    assert!(server.try_recv().unwrap().is_none());
-    for number in 0..MESSAGES {
-        client.send(&number.to_le_bytes()).unwrap();
-        let message = server.recv_timeout(PATIENCE).unwrap();
-        assert_eq!(*message, number.to_le_bytes());
-    }
-    let mut looks = 0;
-    while readable(fd) {
-        assert!(server.try_recv().unwrap().is_none());
-        looks += 1;
-    }
-    assert!(looks < MESSAGES / 4, "{looks} events were left");
-}
-
-#[test]
 fn an_fd_that_was_made_by_half_tells_of_what_came_before() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
