@@ -3,7 +3,7 @@ use std::{
     fmt,
     hash::{Hash, Hasher},
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::AtomicUsize},
 };
 
 use crossbeam_channel::Receiver;
@@ -66,6 +66,8 @@ struct Inner {
     completions: Receiver<Completion>,
     /// Completions that a `recv` took from the channel before a message, for `next_completion`.
     aside: Mutex<VecDeque<Completion>>,
+    /// How many bytes were written to a stream whose peer had closed.
+    late: AtomicUsize,
     /// Keeps the engine's thread alive.
     engine: Engine,
     local: Option<SocketAddr>,
@@ -87,6 +89,7 @@ impl Endpoint {
                 link,
                 completions,
                 aside: Mutex::new(VecDeque::new()),
+                late: AtomicUsize::new(0),
                 engine,
                 local,
                 transport,

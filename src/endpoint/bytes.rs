@@ -3,19 +3,24 @@
 use std::{
     io::IoSlice,
     sync::atomic::{AtomicBool, Ordering},
+    task::{Context, Poll},
 };
 
-use super::Endpoint;
+use super::{Endpoint, Inner};
 use crate::{
-    Error, Message, TrySendError,
-    link::{Deadline, Handoff},
+    CloseReason, Error, Message, TrySendError,
+    link::{Awaited, Deadline, Handoff, total},
 };
+
+/// How many bytes may be written after the peer has closed, before writes fail: some of what a
+/// socket takes before it hears of the reset.
+const MOST_LATE: usize = 64 << 10;
 
 impl Endpoint {
     /// Takes some of the bytes of these parts, of which there is at least one, and returns how
     /// many.
     pub(crate) fn try_write_bytes(&self, parts: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
-        self.try_in_room(|| self.inner.link.try_write(parts))
+        self.try_in_room(|| self.write_some(parts))
     }
 
     /// As [`try_write_bytes`](Self::try_write_bytes), and waits for room.
@@ -24,12 +29,54 @@ impl Endpoint {
         parts: &[IoSlice<'_>],
         deadline: &Deadline,
     ) -> Result<usize, Error> {
-        let link = &self.inner.link;
-        match link.try_write(parts) {
+        match self.write_some(parts) {
             Ok(count) => Ok(count),
             Err(TrySendError::Failed(error)) => Err(error),
-            Err(TrySendError::Full) => self.wait_for_room(deadline, || link.try_write(parts)),
+            Err(TrySendError::Full) => self.wait_for_room(deadline, || self.write_some(parts)),
         }
+    }
+
+    /// As [`try_write_bytes`](Self::try_write_bytes), for a task.
+    pub(crate) fn poll_write_bytes(
+        &self,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<Result<usize, Error>> {
+        self.poll_for_room(cx, Awaited::Room.common(), || self.write_some(parts))
+    }
+
+    /// A peer may close behind bytes that are still to be read here, and who reads them may write
+    /// in between: many a program that was told of the end then would read no further. So until
+    /// the end has been read too, what is written goes nowhere, as it does where a socket's peer
+    /// has closed and its reset is under way.
+    fn write_some(&self, parts: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
+        match self.inner.link.try_write(parts) {
+            Err(TrySendError::Failed(Error::Disconnected(CloseReason::PeerClosed)))
+                if self.is_unread() =>
+            {
+                self.write_late(total(parts))
+            }
+            written => written,
+        }
+    }
+
+    /// Whether something is to be taken before the connection's end, which has a completion too.
+    fn is_unread(&self) -> bool {
+        let Inner {
+            link, completions, ..
+        } = &*self.inner;
+        link.goes_on() || completions.len() > usize::from(link.is_over())
+    }
+
+    fn write_late(&self, len: usize) -> Result<usize, TrySendError> {
+        let late = &self.inner.late;
+        let before = late.load(Ordering::Relaxed);
+        let count = len.min(MOST_LATE.saturating_sub(before));
+        if count == 0 {
+            return Err(Error::Disconnected(CloseReason::PeerClosed).into());
+        }
+        late.store(before + count, Ordering::Relaxed);
+        Ok(count)
     }
 
     /// Receives a message; returns `None` when `stopped` is set, which a

@@ -253,17 +253,7 @@ impl Endpoint {
         }
     }
 
-    /// Writes some of the bytes of these parts, of which there is at least one.
-    pub(crate) fn poll_write_bytes(
-        &self,
-        cx: &mut Context<'_>,
-        parts: &[IoSlice<'_>],
-    ) -> Poll<Result<usize, Error>> {
-        let link = &self.inner.link;
-        self.poll_for_room(cx, Awaited::Room.common(), || link.try_write(parts))
-    }
-
-    fn poll_for_room<T>(
+    pub(super) fn poll_for_room<T>(
         &self,
         cx: &mut Context<'_>,
         seat: Seat,

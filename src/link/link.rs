@@ -179,7 +179,7 @@ impl Link {
     }
 
     /// Whether the connection has ended.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.ends.load(Ordering::Acquire) & OVER != 0
     }
 

@@ -66,6 +66,7 @@ pub(crate) use self::{
     link::Link,
     liveness::Peers,
     owner::Owner,
+    parts::total,
     poll_lease::Term,
     polling::Progress,
     send::{Outgoing, Taken},

@@ -7,7 +7,7 @@ pub(super) const LONGEST: usize = isize::MAX as usize;
 
 /// The sum of lengths. The same bytes may be named many times, so it may be more than a number
 /// holds: then it is the greatest, which is longer than any message.
-pub(super) fn total(parts: &[IoSlice<'_>]) -> usize {
+pub(crate) fn total(parts: &[IoSlice<'_>]) -> usize {
     sum(parts.iter().map(|part| part.len()))
 }
 

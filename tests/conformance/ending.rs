@@ -1,6 +1,10 @@
-use std::{thread, time::Duration};
+use std::{
+    io::{ErrorKind, Read, Write},
+    thread,
+    time::Duration,
+};
 
-use rdmsg::{CloseReason, Completion, Config, Error};
+use rdmsg::{CloseReason, Completion, Config, Error, Stream};
 
 use crate::stage::{PATIENCE, pair, pair_with, pattern};
 
@@ -38,6 +42,52 @@ fn what_a_dropped_endpoint_sent_arrives() {
     drop(near);
     assert!(*far.recv_timeout(PATIENCE).unwrap() == pattern(300_000)[..]);
     assert_eq!(reason(far.recv_timeout(PATIENCE)), CloseReason::PeerClosed);
+}
+
+/// Who reads a stream and writes in between reads all that came before a write fails.
+#[test]
+fn a_stream_whose_peer_has_closed_is_read_to_its_end_by_who_writes() {
+    let (near, far) = pair();
+    let watched = far.clone();
+    let (mut near, mut far) = (Stream::from(near), Stream::from(far));
+    near.write_all(&pattern(100_000)).unwrap();
+    drop(near);
+    while watched.close_reason().is_none() {
+        thread::yield_now();
+    }
+    far.write_all(&pattern(60_000)).unwrap();
+    let mut first = vec![0; 50_000];
+    far.read_exact(&mut first).unwrap();
+    assert!(first == pattern(100_000)[..50_000]);
+    // But not for ever, if it does not read on.
+    let mut late = 60_000;
+    let error = loop {
+        match far.write(&pattern(1000)) {
+            Ok(count) => late += count,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((late, error.kind()), (64 << 10, ErrorKind::BrokenPipe));
+    let mut rest = Vec::new();
+    far.read_to_end(&mut rest).unwrap();
+    assert!(rest == pattern(100_000)[50_000..]);
+}
+
+#[test]
+fn a_stream_that_was_read_to_its_end_says_that_its_peer_has_closed() {
+    let (near, far) = pair();
+    let watched = far.clone();
+    let (mut near, mut far) = (Stream::from(near), Stream::from(far));
+    near.write_all(b"the last").unwrap();
+    drop(near);
+    let mut last = String::new();
+    far.read_to_string(&mut last).unwrap();
+    assert_eq!(last, "the last");
+    while watched.close_reason().is_none() {
+        thread::yield_now();
+    }
+    let error = far.write(b"late").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BrokenPipe);
 }
 
 #[test]

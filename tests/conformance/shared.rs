@@ -1,4 +1,6 @@
-use rdmsg::{Config, Error};
+use std::thread;
+
+use rdmsg::{CloseReason, Config, Error};
 
 use crate::stage::{PATIENCE, Stage, pattern};
 
@@ -28,27 +30,41 @@ fn connections_that_share_receives_get_their_own_messages() {
     assert!(*far.recv_timeout(PATIENCE).unwrap() == pattern(100_000)[..]);
 }
 
+/// Both ends draw on one pool here, with 14 for each.
 #[test]
 fn too_few_shared_receives_are_an_error_that_says_so() {
-    let stage = Stage::new(&sharing(40));
-    let mut pairs = Vec::new();
-    let error = loop {
-        let connecting = {
-            let (connector, addr) = (stage.connector.clone(), stage.listener.local_addr());
-            std::thread::spawn(move || connector.connect(addr))
+    let exhausted = |error: &Error, of: u32, left: u32| {
+        let Error::SharedReceivesExhausted {
+            total,
+            free,
+            needed,
+        } = error
+        else {
+            panic!("{error}");
         };
-        let accepted = stage.listener.try_accept();
-        match connecting.join().unwrap() {
-            Ok(endpoint) => pairs.push((endpoint, accepted)),
-            Err(error) => break error,
-        }
-        assert!(pairs.len() < 40, "each takes some");
+        assert_eq!((*total, *free, *needed), (of, left, 14));
     };
-    assert!(
-        matches!(
-            error,
-            Error::SharedReceivesExhausted { total: 40, .. } | Error::Connect { .. }
-        ),
-        "{error}"
-    );
+    // Enough for two ends, and not for one that connects.
+    let stage = Stage::new(&sharing(40));
+    let pair = stage.pair();
+    let addr = stage.listener.local_addr();
+    let error = stage.connector.connect(addr).unwrap_err();
+    exhausted(&error, 40, 12);
+    drop(pair);
+    // Enough for three ends, and not for the one that accepts.
+    let stage = Stage::new(&sharing(50));
+    let (near, far) = stage.pair();
+    let (connector, addr) = (stage.connector.clone(), stage.listener.local_addr());
+    let connecting = thread::spawn(move || connector.connect(addr).unwrap_err());
+    let request = stage.listener.requests().recv_timeout(PATIENCE).unwrap();
+    let error = request.accept().unwrap_err();
+    exhausted(&error, 50, 8);
+    let error = connecting.join().unwrap();
+    let reason = match error {
+        Error::Connect { reason, .. } => reason,
+        error => panic!("{error}"),
+    };
+    assert_eq!(reason, CloseReason::PeerOutOfResources);
+    near.send(b"others go on").unwrap();
+    assert_eq!(far.recv_timeout(PATIENCE).unwrap(), b"others go on");
 }

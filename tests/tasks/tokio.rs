@@ -339,6 +339,28 @@ fn completions_with_ids_come_to_a_task() {
     });
 }
 
+/// As HTTP/2 does, which confirms what it reads.
+#[test]
+fn who_writes_while_it_reads_reads_all_that_a_peer_wrote_before_it_closed() {
+    on_each(|| async {
+        let (mut client, mut server) = streams().await;
+        server.write_all(&bytes(0, 100_000)).await.unwrap();
+        drop(server);
+        while client.endpoint().close_reason().is_none() {
+            tokio::task::yield_now().await;
+        }
+        let mut got = vec![0; 100_000];
+        for piece in got.chunks_mut(10_000) {
+            client.write_all(b"go on").await.unwrap();
+            client.read_exact(piece).await.unwrap();
+        }
+        assert!(got == bytes(0, 100_000));
+        assert_eq!(client.read(&mut [0; 1]).await.unwrap(), 0);
+        let error = client.write_all(b"go on").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+    });
+}
+
 #[test]
 fn lines_and_frames_are_read_as_from_a_socket() {
     on_each(|| async {

@@ -162,7 +162,9 @@ fn the_doctor_finds_the_firewall_on_either_side() {
             } else {
                 here.run(drop).unwrap();
             }
-            let wrong = Diagnosis::typed(here, &doctor).unwrap();
+            let wrong = diagnose_until(here, &doctor, at_peer, |it| {
+                it.errors().iter().any(|error| error.subject == "firewall")
+            });
             let errors = wrong.errors();
             let subjects: Vec<_> = errors
                 .iter()

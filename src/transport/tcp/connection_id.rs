@@ -1,7 +1,6 @@
 use std::{
     net::SocketAddr,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
-    sync::Arc,
+    os::fd::{AsFd, AsRawFd},
     time::Duration,
 };
 
@@ -11,11 +10,11 @@ use nix::sys::socket::{
 
 use super::{
     addresses::local_addr,
+    carrier::Carrier,
     connection_manager::{ConnectRequest, ConnectionManager},
     create_transport::create_transport,
     setup::tell,
     setup_message::Kind,
-    stream::Stream,
 };
 use crate::{
     config::Config,
@@ -33,9 +32,7 @@ pub(crate) struct ConnectionId {
     peer: Option<SocketAddr>,
     /// How many READs the peer that asked serves at a time.
     reads: u8,
-    /// Until there is a stream.
-    socket: Option<OwnedFd>,
-    stream: Option<Arc<Stream>>,
+    carrier: Carrier,
     /// Why making the transport failed, in more detail than the state machine keeps.
     problem: Option<Error>,
 }
@@ -48,8 +45,7 @@ impl ConnectionId {
             manager: manager.clone(),
             peer: None,
             reads: 0,
-            socket: None,
-            stream: None,
+            carrier: Carrier::Nothing,
             problem: None,
         }
     }
@@ -63,8 +59,7 @@ impl ConnectionId {
             manager,
             peer: Some(peer),
             reads,
-            socket,
-            stream: None,
+            carrier: socket.map_or(Carrier::Nothing, Carrier::Socket),
             problem: None,
         }
     }
@@ -78,7 +73,7 @@ impl ConnectionId {
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let socket = socket(family, SockType::Stream, flags, None)
             .map_err(|errno| OsError::new("socket", errno as i32))?;
-        self.socket = Some(socket);
+        self.carrier = Carrier::Socket(socket);
         self.peer = Some(peer);
         self.manager.resolved_addr(self.key);
         Ok(())
@@ -96,24 +91,17 @@ impl ConnectionId {
         config: &Config,
         customer: Customer,
     ) -> Result<TransportParts, OsError> {
-        let socket = self.socket.take().ok_or(NO_SOCKET)?;
-        set_options(&socket, config);
+        set_options(&self.carrier.fd()?, config);
         let shared_pools = self.manager.shared_pools();
-        match create_transport(socket, shared_pools, key, config, customer) {
-            Ok((transport, stream)) => {
-                self.stream = Some(stream);
-                Ok(transport)
-            }
-            Err(no) => {
-                self.problem = no.problem;
-                Err(no.error)
-            }
-        }
+        create_transport(&mut self.carrier, shared_pools, key, config, customer).map_err(|no| {
+            self.problem = no.problem;
+            no.error
+        })
     }
 
     /// Connects, and asks the peer then. What comes of it is reported.
     pub(crate) fn connect(&mut self, private_data: &[u8]) -> Result<(), OsError> {
-        let (stream, peer) = (self.stream()?, self.peer.ok_or(NO_SOCKET)?);
+        let (stream, peer) = (self.carrier.stream()?, self.peer.ok_or(NO_PEER)?);
         let address = SockaddrStorage::from(peer);
         match connect(stream.fd().as_raw_fd(), &address) {
             Ok(()) | Err(nix::Error::EINPROGRESS) => {
@@ -127,7 +115,7 @@ impl ConnectionId {
     }
 
     pub(crate) fn accept(&mut self, private_data: &[u8]) -> Result<(), OsError> {
-        let stream = self.stream()?;
+        let stream = self.carrier.stream()?;
         tell(stream.fd(), Kind::Accept, private_data)
             .map_err(|errno| OsError::new("send", errno as i32))?;
         self.manager.accepted(self.key, stream, self.reads);
@@ -135,33 +123,27 @@ impl ConnectionId {
     }
 
     pub(crate) fn reject(&mut self, private_data: &[u8]) -> Result<(), OsError> {
-        let told = match (&self.socket, &self.stream) {
-            (Some(socket), _) => tell(socket, Kind::Reject, private_data),
-            (None, Some(stream)) => tell(stream.fd(), Kind::Reject, private_data),
-            (None, None) => Ok(()),
+        // Between two attempts nobody is there to be told.
+        let Ok(socket) = self.carrier.fd() else {
+            return Ok(());
         };
-        told.map_err(|errno| OsError::new("send", errno as i32))
+        tell(socket, Kind::Reject, private_data).map_err(|errno| OsError::new("send", errno as i32))
     }
 
     pub(crate) fn disconnect(&mut self) -> Result<(), OsError> {
-        self.stream()?.disconnect();
+        self.carrier.stream()?.disconnect();
         Ok(())
     }
 
     /// Closes the socket, as far as this is concerned: the next attempt gets another.
     pub(crate) fn discard(&mut self) {
         self.manager.forget(self.key);
-        self.socket = None;
-        self.stream = None;
+        self.carrier = Carrier::Nothing;
     }
 
     /// This side's address.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
-        match (&self.socket, &self.stream) {
-            (_, Some(stream)) => local_addr(stream.fd()),
-            (Some(socket), None) => local_addr(socket.as_fd()),
-            (None, None) => None,
-        }
+        self.carrier.fd().ok().and_then(local_addr)
     }
 
     /// Why making the transport failed, if it did.
@@ -173,10 +155,6 @@ impl ConnectionId {
     pub(crate) fn is_withdrawn(&self, error: OsError) -> bool {
         matches!(error.errno, libc::EPIPE | libc::ECONNRESET)
     }
-
-    fn stream(&self) -> Result<&Arc<Stream>, OsError> {
-        self.stream.as_ref().ok_or(NO_SOCKET)
-    }
 }
 
 impl Drop for ConnectionId {
@@ -185,12 +163,12 @@ impl Drop for ConnectionId {
     }
 }
 
-/// The id's socket is missing between two attempts.
-const NO_SOCKET: OsError = OsError::new("socket", libc::ENOTSOCK);
+/// Its address is resolved first.
+const NO_PEER: OsError = OsError::new("connect", libc::EDESTADDRREQ);
 
 /// Has the socket send at once, and give up a peer that acknowledges nothing about when an RDMA
 /// device would.
-fn set_options(socket: &OwnedFd, config: &Config) {
+fn set_options(socket: &impl AsFd, config: &Config) {
     let timeout = give_up_after(config);
     let nodelay = setsockopt(socket, sockopt::TcpNoDelay, &true);
     let user_timeout = setsockopt(socket, sockopt::TcpUserTimeout, &timeout);

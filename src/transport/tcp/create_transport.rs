@@ -1,6 +1,7 @@
-use std::{os::fd::OwnedFd, sync::Arc};
+use std::sync::Arc;
 
 use super::{
+    carrier::Carrier,
     completion_queue::{CompletionEvents, CompletionQueue},
     memory_region::Domain,
     queue_pair::{QueuePair, SharedReceiveQueue},
@@ -23,14 +24,14 @@ use crate::{
     transport_kind::TransportKind,
 };
 
-/// Makes buffers and queues for the connection with this `key` on a socket that does not block.
+/// Makes buffers and queues for the connection with this `key` on its socket, which does not block.
 pub(super) fn create_transport(
-    socket: OwnedFd,
+    carrier: &mut Carrier,
     shared_pools: &SharedPools,
     key: u64,
     config: &Config,
     customer: Customer,
-) -> Result<(TransportParts, Arc<Stream>), NoTransport> {
+) -> Result<TransportParts, NoTransport> {
     let layout = Layout::new(&config.params(TransportKind::Tcp));
     let shared = match config.shared_receive {
         Some(count) => {
@@ -44,17 +45,14 @@ pub(super) fn create_transport(
         Some(queues::SharedReceiveQueue::Rdma(_)) | None => Arc::<ReceiveQueue>::default(),
     };
     let own_keys = Domain::default();
-    let stream = Stream::new(
-        socket,
-        own_keys.clone(),
-        receives,
-        shared.is_none(),
-        layout.send_depth(),
-    );
+    let stream = carrier.open(|socket| {
+        let (keys, own) = (own_keys.clone(), shared.is_none());
+        Stream::new(socket, keys, receives, own, layout.send_depth())
+    })?;
     let domain = memory::Domain::Tcp(own_keys);
     let keep = config.registration_cache;
     let inbound_pool = InboundPool::new(&domain, keep, customer);
-    let qp = queues::QueuePair::Tcp(QueuePair::new(Arc::clone(&stream)));
+    let qp = queues::QueuePair::Tcp(QueuePair::new(Arc::clone(stream)));
     let queues = WorkQueues::new(qp, &domain, layout, shared.clone(), inbound_pool)?;
     // Last, so that nothing has to be given back when something fails.
     if let Some(shared) = &shared
@@ -69,17 +67,16 @@ pub(super) fn create_transport(
             }),
         });
     }
-    let completions = CompletionQueue::new(Arc::clone(&stream), layout.completions());
-    let transport = TransportParts {
+    let completions = CompletionQueue::new(Arc::clone(stream), layout.completions());
+    Ok(TransportParts {
         queues,
         share: shared.map(|shared| ReceiveShare::new(shared, key)),
         poll_side: PollSide::new(
             queues::CompletionQueue::Tcp(completions),
-            queues::CompletionEvents::Tcp(CompletionEvents::new(Arc::clone(&stream))),
+            queues::CompletionEvents::Tcp(CompletionEvents::new(Arc::clone(stream))),
         ),
         allocator: Arc::new(Allocator::new(domain, keep)),
-    };
-    Ok((transport, stream))
+    })
 }
 
 fn shared_receives(count: u32, size: usize) -> Result<SharedReceives, OsError> {

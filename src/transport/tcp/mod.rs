@@ -3,6 +3,7 @@
 //! PROTOCOL.md describes what travels on the stream.
 
 mod addresses;
+mod carrier;
 mod coming;
 mod completion_queue;
 mod connection_id;

@@ -200,9 +200,14 @@ impl Stream {
 
     /// The queue pair is gone: touches none of its memory any more.
     pub(super) fn destroy(&self) {
+        // Until all is set up the socket is the connection manager's, which may have to tell the
+        // peer that it comes to nothing.
+        let is_ours = self.phase() != Phase::SettingUp;
         self.reach(Phase::Destroyed);
-        // Ends the call of whoever waits in one.
-        self.socket.shut_down();
+        if is_ours {
+            // Ends the call of whoever waits in one.
+            self.socket.shut_down();
+        }
         let mut polled = lock(&self.receiver);
         polled.receiver.forget();
         let mut none = VecDeque::new();
