@@ -23,10 +23,13 @@ pub(crate) fn extract(image: &[u8]) -> Option<Vec<u8>> {
         .iter()
         .find(|(magic, _)| payload.starts_with(magic))?;
     let kernel = pipe_through(command, payload)?;
-    let bootable = kernel.starts_with(b"\x7fELF")
-        && kernel
-            .windows(ENTRY_NOTE.len())
-            .any(|bytes| bytes == ENTRY_NOTE);
+    // Notes begin at words.
+    let has_entry = || {
+        (0..kernel.len())
+            .step_by(4)
+            .any(|at| kernel[at..].starts_with(ENTRY_NOTE))
+    };
+    let bootable = kernel.starts_with(b"\x7fELF") && has_entry();
     bootable.then_some(kernel)
 }
 

@@ -17,7 +17,6 @@ mod launch;
 mod listening;
 pub mod network;
 mod pair;
-mod pattern;
 mod process;
 mod resources;
 mod shell;
@@ -26,6 +25,8 @@ mod watchdog;
 mod wire;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub use pattern::{check, fill, pattern, random};
 
 pub use crate::{
     bare_root::BareRoot,
@@ -38,7 +39,6 @@ pub use crate::{
     launch::{LAB_FAILED, LabDevice, Launch, NO_LAB, native_is_possible},
     listening::Listening,
     pair::{example, pair, pair_with, reason},
-    pattern::{check, fill, pattern, random},
     process::{Ended, Heard, Line, Process, words},
     shell::Shell,
     side::Side,

@@ -68,14 +68,14 @@ fn all() -> Result<()> {
     steps.begin("building all programs and tests");
     let built = tests_of("build --workspace --all-targets --locked")?;
     // What the compiler is busy with would hold up virtual machines with a clock: it comes first,
-    // beside what mostly waits, and what counts instead. One host leaves a third of two processors
-    // idle, and two hosts need more than one: so these go together.
-    let mut two = vec![tracks::anywhere(&built)?, tracks::cost()];
+    // beside what mostly waits, and what counts instead.
+    let beside = vec![tracks::anywhere(&built)?, tracks::cost()];
     let tests = DeviceTests::new(built)?;
-    let mut one = vec![tracks::builds()?];
-    one.extend(tracks::on_one_host(&tests)?);
-    two.extend(tracks::on_two_hosts(&tests)?);
-    steps.take_side_by_side(vec![one, two])?;
+    let compiled = steps.take_side_by_side(vec![vec![tracks::builds()?], beside]);
+    // One host leaves a third of a processor idle, and two hosts not half as much of two.
+    let [one, other] = tracks::on_one_host(&tests)?;
+    let tested = steps.take_side_by_side(vec![one, other, tracks::on_two_hosts(&tests)?]);
+    compiled.and(tested)?;
     for (name, why) in NOT_ON_IWARP {
         println!("{name} does not apply to software iWARP: {why}");
     }

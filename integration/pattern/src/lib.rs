@@ -1,3 +1,6 @@
+//! Bytes to recognise a message by. They are many, where each instruction is emulated: this is a
+//! package of its own so that it can be optimised while what only waits need not be.
+
 use fastrand::Rng;
 
 /// How many bytes are compared at a time.
