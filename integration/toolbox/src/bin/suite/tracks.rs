@@ -42,7 +42,7 @@ pub(crate) fn builds() -> Result<Track> {
                     run_bare(&test.program, place)?;
                 }
                 for test in &built {
-                    // These call all that is opened.
+                    // These call all of it that connections take.
                     let opened = "setup:: messages:: one_sided:: shared:: ending::";
                     let program = test.program.display();
                     let line = words(&format!("{program} --test-threads=1 {opened}"));
