@@ -24,7 +24,7 @@ fn thousands_of_connections_leave_nothing_behind() {
     const AT_ONCE: usize = 20;
     let default = match place().1 {
         TransportKind::Tcp => 2_000,
-        _ => 400,
+        _ => 200,
     };
     let count = env::var("RDMSG_CONNECTIONS").map_or(default, |count| count.parse().unwrap());
     let runtime = Builder::new_multi_thread()

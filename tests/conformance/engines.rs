@@ -28,8 +28,15 @@ fn a_shutdown_ends_everything_of_an_engine() {
     let connected = connecting.join().unwrap();
     engine.shutdown();
     assert!(matches!(listener.accept(), Err(Error::EngineShutDown)));
-    assert!(accepted.send(b"late").is_err());
-    assert!(connected.recv_timeout(PATIENCE).is_err());
+    for error in [
+        accepted.send(b"late").unwrap_err(),
+        connected.recv_timeout(PATIENCE).unwrap_err(),
+    ] {
+        assert!(
+            matches!(&error, Error::Disconnected(reason) if reason.is_clean()),
+            "{error}"
+        );
+    }
 }
 
 #[test]

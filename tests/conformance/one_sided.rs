@@ -1,4 +1,4 @@
-use rdmsg::{Completion, Endpoint, Error, RemoteAccess, RemoteRegion, TransportKind};
+use rdmsg::{CloseReason, Completion, Endpoint, Error, RemoteAccess, RemoteRegion, TransportKind};
 
 use crate::stage::{PATIENCE, applies, pair, pattern};
 
@@ -48,10 +48,16 @@ fn what_the_device_cannot_do_is_refused_by_name_and_the_connection_goes_on() {
     }
     near.send(b"goes on").unwrap();
     assert_eq!(*far.recv_timeout(PATIENCE).unwrap(), *b"goes on");
-    let end = std::thread::spawn(move || far.recv_timeout(PATIENCE).unwrap_err());
     near.abort(1);
-    assert!(near.recv_timeout(PATIENCE).is_err());
-    end.join().unwrap();
+    for (end, reason) in [
+        (near, CloseReason::LocallyAborted),
+        (far, CloseReason::PeerAborted(1)),
+    ] {
+        match end.recv_timeout(PATIENCE).unwrap_err() {
+            Error::Disconnected(told) => assert_eq!(told, reason),
+            error => panic!("{error}"),
+        }
+    }
 }
 
 #[test]

@@ -62,6 +62,6 @@ pub(crate) fn long_run() -> (u32, usize) {
     match (env::var("RDMSG_ROUNDS"), place().1) {
         (Ok(rounds), _) => (rounds.parse().unwrap(), 10 << 20),
         (Err(_), TransportKind::Tcp) => (1, 10 << 20),
-        (Err(_), _) => (1, 2 << 20),
+        (Err(_), _) => (1, 1 << 20),
     }
 }

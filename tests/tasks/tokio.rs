@@ -335,7 +335,10 @@ fn completions_with_ids_come_to_a_task() {
         }
         let (closed, end) = tokio::join!(client.close(), server.recv());
         closed.unwrap();
-        assert!(end.is_err());
+        assert!(matches!(
+            end,
+            Err(Error::Disconnected(CloseReason::PeerClosed))
+        ));
     });
 }
 

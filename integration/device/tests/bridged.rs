@@ -68,7 +68,7 @@ fn redis() {
     let make = "return redis.call('set', 'long', string.rep('0123456789', 100000))";
     assert_eq!(cli(&["eval", make, "0"]), "OK\n");
     assert_eq!(cli(&["get", "long"]), "0123456789".repeat(100_000) + "\n");
-    let tests = "-t set,get,lpush,lrange_100 -n 200 -c 20 -P 4 -d 500 --csv";
+    let tests = "-t set,get,lpush,lrange_100 -n 100 -c 20 -P 4 -d 500 --csv";
     let mut argv = vec!["redis-benchmark", "-p", &port];
     argv.extend(tests.split(' '));
     let table = text(&argv);
@@ -77,8 +77,8 @@ fn redis() {
     }
     assert_eq!(
         cli(&["llen", "mylist"]),
-        "400\n",
-        "200 of each of two tests"
+        "200\n",
+        "100 of each of two tests"
     );
     pair.near.reports("0 open").unwrap();
     pair.near.reports(" 0 failed").unwrap();
@@ -90,7 +90,7 @@ fn nginx() {
     let lab = DeviceTest::start();
     let folder = folder("nginx");
     let service = free();
-    let file: Vec<u8> = pattern(1, 2_000_000);
+    let file: Vec<u8> = pattern(1, 500_000);
     fs::write(folder.join("file"), &file).unwrap();
     let conf = folder.join("nginx.conf");
     let at = folder.display();

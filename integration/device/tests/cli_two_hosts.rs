@@ -258,7 +258,7 @@ fn bench_measures_rdma_and_tcp_side_by_side() {
     conducted(|lab, there, here| {
         serve(there);
         let line = format!(
-            "rdmsg bench {} --seconds 0.2 --timeout 60 --sizes 64,64K --connections 1,3",
+            "rdmsg bench {} --seconds 0.05 --timeout 60 --sizes 64,64K --connections 1,3",
             lab.peer
         );
         let (status, printed) = json(here, &format!("{line} --json"));
@@ -343,7 +343,7 @@ fn top_shows_what_passes_through_the_connections_of_others() {
         let argv = [&*program, "serve", "--statistics"].map(str::to_owned);
         there.start(&argv).unwrap();
         assert_eq!(there.hear("listening on", PATIENCE).unwrap(), Heard::Said);
-        let top = format!("{program} top --once --json --interval 2");
+        let top = format!("{program} top --once --json --interval 1");
         let read = |there: &mut Host| -> Value {
             let (_, printed) = there.shell(&top).unwrap();
             serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"))
@@ -354,7 +354,7 @@ fn top_shows_what_passes_through_the_connections_of_others() {
 
         for transport in ["rdma", "tcp"] {
             let ping = format!(
-                "rdmsg ping {} -s 1000 -i 0 --transport {transport}",
+                "rdmsg ping {} -s 1000 -i 0.01 --transport {transport}",
                 lab.peer
             );
             here.run(&format!("{ping} >/tmp/{transport} 2>&1 & {transport}=$!"))

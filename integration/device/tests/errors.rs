@@ -17,7 +17,7 @@ use rdmsg::{
     status::CmEventType,
     verbs::{CompletionQueue, ProtectionDomain, QpCap, QpInitAttr},
 };
-use toolbox::{DeviceTest, Lab};
+use toolbox::{DeviceTest, Lab, reason};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -97,11 +97,14 @@ fn a_client_that_may_retry_waits_for_its_server() {
     config.connect_timeout = PATIENCE;
     let client = thread::spawn(move || Connector::new().config(config).connect(address).unwrap());
     // The first attempt has been refused when the port has been tried once more by somebody else.
-    assert!(Endpoint::connect(address).is_err());
+    assert_eq!(reason(Endpoint::connect(address)), CloseReason::Refused);
     let listener = Listener::bind(address).unwrap();
     let server = listener.accept_timeout(PATIENCE).unwrap();
     client.join().unwrap().close().unwrap();
-    assert!(server.recv_timeout(PATIENCE).is_err());
+    assert_eq!(
+        reason(server.recv_timeout(PATIENCE)),
+        CloseReason::PeerClosed
+    );
 }
 
 #[test]

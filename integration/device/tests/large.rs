@@ -346,7 +346,11 @@ fn a_close_waits_for_large_messages_on_both_sides() {
             assert!(*server.recv_timeout(PATIENCE).unwrap() == *pattern(number, 5 << 20));
             assert!(*client.recv_timeout(PATIENCE).unwrap() == *pattern(number, 4 << 20));
         }
-        assert!(server.recv_timeout(PATIENCE).is_err());
+        let end = reason(server.recv_timeout(PATIENCE));
+        assert!(
+            [CloseReason::PeerClosed, CloseReason::LocallyClosed].contains(&end),
+            "{end}"
+        );
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, TransportKind};
-use toolbox::{DeviceTest, Lab};
+use toolbox::{DeviceTest, Lab, reason};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -250,7 +250,10 @@ fn a_listener_that_is_to_binds_itself_again() {
                 .find(|other| ["rxe_again", "rxe_renamed"].contains(&&**other))
                 .unwrap();
             ends(start(&format!("exec rdma link delete {old}")));
-            assert!(client.recv_timeout(PATIENCE).is_err());
+            assert_eq!(
+                reason(client.recv_timeout(PATIENCE)),
+                CloseReason::DeviceRemoved
+            );
             assert!(
                 listener.try_accept().unwrap().is_none(),
                 "it has not ended, and nobody comes"

@@ -10,7 +10,7 @@ use std::{
 use rdmsg::{
     CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, RemoteAccess, TrySendError,
 };
-use toolbox::{DeviceTest, Lab, PATIENCE, applies, pattern};
+use toolbox::{DeviceTest, Lab, PATIENCE, applies, pattern, reason};
 
 /// Each connection keeps so many buffers for itself.
 const SHARE: u32 = 14;
@@ -238,7 +238,10 @@ fn what_is_kept_outlives_its_connection_and_comes_back() {
         close(unread, end2);
         // Without a word.
         client.abort(1);
-        assert!(end.recv_timeout(PATIENCE).is_err());
+        assert_eq!(
+            reason(end.recv_timeout(PATIENCE)),
+            CloseReason::PeerAborted(1)
+        );
         drop(end);
     }
     for (number, message) in (0..).zip(&kept) {

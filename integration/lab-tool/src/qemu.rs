@@ -162,6 +162,8 @@ impl Machines<'_> {
                 " init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off apparmor=0 \
                  audit=0",
             );
+            // Nor are there devices that reach no memory, or algorithms to be tested.
+            line.push(" swiotlb=noforce cryptomgr.notests");
         }
         if self.accel == Accel::Counted {
             // Where memory is decides how many instructions it takes to copy or to find something.

@@ -6,7 +6,7 @@ use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 use super::stage::{Service, connect, run};
 
-const FRAMES: usize = 300;
+const FRAMES: usize = 60;
 
 fn frame(number: usize) -> Bytes {
     let len = [0, 1, 100, 20_000, 300_000][number % 5];

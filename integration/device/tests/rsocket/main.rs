@@ -15,7 +15,7 @@ use rdmsg::{
     CloseReason, Endpoint,
     rsocket::{Config, Listener, Stream},
 };
-use toolbox::{DeviceTest, Lab};
+use toolbox::{DeviceTest, Lab, reason};
 
 /// Two ends of a connection.
 fn pair(config: &Config) -> (Stream, Stream) {
@@ -245,7 +245,10 @@ fn others_are_turned_away() {
             .is_none()
     );
     let accepting = thread::spawn(move || listener.accept().unwrap().0);
-    assert!(Endpoint::connect(address).is_err());
+    assert_eq!(
+        reason(Endpoint::connect(address)),
+        CloseReason::PeerIsRsocket
+    );
     let client = Stream::connect(address).unwrap();
     let server = accepting.join().unwrap();
     write_all(&client, 100, 100);
