@@ -347,19 +347,22 @@ fn impatient() -> Config {
     config
 }
 
-/// An idle connection and one with traffic, on ports from `port` on, on either host.
+/// An idle connection and one with traffic, on ports from `port` on, on either host. Each has an
+/// engine: where soft-RoCE's packets are left in a network device that is down, the kernel holds up
+/// who destroys their queue pair for 50 s, and with it all that its thread does.
 fn idle_and_busy(lab: &Lab, port: u16) -> [Endpoint; 2] {
     let configs = [(port, probing()), (port + 1, impatient())];
     if lab.host == "a" {
-        let engine = Engine::shared().unwrap();
-        let listeners = configs
-            .map(|(port, config)| Listener::bind_with(lab.at(port), &config, &engine).unwrap());
+        let listeners = configs.map(|(port, config)| {
+            Listener::bind_with(lab.at(port), &config, &Engine::new().unwrap()).unwrap()
+        });
         listeners.map(|listener| listener.accept_timeout(PATIENCE).unwrap())
     } else {
         configs.map(|(port, mut config)| {
             config.retry_refused = true;
             config.connect_timeout = PATIENCE;
-            let connector = Connector::new().config(config);
+            let engine = Engine::new().unwrap();
+            let connector = Connector::new().config(config).engine(&engine);
             connector.connect(lab.peer_at(port)).unwrap()
         })
     }

@@ -41,7 +41,7 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn new(host: IpAddr, quick: bool) -> Result<Self> {
         let (requests, page) = if quick {
-            (300, 1_000_000)
+            (100, 1_000_000)
         } else {
             (10_000, 10_000_000)
         };

@@ -52,7 +52,7 @@ pub(crate) fn builds() -> Result<Track> {
             },
         ),
         Step::new("models", models),
-        Step::new("fuzzing, for a moment", "integration/fuzz/run all 3"),
+        Step::new("fuzzing, for a moment", "integration/fuzz/run all 1"),
     ];
     Ok(Track::new("builds", steps))
 }
@@ -109,7 +109,7 @@ pub(crate) fn on_two_hosts(tests: &DeviceTests) -> Result<Vec<Track>> {
         "--quick --seed 1",
     )?;
     let services = tool("services on two hosts, for a moment", "services", "--quick")?;
-    let soak = "--minutes 0.25 --seed 1";
+    let soak = "--minutes 0.1 --seed 1";
     let soak = tool("soak on two hosts, for a moment", "soak", soak)?;
     let interop = "examples against the C programs";
     let on_rxe = tool(interop, "interop", "--quick")?;
