@@ -26,7 +26,7 @@ fn pair() -> (Stream, Stream) {
 }
 
 fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at * 31 + at / 256) as u8).collect()
+    pattern::sequence(0, len)
 }
 
 /// Fills everything on the way, so that the next write would wait.

@@ -87,5 +87,5 @@ pub(crate) fn applies(able: bool, capability: &str) -> bool {
 
 /// Bytes of which each tells its place.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
+    pattern::sequence(0, len)
 }

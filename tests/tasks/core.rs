@@ -19,7 +19,7 @@ use smol::{Timer, block_on, future::or, spawn};
 
 use super::{
     cut::cut,
-    stage::{byte, bytes, long_run, message, pair_with, place, small},
+    stage::{bytes, long_run, message, pair_with, place, small},
 };
 
 async fn recv(endpoint: &Endpoint) -> Result<rdmsg::Message, Error> {
@@ -104,9 +104,7 @@ fn full_duplex(len: usize) {
             if count == 0 {
                 break;
             }
-            for (at, got) in buffer[..count].iter().enumerate() {
-                assert_eq!(*got, byte(read + at), "at {}", read + at);
-            }
+            assert!(buffer[..count] == bytes(read, count), "from {read}");
             read += count;
         }
         assert_eq!(read, len);

@@ -33,15 +33,8 @@ pub(crate) fn small() -> Config {
     config
 }
 
-/// The byte at this place of a stream.
-pub(crate) fn byte(at: usize) -> u8 {
-    (at ^ (at >> 8) ^ (at >> 16)) as u8
-}
-
 /// The bytes of a stream from here on.
-pub(crate) fn bytes(at: usize, len: usize) -> Vec<u8> {
-    (at..at + len).map(byte).collect()
-}
+pub(crate) use pattern::sequence as bytes;
 
 /// The message with this number: long ones are read by the peer.
 pub(crate) fn message(number: usize) -> Vec<u8> {

@@ -32,6 +32,17 @@ const HEAD_LIMIT: Duration = Duration::from_secs(30);
 /// What [`Pattern`] gives at a time.
 const PIECE: usize = 64 * 1024;
 
+/// Twice all bytes: what [`Pattern`] copies its rows of 256 bytes from, each from another place on.
+const RAMP: [u8; 512] = {
+    let mut ramp = [0; 512];
+    let mut at = 0;
+    while at < ramp.len() {
+        ramp[at] = at as u8;
+        at += 1;
+    }
+    ramp
+};
+
 /// A body of any kind.
 pub type AnyBody = BoxBody<Bytes, hyper::Error>;
 
@@ -123,8 +134,8 @@ impl Pattern {
         while at < end {
             let row = at >> 8;
             let row_end = end.min((row + 1) << 8);
-            let of_row = (row ^ (row >> 8)) as u8;
-            piece.extend((at..row_end).map(|at| at as u8 ^ of_row));
+            let first = (at + row + (row >> 8)) as u8 as usize;
+            piece.extend_from_slice(&RAMP[first..first + (row_end - at) as usize]);
             at = row_end;
         }
         piece.into()

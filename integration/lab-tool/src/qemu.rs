@@ -160,10 +160,11 @@ impl Machines<'_> {
             // system call and each packet, and an emulated processor has no time to spare.
             line.push(
                 " init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off apparmor=0 \
-                 audit=0",
+                 selinux=0 audit=0",
             );
-            // Nor are there devices that reach no memory, or algorithms to be tested.
-            line.push(" swiotlb=noforce cryptomgr.notests");
+            // Nor are there devices that reach no memory, algorithms to be tested, or groups whose
+            // memory is counted.
+            line.push(" swiotlb=noforce cryptomgr.notests cgroup_disable=memory");
         }
         if self.accel == Accel::Counted {
             // Where memory is decides how many instructions it takes to copy or to find something.

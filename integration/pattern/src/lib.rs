@@ -23,6 +23,13 @@ pub fn pattern(number: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
+/// The bytes of one endless sequence, from this place on.
+#[must_use]
+pub fn sequence(at: usize, len: usize) -> Vec<u8> {
+    let byte = |at: usize| (at ^ (at >> 8) ^ (at >> 16)) as u8;
+    (at..at + len).map(byte).collect()
+}
+
 /// Writes the [`pattern`] of this number and length.
 pub fn fill(number: u64, bytes: &mut [u8]) {
     let len = bytes.len();
@@ -94,6 +101,14 @@ mod tests {
             assert!(problem.contains("instead of"), "{problem}");
         }
         check(7, 0, &[]).unwrap();
+    }
+
+    #[test]
+    fn a_sequence_goes_on_where_it_was_left() {
+        let whole = sequence(0, 200_000);
+        assert_eq!(sequence(70_000, 5)[..], whole[70_000..70_005]);
+        assert_ne!(whole[..256], whole[256..512]);
+        assert_ne!(whole[..1 << 16], whole[1 << 16..2 << 16]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
+use toolbox::pattern;
 
 use super::stage::{Service, connect, run};
 
@@ -10,7 +11,7 @@ const FRAMES: usize = 60;
 
 fn frame(number: usize) -> Bytes {
     let len = [0, 1, 100, 20_000, 300_000][number % 5];
-    (0..len).map(|at| (at ^ number) as u8).collect()
+    pattern(number as u64, len).into()
 }
 
 #[test]

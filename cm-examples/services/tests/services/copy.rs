@@ -13,6 +13,7 @@ use rdmsg::{
 };
 use services::copy::{self, Copied, PIECE};
 use tokio::task::JoinHandle;
+use toolbox::pattern;
 
 use super::stage::{Folder, endpoint, place, run};
 
@@ -41,7 +42,7 @@ async fn connect(address: SocketAddr) -> Endpoint {
 }
 
 fn write_file(path: &Path, salt: u64) -> Vec<u8> {
-    let bytes: Vec<u8> = (0..SIZE).map(|at| (at ^ (at >> 11) ^ salt) as u8).collect();
+    let bytes = pattern(salt, SIZE as usize);
     fs::write(path, &bytes).unwrap();
     bytes
 }

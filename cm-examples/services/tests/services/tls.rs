@@ -9,6 +9,7 @@ use services::{
     web::{self, Client, whole},
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use toolbox::pattern;
 
 use super::stage::{Service, run};
 
@@ -33,7 +34,7 @@ fn megabytes_come_back_through_tls() {
         let name = NAME.try_into().unwrap();
         let stream = connector.connect(name, service.connect().await);
         let (mut read, mut write) = tokio::io::split(stream.await.unwrap());
-        let sent: Arc<[u8]> = (0..LEN).map(|at| (at ^ (at >> 8)) as u8).collect();
+        let sent: Arc<[u8]> = pattern(0, LEN).into();
         let sending = Arc::clone(&sent);
         let sending = tokio::spawn(async move {
             write.write_all(&sending).await.unwrap();

@@ -8,7 +8,7 @@ use std::{
 };
 
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Polling};
-use toolbox::PATIENCE;
+use toolbox::{PATIENCE, pattern};
 
 /// How long it leaves the processor to others between two messages that nobody waits for.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -98,7 +98,7 @@ fn turn(endpoint: &Endpoint, shared: &Shared) {
         }
         // Of all lengths that fit: inline and not.
         let len = round as usize * 37 % 2000;
-        let message: Vec<u8> = (0..len).map(|at| (at as u64 ^ round) as u8).collect();
+        let message = pattern(round, len);
         endpoint.send_timeout(&message, PATIENCE).unwrap();
         let echo = endpoint.recv_timeout(PATIENCE).unwrap();
         assert!(*echo == message, "round {round}: {} bytes came", echo.len());

@@ -262,8 +262,7 @@ fn shell(script: &str) -> Result<String> {
 
 /// Makes the file that is copied, and what is known of its copy.
 fn make_file() -> Result<()> {
-    let bytes: Vec<u8> = (0..FILE).map(|at| (at ^ (at >> 9)) as u8).collect();
-    fs::write("/tmp/file", bytes)?;
+    fs::write("/tmp/file", pattern::sequence(0, FILE as usize))?;
     let sum = shell("sha256sum /tmp/file")?;
     Ok(fs::write(
         "/tmp/sums",
