@@ -236,6 +236,8 @@ impl Side {
     }
 
     fn post(&mut self, request: SendWr<'_>) -> Result<()> {
+        // The peer may have answered what was said before the device says that it is sent.
+        self.until(|side| !side.busy)?;
         self.busy = true;
         Ok(self.connection.qp.post_send(&[request])?)
     }

@@ -157,8 +157,11 @@ fn batches_allocate_nothing() {
     drop(server);
 }
 
+/// On a busy machine tasks may be so late that the engine polls for them, and is told when they do
+/// again, which is not what a message costs: so they have several tries.
 #[test]
 fn tasks_allocate_nothing() {
+    const TRIES: usize = 3;
     let _test = DeviceTest::start();
     let runtime = || Builder::new_current_thread().enable_io().build().unwrap();
     for len in [0, 64, 16 * 1024] {
@@ -173,9 +176,13 @@ fn tasks_allocate_nothing() {
                     }
                 };
                 echo(100).await;
-                let before = COUNT.get();
-                echo(ROUNDS).await;
-                (COUNT.get() - before, server)
+                let mut least = u64::MAX;
+                for _ in 0..TRIES {
+                    let before = COUNT.get();
+                    echo(ROUNDS).await;
+                    least = least.min(COUNT.get() - before);
+                }
+                (least, server)
             })
         });
         let message = vec![7; len];
@@ -188,9 +195,13 @@ fn tasks_allocate_nothing() {
                 }
             };
             ask(100).await;
-            let before = COUNT.get();
-            ask(ROUNDS).await;
-            COUNT.get() - before
+            let mut least = u64::MAX;
+            for _ in 0..TRIES {
+                let before = COUNT.get();
+                ask(ROUNDS).await;
+                least = least.min(COUNT.get() - before);
+            }
+            least
         });
         let (answering, server) = answering.join().unwrap();
         assert_eq!((asking, answering), (0, 0), "{len} bytes");

@@ -70,8 +70,8 @@ pub(crate) fn anywhere(built: &[Test]) -> Result<Track> {
     Ok(Track::new("anywhere", vec![step]))
 }
 
-/// What takes devices of one host, the longest first, for two lanes.
-pub(crate) fn on_one_host(tests: &DeviceTests) -> Result<[Vec<Track>; 2]> {
+/// What takes devices of one host, the longest first.
+pub(crate) fn on_one_host(tests: &DeviceTests) -> Result<Vec<Track>> {
     let native = native_is_possible()?;
     let on_one = |test: &[&Test]| in_lab("device tests on one host", &one_host(), native, test);
     let all: Vec<_> = tests.one.iter().collect();
@@ -81,20 +81,18 @@ pub(crate) fn on_one_host(tests: &DeviceTests) -> Result<[Vec<Track>; 2]> {
         vec![in_lab(what, &iwarp, false, test)]
     };
     let [first, second] = dealt(&tests.on_iwarp());
-    let mut lanes = [
-        vec![Track::new("siw-1", on_iwarp(&first))],
-        vec![Track::new("siw-2", on_iwarp(&second))],
-    ];
+    let mut tracks = vec![Track::new("siw-1", on_iwarp(&first))];
     if native {
         // There is one device, of which tests count what there is.
         let steps = vec![on_one(&all), on_two(tests, true)];
-        lanes[1].insert(0, Track::new("device", steps));
+        tracks.push(Track::new("device", steps));
     } else {
         let [first, second] = dealt(&all);
-        lanes[1].insert(0, Track::new("rxe-1", vec![on_one(&first)]));
-        lanes[0].push(Track::new("rxe-2", vec![on_one(&second)]));
+        tracks.push(Track::new("rxe-1", vec![on_one(&first)]));
+        tracks.push(Track::new("rxe-2", vec![on_one(&second)]));
     }
-    Ok(lanes)
+    tracks.push(Track::new("siw-2", on_iwarp(&second)));
+    Ok(tracks)
 }
 
 /// What takes devices of two hosts, the longest first.
