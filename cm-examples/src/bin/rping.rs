@@ -182,11 +182,8 @@ impl Side {
             }
             let mut text = vec![0; source.size()];
             data.copy_out(0, &mut text);
-            text.truncate(
-                text.iter()
-                    .position(|byte| *byte == 0)
-                    .unwrap_or(text.len()),
-            );
+            let end = text.iter().position(|byte| *byte == 0);
+            text.truncate(end.unwrap_or(source.size()));
             if verbose {
                 println!("server ping data: {}", String::from_utf8_lossy(&text));
             }
