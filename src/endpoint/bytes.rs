@@ -69,14 +69,13 @@ impl Endpoint {
     }
 
     fn write_late(&self, len: usize) -> Result<usize, TrySendError> {
-        let late = &self.inner.late;
-        let before = late.load(Ordering::Relaxed);
-        let count = len.min(MOST_LATE.saturating_sub(before));
-        if count == 0 {
-            return Err(Error::Disconnected(CloseReason::PeerClosed).into());
+        // What others write at the same time counts as well.
+        let after = |before: usize| MOST_LATE.min(before.saturating_add(len));
+        let all = |before| (before < MOST_LATE).then(|| after(before));
+        match (self.inner.late).fetch_update(Ordering::Relaxed, Ordering::Relaxed, all) {
+            Ok(before) => Ok(after(before) - before),
+            Err(_) => Err(Error::Disconnected(CloseReason::PeerClosed).into()),
         }
-        late.store(before + count, Ordering::Relaxed);
-        Ok(count)
     }
 
     /// Receives a message; returns `None` when `stopped` is set, which a

@@ -202,9 +202,10 @@ impl Stream {
     pub(super) fn destroy(&self) {
         // Until all is set up the socket is the connection manager's, which may have to tell the
         // peer that it comes to nothing.
-        let is_ours = self.phase() != Phase::SettingUp;
-        self.reach(Phase::Destroyed);
-        if is_ours {
+        let before = self
+            .phase
+            .fetch_max(Phase::Destroyed as u8, Ordering::AcqRel);
+        if before != Phase::SettingUp as u8 {
             // Ends the call of whoever waits in one.
             self.socket.shut_down();
         }
