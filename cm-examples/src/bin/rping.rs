@@ -183,7 +183,7 @@ impl Side {
             let mut text = vec![0; source.size()];
             data.copy_out(0, &mut text);
             let end = text.iter().position(|byte| *byte == 0);
-            text.truncate(end.unwrap_or(source.size()));
+            text.truncate(end.unwrap_or(text.len()));
             if verbose {
                 println!("server ping data: {}", String::from_utf8_lossy(&text));
             }
