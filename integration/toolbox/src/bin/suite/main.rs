@@ -4,7 +4,10 @@ mod programs;
 mod steps;
 mod tracks;
 
-use std::process::{Command, ExitCode, Stdio};
+use std::{
+    process::{Command, ExitCode, Stdio},
+    thread,
+};
 
 use anyhow::{Result, ensure};
 use clap::Parser;
@@ -67,16 +70,19 @@ fn all() -> Result<()> {
     // fewer features of what it depends on, and have a build of its own.
     steps.begin("building all programs and tests");
     let built = tests_of("build --workspace --all-targets --locked")?;
-    // What the compiler is busy with would hold up virtual machines with a clock: it comes first,
-    // beside what mostly waits, and what counts instead.
-    let beside = vec![tracks::anywhere(&built)?, tracks::cost()];
+    let (builds, anywhere) = (tracks::builds()?, tracks::anywhere(&built)?);
     let tests = DeviceTests::new(built)?;
-    let compiled = steps.take_side_by_side(vec![vec![tracks::builds()?], beside]);
-    // One host leaves a third of two processors idle, and two hosts need more than one: so these go
-    // together.
     let (one, two) = (tracks::on_one_host(&tests)?, tracks::on_two_hosts(&tests)?);
-    let tested = steps.take_side_by_side(vec![one, two]);
-    compiled.and(tested)?;
+    thread::scope(|scope| {
+        let beside = scope.spawn(|| steps.take_side_by_side(vec![tracks::in_idle_time()]));
+        // What these build would hold up virtual machines with a clock, so they come first.
+        let compiled = steps.take_side_by_side(vec![vec![builds], vec![anywhere]]);
+        // One host leaves a third of two processors idle, and two hosts need more than one: so
+        // these go together.
+        let tested = steps.take_side_by_side(vec![one, two]);
+        let beside = beside.join().expect("it does not panic");
+        compiled.and(tested).and(beside)
+    })?;
     for (name, why) in NOT_ON_IWARP {
         println!("{name} does not apply to software iWARP: {why}");
     }

@@ -1,6 +1,11 @@
 //! What is taken side by side, once all is built.
 
-use std::{env, path::Path, process::Command, thread::available_parallelism};
+use std::{
+    env,
+    path::Path,
+    process::{Command, Stdio},
+    thread::available_parallelism,
+};
 
 use anyhow::{Result, ensure};
 use toolbox::{BareRoot, native_is_possible, words};
@@ -10,7 +15,7 @@ use crate::{
     steps::{Place, Step, Track},
 };
 
-/// What has most to do with the compiler, step by step: cargo takes one command at a time.
+/// Tests of other builds, step by step: cargo takes one command at a time.
 pub(crate) fn builds() -> Result<Track> {
     // With nothing in reach of what RDMA needs to be built. These builds are for few tests, which
     // take less time than the compiler needs to make them quick.
@@ -23,13 +28,9 @@ pub(crate) fn builds() -> Result<Track> {
     // What is above these layers is the same.
     let dlopen = "--features dlopen --lib --test conformance -- sys:: verbs:: cm:: error:: setup::";
     let dlopen = unlinked(dlopen);
-    let lints = "cargo clippy --workspace --all-targets --locked -- --deny warnings";
-    let docs = "cargo doc --workspace --no-deps --document-private-items --locked";
     let models = "cargo test --manifest-path integration/models/Cargo.toml --locked --quiet";
     let native = native_is_possible()?;
     let steps = vec![
-        Step::new("lints", lints),
-        Step::new("docs", &format!("env RUSTDOCFLAGS=--deny=warnings {docs}")),
         Step::new("examples in docs", "cargo test --workspace --doc --locked"),
         Step::new("tests of a build without RDMA", &no_rdma),
         Step::new("tests of a build that opens RDMA's libraries", &dlopen),
@@ -57,11 +58,36 @@ pub(crate) fn builds() -> Result<Track> {
     Ok(Track::new("builds", steps))
 }
 
-/// What paths and calls cost: what is counted does not depend on what else this machine does. It is
-/// a build of its own, which waits for no other.
-pub(crate) fn cost() -> Track {
-    let step = Step::new("what paths and calls cost", "integration/bench budget");
-    Track::new("cost", vec![step])
+/// What has no clock to keep: it takes the processors only while nothing else wants them, which
+/// virtual machines leave a good part of their time. What is counted does not depend on what else
+/// this machine does.
+pub(crate) fn in_idle_time() -> Vec<Track> {
+    let lints = "cargo clippy --workspace --all-targets --locked -- --deny warnings";
+    let docs = "env RUSTDOCFLAGS=--deny=warnings \
+                cargo doc --workspace --no-deps --document-private-items --locked";
+    let idly = idly();
+    let step = |what: &str, line: &str| Step::new(what, &format!("{idly} {line}"));
+    let cost = vec![step(
+        "what paths and calls cost",
+        "integration/bench budget",
+    )];
+    let lints = vec![step("lints", lints), step("docs", docs)];
+    // What it costs is a build of its own, which holds up no other.
+    vec![Track::new("cost", cost), Track::new("lints", lints)]
+}
+
+/// What runs a command while nothing else wants a processor, or hardly ever does where that is not
+/// allowed.
+fn idly() -> &'static str {
+    let idly = "chrt --idle 0";
+    let mut trial = Command::new("sh");
+    trial
+        .args(["-c", &format!("{idly} true")])
+        .stderr(Stdio::null());
+    match trial.status() {
+        Ok(status) if status.success() => idly,
+        _ => "nice -n 19",
+    }
 }
 
 /// What runs on this machine as it is.
