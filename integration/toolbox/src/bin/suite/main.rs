@@ -82,7 +82,8 @@ fn all() -> Result<()> {
         // One host leaves a third of two processors idle, and two hosts need more than one: so
         // these go together.
         let tested = steps.take_side_by_side(vec![one, two]);
-        tested.and(lints.join().expect("it does not panic"))
+        let linted = lints.join().expect("it does not panic");
+        tested.and(linted)
     });
     compiled.and(tested)?;
     for (name, why) in NOT_ON_IWARP {
