@@ -58,26 +58,22 @@ pub(crate) fn builds() -> Result<Track> {
     Ok(Track::new("builds", steps))
 }
 
-/// What paths and calls cost. It is a build of its own, which waits for no other and holds up none.
-/// What is counted is not starved so: that guest's clock follows this machine's while it idles.
-pub(crate) fn cost() -> Track {
-    let build = format!("{} cargo build --release --locked -p bench", idly());
-    let steps = vec![
-        Step::new("a build for what paths and calls cost", &build),
-        Step::new("what paths and calls cost", "integration/bench budget"),
-    ];
-    Track::new("cost", steps)
-}
-
 /// What has no clock to keep: it takes the processors only while nothing else wants them, which
-/// virtual machines leave a good part of their time.
-pub(crate) fn in_idle_time() -> Track {
+/// virtual machines leave a good part of their time. What is counted does not depend on what else
+/// this machine does.
+pub(crate) fn in_idle_time() -> Vec<Track> {
     let lints = "cargo clippy --workspace --all-targets --locked -- --deny warnings";
     let docs = "env RUSTDOCFLAGS=--deny=warnings \
                 cargo doc --workspace --no-deps --document-private-items --locked";
     let idly = idly();
     let step = |what: &str, line: &str| Step::new(what, &format!("{idly} {line}"));
-    Track::new("lints", vec![step("lints", lints), step("docs", docs)])
+    let cost = vec![step(
+        "what paths and calls cost",
+        "integration/bench budget",
+    )];
+    let lints = vec![step("lints", lints), step("docs", docs)];
+    // What it costs is a build of its own, which holds up no other.
+    vec![Track::new("cost", cost), Track::new("lints", lints)]
 }
 
 /// What runs a command while nothing else wants a processor, or hardly ever does where that is not
