@@ -54,9 +54,8 @@ impl Listener {
 
     fn bind_one(address: SocketAddr, config: &Config) -> io::Result<Self> {
         let events = EventChannel::new()?;
-        let mut id = CmId::new(&events, PortSpace::TCP, 0)?;
-        id.bind_addr(address)?;
-        id.listen(BACKLOG)?;
+        let create = || CmId::new(&events, PortSpace::TCP, 0);
+        let id = CmId::listen_on(create, address, BACKLOG)?;
         Ok(Self {
             id,
             events,

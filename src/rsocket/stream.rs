@@ -45,6 +45,19 @@ struct Options {
     keepalive: Option<Sender<()>>,
 }
 
+/// How many ports of this side are tried. The connection manager chooses them by chance, without
+/// regard to TCP, of which the ports of iWARP are.
+const FREE_PORT_TRIES: u32 = 64;
+
+/// Whether a connection failed for this side's port, at once: it is in use, or was a moment ago for
+/// a connection to the same peer.
+fn is_about_the_port(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
+    )
+}
+
 impl Stream {
     /// Connects to the first of these addresses that accepts, trying them in turn.
     ///
@@ -67,7 +80,14 @@ impl Stream {
             "the name has no address",
         ));
         for address in address.to_socket_addrs()? {
-            result = Self::connect_one(address, config);
+            let mut tries = FREE_PORT_TRIES;
+            result = loop {
+                tries -= 1;
+                match Self::connect_one(address, config) {
+                    Err(error) if is_about_the_port(&error) && tries > 0 => {}
+                    result => break result,
+                }
+            };
             if result.is_ok() {
                 break;
             }

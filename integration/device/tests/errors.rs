@@ -439,7 +439,8 @@ fn foreign_client(address: SocketAddr, private_data: &[u8]) -> (CmEventType, Vec
             .unwrap()
             .expect("an event comes")
     };
-    id.resolve_addr(None, address, PATIENCE).unwrap();
+    id.resolve_addr(Lab::get().source(), address, PATIENCE)
+        .unwrap();
     assert_eq!(next().event(), CmEventType::ADDR_RESOLVED);
     id.resolve_route(PATIENCE).unwrap();
     assert_eq!(next().event(), CmEventType::ROUTE_RESOLVED);
@@ -499,9 +500,8 @@ fn a_client_of_another_version_is_told_both_versions() {
 fn a_server_of_another_version_is_named_with_both_versions() {
     let lab = DeviceTest::start();
     let channel = EventChannel::new().unwrap();
-    let mut listener = CmId::new(&channel, PortSpace::TCP, 1).unwrap();
-    listener.bind_addr(lab.at(0)).unwrap();
-    listener.listen(1).unwrap();
+    let create = || CmId::new(&channel, PortSpace::TCP, 1);
+    let listener = CmId::listen_on(create, lab.at(0), 1).unwrap();
     let address = listener.local_addr().unwrap();
     let client = thread::spawn(move || Endpoint::connect(address).unwrap_err());
     let mut event = channel

@@ -1,6 +1,6 @@
 use std::{
     env, fs,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, SocketAddr, TcpListener},
     path::{Path, PathBuf},
 };
 
@@ -82,6 +82,18 @@ impl Lab {
     #[must_use]
     pub fn at(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.addr, port)
+    }
+
+    /// From where one who uses the connection manager by hand connects. On iWARP it is a port that
+    /// is free over TCP as well: the connection manager would choose one without regard to it.
+    ///
+    /// # Panics
+    ///
+    /// When no port is free.
+    #[must_use]
+    pub fn source(&self) -> Option<SocketAddr> {
+        let free = || TcpListener::bind(self.at(0)).and_then(|free| free.local_addr());
+        self.is_iwarp().then(|| free().unwrap())
     }
 
     /// The other host's address with a port.

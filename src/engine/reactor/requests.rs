@@ -20,6 +20,13 @@ use crate::{
     transport_kind::TransportKind,
 };
 
+/// How many ports are tried that the kernel chooses for RDMA, by chance, until one of them is free
+/// over TCP as well.
+const FREE_PORT_TRIES: u32 = 64;
+
+/// Over RDMA, and over TCP.
+type ListenIds = (Option<ListenId>, Option<ListenId>);
+
 impl Reactor {
     pub(super) fn listen(
         &mut self,
@@ -39,25 +46,7 @@ impl Reactor {
                 let (id, local) = self.listen_on_tcp(key, address, &config)?;
                 ((None, Some(id)), local)
             }
-            Transport::Auto => match self.listen_on_rdma(key, address, &config) {
-                Ok((rdma, local)) => match self.listen_on_tcp(key, local, &config) {
-                    Ok((tcp, local)) => ((Some(rdma), Some(tcp)), local),
-                    Err(error) if error.is_address_in_use() && rdma.takes_tcp_port() => {
-                        log::warn!(
-                            "listener {key} on {local}: over RDMA only: a port of iWARP is one of \
-                             TCP, and taken by it"
-                        );
-                        ((Some(rdma), None), local)
-                    }
-                    Err(error) => return Err(error),
-                },
-                Err(error) if error.is_address_in_use() => return Err(error),
-                Err(error) => {
-                    log::warn!("listener {key} on {address}: over TCP only: {error}");
-                    let (id, local) = self.listen_on_tcp(key, address, &config)?;
-                    ((None, Some(id)), local)
-                }
-            },
+            Transport::Auto => self.listen_on_both(key, address, &config)?,
         };
         let transports: &[TransportKind] = match ids {
             (Some(_), Some(_)) => &[TransportKind::Rdma, TransportKind::Tcp],
@@ -72,6 +61,45 @@ impl Reactor {
             local,
             transports,
         })
+    }
+
+    /// Listens on both transports with one port, or on that of them that can be.
+    fn listen_on_both(
+        &self,
+        key: u64,
+        address: SocketAddr,
+        config: &Config,
+    ) -> Result<(ListenIds, SocketAddr), Error> {
+        let mut tries = if address.port() == 0 {
+            FREE_PORT_TRIES
+        } else {
+            1
+        };
+        loop {
+            let (rdma, local) = match self.listen_on_rdma(key, address, config) {
+                Ok(listening) => listening,
+                Err(error) if error.is_address_in_use() => return Err(error),
+                Err(error) => {
+                    log::warn!("listener {key} on {address}: over TCP only: {error}");
+                    let (tcp, local) = self.listen_on_tcp(key, address, config)?;
+                    return Ok(((None, Some(tcp)), local));
+                }
+            };
+            tries -= 1;
+            match self.listen_on_tcp(key, local, config) {
+                Ok((tcp, local)) => return Ok(((Some(rdma), Some(tcp)), local)),
+                Err(error) if !error.is_address_in_use() => return Err(error),
+                Err(_) if rdma.takes_tcp_port() => {
+                    log::warn!(
+                        "listener {key} on {local}: over RDMA only: a port of iWARP is one of \
+                         TCP, and taken by it"
+                    );
+                    return Ok(((Some(rdma), None), local));
+                }
+                Err(error) if tries == 0 => return Err(error),
+                Err(_) => log::debug!("listener {key}: port {} is in use over TCP", local.port()),
+            }
+        }
     }
 
     fn listen_on_rdma(

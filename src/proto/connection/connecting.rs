@@ -53,6 +53,12 @@ impl Jitter {
     }
 }
 
+/// Whether a connection failed for this side's port: it is in use, or was a moment ago for a
+/// connection to the same peer.
+const fn is_about_the_port(errno: i32) -> bool {
+    matches!(errno, libc::EADDRINUSE | libc::EADDRNOTAVAIL)
+}
+
 impl Connection {
     /// Makes the active side of a connection, with at most
     /// [`REQUEST_DATA_MAX`](crate::proto::REQUEST_DATA_MAX) bytes of the application.
@@ -161,14 +167,48 @@ impl Connection {
                 let status = CmStatus::from_raw(-error.errno);
                 self.on_connect_failure(CloseReason::Unreachable(status), "rdma_connect", now);
             }
+            errno if is_about_the_port(errno) => self.on_port_in_use(CloseReason::Os(error), now),
             _ => self.fail(CloseReason::Os(error), now),
+        }
+    }
+
+    pub(super) fn on_connect_error(&mut self, status: CmStatus, now: Instant) {
+        let reason = CloseReason::ConnectFailed(status);
+        if is_about_the_port(-status.raw()) {
+            self.on_port_in_use(reason, now);
+        } else {
+            self.on_connect_failure(reason, "CONNECT_ERROR", now);
+        }
+    }
+
+    /// The connection manager chooses this side's port without regard to TCP, of which the ports of
+    /// iWARP are. It will choose another one.
+    fn on_port_in_use(&mut self, cause: CloseReason, now: Instant) {
+        match self.take_state() {
+            // Which does not take longer and longer, as what is with the peer may.
+            State::Connecting(attempts, _) => self.back_off(attempts, FIRST_BACKOFF, cause, now),
+            other => {
+                self.state = other;
+                self.on_connect_failure(cause, "CONNECT_ERROR", now);
+            }
         }
     }
 
     /// Starts the next attempt later, if the deadline leaves time for it.
     fn try_again(&mut self, mut attempts: Attempts, cause: CloseReason, now: Instant) {
-        let until = now + attempts.jitter.draw(attempts.backoff);
-        attempts.backoff = (attempts.backoff * 2).min(LONGEST_BACKOFF);
+        let longest = attempts.backoff;
+        attempts.backoff = (longest * 2).min(LONGEST_BACKOFF);
+        self.back_off(attempts, longest, cause, now);
+    }
+
+    fn back_off(
+        &mut self,
+        mut attempts: Attempts,
+        longest: Duration,
+        cause: CloseReason,
+        now: Instant,
+    ) {
+        let until = now + attempts.jitter.draw(longest);
         attempts.last = Some(cause);
         self.state = State::Backoff { attempts, until };
         // Transport and id are not kept for the next one, which may be far away.

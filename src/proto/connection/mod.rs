@@ -274,9 +274,7 @@ impl Connection {
             CmInput::Unreachable(status) => {
                 self.on_connect_failure(CloseReason::Unreachable(status), "UNREACHABLE", now)
             }
-            CmInput::ConnectError(status) => {
-                self.on_connect_failure(CloseReason::ConnectFailed(status), "CONNECT_ERROR", now);
-            }
+            CmInput::ConnectError(status) => self.on_connect_error(status, now),
             CmInput::Rejected {
                 reason,
                 private_data,

@@ -26,11 +26,13 @@ impl ListenId {
         address: SocketAddr,
         backlog: u16,
     ) -> Result<Self, OsError> {
-        let mut id = manager.id(key)?;
-        id.set_reuseaddr(true)?;
-        id.bind_addr(address)?;
-        id.listen(i32::from(backlog).max(KERNEL_BACKLOG))?;
-        Ok(Self { id })
+        let create = || {
+            let mut id = manager.id(key)?;
+            id.set_reuseaddr(true)?;
+            Ok(id)
+        };
+        let backlog = i32::from(backlog).max(KERNEL_BACKLOG);
+        CmId::listen_on(create, address, backlog).map(|id| Self { id })
     }
 
     /// Whether the address is one of a device, or of all.

@@ -56,9 +56,8 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn new(addr: SocketAddr) -> Self {
         let channel = EventChannel::new().unwrap();
-        let mut listener = CmId::new(&channel, PortSpace::TCP, 1).unwrap();
-        listener.bind_addr(addr).unwrap();
-        listener.listen(1).unwrap();
+        let create = || CmId::new(&channel, PortSpace::TCP, 1);
+        let listener = CmId::listen_on(create, addr, 1).unwrap();
         let addr = listener.local_addr().unwrap();
         Self {
             listener,
@@ -132,7 +131,8 @@ impl Peer {
     pub(crate) fn request_with(addr: SocketAddr, private_data: &[u8], depth: Depth) -> Self {
         let channel = EventChannel::new().unwrap();
         let mut id = CmId::new(&channel, PortSpace::TCP, 1).unwrap();
-        id.resolve_addr(None, addr, PATIENCE).unwrap();
+        id.resolve_addr(Lab::get().source(), addr, PATIENCE)
+            .unwrap();
         expect(&channel, CmEventType::ADDR_RESOLVED);
         id.resolve_route(PATIENCE).unwrap();
         expect(&channel, CmEventType::ROUTE_RESOLVED);

@@ -267,6 +267,32 @@ fn a_driver_that_connects_within_the_call_tells_what_an_event_would() {
     }
 }
 
+/// Whatever the configuration says of refusals: it was none of the peer's.
+#[test]
+fn a_port_of_this_side_that_is_in_use_is_tried_again_with_another() {
+    let now = Instant::now();
+    for errno in [libc::EADDRINUSE, libc::EADDRNOTAVAIL] {
+        let error = OsError::new("rdma_connect", errno);
+        let status = CmStatus::from_raw(-errno);
+        for is_call in [true, false] {
+            let mut conn = connecting(now);
+            let cause = if is_call {
+                conn.handle_cm_failure(CmCall::Connect, error, now);
+                CloseReason::Os(error)
+            } else {
+                conn.handle_cm_event(CmInput::ConnectError(status), now);
+                CloseReason::ConnectFailed(status)
+            };
+            assert_eq!(conn.close_reason(), None);
+            assert!(matches!(ops(&mut conn)[..], [.., CmOp::Discard]));
+            conn.handle_timeout(now + Duration::from_secs(1));
+            assert!(matches!(ops(&mut conn)[..], [CmOp::AwaitTurn]));
+            conn.handle_timeout(now + Duration::from_secs(5));
+            assert_eq!(conn.close_reason(), Some(&cause), "there was no other");
+        }
+    }
+}
+
 #[test]
 fn what_may_pass_is_tried_again_where_that_is_asked_for() {
     let now = Instant::now();

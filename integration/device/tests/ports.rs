@@ -1,0 +1,141 @@
+//! Ports that are left to the kernel. The connection manager chooses them without regard to TCP,
+//! of which the ports of iWARP are, and whose port a listener on both transports takes as well.
+
+use std::{fs, io, iter, net::TcpListener, ops::RangeInclusive, thread};
+
+use rdmsg::{
+    Config, Connector, Engine, Error, Listener, Transport, TransportKind,
+    rsocket::{self, Stream},
+};
+use toolbox::{DeviceTest, Lab};
+
+/// The ports from which the kernel chooses while there are [`Ports`].
+const RANGE: RangeInclusive<u16> = 47000..=47199;
+/// Enough that one of them meets a port that is in use, at one in two.
+const TRIES: usize = 20;
+
+/// Few ports, of which sockets of TCP listen on every other one.
+struct Ports {
+    before: String,
+    taken: Vec<TcpListener>,
+}
+
+impl Ports {
+    const FILE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+
+    fn new(lab: &Lab) -> Self {
+        let before = fs::read_to_string(Self::FILE).unwrap();
+        fs::write(Self::FILE, format!("{} {}", RANGE.start(), RANGE.end())).unwrap();
+        let taken: Vec<_> = RANGE
+            .step_by(2)
+            .filter_map(|port| take(lab, port))
+            .collect();
+        assert!(taken.len() > RANGE.len() / 3, "most of them are free");
+        Self { before, taken }
+    }
+
+    /// Whether they leave this port to others, which is one of those from which the kernel
+    /// chooses.
+    fn leave(&self, port: u16) -> bool {
+        assert!(RANGE.contains(&port), "{port}");
+        let is_it = |taken: &TcpListener| taken.local_addr().unwrap().port() == port;
+        !self.taken.iter().any(is_it)
+    }
+
+    /// From here on the kernel chooses from two ports, both of which are taken.
+    fn leave_none(&mut self, lab: &Lab) {
+        let ports = self
+            .taken
+            .iter()
+            .map(|taken| taken.local_addr().unwrap().port());
+        let next = ports.flat_map(|port| take(lab, port + 1)).next();
+        let next = next.expect("one of a hundred is free");
+        let last = next.local_addr().unwrap().port();
+        fs::write(Self::FILE, format!("{} {last}", last - 1)).unwrap();
+        self.taken.push(next);
+    }
+}
+
+impl Drop for Ports {
+    fn drop(&mut self) {
+        fs::write(Self::FILE, &self.before).unwrap();
+    }
+}
+
+/// Takes a port, unless a connection has it which ended a moment ago.
+fn take(lab: &Lab, port: u16) -> Option<TcpListener> {
+    match TcpListener::bind(lab.at(port)) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => None,
+        taken => Some(taken.unwrap()),
+    }
+}
+
+fn bind(lab: &Lab, transport: Transport, engine: &Engine) -> Result<Listener, Error> {
+    let mut config = Config::default();
+    config.transport = transport;
+    Listener::bind_with(lab.at(0), &config, engine)
+}
+
+#[test]
+fn a_listener_takes_a_port_that_is_free_over_tcp_where_it_has_to_be() {
+    let lab = DeviceTest::start();
+    let engine = Engine::new().unwrap();
+    let mut ports = Ports::new(&lab);
+    for _ in 0..TRIES {
+        for transport in [Transport::Rdma, Transport::Auto] {
+            let listener = bind(&lab, transport, &engine).unwrap();
+            let port = listener.local_addr().port();
+            let on_both = transport == Transport::Auto && !lab.is_iwarp();
+            let transports = [TransportKind::Rdma, TransportKind::Tcp];
+            let transports = &transports[..1 + usize::from(on_both)];
+            assert_eq!(listener.transports(), transports, "{transport:?} on {port}");
+            assert!(ports.leave(port) || !(on_both || lab.is_iwarp()), "{port}");
+        }
+        let listener = rsocket::Listener::bind(lab.at(0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(ports.leave(port) || !lab.is_iwarp(), "{port}");
+    }
+    ports.leave_none(&lab);
+    let transport = if lab.is_iwarp() {
+        Transport::Rdma
+    } else {
+        Transport::Auto
+    };
+    let error = bind(&lab, transport, &engine).unwrap_err();
+    assert_eq!(io::Error::from(error).kind(), io::ErrorKind::AddrInUse);
+}
+
+#[test]
+fn who_connects_does_so_from_a_port_that_is_free_over_tcp_where_it_has_to_be() {
+    let lab = DeviceTest::start();
+    let engine = Engine::new().unwrap();
+    let listener = bind(&lab, Transport::Rdma, &engine).unwrap();
+    let accepted = listener.established();
+    let server = rsocket::Listener::bind(lab.at(0)).unwrap();
+    let address = server.local_addr().unwrap();
+    let ports = Ports::new(&lab);
+    thread::scope(|scope| {
+        let streams = scope.spawn(|| {
+            iter::repeat_with(|| server.accept().unwrap().0)
+                .take(TRIES)
+                .collect::<Vec<_>>()
+        });
+        // They stay: a port by which a connection has just ended is in use for a while.
+        let connections: Vec<_> = iter::repeat_with(|| {
+            let connector = Connector::new().engine(&engine);
+            let endpoint = connector.connect(listener.local_addr()).unwrap();
+            let stream = Stream::connect(address).unwrap();
+            for port in [
+                endpoint.local_addr().unwrap().port(),
+                stream.local_addr().unwrap().port(),
+            ] {
+                assert!(ports.leave(port) || !lab.is_iwarp(), "{port}");
+            }
+            (endpoint, accepted.recv().unwrap().unwrap(), stream)
+        })
+        .take(TRIES)
+        .collect();
+        drop(connections);
+        drop(streams.join().unwrap());
+    });
+}
