@@ -53,6 +53,12 @@ impl Core {
             return;
         };
         let mut work = Work::Send { slot };
+        let status = match status {
+            // The peer ended, or TCP did: to a driver that is done with a request when TCP has it,
+            // that is an error of this side. The connection manager's event says why.
+            WcStatus::LOC_QP_OP_ERR if !self.conn.acknowledges_sends() => WcStatus::WR_FLUSH_ERR,
+            status => status,
+        };
         // Flushed requests say nothing of their end: they may even have been carried out.
         if status != WcStatus::WR_FLUSH_ERR {
             let reason = CloseReason::WorkRequest { status, vendor_err };

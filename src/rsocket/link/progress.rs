@@ -104,9 +104,13 @@ impl Link {
             self.posted = self.posted.saturating_sub(1);
         }
         if !completion.is_success() {
-            // A flushed request follows another failure, or an event reports the cause.
-            if completion.status() != WcStatus::WR_FLUSH_ERR {
-                self.lose(format!("a work request failed: {}", completion.status()));
+            match completion.status() {
+                // It follows another failure, or an event reports the cause.
+                WcStatus::WR_FLUSH_ERR => {}
+                // iWARP's driver found that TCP has ended.
+                WcStatus::LOC_QP_OP_ERR
+                    if received.is_none() && self.telling.active_speaks_first() => {}
+                status => self.lose(format!("a work request failed: {status}")),
             }
             return Ok(());
         }
