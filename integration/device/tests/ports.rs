@@ -24,14 +24,15 @@ impl Ports {
     const FILE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
     fn new(lab: &Lab) -> Self {
-        let before = fs::read_to_string(Self::FILE).unwrap();
+        let mut this = Self {
+            before: fs::read_to_string(Self::FILE).unwrap(),
+            taken: Vec::new(),
+        };
         fs::write(Self::FILE, format!("{} {}", RANGE.start(), RANGE.end())).unwrap();
-        let taken: Vec<_> = RANGE
-            .step_by(2)
-            .filter_map(|port| take(lab, port))
-            .collect();
-        assert!(taken.len() > RANGE.len() / 3, "most of them are free");
-        Self { before, taken }
+        this.taken
+            .extend(RANGE.step_by(2).filter_map(|port| take(lab, port)));
+        assert!(this.taken.len() > RANGE.len() / 3, "most of them are free");
+        this
     }
 
     /// Whether they leave this port to others, which is one of those from which the kernel
