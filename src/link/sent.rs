@@ -56,7 +56,10 @@ impl Core {
         let status = match status {
             // The peer ended, or TCP did: to a driver that is done with a request when TCP has it,
             // that is an error of this side. The connection manager's event says why.
-            WcStatus::LOC_QP_OP_ERR if !self.conn.acknowledges_sends() => WcStatus::WR_FLUSH_ERR,
+            WcStatus::LOC_QP_OP_ERR if !self.conn.acknowledges_sends() => {
+                log::debug!("a request could not be put into TCP: {status}");
+                WcStatus::WR_FLUSH_ERR
+            }
             status => status,
         };
         // Flushed requests say nothing of their end: they may even have been carried out.

@@ -45,10 +45,6 @@ struct Options {
     keepalive: Option<Sender<()>>,
 }
 
-/// How many ports of this side are tried. The connection manager chooses them by chance, without
-/// regard to TCP, of which the ports of iWARP are.
-const FREE_PORT_TRIES: u32 = 64;
-
 /// Whether a connection failed for this side's port, at once: it is in use, or was a moment ago for
 /// a connection to the same peer.
 fn is_about_the_port(error: &io::Error) -> bool {
@@ -80,7 +76,9 @@ impl Stream {
             "the name has no address",
         ));
         for address in address.to_socket_addrs()? {
-            let mut tries = FREE_PORT_TRIES;
+            // The connection manager chooses this side's port without regard to TCP, of which the
+            // ports of iWARP are.
+            let mut tries = CmId::FREE_PORT_TRIES;
             result = loop {
                 tries -= 1;
                 match Self::connect_one(address, config) {

@@ -16,27 +16,32 @@ use crate::{
 /// A call that rejects a request.
 type Reject = unsafe extern "C" fn(*mut ffi::rdma_cm_id, *const libc::c_void, u8) -> c_int;
 
-/// How many ports are tried that the connection manager chooses. It does so by chance, so that one
-/// is found even where most are in use.
-const FREE_PORT_TRIES: u32 = 64;
-
 impl CmId {
+    /// How many ports are tried that the connection manager chooses. It does so by chance, so that
+    /// one is found even where most are in use.
+    pub(crate) const FREE_PORT_TRIES: u32 = 64;
+
     /// Listens on `addr` with an id that `create` makes: [`bind_addr`](Self::bind_addr) and
     /// [`listen`](Self::listen).
     ///
     /// On port 0 that is a free one. The connection manager chooses it without regard to TCP, of
     /// which the ports of iWARP are: if it is in use there, `rdma_listen(3)` is what says so, and
-    /// another id is tried, up to 64 of them.
+    /// another id is tried, up to 64 of them. Up to `backlog` requests are queued until they are
+    /// read.
     ///
     /// # Errors
     ///
-    /// Those of the two, and of `create`.
+    /// Those of the two, and of `create`. `EADDRINUSE` on port 0: so many were in use.
     pub fn listen_on(
         create: impl Fn() -> Result<Self, OsError>,
         addr: SocketAddr,
         backlog: i32,
     ) -> Result<Self, OsError> {
-        let mut tries = if addr.port() == 0 { FREE_PORT_TRIES } else { 1 };
+        let mut tries = if addr.port() == 0 {
+            Self::FREE_PORT_TRIES
+        } else {
+            1
+        };
         loop {
             let mut id = create()?;
             id.bind_addr(addr)?;
