@@ -376,7 +376,7 @@ impl Default for Transport {
             return Self::Auto;
         };
         name.to_str().and_then(Self::named).unwrap_or_else(|| {
-            log::warn!(
+            warn!(
                 "RDMSG_TRANSPORT is {}, and may be auto, rdma or tcp: taken for auto",
                 name.display()
             );

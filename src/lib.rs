@@ -105,10 +105,15 @@
 //! calls themselves. [`status`] has the codes of both. [`rsocket`] has byte streams that speak the
 //! protocol of librdmacm's rsockets with C programs.
 #![deny(unsafe_code)]
+#![warn(clippy::disallowed_macros)]
 #![cfg_attr(
     not(rdma),
     allow(dead_code, unused_imports, reason = "what RDMA alone needs")
 )]
+
+// First, because the other modules use its macros.
+#[macro_use]
+mod foreign;
 
 mod addresses;
 #[cfg(rdma)]

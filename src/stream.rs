@@ -326,7 +326,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         // The endpoint closes behind it.
         if let Err(error) = self.endpoint.finish() {
-            log::debug!("{:?}: {error}", self.endpoint);
+            debug!("{:?}: {error}", self.endpoint);
         }
     }
 }

@@ -10,6 +10,7 @@ use std::{
 /// The layers from the bottom up, each with those that it may name. A layer is a folder, or files
 /// at the top.
 const LAYERS: &[(&str, &[&str], &[&str])] = &[
+    ("foreign", &["foreign"], &[]),
     ("status", &["status"], &[]),
     ("sys", &["sys"], &["status"]),
     ("memory", &["memory"], &["sys", "status"]),
@@ -31,7 +32,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
         ],
         &["machine", "proto", "status"],
     ),
-    ("sync", &["sync"], &["status"]),
+    ("sync", &["sync"], &["foreign", "status"]),
     (
         "transport",
         &["transport"],
@@ -49,7 +50,14 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
     (
         "link",
         &["link"],
-        &["transport", "vocabulary", "sync", "proto", "status"],
+        &[
+            "transport",
+            "vocabulary",
+            "sync",
+            "proto",
+            "status",
+            "foreign",
+        ],
     ),
     (
         "engine",
@@ -63,6 +71,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
             "proto",
             "sys",
             "status",
+            "foreign",
         ],
     ),
     (

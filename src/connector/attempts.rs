@@ -44,7 +44,7 @@ impl Attempts {
             && error.leaves_other_transports()
         {
             let address = fallback.address;
-            log::info!("{address}: over TCP, since not over RDMA: {error}");
+            info!("{address}: over TCP, since not over RDMA: {error}");
             return Some(fallback);
         }
         let left = self.addresses.get(self.tried..)?;

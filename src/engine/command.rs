@@ -14,6 +14,7 @@ use super::{promise::Pledge, statistics::EngineStatistics};
 use crate::{
     config::Config,
     error::Error,
+    foreign::Panicked,
     link::{Completion, Link, Owner},
     proto::{CloseReason, Phase},
     sync::Mailbox,
@@ -186,15 +187,26 @@ impl fmt::Debug for Handle {
 }
 
 impl Reply {
-    pub(super) fn send(self, result: Result<Established, Error>) {
+    /// Fails if the waker of the task that awaits it panicked.
+    pub(super) fn send(self, result: Result<Established, Error>) -> Result<(), Panicked> {
         match self {
             Self::Caller(sender) => {
                 // It fails when the caller waits no longer.
                 let _ = sender.send(result);
+                Ok(())
             }
             Self::Task(pledge) => pledge.keep(result),
-            Self::Backlog(backlog) => backlog.bring_accepted(result),
+            Self::Backlog(backlog) => {
+                backlog.bring_accepted(result);
+                Ok(())
+            }
         }
+    }
+
+    /// Reports that there is no connection.
+    pub(super) fn fail(self, error: Error) {
+        // A waker that panics has no connection to end.
+        let _ = self.send(Err(error));
     }
 
     /// The connection begins, with this number. Returns whether somebody wants it.

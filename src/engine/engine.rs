@@ -1,7 +1,7 @@
 use std::{
     fmt, ptr,
     sync::{Arc, Mutex, Weak},
-    thread,
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -144,11 +144,9 @@ impl Engine {
         drop(shared);
         // It fails where it has ended already.
         let _ = self.inner.send(Command::ShutDown);
-        let mut thread = lock(self.inner.thread());
-        if let Some(thread) = thread.take()
-            && thread.join().is_err()
-        {
-            log::error!("the engine's thread panicked");
+        let joined = lock(self.inner.thread()).take().map(JoinHandle::join);
+        if let Some(Err(_)) = joined {
+            error!("the engine's thread panicked");
         }
     }
 

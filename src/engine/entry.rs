@@ -134,13 +134,16 @@ impl Entry {
         let (Some(reply), Some(completions)) = (self.reply.take(), self.receiver.take()) else {
             return;
         };
-        log::info!("{}: established over {}", self.link, self.id.transport());
-        reply.send(Ok(Established {
+        info!("{}: established over {}", self.link, self.id.transport());
+        let established = Established {
             link: Owner::new(Arc::clone(&self.link)),
             completions,
             local: self.id.local_addr(),
             transport: self.id.transport(),
-        }));
+        };
+        if reply.send(Ok(established)).is_err() {
+            self.link.handle_waker_panic();
+        }
     }
 
     /// Nobody will ask how the connection ended: the log says it where something was sent that may
@@ -159,13 +162,13 @@ impl Entry {
         match reason {
             // An application that aborts does not want it delivered.
             CloseReason::LocallyAborted => {}
-            CloseReason::LocallyClosed => log::warn!(
+            CloseReason::LocallyClosed => warn!(
                 "{link}: given up, and what was sent may not have arrived: the peer did not \
                  confirm it within close_timeout ({:?})",
                 self.config.close_timeout
             ),
             reason => {
-                log::warn!("{link}: given up, and what was sent may not have arrived: {reason}")
+                warn!("{link}: given up, and what was sent may not have arrived: {reason}")
             }
         }
     }

@@ -114,12 +114,12 @@ impl Listening {
         match ListenId::bind(TransportKind::Rdma, manager, key, local, backlog) {
             // Otherwise the address is one of no device, for now.
             Ok(id) if id.has_device() => {
-                log::info!("listener {key} on {}: bound again", self.local);
+                info!("listener {key} on {}: bound again", self.local);
                 self.rdma = Some(Place::Bound { _id: id });
                 return None;
             }
-            Ok(_) => log::debug!("listener {key} on {}: no device yet", self.local),
-            Err(error) => log::debug!("listener {key} on {}: not yet: {error}", self.local),
+            Ok(_) => debug!("listener {key} on {}: no device yet", self.local),
+            Err(error) => debug!("listener {key} on {}: not yet: {error}", self.local),
         }
         Some(wait)
     }

@@ -4,7 +4,11 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use crate::{error::Error, sync::lock};
+use crate::{
+    error::Error,
+    foreign::{self, Panicked},
+    sync::lock,
+};
 
 /// The reply about a connection, a `T`, for a task.
 #[derive(Debug)]
@@ -42,11 +46,12 @@ impl<T> Promise<T> {
     ///
     /// After it was taken.
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<Result<T, Error>> {
+        let mine = cx.waker().clone();
         let mut state = lock(&self.0);
         match &mut *state {
             State::Open { waker, .. } => {
-                let replaced = waker.replace(cx.waker().clone());
-                // What a waker's end does, it does without the lock.
+                // Wakers are foreign code, which runs without the lock.
+                let replaced = waker.replace(mine);
                 drop(state);
                 drop(replaced);
                 Poll::Pending
@@ -82,29 +87,33 @@ impl<T> Pledge<T> {
         }
     }
 
-    pub(super) fn keep(self, result: Result<T, Error>) {
-        self.set(result);
+    /// Fails if the task's waker panicked. Then the task may never take the reply.
+    pub(super) fn keep(self, result: Result<T, Error>) -> Result<(), Panicked> {
+        self.set(result)
     }
 
-    fn set(&self, result: Result<T, Error>) {
+    fn set(&self, result: Result<T, Error>) -> Result<(), Panicked> {
         let mut state = lock(&self.0.0);
         let State::Open { waker, .. } = &mut *state else {
             // A connection that nobody wants closes without the lock.
             drop(state);
-            return drop(result);
+            drop(result);
+            return Ok(());
         };
         let waker = waker.take();
         *state = State::Kept(result);
         drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
+        match waker {
+            Some(waker) => foreign::call(|| waker.wake()),
+            None => Ok(()),
         }
     }
 }
 
 impl<T> Drop for Pledge<T> {
     fn drop(&mut self) {
-        self.set(Err(Error::EngineShutDown));
+        // There is no connection to end.
+        let _ = self.set(Err(Error::EngineShutDown));
     }
 }
 
@@ -134,7 +143,7 @@ mod tests {
         let cx = Context::from_waker(&waker);
         assert!(promise.poll(&cx).is_pending());
         assert!(pledge.begin(7));
-        pledge.keep(Err(Error::TimedOut));
+        pledge.keep(Err(Error::TimedOut)).unwrap();
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
         assert!(matches!(
             promise.poll(&cx),
@@ -159,7 +168,7 @@ mod tests {
         let (promise, pledge) = Promise::<()>::new();
         assert!(pledge.begin(7));
         assert_eq!(promise.give_up(), Some(7));
-        pledge.keep(Err(Error::TimedOut));
+        pledge.keep(Err(Error::TimedOut)).unwrap();
 
         let (promise, pledge) = Promise::<()>::new();
         assert_eq!(promise.give_up(), None);

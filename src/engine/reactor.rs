@@ -165,7 +165,7 @@ impl Reactor {
                 Ok(count) => count,
                 Err(nix::Error::EINTR) => 0,
                 Err(errno) => {
-                    log::error!("engine: epoll_wait: {errno}");
+                    error!("engine: epoll_wait: {errno}");
                     return;
                 }
             };
@@ -343,7 +343,7 @@ impl Reactor {
                 core.cm_ops.pop_front()
             };
             let Some(op) = op else { break };
-            log::trace!("{}: {op:?}", entry.link);
+            trace!("{}: {op:?}", entry.link);
             if op == CmOp::AwaitTurn {
                 let turns = entry.role.choose(&mut self.connects, &mut self.accepts);
                 turns.join(key, entry.peer.ip());
@@ -351,7 +351,7 @@ impl Reactor {
             }
             let call = op.call();
             if let Err(error) = entry.execute(op, &mut self.manager, &self.epolls, &self.budget) {
-                log::debug!("{}: {error}", entry.link);
+                debug!("{}: {error}", entry.link);
                 let withdrawn = entry.is_withdrawn(call, error);
                 entry.link.in_engine(|core| {
                     let now = Instant::now();
@@ -420,7 +420,7 @@ impl Reactor {
                 .id
                 .take_problem()
                 .unwrap_or_else(|| Error::from_connect(entry.peer, reason));
-            reply.send(Err(error));
+            reply.fail(error);
         }
         self.report_drained();
         // The id goes with the entry, after its queue pair.
@@ -434,7 +434,7 @@ impl Drop for Reactor {
         self.commands.abandon();
         self.notices.abandon();
         for (_, entry) in self.links.drain() {
-            log::error!("{}: cut off: the engine's thread has ended", entry.link);
+            error!("{}: cut off: the engine's thread has ended", entry.link);
             entry.link.end_watch();
             entry.link.with_core(Core::cut_off);
             entry.link.uninstall();

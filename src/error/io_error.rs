@@ -65,7 +65,7 @@ fn kind_of(reason: &CloseReason) -> io::ErrorKind {
         | CloseReason::PeerFailed(_)
         | CloseReason::PeerDisconnected
         | CloseReason::Truncated { .. } => io::ErrorKind::ConnectionReset,
-        CloseReason::PeerAborted(_) | CloseReason::LocallyAborted => {
+        CloseReason::PeerAborted(_) | CloseReason::LocallyAborted | CloseReason::WakerPanicked => {
             io::ErrorKind::ConnectionAborted
         }
         CloseReason::DeviceRemoved | CloseReason::AddressChanged => io::ErrorKind::NetworkDown,

@@ -59,6 +59,7 @@ fn reasons() -> Vec<CloseReason> {
         CloseReason::PeerDisconnected,
         CloseReason::LocallyClosed,
         CloseReason::LocallyAborted,
+        CloseReason::WakerPanicked,
         CloseReason::OutOfMemory(error),
         CloseReason::Os(error),
     ]

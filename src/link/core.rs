@@ -11,12 +11,13 @@ use std::{
 };
 
 use crossbeam_channel::Sender;
+use log::Level;
 
 use super::{
     batches::Batches,
     completion::{Completion, Immediate},
     cork::Cork,
-    deferred::Deferred,
+    deferred::{Deferred, Later},
     ended::Ended,
     handoff::Handoff,
     home::{Home, Place},
@@ -30,7 +31,7 @@ use super::{
 use crate::{
     error::Error,
     proto::{
-        Arrival, Clock, CloseReason, CmOp, Connection, Event, HEADER_LEN, Output, Work, parts,
+        Arrival, Clock, CloseReason, CmOp, Connection, Event, HEADER_LEN, Note, Output, Work, parts,
     },
     status::OsError,
     transport::{Done, Posted, ReceiveShare, WorkQueues},
@@ -253,9 +254,11 @@ impl Core {
                     self.deferred.wake = true;
                 }
                 Output::Event(Event::Disconnected { reason, delivered }) => {
-                    log::debug!("{}: ended: {reason}", to.home);
+                    let text = format_args!("ended: {reason}");
+                    self.deferred.log(Note::new(Level::Debug, text));
                     self.end(Ended { reason, delivered });
                 }
+                Output::Note(note) => self.deferred.log(Some(note)),
             }
         }
     }
@@ -289,7 +292,7 @@ impl Core {
         // misses it.
         if let Some(mut completions) = self.completions.take() {
             let _ = completions.put(Completion::Disconnected(reason.clone()));
-            self.deferred.closed = Some(completions);
+            self.deferred.later.push(Later::Close(completions));
         }
         self.ended = Some(ended);
         self.deferred.drive = true;
@@ -455,7 +458,7 @@ impl Core {
     fn hand_over<H: Home + 'static>(&mut self, completion: Completion, to: &Recipient<'_, H>) {
         let Some(completions) = &mut self.completions else {
             // Nobody is left to read it. Its place is released after the lock.
-            return self.deferred.unread.push(completion);
+            return self.deferred.later.push(Later::Drop(completion));
         };
         let completion = match (completion, to.handoff) {
             // Nothing is before it in the channel, and nobody else need be woken: the thread that
@@ -472,7 +475,7 @@ impl Core {
                 self.deferred.wake = true;
                 self.deferred.arrived = true;
             }
-            Err(refused) => self.deferred.unread.push(refused),
+            Err(refused) => self.deferred.later.push(Later::Drop(refused)),
         }
     }
 

@@ -1,11 +1,14 @@
-use super::{completion::Completion, outbox::Outbox};
+use std::mem;
 
-/// What is done after the locks are released.
+use super::{completion::Completion, outbox::Outbox};
+use crate::proto::Note;
+
+/// The work that [`Link::settle`](super::link::Link::settle) does after the locks are released.
 #[derive(Debug, Default)]
 pub(super) struct Deferred {
     /// The engine's thread has to drive the connection.
     pub(super) drive: bool,
-    /// What a waiting thread waits for may have come.
+    /// Waiting threads and tasks have to look again.
     pub(super) wake: bool,
     /// Something was put into the channel.
     pub(super) arrived: bool,
@@ -13,15 +16,42 @@ pub(super) struct Deferred {
     pub(super) finished: bool,
     /// A send that was refused may be tried again.
     pub(super) room: bool,
-    /// Nothing more is sent here. Dropping it may drop messages, whose release takes the lock.
-    pub(super) closed: Option<Outbox>,
-    /// What nobody is left to read. Dropping it releases its place, which takes the lock.
-    pub(super) unread: Vec<Completion>,
+    /// In the order in which they came.
+    pub(super) later: Vec<Later>,
+}
+
+/// Something that must not happen under a lock of the connection.
+#[derive(Debug)]
+pub(super) enum Later {
+    /// Drop the sending end of the channel. Its unread messages may go with it, and the release of
+    /// each takes the locks.
+    Close(Outbox),
+    /// Drop a completion that has no receiver. The release of its message takes the locks.
+    Drop(Completion),
+    /// Write a line to the log.
+    Log(Note),
 }
 
 impl Deferred {
-    pub(super) fn is_nothing(&self) -> bool {
+    /// Takes the work, or returns `None` if there is none.
+    pub(super) fn take(&mut self) -> Option<Self> {
         // `arrived`, `finished` and `room` come with a wake.
-        !self.drive && !self.wake && self.closed.is_none() && self.unread.is_empty()
+        (self.drive || self.wake || !self.later.is_empty()).then(|| mem::take(self))
+    }
+
+    /// Adds later work.
+    pub(super) fn add(&mut self, later: Option<Self>) {
+        let Some(mut other) = later else { return };
+        self.drive |= other.drive;
+        self.wake |= other.wake;
+        self.arrived |= other.arrived;
+        self.finished |= other.finished;
+        self.room |= other.room;
+        self.later.append(&mut other.later);
+    }
+
+    /// Has a line written, if the program logs lines of its level.
+    pub(super) fn log(&mut self, note: Option<Note>) {
+        self.later.extend(note.map(Later::Log));
     }
 }

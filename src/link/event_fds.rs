@@ -107,11 +107,15 @@ impl Link {
     /// Takes the completion event that there is, and has another one raised for what comes from now
     /// on.
     fn listen(&self) {
-        if let Some(side) = &*lock(&self.poll) {
-            side.events().clear();
-            if let Err(error) = side.arm() {
-                log::error!("{self}: {error}");
+        let armed = match &*lock(&self.poll) {
+            Some(side) => {
+                side.events().clear();
+                side.arm()
             }
+            None => Ok(()),
+        };
+        if let Err(error) = armed {
+            error!("{self}: {error}");
         }
     }
 

@@ -13,7 +13,7 @@ use crossbeam_channel::Sender;
 use super::{
     completion::Completion,
     core::{Core, Recipient},
-    deferred::Deferred,
+    deferred::{Deferred, Later},
     ended::Ended,
     handoff::Handoff,
     home::{Home, Place},
@@ -28,7 +28,9 @@ use super::{
 use crate::{
     config::Polling,
     error::Error,
-    proto::{Connection, Negotiated, Statistics},
+    foreign,
+    proto::{Connection, Negotiated, Note, Statistics},
+    status::OsError,
     sync::{Mailbox, Notice, NoticeKind, Readiness, lock},
     transport::{Allocator, DeviceCounters, PollSide, TransportParts},
     transport_kind::TransportKind,
@@ -50,6 +52,9 @@ const GROUPED: u8 = 4;
 /// 2. `core`: the state machine and the work queues; everything that it wants done is done before
 ///    the lock is released, so that frames are posted in the order in which it made them;
 /// 3. those inside of [`Pollers`], the watch, the fds and the allocator.
+///
+/// Foreign code, such as a task's waker or the logger, runs with none of them held, in
+/// [`Link::settle`].
 ///
 /// Connection manager calls are not made here but by the engine's thread. What the state machine
 /// wants of the connection manager is queued in `core`, and the engine is notified.
@@ -240,7 +245,8 @@ impl Link {
             core.conn.close(Instant::now());
             // What nobody reads goes with the channel. As long as there was a sender the channel
             // would keep it, and with it the memory that large messages behind it need to be read.
-            core.deferred.closed = core.completions.take();
+            let completions = core.completions.take();
+            core.deferred.later.extend(completions.map(Later::Close));
         });
         self.notify(NoticeKind::Watch);
     }
@@ -253,7 +259,7 @@ impl Link {
     /// Has waiting threads look again.
     pub(crate) fn wake(self: &Arc<Self>) {
         self.pollers.wake();
-        self.tasks.wake_behind_fence(Awaited::ANYTHING);
+        self.wake_tasks(Awaited::ANYTHING);
         if self.transport == TransportKind::Tcp {
             // One that waits in the call that receives is woken by the answer.
             let _ = self.with_core(|core| core.conn.flush());
@@ -275,24 +281,31 @@ impl Link {
     /// Runs `f` on the state machine and does what it then wants done. What is left for the
     /// engine's thread, that is notified of.
     pub(crate) fn with_core<T>(self: &Arc<Self>, f: impl FnOnce(&mut Core) -> T) -> T {
-        let (result, drive) = self.run(None, |core, _| f(core));
-        self.leave_to_engine(drive);
+        let (result, deferred) = self.run(None, |core, _| f(core));
+        if let Some(deferred) = deferred {
+            self.leave_to_engine(deferred.drive);
+            self.settle(deferred);
+        }
         result
     }
 
     /// As [`with_core`](Self::with_core), for the engine's thread, which drives the connection
     /// next.
     pub(crate) fn in_engine<T>(self: &Arc<Self>, f: impl FnOnce(&mut Core) -> T) -> T {
-        self.run(None, |core, _| f(core)).0
+        let (result, deferred) = self.run(None, |core, _| f(core));
+        if let Some(deferred) = deferred {
+            self.settle(deferred);
+        }
+        result
     }
 
-    /// Runs `f` on the state machine, does what it then wants done, and what is done without the
-    /// lock. Returns whether the engine's thread has something left to do.
+    /// Runs `f` on the state machine, carries out the outputs, and wakes waiting threads. Returns the
+    /// deferred work, for [`settle`](Self::settle): the caller may hold the lock of `poll`.
     pub(super) fn run<T>(
         self: &Arc<Self>,
         handoff: Option<&Handoff>,
         f: impl FnOnce(&mut Core, &Recipient<'_, Self>) -> T,
-    ) -> (T, bool) {
+    ) -> (T, Option<Deferred>) {
         let to = Recipient {
             home: self,
             handoff,
@@ -300,45 +313,66 @@ impl Link {
         let mut core = lock(&self.core);
         let result = f(&mut core, &to);
         core.apply_outputs(&to);
-        if core.deferred.is_nothing() {
-            return (result, false);
-        }
-        let Deferred {
-            drive,
-            wake,
-            arrived,
-            finished,
-            room,
-            closed,
-            unread,
-        } = std::mem::take(&mut core.deferred);
-        if finished {
+        let Some(mut deferred) = core.deferred.take() else {
+            return (result, None);
+        };
+        if deferred.finished {
             self.ends.fetch_or(FINISHED, Ordering::Release);
         }
-        let mut ended = false;
-        if wake {
+        if deferred.wake {
             // Once: nothing comes after the end.
-            ended = core.ended.is_some() && self.ends.fetch_or(OVER, Ordering::Release) & OVER == 0;
-            if ended {
+            if core.ended.is_some() && self.ends.fetch_or(OVER, Ordering::Release) & OVER == 0 {
                 // It left the group by itself.
                 self.set_grouped(false);
+                deferred.arrived = true;
+                deferred.room = true;
             }
-            if arrived || ended {
+            if deferred.arrived {
                 self.announce_readable(&core);
             }
-            if room || ended {
+            if deferred.room {
                 self.writable.announce(|| true);
             }
         }
         drop(core);
-        if wake {
+        if deferred.wake {
+            // Before the lock of `poll` is free: see `wait_in_call`. This is no foreign code.
             self.pollers.wake();
-            self.tasks
-                .wake_behind_fence(Awaited::happened(arrived || ended, room || ended));
         }
-        drop(closed);
-        drop(unread);
-        (result, drive)
+        (result, Some(deferred))
+    }
+
+    /// Does the deferred work: wakes tasks, drops messages that have no receiver, and writes log
+    /// lines. All foreign code that the connection runs is run here and in
+    /// [`wake_tasks`](Self::wake_tasks).
+    ///
+    /// The caller holds no lock of this or another connection, because foreign code may call back
+    /// into either.
+    pub(super) fn settle(self: &Arc<Self>, deferred: Deferred) {
+        if deferred.wake {
+            self.wake_tasks(Awaited::happened(deferred.arrived, deferred.room));
+        }
+        for later in deferred.later {
+            match later {
+                Later::Close(completions) => drop(completions),
+                Later::Drop(completion) => drop(completion),
+                Later::Log(Note { level, text }) => {
+                    foreign::log(level, module_path!(), format_args!("{self}: {text}"));
+                }
+            }
+        }
+    }
+
+    /// Wakes the tasks that wait for a bit of `happened`, behind the fence in [`Pollers::wake`]. A waker that panics ends the connection.
+    pub(super) fn wake_tasks(self: &Arc<Self>, happened: u8) {
+        if self.tasks.wake_behind_fence(happened).is_err() {
+            self.handle_waker_panic();
+        }
+    }
+
+    /// The waker of a task that waits on this connection panicked: ends the connection.
+    pub(crate) fn handle_waker_panic(self: &Arc<Self>) {
+        self.with_core(|core| core.conn.handle_waker_panic(Instant::now()));
     }
 
     pub(super) fn announce_readable(&self, core: &Core) {
@@ -395,31 +429,38 @@ impl Link {
 
     /// Has somebody watch from now on, and nobody else. Returns whether that goes.
     pub(crate) fn set_watch(&self, watcher: Watcher) -> bool {
-        let mut watch = lock(&self.watch);
-        let Some(watch) = watch.as_mut() else {
-            return false;
-        };
-        let ready = match watcher {
-            Watcher::Loop => self.loop_watch.enter(watch.events()),
-            Watcher::Engine | Watcher::Threads => {
-                self.loop_watch.leave();
-                Ok(true)
-            }
-        };
-        let set = match ready {
-            Ok(true) => watch.set(watcher),
-            Ok(false) => return false,
-            Err(error) => Err(error),
-        };
+        let set = self.try_watch(watcher);
         let Err(error) = set else {
-            return true;
+            return set == Ok(true);
         };
-        log::error!("{self}: {error}");
+        error!("{self}: {error}");
         self.loop_watch.leave();
-        if let Err(error) = watch.set(Watcher::Engine) {
-            log::error!("{self}: {error}");
+        let set = match &mut *lock(&self.watch) {
+            Some(watch) => watch.set(Watcher::Engine),
+            None => Ok(()),
+        };
+        if let Err(error) = set {
+            error!("{self}: {error}");
         }
         false
+    }
+
+    fn try_watch(&self, watcher: Watcher) -> Result<bool, OsError> {
+        let mut watch = lock(&self.watch);
+        let Some(watch) = watch.as_mut() else {
+            return Ok(false);
+        };
+        let ready = match watcher {
+            Watcher::Loop => self.loop_watch.enter(watch.events())?,
+            Watcher::Engine | Watcher::Threads => {
+                self.loop_watch.leave();
+                true
+            }
+        };
+        if ready {
+            watch.set(watcher)?;
+        }
+        Ok(ready)
     }
 
     /// Takes the events that were raised.
@@ -430,12 +471,15 @@ impl Link {
     }
 
     pub(crate) fn end_watch(&self) {
-        let mut watch = lock(&self.watch);
-        self.loop_watch.leave();
-        if let Some(mut watch) = watch.take()
+        let watch = {
+            let mut watch = lock(&self.watch);
+            self.loop_watch.leave();
+            watch.take()
+        };
+        if let Some(mut watch) = watch
             && let Err(error) = watch.set(Watcher::Threads)
         {
-            log::error!("{self}: {error}");
+            error!("{self}: {error}");
         }
     }
 
@@ -467,6 +511,7 @@ impl Link {
         self.tasks.leave_runtime();
         // From here on nobody else polls.
         let mut side = lock(&self.poll).take();
+        let mut failed = None;
         let queues = {
             let mut core = self.core();
             if let (Some(share), Some(queues), Some(side)) = (&core.share, &core.queues, &mut side)
@@ -474,13 +519,14 @@ impl Link {
                 // The queue pair, drained or not, is to take no more of shared receives; and which
                 // it took is noted while its completions are there to tell: a driver may remove
                 // those of a queue pair that is destroyed.
-                if let Err(error) = queues.fail() {
-                    log::debug!("{self}: {error}");
-                }
+                failed = queues.fail().err();
                 share.take_all(side);
             }
             core.queues.take()
         };
+        if let Some(error) = failed {
+            debug!("{self}: {error}");
+        }
         if let Some(queues) = queues {
             queues.destroy();
         }
@@ -493,15 +539,18 @@ impl Link {
     /// Releases what was promised of shared receives, and what was taken: the queue pair has been
     /// destroyed, or there was none.
     fn release_share(&self, side: Option<PollSide>) {
-        let mut core = self.core();
-        let Core { share, conn, .. } = &mut *core;
-        let Some(share) = share else { return };
-        if let Some(mut side) = side {
-            // What came in between, where the driver left it.
-            share.take_all(&mut side);
-        }
-        if let Err(error) = share.settle(conn) {
-            log::error!("{self}: {error}");
+        let settled = {
+            let mut core = self.core();
+            let Core { share, conn, .. } = &mut *core;
+            let Some(share) = share else { return };
+            if let Some(mut side) = side {
+                // Completions that arrived in between, if the driver kept them.
+                share.take_all(&mut side);
+            }
+            share.settle(conn)
+        };
+        if let Err(error) = settled {
+            error!("{self}: {error}");
         }
     }
 

@@ -2,7 +2,9 @@
 
 use std::{iter, sync::Arc};
 
-use super::{completion::Completion, core::Core, group_queue::GroupQueue, link::Link};
+use super::{
+    completion::Completion, core::Core, deferred::Later, group_queue::GroupQueue, link::Link,
+};
 use crate::{error::Error, sync::NoticeKind};
 
 impl Link {
@@ -103,7 +105,7 @@ impl Core {
         };
         for completion in iter::once(first).chain(iter::from_fn(unread)) {
             if let Err(refused) = queue.put(key, completion) {
-                self.deferred.unread.push(refused);
+                self.deferred.later.push(Later::Drop(refused));
             }
         }
         Ok(())
@@ -112,13 +114,13 @@ impl Core {
     fn put_all(&mut self, unread: impl FnMut() -> Option<Completion>) {
         for completion in iter::from_fn(unread) {
             let Some(outbox) = &mut self.completions else {
-                self.deferred.unread.push(completion);
+                self.deferred.later.push(Later::Drop(completion));
                 continue;
             };
             if let Completion::Room = completion {
                 outbox.put_room();
             } else if let Err(refused) = outbox.put(completion) {
-                self.deferred.unread.push(refused);
+                self.deferred.later.push(Later::Drop(refused));
             }
         }
     }

@@ -7,8 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use log::Level;
+
 use super::{
     deadline::Deadline,
+    deferred::Deferred,
     handoff::Handoff,
     link::Link,
     pollers::{Leader, Woken, doze},
@@ -16,7 +19,7 @@ use super::{
 };
 use crate::{
     config::Polling,
-    proto::DrainSide,
+    proto::{DrainSide, Note},
     sync::{NoticeKind, lock},
     transport::{Answers, BATCH, CompletionEvents, Done, PollSide, WAITS_FOR},
     transport_kind::TransportKind,
@@ -52,7 +55,10 @@ impl Link {
 
     /// Polls the completion queue once. Returns also whether the connection is to be driven.
     pub(crate) fn poll_in_engine(self: &Arc<Self>) -> (Progress, bool) {
-        self.poll_quietly(1, None, Answers::AtOnce)
+        let (progress, deferred) = self.poll_quietly(1, None, Answers::AtOnce);
+        let drive = deferred.drive;
+        self.settle(deferred);
+        (progress, drive)
     }
 
     /// Takes all that came before the connection's end, behind which nothing comes. The engine's
@@ -74,10 +80,12 @@ impl Link {
 
     /// Has the device raise an event for the next completion.
     pub(crate) fn arm(&self) {
-        if let Some(side) = lock(&self.poll).as_ref()
-            && let Err(error) = side.arm()
-        {
-            log::error!("{self}: {error}");
+        let armed = match &*lock(&self.poll) {
+            Some(side) => side.arm(),
+            None => Ok(()),
+        };
+        if let Err(error) = armed {
+            error!("{self}: {error}");
         }
     }
 
@@ -278,7 +286,7 @@ impl Link {
         match slept {
             Ok(Woken::ByTime) if value.is_none() && deadline.is_over() => return Err(TimedOut),
             Ok(_) => {}
-            Err(error) => log::error!("{self}: cannot sleep: {error}"),
+            Err(error) => error!("{self}: cannot sleep: {error}"),
         }
         Ok(value)
     }
@@ -342,27 +350,28 @@ impl Link {
         handoff: Option<&Handoff>,
         answers: Answers,
     ) -> Progress {
-        let (progress, drive) = self.poll_quietly(budget, handoff, answers);
-        self.leave_to_engine(drive);
+        let (progress, deferred) = self.poll_quietly(budget, handoff, answers);
+        self.leave_to_engine(deferred.drive);
         if progress == Progress::More && self.stays_readable() {
             // What is left may be in this process already, so that nothing is readable.
             self.notify(NoticeKind::Watch);
         }
+        self.settle(deferred);
         progress
     }
 
     /// As [`poll_budgeted`](Self::poll_budgeted), without a notice to the engine's thread. Returns
-    /// also whether that has something to do.
+    /// also the deferred work: the lock of `poll` is free again.
     fn poll_quietly(
         self: &Arc<Self>,
         mut budget: u32,
         handoff: Option<&Handoff>,
         answers: Answers,
-    ) -> (Progress, bool) {
-        let (mut progress, mut drive) = (Progress::Nothing, false);
+    ) -> (Progress, Deferred) {
+        let (mut progress, mut deferred) = (Progress::Nothing, Deferred::default());
         let mut side = lock(&self.poll);
         let Some(side) = side.as_mut() else {
-            return (progress, drive);
+            return (progress, deferred);
         };
         for _ in 0..BATCHES {
             let count = loop {
@@ -373,11 +382,11 @@ impl Link {
                     }
                     Ok(count) => break count,
                     Err(error) => {
-                        log::error!("{self}: {error}");
-                        let failed = self.run(None, |core, _| {
+                        deferred.log(Note::new(Level::Error, format_args!("{error}")));
+                        let ((), failed) = self.run(None, |core, _| {
                             core.conn.handle_post_failure(error, Instant::now());
                         });
-                        drive |= failed.1;
+                        deferred.add(failed);
                         break 0;
                     }
                 }
@@ -385,24 +394,29 @@ impl Link {
             budget = 1;
             if count > 0 {
                 progress = Progress::Some;
-                drive |= self.act(side, count, handoff);
+                self.act(side, count, handoff, &mut deferred);
             }
             if !side.has_more(count) {
                 if side.is_drained() {
-                    let drained =
+                    let ((), drained) =
                         self.run(None, |core, _| core.conn.handle_drained(DrainSide::Recv));
-                    drive |= drained.1;
+                    deferred.add(drained);
                 }
-                return (progress, drive);
+                return (progress, deferred);
             }
         }
-        (Progress::More, drive)
+        (Progress::More, deferred)
     }
 
-    /// Acts on the first `count` of what was polled last. Returns whether the engine's thread has
-    /// something to do.
-    fn act(self: &Arc<Self>, side: &mut PollSide, count: usize, handoff: Option<&Handoff>) -> bool {
-        let (drains_when_empty, drive) = self.run(handoff, |core, to| {
+    /// Acts on the first `count` completions of the last poll.
+    fn act(
+        self: &Arc<Self>,
+        side: &mut PollSide,
+        count: usize,
+        handoff: Option<&Handoff>,
+        deferred: &mut Deferred,
+    ) {
+        let (drains_when_empty, done) = self.run(handoff, |core, to| {
             let before = core.conn.peer_activity();
             let mut drains = false;
             for done in side.done(count) {
@@ -414,9 +428,9 @@ impl Link {
             }
             drains && !core.marks_receives()
         });
+        deferred.add(done);
         if drains_when_empty {
             side.drains_when_empty();
         }
-        drive
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Weak,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering, fence},
     },
     task::{Context, Poll, Wake, Waker},
 };
@@ -38,7 +38,8 @@ impl Wake for Alarm {
             // Whoever wakes up polls. If nobody does, because those who waited are gone, the lease
             // expires.
             link.end_sleep();
-            link.tasks.wake_all();
+            fence(Ordering::SeqCst);
+            link.wake_tasks(Awaited::ANYTHING);
         }
     }
 }
@@ -124,7 +125,7 @@ impl Link {
                         progress = Progress::Nothing;
                     }
                     Poll::Ready(Err(error)) => {
-                        log::debug!("{self}: the engine polls from now on: {error}");
+                        debug!("{self}: the engine polls from now on: {error}");
                         self.tasks.leave_runtime();
                         return None;
                     }

@@ -1,11 +1,13 @@
 //! What has become of what was posted, and what the application is told of it.
 
+use log::Level;
+
 use super::{
     core::{Core, SystemClock},
     reports::{arrived, report_failed, report_sent, succeed},
 };
 use crate::{
-    proto::{CloseReason, Work},
+    proto::{CloseReason, Note, Work},
     status::WcStatus,
     transport::Posted,
 };
@@ -57,7 +59,8 @@ impl Core {
             // The peer ended, or TCP did: to a driver that is done with a request when TCP has it,
             // that is an error of this side. The connection manager's event says why.
             WcStatus::LOC_QP_OP_ERR if !self.conn.acknowledges_sends() => {
-                log::debug!("a request could not be put into TCP: {status}");
+                let text = format_args!("a request could not be put into TCP: {status}");
+                self.deferred.log(Note::new(Level::Debug, text));
                 WcStatus::WR_FLUSH_ERR
             }
             status => status,

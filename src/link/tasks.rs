@@ -12,7 +12,10 @@ use {
     std::sync::{Arc, Mutex},
 };
 
-use crate::sync::{Seat, Wakers};
+use crate::{
+    foreign::Panicked,
+    sync::{Seat, Wakers},
+};
 
 /// What a task waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,8 +77,8 @@ impl Tasks {
     }
 
     /// See [`Wakers::wake_behind_fence`].
-    pub(super) fn wake_behind_fence(&self, happened: u8) {
-        self.wakers.wake_behind_fence(happened);
+    pub(super) fn wake_behind_fence(&self, happened: u8) -> Result<(), Panicked> {
+        self.wakers.wake_behind_fence(happened)
     }
 
     /// Whether the engine's thread polls for tasks.
@@ -112,10 +115,5 @@ impl Tasks {
             return None;
         }
         lock(&self.watch).clone()
-    }
-
-    #[cfg(feature = "tokio")]
-    pub(super) fn wake_all(&self) {
-        self.wakers.wake(Awaited::ANYTHING);
     }
 }

@@ -98,7 +98,16 @@ impl Backlog {
     /// As [`update_readiness`](Self::update_readiness), by the thread that brought something.
     fn announce(&self) {
         self.readiness.announce(|| self.is_ready());
-        self.tasks.wake(u8::MAX);
+        if self.tasks.wake(u8::MAX).is_err() {
+            // The listener goes on: the panic is no connection's, and another task may accept.
+            error!("listener on {}: the waker of a task panicked", self.place());
+        }
+    }
+
+    /// The address for the log; empty before it listens.
+    fn place(&self) -> String {
+        let local = self.local.get().map(SocketAddr::to_string);
+        local.unwrap_or_default()
     }
 
     /// A seat for a task that waits in a future of its own.
@@ -134,12 +143,12 @@ impl Incoming for Backlog {
         let endpoint = match accepted {
             Ok(established) => Endpoint::new(established, self.engine.clone()),
             Err(error) => {
-                if let Some(others) = lock(&self.failures).report(Instant::now()) {
-                    let local = self.local.get().map(SocketAddr::to_string);
-                    log::warn!(
+                let report = lock(&self.failures).report(Instant::now());
+                if let Some(others) = report {
+                    warn!(
                         "listener on {}: a connection was not established ({others} others before \
                          it): {error}",
-                        local.unwrap_or_default()
+                        self.place()
                     );
                 }
                 return;

@@ -79,7 +79,7 @@ impl Drop for Mapping {
         // once, here.
         let ret = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
         if let Err(error) = cvt("munmap", ret) {
-            log::error!("{error}: {} bytes are leaked", self.len);
+            error!("{error}: {} bytes are leaked", self.len);
         }
     }
 }

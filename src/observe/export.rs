@@ -144,11 +144,11 @@ fn serve(listener: &UnixListener, stop: &AtomicBool) {
         match accepted {
             Ok((stream, _)) => {
                 if let Err(error) = answer(stream) {
-                    log::debug!("statistics: {error}");
+                    debug!("statistics: {error}");
                 }
             }
             Err(error) => {
-                log::warn!("statistics: {error}");
+                warn!("statistics: {error}");
                 thread::sleep(PAUSE);
             }
         }

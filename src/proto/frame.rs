@@ -90,6 +90,9 @@ const DATA: [u8; 2] = [Kind::Data.number(), 0];
 /// for longer than the timeout. Later versions may have other codes.
 pub(crate) const OUT_OF_RESOURCES: u32 = 1;
 
+/// The `arg` of a Failure: the program of the sender failed, because a waker panicked.
+pub(crate) const WAKER_PANICKED: u32 = 2;
+
 /// A frame's header.
 ///
 /// On the wire, in network order: kind `u8`, flags `u8` = 0, sequence `u16`, grant `u32`, len

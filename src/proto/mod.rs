@@ -46,7 +46,7 @@ pub(crate) use self::{
     gauge::Gauge,
     hello::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
     output::{
-        Arrival, BatchRoom, CmCall, CmInput, CmOp, DrainSide, Event, Output, Read, Refusal,
+        Arrival, BatchRoom, CmCall, CmInput, CmOp, DrainSide, Event, Note, Output, Read, Refusal,
         SendRefused, Transmit, TransportTraits, Work,
     },
     pace::{LONGEST_CHUNK, SHORTEST_CHUNK},

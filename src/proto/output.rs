@@ -1,6 +1,8 @@
 //! The inputs and outputs of a [`Connection`](super::Connection).
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
+
+use log::Level;
 
 use super::{Capabilities, CloseReason, ReadDepth, frame::HEADER_LEN, private::PrivateBytes};
 use crate::status::{CmStatus, RejectReason};
@@ -85,6 +87,25 @@ pub(crate) enum Output {
     Timer,
     /// Report something to the application.
     Event(Event),
+    /// Write this to the log when no lock is held.
+    Note(Note),
+}
+
+/// A line for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Note {
+    pub(crate) level: Level,
+    pub(crate) text: String,
+}
+
+impl Note {
+    /// Returns the note, or `None` without formatting it if the program logs nothing of its level.
+    pub(crate) fn new(level: Level, text: fmt::Arguments<'_>) -> Option<Self> {
+        (level <= log::max_level()).then(|| Self {
+            level,
+            text: text.to_string(),
+        })
+    }
 }
 
 /// What the state machine has to know of a transport that has been made.

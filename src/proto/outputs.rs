@@ -1,6 +1,8 @@
-use std::collections::VecDeque;
+use std::{collections::VecDeque, fmt};
 
-use super::Output;
+use log::Level;
+
+use super::{Note, Output};
 
 /// The queue of outputs.
 ///
@@ -29,6 +31,13 @@ impl Outputs {
             self.first = Some(output);
         } else {
             self.rest.push_back(output);
+        }
+    }
+
+    /// Has the driver log this, if the program logs lines of this level.
+    pub(super) fn note(&mut self, level: Level, text: fmt::Arguments<'_>) {
+        if let Some(note) = Note::new(level, text) {
+            self.push(Output::Note(note));
         }
     }
 

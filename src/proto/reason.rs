@@ -146,6 +146,9 @@ pub enum CloseReason {
     LocallyClosed,
     /// This side aborted the connection.
     LocallyAborted,
+    /// A waker of a task that waited on the connection panicked. The task may never be polled
+    /// again, so this side gave the connection up.
+    WakerPanicked,
     /// For longer than [`Config::read_timeout`](crate::Config::read_timeout) there was no memory
     /// for a message above the eager size that the peer announced: most often because the process
     /// may not lock that much.
@@ -260,6 +263,10 @@ impl fmt::Display for CloseReason {
             }
             Self::LocallyClosed => f.write_str("closed by this side"),
             Self::LocallyAborted => f.write_str("aborted by this side"),
+            Self::WakerPanicked => f.write_str(
+                "the waker of a task that waited on the connection panicked; the panic's message \
+                 on stderr names the place",
+            ),
             Self::OutOfMemory(error) => write!(
                 f,
                 "there was no memory for a message of the peer for longer than read_timeout: \

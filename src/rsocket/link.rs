@@ -351,7 +351,7 @@ impl Link {
                 self.posted += 1;
             }
             // An event says why.
-            Err(error) => log::debug!("{}: keepalive: {error}", self.name),
+            Err(error) => debug!("{}: keepalive: {error}", self.name),
         }
     }
 
@@ -368,7 +368,7 @@ impl Link {
     /// Disconnects, without waiting for the peer.
     pub(super) fn disconnect(&mut self) {
         if let Err(error) = self.id.disconnect() {
-            log::debug!("{}: {error}", self.name);
+            debug!("{}: {error}", self.name);
         }
     }
 

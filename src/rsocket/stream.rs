@@ -325,7 +325,7 @@ impl Drop for Stream {
             .wait(until, |link| link.is_drained().then_some(()));
         self.waiting.with(|link| {
             if let Err(error) = told.and(drained) {
-                log::warn!(
+                warn!(
                     "{}: closed before all written bytes had arrived: {error}",
                     link.name()
                 );

@@ -8,6 +8,7 @@ use std::{
 };
 
 use super::lock::lock;
+use crate::foreign::{self, Panicked};
 
 /// How many tasks are woken before the lock is taken again.
 const BATCH: usize = 4;
@@ -18,8 +19,8 @@ const BATCH: usize = 4;
 /// A thread that brings something calls [`wake`](Self::wake) afterwards. Each writes before a fence
 /// and reads behind it, so one of them sees the other.
 ///
-/// Wakers are called, and dropped, without the lock: either may drop a task, and with it what
-/// [leaves](Self::leave) this.
+/// Wakers are foreign code: they are cloned, called and dropped without the lock. Each may poll or
+/// drop a task, and so [wait](Self::wait) or [leave](Self::leave) here.
 #[derive(Debug)]
 pub(crate) struct Wakers {
     /// What any of them waits for: all that a thread pays that wakes nobody.
@@ -69,19 +70,19 @@ impl Wakers {
     /// Has the task woken, once, when something of what is `awaited` happens. It replaces what was
     /// said for the same seat.
     pub(crate) fn wait(&self, seat: Seat, awaited: u8, waker: &Waker) {
+        let waker = waker.clone();
         let replaced = {
             let mut waiting = lock(&self.waiting);
             let replaced = match waiting.iter_mut().find(|other| other.seat == seat) {
-                Some(here) if here.awaited == awaited && here.waker.will_wake(waker) => None,
                 Some(here) => {
                     here.awaited = awaited;
-                    Some(mem::replace(&mut here.waker, waker.clone()))
+                    Some(mem::replace(&mut here.waker, waker))
                 }
                 None => {
                     waiting.push(Waiting {
                         seat,
                         awaited,
-                        waker: waker.clone(),
+                        waker,
                     });
                     None
                 }
@@ -108,18 +109,20 @@ impl Wakers {
         drop(left);
     }
 
-    /// Wakes those that wait for something of what `happened`. They wait no more.
-    pub(crate) fn wake(&self, happened: u8) {
+    /// Wakes the tasks that wait for a bit of `happened`, each once. Fails if a waker panicked, after
+    /// it has called the others.
+    pub(crate) fn wake(&self, happened: u8) -> Result<(), Panicked> {
         fence(Ordering::SeqCst);
-        self.wake_behind_fence(happened);
+        self.wake_behind_fence(happened)
     }
 
     /// As [`wake`](Self::wake), behind a sequentially consistent fence of the caller's that what
     /// happened is before.
-    pub(crate) fn wake_behind_fence(&self, happened: u8) {
+    pub(crate) fn wake_behind_fence(&self, happened: u8) -> Result<(), Panicked> {
         if self.awaited.load(Ordering::Relaxed) & happened == 0 {
-            return;
+            return Ok(());
         }
+        let mut all = Ok(());
         // Who comes back meanwhile is behind those that are here now.
         let mut unseen = usize::MAX;
         while unseen > 0 {
@@ -144,15 +147,26 @@ impl Wakers {
                 self.count(&waiting);
             }
             for waker in woken.into_iter().flatten() {
-                waker.wake();
+                all = foreign::call(|| waker.wake()).and(all);
             }
         }
+        all
     }
 
     /// Called under the lock.
     fn count(&self, waiting: &[Waiting]) {
         let awaited = waiting.iter().fold(0, |all, one| all | one.awaited);
         self.awaited.store(awaited, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Wakers {
+    fn drop(&mut self) {
+        // Often in the engine's thread.
+        for waiting in lock(&self.waiting).drain(..) {
+            // The connection is gone, so a panic has none to end.
+            let _ = foreign::call(|| drop(waiting));
+        }
     }
 }
 
@@ -195,13 +209,13 @@ mod tests {
             let awaited = if number % 3 == 0 { 1 } else { 2 };
             wakers.wait(wakers.seat(), awaited, &Waker::from(Arc::clone(count)));
         }
-        wakers.wake(4);
+        wakers.wake(4).unwrap();
         assert_eq!(seen(&counts), [0; 9]);
-        wakers.wake(2);
+        wakers.wake(2).unwrap();
         assert_eq!(seen(&counts), [0, 1, 1, 0, 1, 1, 0, 1, 1]);
-        wakers.wake(3);
+        wakers.wake(3).unwrap();
         assert_eq!(seen(&counts), [1; 9]);
-        wakers.wake(u8::MAX);
+        wakers.wake(u8::MAX).unwrap();
         assert_eq!(seen(&counts), [1; 9], "they wait no more");
     }
 
@@ -216,7 +230,7 @@ mod tests {
         let own = wakers.seat();
         wakers.wait(own, 1, &Waker::from(Arc::clone(&counts[2])));
         wakers.leave(own);
-        wakers.wake(1);
+        wakers.wake(1).unwrap();
         assert_eq!(seen(&counts), [0, 1, 0]);
     }
 
@@ -236,7 +250,7 @@ mod tests {
         let waker = Waker::from(Arc::clone(&again));
         again.0.wait(Seat::common(1), 1, &waker);
         for round in 1..=3 {
-            again.0.wake(1);
+            again.0.wake(1).unwrap();
             assert_eq!(again.1.load(Ordering::SeqCst), round);
         }
         again.0.leave(Seat::common(1));
@@ -260,9 +274,55 @@ mod tests {
         let waker = || Waker::from(Arc::new(Leaves(Arc::clone(&wakers), wakers.seat())));
         wakers.wait(Seat::common(1), 1, &waker());
         wakers.wait(Seat::common(1), 1, &waker());
-        wakers.wake(1);
+        wakers.wake(1).unwrap();
         wakers.wait(Seat::common(1), 1, &waker());
         wakers.leave(Seat::common(1));
+    }
+
+    /// Panics in its `wake` or in its `drop`.
+    struct Fails {
+        in_wake: bool,
+        in_drop: bool,
+    }
+
+    impl Wake for Fails {
+        fn wake(self: Arc<Self>) {
+            assert!(!self.in_wake, "a waker that fails");
+        }
+    }
+
+    impl Drop for Fails {
+        fn drop(&mut self) {
+            assert!(!self.in_drop, "a waker whose drop fails");
+        }
+    }
+
+    #[test]
+    fn waker_that_panics_keeps_no_other_from_waking() {
+        let wakers = Wakers::default();
+        let counts = counts(6);
+        for (number, count) in counts.iter().enumerate() {
+            wakers.wait(wakers.seat(), 1, &Waker::from(Arc::clone(count)));
+            let fails = Fails {
+                in_wake: number == 1,
+                in_drop: number == 3,
+            };
+            wakers.wait(wakers.seat(), 1, &Waker::from(Arc::new(fails)));
+        }
+        assert_eq!(wakers.wake(1), Err(Panicked));
+        assert_eq!(seen(&counts), [1; 6]);
+        assert_eq!(wakers.wake(1), Ok(()), "they wait no more");
+    }
+
+    #[test]
+    fn waker_whose_drop_panics_is_dropped_quietly() {
+        let wakers = Wakers::default();
+        let fails = Fails {
+            in_wake: false,
+            in_drop: true,
+        };
+        wakers.wait(wakers.seat(), 1, &Waker::from(Arc::new(fails)));
+        drop(wakers);
     }
 
     #[test]
@@ -284,7 +344,7 @@ mod tests {
             scope.spawn(|| {
                 for _ in 0..THINGS {
                     there.fetch_add(1, Ordering::Relaxed);
-                    wakers.wake(1);
+                    wakers.wake(1).unwrap();
                 }
             });
             let waker = Waker::from(Arc::clone(&unpark));

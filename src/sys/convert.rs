@@ -39,7 +39,7 @@ pub(crate) fn cvt_ptr<T>(call: &'static str, ptr: *mut T) -> Result<NonNull<T>, 
 #[cfg(rdma)]
 pub(crate) fn log_destroy_error(result: Result<(), OsError>) {
     let Err(error) = result else { return };
-    log::error!("{error}: the object is leaked");
+    error!("{error}: the object is leaked");
     debug_assert!(
         matches!(error.errno, libc::EIO | libc::ENODEV) || std::thread::panicking(),
         "{error}: destroyed while something still depends on it"

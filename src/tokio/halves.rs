@@ -115,7 +115,7 @@ impl SendHalf {
 impl Drop for SendHalf {
     fn drop(&mut self) {
         if let Err(error) = self.endpoint.finish() {
-            log::debug!("{:?}: {error}", self.endpoint.get_ref());
+            debug!("{:?}: {error}", self.endpoint.get_ref());
         }
     }
 }

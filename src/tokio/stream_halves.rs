@@ -157,7 +157,7 @@ impl AsyncWrite for OwnedWriteHalf {
 impl Drop for OwnedWriteHalf {
     fn drop(&mut self) {
         if let Err(error) = self.endpoint.finish() {
-            log::debug!("{:?}: {error}", self.endpoint);
+            debug!("{:?}: {error}", self.endpoint);
         }
     }
 }

@@ -164,7 +164,7 @@ pub fn one_frame(frame: &[u8]) {
             Output::Prepare { len, .. } => conn.handle_prepared(len, now),
             Output::Post(transmit) => said.push(transmit.header[0]),
             Output::Nudge { .. } => unreachable!("on iWARP only"),
-            Output::Cm(_) | Output::PostDrainMarkers | Output::Timer => {}
+            Output::Cm(_) | Output::PostDrainMarkers | Output::Timer | Output::Note(_) => {}
             Output::Event(event) => panic!("{event:?}"),
         }
     }

@@ -125,7 +125,7 @@ impl CmId {
         self.inner
             .channel()
             .device(raw)
-            .inspect_err(|error| log::error!("{error}"))
+            .inspect_err(|error| error!("{error}"))
             .ok()?
     }
 

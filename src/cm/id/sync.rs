@@ -126,7 +126,7 @@ impl CmId {
                 return Err(OsError::new(CALL, libc::ENODEV));
             }
             let Some(mut request) = event.take_request() else {
-                log::debug!("{} on a listener is ignored", event.event());
+                debug!("{} on a listener is ignored", event.event());
                 continue;
             };
             request.inner.migrate(&EventChannel::new()?)?;

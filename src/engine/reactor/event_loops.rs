@@ -60,7 +60,7 @@ impl Reactor {
         }
         let awaits = self.await_loops(|engine, loops, event| engine.modify(loops, event));
         if let Err(error) = awaits {
-            log::error!("engine: {error}");
+            error!("engine: {error}");
         }
     }
 

@@ -14,7 +14,7 @@ impl Reactor {
                 Ok(Some(Report::Event(event))) => self.handle_cm_event(&event),
                 Ok(None) => return,
                 Err(error) => {
-                    log::error!("engine: {error}");
+                    error!("engine: {error}");
                     return;
                 }
             }
@@ -28,10 +28,10 @@ impl Reactor {
             return self.handle_listener_event(key, event);
         }
         let Some(entry) = self.links.get(&key) else {
-            log::debug!("engine: {event} for a connection {key} that has ended");
+            debug!("engine: {event} for a connection {key} that has ended");
             return;
         };
-        log::debug!(target: "rdmsg::cm", "{}: {event}", entry.link);
+        debug!(target: "rdmsg::cm", "{}: {event}", entry.link);
         let now = Instant::now();
         if event.is_disconnect() {
             // What the peer sent before it disconnected is in the queue already, and comes first.

@@ -53,7 +53,7 @@ impl Reactor {
             (Some(_), None) => &[TransportKind::Rdma],
             (None, _) => &[TransportKind::Tcp],
         };
-        log::info!("listener {key} on {local}, over {transports:?}");
+        info!("listener {key} on {local}, over {transports:?}");
         let listening = Listening::new(ids, local, config, requests, backlog, engine);
         self.listeners.insert(key, listening);
         Ok(Bound {
@@ -80,7 +80,7 @@ impl Reactor {
                 Ok(listening) => listening,
                 Err(error) if error.is_address_in_use() => return Err(error),
                 Err(error) => {
-                    log::warn!("listener {key} on {address}: over TCP only: {error}");
+                    warn!("listener {key} on {address}: over TCP only: {error}");
                     let (tcp, local) = self.listen_on_tcp(key, address, config)?;
                     return Ok(((None, Some(tcp)), local));
                 }
@@ -90,14 +90,14 @@ impl Reactor {
                 Ok((tcp, local)) => return Ok(((Some(rdma), Some(tcp)), local)),
                 Err(error) if !error.is_address_in_use() => return Err(error),
                 Err(_) if rdma.takes_tcp_port() => {
-                    log::warn!(
+                    warn!(
                         "listener {key} on {local}: over RDMA only: a port of iWARP is one of \
                          TCP, and taken by it"
                     );
                     return Ok(((Some(rdma), None), local));
                 }
                 Err(error) if tries == 0 => return Err(error),
-                Err(_) => log::debug!("listener {key}: port {} is in use over TCP", local.port()),
+                Err(_) => debug!("listener {key}: port {} is in use over TCP", local.port()),
             }
         }
     }
@@ -134,18 +134,18 @@ impl Reactor {
     /// What befalls a listener's device befalls the listener.
     pub(super) fn handle_listener_event(&mut self, key: u64, event: &Event) {
         let Some(reason) = event.listener_lost() else {
-            return log::warn!("listener {key}: {event}: ignored");
+            return warn!("listener {key}: {event}: ignored");
         };
         let Some(listener) = self.listeners.get_mut(&key) else {
             return;
         };
         let address = listener.local;
         if listener.outlives_device() {
-            log::warn!("listener {key} on {address}: {reason}; it is bound again when it can be");
+            warn!("listener {key} on {address}: {reason}; it is bound again when it can be");
             let at = Instant::now() + listener.lose();
             return self.timers.set(key, Some(at));
         }
-        log::error!("listener {key} on {address} has ended: {reason}");
+        error!("listener {key} on {address} has ended: {reason}");
         listener
             .backlog
             .finish(Error::ListenerEnded { address, reason });
@@ -164,7 +164,7 @@ impl Reactor {
 
     pub(super) fn handle_request(&mut self, asked: ConnectRequest) {
         let Some(listener) = asked.listener().and_then(|key| self.listeners.get(&key)) else {
-            log::debug!("engine: connect request for a listener that has been dropped");
+            debug!("engine: connect request for a listener that has been dropped");
             return;
         };
         let (config, requests, backlog, engine) = (
@@ -174,7 +174,7 @@ impl Reactor {
             Arc::clone(&listener.engine),
         );
         let Some(peer) = asked.peer_addr() else {
-            log::warn!("engine: connect request without an address");
+            warn!("engine: connect request without an address");
             return;
         };
         let full = if listener.is_full() {
@@ -207,7 +207,7 @@ impl Reactor {
                 let timeout = config.connect_timeout;
                 let link = self.adopt(key, conn, peer, config, id, role);
                 self.drive(key);
-                log::debug!(target: "rdmsg::cm", "{link}: CONNECT_REQUEST");
+                debug!(target: "rdmsg::cm", "{link}: CONNECT_REQUEST");
                 if accepts {
                     self.accept(&link, &[], Instant::now(), Reply::Backlog(backlog));
                 } else {
@@ -224,7 +224,7 @@ impl Reactor {
 
     fn report_refusal(&mut self, peer: SocketAddr, reason: &dyn std::fmt::Display) {
         if let Some(others) = self.refusals.report(Instant::now()) {
-            log::warn!(
+            warn!(
                 "engine: rejected a connect request of {peer} ({others} others before it): {reason}"
             );
         }

@@ -2,11 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use log::Level;
+
 use super::{Connection, State, transfer::PeerClose};
 use crate::{
     proto::{
         Clock, CloseReason, CmOp, DrainSide, Output,
-        frame::{Control, Kind},
+        frame::{Control, Kind, WAKER_PANICKED},
         violation::Violation,
     },
     status::WcStatus,
@@ -96,6 +98,16 @@ impl Connection {
     /// Ends the connection at once. The peer is sent the application's `code`, if that takes no
     /// longer than a moment.
     pub(crate) fn abort(&mut self, code: u32, now: Instant) {
+        self.end_at_once(CloseReason::LocallyAborted, Control::Abort, code, now);
+    }
+
+    /// Ends the connection at once because a waker of the application panicked.
+    pub(crate) fn handle_waker_panic(&mut self, now: Instant) {
+        let reason = CloseReason::WakerPanicked;
+        self.end_at_once(reason, Control::Failure, WAKER_PANICKED, now);
+    }
+
+    fn end_at_once(&mut self, reason: CloseReason, control: Control, code: u32, now: Instant) {
         match &self.state {
             State::Requested { .. } | State::Accepted { .. } => self.reject(&[], now),
             State::Waiting(_)
@@ -103,9 +115,9 @@ impl Connection {
             | State::ResolvingRoute(_)
             | State::Connecting(..)
             | State::Backoff { .. }
-            | State::Accepting { .. } => self.fail(CloseReason::LocallyAborted, now),
+            | State::Accepting { .. } => self.fail(reason, now),
             State::Established | State::Closing(_) => {
-                self.notify_and_disconnect(CloseReason::LocallyAborted, Control::Abort, code, now);
+                self.notify_and_disconnect(reason, control, code, now);
             }
             // Who ends it does not wait to learn who is to blame.
             State::Draining(_) => self.accuse(now),
@@ -141,7 +153,10 @@ impl Connection {
     }
 
     fn start_closing(&mut self, role: Role, reason: CloseReason, timeout: Duration, now: Instant) {
-        log::debug!("closing, for {timeout:?} at most: {reason}");
+        self.outputs.note(
+            Level::Debug,
+            format_args!("closing, for {timeout:?} at most: {reason}"),
+        );
         self.record_cause(reason);
         self.state = State::Closing(Closing {
             deadline: now + timeout,

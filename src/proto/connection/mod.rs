@@ -22,6 +22,8 @@ mod tests;
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
+use log::Level;
+
 use self::{
     closing::{Closing, Draining, disconnected_may_come, is_symptom},
     connecting::Attempts,
@@ -53,7 +55,7 @@ use crate::status::{OsError, WcStatus};
 /// Completions of one queue are fed in the order in which they come. Completions and connection
 /// manager events may overtake each other. Completions that are already there are fed before
 /// `handle_timeout`, which judges the peer by them. Every input is allowed in every state; one that
-/// makes no sense there is logged and changes nothing.
+/// makes no sense there changes nothing, and a note for the log reports it.
 ///
 /// The last output is [`Event::Disconnected`]; it comes exactly once. It reports the first cause of
 /// the end, except that a mere symptom (flushed work requests, a DISCONNECTED without a close)
@@ -290,9 +292,12 @@ impl Connection {
             CmInput::TimewaitExit => {}
             // Only an id without a queue pair gets it, and ours have one.
             CmInput::ConnectResponse => self.unexpected("CONNECT_RESPONSE"),
-            CmInput::Other(number) => log::warn!(
-                "connection manager event {number} in state {}: ignored",
-                self.state.name()
+            CmInput::Other(number) => self.outputs.note(
+                Level::Warn,
+                format_args!(
+                    "connection manager event {number} in state {}: ignored",
+                    self.state.name()
+                ),
             ),
         }
     }
@@ -315,10 +320,10 @@ impl Connection {
             // Nothing is lost: the peer's deadline, the default RNR timer and the destruction of
             // the id do the same, later.
             CmCall::AwaitTurn | CmCall::Discard | CmCall::Reject | CmCall::SetMinRnrTimer => {
-                log::debug!("{error}");
+                self.outputs.note(Level::Debug, format_args!("{error}"));
             }
             CmCall::Disconnect => {
-                log::debug!("{error}");
+                self.outputs.note(Level::Debug, format_args!("{error}"));
                 self.on_disconnect_failure();
             }
         }
@@ -337,7 +342,8 @@ impl Connection {
         vendor_err: u32,
         now: impl Clock,
     ) {
-        log::trace!("{work:?}: {status}");
+        self.outputs
+            .note(Level::Trace, format_args!("{work:?}: {status}"));
         if let (Work::Recv { buffer }, true) = (work, self.params.shared) {
             // Other connections can use it, even if this one cannot.
             self.repost(buffer);
@@ -454,7 +460,8 @@ impl Connection {
             .is_none_or(|old| weight(old) < weight(&reason))
         {
             if let Some(symptom) = &self.reason {
-                log::debug!("{symptom}: because {reason}");
+                self.outputs
+                    .note(Level::Debug, format_args!("{symptom}: because {reason}"));
             }
             self.reason = Some(reason);
         }
@@ -483,8 +490,12 @@ impl Connection {
         self.outputs.push(Output::Cm(op));
     }
 
-    fn unexpected(&self, event: &str) {
-        log::warn!("{event} in state {}: ignored", self.state.name());
+    fn unexpected(&mut self, event: &str) {
+        let state = self.state.name();
+        self.outputs.note(
+            Level::Warn,
+            format_args!("{event} in state {state}: ignored"),
+        );
     }
 }
 

@@ -1,5 +1,7 @@
 //! Frames and immediates of the peer.
 
+use log::Level;
+
 use super::{Connection, State, transfer::Heard};
 use crate::proto::{
     Arrival, Clock, CloseReason, Descriptor, Event, HEADER_LEN, Output, PART_HEADER_LEN,
@@ -89,7 +91,7 @@ impl Connection {
                     early.len() as u64 + 1,
                     "no more than this side's hello allows",
                 );
-                log::warn!("the peer violated the protocol: {violation}");
+                self.note_violation(&violation);
                 self.fail(CloseReason::ProtocolViolation(violation), now.now());
             }
             State::Connecting(_, early) => early.push_back((buffer, incoming)),
@@ -122,7 +124,8 @@ impl Connection {
             .as_ref()
             .is_some_and(|transfer| transfer.heard == Heard::Nothing)
         {
-            log::debug!("a frame after an abort or a violation: ignored");
+            let text = format_args!("a frame after an abort or a violation: ignored");
+            self.outputs.note(Level::Debug, text);
             return self.repost(buffer);
         }
         let is_control = matches!(&incoming, Ok(Incoming::Control(..)));
@@ -143,9 +146,14 @@ impl Connection {
 
     /// The peer has violated the protocol: nothing of it is taken any more.
     pub(crate) fn handle_violation(&mut self, violation: Violation, now: impl Clock) {
-        log::warn!("the peer violated the protocol: {violation}");
+        self.note_violation(&violation);
         self.ignore_peer();
         self.fail(CloseReason::ProtocolViolation(violation), now.now());
+    }
+
+    fn note_violation(&mut self, violation: &Violation) {
+        let text = format_args!("the peer violated the protocol: {violation}");
+        self.outputs.note(Level::Warn, text);
     }
 
     fn take(&mut self, buffer: u32, incoming: Incoming, now: impl Clock) -> Result<(), Violation> {

@@ -44,7 +44,7 @@ impl Link {
     }
 
     fn handle(&mut self, event: &CmEvent) {
-        log::debug!("{}: {}", self.name, event.event());
+        debug!("{}: {}", self.name, event.event());
         match event.event() {
             CmEventType::ESTABLISHED => {
                 // The passive side has it from the request already.

@@ -58,7 +58,7 @@ impl ConnectionId {
         if let (Some(ack_timeout), Some(id)) = (config.ack_timeout, &mut self.id)
             && let Err(error) = id.set_ack_timeout(ack_timeout)
         {
-            log::debug!("engine: ack_timeout {ack_timeout}: {error}");
+            debug!("engine: ack_timeout {ack_timeout}: {error}");
         }
     }
 

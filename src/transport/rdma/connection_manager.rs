@@ -97,7 +97,7 @@ impl ConnectRequest {
     /// Rejects it.
     pub(crate) fn reject(mut self, private_data: &[u8]) {
         if let Err(error) = self.id.reject(private_data) {
-            log::debug!("engine: {error}");
+            debug!("engine: {error}");
         }
     }
 

@@ -174,7 +174,7 @@ fn set_options(socket: &impl AsFd, config: &Config) {
     let user_timeout = setsockopt(socket, sockopt::TcpUserTimeout, &timeout);
     for result in [nodelay, user_timeout] {
         if let Err(errno) = result {
-            log::debug!("engine: setsockopt: {errno}");
+            debug!("engine: setsockopt: {errno}");
         }
     }
 }

@@ -297,7 +297,7 @@ impl ConnectionManager {
             self.inner.timer.unset()
         };
         if let Err(errno) = result {
-            log::error!("timerfd_settime: {errno}");
+            error!("timerfd_settime: {errno}");
         }
     }
 
@@ -338,7 +338,7 @@ impl Inner {
 
     fn change(&self, fd: impl AsFd, token: u64, flags: EpollFlags) {
         if let Err(errno) = self.epoll.modify(fd, &mut EpollEvent::new(flags, token)) {
-            log::error!("epoll_ctl: {errno}");
+            error!("epoll_ctl: {errno}");
         }
     }
 }
@@ -373,7 +373,7 @@ impl ConnectRequest {
         if let Some(socket) = &self.socket
             && let Err(errno) = tell(socket, Kind::Reject, private_data)
         {
-            log::debug!("{}: {errno}", self.peer);
+            debug!("{}: {errno}", self.peer);
         }
     }
 

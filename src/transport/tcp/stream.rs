@@ -119,7 +119,7 @@ impl Stream {
         watch.set(&self.socket, false);
         self.reach(Phase::Open);
         if let Err(errno) = self.socket.allow_waiting() {
-            log::error!("engine: fcntl: {errno}");
+            error!("engine: fcntl: {errno}");
             self.fail();
         }
         let mut send = lock(&self.send);

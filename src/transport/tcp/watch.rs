@@ -31,7 +31,7 @@ impl Watch {
         };
         let mut event = EpollEvent::new(flags, self.token);
         if let Err(errno) = self.epoll.modify(socket, &mut event) {
-            log::error!("epoll_ctl: {errno}");
+            error!("epoll_ctl: {errno}");
         }
     }
 

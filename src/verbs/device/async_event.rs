@@ -192,7 +192,7 @@ unsafe fn read(raw: *const ffi::ibv_async_event) -> AsyncEvent {
         }
         AsyncEventType::DEVICE_FATAL => AsyncElement::Device,
         _ => {
-            log::warn!("unknown type of asynchronous event: {event_type}");
+            warn!("unknown type of asynchronous event: {event_type}");
             AsyncElement::Unknown
         }
     };

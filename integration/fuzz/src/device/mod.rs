@@ -176,6 +176,7 @@ impl Device {
                 }
                 Output::Timer => self.timer = self.conn.next_timeout(),
                 Output::Event(event) => self.event(event),
+                Output::Note(_) => {}
             }
         }
         if self.ended.is_none() {

@@ -144,6 +144,7 @@ impl Pair {
                     side.cq.push_back(Completion::Drained(DrainSide::Send));
                 }
                 Output::Timer => side.timer = side.conn.next_timeout(),
+                Output::Note(_) => {}
                 Output::Event(Event::Established) => {
                     assert!(!std::mem::replace(&mut side.established, true), "once");
                 }

@@ -60,19 +60,19 @@ impl ConnectionManager {
             match listener.accept() {
                 Ok((socket, peer)) => {
                     if let Err(error) = self.await_request(state, token, socket, peer) {
-                        log::error!("listener {token}: {error}");
+                        error!("listener {token}: {error}");
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if is_shortage(&error) => {
-                    log::error!("listener {token}: accept4: {error}");
+                    error!("listener {token}: accept4: {error}");
                     // What waits would make the socket readable again and again.
                     self.inner.change(listener, token, EpollFlags::empty());
                     state.paused.push(token);
                     break;
                 }
                 // The peer has gone again, or the network.
-                Err(error) => log::debug!("listener {token}: accept4: {error}"),
+                Err(error) => debug!("listener {token}: accept4: {error}"),
             }
         }
         self.start_ticking(state);
@@ -135,7 +135,7 @@ impl ConnectionManager {
             private_data,
         } = arrived
         else {
-            log::debug!("listener {listener}: a peer that is none: {arrived:?}");
+            debug!("listener {listener}: a peer that is none: {arrived:?}");
             return;
         };
         self.inner.change(&socket, token, Watch::ENDS);
