@@ -131,6 +131,7 @@ mod listener_builder;
 mod machine;
 mod memory;
 pub mod observe;
+mod poll;
 mod private_data;
 mod proto;
 mod remote_access;

@@ -48,9 +48,15 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
         ],
     ),
     (
+        "poll",
+        &["poll"],
+        &["transport", "vocabulary", "sync", "foreign", "status"],
+    ),
+    (
         "link",
         &["link"],
         &[
+            "poll",
             "transport",
             "vocabulary",
             "sync",
@@ -65,6 +71,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
         // Of `sys` the exit handler.
         &[
             "link",
+            "poll",
             "transport",
             "vocabulary",
             "sync",

@@ -50,7 +50,7 @@ impl Endpoint {
     /// ```
     #[must_use]
     pub fn completions(&self) -> &Receiver<Completion> {
-        self.inner.link.leave_loop();
+        self.inner.link.poller.leave_loop();
         &self.inner.completions
     }
 

@@ -281,7 +281,7 @@ impl Endpoint {
         Ok(Flushing {
             flush: self.inner.link.flush()?,
             endpoint: self.clone(),
-            seat: self.inner.link.tasks.seat(),
+            seat: self.inner.link.poller.tasks.seat(),
         })
     }
 
@@ -319,17 +319,17 @@ impl Endpoint {
     /// No runtime watches the connection any more.
     #[cfg(feature = "tokio")]
     pub(crate) fn leave_runtime(&self) {
-        self.inner.link.tasks.leave_runtime();
+        self.inner.link.poller.leave_runtime();
     }
 
     /// A seat for a task that waits in a future of its own, which it [leaves](Self::leave_seat).
     #[cfg(feature = "tokio")]
     pub(crate) fn seat(&self) -> Seat {
-        self.inner.link.tasks.seat()
+        self.inner.link.poller.tasks.seat()
     }
 
     pub(crate) fn leave_seat(&self, seat: Seat) {
-        self.inner.link.tasks.leave(seat);
+        self.inner.link.poller.tasks.leave(seat);
     }
 }
 

@@ -11,7 +11,8 @@ use super::{
 };
 use crate::{
     config::Config,
-    link::{Completion, Epolls, Link, Owner, Watch},
+    link::{Completion, Link, Owner},
+    poll::{Epolls, Registration},
     proto::{CloseReason, CmCall, CmOp, Statistics},
     status::OsError,
     transport::{Budget, ConnectionId, ConnectionManager},
@@ -93,7 +94,7 @@ impl Entry {
         epolls: &Arc<Epolls>,
         budget: &Arc<Budget>,
     ) -> Result<(), OsError> {
-        self.link.pollers.prepare()?;
+        self.link.poller.prepare()?;
         let key = self.link.key;
         let customer = budget.customer(self.link.notices(), key);
         let transport = self
@@ -102,8 +103,8 @@ impl Entry {
         let events = Arc::clone(transport.poll_side.events());
         let traits = transport.allocator.domain().traits();
         self.link.install(transport);
-        let watch = Watch::new(Arc::clone(epolls), events, key)?;
-        self.link.begin_watch(watch);
+        let registration = Registration::new(Arc::clone(epolls), events, key)?;
+        self.link.poller.register(registration);
         self.link
             .in_engine(|core| core.conn.handle_transport(traits));
         Ok(())

@@ -2,7 +2,6 @@
 //! completion channels of connections that no thread of the application polls.
 
 mod commands;
-mod event_loops;
 mod events;
 mod polling;
 mod requests;
@@ -31,7 +30,8 @@ use super::{
 use crate::{
     config::Config,
     error::Error,
-    link::{Core, Ended, Epolls, Link, Peers},
+    link::{Core, Ended, Link, Peers},
+    poll::{Attended, Epolls},
     proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Params, Statistics},
     status::OsError,
     sync::{Mailbox, Notice},
@@ -42,15 +42,13 @@ use crate::{
 /// Epoll tokens; connections and listeners use their keys, which start behind these.
 const COMMANDS: u64 = 0;
 const CM: u64 = 1;
-/// The timer key of the next look at the leases.
-const LEASES: u64 = 2;
+/// The timer key of the next look at the connections that others poll.
+const ATTENDED: u64 = 2;
 /// The timer key of those who wait for their turn.
 const TURNS: u64 = 3;
 const NOTICES: u64 = 4;
-/// The timer key of the next look at leases of connections that hold something back.
-const PRESSED_LEASES: u64 = 5;
-/// The token of what event loops are to take, and the timer key of the next look at it.
-const LOOPS: u64 = 6;
+/// The token of what loops are to take.
+const LOOPS: u64 = 5;
 const FIRST_KEY: u64 = 16;
 
 /// How many commands, and how many connection manager events, are taken before the completion
@@ -74,14 +72,8 @@ pub(super) struct Reactor {
     links: HashMap<u64, Box<Entry>>,
     listeners: HashMap<u64, Listening>,
     timers: Timers,
-    /// Connections that threads of the application poll, each with the lease's count at the last
-    /// look.
-    leases: HashMap<u64, u64>,
-    /// Those of them that hold something back.
-    pressed_leases: HashMap<u64, u64>,
-    /// Connections with events that an event loop had not taken at the last look, and how often it
-    /// had come by.
-    unattended: HashMap<u64, u32>,
+    /// Connections that threads and loops of the application poll.
+    attended: Attended,
     /// Connections whose queues were left with something in them, so that the others get their
     /// turn.
     unfinished: BTreeSet<u64>,
@@ -127,9 +119,7 @@ impl Reactor {
             links: HashMap::new(),
             listeners: HashMap::new(),
             timers: Timers::default(),
-            leases: HashMap::new(),
-            pressed_leases: HashMap::new(),
-            unattended: HashMap::new(),
+            attended: Attended::default(),
             unfinished: BTreeSet::new(),
             connects: Admission::new(SIDE_BY_SIDE, ADMISSION_PATIENCE),
             accepts: Admission::new(SIDE_BY_SIDE, ADMISSION_PATIENCE),
@@ -198,12 +188,8 @@ impl Reactor {
     fn keep_time(&mut self) {
         let now = Instant::now();
         while let Some(key) = self.timers.pop(now) {
-            if key == LEASES {
-                self.look_after_leases();
-            } else if key == PRESSED_LEASES {
-                self.look_after_pressed_leases();
-            } else if key == LOOPS {
-                self.look_after_loops();
+            if key == ATTENDED {
+                self.look_after_attended(now);
             } else if key == TURNS {
                 self.more = true;
             } else if let Some(entry) = self.links.get(&key) {
@@ -393,8 +379,7 @@ impl Reactor {
     /// told.
     fn remove(&mut self, key: u64, reason: CloseReason) {
         self.timers.set(key, None);
-        self.leases.remove(&key);
-        self.pressed_leases.remove(&key);
+        self.attended.forget(key);
         let Some(mut entry) = self.links.remove(&key) else {
             return;
         };

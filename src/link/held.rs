@@ -17,7 +17,6 @@ use super::{
 use crate::{
     error::{Error, TrySendError},
     proto::{self, SendRefused},
-    sync::NoticeKind,
 };
 
 /// A point in the stream of what was sent.
@@ -53,16 +52,7 @@ impl Link {
     /// Something is held back, and this thread may not come back: somebody has to see soon that
     /// there is room.
     pub(crate) fn leave_held(&self) {
-        if self.lease.press() {
-            self.notify(NoticeKind::Held);
-        } else {
-            self.leave_loop();
-        }
-    }
-
-    /// Whether something is held back.
-    pub(crate) fn holds_back(&self) -> bool {
-        self.core().holds_back()
+        self.poller.press();
     }
 
     /// Starts to find out whether the peer has all that was sent so far.

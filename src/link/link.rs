@@ -17,20 +17,14 @@ use super::{
     ended::Ended,
     handoff::Handoff,
     home::{Home, Place},
-    loop_watch::LoopWatch,
-    poll_lease::PollLease,
-    pollers::Pollers,
     refused::refused_send,
-    spin_record::SpinRecord,
-    tasks::{Awaited, Tasks},
-    watch::{Watch, Watcher},
 };
 use crate::{
     config::Polling,
     error::Error,
     foreign,
+    poll::{Awaited, Line, Poller, Reliance},
     proto::{Connection, Negotiated, Note, Statistics},
-    status::OsError,
     sync::{Mailbox, Notice, NoticeKind, Readiness, lock},
     transport::{Allocator, DeviceCounters, PollSide, TransportParts},
     transport_kind::TransportKind,
@@ -40,8 +34,6 @@ use crate::{
 const FINISHED: u8 = 1;
 /// `Core::ended` is set.
 const OVER: u8 = 2;
-/// What happens goes to a group. One that is gone may not have been noticed.
-const GROUPED: u8 = 4;
 
 /// One connection, as its handles and the engine's thread share it.
 ///
@@ -51,7 +43,7 @@ const GROUPED: u8 = 4;
 ///    their order;
 /// 2. `core`: the state machine and the work queues; everything that it wants done is done before
 ///    the lock is released, so that frames are posted in the order in which it made them;
-/// 3. those inside of [`Pollers`], the watch, the fds and the allocator.
+/// 3. those inside of [`Poller`], the fds and the allocator.
 ///
 /// Foreign code, such as a task's waker or the logger, runs with none of them held, in
 /// [`Link::settle`].
@@ -63,16 +55,11 @@ pub(crate) struct Link {
     pub(crate) key: u64,
     peer: SocketAddr,
     transport: TransportKind,
-    pub(super) polling: Polling,
-    notices: Arc<Mailbox<Notice>>,
     pub(super) poll: Mutex<Option<PollSide>>,
     core: Mutex<Core>,
-    pub(crate) pollers: Pollers,
-    pub(crate) tasks: Tasks,
-    pub(crate) lease: PollLease,
-    /// While there are completion events.
-    watch: Mutex<Option<Watch>>,
-    pub(super) spin_record: SpinRecord,
+    /// Who polls, and who waits.
+    pub(crate) poller: Poller,
+    line: Line,
     /// Makes memory for the application, while there is a transport.
     allocator: Mutex<Option<Arc<Allocator>>>,
     /// How many completions were taken from the channel and set aside, because they were not what
@@ -82,14 +69,13 @@ pub(crate) struct Link {
     drive_wanted: AtomicBool,
     /// Whether the last handle has been dropped.
     abandoned: AtomicBool,
-    /// Why nothing comes to those who ask: bits of [`FINISHED`], [`OVER`] and [`GROUPED`], for
-    /// threads that ask often.
+    /// Why nothing comes to those who ask: bits of [`FINISHED`] and [`OVER`], for threads that ask
+    /// often.
     ends: AtomicU8,
     /// The fds for event loops: see [`Endpoint::event_fd`](crate::Endpoint::event_fd).
     pub(super) readable: Readiness,
     /// Readable unless a `try_send` was refused and no room came since.
     pub(super) writable: Readiness,
-    pub(super) loop_watch: LoopWatch,
 }
 
 impl Link {
@@ -108,15 +94,10 @@ impl Link {
             key,
             peer,
             transport,
-            polling,
-            notices,
             poll: Mutex::new(None),
             core: Mutex::new(core),
-            pollers: Pollers::new(),
-            tasks: Tasks::default(),
-            lease: PollLease::new(),
-            watch: Mutex::new(None),
-            spin_record: SpinRecord::default(),
+            poller: Poller::new(polling, Line::new(key, Arc::clone(&notices))),
+            line: Line::new(key, notices),
             allocator: Mutex::new(None),
             set_aside,
             drive_wanted: AtomicBool::new(false),
@@ -124,7 +105,6 @@ impl Link {
             ends: AtomicU8::new(0),
             readable: Readiness::default(),
             writable: Readiness::default(),
-            loop_watch: LoopWatch::default(),
         })
     }
 
@@ -170,11 +150,6 @@ impl Link {
             })
     }
 
-    /// Whether a large message is being read, by either side.
-    pub(super) fn transfers_large(&self) -> bool {
-        self.core().conn.transfers_large()
-    }
-
     /// How the connection ended, once it has.
     pub(crate) fn ended(&self) -> Option<Ended> {
         if !self.is_over() {
@@ -191,20 +166,20 @@ impl Link {
     /// Whether neither the connection has ended nor the peer's messages have, nor do they go to a
     /// group.
     pub(crate) fn goes_on(&self) -> bool {
-        self.ends.load(Ordering::Acquire) == 0
+        self.ends.load(Ordering::Acquire) == 0 && !self.may_be_grouped()
     }
 
     /// Whether what happens goes to a group, as far as is known.
     pub(super) fn may_be_grouped(&self) -> bool {
-        self.ends.load(Ordering::Relaxed) & GROUPED != 0
+        self.poller.relies(Reliance::Group)
     }
 
     /// Called under the lock of `core`.
     pub(super) fn set_grouped(&self, grouped: bool) {
         if grouped {
-            self.ends.fetch_or(GROUPED, Ordering::Relaxed);
-        } else {
-            self.ends.fetch_and(!GROUPED, Ordering::Relaxed);
+            self.poller.rely(Reliance::Group);
+        } else if self.may_be_grouped() {
+            self.poller.rely_no_more(Reliance::Group);
         }
     }
 
@@ -240,7 +215,7 @@ impl Link {
     /// queue from now on.
     pub(crate) fn abandon(self: &Arc<Self>) {
         self.abandoned.store(true, Ordering::Relaxed);
-        self.tasks.leave_runtime();
+        self.poller.leave_runtime();
         self.with_core(|core| {
             core.conn.close(Instant::now());
             // What nobody reads goes with the channel. As long as there was a sender the channel
@@ -248,7 +223,7 @@ impl Link {
             let completions = core.completions.take();
             core.deferred.later.extend(completions.map(Later::Close));
         });
-        self.notify(NoticeKind::Watch);
+        self.poller.take_over();
     }
 
     /// Has the engine's thread reject the request that this connection is.
@@ -258,7 +233,7 @@ impl Link {
 
     /// Has waiting threads look again.
     pub(crate) fn wake(self: &Arc<Self>) {
-        self.pollers.wake();
+        self.poller.wake();
         self.wake_tasks(Awaited::ANYTHING);
         if self.transport == TransportKind::Tcp {
             // One that waits in the call that receives is woken by the answer.
@@ -337,7 +312,7 @@ impl Link {
         drop(core);
         if deferred.wake {
             // Before the lock of `poll` is free: see `wait_in_call`. This is no foreign code.
-            self.pollers.wake();
+            self.poller.wake();
         }
         (result, Some(deferred))
     }
@@ -363,9 +338,10 @@ impl Link {
         }
     }
 
-    /// Wakes the tasks that wait for a bit of `happened`, behind the fence in [`Pollers::wake`]. A waker that panics ends the connection.
+    /// Wakes the tasks that wait for something of what `happened`. A waker that panics ends the
+    /// connection.
     pub(super) fn wake_tasks(self: &Arc<Self>, happened: u8) {
-        if self.tasks.wake_behind_fence(happened).is_err() {
+        if self.poller.tasks.wake(happened).is_err() {
             self.handle_waker_panic();
         }
     }
@@ -402,83 +378,17 @@ impl Link {
 
     /// Asks the engine's thread to do something for this connection.
     pub(super) fn notify(&self, kind: NoticeKind) {
-        self.notices.send(Notice {
-            key: self.key,
-            kind,
-        });
-    }
-
-    /// Tells the engine's thread when it comes by itself, or wakes it if it does not.
-    pub(super) fn leave_notice(&self, kind: NoticeKind) {
-        self.notices.leave(Notice {
-            key: self.key,
-            kind,
-        });
+        self.line.send(kind);
     }
 
     /// Where this connection's notices go.
     pub(crate) fn notices(&self) -> &Arc<Mailbox<Notice>> {
-        &self.notices
+        self.line.notices()
     }
 
-    // The engine's watch over the completion events.
-
-    pub(crate) fn begin_watch(&self, watch: Watch) {
-        *lock(&self.watch) = Some(watch);
-    }
-
-    /// Has somebody watch from now on, and nobody else. Returns whether that goes.
-    pub(crate) fn set_watch(&self, watcher: Watcher) -> bool {
-        let set = self.try_watch(watcher);
-        let Err(error) = set else {
-            return set == Ok(true);
-        };
-        error!("{self}: {error}");
-        self.loop_watch.leave();
-        let set = match &mut *lock(&self.watch) {
-            Some(watch) => watch.set(Watcher::Engine),
-            None => Ok(()),
-        };
-        if let Err(error) = set {
-            error!("{self}: {error}");
-        }
-        false
-    }
-
-    fn try_watch(&self, watcher: Watcher) -> Result<bool, OsError> {
-        let mut watch = lock(&self.watch);
-        let Some(watch) = watch.as_mut() else {
-            return Ok(false);
-        };
-        let ready = match watcher {
-            Watcher::Loop => self.loop_watch.enter(watch.events())?,
-            Watcher::Engine | Watcher::Threads => {
-                self.loop_watch.leave();
-                true
-            }
-        };
-        if ready {
-            watch.set(watcher)?;
-        }
-        Ok(ready)
-    }
-
-    /// Takes the events that were raised.
-    pub(crate) fn clear_events(&self) {
-        if let Some(watch) = lock(&self.watch).as_ref() {
-            watch.events().clear();
-        }
-    }
-
+    /// No thread, loop or epoll watches the completion events any more.
     pub(crate) fn end_watch(&self) {
-        let watch = {
-            let mut watch = lock(&self.watch);
-            self.loop_watch.leave();
-            watch.take()
-        };
-        if let Some(mut watch) = watch
-            && let Err(error) = watch.set(Watcher::Threads)
-        {
+        if let Err(error) = self.poller.unregister() {
             error!("{self}: {error}");
         }
     }
@@ -508,7 +418,7 @@ impl Link {
     /// Gives everything that belongs to the device back: the queue pair first, then the completion
     /// queue.
     pub(crate) fn uninstall(&self) {
-        self.tasks.leave_runtime();
+        self.poller.leave_runtime();
         // From here on nobody else polls.
         let mut side = lock(&self.poll).take();
         let mut failed = None;

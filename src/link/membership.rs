@@ -5,7 +5,7 @@ use std::{iter, sync::Arc};
 use super::{
     completion::Completion, core::Core, deferred::Later, group_queue::GroupQueue, link::Link,
 };
-use crate::{error::Error, sync::NoticeKind};
+use crate::error::Error;
 
 impl Link {
     /// Has everything that happens from now on go to a group's queue, under this key, behind what
@@ -24,7 +24,7 @@ impl Link {
         })?;
         // For threads that wait for what will not come.
         self.wake();
-        self.notify(NoticeKind::Watch);
+        self.poller.take_over();
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //!
 //! A message leaves and arrives in the thread of the application that sends or waits, under the
 //! connection's locks ([`link`]): no other thread stands between it and the device. The engine's
-//! thread polls a connection only while no thread of the application does ([`poll_lease`]). What
+//! thread polls a connection only while no thread of the application does ([`poll`](crate::poll)). What
 //! only the engine's thread can do, a connection asks of it with a notice; it never waits for the
 //! engine.
 //!
@@ -14,7 +14,6 @@ mod batches;
 mod completion;
 mod core;
 mod cork;
-mod deadline;
 mod deferred;
 mod ended;
 mod event_fds;
@@ -25,15 +24,12 @@ mod home;
 #[expect(clippy::module_inception, reason = "it is the layer's main type")]
 mod link;
 mod liveness;
-mod loop_watch;
 mod membership;
 mod message;
 mod one_sided;
 mod outbox;
 mod owner;
 mod parts;
-mod poll_lease;
-mod pollers;
 mod polling;
 mod refused;
 mod reports;
@@ -43,22 +39,17 @@ mod send;
 mod send_batch;
 mod sent;
 mod sent_order;
-mod spin_record;
-mod task_polling;
-#[cfg(feature = "tokio")]
-mod task_watch;
-mod tasks;
 mod unproven;
-mod watch;
 mod write;
 
 pub use self::{
     completion::{Completion, Immediate},
     message::Message,
 };
+pub(crate) use crate::poll::{Awaited, Deadline, Progress};
+
 pub(crate) use self::{
     core::Core,
-    deadline::Deadline,
     ended::Ended,
     group_queue::GroupQueue,
     handoff::Handoff,
@@ -67,9 +58,5 @@ pub(crate) use self::{
     liveness::Peers,
     owner::Owner,
     parts::total,
-    poll_lease::Term,
-    polling::Progress,
     send::{Outgoing, Taken},
-    tasks::Awaited,
-    watch::{Epolls, Watch, Watcher},
 };

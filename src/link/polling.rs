@@ -1,53 +1,26 @@
-//! Polling a connection: by the engine's thread, and by threads of the application that wait.
+//! Polling a connection's completion queue, and acting on what has come.
 
-use std::{
-    hint,
-    os::fd::AsFd,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{hint, ops::Deref, sync::Arc, task::Context, time::Instant};
 
 use log::Level;
 
-use super::{
-    deadline::Deadline,
-    deferred::Deferred,
-    handoff::Handoff,
-    link::Link,
-    pollers::{Leader, Woken, doze},
-    watch::Watcher,
-};
+use super::{deferred::Deferred, handoff::Handoff, link::Link};
 use crate::{
-    config::Polling,
+    poll::{Answers, Attendee, Awaited, Completions, Deadline, Poller, Progress, TimedOut},
     proto::{DrainSide, Note},
-    sync::{NoticeKind, lock},
-    transport::{Answers, BATCH, CompletionEvents, Done, PollSide, WAITS_FOR},
+    sync::{Seat, lock},
+    transport::{BATCH, CompletionEvents, Done, PollSide, WAITS_FOR},
     transport_kind::TransportKind,
 };
 
 /// How many batches are taken in a row, so that a busy connection holds up no other.
 const BATCHES: usize = 4;
 
-/// How many empty polls pass between two reads of the clock, which costs as much as several polls.
-const POLLS_PER_CLOCK: u32 = 32;
-
-/// How many times longer a thread polls while a large message is being transferred: its end is
-/// near, and sleeping until then costs more.
-const LARGE_FACTOR: u32 = 8;
-
-/// The time given is over.
-#[derive(Debug)]
-pub(crate) struct TimedOut;
-
-/// What polling the completion queue came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
-    /// It was empty.
-    Nothing,
-    /// It is empty now.
-    Some,
-    /// There may be more, for which no event will be raised: poll again.
-    More,
+/// A connection's queue, for one call of the application's.
+struct Queue<'a> {
+    link: &'a Arc<Link>,
+    /// Where the first message goes, past the channel.
+    handoff: Option<&'a Handoff>,
 }
 
 impl Link {
@@ -91,277 +64,61 @@ impl Link {
 
     // By threads of the application.
 
-    /// Polls the completion queue once, without asking for the lease: the engine's thread, or the
-    /// leader, goes on watching it.
+    /// Polls the completion queue once, as a guest: whoever watches it goes on.
     pub(crate) fn poll_once(self: &Arc<Self>) -> Progress {
-        self.poll_budgeted(1, None, Answers::AtOnce)
+        self.queue(None).poll(1, Answers::AtOnce)
     }
 
-    /// Polls the completion queue once, for callers that are likely to poll again soon.
+    /// Polls the completion queue once, for a thread that is likely to poll again soon.
     pub(crate) fn poll_again(self: &Arc<Self>) {
-        self.renew_lease();
+        self.poller.visit_as_thread();
         self.poll_once();
     }
 
-    /// Waits until `ready` returns something, and returns that.
-    ///
-    /// `ready` is called after everything that may have changed its answer, with none of the
-    /// connection's locks held. Where there is a `handoff`, it takes from there first.
+    /// Waits until `ready` returns something: see [`Poller::wait_until`]. If there is a `handoff`,
+    /// `ready` takes from there first.
     pub(crate) fn wait_until<T>(
         self: &Arc<Self>,
         deadline: &Deadline,
         handoff: Option<&Handoff>,
-        mut ready: impl FnMut() -> Option<T>,
+        ready: impl FnMut() -> Option<T>,
     ) -> Result<T, TimedOut> {
-        if let Some(value) = ready() {
-            return Ok(value);
-        }
-        loop {
-            if let Some(leader) = self.pollers.try_lead() {
-                let led = self.lead(&leader, deadline, handoff, &mut ready);
-                if self.is_watched() || self.tasks.are_in_runtime() {
-                    self.hand_on();
-                }
-                return led;
-            }
-            let follower = self.pollers.follow();
-            if let Some(value) = ready() {
-                return Ok(value);
-            }
-            follower.wait(deadline.left());
-            if let Some(value) = ready() {
-                return Ok(value);
-            }
-            if deadline.is_over() {
-                return Err(TimedOut);
-            }
-        }
+        self.poller
+            .wait_until(&self.queue(handoff), deadline, ready)
     }
 
-    /// Polls for as long as the policy says, then sleeps, until `ready` returns something.
-    fn lead<T>(
+    /// As [`wait_until`](Self::wait_until), for a task: see [`Poller::poll_task`].
+    pub(crate) fn poll_task<T>(
         self: &Arc<Self>,
-        leader: &Leader<'_>,
-        deadline: &Deadline,
+        cx: &mut Context<'_>,
+        who: (Seat, Awaited),
         handoff: Option<&Handoff>,
-        ready: &mut impl FnMut() -> Option<T>,
-    ) -> Result<T, TimedOut> {
-        let (mut spin, mut short, mut was_long) = (Duration::ZERO, None, false);
-        match self.polling {
-            // A sleep ends milliseconds late, where its time is up.
-            Polling::Adaptive { spin: most }
-                if self.spin_record.tells_to_spin() || !deadline.is_beyond(most) =>
-            {
-                spin = most;
-            }
-            Polling::Adaptive { spin: most } => short = Some((Instant::now(), most)),
-            Polling::Busy => spin = Duration::MAX,
-            Polling::Event => {}
-        }
-        self.renew_lease();
-        loop {
-            let value = if !spin.is_zero() {
-                let value = self.spin(spin, deadline, handoff, ready);
-                if value.is_some() {
-                    self.spin_record.was_short();
-                } else if !was_long && !deadline.is_over() {
-                    was_long = true;
-                    self.spin_record.was_long();
-                }
-                value
-            } else if self.stays_readable() {
-                // A look costs a system call, and sleeping finds out as well.
-                None
-            } else {
-                // Where there is nothing, `ready` is asked before the sleep.
-                match self.poll_budgeted(1, handoff, Answers::MayWait) {
-                    Progress::Nothing => None,
-                    Progress::Some | Progress::More => ready(),
-                }
-            };
-            if let Some(value) = value {
-                return Ok(value);
-            }
-            match self.sleep(leader, deadline, handoff, ready) {
-                Ok(Some(value)) => {
-                    if short.is_some_and(|(started, most)| started.elapsed() < most) {
-                        self.spin_record.was_short();
-                    }
-                    return Ok(value);
-                }
-                Ok(None) => {}
-                Err(TimedOut) => return ready().ok_or(TimedOut),
-            }
-        }
+        ready: impl FnMut() -> Option<T>,
+    ) -> std::task::Poll<T> {
+        self.poller.poll_task(&self.queue(handoff), cx, who, ready)
     }
 
-    /// Polls until `ready` returns something, or it has been long enough.
-    fn spin<T>(
+    /// For a call that does not wait: see [`Poller::try_once`].
+    pub(crate) fn look<T>(
         self: &Arc<Self>,
-        most: Duration,
-        deadline: &Deadline,
-        handoff: Option<&Handoff>,
-        ready: &mut impl FnMut() -> Option<T>,
+        handoff: &Handoff,
+        ready: impl FnMut() -> Option<T>,
     ) -> Option<T> {
-        let mut started = None;
-        loop {
-            let progress = self.poll_budgeted(POLLS_PER_CLOCK, handoff, Answers::MayWait);
-            // Another thread may have brought what is waited for, or the connection's end.
-            let value = ready();
-            if value.is_some() {
-                return value;
-            }
-            if progress == Progress::Nothing {
-                let now = Instant::now();
-                let spun = now.duration_since(*started.get_or_insert(now));
-                let is_long = spun >= most.saturating_mul(LARGE_FACTOR)
-                    || (spun >= most && !self.transfers_large());
-                if is_long || deadline.is_past(now) {
-                    return None;
-                }
-                self.renew_lease();
-            }
-        }
+        let waits_for_room = || self.writable.is_lowered();
+        self.poller
+            .try_once(&self.queue(Some(handoff)), waits_for_room, ready)
     }
 
-    /// Sleeps once, unless `ready` returns something before. What it is woken for is to be polled
-    /// for. The clock is not read again where something has come.
-    fn sleep<T>(
-        self: &Arc<Self>,
-        leader: &Leader<'_>,
-        deadline: &Deadline,
-        handoff: Option<&Handoff>,
-        ready: &mut impl FnMut() -> Option<T>,
-    ) -> Result<Option<T>, TimedOut> {
-        let events = lock(&self.poll)
-            .as_ref()
-            .map(|side| (Arc::clone(side.events()), side.has_ended()));
-        let (Some((events, has_ended)), Some(waker)) = (events, self.pollers.waker()) else {
-            // The connection is being torn down; the engine brings its end, which is what there is
-            // to wait for.
-            hint::spin_loop();
-            return match ready() {
-                None if deadline.is_over() => Err(TimedOut),
-                value => Ok(value),
-            };
-        };
-        let mut value = None;
-        self.lease.fall_asleep();
-        let stays_readable = self.stays_readable();
-        let check = || {
-            let mut progress = Progress::Nothing;
-            if stays_readable {
-                events.answer();
-            } else {
-                self.arm();
-                progress = self.poll_budgeted(1, handoff, Answers::MayWait);
-            }
-            value = ready();
-            value.is_none() && progress != Progress::More
-        };
-        let slept = if has_ended {
-            // The engine's thread is about to hear of it, and takes what then comes back. It would
-            // come late to each of many connections if their threads looked for that all the time.
-            self.notify(NoticeKind::Watch);
-            leader.sleep(waker, check, || {
-                doze(waker.as_fd(), waker.as_fd(), deadline.left())
-            })
-        } else if stays_readable && handoff.is_some() && self.may_wait(deadline) {
-            leader.sleep(waker, check, || {
-                self.wait_in_call(leader, &events);
-                Ok(Woken::ByEvent)
-            })
-        } else {
-            let fd = events.as_fd();
-            leader.sleep(waker, check, || doze(fd, waker.as_fd(), deadline.left()))
-        };
-        self.lease.wake_up();
-        self.renew_lease();
-        if !stays_readable {
-            events.clear();
-        } else if value.is_none() {
-            self.poll_budgeted(1, handoff, Answers::MayWait);
-            value = ready();
-        }
-        match slept {
-            Ok(Woken::ByTime) if value.is_none() && deadline.is_over() => return Err(TimedOut),
-            Ok(_) => {}
-            Err(error) => error!("{self}: cannot sleep: {error}"),
-        }
-        Ok(value)
-    }
-
-    /// Whether a thread that waits for a message may do so in the call that receives it, which
-    /// saves one: nothing wakes it there but what comes and the connection's end, and it cannot
-    /// tell the time exactly. Where an event loop watches the connection the engine polls as well.
-    fn may_wait(&self, deadline: &Deadline) -> bool {
-        !self.is_watched() && deadline.is_beyond(WAITS_FOR)
-    }
-
-    /// Waits in the call that receives, unless something came before.
-    fn wait_in_call(&self, leader: &Leader<'_>, events: &CompletionEvents) {
-        let reserved = {
-            // Whoever polls has brought what it took, and said so, before this lock is free.
-            let _side = lock(&self.poll);
-            events.reserve()
-        };
-        if let Some(reserved) = reserved
-            && !leader.is_woken()
-        {
-            reserved.wait();
-        }
-    }
-
-    /// Whether what is slept on is readable as long as polling may bring something, instead of once
-    /// for the next completion.
-    pub(super) fn stays_readable(&self) -> bool {
-        self.transport() == TransportKind::Tcp
-    }
-
-    /// Ends the engine's watch over this connection's queue once, and tells it that others poll;
-    /// then shows it that they still do.
-    ///
-    /// The engine hears of it with all others of the next milliseconds: where each of many
-    /// connections is polled now and then, it would be woken for each.
-    ///
-    /// Where an event loop watches the connection's fd, this changes nothing: who polls for that is
-    /// there at all times ([`event_fds`](super::event_fds)).
-    pub(super) fn renew_lease(&self) {
-        if !self.is_watched() && self.lease.renew() {
-            self.set_watch(Watcher::Threads);
-            self.leave_notice(NoticeKind::Polled);
-        }
-    }
-
-    /// Has the device tell the engine's thread, or the runtime that watches for tasks, of what
-    /// comes from now on. This thread may have taken the event that was to.
-    fn hand_on(self: &Arc<Self>) {
-        self.arm();
-        if self.poll_once() == Progress::More {
-            self.notify(NoticeKind::Watch);
+    fn queue<'a>(self: &'a Arc<Self>, handoff: Option<&'a Handoff>) -> Queue<'a> {
+        Queue {
+            link: self,
+            handoff,
         }
     }
 
     /// Takes some of what is in the completion queue and acts on it, polling up to `budget` times
-    /// while there is nothing. The first message may go to the `handoff`.
-    pub(super) fn poll_budgeted(
-        self: &Arc<Self>,
-        budget: u32,
-        handoff: Option<&Handoff>,
-        answers: Answers,
-    ) -> Progress {
-        let (progress, deferred) = self.poll_quietly(budget, handoff, answers);
-        self.leave_to_engine(deferred.drive);
-        if progress == Progress::More && self.stays_readable() {
-            // What is left may be in this process already, so that nothing is readable.
-            self.notify(NoticeKind::Watch);
-        }
-        self.settle(deferred);
-        progress
-    }
-
-    /// As [`poll_budgeted`](Self::poll_budgeted), without a notice to the engine's thread. Returns
-    /// also the deferred work: the lock of `poll` is free again.
+    /// while there is nothing. The first message may go to the `handoff`. Returns also what is to
+    /// be done now that the lock of `poll` is free.
     fn poll_quietly(
         self: &Arc<Self>,
         mut budget: u32,
@@ -432,5 +189,72 @@ impl Link {
         if drains_when_empty {
             side.drains_when_empty();
         }
+    }
+}
+
+impl Completions for Queue<'_> {
+    type Events = CompletionEvents;
+
+    fn poll(&self, budget: u32, answers: Answers) -> Progress {
+        let link = self.link;
+        let (progress, deferred) = link.poll_quietly(budget, self.handoff, answers);
+        link.leave_to_engine(deferred.drive);
+        if progress == Progress::More && self.stays_readable() {
+            // What is left may be in this process already, so that nothing is readable.
+            link.poller.take_over();
+        }
+        link.settle(deferred);
+        progress
+    }
+
+    fn arm(&self) {
+        self.link.arm();
+    }
+
+    fn events(&self) -> Option<(impl Deref<Target = CompletionEvents>, bool)> {
+        let side = lock(&self.link.poll);
+        let side = side.as_ref()?;
+        Some((Arc::clone(side.events()), side.has_ended()))
+    }
+
+    fn stays_readable(&self) -> bool {
+        self.link.transport() == TransportKind::Tcp
+    }
+
+    fn awaits_large(&self) -> bool {
+        self.link.core().conn.transfers_large()
+    }
+
+    fn receive(
+        &self,
+        events: &CompletionEvents,
+        deadline: &Deadline,
+        is_woken: impl FnOnce() -> bool,
+    ) -> bool {
+        // It cannot tell the time exactly, and nothing but a message ends it.
+        if self.handoff.is_none() || !deadline.is_beyond(WAITS_FOR) {
+            return false;
+        }
+        let reserved = {
+            // Whoever polls has brought what it took, and said so, before this lock is free.
+            let _side = lock(&self.link.poll);
+            events.reserve()
+        };
+        if let Some(reserved) = reserved
+            && !is_woken()
+        {
+            reserved.wait();
+        }
+        true
+    }
+}
+
+impl Attendee for Link {
+    fn poller(&self) -> &Poller {
+        &self.poller
+    }
+
+    fn holds_back(&self) -> bool {
+        self.core().holds_back()
     }
 }

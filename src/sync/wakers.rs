@@ -113,12 +113,6 @@ impl Wakers {
     /// it has called the others.
     pub(crate) fn wake(&self, happened: u8) -> Result<(), Panicked> {
         fence(Ordering::SeqCst);
-        self.wake_behind_fence(happened)
-    }
-
-    /// As [`wake`](Self::wake), behind a sequentially consistent fence of the caller's that what
-    /// happened is before.
-    pub(crate) fn wake_behind_fence(&self, happened: u8) -> Result<(), Panicked> {
         if self.awaited.load(Ordering::Relaxed) & happened == 0 {
             return Ok(());
         }

@@ -53,10 +53,9 @@ impl Reactor {
                     self.drive(key);
                 }
             }
-            NoticeKind::Polled => self.grant_lease(key),
-            NoticeKind::Held => self.look_sooner_after(key),
+            NoticeKind::Polled | NoticeKind::Held => self.attend(key),
             NoticeKind::Watch => {
-                self.expire_lease(key);
+                self.take_over(key);
                 self.drive(key);
             }
             NoticeKind::Reject => self.reject(key, &[]),
@@ -251,7 +250,7 @@ impl Reactor {
                 entry.link.in_engine(|core| core.conn.close(Instant::now()));
             }
             // Whoever polled may be waiting for this.
-            self.expire_lease(key);
+            self.take_over(key);
             self.drive(key);
         }
     }

@@ -1,24 +1,14 @@
 //! The completion queues that no thread of the application polls.
 
-use std::{
-    collections::HashMap,
-    time::{Duration, Instant},
-};
+use std::{os::fd::OwnedFd, time::Instant};
 
-use super::{LEASES, PRESSED_LEASES, Reactor};
-use crate::{
-    engine::entry::Entry,
-    link::{Link, Progress, Term, Watcher},
-};
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 
-/// How long after its last poll by a thread of the application a completion queue is watched by the
-/// engine again. A program that mixes `recv` with `select!` may see a message twice this much late,
-/// where the notice of the lease lay as long; one that polls often enough costs the engine one look
-/// in this time instead of one interrupt a message.
-const LEASE: Duration = Duration::from_millis(10);
+use super::{ATTENDED, LOOPS, Reactor};
+use crate::{link::Progress, poll::Epolls, status::OsError};
 
-/// The same where messages are held back that nobody else may send when there is room.
-const PRESSED_LEASE: Duration = Duration::from_millis(1);
+/// How many connections of event loops are looked at in one call.
+const MOST_PENDING: usize = 1024;
 
 impl Reactor {
     /// A watched completion channel raised an event.
@@ -26,7 +16,7 @@ impl Reactor {
         let Some(entry) = self.links.get(&key) else {
             return;
         };
-        entry.link.clear_events();
+        entry.link.poller.clear_event();
         entry.link.arm();
         self.poll(key);
     }
@@ -45,117 +35,88 @@ impl Reactor {
         }
     }
 
-    /// Threads of the application poll, and have ended the watch.
-    pub(super) fn grant_lease(&mut self, key: u64) {
+    /// Threads or a loop of the application poll, and have ended the watch; or they hold something
+    /// back.
+    pub(super) fn attend(&mut self, key: u64) {
         let Some(entry) = self.links.get(&key) else {
             return;
         };
-        if entry.link.is_watched() {
-            // It did not know yet that the connection's fd was asked for.
-            return self.expire_lease(key);
-        }
-        // One that expired while they asked for it is watched again.
-        entry.link.set_watch(Watcher::Threads);
-        let seen = entry.link.lease.grant();
-        if self.leases.is_empty() {
-            self.timers.set(LEASES, Some(Instant::now() + LEASE));
+        let idle = self.attended.next().is_none();
+        self.attended.attend(key, &*entry.link);
+        if idle && self.attended.next().is_some() {
             self.notices.expect();
         }
-        self.leases.insert(key, seen);
-        if entry.link.lease.is_pressed() {
-            self.look_sooner_after(key);
+        self.timers.set(ATTENDED, self.attended.next());
+    }
+
+    /// This thread polls the connection from now on, whoever did.
+    pub(super) fn take_over(&mut self, key: u64) {
+        self.attended.forget(key);
+        if let Some(entry) = self.links.get(&key) {
+            entry.link.poller.expire();
+            entry.link.arm();
+            self.poll(key);
         }
     }
 
-    /// Something is held back on a connection that threads of the application poll.
-    pub(super) fn look_sooner_after(&mut self, key: u64) {
-        let Some(entry) = self.links.get(&key) else {
-            return;
-        };
-        // Without a lease the connection is watched, or is about to ask for one.
-        if self.leases.contains_key(&key) {
-            if self.pressed_leases.is_empty() {
-                let soon = Instant::now() + PRESSED_LEASE;
-                self.timers.set(PRESSED_LEASES, Some(soon));
+    /// Looks after the connections that others poll.
+    pub(super) fn look_after_attended(&mut self, now: Instant) {
+        let Self {
+            attended,
+            links,
+            epolls,
+            ..
+        } = self;
+        let watched = attended.expects_loops();
+        let expired = attended.look(
+            now,
+            |key| links.get(&key).map(|entry| &*entry.link),
+            || pending(&epolls.loops),
+        );
+        if watched && !attended.expects_loops() {
+            let awaits = self.await_loops(|engine, loops, event| engine.modify(loops, event));
+            if let Err(error) = awaits {
+                log::error!("engine: {error}");
             }
-            let seen = entry.link.lease.grant();
-            self.pressed_leases.insert(key, seen);
         }
-    }
-
-    /// No thread of the application polls any more: watches again.
-    pub(super) fn expire_lease(&mut self, key: u64) {
-        self.leases.remove(&key);
-        self.pressed_leases.remove(&key);
-        let Some(entry) = self.links.get(&key) else {
-            return;
-        };
-        entry.link.lease.relax();
-        entry.link.lease.expire();
-        entry.link.set_watch(Watcher::Engine);
-        entry.link.arm();
-        self.poll(key);
-    }
-
-    /// Looks which of the leases were renewed.
-    pub(super) fn look_after_leases(&mut self) {
-        let mut expired = Vec::new();
-        let links = &self.links;
-        self.leases
-            .retain(|key, seen| renewed(links, *key, seen, &mut expired).is_some());
         for key in expired {
-            self.expire_lease(key);
-        }
-        if !self.leases.is_empty() || self.notices.stays_expected() {
-            self.timers.set(LEASES, Some(Instant::now() + LEASE));
-        }
-    }
-
-    /// The same for those of connections that hold something back.
-    pub(super) fn look_after_pressed_leases(&mut self) {
-        let mut expired = Vec::new();
-        let (links, leases) = (&self.links, &mut self.leases);
-        self.pressed_leases.retain(|key, seen| {
-            let Some(link) = renewed(links, *key, seen, &mut expired) else {
-                leases.remove(key);
-                return false;
-            };
-            // In this order: what is held back after the look finds the lease relaxed.
-            link.lease.relax();
-            let holds = link.holds_back();
-            if holds {
-                let _ = link.lease.press();
+            if let Some(entry) = self.links.get(&key) {
+                entry.link.arm();
             }
-            holds
-        });
-        for key in expired {
-            self.expire_lease(key);
+            self.poll(key);
         }
-        if !self.pressed_leases.is_empty() {
-            let soon = Instant::now() + PRESSED_LEASE;
-            self.timers.set(PRESSED_LEASES, Some(soon));
+        if self.attended.next().is_none() && self.notices.stays_expected() {
+            self.attended.come_again();
         }
+        self.timers.set(ATTENDED, self.attended.next());
+    }
+
+    /// Something has come for a loop, the first thing in a while.
+    pub(super) fn expect_loops(&mut self) {
+        self.attended.expect_loops();
+        self.timers.set(ATTENDED, self.attended.next());
+    }
+
+    pub(super) fn watch_loops(&self) -> Result<(), OsError> {
+        self.await_loops(|engine, loops, event| engine.add(loops, *event))
+    }
+
+    /// Has this thread wake up once for what comes next for a loop.
+    fn await_loops(
+        &self,
+        how: impl FnOnce(&Epoll, &OwnedFd, &mut EpollEvent) -> nix::Result<()>,
+    ) -> Result<(), OsError> {
+        let once = EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT;
+        let event = &mut EpollEvent::new(once, LOOPS);
+        let Epolls { engine, loops } = &*self.epolls;
+        how(engine, &loops.0, event).map_err(|errno| OsError::new("epoll_ctl", errno as i32))
     }
 }
 
-/// The connection, where its lease was renewed since it was `seen` last; otherwise it may have
-/// `expired`.
-fn renewed<'a>(
-    links: &'a HashMap<u64, Box<Entry>>,
-    key: u64,
-    seen: &mut u64,
-    expired: &mut Vec<u64>,
-) -> Option<&'a Link> {
-    let link = &links.get(&key)?.link;
-    match link.lease.look(*seen) {
-        Term::Renewed(renewals) => {
-            *seen = renewals;
-            Some(link)
-        }
-        Term::Left => None,
-        Term::Expired => {
-            expired.push(key);
-            None
-        }
-    }
+/// Returns the keys of connections with events that loops are to take. Each call those that were
+/// returned last come last.
+fn pending(loops: &Epoll) -> Vec<u64> {
+    let mut ready = vec![EpollEvent::empty(); MOST_PENDING];
+    let count = loops.wait(&mut ready, EpollTimeout::ZERO).unwrap_or(0);
+    ready[..count].iter().map(EpollEvent::data).collect()
 }

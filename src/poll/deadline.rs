@@ -50,7 +50,7 @@ impl Deadline {
     }
 
     /// Whether it is more than `wait` away.
-    pub(super) fn is_beyond(&self, wait: Duration) -> bool {
+    pub(crate) fn is_beyond(&self, wait: Duration) -> bool {
         self.left().is_none_or(|left| left > wait)
     }
 

@@ -1,0 +1,158 @@
+use std::{os::fd::BorrowedFd, sync::Arc};
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+
+use super::word::Owner;
+use crate::{status::OsError, transport::CompletionEvents};
+
+/// The epolls that have a connection's completion events.
+///
+/// Where nobody is to be woken the events are in no epoll. With an interest in nothing they would
+/// stay in the engine's epoll, and the device's driver, which does not say what has come, would
+/// wake the engine's thread for each: two switches a message, to find that there is nothing to do.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    epolls: Arc<Epolls>,
+    events: Arc<CompletionEvents>,
+    key: u64,
+    owner: Owner,
+    /// Whether the epoll of the application's event loop has the events.
+    in_loop: bool,
+}
+
+/// Where the engine's thread finds events.
+#[derive(Debug)]
+pub(crate) struct Epolls {
+    /// What it sleeps on.
+    pub(crate) engine: Epoll,
+    /// What it looks through now and then: what loops are to take.
+    pub(crate) loops: Epoll,
+}
+
+impl Registration {
+    /// The engine has the events from now on, under the connection's key.
+    pub(crate) fn new(
+        epolls: Arc<Epolls>,
+        events: Arc<CompletionEvents>,
+        key: u64,
+    ) -> Result<Self, OsError> {
+        let mut new = Self {
+            epolls,
+            events,
+            key,
+            owner: Owner::Threads,
+            in_loop: false,
+        };
+        new.set(Owner::Engine, None)?;
+        Ok(new)
+    }
+
+    /// Takes the completion event that was raised.
+    pub(super) fn clear(&self) {
+        self.events.clear();
+    }
+
+    /// Registers the events for `owner` and nobody else. `fd` is the epoll of an event loop.
+    pub(super) fn set(&mut self, owner: Owner, fd: Option<&Epoll>) -> Result<(), OsError> {
+        let in_loop = owner == Owner::Loop;
+        if let (true, false, Some(fd)) = (self.in_loop, in_loop, fd) {
+            // It was added, and is open.
+            let _ = fd.delete(&*self.events);
+            self.in_loop = false;
+        } else if let (false, true, Some(fd)) = (self.in_loop, in_loop, fd) {
+            add(fd, &self.events, self.key)?;
+            self.in_loop = true;
+        }
+        if owner == self.owner {
+            return Ok(());
+        }
+        if let Some(epoll) = self.epolls.of(self.owner) {
+            epoll.delete(&*self.events).map_err(failed)?;
+            self.owner = Owner::Threads;
+        }
+        if let Some(epoll) = self.epolls.of(owner) {
+            add(epoll, &self.events, self.key)?;
+        }
+        self.owner = owner;
+        Ok(())
+    }
+}
+
+impl Epolls {
+    pub(crate) fn new() -> Result<Self, OsError> {
+        Ok(Self {
+            engine: epoll()?,
+            loops: epoll()?,
+        })
+    }
+
+    fn of(&self, owner: Owner) -> Option<&Epoll> {
+        match owner {
+            Owner::Engine => Some(&self.engine),
+            Owner::Loop => Some(&self.loops),
+            Owner::Threads => None,
+        }
+    }
+}
+
+/// Makes the fd of an event loop: an epoll with `ready`, and with completion events while the loop
+/// owns the connection.
+pub(super) fn loop_fd(ready: BorrowedFd<'_>) -> Result<Epoll, OsError> {
+    let fd = epoll()?;
+    fd.add(ready, EpollEvent::new(EpollFlags::EPOLLIN, 0))
+        .map_err(failed)?;
+    Ok(fd)
+}
+
+fn epoll() -> Result<Epoll, OsError> {
+    Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+        .map_err(|errno| OsError::new("epoll_create1", errno as i32))
+}
+
+fn add(epoll: &Epoll, events: &CompletionEvents, key: u64) -> Result<(), OsError> {
+    epoll
+        .add(events, EpollEvent::new(EpollFlags::EPOLLIN, key))
+        .map_err(failed)
+}
+
+fn failed(errno: nix::Error) -> OsError {
+    OsError::new("epoll_ctl", errno as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+    use super::*;
+    use crate::sync::Readiness;
+
+    #[test]
+    fn loop_fd_is_readable_while_something_is_ready() {
+        let readiness = Readiness::default();
+        let fd = loop_fd(readiness.fd().unwrap()).unwrap();
+        for ready in [false, true, true, false, true] {
+            readiness.announce(|| ready);
+            let mut fds = [PollFd::new(fd.0.as_fd(), PollFlags::POLLIN)];
+            assert_eq!(poll(&mut fds, PollTimeout::ZERO), Ok(i32::from(ready)));
+        }
+    }
+
+    #[test]
+    fn loop_fd_passes_edges_through_two_epolls() {
+        let readiness = Readiness::default();
+        let fd = loop_fd(readiness.fd().unwrap()).unwrap();
+        let outer = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
+        let edges = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 1);
+        outer.add(&fd.0, edges).unwrap();
+        let edge = || outer.wait(&mut [EpollEvent::empty(); 4], 0_u8).unwrap() == 1;
+        for _ in 0..3 {
+            readiness.announce(|| true);
+            assert!(edge(), "something new");
+            assert!(!edge(), "nothing is new");
+        }
+        readiness.update(|| false);
+        assert!(!edge());
+    }
+}

@@ -1,0 +1,121 @@
+//! What this folder takes of the system. `integration/models` has another one, for the model
+//! checker.
+
+pub(super) use std::sync::{
+    Condvar, Mutex,
+    atomic::{AtomicU64, Ordering},
+};
+use std::{fmt, os::fd::AsFd, sync::Arc, time::Duration};
+
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::eventfd::EventFd,
+};
+
+pub(super) use crate::sync::lock;
+use crate::{
+    status::OsError,
+    sync::{Mailbox, Notice, NoticeKind, eventfd},
+};
+
+/// The longest single sleep: a bound on the harm of a bug, not something that anything relies on.
+pub(super) const LONGEST_SLEEP: Duration = Duration::from_secs(10);
+
+/// What ended a sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Woken {
+    /// A completion event, as far as is known.
+    ByEvent,
+    /// Another thread, by the alarm.
+    ByAlarm,
+    /// The time was over.
+    ByTime,
+}
+
+/// How a connection speaks to the engine's thread.
+pub(crate) struct Line {
+    key: u64,
+    notices: Arc<Mailbox<Notice>>,
+}
+
+impl Line {
+    /// `key` is the connection's number in its engine.
+    pub(crate) fn new(key: u64, notices: Arc<Mailbox<Notice>>) -> Self {
+        Self { key, notices }
+    }
+
+    /// Wakes the thread to do this.
+    pub(crate) fn send(&self, kind: NoticeKind) {
+        let key = self.key;
+        self.notices.send(Notice { key, kind });
+    }
+
+    /// Has the thread do this when it comes by itself, or wakes it if it does not.
+    pub(crate) fn leave(&self, kind: NoticeKind) {
+        let key = self.key;
+        self.notices.leave(Notice { key, kind });
+    }
+
+    pub(crate) fn notices(&self) -> &Arc<Mailbox<Notice>> {
+        &self.notices
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "conn {}", self.key)
+    }
+}
+
+/// Ends the sleep of the leader: an eventfd.
+#[derive(Debug)]
+pub(crate) struct Alarm(EventFd);
+
+impl Alarm {
+    pub(super) fn new() -> Result<Self, OsError> {
+        eventfd().map(Self)
+    }
+
+    pub(super) fn ring(&self) {
+        // It fails only when the counter is full, and then the fd is readable anyway.
+        let _ = self.0.write(1);
+    }
+
+    /// Sleeps until it rings, or no time is `left`.
+    pub(super) fn doze(&self, left: Option<Duration>) -> Result<Woken, OsError> {
+        self.doze_beside(&self.0, left)
+    }
+
+    /// Sleeps until `events` is readable, the alarm rings, or no time is `left`.
+    pub(super) fn doze_beside(
+        &self,
+        events: impl AsFd,
+        left: Option<Duration>,
+    ) -> Result<Woken, OsError> {
+        // Rounded up, so that a remainder below a millisecond does not become a busy loop.
+        let millis = nap(left).as_nanos().div_ceil(1_000_000) as u32;
+        let timeout = PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX);
+        let mut fds = [
+            PollFd::new(events.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.0.as_fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut fds, timeout) {
+            Ok(0) => Ok(Woken::ByTime),
+            Ok(_) if fds[1].any() == Some(true) => Ok(Woken::ByAlarm),
+            // Something that comes all the time does not put the end off.
+            Ok(_) if left.is_some_and(|left| left.is_zero()) => Ok(Woken::ByTime),
+            Ok(_) | Err(nix::Error::EINTR) => Ok(Woken::ByEvent),
+            Err(errno) => Err(OsError::new("poll", errno as i32)),
+        }
+    }
+
+    /// Takes what was rung. The leader alone does, so it takes no alarm from another thread.
+    pub(super) fn clear(&self) {
+        let _ = self.0.read();
+    }
+}
+
+/// How long to sleep at most with this much time `left`.
+pub(super) fn nap(left: Option<Duration>) -> Duration {
+    left.map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP))
+}
