@@ -35,7 +35,7 @@ use crate::{
     proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Params, Statistics},
     status::OsError,
     sync::{Mailbox, Notice},
-    transport::{Budget, ConnectionId, ConnectionManager},
+    transport::{Budget, ConnectionId, ConnectionManager, Event},
     transport_kind::TransportKind,
 };
 
@@ -51,6 +51,8 @@ const NOTICES: u64 = 4;
 const PRESSED_LEASES: u64 = 5;
 /// The token of what event loops are to take, and the timer key of the next look at it.
 const LOOPS: u64 = 6;
+/// The timer key of the next look at connections in which a thread of the application is receiving.
+const HELD: u64 = 7;
 const FIRST_KEY: u64 = 16;
 
 /// How many commands, and how many connection manager events, are taken before the completion
@@ -79,6 +81,9 @@ pub(super) struct Reactor {
     leases: HashMap<u64, u64>,
     /// Those of them that hold something back.
     pressed_leases: HashMap<u64, u64>,
+    /// Connections in which a thread of the application was receiving when this thread came, with
+    /// the peer's disconnect, if that is to be handled next.
+    held: HashMap<u64, Option<Event>>,
     /// Connections with events that an event loop had not taken at the last look, and how often it
     /// had come by.
     unattended: HashMap<u64, u32>,
@@ -129,6 +134,7 @@ impl Reactor {
             timers: Timers::default(),
             leases: HashMap::new(),
             pressed_leases: HashMap::new(),
+            held: HashMap::new(),
             unattended: HashMap::new(),
             unfinished: BTreeSet::new(),
             connects: Admission::new(SIDE_BY_SIDE, ADMISSION_PATIENCE),
@@ -202,6 +208,8 @@ impl Reactor {
                 self.look_after_leases();
             } else if key == PRESSED_LEASES {
                 self.look_after_pressed_leases();
+            } else if key == HELD {
+                self.look_after_held();
             } else if key == LOOPS {
                 self.look_after_loops();
             } else if key == TURNS {
@@ -395,6 +403,11 @@ impl Reactor {
         self.timers.set(key, None);
         self.leases.remove(&key);
         self.pressed_leases.remove(&key);
+        let link = self.links.get(&key).map(|entry| &entry.link);
+        if link.is_some_and(|link| !link.is_released()) {
+            return self.come_back(key, None);
+        }
+        self.held.remove(&key);
         let Some(mut entry) = self.links.remove(&key) else {
             return;
         };
@@ -437,7 +450,9 @@ impl Drop for Reactor {
             log::error!("{}: cut off: the engine's thread has ended", entry.link);
             entry.link.end_watch();
             entry.link.with_core(Core::cut_off);
-            entry.link.uninstall();
+            if entry.link.is_released() {
+                entry.link.uninstall();
+            }
         }
     }
 }

@@ -45,6 +45,8 @@ pub(crate) enum Progress {
     Some,
     /// There may be more, for which no event will be raised: poll again.
     More,
+    /// Another thread is receiving what has come, and acts on it when it runs next.
+    Held,
 }
 
 impl Link {
@@ -55,10 +57,17 @@ impl Link {
         self.poll_quietly(1, None, Answers::AtOnce)
     }
 
-    /// Takes all that came before the connection's end, behind which nothing comes. The engine's
-    /// thread drives the connection next.
-    pub(crate) fn take_last(self: &Arc<Self>) {
-        while self.poll_in_engine().0 == Progress::More {}
+    /// Takes all that came before the connection's end, behind which nothing comes. Returns whether
+    /// that is done: not while another thread receives. The engine's thread drives the connection
+    /// next.
+    pub(crate) fn take_last(self: &Arc<Self>) -> bool {
+        loop {
+            match self.poll_in_engine().0 {
+                Progress::More => {}
+                Progress::Held => return false,
+                Progress::Nothing | Progress::Some => return true,
+            }
+        }
     }
 
     /// Takes all that is in the completion queue now, and not what keeps coming meanwhile. The
@@ -167,7 +176,7 @@ impl Link {
             } else {
                 // Where there is nothing, `ready` is asked before the sleep.
                 match self.poll_budgeted(1, handoff, Answers::MayWait) {
-                    Progress::Nothing => None,
+                    Progress::Nothing | Progress::Held => None,
                     Progress::Some | Progress::More => ready(),
                 }
             };
@@ -203,7 +212,7 @@ impl Link {
             if value.is_some() {
                 return value;
             }
-            if progress == Progress::Nothing {
+            if matches!(progress, Progress::Nothing | Progress::Held) {
                 let now = Instant::now();
                 let spun = now.duration_since(*started.get_or_insert(now));
                 let is_long = spun >= most.saturating_mul(LARGE_FACTOR)
@@ -392,6 +401,9 @@ impl Link {
                     let drained =
                         self.run(None, |core, _| core.conn.handle_drained(DrainSide::Recv));
                     drive |= drained.1;
+                }
+                if side.is_held() {
+                    progress = Progress::Held;
                 }
                 return (progress, drive);
             }

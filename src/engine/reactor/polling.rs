@@ -5,10 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{LEASES, PRESSED_LEASES, Reactor};
+use super::{HELD, LEASES, PRESSED_LEASES, Reactor};
 use crate::{
     engine::entry::Entry,
     link::{Link, Progress, Term, Watcher},
+    transport::Event,
 };
 
 /// How long after its last poll by a thread of the application a completion queue is watched by the
@@ -19,6 +20,11 @@ const LEASE: Duration = Duration::from_millis(10);
 
 /// The same where messages are held back that nobody else may send when there is room.
 const PRESSED_LEASE: Duration = Duration::from_millis(1);
+
+/// How long this thread leaves a connection to a thread of the application that is receiving. That
+/// one takes what has come as soon as it runs; this bounds how late the engine learns that it
+/// stopped receiving.
+const HELD_FOR: Duration = Duration::from_millis(1);
 
 impl Reactor {
     /// A watched completion channel raised an event.
@@ -37,10 +43,43 @@ impl Reactor {
             return;
         };
         let (progress, drive) = entry.link.poll_in_engine();
-        if progress == Progress::More {
-            self.unfinished.insert(key);
+        match progress {
+            Progress::Nothing | Progress::Some => {}
+            Progress::More => {
+                self.unfinished.insert(key);
+            }
+            Progress::Held => {
+                // Otherwise this thread would wake up for it all the time.
+                entry.link.set_watch(Watcher::Threads);
+                self.come_back(key, None);
+            }
         }
         if drive {
+            self.drive(key);
+        }
+    }
+
+    /// Looks again at a connection in which a thread of the application is receiving, as this
+    /// thread waits for none of them. An `event` is handled behind what that thread receives.
+    pub(super) fn come_back(&mut self, key: u64, event: Option<Event>) {
+        if self.held.is_empty() {
+            self.timers.set(HELD, Some(Instant::now() + HELD_FOR));
+        }
+        let known = self.held.entry(key).or_default();
+        if event.is_some() {
+            *known = event;
+        }
+    }
+
+    /// Looks again at the connections that were held.
+    pub(super) fn look_after_held(&mut self) {
+        for (key, event) in std::mem::take(&mut self.held) {
+            if !self.leases.contains_key(&key) {
+                self.expire_lease(key);
+            }
+            if let Some(event) = event {
+                self.handle_cm_event(event);
+            }
             self.drive(key);
         }
     }
