@@ -18,7 +18,7 @@ use std::{
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use rdmsg::{CloseReason, Config, Endpoint, Error, Polling, Transport};
 
-use tcp_peer::{PATIENCE, Stage, frame, pdu};
+use tcp_peer::{PATIENCE, Peer, Stage, frame, pdu};
 
 mod tcp_peer;
 
@@ -46,6 +46,20 @@ fn split_frame(len: usize, missing: usize) -> (Vec<u8>, Vec<u8>) {
     let mut bytes = pdu(1, 0, &frame(0, &vec![7; len]));
     let rest = bytes.split_off(bytes.len() - missing);
     (bytes, rest)
+}
+
+/// Has the peer send bytes one by one, at this interval, until the handle is dropped.
+fn trickle(mut peer: Peer, bytes: Vec<u8>, every: Duration) -> mpsc::Sender<()> {
+    let (handle, dropped) = mpsc::channel();
+    thread::spawn(move || {
+        for byte in bytes {
+            peer.say(&[byte]);
+            if dropped.recv_timeout(every) != Err(mpsc::RecvTimeoutError::Timeout) {
+                break;
+            }
+        }
+    });
+    handle
 }
 
 /// A thread that waits in `recv`, and can be stopped there.
@@ -173,4 +187,46 @@ fn engine_runs_while_it_ends_a_stopped_connection() {
     assert_engine_runs(&stage);
     drop(stopped);
     assert!(matches!(receiving.result(), Err(Error::Disconnected(_))));
+}
+
+#[test]
+fn wait_ends_in_time_while_a_long_frame_trickles() {
+    let stage = stage();
+    // A thread sleeps in different calls, by how much is missing.
+    let waits = [60_000, 600_000].map(|missing| {
+        let (mut peer, endpoint) = stage.connect();
+        let (begin, rest) = split_frame(LONG, missing);
+        peer.say(&begin);
+        let trickling = trickle(peer, rest, Duration::from_secs(1));
+        thread::spawn(move || {
+            let start = Instant::now();
+            let timeout = Duration::from_secs(6);
+            let result = endpoint.recv_timeout(timeout);
+            drop(trickling);
+            assert!(matches!(result, Err(Error::TimedOut)), "{result:?}");
+            let late = start.elapsed() - timeout;
+            assert!(late < Duration::from_secs(3), "{missing} missing: {late:?}");
+        })
+    });
+    for wait in waits {
+        wait.join().unwrap();
+    }
+}
+
+#[test]
+fn shutdown_ends_a_read_while_a_long_frame_trickles() {
+    let stage = stage();
+    let (mut peer, endpoint) = stage.connect();
+    let (begin, rest) = split_frame(LONG, 60_000);
+    peer.say(&begin);
+    let stream = rdmsg::Stream::from(endpoint);
+    let reader = stream.try_clone().unwrap();
+    let reading = thread::spawn(move || std::io::Read::read(&mut &reader, &mut [0; 8]));
+    let _trickling = trickle(peer, rest, Duration::from_millis(300));
+    thread::sleep(Duration::from_millis(100));
+    stream.shutdown(Shutdown::Read).unwrap();
+    let start = Instant::now();
+    assert_eq!(reading.join().unwrap().unwrap(), 0);
+    let late = start.elapsed();
+    assert!(late < Duration::from_secs(3), "{late:?}");
 }

@@ -269,7 +269,7 @@ impl Link {
             })
         } else if stays_readable && handoff.is_some() && self.may_wait(deadline) {
             leader.sleep(waker, check, || {
-                self.wait_in_call(leader, &events);
+                self.wait_in_call(leader, deadline, &events);
                 Ok(Woken::ByEvent)
             })
         } else {
@@ -300,7 +300,7 @@ impl Link {
     }
 
     /// Waits in the call that receives, unless something came before.
-    fn wait_in_call(&self, leader: &Leader<'_>, events: &CompletionEvents) {
+    fn wait_in_call(&self, leader: &Leader<'_>, deadline: &Deadline, events: &CompletionEvents) {
         let reserved = {
             // Whoever polls has brought what it took, and said so, before this lock is free.
             let _side = lock(&self.poll);
@@ -309,7 +309,7 @@ impl Link {
         if let Some(reserved) = reserved
             && !leader.is_woken()
         {
-            reserved.wait();
+            reserved.wait(|| !leader.is_woken() && self.may_wait(deadline));
         }
     }
 

@@ -385,15 +385,21 @@ pub(crate) struct Reserved<'a> {
 }
 
 impl Reserved<'_> {
-    /// Waits until something comes or the stream ends, for some seconds, and receives it. The next
-    /// to poll finds it.
-    pub(crate) fn wait(mut self) {
+    /// Waits until something comes or the stream ends, for less than [`WAITS_FOR`], and receives
+    /// it. The next to poll finds it. Behind a part of a long payload it waits again, as long as
+    /// `goes_on` returns `true`.
+    ///
+    /// [`WAITS_FOR`]: super::socket::WAITS_FOR
+    pub(crate) fn wait(mut self, goes_on: impl Fn() -> bool) {
         let Incoming {
             receiver,
             done,
             fresh,
         } = &mut *self.incoming;
-        self.stream.progress(receiver, done, Receiver::wait);
+        let wait = |receiver: &mut Receiver, parts: &mut Parts<'_>, enough| {
+            receiver.wait(parts, enough, goes_on)
+        };
+        self.stream.progress(receiver, done, wait);
         *fresh = !done.is_empty();
     }
 }
