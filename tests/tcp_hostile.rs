@@ -1,124 +1,15 @@
 //! Peers over TCP that do not keep to the protocol: each costs its own connection and nothing else.
 
 use std::{
-    io::{self, Read, Write},
-    net::{Shutdown, SocketAddr, TcpStream},
-    thread,
-    time::Duration,
+    io::{Read, Write},
+    net::Shutdown,
 };
 
-use rdmsg::{
-    CloseReason, Completion, Config, Connector, Endpoint, Engine, Listener, Polling, RemoteAccess,
-    Transport,
-};
+use rdmsg::{CloseReason, Completion, Config, Endpoint, Polling, RemoteAccess, Transport};
 
-/// No call takes longer, on a machine that does something.
-const PATIENCE: Duration = Duration::from_secs(60);
+use tcp_peer::{PATIENCE, Stage, frame, frame_with, pdu};
 
-/// A listener with a connection that minds its own business.
-struct Stage {
-    listener: Listener,
-    near: Endpoint,
-    far: Endpoint,
-}
-
-impl Stage {
-    fn new() -> Self {
-        let mut config = Config::default();
-        config.transport = Transport::Tcp;
-        config.receive_window = 4;
-        config.eager_size = Some(1000);
-        config.max_message = 1 << 20;
-        Self::with(config)
-    }
-
-    fn with(config: Config) -> Self {
-        let engine = Engine::new().unwrap();
-        let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
-        let connector = Connector::new().config(config).engine(&engine);
-        let addr = listener.local_addr();
-        let connecting = thread::spawn(move || connector.connect(addr).unwrap());
-        let far = listener.accept_timeout(PATIENCE).unwrap();
-        Self {
-            listener,
-            near: connecting.join().unwrap(),
-            far,
-        }
-    }
-
-    /// A raw peer, set up as the rules say, and the endpoint that it has to do with.
-    fn connect(&self) -> (Peer, Endpoint) {
-        self.connect_with(4)
-    }
-
-    /// As `connect`, with a peer of this window.
-    fn connect_with(&self, window: u8) -> (Peer, Endpoint) {
-        let addr = self.listener.local_addr();
-        let peer = thread::spawn(move || Peer::connect(addr, window).unwrap());
-        let endpoint = self.listener.accept_timeout(PATIENCE).unwrap();
-        (peer.join().unwrap(), endpoint)
-    }
-
-    fn assert_well(&self) {
-        self.near.send(b"well").unwrap();
-        assert_eq!(*self.far.recv_timeout(PATIENCE).unwrap(), *b"well");
-        self.far.send(b"so am I").unwrap();
-        assert_eq!(*self.near.recv_timeout(PATIENCE).unwrap(), *b"so am I");
-    }
-}
-
-/// The bytes on the wire, written down a second time on purpose.
-struct Peer {
-    stream: TcpStream,
-}
-
-impl Peer {
-    fn connect(addr: SocketAddr, window: u8) -> io::Result<Self> {
-        let mut stream = TcpStream::connect(addr)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        let mut hello = b"rdms\x03\x24\0\0\0".to_vec();
-        hello.push(window);
-        hello.extend(b"\0\0\0\0\x03\xe8");
-        hello.extend((1_u64 << 20).to_be_bytes());
-        hello.extend([0; 4]);
-        hello.extend(7_u64.to_be_bytes());
-        stream.write_all(b"rdmt\x01\x01\x10\x24")?;
-        stream.write_all(&hello)?;
-        let mut accept = [0; 8 + 36];
-        stream.read_exact(&mut accept)?;
-        assert_eq!(accept[..6], *b"rdmt\x01\x02");
-        Ok(Self { stream })
-    }
-
-    /// Sends bytes, as far as the other side still takes them.
-    fn say(&mut self, bytes: &[u8]) {
-        let _ = self.stream.write_all(bytes);
-    }
-}
-
-fn pdu(kind: u8, flags: u8, arguments: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![kind, flags, 0, 0];
-    bytes.extend((arguments.len() as u32).to_be_bytes());
-    bytes.extend(arguments);
-    bytes
-}
-
-/// A data frame with this number.
-fn frame(number: u16, payload: &[u8]) -> Vec<u8> {
-    frame_with(4, number, payload)
-}
-
-/// As `frame`, with this grant.
-fn frame_with(grant: u32, number: u16, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![1, 0];
-    bytes.extend(number.to_be_bytes());
-    bytes.extend(grant.to_be_bytes());
-    bytes.extend((payload.len() as u32).to_be_bytes());
-    bytes.extend([0; 4]);
-    bytes.extend(payload);
-    bytes
-}
+mod tcp_peer;
 
 /// What a READ, an atomic operation or a write names, and nobody gave out.
 fn nowhere(more: &[u8]) -> Vec<u8> {

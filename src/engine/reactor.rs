@@ -35,7 +35,7 @@ use crate::{
     proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Params, Statistics},
     status::OsError,
     sync::{Mailbox, Notice},
-    transport::{Budget, ConnectionId, ConnectionManager},
+    transport::{Budget, ConnectionId, ConnectionManager, Event},
     transport_kind::TransportKind,
 };
 
@@ -49,6 +49,8 @@ const TURNS: u64 = 3;
 const NOTICES: u64 = 4;
 /// The token of what loops are to take.
 const LOOPS: u64 = 5;
+/// The timer key of the next look at connections in which a thread of the application is receiving.
+const HELD: u64 = 6;
 const FIRST_KEY: u64 = 16;
 
 /// How many commands, and how many connection manager events, are taken before the completion
@@ -74,6 +76,9 @@ pub(super) struct Reactor {
     timers: Timers,
     /// Connections that threads and loops of the application poll.
     attended: Attended,
+    /// Connections in which a thread of the application was receiving when this thread came, with
+    /// the peer's disconnect, if that is to be handled next.
+    held: HashMap<u64, Option<Event>>,
     /// Connections whose queues were left with something in them, so that the others get their
     /// turn.
     unfinished: BTreeSet<u64>,
@@ -120,6 +125,7 @@ impl Reactor {
             listeners: HashMap::new(),
             timers: Timers::default(),
             attended: Attended::default(),
+            held: HashMap::new(),
             unfinished: BTreeSet::new(),
             connects: Admission::new(SIDE_BY_SIDE, ADMISSION_PATIENCE),
             accepts: Admission::new(SIDE_BY_SIDE, ADMISSION_PATIENCE),
@@ -190,6 +196,8 @@ impl Reactor {
         while let Some(key) = self.timers.pop(now) {
             if key == ATTENDED {
                 self.look_after_attended(now);
+            } else if key == HELD {
+                self.look_after_held();
             } else if key == TURNS {
                 self.more = true;
             } else if let Some(entry) = self.links.get(&key) {
@@ -380,6 +388,11 @@ impl Reactor {
     fn remove(&mut self, key: u64, reason: CloseReason) {
         self.timers.set(key, None);
         self.attended.forget(key);
+        let link = self.links.get(&key).map(|entry| &entry.link);
+        if link.is_some_and(|link| !link.is_released()) {
+            return self.come_back(key, None);
+        }
+        self.held.remove(&key);
         let Some(mut entry) = self.links.remove(&key) else {
             return;
         };
@@ -422,7 +435,9 @@ impl Drop for Reactor {
             error!("{}: cut off: the engine's thread has ended", entry.link);
             entry.link.end_watch();
             entry.link.with_core(Core::cut_off);
-            entry.link.uninstall();
+            if entry.link.is_released() {
+                entry.link.uninstall();
+            }
         }
     }
 }

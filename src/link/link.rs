@@ -26,7 +26,7 @@ use crate::{
     poll::{Awaited, Line, Poller, Reliance},
     proto::{Connection, Negotiated, Note, Statistics},
     sync::{Mailbox, Notice, NoticeKind, Readiness, lock},
-    transport::{Allocator, DeviceCounters, PollSide, TransportParts},
+    transport::{Allocator, DeviceCounters, PollSide, TransportParts, WorkQueues},
     transport_kind::TransportKind,
 };
 
@@ -413,6 +413,13 @@ impl Link {
         }
         *lock(&self.allocator) = Some(allocator);
         *lock(&self.poll) = Some(poll_side);
+    }
+
+    /// Whether [`uninstall`](Self::uninstall) waits for no thread of the application. Ends the
+    /// connection's use by such threads, so that it does so soon.
+    pub(crate) fn is_released(&self) -> bool {
+        let core = self.core();
+        core.queues.as_ref().is_none_or(WorkQueues::is_released)
     }
 
     /// Gives everything that belongs to the device back: the queue pair first, then the completion

@@ -1,6 +1,13 @@
 //! Polling a connection's completion queue, and acting on what has come.
 
-use std::{hint, ops::Deref, sync::Arc, task::Context, time::Instant};
+use std::{
+    hint,
+    ops::Deref,
+    sync::{Arc, MutexGuard, TryLockError},
+    task::Context,
+    thread,
+    time::Instant,
+};
 
 use log::Level;
 
@@ -8,6 +15,7 @@ use super::{deferred::Deferred, handoff::Handoff, link::Link};
 use crate::{
     poll::{Answers, Attendee, Awaited, Completions, Deadline, Poller, Progress, TimedOut},
     proto::{DrainSide, Note},
+    status::OsError,
     sync::{Seat, lock},
     transport::{BATCH, CompletionEvents, Done, PollSide, WAITS_FOR},
     transport_kind::TransportKind,
@@ -15,6 +23,11 @@ use crate::{
 
 /// How many batches are taken in a row, so that a busy connection holds up no other.
 const BATCHES: usize = 4;
+
+/// How often the engine's thread tries to lock a completion queue, at once and then after other
+/// threads had the processor.
+const LOCK_SPINS: u32 = 64;
+const LOCK_YIELDS: u32 = 4;
 
 /// A connection's queue, for one call of the application's.
 struct Queue<'a> {
@@ -28,22 +41,69 @@ impl Link {
 
     /// Polls the completion queue once. Returns also whether the connection is to be driven.
     pub(crate) fn poll_in_engine(self: &Arc<Self>) -> (Progress, bool) {
-        let (progress, deferred) = self.poll_quietly(1, None, Answers::AtOnce);
+        self.engine_polls(|_| Ok(()))
+    }
+
+    /// As [`poll_in_engine`](Self::poll_in_engine), and has the device raise an event for the next
+    /// completion first.
+    pub(crate) fn arm_and_poll_in_engine(self: &Arc<Self>) -> (Progress, bool) {
+        self.engine_polls(PollSide::arm)
+    }
+
+    fn engine_polls(
+        self: &Arc<Self>,
+        first: impl FnOnce(&PollSide) -> Result<(), OsError>,
+    ) -> (Progress, bool) {
+        let Some(mut side) = self.try_lock_poll() else {
+            return (Progress::Held, false);
+        };
+        let first = side.as_ref().map_or(Ok(()), first);
+        let (progress, deferred) = self.poll_quietly(&mut side, 1, None, Answers::AtOnce);
+        drop(side);
+        if let Err(error) = first {
+            error!("{self}: {error}");
+        }
         let drive = deferred.drive;
         self.settle(deferred);
         (progress, drive)
     }
 
-    /// Takes all that came before the connection's end, behind which nothing comes. The engine's
-    /// thread drives the connection next.
-    pub(crate) fn take_last(self: &Arc<Self>) {
-        while self.poll_in_engine().0 == Progress::More {}
+    /// Takes the lock of `poll`, unless a thread of the application keeps it. It is held for a
+    /// short time, but by a thread that may be stopped meanwhile, and the engine's thread waits for
+    /// none.
+    fn try_lock_poll(&self) -> Option<MutexGuard<'_, Option<PollSide>>> {
+        for attempt in 0..LOCK_SPINS + LOCK_YIELDS {
+            match self.poll.try_lock() {
+                Ok(side) => return Some(side),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if attempt < LOCK_SPINS => hint::spin_loop(),
+                Err(TryLockError::WouldBlock) => thread::yield_now(),
+            }
+        }
+        None
+    }
+
+    /// Takes all that came before the connection's end, behind which nothing comes. Returns whether
+    /// that is done: not while another thread receives. The engine's thread drives the connection
+    /// next.
+    pub(crate) fn take_last(self: &Arc<Self>) -> bool {
+        loop {
+            match self.poll_in_engine().0 {
+                Progress::More => {}
+                Progress::Held => return false,
+                Progress::Nothing | Progress::Some => return true,
+            }
+        }
     }
 
     /// Takes all that is in the completion queue now, and not what keeps coming meanwhile. The
     /// engine's thread drives the connection next.
     pub(crate) fn catch_up(self: &Arc<Self>) {
-        let capacity = lock(&self.poll).as_ref().map_or(0, PollSide::capacity);
+        let capacity = match self.try_lock_poll() {
+            Some(side) => side.as_ref().map_or(0, PollSide::capacity),
+            // That thread acts on what has come.
+            None => return,
+        };
         for _ in 0..capacity.div_ceil(BATCH * BATCHES) {
             if self.poll_in_engine().0 != Progress::More {
                 break;
@@ -118,15 +178,15 @@ impl Link {
 
     /// Takes some of what is in the completion queue and acts on it, polling up to `budget` times
     /// while there is nothing. The first message may go to the `handoff`. Returns also what is to
-    /// be done now that the lock of `poll` is free.
+    /// be done behind the lock of `poll`.
     fn poll_quietly(
         self: &Arc<Self>,
+        side: &mut Option<PollSide>,
         mut budget: u32,
         handoff: Option<&Handoff>,
         answers: Answers,
     ) -> (Progress, Deferred) {
         let (mut progress, mut deferred) = (Progress::Nothing, Deferred::default());
-        let mut side = lock(&self.poll);
         let Some(side) = side.as_mut() else {
             return (progress, deferred);
         };
@@ -158,6 +218,9 @@ impl Link {
                     let ((), drained) =
                         self.run(None, |core, _| core.conn.handle_drained(DrainSide::Recv));
                     deferred.add(drained);
+                }
+                if side.is_held() {
+                    progress = Progress::Held;
                 }
                 return (progress, deferred);
             }
@@ -197,7 +260,8 @@ impl Completions for Queue<'_> {
 
     fn poll(&self, budget: u32, answers: Answers) -> Progress {
         let link = self.link;
-        let (progress, deferred) = link.poll_quietly(budget, self.handoff, answers);
+        let (progress, deferred) =
+            link.poll_quietly(&mut lock(&link.poll), budget, self.handoff, answers);
         link.leave_to_engine(deferred.drive);
         if progress == Progress::More && self.stays_readable() {
             // What is left may be in this process already, so that nothing is readable.
@@ -229,9 +293,10 @@ impl Completions for Queue<'_> {
         &self,
         events: &CompletionEvents,
         deadline: &Deadline,
-        is_woken: impl FnOnce() -> bool,
+        is_woken: impl Fn() -> bool,
     ) -> bool {
         // It cannot tell the time exactly, and nothing but a message ends it.
+        let goes_on = || deadline.is_beyond(WAITS_FOR) && !is_woken();
         if self.handoff.is_none() || !deadline.is_beyond(WAITS_FOR) {
             return false;
         }
@@ -243,7 +308,7 @@ impl Completions for Queue<'_> {
         if let Some(reserved) = reserved
             && !is_woken()
         {
-            reserved.wait();
+            reserved.wait(goes_on);
         }
         true
     }

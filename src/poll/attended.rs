@@ -78,6 +78,11 @@ impl Attended {
         self.pressed.remove(&key);
     }
 
+    /// Whether it looks after this connection.
+    pub(crate) fn has(&self, key: u64) -> bool {
+        self.seen.contains_key(&key)
+    }
+
     /// When to look.
     pub(crate) fn next(&self) -> Option<Instant> {
         [self.round, self.soon].into_iter().flatten().min()

@@ -16,6 +16,8 @@ pub(crate) enum Progress {
     Some,
     /// There may be more, for which no event will be raised: poll again.
     More,
+    /// Another thread is receiving what has come, and acts on it when it runs next.
+    Held,
 }
 
 /// A connection's completion queue, as whoever polls it sees it.
@@ -47,7 +49,7 @@ pub(crate) trait Completions {
         &self,
         events: &Self::Events,
         deadline: &Deadline,
-        is_woken: impl FnOnce() -> bool,
+        is_woken: impl Fn() -> bool,
     ) -> bool;
 }
 

@@ -222,6 +222,14 @@ impl Poller {
         self.follow_owner();
     }
 
+    /// A thread of the application is polling while the engine's thread owns the connection. The
+    /// engine looks again soon, and is not woken by events until it [takes over](Self::expire).
+    pub(crate) fn yield_to_threads(&self) {
+        if self.word.yield_to_threads() {
+            self.follow_owner();
+        }
+    }
+
     /// How often threads of the application have polled.
     pub(crate) fn visits(&self) -> u32 {
         self.word.visits()

@@ -85,7 +85,7 @@ impl Poller {
         } else {
             // If there is nothing, `ready` is called before the sleep.
             match queue.poll(1, Answers::MayWait) {
-                Progress::Nothing => None,
+                Progress::Nothing | Progress::Held => None,
                 Progress::Some | Progress::More => ready(),
             }
         };
@@ -120,7 +120,7 @@ impl Poller {
                 }
                 return value;
             }
-            if progress != Progress::Nothing {
+            if matches!(progress, Progress::Some | Progress::More) {
                 continue;
             }
             let now = Instant::now();

@@ -250,6 +250,15 @@ impl Word {
         self.0.fetch_and(!(OWNER | ATTENDED), Ordering::AcqRel);
     }
 
+    /// The engine leaves the connection to a thread that is polling, without a visit of that
+    /// thread. Returns whether the engine owned it.
+    pub(super) fn yield_to_threads(&self) -> bool {
+        let yielded = |word| (owner(word) == Owner::Engine).then_some(word | THREADS | ATTENDED);
+        self.0
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, yielded)
+            .is_ok()
+    }
+
     pub(super) fn visits(&self) -> u32 {
         visits(self.0.load(Ordering::Acquire))
     }

@@ -11,7 +11,7 @@ impl Reactor {
         for _ in 0..BATCH {
             match self.manager.poll() {
                 Ok(Some(Report::Request(request))) => self.handle_request(request),
-                Ok(Some(Report::Event(event))) => self.handle_cm_event(&event),
+                Ok(Some(Report::Event(event))) => self.handle_cm_event(event),
                 Ok(None) => return,
                 Err(error) => {
                     error!("engine: {error}");
@@ -22,10 +22,10 @@ impl Reactor {
         }
     }
 
-    fn handle_cm_event(&mut self, event: &Event) {
+    pub(super) fn handle_cm_event(&mut self, event: Event) {
         let key = event.key();
         if self.listeners.contains_key(&key) {
-            return self.handle_listener_event(key, event);
+            return self.handle_listener_event(key, &event);
         }
         let Some(entry) = self.links.get(&key) else {
             debug!("engine: {event} for a connection {key} that has ended");
@@ -33,9 +33,9 @@ impl Reactor {
         };
         debug!(target: "rdmsg::cm", "{}: {event}", entry.link);
         let now = Instant::now();
-        if event.is_disconnect() {
-            // What the peer sent before it disconnected is in the queue already, and comes first.
-            entry.link.take_last();
+        // What the peer sent before it disconnected is in the queue already, and comes first.
+        if event.is_disconnect() && !entry.link.take_last() {
+            return self.come_back(key, Some(event));
         }
         entry
             .link

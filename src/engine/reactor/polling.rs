@@ -1,14 +1,29 @@
 //! The completion queues that no thread of the application polls.
 
-use std::{os::fd::OwnedFd, time::Instant};
+use std::{
+    mem,
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 
-use super::{ATTENDED, LOOPS, Reactor};
-use crate::{link::Progress, poll::Epolls, status::OsError};
+use super::{ATTENDED, HELD, LOOPS, Reactor};
+use crate::{
+    link::{Link, Progress},
+    poll::Epolls,
+    status::OsError,
+    transport::Event,
+};
 
 /// How many connections of event loops are looked at in one call.
 const MOST_PENDING: usize = 1024;
+
+/// How long this thread leaves a connection to a thread of the application that is receiving. That
+/// one takes what has come as soon as it runs; this bounds how late the engine learns that it
+/// stopped receiving.
+const HELD_FOR: Duration = Duration::from_millis(1);
 
 impl Reactor {
     /// A watched completion channel raised an event.
@@ -17,18 +32,34 @@ impl Reactor {
             return;
         };
         entry.link.poller.clear_event();
-        entry.link.arm();
-        self.poll(key);
+        self.arm_and_poll(key);
     }
 
     /// Takes some of what has come on a connection; the rest is taken in its next turn.
     pub(super) fn poll(&mut self, key: u64) {
+        self.poll_by(key, Link::poll_in_engine);
+    }
+
+    /// Has the device raise an event for what comes from now on, and takes what has come before.
+    fn arm_and_poll(&mut self, key: u64) {
+        self.poll_by(key, Link::arm_and_poll_in_engine);
+    }
+
+    fn poll_by(&mut self, key: u64, poll: impl FnOnce(&Arc<Link>) -> (Progress, bool)) {
         let Some(entry) = self.links.get(&key) else {
             return;
         };
-        let (progress, drive) = entry.link.poll_in_engine();
-        if progress == Progress::More {
-            self.unfinished.insert(key);
+        let (progress, drive) = poll(&entry.link);
+        match progress {
+            Progress::Nothing | Progress::Some => {}
+            Progress::More => {
+                self.unfinished.insert(key);
+            }
+            Progress::Held => {
+                // Otherwise this thread would wake up for it all the time.
+                entry.link.poller.yield_to_threads();
+                self.come_back(key, None);
+            }
         }
         if drive {
             self.drive(key);
@@ -54,8 +85,32 @@ impl Reactor {
         self.attended.forget(key);
         if let Some(entry) = self.links.get(&key) {
             entry.link.poller.expire();
-            entry.link.arm();
-            self.poll(key);
+            self.arm_and_poll(key);
+        }
+    }
+
+    /// Looks again at a connection in which a thread of the application is receiving, as this
+    /// thread waits for none of them. An `event` is handled behind what that thread receives.
+    pub(super) fn come_back(&mut self, key: u64, event: Option<Event>) {
+        if self.held.is_empty() {
+            self.timers.set(HELD, Some(Instant::now() + HELD_FOR));
+        }
+        let known = self.held.entry(key).or_default();
+        if event.is_some() {
+            *known = event;
+        }
+    }
+
+    /// Looks again at the connections that were held.
+    pub(super) fn look_after_held(&mut self) {
+        for (key, event) in mem::take(&mut self.held) {
+            if !self.attended.has(key) {
+                self.take_over(key);
+            }
+            if let Some(event) = event {
+                self.handle_cm_event(event);
+            }
+            self.drive(key);
         }
     }
 
@@ -76,14 +131,11 @@ impl Reactor {
         if watched && !attended.expects_loops() {
             let awaits = self.await_loops(|engine, loops, event| engine.modify(loops, event));
             if let Err(error) = awaits {
-                log::error!("engine: {error}");
+                error!("engine: {error}");
             }
         }
         for key in expired {
-            if let Some(entry) = self.links.get(&key) {
-                entry.link.arm();
-            }
-            self.poll(key);
+            self.arm_and_poll(key);
         }
         if self.attended.next().is_none() && self.notices.stays_expected() {
             self.attended.come_again();

@@ -75,6 +75,15 @@ impl PollSide {
         }
     }
 
+    /// Whether the last poll left what has come to another thread, which is receiving it.
+    #[inline]
+    pub(crate) fn is_held(&self) -> bool {
+        match &self.queue {
+            CompletionQueue::Rdma(_) => false,
+            CompletionQueue::Tcp(queue) => queue.is_held(),
+        }
+    }
+
     /// The first `count` of what was taken last.
     #[inline]
     pub(crate) fn done(&self, count: usize) -> impl Iterator<Item = Done> + '_ {

@@ -53,6 +53,15 @@ impl QueuePair {
         }
     }
 
+    /// Fails the queue pair if other threads may be in its calls, and returns whether none is, so
+    /// that it may be destroyed.
+    pub(super) fn is_released(&self) -> bool {
+        match self {
+            Self::Rdma(_) => true,
+            Self::Tcp(qp) => qp.is_released(),
+        }
+    }
+
     /// Posts a receive.
     ///
     /// # Safety

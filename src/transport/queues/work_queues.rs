@@ -117,6 +117,12 @@ impl WorkQueues {
         self.qp.fail()
     }
 
+    /// Ends the queue pair's use by other threads, and returns whether it has ended, so that
+    /// [`destroy`](Self::destroy) waits for none of them.
+    pub(crate) fn is_released(&self) -> bool {
+        self.qp.is_released()
+    }
+
     /// Destroys the queue pair, after which the device touches none of the memory, and gives the
     /// memory back.
     pub(crate) fn destroy(self) {

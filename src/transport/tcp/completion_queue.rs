@@ -3,7 +3,7 @@ use std::{
     sync::Arc,
 };
 
-use super::stream::{Reserved, Stream};
+use super::stream::{Polled, Reserved, Stream};
 use crate::transport::queues::{Answers, BATCH, Done};
 
 /// What a queue pair over a TCP stream has done. Polling it is what moves the stream on.
@@ -11,8 +11,8 @@ use crate::transport::queues::{Answers, BATCH, Done};
 pub(crate) struct CompletionQueue {
     stream: Arc<Stream>,
     batch: Vec<Done>,
-    /// Whether there may be more than the batch.
-    more: bool,
+    /// What the last poll took.
+    polled: Polled,
     capacity: usize,
 }
 
@@ -25,18 +25,23 @@ impl CompletionQueue {
         Self {
             stream,
             batch: Vec::with_capacity(BATCH),
-            more: false,
+            polled: Polled::All,
             capacity: capacity as usize,
         }
     }
 
     pub(crate) fn poll(&mut self, answers: Answers) -> usize {
-        self.more = self.stream.poll(&mut self.batch, answers);
+        self.polled = self.stream.poll(&mut self.batch, answers);
         self.batch.len()
     }
 
     pub(crate) fn has_more(&self) -> bool {
-        self.more
+        self.polled == Polled::Some
+    }
+
+    /// Whether the last poll left what has come to another thread, which is receiving it.
+    pub(crate) fn is_held(&self) -> bool {
+        self.polled == Polled::Held
     }
 
     /// The completion with this number, of those that were taken last.

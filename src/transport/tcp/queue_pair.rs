@@ -30,6 +30,12 @@ impl QueuePair {
         Ok(())
     }
 
+    /// Fails the queue pair, and returns whether it may be destroyed now: no other thread is
+    /// receiving into its memory.
+    pub(crate) fn is_released(&self) -> bool {
+        self.0.is_released()
+    }
+
     /// Posts a receive.
     ///
     /// # Safety

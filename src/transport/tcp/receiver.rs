@@ -8,6 +8,7 @@ use std::{
         Mutex,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use super::{
@@ -39,6 +40,8 @@ const LONG: usize = 32 << 10;
 /// to wake up for each segment costs more than the bytes.
 const AWAITED_FROM: usize = 128 << 10;
 const AWAITED: usize = 256 << 10;
+/// How long it sleeps so at most: what has come by then is received, and so seen as a sign of life.
+const AWAITED_FOR: Duration = Duration::from_millis(50);
 
 /// How many calls are made in a row, so that a peer which keeps sending holds up nobody.
 const MOST_CALLS: usize = 16;
@@ -147,9 +150,15 @@ impl Receiver {
         Ok(())
     }
 
-    /// Waits until something comes, unless it may be here already, and receives that.
-    pub(super) fn wait(&mut self, parts: &mut Parts<'_>, enough: usize) -> Result<(), Fault> {
-        let result = self.wait_for_some(parts, enough);
+    /// Waits until something comes, unless it may be here already, and receives that. A wait for
+    /// more of a long payload goes on only while `goes_on` returns `true`.
+    pub(super) fn wait(
+        &mut self,
+        parts: &mut Parts<'_>,
+        enough: usize,
+        goes_on: impl Fn() -> bool,
+    ) -> Result<(), Fault> {
+        let result = self.wait_for_some(parts, enough, goes_on);
         self.ended |= result.is_err();
         // Less may be left.
         self.await_bytes(1, parts.socket);
@@ -158,24 +167,32 @@ impl Receiver {
 
     /// As [`wait`](Self::wait). Behind nothing but the beginning of a long payload it goes on
     /// waiting for that: until it has come there is nothing to do.
-    fn wait_for_some(&mut self, parts: &mut Parts<'_>, enough: usize) -> Result<(), Fault> {
+    fn wait_for_some(
+        &mut self,
+        parts: &mut Parts<'_>,
+        enough: usize,
+        goes_on: impl Fn() -> bool,
+    ) -> Result<(), Fault> {
         let requests = self.requests;
+        let mut flows = true;
         for _ in 0..MOST_CALLS {
             let left = self.left();
-            let wait = if left < AWAITED_FROM {
-                self.await_bytes(1, parts.socket);
-                Wait::ForSome
-            } else {
+            let wait = if left >= AWAITED_FROM && flows {
                 self.await_bytes(left.min(AWAITED), parts.socket);
                 // Not in the call that receives: it would take what there is, and then wait for as
                 // much again, while less is left.
-                parts.socket.await_readable();
+                parts.socket.await_readable(AWAITED_FOR);
                 Wait::No
+            } else {
+                self.await_bytes(1, parts.socket);
+                Wait::ForSome
             };
             self.stopped = self.receive_once(parts, wait)?;
             self.take_staged(parts, enough)?;
             let to_do = !parts.done.is_empty() || self.requests != requests;
-            if to_do || self.is_exposed() || self.left() < LONG || self.left() == left {
+            flows = self.left() != left;
+            let is_over = wait == Wait::ForSome && !flows;
+            if to_do || is_over || self.is_exposed() || self.left() < LONG || !goes_on() {
                 break;
             }
         }

@@ -95,10 +95,10 @@ impl Socket {
         self.is_readable_within(PollTimeout::ZERO)
     }
 
-    /// Waits until it is readable, or for [`PATIENCE`].
-    pub(super) fn await_readable(&self) {
-        let patience = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
-        self.is_readable_within(patience);
+    /// Waits until it is readable, or for this time.
+    pub(super) fn await_readable(&self, time: Duration) {
+        let timeout = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
+        self.is_readable_within(timeout);
     }
 
     fn is_readable_within(&self, timeout: PollTimeout) -> bool {

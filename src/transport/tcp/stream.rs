@@ -2,9 +2,12 @@
 //! share it.
 //!
 //! Two locks, always taken in this order: `receiver`, by whoever polls; and `send`, by whoever
-//! posts, and by whoever polls for as long as it takes to note an answer or to send one. A thread
-//! that waits in a call that receives holds the first of them meanwhile: others that poll leave all
-//! that comes to it.
+//! posts, and by whoever polls for as long as it takes to note an answer or to send one.
+//!
+//! A thread that waits in a call that receives holds `receiver` for seconds, and for longer if it
+//! is stopped. So no other thread waits for this lock: one that finds it held leaves to its holder
+//! what has come, and the engine's thread looks again later ([`Polled::Held`]). `send` is held for
+//! calls that do not block.
 #![allow(unsafe_code)]
 
 use std::{
@@ -37,7 +40,7 @@ pub(crate) struct Stream {
     receives: Arc<ReceiveQueue>,
     /// Whether the receives are this connection's own.
     own_receives: bool,
-    receiver: Mutex<Polled>,
+    receiver: Mutex<Incoming>,
     send: Mutex<SendQueue>,
     phase: AtomicU8,
     /// Has the engine's thread tell of room, from the end of the setup on.
@@ -46,11 +49,22 @@ pub(crate) struct Stream {
 
 /// What is received, and what came of it.
 #[derive(Debug)]
-struct Polled {
+struct Incoming {
     receiver: Receiver,
     done: VecDeque<Done>,
     /// Whether `done` holds all that had come when a thread last waited.
     fresh: bool,
+}
+
+/// What a [poll](Stream::poll) took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Polled {
+    /// All that there was.
+    All,
+    /// Some of it. The socket need not be readable for the rest.
+    Some,
+    /// Nothing of what has come, since another thread is receiving it.
+    Held,
 }
 
 /// How far the stream is: it is never less far than before.
@@ -81,7 +95,7 @@ impl Stream {
             domain,
             receives,
             own_receives,
-            receiver: Mutex::new(Polled {
+            receiver: Mutex::new(Incoming {
                 receiver: Receiver::new(),
                 done: VecDeque::new(),
                 fresh: false,
@@ -198,7 +212,20 @@ impl Stream {
         }
     }
 
+    /// Ends an open stream, so that its queue pair may be destroyed. Returns whether it may be now.
+    /// Until then another thread receives into the queue pair's memory: the end of the stream
+    /// brings that thread back, and no other can take its place.
+    pub(super) fn is_released(&self) -> bool {
+        if self.phase() == Phase::Open {
+            self.fail();
+        }
+        self.receiver().is_some()
+    }
+
     /// The queue pair is gone: touches none of its memory any more.
+    ///
+    /// After [`is_released`](Self::is_released) returned `true` no thread holds the receiver for
+    /// long.
     pub(super) fn destroy(&self) {
         // Until all is set up the socket is the connection manager's, which may have to tell the
         // peer that it comes to nothing.
@@ -209,8 +236,7 @@ impl Stream {
             // Ends the call of whoever waits in one.
             self.socket.shut_down();
         }
-        let mut polled = lock(&self.receiver);
-        polled.receiver.forget();
+        lock(&self.receiver).receiver.forget();
         let mut none = VecDeque::new();
         lock(&self.send).flush(&mut none);
     }
@@ -222,30 +248,34 @@ impl Stream {
         self.socket.as_fd()
     }
 
-    /// Whether it stays readable from now on, because the peer has ended it or it has failed.
+    /// Whether it stays readable from now on, because the peer has ended it or it has failed. An
+    /// end that another thread is receiving is not known yet.
     pub(super) fn has_ended(&self) -> bool {
         match self.phase() {
             Phase::SettingUp => false,
             Phase::Open => {
-                let polled = self.receiver();
-                polled.is_some_and(|polled| polled.receiver.has_ended())
+                let incoming = self.receiver();
+                incoming.is_some_and(|incoming| incoming.receiver.has_ended())
             }
             Phase::Failed | Phase::Destroyed => true,
         }
     }
 
-    /// Takes what has completed, up to the length of `batch`. Returns whether there may be more,
-    /// for which nothing becomes readable.
-    pub(super) fn poll(&self, batch: &mut Vec<Done>, answers: Answers) -> bool {
+    /// Takes what has completed, up to the length of `batch`.
+    pub(super) fn poll(&self, batch: &mut Vec<Done>, answers: Answers) -> Polled {
         batch.clear();
-        let Some(mut polled) = self.receiver() else {
-            return false;
+        let Some(mut incoming) = self.receiver() else {
+            return if self.socket.is_readable() {
+                Polled::Held
+            } else {
+                Polled::All
+            };
         };
-        let Polled {
+        let Incoming {
             receiver,
             done,
             fresh,
-        } = &mut *polled;
+        } = &mut *incoming;
         // The thread that waited is back: a look costs a call.
         let fresh = std::mem::take(fresh) && answers == Answers::MayWait;
         if done.len() < BATCH && !fresh {
@@ -267,18 +297,18 @@ impl Stream {
         for _ in 0..count {
             batch.extend(done.pop_front());
         }
-        !done.is_empty() || receiver.has_stopped()
+        if done.is_empty() && !receiver.has_stopped() {
+            Polled::All
+        } else {
+            Polled::Some
+        }
     }
 
-    /// What is received: nothing where another thread waits for it, and nothing has come.
-    fn receiver(&self) -> Option<MutexGuard<'_, Polled>> {
+    /// The receiving side, unless another thread receives.
+    fn receiver(&self) -> Option<MutexGuard<'_, Incoming>> {
         match self.receiver.try_lock() {
-            Ok(polled) => Some(polled),
+            Ok(incoming) => Some(incoming),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            // That thread is being woken.
-            Err(TryLockError::WouldBlock) if self.socket.is_readable() => {
-                Some(lock(&self.receiver))
-            }
             Err(TryLockError::WouldBlock) => None,
         }
     }
@@ -296,12 +326,12 @@ impl Stream {
     /// From now on all that comes is this thread's to take, which is about to wait for it; unless
     /// something may be there already.
     pub(super) fn reserve(&self) -> Option<Reserved<'_>> {
-        let polled = self.receiver.try_lock().ok()?;
+        let incoming = self.receiver()?;
         let open = self.phase() == Phase::Open;
-        let may_wait = open && polled.done.is_empty() && polled.receiver.may_wait();
+        let may_wait = open && incoming.done.is_empty() && incoming.receiver.may_wait();
         may_wait.then_some(Reserved {
             stream: self,
-            polled,
+            incoming,
         })
     }
 
@@ -351,19 +381,25 @@ impl Stream {
 /// What is received, while a thread waits for it.
 pub(crate) struct Reserved<'a> {
     stream: &'a Stream,
-    polled: MutexGuard<'a, Polled>,
+    incoming: MutexGuard<'a, Incoming>,
 }
 
 impl Reserved<'_> {
-    /// Waits until something comes or the stream ends, for some seconds, and receives it. The next
-    /// to poll finds it.
-    pub(crate) fn wait(mut self) {
-        let Polled {
+    /// Waits until something comes or the stream ends, for less than [`WAITS_FOR`], and receives
+    /// it. The next to poll finds it. Behind a part of a long payload it waits again, as long as
+    /// `goes_on` returns `true`.
+    ///
+    /// [`WAITS_FOR`]: super::socket::WAITS_FOR
+    pub(crate) fn wait(mut self, goes_on: impl Fn() -> bool) {
+        let Incoming {
             receiver,
             done,
             fresh,
-        } = &mut *self.polled;
-        self.stream.progress(receiver, done, Receiver::wait);
+        } = &mut *self.incoming;
+        let wait = |receiver: &mut Receiver, parts: &mut Parts<'_>, enough| {
+            receiver.wait(parts, enough, goes_on)
+        };
+        self.stream.progress(receiver, done, wait);
         *fresh = !done.is_empty();
     }
 }

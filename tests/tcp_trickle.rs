@@ -1,0 +1,232 @@
+//! Peers over TCP that send part of a frame, slowly or never the rest, and threads that wait for
+//! it.
+#![allow(unsafe_code)]
+
+use std::{
+    fs, mem,
+    net::Shutdown,
+    os::{fd::AsRawFd, unix::net::UnixStream, unix::thread::JoinHandleExt},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicI32, Ordering},
+        mpsc,
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use rdmsg::{CloseReason, Config, Endpoint, Error, Polling, Transport};
+
+use tcp_peer::{PATIENCE, Peer, Stage, frame, pdu};
+
+mod tcp_peer;
+
+/// The longest frame's payload in bytes.
+const LONG: usize = 1 << 20;
+
+fn config() -> Config {
+    let mut config = Config::default();
+    config.transport = Transport::Tcp;
+    config.polling = Polling::Event;
+    config.receive_window = 4;
+    config.eager_size = Some(LONG as u32);
+    config.max_message = 4 << 20;
+    config.keepalive_interval = Some(Duration::from_millis(100));
+    config.keepalive_timeout = 10 * PATIENCE;
+    config
+}
+
+fn stage() -> Stage {
+    Stage::with(config())
+}
+
+/// A frame of this length, and how much of it a peer sends at once, so that `missing` is left.
+fn split_frame(len: usize, missing: usize) -> (Vec<u8>, Vec<u8>) {
+    let mut bytes = pdu(1, 0, &frame(0, &vec![7; len]));
+    let rest = bytes.split_off(bytes.len() - missing);
+    (bytes, rest)
+}
+
+/// Has the peer send bytes one by one, at this interval, until the handle is dropped.
+fn trickle(mut peer: Peer, bytes: Vec<u8>, every: Duration) -> mpsc::Sender<()> {
+    let (handle, dropped) = mpsc::channel();
+    thread::spawn(move || {
+        for byte in bytes {
+            peer.say(&[byte]);
+            if dropped.recv_timeout(every) != Err(mpsc::RecvTimeoutError::Timeout) {
+                break;
+            }
+        }
+    });
+    handle
+}
+
+/// A thread that waits in `recv`, and can be stopped there.
+struct Receiving {
+    thread: JoinHandle<Result<Vec<u8>, Error>>,
+}
+
+/// One thread of this process that does not run, until this is dropped.
+struct Stopped {
+    _gate: UnixStream,
+    _only: MutexGuard<'static, ()>,
+}
+
+/// The descriptor on which a thread that is stopped waits.
+static GATE: AtomicI32 = AtomicI32::new(-1);
+static IS_STOPPED: AtomicBool = AtomicBool::new(false);
+static ONLY: Mutex<()> = Mutex::new(());
+
+/// Runs in the thread that is to stop.
+extern "C" fn stop(_: libc::c_int) {
+    IS_STOPPED.store(true, Ordering::SeqCst);
+    let mut byte = 0_u8;
+    // SAFETY: the byte lives on this stack for the call.
+    unsafe { libc::read(GATE.load(Ordering::SeqCst), (&raw mut byte).cast(), 1) };
+}
+
+impl Receiving {
+    /// Returns when the thread is in the call that receives.
+    fn new(endpoint: &Endpoint) -> Self {
+        let (sender, receiver) = mpsc::channel();
+        let endpoint = endpoint.clone();
+        let thread = thread::spawn(move || {
+            sender.send(nix::unistd::gettid()).unwrap();
+            endpoint.recv().map(|message| message.to_vec())
+        });
+        let call = format!("/proc/self/task/{}/syscall", receiver.recv().unwrap());
+        let waits = libc::SYS_recvfrom.to_string();
+        while fs::read_to_string(&call).unwrap().split(' ').next() != Some(&waits) {
+            thread::yield_now();
+        }
+        Self { thread }
+    }
+
+    /// Stops the thread, as a debugger does.
+    fn stop(&self) -> Stopped {
+        let only = ONLY.lock().unwrap_or_else(PoisonError::into_inner);
+        let (gate, inner) = UnixStream::pair().unwrap();
+        GATE.store(inner.as_raw_fd(), Ordering::SeqCst);
+        // The descriptor stays open for as long as a thread may read it.
+        mem::forget(inner);
+        IS_STOPPED.store(false, Ordering::SeqCst);
+        let handler = SigHandler::Handler(stop);
+        let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());
+        // SAFETY: the handler makes one call, which is safe in a handler.
+        unsafe { sigaction(Signal::SIGUSR1, &action) }.unwrap();
+        // SAFETY: the thread has not been joined.
+        unsafe { libc::pthread_kill(self.thread.as_pthread_t(), libc::SIGUSR1) };
+        while !IS_STOPPED.load(Ordering::SeqCst) {
+            thread::yield_now();
+        }
+        Stopped {
+            _gate: gate,
+            _only: only,
+        }
+    }
+
+    fn result(self) -> Result<Vec<u8>, Error> {
+        self.thread.join().unwrap()
+    }
+}
+
+/// The engine sets up connections, for several of its timers' periods.
+fn assert_engine_runs(stage: &Stage) {
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(1) {
+        let (_peer, _endpoint) = stage.connect();
+        stage.assert_well();
+    }
+}
+
+#[test]
+fn engine_runs_while_a_receiving_thread_is_stopped() {
+    let stage = stage();
+    let (mut peer, endpoint) = stage.connect();
+    let receiving = Receiving::new(&endpoint);
+    let stopped = receiving.stop();
+    let (begin, rest) = split_frame(100_000, 99_000);
+    peer.say(&begin);
+    assert_engine_runs(&stage);
+    drop(stopped);
+    peer.say(&rest);
+    assert_eq!(receiving.result().unwrap(), vec![7; 100_000]);
+}
+
+#[test]
+fn peer_that_leaves_is_reported_behind_its_messages() {
+    let stage = stage();
+    let (mut peer, endpoint) = stage.connect();
+    let receiving = Receiving::new(&endpoint);
+    let stopped = receiving.stop();
+    peer.say(&pdu(1, 0, &frame(0, b"one")));
+    peer.say(&pdu(1, 0, &frame(1, b"two")));
+    peer.stream.shutdown(Shutdown::Write).unwrap();
+    assert_engine_runs(&stage);
+    drop(stopped);
+    assert_eq!(receiving.result().unwrap(), b"one");
+    assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"two");
+    let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+    let left = matches!(end, Error::Disconnected(CloseReason::PeerDisconnected));
+    assert!(left, "{end:?}");
+}
+
+#[test]
+fn engine_runs_while_it_ends_a_stopped_connection() {
+    let stage = stage();
+    let (mut peer, endpoint) = stage.connect();
+    let receiving = Receiving::new(&endpoint);
+    let stopped = receiving.stop();
+    let (begin, _) = split_frame(LONG, LONG - 1000);
+    peer.say(&begin);
+    endpoint.abort(3);
+    while endpoint.close_reason().is_none() {
+        assert_engine_runs(&stage);
+    }
+    assert_engine_runs(&stage);
+    drop(stopped);
+    assert!(matches!(receiving.result(), Err(Error::Disconnected(_))));
+}
+
+#[test]
+fn wait_ends_in_time_while_a_long_frame_trickles() {
+    let stage = stage();
+    // A thread sleeps in different calls, by how much is missing.
+    let waits = [60_000, 600_000].map(|missing| {
+        let (mut peer, endpoint) = stage.connect();
+        let (begin, rest) = split_frame(LONG, missing);
+        peer.say(&begin);
+        let trickling = trickle(peer, rest, Duration::from_secs(1));
+        thread::spawn(move || {
+            let start = Instant::now();
+            let timeout = Duration::from_secs(6);
+            let result = endpoint.recv_timeout(timeout);
+            drop(trickling);
+            assert!(matches!(result, Err(Error::TimedOut)), "{result:?}");
+            let late = start.elapsed() - timeout;
+            assert!(late < Duration::from_secs(3), "{missing} missing: {late:?}");
+        })
+    });
+    for wait in waits {
+        wait.join().unwrap();
+    }
+}
+
+#[test]
+fn shutdown_ends_a_read_while_a_long_frame_trickles() {
+    let stage = stage();
+    let (mut peer, endpoint) = stage.connect();
+    let (begin, rest) = split_frame(LONG, 60_000);
+    peer.say(&begin);
+    let stream = rdmsg::Stream::from(endpoint);
+    let reader = stream.try_clone().unwrap();
+    let reading = thread::spawn(move || std::io::Read::read(&mut &reader, &mut [0; 8]));
+    let _trickling = trickle(peer, rest, Duration::from_millis(300));
+    thread::sleep(Duration::from_millis(100));
+    stream.shutdown(Shutdown::Read).unwrap();
+    let start = Instant::now();
+    assert_eq!(reading.join().unwrap().unwrap(), 0);
+    let late = start.elapsed();
+    assert!(late < Duration::from_secs(3), "{late:?}");
+}
