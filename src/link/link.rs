@@ -22,6 +22,7 @@ use super::{
     pollers::Pollers,
     refused::refused_send,
     spin_record::SpinRecord,
+    taker::Taker,
     tasks::{Awaited, Tasks},
     watch::{Watch, Watcher},
 };
@@ -73,6 +74,8 @@ pub(crate) struct Link {
     /// How many completions were taken from the channel and set aside, because they were not what
     /// was waited for.
     pub(crate) set_aside: Arc<AtomicUsize>,
+    /// The thread that takes completions from the connection's own channel.
+    pub(crate) taker: Taker,
     /// Whether the engine was notified and has not driven the connection since.
     drive_wanted: AtomicBool,
     /// Whether the last handle has been dropped.
@@ -114,6 +117,7 @@ impl Link {
             spin_record: SpinRecord::default(),
             allocator: Mutex::new(None),
             set_aside,
+            taker: Taker::default(),
             drive_wanted: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             ends: AtomicU8::new(0),

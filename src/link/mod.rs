@@ -44,6 +44,7 @@ mod send_batch;
 mod sent;
 mod sent_order;
 mod spin_record;
+mod taker;
 mod task_polling;
 #[cfg(feature = "tokio")]
 mod task_watch;
