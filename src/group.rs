@@ -122,6 +122,7 @@ impl Group {
     /// as the group exists, with or without connections.
     #[must_use]
     pub fn completions(&self) -> &Receiver<(u64, Completion)> {
+        self.inner.queue.taker.is_here();
         &self.inner.completions
     }
 }

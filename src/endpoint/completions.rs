@@ -51,6 +51,7 @@ impl Endpoint {
     #[must_use]
     pub fn completions(&self) -> &Receiver<Completion> {
         self.inner.link.poller.leave_loop();
+        self.inner.link.taker.is_here();
         &self.inner.completions
     }
 
@@ -166,6 +167,7 @@ impl Endpoint {
     }
 
     pub(super) fn take_any(&self) -> Option<Result<Completion, Error>> {
+        self.inner.link.taker.is_here();
         let taken = match self.take_aside() {
             Some(completion) => Some(Ok(completion)),
             None => match self.inner.completions.try_recv() {

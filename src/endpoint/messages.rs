@@ -8,6 +8,9 @@ use crate::{
     link::{Deadline, Handoff, Outgoing, Taken},
 };
 
+/// How often a call that needs a place for its completion looks whether one has become free.
+const PLACE_LOOKS: Duration = Duration::from_millis(1);
+
 /// Messages.
 impl Endpoint {
     /// Sends one message, waiting while the peer's window is full.
@@ -114,11 +117,19 @@ impl Endpoint {
     /// taken with [`next_completion`](Self::next_completion) or from
     /// [`completions`](Self::completions). Ids are the application's; they need not differ.
     ///
+    /// A connection has places for [`Config::receive_window`](crate::Config::receive_window) +
+    /// [`Config::send_depth`](crate::Config::send_depth) ids (default 32) whose operations are in
+    /// flight or whose completions wait to be taken. If all are in use, this call waits while
+    /// another thread takes completions: while the thread that called `next_completion` or
+    /// `completions` last is another one. In the thread that takes them itself it fails instead,
+    /// because waiting would never end: take some, and repeat the call.
+    ///
     /// # Errors
     ///
     /// After an error no completion comes, and nothing was sent.
     ///
-    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken.
+    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken, and no other
+    ///   thread takes them.
     /// * [`Error::MessageTooLong`] above [`send_limit`](Self::send_limit). The connection goes on.
     /// * [`Error::Disconnected`] when the connection has ended.
     /// * [`Error::LockedMemory`] when the memory of a long message cannot be locked. The connection
@@ -154,8 +165,8 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// Those of [`try_send`](Self::try_send), and [`Error::CompletionsNotTaken`]. After an error no
-    /// completion comes.
+    /// Those of [`try_send`](Self::try_send), and [`Error::CompletionsNotTaken`] when too many
+    /// completions wait to be taken. After an error no completion comes.
     pub fn try_send_with_id(&self, message: &[u8], id: u64) -> Result<(), TrySendError> {
         let parts = [IoSlice::new(message)];
         self.try_send_outgoing(&mut Outgoing::new(&parts, Some(id)))
@@ -165,8 +176,9 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// Those of [`send_timeout`](Self::send_timeout), and [`Error::CompletionsNotTaken`]. After an
-    /// error no completion comes.
+    /// Those of [`send_timeout`](Self::send_timeout), and [`Error::CompletionsNotTaken`] when too
+    /// many completions wait to be taken, and no other thread took any in time. After an error no
+    /// completion comes.
     pub fn send_with_id_timeout(
         &self,
         message: &[u8],
@@ -210,12 +222,12 @@ impl Endpoint {
         let link = &self.inner.link;
         let taken = match link.send_or_join(message) {
             Ok(taken) => taken,
-            Err(TrySendError::Failed(error)) => return Err(error),
-            Err(TrySendError::Full) => {
+            Err(TrySendError::Full | TrySendError::Failed(Error::CompletionsNotTaken)) => {
                 // What makes room may have arrived already without any thread having polled.
                 link.poll_again();
                 self.wait_for_room(&Deadline::never(), || link.send_or_hold(message))?
             }
+            Err(TrySendError::Failed(error)) => return Err(error),
         };
         if taken == Taken::Held {
             link.leave_held();
@@ -228,29 +240,37 @@ impl Endpoint {
         message: &mut Outgoing<'_>,
         deadline: &Deadline,
     ) -> Result<(), Error> {
-        let link = &self.inner.link;
-        match link.try_send(message) {
-            Ok(()) => Ok(()),
-            Err(TrySendError::Failed(error)) => Err(error),
-            Err(TrySendError::Full) => self.wait_for_room(deadline, || link.try_send(message)),
-        }
+        self.wait_for_room(deadline, || self.inner.link.try_send(message))
     }
 
     /// Repeats an attempt until it succeeds, fails, or the deadline passes.
+    ///
+    /// It repeats an attempt that lacks a place for its completion while the place may become free
+    /// without the calling thread.
     pub(super) fn wait_for_room<T>(
         &self,
         deadline: &Deadline,
         mut attempt: impl FnMut() -> Result<T, TrySendError>,
     ) -> Result<T, Error> {
-        let done = self
-            .inner
-            .link
-            .wait_until(deadline, None, || match attempt() {
+        let link = &self.inner.link;
+        loop {
+            let done = link.wait_until(deadline, None, || match attempt() {
                 Ok(done) => Some(Ok(done)),
                 Err(TrySendError::Full) => None,
                 Err(TrySendError::Failed(error)) => Some(Err(error)),
             });
-        done.unwrap_or(Err(Error::TimedOut))
+            match done {
+                Ok(Err(Error::CompletionsNotTaken))
+                    if !deadline.is_over() && link.is_place_to_come() =>
+                {
+                    // A channel does not notify threads that wait for room in it.
+                    let look = deadline.at_most(PLACE_LOOKS);
+                    let _ = link.wait_until(&look, None, || None::<()>);
+                }
+                Ok(done) => return done,
+                Err(_) => return Err(Error::TimedOut),
+            }
+        }
     }
 
     /// Receives the next message, waiting for as long as it takes.

@@ -20,7 +20,8 @@ use crate::{
 /// exception that every RDMA device makes: a write or message that follows a read or atomic
 /// operation may be carried out before it. Wait for the read's completion where that matters. At
 /// most [`Config::send_depth`](crate::Config::send_depth) operations are in flight; a further one
-/// waits.
+/// waits. It also waits for a place for its completion, as
+/// [`send_with_id`](Endpoint::send_with_id) does.
 impl Endpoint {
     /// Registers `len` bytes of zeroed memory for one-sided operations.
     ///
@@ -48,7 +49,8 @@ impl Endpoint {
     ///
     /// * [`Error::OutOfBounds`], [`Error::NotAllowed`] or [`Error::ForeignMemory`] for what is
     ///   wrong with the arguments.
-    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken.
+    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken, and no other
+    ///   thread takes them.
     /// * [`Error::Disconnected`] when the connection has ended.
     ///
     /// # Examples
@@ -95,7 +97,8 @@ impl Endpoint {
     ///
     /// * [`Error::OutOfBounds`], [`Error::NotAllowed`] or [`Error::ForeignMemory`] for what is
     ///   wrong with the arguments.
-    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken.
+    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken, and no other
+    ///   thread takes them.
     /// * [`Error::Disconnected`] when the connection has ended.
     pub fn write(
         &self,
@@ -123,7 +126,8 @@ impl Endpoint {
     /// * [`Error::OutOfBounds`], [`Error::NotAllowed`] or [`Error::ForeignMemory`] for what is
     ///   wrong with the arguments.
     /// * [`Error::NotSupported`] on iWARP.
-    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken.
+    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken, and no other
+    ///   thread takes them.
     /// * [`Error::Disconnected`] when the connection has ended.
     pub fn write_with_imm(
         &self,
@@ -154,7 +158,8 @@ impl Endpoint {
     /// * [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::Misaligned`] or
     ///   [`Error::ForeignMemory`] for what is wrong with the arguments.
     /// * [`Error::NotSupported`] where a device of the two has no atomic operations.
-    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken.
+    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken, and no other
+    ///   thread takes them.
     /// * [`Error::Disconnected`] when the connection has ended.
     pub fn fetch_add(
         &self,
@@ -184,7 +189,8 @@ impl Endpoint {
     /// * [`Error::OutOfBounds`], [`Error::NotAllowed`], [`Error::Misaligned`] or
     ///   [`Error::ForeignMemory`] for what is wrong with the arguments.
     /// * [`Error::NotSupported`] where a device of the two has no atomic operations.
-    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken.
+    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken, and no other
+    ///   thread takes them.
     /// * [`Error::Disconnected`] when the connection has ended.
     #[expect(clippy::too_many_arguments, reason = "the operation has them all")]
     pub fn compare_swap(
@@ -220,6 +226,7 @@ impl Endpoint {
     /// # Errors
     ///
     /// [`TrySendError::Full`] when there is no room now; otherwise those of [`read`](Self::read).
+    /// [`Error::CompletionsNotTaken`] comes whether or not another thread takes completions.
     pub fn try_read(
         &self,
         region: &Region,

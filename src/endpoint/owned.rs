@@ -93,7 +93,8 @@ impl Endpoint {
     /// [`NotSent`], which returns the buffer, with one of these. After an error no completion
     /// comes.
     ///
-    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken.
+    /// * [`Error::CompletionsNotTaken`] when too many completions wait to be taken, and no other
+    ///   thread takes them.
     /// * [`Error::ForeignMemory`] for a buffer of another connection.
     /// * [`Error::MessageTooLong`] above [`send_limit`](Self::send_limit). The connection goes on.
     /// * [`Error::Disconnected`] when the connection has ended.

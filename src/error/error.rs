@@ -144,12 +144,13 @@ pub enum Error {
         place: &'static str,
     },
 
-    /// Too many completions wait to be taken for another id.
+    /// Too many completions wait to be taken for another id, and the calling thread takes them.
     ///
-    /// Nothing was sent; the connection goes on.
+    /// Nothing was sent; the connection goes on. While another thread takes completions, a call
+    /// that may wait does so instead: see [`send_with_id`](crate::Endpoint::send_with_id).
     #[error(
         "too many completions wait to be taken: take some from Endpoint::completions or with \
-         Endpoint::next_completion before using further ids"
+         Endpoint::next_completion and repeat the call, or take them in another thread"
     )]
     CompletionsNotTaken,
 

@@ -319,6 +319,12 @@ impl Core {
         ids + completions.reports() + self.set_aside.load(Ordering::Relaxed) < self.most_ids
     }
 
+    /// Whether a completion waits to be taken.
+    pub(super) fn has_reports(&mut self) -> bool {
+        let reports = self.completions.as_mut().map_or(0, Outbox::reports);
+        reports + self.set_aside.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether a completion of its own says that all receives are back.
     pub(super) fn marks_receives(&self) -> bool {
         let queues = self.queues.as_ref();

@@ -2,7 +2,7 @@ use std::sync::{Arc, Mutex};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use super::completion::Completion;
+use super::{completion::Completion, taker::Taker};
 use crate::sync::lock;
 
 /// What happens on the connections of a group, each with its key, for one receiver.
@@ -12,7 +12,10 @@ use crate::sync::lock;
 ///
 /// Its lock is taken with a connection's locks held, and held for putting alone.
 #[derive(Debug)]
-pub(crate) struct GroupQueue(Mutex<Option<Tail>>);
+pub(crate) struct GroupQueue {
+    tail: Mutex<Option<Tail>>,
+    pub(crate) taker: Taker,
+}
 
 /// Where the connections put; `None` when the group is gone. Unread messages hold their
 /// connections and those hold the queue, so it must not hold its other end.
@@ -27,13 +30,17 @@ impl GroupQueue {
     pub(crate) fn new() -> (Arc<Self>, Receiver<(u64, Completion)>) {
         let (sender, receiver) = unbounded();
         let tail = Tail { sender, put: 0 };
-        (Arc::new(Self(Mutex::new(Some(tail)))), receiver)
+        let queue = Self {
+            tail: Mutex::new(Some(tail)),
+            taker: Taker::default(),
+        };
+        (Arc::new(queue), receiver)
     }
 
     /// Puts something behind what is there, and returns how many were put before. Gives it back
     /// when the group is gone.
     pub(super) fn put(&self, key: u64, completion: Completion) -> Result<u64, Completion> {
-        let mut tail = lock(&self.0);
+        let mut tail = lock(&self.tail);
         let Some(tail) = &mut *tail else {
             return Err(completion);
         };
@@ -47,7 +54,7 @@ impl GroupQueue {
 
     /// How many were taken of those that were put here.
     pub(super) fn taken(&self) -> u64 {
-        match &*lock(&self.0) {
+        match &*lock(&self.tail) {
             Some(tail) => tail.put - tail.sender.len() as u64,
             None => u64::MAX,
         }
@@ -56,11 +63,11 @@ impl GroupQueue {
     /// The group is gone.
     pub(crate) fn close(&self) {
         // What is dropped with it is dropped without the lock.
-        let tail = lock(&self.0).take();
+        let tail = lock(&self.tail).take();
         drop(tail);
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        lock(&self.0).is_none()
+        lock(&self.tail).is_none()
     }
 }

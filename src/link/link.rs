@@ -18,6 +18,7 @@ use super::{
     handoff::Handoff,
     home::{Home, Place},
     refused::refused_send,
+    taker::Taker,
 };
 use crate::{
     config::Polling,
@@ -65,6 +66,8 @@ pub(crate) struct Link {
     /// How many completions were taken from the channel and set aside, because they were not what
     /// was waited for.
     pub(crate) set_aside: Arc<AtomicUsize>,
+    /// The thread that takes completions from the connection's own channel.
+    pub(crate) taker: Taker,
     /// Whether the engine was notified and has not driven the connection since.
     drive_wanted: AtomicBool,
     /// Whether the last handle has been dropped.
@@ -100,6 +103,7 @@ impl Link {
             line: Line::new(key, notices),
             allocator: Mutex::new(None),
             set_aside,
+            taker: Taker::default(),
             drive_wanted: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             ends: AtomicU8::new(0),

@@ -39,6 +39,7 @@ mod send;
 mod send_batch;
 mod sent;
 mod sent_order;
+mod taker;
 mod unproven;
 mod write;
 

@@ -12,7 +12,9 @@ pub(crate) struct Outbox {
     /// How many were put into the own channel.
     put: u64,
     member: Option<Member>,
-    /// Where [`Completion::Room`] was put last, for as long as it may wait to be taken.
+    /// Places of completions with ids that may still wait to be taken.
+    reports: VecDeque<u64>,
+    /// Place of the last [`Completion::Room`] that may still wait to be taken.
     room: Option<u64>,
 }
 
@@ -21,9 +23,6 @@ pub(crate) struct Outbox {
 struct Member {
     queue: Arc<GroupQueue>,
     key: u64,
-    /// Where the completions with ids were put that may wait to be taken. The own channel need not
-    /// be asked so: its length says it.
-    reports: VecDeque<u64>,
 }
 
 impl Outbox {
@@ -32,6 +31,7 @@ impl Outbox {
             own,
             put: 0,
             member: None,
+            reports: VecDeque::new(),
             room: None,
         }
     }
@@ -48,13 +48,18 @@ impl Outbox {
 
     /// Puts something behind what is there. Gives it back where nobody is left to take it.
     pub(super) fn put(&mut self, completion: Completion) -> Result<(), Completion> {
-        self.put_at(completion).map(drop)
+        let has_id = completion.id().is_some();
+        let at = self.put_at(completion)?;
+        if has_id {
+            self.reports.push_back(at);
+        }
+        Ok(())
     }
 
     /// As [`put`](Self::put), and returns the place: how many were put there before.
     fn put_at(&mut self, mut completion: Completion) -> Result<u64, Completion> {
         if let Some(member) = &mut self.member {
-            match member.put(completion) {
+            match member.queue.put(member.key, completion) {
                 Ok(at) => return Ok(at),
                 Err(refused) => completion = refused,
             }
@@ -72,10 +77,7 @@ impl Outbox {
     /// Tells that there is room, unless the application has yet to take that it was told before.
     /// Returns whether it did.
     pub(super) fn put_room(&mut self) -> bool {
-        let taken = match &self.member {
-            Some(member) => member.queue.taken(),
-            None => self.put - self.own.len() as u64,
-        };
+        let taken = self.taken();
         if self.room.is_some_and(|at| at >= taken) {
             return false;
         }
@@ -83,12 +85,31 @@ impl Outbox {
         self.room.is_some()
     }
 
-    /// How many completions with ids wait to be taken, at most.
+    /// Returns the number of completions with ids that wait to be taken. Messages do not count:
+    /// the peer has credit for those.
     pub(super) fn reports(&mut self) -> usize {
-        match &mut self.member {
-            Some(member) => member.reports(),
-            None => self.own.len(),
+        if !self.reports.is_empty() {
+            let taken = self.taken();
+            while self.reports.front().is_some_and(|at| *at < taken) {
+                self.reports.pop_front();
+            }
         }
+        self.reports.len()
+    }
+
+    /// Returns the number of completions taken from the queue that is in use now.
+    fn taken(&self) -> u64 {
+        match &self.member {
+            Some(member) => member.queue.taken(),
+            None => self.put - self.own.len() as u64,
+        }
+    }
+
+    /// Returns whether a thread other than the calling one takes from the group; `None` without a
+    /// group.
+    pub(super) fn group_is_taken_elsewhere(&self) -> Option<bool> {
+        let member = self.member.as_ref()?;
+        Some(member.queue.taker.is_elsewhere())
     }
 
     // The group.
@@ -110,34 +131,16 @@ impl Outbox {
         self.member = Some(Member {
             queue: Arc::clone(queue),
             key,
-            reports: VecDeque::new(),
         });
+        self.reports.clear();
         self.room = None;
     }
 
     /// From now on everything goes to the own channel.
     pub(super) fn leave(&mut self) {
         self.member = None;
+        self.reports.clear();
         self.room = None;
-    }
-}
-
-impl Member {
-    fn put(&mut self, completion: Completion) -> Result<u64, Completion> {
-        let has_id = completion.id().is_some();
-        let at = self.queue.put(self.key, completion)?;
-        if has_id {
-            self.reports.push_back(at);
-        }
-        Ok(at)
-    }
-
-    fn reports(&mut self) -> usize {
-        let taken = self.queue.taken();
-        while self.reports.front().is_some_and(|at| *at < taken) {
-            self.reports.pop_front();
-        }
-        self.reports.len()
     }
 }
 
@@ -189,6 +192,19 @@ mod tests {
         assert_eq!(outbox.reports(), 3);
         for left in [2, 2, 2, 1] {
             group.recv().unwrap();
+            assert_eq!(outbox.reports(), left);
+        }
+    }
+
+    #[test]
+    fn only_ids_in_the_own_channel_are_counted() {
+        let (mut outbox, own) = outbox();
+        outbox.put(Completion::Finished).unwrap();
+        outbox.put(Completion::Sent(1)).unwrap();
+        outbox.put(Completion::Finished).unwrap();
+        outbox.put(Completion::Written(2)).unwrap();
+        for left in [2, 1, 1, 0] {
+            own.recv().unwrap();
             assert_eq!(outbox.reports(), left);
         }
     }

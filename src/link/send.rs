@@ -6,6 +6,7 @@ use std::{io::IoSlice, mem, sync::Arc, time::Instant};
 use super::{
     core::Core,
     link::Link,
+    outbox::Outbox,
     parts::{LONGEST, total},
     refused::refused_send,
 };
@@ -139,6 +140,16 @@ impl Link {
             }
             Ok(())
         })
+    }
+
+    /// Whether a place for one more completion may become free without the calling thread: another
+    /// one takes completions, or all that have ids are still in flight, so that there is nothing to
+    /// take.
+    pub(crate) fn is_place_to_come(&self) -> bool {
+        let mut core = self.core();
+        let grouped = core.completions.as_ref();
+        let grouped = grouped.and_then(Outbox::group_is_taken_elsewhere);
+        !core.has_reports() || grouped.unwrap_or_else(|| self.taker.is_elsewhere())
     }
 
     /// Exposes a large message to the peer, from memory of this connection's.

@@ -54,6 +54,11 @@ impl Deadline {
         self.left().is_none_or(|left| left > wait)
     }
 
+    /// Returns the earlier one of this deadline and of the end of `most` from now.
+    pub(crate) fn at_most(&self, most: Duration) -> Self {
+        Self::after(self.left().map_or(most, |left| left.min(most)))
+    }
+
     /// Whether it is past now. The clock is not asked where there is no end.
     pub(crate) fn is_over(&self) -> bool {
         self.at().is_some_and(|at| Instant::now() >= at)

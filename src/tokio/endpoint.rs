@@ -141,7 +141,8 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// Those of [`send_with_id`](crate::Endpoint::send_with_id).
+    /// Those of [`send_with_id`](crate::Endpoint::send_with_id). A task gets
+    /// [`Error::CompletionsNotTaken`] even if another task takes completions.
     pub async fn send_with_id(&self, message: &[u8], id: u64) -> Result<(), Error> {
         let part = IoSlice::new(message);
         self.send_parts(slice::from_ref(&part), Some(id)).await

@@ -1,8 +1,16 @@
-use std::time::Duration;
+use std::{sync::Barrier, thread, time::Duration};
 
-use rdmsg::{Completion, Error, crossbeam_channel::select};
+use rdmsg::{Completion, Endpoint, Error, RemoteAccess, crossbeam_channel::select};
 
-use crate::stage::{PATIENCE, pair};
+use crate::stage::{PATIENCE, pair, pair_with, small};
+
+/// How many completions with ids a connection of `small` has places for.
+const PLACES: u64 = 8;
+
+/// Receives until the end, in a thread of its own.
+fn receive_all(endpoint: Endpoint) -> thread::JoinHandle<()> {
+    thread::spawn(move || while endpoint.recv().is_ok() {})
+}
 
 #[test]
 fn completions_come_by_each_way_of_taking_them() {
@@ -25,4 +33,71 @@ fn completions_come_by_each_way_of_taking_them() {
         Completion::Disconnected(_)
     ));
     assert!(matches!(far.next_completion(), Err(Error::Disconnected(_))));
+}
+
+#[test]
+fn unread_messages_take_no_place_of_an_id() {
+    let (near, far) = pair_with(&small());
+    for _ in 0..small().receive_window {
+        far.send(b"unread").unwrap();
+    }
+    // The library of this side has them all.
+    far.flush_timeout(PATIENCE).unwrap();
+    let reading = receive_all(far);
+    for id in 0..PLACES {
+        near.send_with_id(b"x", id).unwrap();
+    }
+    let refused = near.send_with_id(b"x", PLACES).unwrap_err();
+    assert!(matches!(refused, Error::CompletionsNotTaken), "{refused}");
+    near.close().unwrap();
+    reading.join().unwrap();
+}
+
+#[test]
+fn a_call_waits_for_the_thread_that_takes() {
+    const ROUNDS: u64 = 100;
+    let (near, far) = pair_with(&small());
+    let theirs = far.region(64, RemoteAccess::WRITE).unwrap();
+    let ours = near.region(64, RemoteAccess::NONE).unwrap();
+    let reading = receive_all(far);
+    let begun = Barrier::new(2);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            assert!(near.try_next_completion().unwrap().is_none());
+            begun.wait();
+            for _ in 0..2 * ROUNDS {
+                let completion = near.next_completion_timeout(PATIENCE).unwrap();
+                assert!(
+                    matches!(completion, Completion::Sent(_) | Completion::Written(_)),
+                    "{completion:?}"
+                );
+                // Slower than the sender, so that places run out.
+                thread::sleep(Duration::from_micros(500));
+            }
+        });
+        begun.wait();
+        for id in 0..ROUNDS {
+            near.send_with_id(b"x", id).unwrap();
+            near.write(&ours, 0..64, &theirs.remote(), 0, id).unwrap();
+        }
+    });
+    near.close().unwrap();
+    reading.join().unwrap();
+}
+
+#[test]
+fn a_bounded_call_tells_that_nobody_takes() {
+    let (near, far) = pair_with(&small());
+    let reading = receive_all(far);
+    thread::scope(|scope| {
+        scope.spawn(|| assert!(near.try_next_completion().unwrap().is_none()));
+    });
+    for id in 0..PLACES {
+        near.send_with_id(b"x", id).unwrap();
+    }
+    let bound = Duration::from_millis(50);
+    let refused = near.send_with_id_timeout(b"x", PLACES, bound).unwrap_err();
+    assert!(matches!(refused, Error::CompletionsNotTaken), "{refused}");
+    near.close().unwrap();
+    reading.join().unwrap();
 }

@@ -60,6 +60,7 @@ impl Conductor {
             Err(error) => {
                 let mut problems = vec![format!("{error:#}")];
                 self.quit_workers(scenario);
+                problems.extend(self.told());
                 self.clear_up(scenario, &mut problems);
                 problems.extend(self.report());
                 return Err(problems);
@@ -81,13 +82,8 @@ impl Conductor {
                 let how = ended.map_or_else(|| "not at all".to_owned(), Ended::to_string);
                 problems.push(format!("host {}: its worker ended: {how}", host.name));
             }
-            let notes = &host.notes.problems;
-            problems.extend(
-                notes
-                    .iter()
-                    .map(|text| format!("host {}: {text}", host.name)),
-            );
         }
+        problems.extend(self.told());
         match judged {
             Ok(seen) if problems.is_empty() => Ok(seen),
             Ok(_) => {
@@ -280,6 +276,18 @@ impl Conductor {
                 .into_iter()
                 .filter_map(|result| Some(format!("{:#}", result.err()?))),
         );
+    }
+
+    /// Returns the problems that the workers have reported.
+    fn told(&self) -> Vec<String> {
+        let of = |host: &Host| {
+            let name = host.name;
+            let problems = host.notes.problems.iter();
+            problems
+                .map(|text| format!("host {name}: {text}"))
+                .collect::<Vec<_>>()
+        };
+        [of(&self.a), of(&self.b)].concat()
     }
 
     /// What the workers had to say.

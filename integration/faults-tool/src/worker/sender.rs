@@ -43,6 +43,8 @@ pub(super) fn send_all(
                 Err(Error::Disconnected(_)) => return,
                 Err(error) => {
                     conversation.problem(&format!("a one-sided operation failed: {error}"));
+                    // The peer waits for the messages that do not come.
+                    endpoint.abort(1);
                     return;
                 }
             }
@@ -71,18 +73,13 @@ fn send(conversation: &Conversation, endpoint: &Endpoint, number: u64, last: boo
     let content = conversation.content(conversation.worker.side);
     let message = content.message(number, last);
     page.write(|book| book.begun += 1);
-    let mut result = match number % 4 {
-        // All ids are for them.
-        _ if conversation.group.talk == Talk::Operations => Err(Error::CompletionsNotTaken),
-        0 | 3 => endpoint.send_with_id(&message, number),
+    // On a connection with operations, only operations have ids.
+    let id = number % 4 != 2 && conversation.group.talk != Talk::Operations;
+    let result = match number % 4 {
+        _ if !id => endpoint.send(&message),
         1 => send_owned(endpoint, &message, number),
-        _ => Err(Error::CompletionsNotTaken),
+        _ => endpoint.send_with_id(&message, number),
     };
-    // Some go without an id, and so do those for which there is no room.
-    let id = !matches!(result, Err(Error::CompletionsNotTaken));
-    if !id {
-        result = endpoint.send(&message);
-    }
     match result {
         Ok(()) => {
             page.write(|book| {

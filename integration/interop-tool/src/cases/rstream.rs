@@ -140,7 +140,7 @@ fn bad_input() -> Vec<Case> {
             "a server that is no rsocket",
             // It is not told that its client is gone.
             Side::new(Who::C, "rdma_server", "-p 7471").ends(Ends::WhenKilled),
-            ours("-s {server}").says("no rsocket"),
+            ours("-s {server}").says("not an rsocket"),
         ),
         case(
             "the server expects more",
