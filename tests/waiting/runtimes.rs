@@ -1,0 +1,163 @@
+//! A runtime that stands still leaves its connections to the engine.
+
+use std::{
+    panic::resume_unwind,
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rdmsg::{CloseReason, Config, Endpoint, Error};
+use tokio::time::timeout;
+
+use crate::stage::{Busy, PATIENCE, PROMPT, Stage, flush_promptly, receive_all, runtime, unprobed};
+
+/// A message that the peer reads in many chunks.
+const LARGE: usize = 4 << 20;
+
+/// How a current-thread runtime stands still.
+#[derive(Clone, Copy, Debug)]
+enum Idle {
+    /// `block_on` has returned.
+    Left,
+    /// A task blocks the runtime's thread.
+    Blocked,
+}
+
+/// Runs `meanwhile` on another thread while a task waits in `recv` on a runtime that stands still.
+/// Returns what the task returned after the runtime has gone on to the end of the connection.
+fn stand_still<T: Send>(
+    idle: Idle,
+    endpoint: Endpoint,
+    meanwhile: impl FnOnce() -> T + Send,
+) -> (T, usize, Error) {
+    let runtime = runtime(false);
+    thread::scope(|scope| {
+        let (done, is_done) = mpsc::channel();
+        let begin = || {
+            scope.spawn(move || {
+                // Dropped when it ends in whichever way.
+                let _done: mpsc::Sender<()> = done;
+                meanwhile()
+            })
+        };
+        let wait = || {
+            let end = is_done.recv_timeout(PATIENCE).unwrap_err();
+            assert_eq!(end, RecvTimeoutError::Disconnected, "it takes too long");
+        };
+        let (task, worker) = match idle {
+            Idle::Left => {
+                let task = runtime.block_on(receive_all(endpoint));
+                let worker = begin();
+                wait();
+                (task, worker)
+            }
+            Idle::Blocked => runtime.block_on(async {
+                let task = receive_all(endpoint).await;
+                let worker = begin();
+                wait();
+                (task, worker)
+            }),
+        };
+        let value = worker.join().unwrap_or_else(|panic| resume_unwind(panic));
+        let ended = runtime.block_on(async { timeout(PATIENCE, task).await.unwrap() });
+        let (count, end) = ended.unwrap();
+        (value, count, end)
+    })
+}
+
+/// Runs it with each kind of standstill, alone and next to a busy connection of the same engines,
+/// all at once. It gets the near end; the task that waits has the far end and receives `expected`
+/// messages.
+fn at_each_standstill(
+    near: &Config,
+    far: &Config,
+    expected: usize,
+    run: impl Fn(&Endpoint) + Sync,
+) {
+    let run = &run;
+    thread::scope(|scope| {
+        for idle in [Idle::Left, Idle::Blocked] {
+            for busy in [false, true] {
+                let name = format!("{idle:?}, busy: {busy}");
+                let case = move || {
+                    let stage = Stage::new(far);
+                    let _busy = busy.then(|| Busy::between(&stage));
+                    let (near, far) = stage.pair(near);
+                    let ((), count, end) = stand_still(idle, far, || {
+                        run(&near);
+                        drop(near);
+                    });
+                    assert_eq!(count, expected, "{end}");
+                    let closed = matches!(end, Error::Disconnected(CloseReason::PeerClosed));
+                    assert!(closed, "{end}");
+                };
+                let thread = thread::Builder::new().name(name);
+                thread.spawn_scoped(scope, case).unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn flushes_towards_an_idle_runtime() {
+    let config = Config::default();
+    at_each_standstill(&config, &config, 20, |near| flush_promptly(near, 20));
+}
+
+#[test]
+fn closes_towards_an_idle_runtime() {
+    // After its `close_timeout` a close fails.
+    let config = unprobed().with_close_timeout(PROMPT);
+    at_each_standstill(&config, &unprobed(), 1, |near| {
+        near.send(b"the last").unwrap();
+        near.close().unwrap();
+    });
+}
+
+#[test]
+fn sends_a_large_message_to_an_idle_runtime() {
+    let config = unprobed();
+    let message = vec![7; LARGE];
+    at_each_standstill(&config, &config, 1, |near| {
+        near.send(&message).unwrap();
+        near.flush_timeout(PROMPT).unwrap();
+    });
+}
+
+#[test]
+fn answers_probes_beside_an_idle_runtime() {
+    let near = Config::default()
+        .with_keepalive_interval(Some(Duration::from_millis(100)))
+        .with_keepalive_timeout(Duration::from_millis(1000));
+    at_each_standstill(&near, &unprobed(), 0, |near| {
+        let silence = near.recv_timeout(Duration::from_millis(2500));
+        assert!(matches!(silence, Err(Error::TimedOut)), "{silence:?}");
+    });
+}
+
+#[test]
+fn releases_held_messages_of_an_idle_runtime() {
+    const COUNT: usize = 300;
+    let near = unprobed().with_receive_window(4);
+    let far = unprobed().with_hold_back(true);
+    for idle in [Idle::Left, Idle::Blocked] {
+        let stage = Stage::new(&far);
+        let (near, far) = stage.pair(&near);
+        let sending = far.clone();
+        let ((), count, end) = stand_still(idle, far, move || {
+            let started = Instant::now();
+            for number in 0..COUNT {
+                sending.send(&number.to_le_bytes()).unwrap();
+            }
+            for number in 0..COUNT {
+                let left = PROMPT.saturating_sub(started.elapsed());
+                let received = near.recv_timeout(left);
+                let received = received.unwrap_or_else(|error| panic!("message {number}: {error}"));
+                assert_eq!(*received, number.to_le_bytes());
+            }
+            near.close().unwrap();
+        });
+        assert_eq!(count, 0, "{end}");
+    }
+}

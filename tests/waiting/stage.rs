@@ -1,0 +1,153 @@
+//! Two ends of a connection, each with an engine of its own.
+
+use std::{
+    env,
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use rdmsg::{
+    Config, Connector, Endpoint, Engine, Error, Listener, Polling, TransportKind,
+    tokio::Endpoint as TaskEndpoint,
+};
+use tokio::{
+    runtime::{Builder, Runtime},
+    task::yield_now,
+};
+
+/// No call takes longer, on a machine that does something. Nothing waits for it to pass.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The limit for calls that take milliseconds. A connection that nobody polls exceeds it.
+pub(crate) const PROMPT: Duration = Duration::from_secs(5);
+
+/// The address for this machine's connections to itself, and what carries them.
+pub(crate) fn place() -> (IpAddr, TransportKind) {
+    match env::var("LAB_ADDR") {
+        Ok(addr) => (addr.parse().unwrap(), TransportKind::Rdma),
+        Err(_) => ([127, 0, 0, 1].into(), TransportKind::Tcp),
+    }
+}
+
+/// Without probes nothing but what is tested has anybody poll.
+pub(crate) fn unprobed() -> Config {
+    Config::default().with_keepalive_interval(None)
+}
+
+/// Two engines, of which the near one connects to the far one.
+pub(crate) struct Stage {
+    pub(crate) listener: Listener,
+    near: Engine,
+}
+
+impl Stage {
+    /// The configuration is that of the far side.
+    pub(crate) fn new(config: &Config) -> Self {
+        let far = Engine::new().unwrap();
+        Self {
+            listener: Listener::bind_with((place().0, 0), config, &far).unwrap(),
+            near: Engine::new().unwrap(),
+        }
+    }
+
+    /// The near end and the far end.
+    pub(crate) fn pair(&self, config: &Config) -> (Endpoint, Endpoint) {
+        let connector = Connector::new().config(config.clone()).engine(&self.near);
+        let addr = self.listener.local_addr();
+        let connecting = thread::spawn(move || connector.connect(addr).unwrap());
+        let far = self.listener.accept_timeout(PATIENCE).unwrap();
+        let near = connecting.join().unwrap();
+        assert_eq!(near.transport(), place().1, "nothing stands in for it");
+        (near, far)
+    }
+}
+
+/// Two threads that exchange messages until it is dropped.
+pub(crate) struct Busy {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Busy {
+    /// A busy connection between these engines.
+    pub(crate) fn between(stage: &Stage) -> Self {
+        let config = Config::default().with_polling(Polling::Event);
+        let (near, far) = stage.pair(&config);
+        let stop = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&stop);
+        let asking = thread::spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                near.send(b"busy").unwrap();
+                near.recv_timeout(PATIENCE).unwrap();
+                // The processors are for others, too.
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let answering = thread::spawn(move || {
+            while let Ok(message) = far.recv() {
+                if far.send(&message).is_err() {
+                    break;
+                }
+            }
+        });
+        Self {
+            stop,
+            threads: vec![asking, answering],
+        }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let ended = thread.join();
+            assert!(ended.is_ok() || thread::panicking(), "busy until the end");
+        }
+    }
+}
+
+/// Sends messages and flushes after each of them, all within [`PROMPT`].
+pub(crate) fn flush_promptly(endpoint: &Endpoint, count: usize) {
+    let started = Instant::now();
+    for number in 0..count {
+        endpoint.send(&number.to_le_bytes()).unwrap();
+        let left = PROMPT.saturating_sub(started.elapsed());
+        let flushed = endpoint.flush_timeout(left);
+        flushed.unwrap_or_else(|error| panic!("flush {number} of {count}: {error}"));
+    }
+}
+
+/// A runtime with two threads of its own, or one that runs in `block_on` alone.
+pub(crate) fn runtime(multi: bool) -> Runtime {
+    let mut builder = if multi {
+        Builder::new_multi_thread()
+    } else {
+        Builder::new_current_thread()
+    };
+    builder.worker_threads(2).enable_all().build().unwrap()
+}
+
+/// Spawns a task that receives until the end, and lets it run until it waits. The task returns the
+/// number of messages and the end.
+pub(crate) async fn receive_all(endpoint: Endpoint) -> tokio::task::JoinHandle<(usize, Error)> {
+    let endpoint = TaskEndpoint::new(endpoint).unwrap();
+    let task = tokio::spawn(async move {
+        let mut count = 0;
+        loop {
+            match endpoint.recv().await {
+                Ok(_) => count += 1,
+                Err(error) => return (count, error),
+            }
+        }
+    });
+    for _ in 0..10 {
+        yield_now().await;
+    }
+    task
+}
