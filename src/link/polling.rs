@@ -143,8 +143,11 @@ impl Link {
         handoff: Option<&Handoff>,
         ready: impl FnMut() -> Option<T>,
     ) -> Result<T, TimedOut> {
-        self.poller
-            .wait_until(&self.queue(handoff), deadline, ready)
+        let waited = self
+            .poller
+            .wait_until(&self.queue(handoff), deadline, ready);
+        self.poller.hand_on(&self.queue(None));
+        waited
     }
 
     /// As [`wait_until`](Self::wait_until), for a task: see [`Poller::poll_task`].
@@ -219,7 +222,7 @@ impl Link {
                         self.run(None, |core, _| core.conn.handle_drained(DrainSide::Recv));
                     deferred.add(drained);
                 }
-                if side.is_held() {
+                if progress == Progress::Nothing && side.is_held() {
                     progress = Progress::Held;
                 }
                 return (progress, deferred);

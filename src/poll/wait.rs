@@ -39,11 +39,7 @@ impl Poller {
         }
         loop {
             if let Some(leader) = self.try_lead() {
-                let led = self.lead(&leader, queue, deadline, &mut ready);
-                if self.is_shared() {
-                    self.hand_on(queue);
-                }
-                return led;
+                return self.lead(&leader, queue, deadline, &mut ready);
             }
             let follower = self.follow();
             if let Some(value) = ready() {
@@ -209,9 +205,13 @@ impl Poller {
         }
     }
 
-    /// Has the device tell the engine's thread, or the loop that owns the connection, of what comes
-    /// from now on. This thread may have taken the event that was to.
-    fn hand_on(&self, queue: &impl Completions) {
+    /// After a [wait](Self::wait_until): has the device tell those who share the connection with
+    /// threads of what comes from now on. The thread that waited may have taken the event that was
+    /// to tell them. `queue` hands nothing to that thread any more.
+    pub(crate) fn hand_on(&self, queue: &impl Completions) {
+        if !self.is_shared() {
+            return;
+        }
         queue.arm();
         if queue.poll(1, Answers::AtOnce) == Progress::More {
             self.take_over();
