@@ -103,6 +103,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
             "observe",
             "engine",
             "link",
+            "poll",
             "transport",
             "vocabulary",
             "sync",

@@ -43,15 +43,16 @@ mod event_loop;
 mod poller;
 mod registration;
 #[cfg(feature = "tokio")]
-mod runtime;
+mod runtime_watch;
 mod spin_record;
 mod sys;
+mod task;
 mod tasks;
 mod wait;
 mod word;
 
 #[cfg(feature = "tokio")]
-pub(crate) use self::runtime::RuntimeWatch;
+pub(crate) use self::runtime_watch::RuntimeWatch;
 pub(crate) use self::{
     attended::{Attended, Attendee},
     completions::{Answers, Completions, Progress},

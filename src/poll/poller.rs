@@ -1,15 +1,9 @@
-use std::{
-    os::fd::{AsFd, BorrowedFd},
-    sync::OnceLock,
-    time::Duration,
-};
-
-use nix::sys::epoll::Epoll;
+use std::{os::fd::BorrowedFd, sync::OnceLock, time::Duration};
 
 use super::{
-    registration::{Registration, loop_fd},
+    registration::{LoopFd, Registration},
     spin_record::SpinRecord,
-    sys::{Alarm, Condvar, Line, Mutex, lock, nap},
+    sys::{Alarm, Condvar, Line, Mutex, lock, park},
     tasks::Tasks,
     word::{Look, Owner, Pressed, Reliance, Visit, Word},
 };
@@ -42,7 +36,7 @@ pub(crate) struct Poller {
     /// While there are completion events.
     registration: Mutex<Option<Registration>>,
     /// The fd of an event loop, from when it is asked for.
-    loop_fd: OnceLock<Epoll>,
+    loop_fd: LoopFd,
 }
 
 /// How long a thread spins before it sleeps.
@@ -103,7 +97,7 @@ impl Poller {
             changed: Condvar::new(),
             alarm: OnceLock::new(),
             registration: Mutex::new(None),
-            loop_fd: OnceLock::new(),
+            loop_fd: LoopFd::default(),
         }
     }
 
@@ -126,7 +120,7 @@ impl Poller {
     /// There are none any more.
     pub(crate) fn unregister(&self) -> Result<(), OsError> {
         match lock(&self.registration).take() {
-            Some(mut registration) => registration.set(Owner::Threads, self.loop_fd.get()),
+            Some(mut registration) => registration.set(Owner::Threads, &self.loop_fd),
             None => Ok(()),
         }
     }
@@ -146,11 +140,11 @@ impl Poller {
             let Some(registration) = registration.as_mut() else {
                 return;
             };
-            let Err(error) = registration.set(self.word.owner(), self.loop_fd.get()) else {
+            let Err(error) = registration.set(self.word.owner(), &self.loop_fd) else {
                 return;
             };
             self.word.expire();
-            let again = registration.set(Owner::Engine, self.loop_fd.get());
+            let again = registration.set(Owner::Engine, &self.loop_fd);
             [Some(error), again.err()]
         };
         for error in failed.iter().flatten() {
@@ -338,12 +332,7 @@ impl Poller {
     /// The fd of an event loop, which is readable while `readiness` is, and while there are
     /// completion events and the loop owns the connection.
     pub(crate) fn loop_fd(&self, readiness: &Readiness) -> Result<BorrowedFd<'_>, OsError> {
-        if let Some(fd) = self.loop_fd.get() {
-            return Ok(fd.0.as_fd());
-        }
-        let fd = loop_fd(readiness.fd()?)?;
-        // Of two threads that ask at the same time one has made it in vain.
-        Ok(self.loop_fd.get_or_init(|| fd).0.as_fd())
+        self.loop_fd.get(readiness)
     }
 }
 
@@ -354,7 +343,7 @@ impl Follower<'_> {
         let wakes = lock(&poller.wakes);
         // A leader that resigns sees this one among the followers, or this sees that nobody leads.
         let idle = |wakes: &mut u64| poller.word.is_led() && *wakes == self.wakes;
-        drop(poller.changed.wait_timeout_while(wakes, nap(left), idle));
+        park(&poller.changed, wakes, left, idle);
     }
 }
 

@@ -1,9 +1,12 @@
-use std::{os::fd::BorrowedFd, sync::Arc};
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    sync::{Arc, OnceLock},
+};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 use super::word::Owner;
-use crate::{status::OsError, transport::CompletionEvents};
+use crate::{status::OsError, sync::Readiness, transport::CompletionEvents};
 
 /// The epolls that have a connection's completion events.
 ///
@@ -43,7 +46,7 @@ impl Registration {
             owner: Owner::Threads,
             in_loop: false,
         };
-        new.set(Owner::Engine, None)?;
+        new.set(Owner::Engine, &LoopFd::default())?;
         Ok(new)
     }
 
@@ -52,9 +55,10 @@ impl Registration {
         self.events.clear();
     }
 
-    /// Registers the events for `owner` and nobody else. `fd` is the epoll of an event loop.
-    pub(super) fn set(&mut self, owner: Owner, fd: Option<&Epoll>) -> Result<(), OsError> {
+    /// Registers the events for `owner` and nobody else. `fd` is that of an event loop.
+    pub(super) fn set(&mut self, owner: Owner, fd: &LoopFd) -> Result<(), OsError> {
         let in_loop = owner == Owner::Loop;
+        let fd = fd.0.get();
         if let (true, false, Some(fd)) = (self.in_loop, in_loop, fd) {
             // It was added, and is open.
             let _ = fd.delete(&*self.events);
@@ -95,13 +99,24 @@ impl Epolls {
     }
 }
 
-/// Makes the fd of an event loop: an epoll with `ready`, and with completion events while the loop
-/// owns the connection.
-pub(super) fn loop_fd(ready: BorrowedFd<'_>) -> Result<Epoll, OsError> {
-    let fd = epoll()?;
-    fd.add(ready, EpollEvent::new(EpollFlags::EPOLLIN, 0))
-        .map_err(failed)?;
-    Ok(fd)
+/// The fd of an event loop, made when it is first asked for: an epoll with what says that there is
+/// something to take, and with the completion events while a loop owns the connection. Event loops
+/// may watch it as any other fd.
+#[derive(Debug, Default)]
+pub(super) struct LoopFd(OnceLock<Epoll>);
+
+impl LoopFd {
+    /// Returns the fd, which is readable while `readiness` is.
+    pub(super) fn get(&self, readiness: &Readiness) -> Result<BorrowedFd<'_>, OsError> {
+        if let Some(fd) = self.0.get() {
+            return Ok(fd.0.as_fd());
+        }
+        let fd = epoll()?;
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+        fd.add(readiness.fd()?, event).map_err(failed)?;
+        // Of two threads that ask at the same time one has made it in vain.
+        Ok(self.0.get_or_init(|| fd).0.as_fd())
+    }
 }
 
 fn epoll() -> Result<Epoll, OsError> {
@@ -121,20 +136,18 @@ fn failed(errno: nix::Error) -> OsError {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
-
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
     use super::*;
-    use crate::sync::Readiness;
 
     #[test]
     fn loop_fd_is_readable_while_something_is_ready() {
         let readiness = Readiness::default();
-        let fd = loop_fd(readiness.fd().unwrap()).unwrap();
+        let fd = LoopFd::default();
+        let fd = fd.get(&readiness).unwrap();
         for ready in [false, true, true, false, true] {
             readiness.announce(|| ready);
-            let mut fds = [PollFd::new(fd.0.as_fd(), PollFlags::POLLIN)];
+            let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
             assert_eq!(poll(&mut fds, PollTimeout::ZERO), Ok(i32::from(ready)));
         }
     }
@@ -142,10 +155,10 @@ mod tests {
     #[test]
     fn loop_fd_passes_edges_through_two_epolls() {
         let readiness = Readiness::default();
-        let fd = loop_fd(readiness.fd().unwrap()).unwrap();
+        let fd = LoopFd::default();
         let outer = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
         let edges = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 1);
-        outer.add(&fd.0, edges).unwrap();
+        outer.add(fd.get(&readiness).unwrap(), edges).unwrap();
         let edge = || outer.wait(&mut [EpollEvent::empty(); 4], 0_u8).unwrap() == 1;
         for _ in 0..3 {
             readiness.announce(|| true);

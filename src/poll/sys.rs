@@ -5,7 +5,12 @@ pub(super) use std::sync::{
     Condvar, Mutex,
     atomic::{AtomicU64, Ordering},
 };
-use std::{fmt, os::fd::AsFd, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    os::fd::AsFd,
+    sync::{Arc, MutexGuard},
+    time::Duration,
+};
 
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -19,7 +24,7 @@ use crate::{
 };
 
 /// The longest single sleep: a bound on the harm of a bug, not something that anything relies on.
-pub(super) const LONGEST_SLEEP: Duration = Duration::from_secs(10);
+const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
 /// What ended a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +120,17 @@ impl Alarm {
     }
 }
 
+/// Waits while `idle` returns true of what the lock has, as long as there is time `left`.
+pub(super) fn park<T>(
+    changed: &Condvar,
+    guard: MutexGuard<'_, T>,
+    left: Option<Duration>,
+    idle: impl FnMut(&mut T) -> bool,
+) {
+    drop(changed.wait_timeout_while(guard, nap(left), idle));
+}
+
 /// How long to sleep at most with this much time `left`.
-pub(super) fn nap(left: Option<Duration>) -> Duration {
+fn nap(left: Option<Duration>) -> Duration {
     left.map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP))
 }

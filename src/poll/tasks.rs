@@ -1,13 +1,4 @@
-//! How a task waits: with a waker instead of a thread.
-//!
-//! A task that is polled looks itself, as a thread does, and leaves its waker when there is
-//! nothing. From then on these poll:
-//!
-//! * in a tokio runtime, which watches the completion events: the first task that is polled after
-//!   the runtime has woken them all. The runtime is a [loop](super::Owner::Loop);
-//! * anywhere else: the engine's thread, which wakes the tasks.
-
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 #[cfg(feature = "tokio")]
 use std::{
     mem,
@@ -18,12 +9,7 @@ use std::{
 };
 
 #[cfg(feature = "tokio")]
-use super::runtime::RuntimeWatch;
-use super::{
-    completions::{Answers, Completions},
-    poller::Poller,
-    word::Reliance,
-};
+use super::runtime_watch::RuntimeWatch;
 #[cfg(feature = "tokio")]
 use crate::sync::lock;
 use crate::{
@@ -114,56 +100,5 @@ impl Tasks {
             return None;
         }
         lock(&self.watch).clone()
-    }
-}
-
-impl Poller {
-    /// As [`wait_until`](Self::wait_until) for a task: returns what `ready` returns, or has the
-    /// task woken when that may have changed.
-    pub(crate) fn poll_task<T>(
-        &self,
-        queue: &impl Completions,
-        cx: &mut Context<'_>,
-        who: (Seat, Awaited),
-        mut ready: impl FnMut() -> Option<T>,
-    ) -> Poll<T> {
-        if let Some(value) = ready() {
-            return Poll::Ready(value);
-        }
-        #[cfg(feature = "tokio")]
-        if let Some(polled) = self.poll_in_runtime(queue, cx, who, &mut ready) {
-            return polled;
-        }
-        self.rely(Reliance::Tasks);
-        queue.poll(1, Answers::AtOnce);
-        if let Some(value) = ready() {
-            return Poll::Ready(value);
-        }
-        self.wait_seated(cx, who, &mut ready)
-    }
-
-    /// Leaves the task's waker, unless there is something now.
-    pub(super) fn wait_seated<T>(
-        &self,
-        cx: &Context<'_>,
-        (seat, awaited): (Seat, Awaited),
-        ready: &mut impl FnMut() -> Option<T>,
-    ) -> Poll<T> {
-        self.tasks.wait(seat, awaited, cx.waker());
-        match ready() {
-            Some(value) => {
-                self.tasks.leave(seat);
-                Poll::Ready(value)
-            }
-            None => Poll::Pending,
-        }
-    }
-
-    /// No runtime polls for the connection's tasks any more.
-    pub(crate) fn leave_runtime(&self) {
-        #[cfg(feature = "tokio")]
-        if self.tasks.leave_runtime() {
-            self.leave_loop();
-        }
     }
 }

@@ -202,8 +202,9 @@ fn an_accept_that_is_dropped_loses_no_connection_and_a_connect_leaves_none() {
         }
         let connecting = tokio::spawn(async move {
             for times in 0..4 {
+                // On a busy machine it may be established by then, and is dropped.
                 let connecting = Endpoint::connect_with(&connector, addr);
-                assert!(cut(connecting, times).await.is_none());
+                drop(cut(connecting, times).await);
             }
             let endpoint = Endpoint::connect_with(&connector, addr).await.unwrap();
             endpoint.send(b"wanted").await.unwrap();

@@ -1,29 +1,30 @@
-//! Tasks for which a tokio runtime watches the completion events.
+//! How a task waits: with a waker instead of a thread.
+//!
+//! A task that is polled looks itself, as a thread does, and leaves its waker when there is
+//! nothing. From then on these poll:
+//!
+//! * in a tokio runtime, which watches the completion events: the first task that is polled after
+//!   the runtime has woken them all. The runtime is a [loop](super::Owner::Loop);
+//! * anywhere else: the engine's thread, which wakes the tasks.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    task::{Context, Poll, Waker},
-};
+use std::task::{Context, Poll};
 
+#[cfg(feature = "tokio")]
+use super::completions::{Events, Progress};
 use super::{
-    completions::{Answers, Completions, Events, Progress},
+    completions::{Answers, Completions},
     poller::Poller,
     tasks::Awaited,
     word::Reliance,
 };
-use crate::{
-    status::OsError,
-    sync::Seat,
-    transport::{CompletionEvents, TaskEvents},
-};
+use crate::sync::Seat;
 
 /// How often a task looks again before others have their turn.
+#[cfg(feature = "tokio")]
 const LOOKS: u32 = 8;
 
 /// Those who rely on the engine's thread whatever a runtime does.
+#[cfg(feature = "tokio")]
 const ELSEWHERE: &[Reliance] = &[
     Reliance::Readable,
     Reliance::Writable,
@@ -31,49 +32,59 @@ const ELSEWHERE: &[Reliance] = &[
     Reliance::Tasks,
 ];
 
-/// A runtime's view of a connection.
-///
-/// The runtime keeps one waker for the descriptor, while several tasks may wait on the connection,
-/// and each may be dropped at any time. So that waker is the connection's: it wakes all of them.
-#[derive(Debug)]
-pub(crate) struct RuntimeWatch {
-    events: TaskEvents,
-    waker: Waker,
-    calls: Arc<AtomicU64>,
+impl Poller {
+    /// As [`wait_until`](Self::wait_until) for a task: returns what `ready` returns, or has the
+    /// task woken when that may have changed.
+    pub(crate) fn poll_task<T>(
+        &self,
+        queue: &impl Completions,
+        cx: &mut Context<'_>,
+        who: (Seat, Awaited),
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> Poll<T> {
+        if let Some(value) = ready() {
+            return Poll::Ready(value);
+        }
+        #[cfg(feature = "tokio")]
+        if let Some(polled) = self.poll_in_runtime(queue, cx, who, &mut ready) {
+            return polled;
+        }
+        self.rely(Reliance::Tasks);
+        queue.poll(1, Answers::AtOnce);
+        if let Some(value) = ready() {
+            return Poll::Ready(value);
+        }
+        self.wait_seated(cx, who, &mut ready)
+    }
+
+    /// Leaves the task's waker, unless there is something now.
+    pub(super) fn wait_seated<T>(
+        &self,
+        cx: &Context<'_>,
+        (seat, awaited): (Seat, Awaited),
+        ready: &mut impl FnMut() -> Option<T>,
+    ) -> Poll<T> {
+        self.tasks.wait(seat, awaited, cx.waker());
+        match ready() {
+            Some(value) => {
+                self.tasks.leave(seat);
+                Poll::Ready(value)
+            }
+            None => Poll::Pending,
+        }
+    }
+
+    /// No runtime polls for the connection's tasks any more.
+    pub(crate) fn leave_runtime(&self) {
+        #[cfg(feature = "tokio")]
+        if self.tasks.leave_runtime() {
+            self.leave_loop();
+        }
+    }
 }
 
-impl RuntimeWatch {
-    /// Has the runtime in whose context this is called watch these, and call this waker, which
-    /// counts its calls.
-    ///
-    /// # Panics
-    ///
-    /// Where there is none.
-    #[track_caller]
-    pub(crate) fn new(
-        events: Arc<CompletionEvents>,
-        waker: Waker,
-        calls: Arc<AtomicU64>,
-    ) -> Result<Self, OsError> {
-        Ok(Self {
-            events: TaskEvents::new(events)?,
-            waker,
-            calls,
-        })
-    }
-
-    /// How often the runtime has called.
-    fn calls(&self) -> u64 {
-        self.calls.load(Ordering::Relaxed)
-    }
-
-    /// See [`TaskEvents::poll_with`].
-    fn poll_with(&self, poll: impl FnOnce(&CompletionEvents) -> bool) -> Poll<Result<(), OsError>> {
-        let mut cx = Context::from_waker(&self.waker);
-        self.events.poll_with(&mut cx, poll)
-    }
-}
-
+/// Tasks for which a tokio runtime watches the completion events.
+#[cfg(feature = "tokio")]
 impl Poller {
     /// Where a runtime watches: as [`poll_task`](Self::poll_task), which looked before.
     pub(super) fn poll_in_runtime<T>(

@@ -1,0 +1,228 @@
+//! One connection: its device, its engine, and what its application takes.
+
+use std::ops::Deref;
+
+use loom::{
+    sync::{Arc, Mutex},
+    thread::{self, JoinHandle},
+};
+
+use crate::{
+    config::Polling,
+    poll::{
+        Answers, Attended, Attendee, Completions, Deadline, Owner, Poller, Progress, Reliance,
+    },
+    system::{self, CompletionEvents, Input, Line, NoticeKind, Registration, lock},
+};
+
+const KEY: u64 = 16;
+
+/// What somebody forgets in this connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mistake {
+    /// A thread that polls does not tell the engine.
+    LostRenewal,
+    /// Nobody has the device raise an event.
+    MissedArm,
+    /// The engine takes a connection over, and does not look what has come.
+    UncheckedExpiry,
+}
+
+pub(crate) struct Connection {
+    pub(crate) poller: Poller,
+    device: Mutex<Device>,
+    arrived: Mutex<Arrived>,
+    mistake: Option<Mistake>,
+}
+
+#[derive(Default)]
+struct Device {
+    completions: u32,
+    armed: bool,
+}
+
+#[derive(Default)]
+struct Arrived {
+    messages: u32,
+    /// Something that the next poll sends.
+    held_back: bool,
+}
+
+impl Connection {
+    pub(crate) fn new(mistake: Option<Mistake>) -> Arc<Self> {
+        let poller = Poller::new(Polling::Event, Line(mistake));
+        poller.prepare().unwrap();
+        let mut registration = Registration;
+        registration.set(Owner::Engine, &Default::default()).unwrap();
+        poller.register(registration);
+        let connection = Arc::new(Self {
+            poller,
+            device: Mutex::default(),
+            arrived: Mutex::default(),
+            mistake,
+        });
+        connection.arm();
+        connection
+    }
+
+    // The device.
+
+    /// One more message arrives.
+    pub(crate) fn complete(&self) {
+        let mut device = lock(&self.device);
+        device.completions += 1;
+        if std::mem::take(&mut device.armed) {
+            CompletionEvents.raise();
+        }
+    }
+
+    // The application.
+
+    /// Takes a message.
+    pub(crate) fn take(&self) -> Option<()> {
+        let mut arrived = lock(&self.arrived);
+        arrived.messages = arrived.messages.checked_sub(1)?;
+        Some(())
+    }
+
+    /// Waits for a message.
+    pub(crate) fn recv(&self) {
+        let taken = self
+            .poller
+            .wait_until(&self, &Deadline::never(), || self.take());
+        self.poller.hand_on(&self);
+        taken.unwrap();
+    }
+
+    /// Takes a message if there is one.
+    pub(crate) fn try_recv(&self) -> Option<()> {
+        self.poller.try_once(&self, || false, || self.take())
+    }
+
+    /// Holds something back until the next poll.
+    pub(crate) fn hold_back(&self) {
+        lock(&self.arrived).held_back = true;
+        self.poller.press();
+    }
+
+    pub(crate) fn messages(&self) -> u32 {
+        lock(&self.arrived).messages
+    }
+
+    // The engine.
+
+    /// Starts the engine's thread. It ends when it is stopped and has nothing to do.
+    pub(crate) fn engine(connection: &Arc<Self>) -> JoinHandle<()> {
+        let connection = Arc::clone(connection);
+        thread::spawn(move || connection.run_engine())
+    }
+
+    /// Ends the engine's thread, and waits for that.
+    pub(crate) fn stop(&self, engine: JoinHandle<()>) {
+        system::stop();
+        engine.join().unwrap();
+    }
+
+    fn run_engine(&self) {
+        let mut attended = Attended::default();
+        loop {
+            match system::next_input(attended.expects_loops(), attended.next().is_some()) {
+                Input::Notices(notices) => {
+                    for notice in notices {
+                        self.handle_notice(notice, &mut attended);
+                    }
+                }
+                Input::Event => {
+                    CompletionEvents.clear();
+                    self.arm_and_poll();
+                }
+                Input::LoopEvent => attended.expect_loops(),
+                Input::Time => self.look_after_attended(&mut attended),
+                Input::Stop => return,
+            }
+        }
+    }
+
+    fn handle_notice(&self, notice: NoticeKind, attended: &mut Attended) {
+        match notice {
+            NoticeKind::Polled | NoticeKind::Held => attended.attend(KEY, self),
+            NoticeKind::Watch => {
+                attended.forget(KEY);
+                self.poller.expire();
+                self.arm_and_poll();
+            }
+        }
+    }
+
+    fn look_after_attended(&self, attended: &mut Attended) {
+        let pending = || match system::is_pending() {
+            true => vec![KEY],
+            false => Vec::new(),
+        };
+        let Some(now) = attended.next() else { return };
+        for _ in attended.look(now, |_| Some(self), pending) {
+            if self.mistake != Some(Mistake::UncheckedExpiry) {
+                self.arm_and_poll();
+            }
+        }
+    }
+
+    fn arm_and_poll(&self) {
+        self.arm();
+        (&self).poll(1, Answers::AtOnce);
+    }
+
+    fn arm(&self) {
+        if self.mistake != Some(Mistake::MissedArm) {
+            lock(&self.device).armed = true;
+        }
+    }
+}
+
+impl Completions for &Connection {
+    type Events = CompletionEvents;
+
+    fn poll(&self, _budget: u32, _answers: Answers) -> Progress {
+        let completions = std::mem::take(&mut lock(&self.device).completions);
+        let mut arrived = lock(&self.arrived);
+        arrived.messages += completions;
+        arrived.held_back = false;
+        drop(arrived);
+        if completions == 0 {
+            return Progress::Nothing;
+        }
+        self.poller.wake();
+        let _ = self.poller.tasks.wake(u8::MAX);
+        Progress::Some
+    }
+
+    fn arm(&self) {
+        Connection::arm(self);
+    }
+
+    fn events(&self) -> Option<(impl Deref<Target = CompletionEvents>, bool)> {
+        Some((&CompletionEvents, false))
+    }
+
+    fn stays_readable(&self) -> bool {
+        false
+    }
+
+    fn awaits_large(&self) -> bool {
+        false
+    }
+
+    fn receive(&self, _: &CompletionEvents, _: &Deadline, _: impl Fn() -> bool) -> bool {
+        false
+    }
+}
+
+impl Attendee for Connection {
+    fn poller(&self) -> &Poller {
+        &self.poller
+    }
+
+    fn holds_back(&self) -> bool {
+        lock(&self.arrived).held_back
+    }
+}

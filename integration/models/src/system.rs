@@ -1,0 +1,295 @@
+//! What `src/poll` takes of the system, for the model checker.
+
+use std::{fmt, os::fd::BorrowedFd, task::Waker, time::Duration};
+
+pub(crate) use loom::sync::{
+    Condvar, Mutex,
+    atomic::{AtomicU64, Ordering},
+};
+use loom::sync::MutexGuard;
+
+use crate::{connection::Mistake, poll::Owner};
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap()
+}
+
+/// Waits without an end: a wake-up that is lost is a deadlock.
+pub(crate) fn park<T>(
+    changed: &Condvar,
+    mut guard: MutexGuard<'_, T>,
+    _left: Option<Duration>,
+    mut idle: impl FnMut(&mut T) -> bool,
+) {
+    while idle(&mut guard) {
+        guard = changed.wait(guard).unwrap();
+    }
+}
+
+/// An error of the system. There is none.
+#[derive(Debug)]
+pub(crate) enum OsError {}
+
+impl fmt::Display for OsError {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {}
+    }
+}
+
+/// What ended a sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Woken {
+    ByEvent,
+    ByAlarm,
+    ByTime,
+}
+
+loom::lazy_static! {
+    /// The system of one execution.
+    static ref SYSTEM: System = System {
+        state: Mutex::new(State {
+            rung: false,
+            raised: false,
+            owner: Owner::Threads,
+            notices: Vec::new(),
+            stopped: false,
+        }),
+        leader: Condvar::new(),
+        engine: Condvar::new(),
+    };
+}
+
+/// What threads sleep on.
+struct System {
+    state: Mutex<State>,
+    leader: Condvar,
+    engine: Condvar,
+}
+
+struct State {
+    /// Whether the leader's alarm has rung.
+    rung: bool,
+    /// Whether the completion channel has an event.
+    raised: bool,
+    /// Whose epoll has the completion channel.
+    owner: Owner,
+    /// The mailbox of the engine's thread.
+    notices: Vec<NoticeKind>,
+    stopped: bool,
+}
+
+impl System {
+    /// Changes the state, and wakes whoever it concerns.
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = lock(&self.state);
+        change(&mut state);
+        if state.rung || state.raised {
+            self.leader.notify_one();
+        }
+        self.engine.notify_one();
+    }
+}
+
+/// The eventfd that ends the leader's sleep.
+#[derive(Debug)]
+pub(crate) struct Alarm;
+
+impl Alarm {
+    pub(crate) fn new() -> Result<Self, OsError> {
+        Ok(Self)
+    }
+
+    pub(crate) fn ring(&self) {
+        SYSTEM.change(|state| state.rung = true);
+    }
+
+    pub(crate) fn clear(&self) {
+        SYSTEM.change(|state| state.rung = false);
+    }
+
+    pub(crate) fn doze(&self, left: Option<Duration>) -> Result<Woken, OsError> {
+        self.doze_beside(&CompletionEvents, left)
+    }
+
+    pub(crate) fn doze_beside(
+        &self,
+        _: &CompletionEvents,
+        _: Option<Duration>,
+    ) -> Result<Woken, OsError> {
+        let mut state = lock(&SYSTEM.state);
+        loop {
+            match *state {
+                State { rung: true, .. } => return Ok(Woken::ByAlarm),
+                State { raised: true, .. } => return Ok(Woken::ByEvent),
+                _ => state = SYSTEM.leader.wait(state).unwrap(),
+            }
+        }
+    }
+}
+
+/// The completion channel.
+#[derive(Debug)]
+pub(crate) struct CompletionEvents;
+
+impl CompletionEvents {
+    pub(crate) fn raise(&self) {
+        SYSTEM.change(|state| state.raised = true);
+    }
+
+    pub(crate) fn clear(&self) {
+        SYSTEM.change(|state| state.raised = false);
+    }
+
+    pub(crate) fn answer(&self) {}
+}
+
+/// The epolls that have the channel.
+#[derive(Debug)]
+pub(crate) struct Registration;
+
+#[derive(Debug, Default)]
+pub(crate) struct LoopFd;
+
+impl Registration {
+    pub(crate) fn clear(&self) {
+        CompletionEvents.clear();
+    }
+
+    pub(crate) fn set(&mut self, owner: Owner, _fd: &LoopFd) -> Result<(), OsError> {
+        SYSTEM.change(|state| state.owner = owner);
+        Ok(())
+    }
+}
+
+impl LoopFd {
+    pub(crate) fn get(&self, _: &Readiness) -> Result<BorrowedFd<'_>, OsError> {
+        unreachable!("no model asks for the fd")
+    }
+}
+
+/// What is asked of the engine's thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoticeKind {
+    Polled,
+    Held,
+    Watch,
+}
+
+/// The way to the engine's thread.
+#[derive(Debug)]
+pub(crate) struct Line(pub(crate) Option<Mistake>);
+
+impl Line {
+    pub(crate) fn send(&self, kind: NoticeKind) {
+        SYSTEM.change(|state| state.notices.push(kind));
+    }
+
+    pub(crate) fn leave(&self, kind: NoticeKind) {
+        if self.0 != Some(Mistake::LostRenewal) {
+            self.send(kind);
+        }
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("conn")
+    }
+}
+
+/// What the engine's thread wakes up for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Input {
+    Notices(Vec<NoticeKind>),
+    /// An event in its epoll.
+    Event,
+    /// An event in the epoll of the loops.
+    LoopEvent,
+    /// A timer.
+    Time,
+    Stop,
+}
+
+/// Waits for what the engine's thread is to do next. An event for loops counts once, until it is
+/// `expected`. Timers are over at once.
+pub(crate) fn next_input(expected: bool, timer: bool) -> Input {
+    let mut state = lock(&SYSTEM.state);
+    loop {
+        if !state.notices.is_empty() {
+            return Input::Notices(std::mem::take(&mut state.notices));
+        }
+        match (state.raised, state.owner) {
+            (true, Owner::Engine) => return Input::Event,
+            (true, Owner::Loop) if !expected => return Input::LoopEvent,
+            (true, Owner::Loop | Owner::Threads) | (false, _) => {}
+        }
+        if timer {
+            return Input::Time;
+        }
+        if state.stopped {
+            return Input::Stop;
+        }
+        state = SYSTEM.engine.wait(state).unwrap();
+    }
+}
+
+/// Whether loops have an event.
+pub(crate) fn is_pending() -> bool {
+    let state = lock(&SYSTEM.state);
+    state.raised && state.owner == Owner::Loop
+}
+
+/// Ends the engine's thread when it has nothing to do.
+pub(crate) fn stop() {
+    SYSTEM.change(|state| state.stopped = true);
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answers {
+    AtOnce,
+    MayWait,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Readiness;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seat(u8);
+
+impl Seat {
+    pub(crate) const fn common(awaited: u8) -> Self {
+        Self(awaited)
+    }
+}
+
+/// A task that waits: a thread that is unparked. Its lock orders what happened and the wait.
+#[derive(Debug)]
+pub(crate) struct Wakers(Mutex<Option<Waker>>);
+
+impl Default for Wakers {
+    fn default() -> Self {
+        Self(Mutex::new(None))
+    }
+}
+
+impl Wakers {
+    pub(crate) fn seat(&self) -> Seat {
+        Seat(0)
+    }
+
+    pub(crate) fn wait(&self, _: Seat, _awaited: u8, waker: &Waker) {
+        *lock(&self.0) = Some(waker.clone());
+    }
+
+    pub(crate) fn leave(&self, _: Seat) {
+        lock(&self.0).take();
+    }
+
+    pub(crate) fn wake(&self, _happened: u8) -> Result<(), crate::foreign::Panicked> {
+        let waker = lock(&self.0).take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Ok(())
+    }
+}
