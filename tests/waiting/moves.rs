@@ -24,7 +24,7 @@ use crate::stage::{
     PATIENCE, PROMPT, Stage, flush_promptly, place, receive_all, runtime, unprobed,
 };
 
-/// Waits for an echo of what it writes. The peer answers when a task waits for that.
+/// Writes some bytes and waits for their echo. The peer answers when a task waits for that.
 async fn exchange(stream: &mut TaskStream, go: &mpsc::Sender<()>) -> io::Result<()> {
     stream.write_all(b"hello").await?;
     let mut bytes = [0; 5];
@@ -98,7 +98,7 @@ fn receives_in_a_runtime_next_to_an_idle_one() {
             assert_eq!(*received.expect("it is woken").unwrap(), [number]);
         });
         flush_promptly(&near, 3);
-        // The first runtime goes on where the other one is.
+        // The first runtime continues with the next messages.
         idle.block_on(async {
             for number in 0..3_usize {
                 let received = timeout(PROMPT, far.recv()).await.expect("it is woken");
