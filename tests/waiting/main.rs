@@ -3,6 +3,10 @@
 //! where `LAB_ADDR` is an address that a device serves.
 
 mod crowd;
+mod lateness;
+mod matrix;
 mod moves;
+mod process;
 mod runtimes;
 mod stage;
+mod stopped;
