@@ -181,7 +181,8 @@ fn serves_others_while_a_busy_thread_is_stopped() {
     const ROUNDS: usize = 20;
     let (mut process, connector, addr, [first, other]) = victim_and_other(Role::ReceivesBusily);
     for _ in 0..ROUNDS {
-        // Anywhere, with whichever locks.
+        // It polls an empty queue then, with the lock for that.
+        thread::sleep(Duration::from_millis(5));
         let stopped = process.stop_victim();
         first.send(b"for the stopped one").unwrap();
         // The engine's thread takes over from the stopped one.
