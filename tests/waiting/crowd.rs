@@ -128,7 +128,7 @@ fn serves_hundreds_of_users_at_once() {
     let users = match place().1 {
         TransportKind::Tcp => 500,
         // Each takes milliseconds.
-        _ => 50,
+        _ => 20,
     };
     let config = Config::default()
         .with_receive_window(2)

@@ -15,7 +15,7 @@ use crate::{
     lateness::Lateness,
     matrix::{self, Peers, assert_in_time},
     process::{Process, Role},
-    stage::{PATIENCE, flush_promptly, receive_all, runtime, unprobed},
+    stage::{PATIENCE, flush_promptly, place, receive_all, runtime, unprobed},
 };
 
 /// A process that takes connections, and is stopped when all are there.
@@ -47,11 +47,15 @@ impl Peers for Silent {
     }
 
     fn endpoint(&self) -> Endpoint {
-        self.connector.connect(self.messages).unwrap()
+        let endpoint = self.connector.connect(self.messages).unwrap();
+        assert_eq!(endpoint.transport(), place().1, "nothing stands in for it");
+        endpoint
     }
 
     fn stream(&self) -> Stream {
-        self.connector.connect_stream(self.bytes).unwrap()
+        let stream = self.connector.connect_stream(self.bytes).unwrap();
+        assert_eq!(stream.transport(), place().1, "nothing stands in for it");
+        stream
     }
 
     fn engine(&self) -> &Engine {
