@@ -1,7 +1,12 @@
-//! Who waits, and who polls meanwhile: calls with a deadline, runtimes that stand still, threads
-//! that are stopped. Over TCP on this machine, and over RDMA in the lab, where `LAB_ADDR` is an
-//! address that a device serves.
+//! Waiting calls, and the threads that poll for them: deadlines, runtimes that stand still or end,
+//! threads and processes that are stopped. Over TCP on this machine, and over RDMA in the lab,
+//! where `LAB_ADDR` is an address that a device serves.
 
+mod crowd;
+mod lateness;
+mod matrix;
 mod moves;
+mod process;
 mod runtimes;
 mod stage;
+mod stopped;

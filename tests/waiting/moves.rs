@@ -24,7 +24,7 @@ use crate::stage::{
     PATIENCE, PROMPT, Stage, flush_promptly, place, receive_all, runtime, unprobed,
 };
 
-/// Waits for an echo of what it writes. The peer answers when a task waits for that.
+/// Writes some bytes and waits for their echo. The peer answers when a task waits for that.
 async fn exchange(stream: &mut TaskStream, go: &mpsc::Sender<()>) -> io::Result<()> {
     stream.write_all(b"hello").await?;
     let mut bytes = [0; 5];
@@ -98,7 +98,7 @@ fn receives_in_a_runtime_next_to_an_idle_one() {
             assert_eq!(*received.expect("it is woken").unwrap(), [number]);
         });
         flush_promptly(&near, 3);
-        // The first runtime goes on where the other one is.
+        // The first runtime continues with the next messages.
         idle.block_on(async {
             for number in 0..3_usize {
                 let received = timeout(PROMPT, far.recv()).await.expect("it is woken");
@@ -245,8 +245,10 @@ fn connects_from_a_runtime_that_is_dropped() {
         assert!(polled.is_pending());
     });
     drop(first);
-    let accepted = stage.listener.accept_timeout(PATIENCE).unwrap();
+    let accepting = thread::spawn(move || stage.listener.accept_timeout(PATIENCE).unwrap());
+    // It may be about to try the other transport, which takes a poll.
     let connected = runtime(false).block_on(async { timeout(PROMPT, connecting).await.unwrap() });
     connected.unwrap().send(b"hello").unwrap();
+    let accepted = accepting.join().unwrap();
     assert_eq!(*accepted.recv_timeout(PROMPT).unwrap(), *b"hello");
 }

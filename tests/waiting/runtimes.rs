@@ -24,12 +24,13 @@ enum Idle {
     Blocked,
 }
 
-/// Runs `meanwhile` on another thread while a task waits in `recv` on a runtime that stands still.
-/// Returns what the task returned after the runtime has gone on to the end of the connection.
+/// Runs `work` on another thread while a task waits in `recv` on a runtime that stands still. Then
+/// the runtime continues to the end of the connection. Returns the result of the work, and of the
+/// task.
 fn stand_still<T: Send>(
     idle: Idle,
     endpoint: Endpoint,
-    meanwhile: impl FnOnce() -> T + Send,
+    work: impl FnOnce() -> T + Send,
 ) -> (T, usize, Error) {
     let runtime = runtime(false);
     thread::scope(|scope| {
@@ -38,7 +39,7 @@ fn stand_still<T: Send>(
             scope.spawn(move || {
                 // Dropped when it ends in whichever way.
                 let _done: mpsc::Sender<()> = done;
-                meanwhile()
+                work()
             })
         };
         let wait = || {

@@ -23,10 +23,10 @@ use tokio::{
 /// No call takes longer, on a machine that does something. Nothing waits for it to pass.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The limit for calls that take milliseconds. A connection that nobody polls exceeds it.
+/// The limit for calls that take milliseconds. They exceed it if no thread polls the connection.
 pub(crate) const PROMPT: Duration = Duration::from_secs(5);
 
-/// The address for this machine's connections to itself, and what carries them.
+/// The address for this machine's connections to itself, and their transport.
 pub(crate) fn place() -> (IpAddr, TransportKind) {
     match env::var("LAB_ADDR") {
         Ok(addr) => (addr.parse().unwrap(), TransportKind::Rdma),
@@ -34,7 +34,7 @@ pub(crate) fn place() -> (IpAddr, TransportKind) {
     }
 }
 
-/// Without probes nothing but what is tested has anybody poll.
+/// A configuration without probes, which would make the engine poll now and then.
 pub(crate) fn unprobed() -> Config {
     Config::default().with_keepalive_interval(None)
 }
@@ -123,7 +123,7 @@ pub(crate) fn flush_promptly(endpoint: &Endpoint, count: usize) {
     }
 }
 
-/// A runtime with two threads of its own, or one that runs in `block_on` alone.
+/// Returns a runtime with two worker threads, or one that runs in `block_on` alone.
 pub(crate) fn runtime(multi: bool) -> Runtime {
     let mut builder = if multi {
         Builder::new_multi_thread()

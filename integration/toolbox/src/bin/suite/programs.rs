@@ -45,6 +45,7 @@ impl DeviceTests {
             "behaviour",
             "tasks",
             "task_leaks",
+            "waiting",
             "services",
         ];
         let (mut one, mut two) = (Vec::new(), Vec::new());

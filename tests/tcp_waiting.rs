@@ -1,0 +1,20 @@
+//! Calls that wait return by their deadline over TCP, however slowly a peer sends.
+
+#[path = "waiting/lateness.rs"]
+mod lateness;
+#[path = "waiting/matrix.rs"]
+mod matrix;
+#[path = "waiting/peer.rs"]
+mod peer;
+#[allow(dead_code)]
+#[path = "waiting/stage.rs"]
+mod stage;
+
+use matrix::{Peers, assert_in_time};
+use peer::{State, Trickling};
+
+#[test]
+fn returns_in_time_from_every_wait() {
+    let states = State::ALL.map(|state| Box::new(Trickling::new(state)) as Box<dyn Peers>);
+    assert_in_time(states.into());
+}

@@ -1,0 +1,176 @@
+//! Many that use one connection, and many connections.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, mpsc},
+    thread,
+    time::Duration,
+};
+
+use rdmsg::{
+    CloseReason, Completion, Config, Connector, Engine, Error, Message, TransportKind,
+    tokio::{Endpoint as TaskEndpoint, Listener as TaskListener},
+};
+use tokio::time::timeout;
+
+use crate::stage::{PATIENCE, Stage, place, runtime, unprobed};
+
+/// The numbers of messages that have come.
+#[derive(Clone, Default)]
+struct Seen(Arc<Mutex<BTreeSet<u32>>>);
+
+impl Seen {
+    fn note(&self, message: &Message) {
+        let number = u32::from_le_bytes(message[..].try_into().unwrap());
+        assert!(self.0.lock().unwrap().insert(number), "{number} came twice");
+    }
+
+    fn assert_all(&self, count: u32) {
+        let seen = self.0.lock().unwrap();
+        assert!(seen.iter().copied().eq(0..count), "{} came", seen.len());
+    }
+}
+
+fn is_end(error: &Error) -> bool {
+    matches!(error, Error::Disconnected(CloseReason::PeerClosed))
+}
+
+/// Sends numbers, closes, and waits until all threads of the receiver have ended.
+fn send_to_all(near: &rdmsg::Endpoint, count: u32, ended: &mpsc::Receiver<()>) {
+    for number in 0..count {
+        near.send(&number.to_le_bytes()).unwrap();
+    }
+    near.close().unwrap();
+    let woken = ended.recv_timeout(PATIENCE).unwrap_err();
+    assert_eq!(woken, mpsc::RecvTimeoutError::Disconnected, "all are woken");
+}
+
+#[test]
+fn receives_each_message_once_in_64_threads() {
+    const COUNT: u32 = 5000;
+    let stage = Stage::new(&unprobed());
+    let (near, far) = stage.pair(&unprobed());
+    let (ended, all_ended) = mpsc::channel();
+    let seen = Seen::default();
+    for _ in 0..64 {
+        let (far, seen, ended) = (far.clone(), seen.clone(), ended.clone());
+        thread::spawn(move || {
+            let _ended: mpsc::Sender<()> = ended;
+            loop {
+                match far.recv() {
+                    Ok(message) => seen.note(&message),
+                    Err(error) => {
+                        assert!(is_end(&error), "{error}");
+                        break;
+                    }
+                }
+            }
+        });
+    }
+    drop(ended);
+    send_to_all(&near, COUNT, &all_ended);
+    seen.assert_all(COUNT);
+}
+
+#[test]
+fn receives_each_message_once_in_mixed_company() {
+    const COUNT: u32 = 3000;
+    const SHORT: Duration = Duration::from_millis(1);
+    let stage = Stage::new(&unprobed());
+    let (near, far) = stage.pair(&unprobed());
+    let (ended, all_ended) = mpsc::channel::<()>();
+    let seen = Seen::default();
+    let runtimes = [runtime(true), runtime(true)];
+    for number in 0..48 {
+        let (far, seen, ended) = (far.clone(), seen.clone(), ended.clone());
+        // Waits that end in between, as a thread, and as a future that is dropped.
+        match number % 4 {
+            0 => drop(thread::spawn(move || {
+                let _ended = ended;
+                while let Err(Error::TimedOut) = far.recv_timeout(SHORT).map(|m| seen.note(&m)) {}
+                while far.recv().map(|m| seen.note(&m)).is_ok() {}
+            })),
+            1 => drop(thread::spawn(move || {
+                let _ended = ended;
+                loop {
+                    match far.next_completion() {
+                        Ok(Completion::Received(message)) => seen.note(&message),
+                        Ok(Completion::Disconnected(_)) | Err(Error::Disconnected(_)) => break,
+                        other => panic!("{other:?}"),
+                    }
+                }
+            })),
+            2 => drop(runtimes[number / 4 % 2].spawn(async move {
+                let _ended = ended;
+                let far = TaskEndpoint::new(far).unwrap();
+                loop {
+                    match timeout(SHORT, far.recv()).await {
+                        Err(_) => {}
+                        Ok(Ok(message)) => seen.note(&message),
+                        Ok(Err(_)) => break,
+                    }
+                }
+            })),
+            _ => drop(runtimes[0].spawn(async move {
+                let _ended = ended;
+                let far = TaskEndpoint::new(far).unwrap();
+                while far.recv().await.map(|m| seen.note(&m)).is_ok() {}
+            })),
+        }
+    }
+    drop(ended);
+    send_to_all(&near, COUNT, &all_ended);
+    seen.assert_all(COUNT);
+}
+
+#[test]
+fn serves_hundreds_of_users_at_once() {
+    let users = match place().1 {
+        TransportKind::Tcp => 500,
+        // Each takes milliseconds.
+        _ => 20,
+    };
+    let config = Config::default()
+        .with_receive_window(2)
+        .with_send_depth(2)
+        .with_connect_timeout(PATIENCE)
+        .with_backlog(1000);
+    let server = runtime(true);
+    let engine = Engine::new().unwrap();
+    let listener = TaskListener::bind_with((place().0, 0), &config, &engine).unwrap();
+    let addr = listener.local_addr();
+    server.spawn(async move {
+        while let Ok(endpoint) = listener.accept().await {
+            tokio::spawn(async move {
+                while let Ok(message) = endpoint.recv().await {
+                    endpoint.send(&message).await.unwrap();
+                }
+            });
+        }
+    });
+    runtime(true).block_on(async {
+        let connector = Connector::new().config(config);
+        let tasks: Vec<_> = (0..users)
+            .map(|number: u32| {
+                let connector = connector.clone();
+                tokio::spawn(async move {
+                    let endpoint = TaskEndpoint::connect_with(&connector, addr).await.unwrap();
+                    for round in 0..5 {
+                        let bytes = (number * 10 + round).to_le_bytes();
+                        endpoint.send(&bytes).await.unwrap();
+                        assert_eq!(*endpoint.recv().await.unwrap(), bytes);
+                    }
+                    endpoint
+                })
+            })
+            .collect();
+        // All at once: none closes before the last has its answers.
+        let mut endpoints = Vec::new();
+        for task in tasks {
+            endpoints.push(timeout(PATIENCE, task).await.unwrap().unwrap());
+        }
+        for endpoint in endpoints {
+            endpoint.close().await.unwrap();
+        }
+    });
+}

@@ -1,0 +1,529 @@
+//! Each call with a deadline, next to each kind of other user of its connection, all at once.
+
+use std::{
+    any::Any,
+    future::poll_fn,
+    io::{self, ErrorKind, IoSlice, Read, Write},
+    net::SocketAddr,
+    os::fd::AsFd,
+    sync::{Arc, Barrier, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rdmsg::{
+    Config, Connector, Endpoint, Engine, Error, Group, Interest, Listener, Stream, TrySendError,
+    tokio::Endpoint as TaskEndpoint,
+};
+use tokio::time::timeout;
+
+use crate::{
+    lateness::Lateness,
+    stage::{PATIENCE, receive_all, runtime},
+};
+
+/// Above five seconds, from where on a thread may wait in the call that receives over TCP.
+const DEADLINE: Duration = Duration::from_millis(5500);
+
+/// The delay after the deadline that a call may have on an idle machine.
+const ALLOWED: Duration = Duration::from_millis(250);
+
+/// The factor for the delay of plain waits on this machine. A call that returns takes several
+/// wake-ups, one after the other.
+const FACTOR: u32 = 4;
+
+/// Peers that keep every connection in one state.
+pub(crate) trait Peers {
+    /// The state's name.
+    fn name(&self) -> &str;
+
+    /// A connection with messages, whose peer gives 4 places and takes nothing.
+    fn endpoint(&self) -> Endpoint;
+
+    /// The same with bytes.
+    fn stream(&self) -> Stream;
+
+    /// The engine of this side's ends.
+    fn engine(&self) -> &Engine;
+
+    /// An address that answers a connect in part, or not at all.
+    fn mute(&self) -> SocketAddr;
+
+    /// All connections are established.
+    fn begin(&mut self) {}
+}
+
+/// The configuration of this side's ends.
+pub(crate) fn config() -> Config {
+    Config::default()
+        .with_receive_window(4)
+        .with_send_depth(4)
+        .with_close_timeout(DEADLINE)
+        .with_connect_timeout(DEADLINE)
+        .with_keepalive_interval(None)
+}
+
+/// A call that waits until its deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    Recv,
+    NextCompletion,
+    Send,
+    SendVectored,
+    SendWithId,
+    SendOwned,
+    Flush,
+    Close,
+    PollRecv,
+    TaskRecv,
+    TaskNextCompletion,
+    TaskSend,
+    TaskSendBatch,
+    TaskFlush,
+    TaskClose,
+    GroupRecv,
+}
+
+/// The same on a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CallOnBytes {
+    Read,
+    Peek,
+    Write,
+    TaskRead,
+    TaskWrite,
+}
+
+/// The other user of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Company {
+    Alone,
+    /// A thread in `recv`, or `read`.
+    Thread,
+    /// A thread in `next_completion`.
+    Clone,
+    Group,
+    /// A task on a runtime that runs.
+    Task,
+    /// A task on a runtime that stands still.
+    IdleTask,
+    /// A thread in `poll`.
+    Loop,
+}
+
+const ON_MESSAGES: [Call; 16] = [
+    Call::Recv,
+    Call::NextCompletion,
+    Call::Send,
+    Call::SendVectored,
+    Call::SendWithId,
+    Call::SendOwned,
+    Call::Flush,
+    Call::Close,
+    Call::PollRecv,
+    Call::TaskRecv,
+    Call::TaskNextCompletion,
+    Call::TaskSend,
+    Call::TaskSendBatch,
+    Call::TaskFlush,
+    Call::TaskClose,
+    Call::GroupRecv,
+];
+
+const ON_BYTES: [CallOnBytes; 5] = [
+    CallOnBytes::Read,
+    CallOnBytes::Peek,
+    CallOnBytes::Write,
+    CallOnBytes::TaskRead,
+    CallOnBytes::TaskWrite,
+];
+
+const COMPANIES: [Company; 7] = [
+    Company::Alone,
+    Company::Thread,
+    Company::Clone,
+    Company::Group,
+    Company::Task,
+    Company::IdleTask,
+    Company::Loop,
+];
+
+impl Call {
+    fn is_in_group(self) -> bool {
+        let receives = [
+            Self::Recv,
+            Self::NextCompletion,
+            Self::PollRecv,
+            Self::TaskRecv,
+            Self::TaskNextCompletion,
+        ];
+        !receives.contains(&self)
+    }
+
+    /// Whether it waits as another call does, so that it is made alone only.
+    fn is_a_form(self) -> bool {
+        [Self::SendVectored, Self::SendWithId, Self::TaskSendBatch].contains(&self)
+    }
+
+    fn is_with(self, company: Company) -> bool {
+        match company {
+            Company::Alone => self != Self::GroupRecv,
+            Company::Group => self.is_in_group() && !self.is_a_form(),
+            Company::Thread
+            | Company::Clone
+            | Company::Task
+            | Company::IdleTask
+            | Company::Loop => self != Self::GroupRecv && !self.is_a_form(),
+        }
+    }
+
+    fn needs_room(self) -> bool {
+        let sends = [
+            Self::Send,
+            Self::SendVectored,
+            Self::SendWithId,
+            Self::SendOwned,
+            Self::TaskSend,
+            Self::TaskSendBatch,
+        ];
+        sends.contains(&self)
+    }
+}
+
+/// A call that is ready to be made. It returns the error in its result.
+type Made = Box<dyn FnOnce() -> Result<(), String> + Send>;
+
+fn expect<T>(result: Result<T, Error>) -> Result<(), String> {
+    match result {
+        Err(Error::TimedOut) => Ok(()),
+        Err(error) => Err(error.to_string()),
+        Ok(_) => Err("it succeeded".into()),
+    }
+}
+
+fn expect_io<T>(result: io::Result<T>) -> Result<(), String> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+        Err(error) => Err(error.to_string()),
+        Ok(_) => Err("it succeeded".into()),
+    }
+}
+
+fn expect_undelivered(result: Result<(), Error>) -> Result<(), String> {
+    match result {
+        Err(Error::Undelivered(_)) => Ok(()),
+        Err(error) => Err(error.to_string()),
+        Ok(()) => Err("it succeeded".into()),
+    }
+}
+
+/// Runs it as a task until the deadline.
+fn as_task<T>(run: impl Future<Output = T>) -> Result<(), String> {
+    let timed = runtime(false).block_on(async { timeout(DEADLINE, run).await });
+    timed.err().map(drop).ok_or_else(|| "it returned".into())
+}
+
+fn as_endpoint<T>(
+    endpoint: &Endpoint,
+    run: impl AsyncFnOnce(TaskEndpoint) -> T,
+) -> Result<(), String> {
+    as_task(async { run(TaskEndpoint::new(endpoint.clone()).unwrap()).await })
+}
+
+fn on_messages(call: Call, endpoint: Endpoint, group: Option<Group>) -> Made {
+    Box::new(move || match call {
+        Call::Recv => expect(endpoint.recv_timeout(DEADLINE)),
+        Call::NextCompletion => expect(endpoint.next_completion_timeout(DEADLINE)),
+        Call::Send => expect(endpoint.send_timeout(b"more", DEADLINE)),
+        Call::SendVectored => {
+            let parts = [IoSlice::new(b"mo"), IoSlice::new(b"re")];
+            expect(endpoint.send_vectored_timeout(&parts, DEADLINE))
+        }
+        Call::SendWithId => expect(endpoint.send_with_id_timeout(b"more", 7, DEADLINE)),
+        Call::SendOwned => {
+            let buffer = endpoint.buffer(4).unwrap();
+            let sent = endpoint.send_owned_timeout(buffer, DEADLINE);
+            expect(sent.map_err(|refused| refused.error))
+        }
+        Call::Flush => expect(endpoint.flush_timeout(DEADLINE)),
+        Call::Close => expect_undelivered(endpoint.close()),
+        Call::PollRecv => as_task(poll_fn(|cx| endpoint.poll_recv(cx))),
+        Call::TaskRecv => as_endpoint(&endpoint, async |endpoint| endpoint.recv().await),
+        Call::TaskNextCompletion => {
+            as_endpoint(&endpoint, async |endpoint| endpoint.next_completion().await)
+        }
+        Call::TaskSend => as_endpoint(&endpoint, async |endpoint| endpoint.send(b"more").await),
+        Call::TaskSendBatch => as_endpoint(&endpoint, async |endpoint| {
+            endpoint.send_batch(&[IoSlice::new(b"more")]).await
+        }),
+        Call::TaskFlush => as_endpoint(&endpoint, async |endpoint| endpoint.flush().await),
+        Call::TaskClose => {
+            let closed = runtime(false).block_on(async {
+                let endpoint = TaskEndpoint::new(endpoint.clone()).unwrap();
+                // Its own limit is the earlier one.
+                timeout(2 * DEADLINE, endpoint.close()).await
+            });
+            closed.map_or_else(|_| Err("it did not return".into()), expect_undelivered)
+        }
+        Call::GroupRecv => {
+            let group = group.unwrap();
+            let received = group.completions().recv_timeout(DEADLINE);
+            received.err().map(drop).ok_or_else(|| "it received".into())
+        }
+    })
+}
+
+fn on_bytes(call: CallOnBytes, mut stream: Stream) -> Made {
+    Box::new(move || {
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream.set_write_timeout(Some(DEADLINE)).unwrap();
+        match call {
+            CallOnBytes::Read => expect_io(stream.read(&mut [0])),
+            CallOnBytes::Peek => expect_io(stream.peek(&mut [0])),
+            CallOnBytes::Write => expect_io(stream.write(b"more")),
+            CallOnBytes::TaskRead => as_task(poll_fn(|cx| stream.poll_read(cx, &mut [0]))),
+            CallOnBytes::TaskWrite => as_task(poll_fn(|cx| stream.poll_write(cx, b"more"))),
+        }
+    })
+}
+
+/// Until nothing can be sent.
+fn fill(endpoint: &Endpoint) {
+    loop {
+        match endpoint.try_send(b"fills the window") {
+            Ok(()) => {}
+            Err(TrySendError::Full) => break,
+            Err(TrySendError::Failed(error)) => panic!("{error}"),
+        }
+    }
+}
+
+fn fill_bytes(stream: &mut Stream) {
+    stream.set_nonblocking(true).unwrap();
+    loop {
+        match stream.write(&[7; 1000]) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    stream.set_nonblocking(false).unwrap();
+}
+
+/// Other users of connections. They wait until the connections end.
+struct Others {
+    ended: mpsc::Sender<()>,
+    idle: Vec<mpsc::Sender<()>>,
+    kept: Vec<Box<dyn Any>>,
+}
+
+impl Others {
+    fn spawn(&self, wait: impl FnOnce() + Send + 'static) {
+        let ended = self.ended.clone();
+        thread::spawn(move || {
+            // Dropped when it ends in whichever way.
+            let _ended = ended;
+            wait();
+        });
+    }
+
+    fn join_messages(&mut self, company: Company, endpoint: &Endpoint) -> Option<Group> {
+        let endpoint = endpoint.clone();
+        match company {
+            Company::Alone => {}
+            Company::Thread => self.spawn(move || while endpoint.recv().is_ok() {}),
+            Company::Clone => self.spawn(move || while endpoint.next_completion().is_ok() {}),
+            Company::Group => {
+                let group = Group::new();
+                group.add(&endpoint).unwrap();
+                self.kept.push(Box::new(endpoint));
+                let taking = group.clone();
+                self.kept.push(Box::new(group));
+                return Some(taking);
+            }
+            Company::Task => self.spawn(move || {
+                runtime(false).block_on(async { receive_all(endpoint).await.await.unwrap() });
+            }),
+            Company::IdleTask => {
+                let (go, wait) = mpsc::channel();
+                let (waits, is_waiting) = mpsc::channel();
+                self.idle.push(go);
+                self.spawn(move || {
+                    let runtime = runtime(false);
+                    let task = runtime.block_on(receive_all(endpoint));
+                    waits.send(()).unwrap();
+                    let _ = wait.recv();
+                    runtime.block_on(task).unwrap();
+                });
+                is_waiting.recv().unwrap();
+            }
+            Company::Loop => {
+                endpoint.event_fd(Interest::Readable).unwrap();
+                self.spawn(move || {
+                    let fd = endpoint.event_fd(Interest::Readable).unwrap();
+                    loop {
+                        let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
+                        poll(&mut fds, PollTimeout::NONE).unwrap();
+                        if endpoint.try_recv().is_err() {
+                            break;
+                        }
+                    }
+                });
+            }
+        }
+        None
+    }
+
+    fn join_bytes(&self, company: Company, stream: &Stream) {
+        let mut stream = stream.try_clone().unwrap();
+        match company {
+            Company::Thread => self.spawn(move || {
+                // Its own time may be over as well.
+                let again = |error: io::Error| error.kind() == ErrorKind::WouldBlock;
+                while stream.read(&mut [0]).map_or_else(again, |count| count > 0) {}
+            }),
+            Company::Task => self.spawn(move || {
+                let reading = poll_fn(|cx| stream.poll_read(cx, &mut [0]));
+                let _ = smol::block_on(reading);
+            }),
+            Company::Alone
+            | Company::Clone
+            | Company::Group
+            | Company::IdleTask
+            | Company::Loop => {}
+        }
+    }
+}
+
+/// A call that was made: its name, its result, and its time.
+type Report = (String, Result<(), String>, Duration);
+
+/// Makes each call in each state at once, and fails if one of them returns late.
+pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
+    let (ended, all_ended) = mpsc::channel();
+    let mut others = Others {
+        ended,
+        idle: Vec::new(),
+        kept: Vec::new(),
+    };
+    let mut calls: Vec<(String, Made)> = Vec::new();
+    for state in &states {
+        prepare(&**state, &mut others, &mut calls);
+    }
+    for state in &mut states {
+        state.begin();
+    }
+    let expected = calls.len();
+    let start = Arc::new(Barrier::new(expected + 1));
+    let (report, reports) = mpsc::channel::<Report>();
+    let mut pending: Vec<String> = Vec::new();
+    for (name, call) in calls {
+        pending.push(name.clone());
+        let (report, start) = (report.clone(), Arc::clone(&start));
+        let make = move || {
+            start.wait();
+            let started = Instant::now();
+            let result = call();
+            let _ = report.send((name, result, started.elapsed()));
+        };
+        thread::Builder::new().spawn(make).unwrap();
+    }
+    drop(report);
+    start.wait();
+    let lateness = Lateness::of(DEADLINE);
+    let started = Instant::now();
+    let mut all = Vec::new();
+    // Calls that miss even this are not waited for.
+    let end = started + DEADLINE + Duration::from_secs(4);
+    while let Ok(report) = reports.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        pending.retain(|name| *name != report.0);
+        all.push(report);
+    }
+    let worst = lateness.worst();
+    let allowed = ALLOWED + FACTOR * worst;
+    let mut wrong: Vec<String> = Vec::new();
+    for (name, result, time) in &all {
+        if let Err(problem) = result {
+            wrong.push(format!("{name}: after {time:.1?}: {problem}"));
+        } else if *time < DEADLINE {
+            wrong.push(format!("{name}: too early, after {time:.1?}"));
+        } else if *time > DEADLINE + allowed {
+            wrong.push(format!("{name}: late, after {time:.1?}"));
+        }
+    }
+    wrong.extend(
+        pending
+            .iter()
+            .map(|name| format!("{name}: has not returned")),
+    );
+    wrong.sort();
+    let count = wrong.len();
+    let wrong = wrong.join("\n");
+    assert!(
+        count == 0,
+        "{count} of {expected} calls, allowed {allowed:.1?} after {DEADLINE:?}:\n{wrong}"
+    );
+    // The end of the connections wakes all.
+    drop(states);
+    let Others { ended, idle, kept } = others;
+    drop((ended, idle, kept));
+    let woken = all_ended.recv_timeout(PATIENCE).unwrap_err();
+    assert_eq!(woken, mpsc::RecvTimeoutError::Disconnected, "all are woken");
+}
+
+/// Establishes a connection for each call, with its other users.
+fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Made)>) {
+    let name = |call: &dyn std::fmt::Debug, company| {
+        format!("{}, {call:?}, other user: {company:?}", state.name())
+    };
+    for company in COMPANIES {
+        for call in ON_MESSAGES.into_iter().filter(|call| call.is_with(company)) {
+            let endpoint = state.endpoint();
+            if call.needs_room() {
+                fill(&endpoint);
+            }
+            let group = others.join_messages(company, &endpoint);
+            calls.push((name(&call, company), on_messages(call, endpoint, group)));
+        }
+    }
+    for company in [Company::Alone, Company::Thread, Company::Task] {
+        for call in ON_BYTES {
+            let writes = matches!(call, CallOnBytes::Write | CallOnBytes::TaskWrite);
+            if company == Company::Task && !writes {
+                // One at a time reads, as a task or as a thread.
+                continue;
+            }
+            let mut stream = state.stream();
+            if writes {
+                fill_bytes(&mut stream);
+            }
+            others.join_bytes(company, &stream);
+            calls.push((name(&call, company), on_bytes(call, stream)));
+        }
+    }
+    let connector = Connector::new().config(config()).engine(state.engine());
+    let addr = state.mute();
+    let connect: Made = Box::new(move || match connector.connect(addr) {
+        Err(Error::Connect { .. }) => Ok(()),
+        Err(error) => Err(error.to_string()),
+        Ok(_) => Err("it succeeded".into()),
+    });
+    calls.push((name(&"Connect", Company::Alone), connect));
+    let connecting = Connector::new().config(config()).engine(state.engine());
+    let connect: Made = Box::new(move || {
+        // Its own limit is the earlier one.
+        let connecting = connecting.start(addr).unwrap();
+        match runtime(false).block_on(async { timeout(2 * DEADLINE, connecting).await }) {
+            Ok(Err(Error::Connect { .. })) => Ok(()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Ok(Ok(_)) => Err("it succeeded".into()),
+            Err(_) => Err("it did not return".into()),
+        }
+    });
+    calls.push((name(&"TaskConnect", Company::Alone), connect));
+    let address = SocketAddr::new(addr.ip(), 0);
+    let listener = Listener::bind_with(address, &config(), state.engine()).unwrap();
+    let accept: Made = Box::new(move || expect(listener.accept_timeout(DEADLINE)));
+    calls.push((name(&"Accept", Company::Alone), accept));
+}

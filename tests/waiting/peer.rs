@@ -1,0 +1,267 @@
+//! A peer over TCP that sends a frame byte by byte. It writes down the bytes on the wire a second
+//! time on purpose.
+
+use std::{
+    io::{self, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use rdmsg::{Config, Endpoint, Engine, Listener, Stream, StreamListener, Transport};
+
+use crate::{
+    matrix::{self, Peers},
+    stage::PATIENCE,
+};
+
+/// The kinds of PDUs.
+const SEND: u8 = 1;
+const READ: u8 = 4;
+const READ_PART: u8 = 17;
+
+/// The length of a PDU's header.
+const PDU: usize = 8;
+
+/// The kinds of frames.
+const DATA: u8 = 1;
+const RENDEZVOUS: u8 = 16;
+
+/// How a peer sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nothing.
+    Silence,
+    /// A frame, of which a byte comes now and then, from its PDU's header on.
+    Header,
+    /// A frame of the default eager size, of whose payload a byte comes now and then.
+    Payload,
+    /// A frame of the greatest eager size, likewise.
+    LongPayload,
+    /// A large message, likewise.
+    Large,
+}
+
+impl State {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Silence,
+        Self::Header,
+        Self::Payload,
+        Self::LongPayload,
+        Self::Large,
+    ];
+
+    /// The time from one byte to the next. Sixteen of the long ones are above the deadline, after
+    /// sixteen calls a receiver lets others poll.
+    fn pace(self) -> Duration {
+        match self {
+            Self::Silence | Self::Header => Duration::from_millis(300),
+            Self::Payload | Self::LongPayload | Self::Large => Duration::from_millis(1000),
+        }
+    }
+
+    fn config(self) -> Config {
+        let eager = match self {
+            Self::LongPayload => 1 << 20,
+            Self::Silence | Self::Header | Self::Payload => 64 << 10,
+            // Everything longer is read.
+            Self::Large => 1000,
+        };
+        let config = matrix::config().with_eager_size(eager);
+        config.with_transport(Transport::Tcp)
+    }
+
+    /// Sends the beginning, and returns the rest, which is sent byte by byte.
+    fn begin(self, stream: &mut TcpStream) -> Vec<u8> {
+        match self {
+            Self::Silence => Vec::new(),
+            Self::Header => pdu(SEND, 0, &frame(DATA, 100, &[7; 100])),
+            Self::Payload | Self::LongPayload => {
+                let len = if self == Self::Payload {
+                    60_000
+                } else {
+                    1_000_000
+                };
+                let whole = pdu(SEND, 0, &frame(DATA, len, &vec![7; len as usize]));
+                stream.write_all(&whole[..1000]).unwrap();
+                vec![7; 1000]
+            }
+            Self::Large => {
+                let mut descriptor = 0x1000_u64.to_be_bytes().to_vec();
+                descriptor.extend((8_u64 << 20).to_be_bytes());
+                descriptor.extend(7_u32.to_be_bytes());
+                descriptor.extend([0; 4]);
+                let whole = pdu(SEND, 0, &frame(RENDEZVOUS, 24, &descriptor));
+                stream.write_all(&whole).unwrap();
+                let len = length_of_read(stream);
+                let mut answer = vec![READ_PART, 2, 0, 0];
+                answer.extend(len.to_be_bytes());
+                answer.extend([7; 1000]);
+                stream.write_all(&answer).unwrap();
+                vec![7; 1000]
+            }
+        }
+    }
+}
+
+/// A peer, and the bytes that it still sends.
+type Peer = (TcpStream, std::vec::IntoIter<u8>);
+
+/// Peers of one engine, all in this state.
+pub(crate) struct Trickling {
+    name: String,
+    state: State,
+    engine: Engine,
+    messages: Listener,
+    bytes: StreamListener,
+    mute: TcpListener,
+    peers: Arc<Mutex<Vec<Peer>>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Trickling {
+    pub(crate) fn new(state: State) -> Self {
+        let engine = Engine::new().unwrap();
+        let config = state.config();
+        let local = SocketAddr::from(([127, 0, 0, 1], 0));
+        let messages = Listener::bind_with(local, &config, &engine).unwrap();
+        let builder = Listener::builder().config(config).engine(&engine);
+        Self {
+            name: format!("{state:?}"),
+            state,
+            messages,
+            bytes: builder.bind_stream(local).unwrap(),
+            mute: TcpListener::bind(local).unwrap(),
+            engine,
+            peers: Arc::default(),
+            stop: Arc::default(),
+            thread: None,
+        }
+    }
+
+    fn connect(&self, addr: SocketAddr, features: u8) -> JoinHandle<TcpStream> {
+        thread::spawn(move || connect(addr, features).unwrap())
+    }
+
+    fn keep(&self, mut stream: TcpStream) {
+        let rest = self.state.begin(&mut stream);
+        self.peers.lock().unwrap().push((stream, rest.into_iter()));
+    }
+}
+
+impl Peers for Trickling {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        let peer = self.connect(self.messages.local_addr(), 0);
+        let endpoint = self.messages.accept_timeout(PATIENCE).unwrap();
+        self.keep(peer.join().unwrap());
+        endpoint
+    }
+
+    fn stream(&self) -> Stream {
+        let peer = self.connect(self.bytes.local_addr().unwrap(), 1);
+        let (stream, _) = self.bytes.accept().unwrap();
+        self.keep(peer.join().unwrap());
+        stream
+    }
+
+    fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    fn mute(&self) -> SocketAddr {
+        self.mute.local_addr().unwrap()
+    }
+
+    fn begin(&mut self) {
+        let (peers, stop) = (Arc::clone(&self.peers), Arc::clone(&self.stop));
+        let (pace, mute) = (self.state.pace(), self.mute.try_clone().unwrap());
+        mute.set_nonblocking(true).unwrap();
+        self.thread = Some(thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                let mut peers = peers.lock().unwrap();
+                while let Ok((stream, _)) = mute.accept() {
+                    // The beginning of an answer.
+                    let answer = b"rdmt\x01\x02\x10\x24rdms\x03\x24".to_vec();
+                    peers.push((stream, answer.into_iter()));
+                }
+                for (stream, rest) in peers.iter_mut() {
+                    if let Some(byte) = rest.next() {
+                        let _ = stream.write_all(&[byte]);
+                    }
+                }
+                drop(peers);
+                thread::park_timeout(pace);
+            }
+        }));
+    }
+}
+
+impl Drop for Trickling {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Connects with a window of 4 messages.
+fn connect(addr: SocketAddr, features: u8) -> io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(addr)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_nodelay(true)?;
+    let mut hello = b"rdms\x03\x24\0".to_vec();
+    hello.extend([features, 0, 4, 0, 0]);
+    hello.extend(1_000_000_u32.to_be_bytes());
+    hello.extend((64_u64 << 20).to_be_bytes());
+    hello.extend(0_u32.to_be_bytes());
+    hello.extend(7_u64.to_be_bytes());
+    stream.write_all(b"rdmt\x01\x01\x10\x24")?;
+    stream.write_all(&hello)?;
+    let mut accept = [0; 8 + 36];
+    stream.read_exact(&mut accept)?;
+    assert_eq!(accept[..6], *b"rdmt\x01\x02");
+    Ok(stream)
+}
+
+fn pdu(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![kind, flags, 0, 0];
+    bytes.extend((payload.len() as u32).to_be_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+/// The peer's first frame, which grants the places of the hello.
+fn frame(kind: u8, len: u32, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![kind, 0, 0, 0];
+    bytes.extend(4_u32.to_be_bytes());
+    bytes.extend(len.to_be_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend(payload);
+    bytes
+}
+
+/// Skips PDUs up to the first READ, and returns its length.
+fn length_of_read(stream: &mut TcpStream) -> u32 {
+    loop {
+        let mut header = [0; PDU];
+        stream.read_exact(&mut header).unwrap();
+        let len = u32::from_be_bytes(header[4..].try_into().unwrap());
+        let mut rest = vec![0; len as usize];
+        stream.read_exact(&mut rest).unwrap();
+        if header[0] == READ {
+            return u32::from_be_bytes(rest[12..].try_into().unwrap());
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Another process: this program again, in a role, which a test may stop as a whole or in part.
+
+use std::{
+    env, fs,
+    io::{BufRead, BufReader, Lines, Read},
+    net::SocketAddr,
+    process::{Child, ChildStdout, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use nix::{
+    sys::{
+        prctl::set_pdeathsig,
+        ptrace,
+        signal::{Signal, kill},
+        wait::{WaitPidFlag, WaitStatus, waitpid},
+    },
+    unistd::Pid,
+};
+use rdmsg::{Config, Endpoint, Listener, Polling};
+
+use crate::stage::{PATIENCE, place, unprobed};
+
+/// The role of the process that is started.
+const ROLE: &str = "WAITING_ROLE";
+
+/// The beginning of a line for the test.
+const MARK: &str = "for the test: ";
+
+/// The name of the thread that is stopped.
+const VICTIM: &str = "victim";
+
+/// The work of the other process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Role {
+    /// Accepts connections and receives nothing.
+    Keeps,
+    /// Has a thread receive on the first connection, and takes others.
+    Receives,
+    /// The same with a thread that never sleeps.
+    ReceivesBusily,
+}
+
+/// A running process, ended when it is dropped.
+pub(crate) struct Process {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+/// One thread of the process, which stands still until it is dropped.
+pub(crate) struct Stopped(Pid);
+
+impl Process {
+    pub(crate) fn start(role: Role) -> Self {
+        let mut child = Command::new(env::current_exe().unwrap())
+            .args([
+                "--ignored",
+                "--exact",
+                "--nocapture",
+                "process::plays_its_role",
+            ])
+            .env(ROLE, format!("{role:?}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// The next line that it has for the test.
+    pub(crate) fn line(&mut self) -> String {
+        for line in &mut self.lines {
+            if let Some((_, line)) = line.unwrap().split_once(MARK) {
+                return line.to_owned();
+            }
+        }
+        panic!("it has ended");
+    }
+
+    pub(crate) fn addr(&mut self) -> SocketAddr {
+        self.line().parse().unwrap()
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().try_into().unwrap())
+    }
+
+    /// Stops all of it.
+    pub(crate) fn stop(&self) {
+        kill(self.pid(), Signal::SIGSTOP).unwrap();
+        let status = waitpid(self.pid(), Some(WaitPidFlag::WUNTRACED)).unwrap();
+        assert!(matches!(status, WaitStatus::Stopped(..)), "{status:?}");
+    }
+
+    /// Stops the thread that receives, as a debugger does.
+    pub(crate) fn stop_victim(&self) -> Stopped {
+        let tid = self.victim();
+        ptrace::seize(tid, ptrace::Options::empty()).unwrap();
+        ptrace::interrupt(tid).unwrap();
+        let status = waitpid(tid, Some(WaitPidFlag::__WALL)).unwrap();
+        assert!(matches!(status, WaitStatus::PtraceEvent(..)), "{status:?}");
+        Stopped(tid)
+    }
+
+    /// Waits until the thread that receives sleeps.
+    pub(crate) fn await_sleep(&self) {
+        let tid = self.victim();
+        let stat = format!("/proc/{}/task/{tid}/stat", self.pid());
+        let mut asleep = 0;
+        while asleep < 5 {
+            let stat = fs::read_to_string(&stat).unwrap();
+            let (_, rest) = stat.rsplit_once(") ").unwrap();
+            asleep = if rest.starts_with('S') { asleep + 1 } else { 0 };
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn victim(&self) -> Pid {
+        let tasks = format!("/proc/{}/task", self.pid());
+        for _ in 0..PATIENCE.as_millis() {
+            for task in fs::read_dir(&tasks).unwrap() {
+                let task = task.unwrap();
+                let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+                if name.trim_end() == VICTIM {
+                    let tid = task.file_name().into_string().unwrap();
+                    return Pid::from_raw(tid.parse().unwrap());
+                }
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        panic!("there is no thread {VICTIM}");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        ptrace::detach(self.0, None).unwrap();
+    }
+}
+
+/// Prints a line for the test.
+fn tell(line: impl std::fmt::Display) {
+    println!("{MARK}{line}");
+}
+
+#[test]
+#[ignore = "plays its role in another test"]
+fn plays_its_role() {
+    let role = env::var(ROLE).expect("another test starts it");
+    // It may be stopped when that test's process ends.
+    set_pdeathsig(Signal::SIGKILL).unwrap();
+    match &*role {
+        "Keeps" => keep(),
+        "Receives" => receive(&probing()),
+        "ReceivesBusily" => receive(&probing().with_polling(Polling::Busy)),
+        other => panic!("no role: {other}"),
+    }
+}
+
+fn keep() {
+    let config = unprobed().with_receive_window(4).with_send_depth(4);
+    let builder = Listener::builder().config(config);
+    let messages = builder.bind((place().0, 0)).unwrap();
+    let bytes = builder.bind_stream((place().0, 0)).unwrap();
+    tell(messages.local_addr());
+    tell(bytes.local_addr().unwrap());
+    thread::spawn(move || bytes.incoming().collect::<Vec<_>>());
+    let _kept: Vec<_> = messages.incoming().collect();
+}
+
+/// The engine's thread looks at each connection ten times a second, and ends none.
+fn probing() -> Config {
+    Config::default()
+        .with_keepalive_interval(Some(Duration::from_millis(200)))
+        .with_keepalive_timeout(PATIENCE)
+}
+
+fn receive(config: &Config) {
+    let builder = Listener::builder().config(config.clone());
+    let listener = builder.bind((place().0, 0)).unwrap();
+    tell(listener.local_addr());
+    let first = listener.accept().unwrap();
+    let victim = move |endpoint: Endpoint| {
+        let mut count = 0;
+        while endpoint.recv().is_ok() {
+            count += 1;
+        }
+        tell(count);
+        // Until the test's process ends this one.
+        let _ = std::io::stdin().read(&mut [0]);
+    };
+    let thread = thread::Builder::new().name(VICTIM.into());
+    thread.spawn(move || victim(first)).unwrap();
+    let _kept: Vec<_> = listener.incoming().collect();
+}

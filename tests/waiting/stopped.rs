@@ -1,0 +1,205 @@
+//! Processes and threads that are stopped.
+
+use std::{
+    future::poll_fn,
+    io::Read,
+    net::SocketAddr,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rdmsg::{CloseReason, Connector, Endpoint, Engine, Error, Stream};
+
+use crate::{
+    lateness::Lateness,
+    matrix::{self, Peers, assert_in_time},
+    process::{Process, Role},
+    stage::{PATIENCE, flush_promptly, place, receive_all, runtime, unprobed},
+};
+
+/// A process that takes connections, and is stopped when all are there.
+struct Silent {
+    process: Process,
+    messages: SocketAddr,
+    bytes: SocketAddr,
+    connector: Connector,
+    engine: Engine,
+}
+
+impl Silent {
+    fn new(connector: Connector) -> Self {
+        let mut process = Process::start(Role::Keeps);
+        let engine = Engine::new().unwrap();
+        Self {
+            messages: process.addr(),
+            bytes: process.addr(),
+            connector: connector.engine(&engine),
+            engine,
+            process,
+        }
+    }
+}
+
+impl Peers for Silent {
+    fn name(&self) -> &str {
+        "Stopped"
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        let endpoint = self.connector.connect(self.messages).unwrap();
+        assert_eq!(endpoint.transport(), place().1, "nothing stands in for it");
+        endpoint
+    }
+
+    fn stream(&self) -> Stream {
+        let stream = self.connector.connect_stream(self.bytes).unwrap();
+        assert_eq!(stream.transport(), place().1, "nothing stands in for it");
+        stream
+    }
+
+    fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    fn mute(&self) -> SocketAddr {
+        self.messages
+    }
+
+    fn begin(&mut self) {
+        self.process.stop();
+    }
+}
+
+#[test]
+fn returns_in_time_while_the_peer_is_stopped() {
+    let connector = Connector::new().config(matrix::config());
+    assert_in_time(vec![Box::new(Silent::new(connector))]);
+}
+
+#[test]
+fn reports_a_stopped_process_in_time() {
+    const ROUNDS: usize = 10;
+    const INTERVAL: Duration = Duration::from_millis(400);
+    const TIMEOUT: Duration = Duration::from_millis(600);
+    let config = unprobed()
+        .with_keepalive_interval(Some(INTERVAL))
+        .with_keepalive_timeout(TIMEOUT);
+    let mut silent = Silent::new(Connector::new().config(config));
+    let (ended, ends) = mpsc::channel();
+    let mut kept = Vec::new();
+    for _ in 0..ROUNDS {
+        let ended = || ended.clone();
+        let (endpoint, done) = (silent.endpoint(), ended());
+        thread::spawn(move || {
+            let end = endpoint.recv().unwrap_err();
+            done.send(("a thread", end, Instant::now())).unwrap();
+        });
+        let (endpoint, done) = (silent.endpoint(), ended());
+        thread::spawn(move || {
+            let (_, end) =
+                runtime(false).block_on(async { receive_all(endpoint).await.await.unwrap() });
+            done.send(("a task", end, Instant::now())).unwrap();
+        });
+        let (mut stream, done) = (silent.stream(), ended());
+        thread::spawn(move || {
+            let error = stream.read(&mut [0]).unwrap_err();
+            let end = error
+                .into_inner()
+                .and_then(|error| error.downcast::<Error>().ok());
+            done.send(("a stream", *end.unwrap(), Instant::now()))
+                .unwrap();
+        });
+        let (stream, done) = (silent.stream(), ended());
+        thread::spawn(move || {
+            let read = smol::block_on(poll_fn(|cx| stream.poll_read(cx, &mut [0])));
+            let end = read
+                .unwrap_err()
+                .into_inner()
+                .and_then(|error| error.downcast().ok());
+            done.send(("a task of a stream", *end.unwrap(), Instant::now()))
+                .unwrap();
+        });
+        kept.push(silent.endpoint());
+    }
+    drop(ended);
+    let lateness = Lateness::of(INTERVAL + TIMEOUT);
+    let stopped = Instant::now();
+    silent.begin();
+    let ends: Vec<_> = ends.iter().collect();
+    let allowed = Duration::from_millis(500) + 4 * lateness.worst();
+    for (what, end, at) in &ends {
+        let dead = matches!(end, Error::Disconnected(CloseReason::KeepaliveTimeout));
+        assert!(dead, "{what}: {end}");
+        let time = at.duration_since(stopped);
+        assert!(
+            time < INTERVAL + TIMEOUT + allowed,
+            "{what}: after {time:.1?}, of which {allowed:.1?} above the limit is allowed"
+        );
+    }
+    assert_eq!(ends.len(), 4 * ROUNDS);
+    for endpoint in kept {
+        let reason = endpoint.close_reason();
+        assert_eq!(reason, Some(CloseReason::KeepaliveTimeout), "an idle one");
+    }
+}
+
+/// Connects to a process one of whose threads receives: its connection, and another one.
+fn victim_and_other(role: Role) -> (Process, Connector, SocketAddr, [Endpoint; 2]) {
+    let mut process = Process::start(role);
+    let addr = process.addr();
+    let connector = Connector::new().config(unprobed());
+    // Of an engine of its own, for whose life the other connection does not vouch.
+    let engine = Engine::new().unwrap();
+    let first = connector.clone().engine(&engine).connect(addr).unwrap();
+    flush_promptly(&first, 1);
+    let other = connector.connect(addr).unwrap();
+    flush_promptly(&other, 1);
+    (process, connector, addr, [first, other])
+}
+
+#[test]
+fn serves_others_while_a_thread_in_recv_is_stopped() {
+    let (mut process, connector, addr, [first, other]) = victim_and_other(Role::Receives);
+    process.await_sleep();
+    let stopped = process.stop_victim();
+    // The thread is to receive this, and cannot.
+    first.send(b"for the stopped one").unwrap();
+    for _ in 0..10 {
+        flush_promptly(&other, 1);
+        // The engine's thread looks after the connections in between.
+        thread::sleep(Duration::from_millis(50));
+    }
+    let late = connector.connect(addr).unwrap();
+    flush_promptly(&late, 10);
+    late.close().unwrap();
+    other.close().unwrap();
+    drop(stopped);
+    first.flush_timeout(PATIENCE).unwrap();
+    first.close().unwrap();
+    assert_eq!(process.line(), "2", "it has received all");
+}
+
+#[test]
+fn serves_others_while_a_busy_thread_is_stopped() {
+    const ROUNDS: usize = 20;
+    let (mut process, connector, addr, [first, other]) = victim_and_other(Role::ReceivesBusily);
+    for _ in 0..ROUNDS {
+        // It polls an empty queue then, with the lock for that.
+        thread::sleep(Duration::from_millis(5));
+        let stopped = process.stop_victim();
+        first.send(b"for the stopped one").unwrap();
+        // The engine's thread takes over from the stopped one.
+        thread::sleep(Duration::from_millis(30));
+        flush_promptly(&other, 1);
+        drop(stopped);
+        first.flush_timeout(PATIENCE).unwrap();
+    }
+    connector.connect(addr).unwrap().close().unwrap();
+    first.close().unwrap();
+    assert_eq!(
+        process.line(),
+        (1 + ROUNDS).to_string(),
+        "it has received all"
+    );
+}
