@@ -102,9 +102,9 @@ impl Endpoint {
     /// Sends of other threads fail from this call on. What was sent before is delivered, the peer
     /// is notified, and its answer awaited, for at most
     /// [`close_timeout`](crate::Config::close_timeout) (default 5 s) and up to 2 s more for the
-    /// device to return the work requests. Keepalive goes on meanwhile, so a peer that is dead for
-    /// [`keepalive_interval`](crate::Config::keepalive_interval) +
-    /// [`keepalive_timeout`](crate::Config::keepalive_timeout) ends the wait. The peer receives all messages, then
+    /// device to return the work requests. Keepalive goes on until then, so the wait for a dead peer
+    /// takes at most [`keepalive_interval`](crate::Config::keepalive_interval) +
+    /// [`keepalive_timeout`](crate::Config::keepalive_timeout). The peer receives all messages, then
     /// [`CloseReason::PeerClosed`]. Messages that have arrived here can still be received.
     ///
     /// `Ok` means that the peer's library has received everything and has answered. It does not

@@ -117,7 +117,7 @@ pub(crate) fn job(
     }
 }
 
-/// If a host was lost or stopped, prints what is known about why.
+/// Prints the last output of a host that was lost or stopped.
 pub(crate) fn with_last_words<T>(guests: &[Machine], outcome: Result<T>) -> Result<T> {
     outcome.inspect_err(|error| {
         if let Some(lost) = error.downcast_ref::<Lost>() {

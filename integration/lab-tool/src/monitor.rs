@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Monitor {
     stream: BufReader<UnixStream>,
-    /// What has come of a line that is not complete.
+    /// The beginning of a line that is not complete.
     line: Vec<u8>,
     /// How many requests were sent.
     requests: u64,

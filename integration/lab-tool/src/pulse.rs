@@ -48,7 +48,7 @@ pub(crate) struct Doctor {
 /// While it lives, this side is busy with a frame.
 pub(crate) struct Busy(Arc<AtomicBool>);
 
-/// What can be seen of a machine from outside.
+/// A machine as seen from outside.
 #[derive(Clone, Debug, Default)]
 struct Look {
     /// The registers of all virtual processors, or nothing if the monitor does not answer.
@@ -186,7 +186,8 @@ fn stopped(before: &Look, now: &Look) -> Option<&'static str> {
     }
 }
 
-/// Whether, by their registers, all virtual processors stand still, or one that is not halted does.
+/// Whether the registers of all virtual processors stay the same, or those of one that is not
+/// halted.
 fn make_no_progress(before: &str, now: &str) -> bool {
     let one_each = before.split("CPU#").zip(now.split("CPU#"));
     let stands_still = |(before, now): (&str, &str)| before == now && now.contains("HLT=0");

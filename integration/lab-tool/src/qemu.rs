@@ -46,12 +46,12 @@ pub(crate) struct Machine {
     qemu: Child,
     /// Our end of the guest's port.
     pub(crate) port: UnixStream,
-    /// Our end of QEMU's monitor, until somebody watches it.
+    /// Our end of QEMU's monitor, until a doctor takes it.
     pub(crate) monitor: Option<UnixStream>,
     /// Folder shared with the guest.
     pub(crate) results: PathBuf,
     console: PathBuf,
-    /// Folder for what is kept of machines that stopped.
+    /// Folder for the last output of machines that stopped.
     stopped: PathBuf,
 }
 

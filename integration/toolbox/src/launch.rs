@@ -15,7 +15,7 @@ pub const LAB_FAILED: i32 = 125;
 /// The status of `integration/lab exec` when a guest stopped, through no fault of the command.
 pub const LAB_STOPPED: i32 = 123;
 
-/// What to do after [`LAB_FAILED`].
+/// The advice after [`LAB_FAILED`].
 pub const NO_LAB: &str = "There was neither a device nor a lab to run on, see above. To make the \
     lab anew: rm -r target/lab, then integration/lab setup";
 

@@ -103,7 +103,7 @@ fn a_slow_link_on_which_chunks_come_is_alive() {
     assert!(matches!(pair.sides[B].conn.state, State::Established));
 }
 
-/// The peer reads late, and answers pings meanwhile.
+/// The peer reads late, and answers pings until then.
 #[test]
 fn a_slow_close_goes_on_while_the_peer_answers() {
     let patient = Params {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 pub(crate) struct Load(Vec<Child>);
 
 impl Load {
-    /// Starts as many processes as there are processors.
+    /// Starts one process for each processor.
     pub(crate) fn start() -> Result<Self> {
         // It ends by itself if this process is killed.
         let busy = "while kill -0 $PPID 2>/dev/null; do :; done";

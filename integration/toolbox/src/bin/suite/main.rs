@@ -47,8 +47,8 @@ struct Options {
     /// steps that have it; may be repeated. A name that does not exist prints all that do
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Take the chosen steps N times, one after the other, while as many other processes as there
-    /// are processors use all of them; at the end, print how many times each step passed
+    /// Take the chosen steps N times, one after the other, while a busy process for each processor
+    /// runs as well; at the end, print how many times each step passed
     #[arg(long, value_name = "N", requires = "only", value_parser = clap::value_parser!(u32).range(1..))]
     again: Option<u32>,
 }

@@ -43,7 +43,7 @@ pub(crate) struct Track {
 
 /// Where commands print, and keep what they keep.
 pub(crate) struct Place<'a> {
-    /// Stands before each line, and is the name of a folder for what is kept.
+    /// The name before each line, and that of the folder for results.
     track: Option<&'static str>,
     repeated: &'a AtomicU32,
 }
@@ -76,8 +76,8 @@ impl Step {
 }
 
 impl Place<'_> {
-    /// Runs a command to its end, which is to be a good one. If a guest of the lab stops before
-    /// anything has failed, it runs the command once more.
+    /// Runs a command, which has to end with status 0. If a guest of the lab stops before anything
+    /// has failed, it runs the command once more.
     pub(crate) fn run(&self, command: &mut Command) -> Result<()> {
         let (mut status, has_failed) = self.run_once(command)?;
         if status.code() == Some(LAB_STOPPED) && !has_failed {
@@ -96,7 +96,7 @@ impl Place<'_> {
         Ok(())
     }
 
-    /// Returns also whether a line told of a failure.
+    /// Returns also whether a line reported a failure.
     fn run_once(&self, command: &mut Command) -> Result<(ExitStatus, bool)> {
         let line = format!("{command:?}");
         let cannot = || format!("cannot run {line}");
@@ -109,20 +109,20 @@ impl Place<'_> {
             .stdout(output.try_clone()?)
             .stderr(output);
         let mut child = command.spawn().with_context(cannot)?;
-        // It has the other end of the pipe, which is to go with the child.
+        // This process closes its copies of the other end, so that the pipe ends with the child.
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut has_failed = false;
         for line in BufReader::new(lines).split(b'\n').map_while(Result::ok) {
             let line = String::from_utf8_lossy(&line);
-            has_failed |= tells_of_a_failure(&line);
+            has_failed |= reports_a_failure(&line);
             println!("{name}| {line}");
         }
         Ok((child.wait()?, has_failed))
     }
 }
 
-/// Whether a line of a test program or of a tool tells that something has failed.
-fn tells_of_a_failure(line: &str) -> bool {
+/// Whether a line of a test program or of a tool reports a failure.
+fn reports_a_failure(line: &str) -> bool {
     line.contains("FAILED") || line.contains("panicked at")
 }
 

@@ -212,7 +212,7 @@ fn alone(tests: &DeviceTests) -> Result<Vec<Step>> {
     steps.collect()
 }
 
-/// Programs of tests where there is a device, in one step, or in none if there are none.
+/// Programs of tests on a device, in one step, or in none without programs.
 fn of_tests(name: &'static str, what: &str, options: &str, native: bool, tests: &[&Test]) -> Track {
     if tests.is_empty() {
         return Track::new(name, Vec::new());
