@@ -1,8 +1,8 @@
 //! The conversation between this tool and its agent in a guest, over one virtio-serial port.
 //!
 //! The agent sends [`Frame::Ready`] (or [`Frame::Failed`]) once, receives a [`Frame::Run`], and
-//! answers with any number of output frames and one [`Frame::Exit`]. It sends a [`Frame::Beat`] each
-//! [`BEAT`], which shows that the machine goes on.
+//! answers with any number of output frames and one [`Frame::Exit`]. It sends a [`Frame::Beat`]
+//! each [`BEAT`], which shows that the machine goes on.
 
 use std::{
     ffi::OsString,
