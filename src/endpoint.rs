@@ -102,8 +102,10 @@ impl Endpoint {
     /// Sends of other threads fail from this call on. What was sent before is delivered, the peer
     /// is notified, and its answer awaited, for at most
     /// [`close_timeout`](crate::Config::close_timeout) (default 5 s) and up to 2 s more for the
-    /// device to return the work requests. The peer receives all messages, then
-    /// [`CloseReason::PeerClosed`]. Messages that have arrived here can still be received.
+    /// device to return the work requests. Keepalive goes on until then, so the wait for a dead
+    /// peer takes at most [`keepalive_interval`](crate::Config::keepalive_interval) +
+    /// [`keepalive_timeout`](crate::Config::keepalive_timeout). The peer receives all messages,
+    /// then [`CloseReason::PeerClosed`]. Messages that have arrived here can still be received.
     ///
     /// `Ok` means that the peer's library has received everything and has answered. It does not
     /// mean that the peer's application has read it: one that drops its endpoint drops its unread

@@ -8,7 +8,7 @@ thread_local! {
     static HERE: u8 = const { 0 };
 }
 
-/// The thread that takes completions: the last one that has asked for some.
+/// The thread that took completions last, or tried to.
 ///
 /// A blocking call that needs a place for its completion may wait for that thread. If it is the
 /// calling thread, or no thread has asked so far, waiting would never end.

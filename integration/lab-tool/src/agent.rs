@@ -26,7 +26,7 @@ use crate::{
     driver::Driver,
     place::HOSTS,
     qemu::NETDEV,
-    wire::{Frame, Job, PORT},
+    wire::{BEAT, Frame, Job, PORT},
 };
 
 /// With the folder where the modules of this kernel are.
@@ -38,6 +38,13 @@ type Port = Arc<Mutex<File>>;
 pub(crate) fn main() -> Result<()> {
     let mut requests = open_port()?;
     let port = Port::new(Mutex::new(requests.try_clone()?));
+    let beating = port.clone();
+    thread::spawn(move || {
+        loop {
+            send(&beating, &Frame::Beat);
+            thread::sleep(BEAT);
+        }
+    });
     if let Err(error) = bring_up() {
         send(&port, &Frame::Failed(format!("{error:#}")));
     } else {

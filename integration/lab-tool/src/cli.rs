@@ -86,9 +86,14 @@ pub(crate) struct Setup {
 /// RUST_BACKTRACE and RUST_LOG are passed on. Both hosts are up, their devices active and their
 /// addresses known to each other, before the command starts on either.
 ///
+/// A guest's agent sends a sign of life every 5 seconds. If none comes for 20, the lab asks QEMU's
+/// monitor. A guest whose processors' registers stay the same for another 10, although this machine
+/// has time for them, has stopped: the lab prints the console and the monitor's answers, keeps both
+/// in target/lab/stopped, and ends the command.
+///
 /// The exit status is the command's (128 + N if signal N ended it), with two hosts that of the
-/// first to fail; 124 after a timeout, 125 if the lab itself failed, 128 + N when stopped by signal
-/// N.
+/// first to fail; 123 after a guest stopped, 124 after a timeout, 125 if the lab itself failed, 128
+/// + N when stopped by signal N.
 #[derive(Args, Debug)]
 #[command(
     verbatim_doc_comment,

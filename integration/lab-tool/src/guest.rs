@@ -15,8 +15,9 @@ use anyhow::Result;
 use crate::{
     cli::Exec,
     output::{Sink, Stream},
+    pulse::{Doctor, Pulse},
     qemu::{Machine, Machines},
-    watch::{Lost, News, Watch},
+    watch::{Lost, News, Stopped, Watch},
     wire::{Frame, Job},
 };
 
@@ -33,7 +34,7 @@ pub(crate) fn boot(machines: &Machines<'_>, watch: &Watch) -> Result<Vec<Machine
     let mut attempt = 1;
     loop {
         match boot_once(machines, watch, attempt * machines.accel.boot_limit()) {
-            Err(error) if attempt < BOOTS && error.is::<Lost>() => {
+            Err(error) if attempt < BOOTS && (error.is::<Lost>() || error.is::<Stopped>()) => {
                 eprintln!("lab: {error:#}; booting again");
                 attempt += 1;
             }
@@ -44,11 +45,16 @@ pub(crate) fn boot(machines: &Machines<'_>, watch: &Watch) -> Result<Vec<Machine
 
 fn boot_once(machines: &Machines<'_>, watch: &Watch, limit: Duration) -> Result<Vec<Machine>> {
     let start = Instant::now();
-    let guests = machines.start()?;
+    let mut guests = machines.start()?;
     let mut listeners = Vec::new();
-    for (host, guest) in guests.iter().enumerate() {
+    for (host, guest) in guests.iter_mut().enumerate() {
+        let (pulse, doctor) = Doctor::of(host, guest, watch.news.clone());
+        if let Some(doctor) = doctor {
+            listeners.push(thread::spawn(move || doctor.run()));
+        }
         let listener = Listener {
             host,
+            pulse,
             port: guest.port.try_clone()?,
             stdout: Sink::new(Stream::Stdout, host, machines.args.hosts()),
             stderr: Sink::new(Stream::Stderr, host, machines.args.hosts()),
@@ -111,11 +117,19 @@ pub(crate) fn job(
     }
 }
 
-/// If a host was lost, says what is known about why.
+/// Prints the last output of a host that was lost or stopped.
 pub(crate) fn with_last_words<T>(guests: &[Machine], outcome: Result<T>) -> Result<T> {
     outcome.inspect_err(|error| {
         if let Some(lost) = error.downcast_ref::<Lost>() {
             eprintln!("{}", guests[lost.host].last_words());
+        }
+        if let Some(stopped) = error.downcast_ref::<Stopped>() {
+            let guest = &guests[stopped.host];
+            eprintln!("{}\n{}", guest.last_words(), stopped.monitor);
+            match guest.keep(&stopped.monitor) {
+                Ok(kept) => eprintln!("lab: kept in {}", kept.display()),
+                Err(error) => eprintln!("lab: cannot keep this: {error:#}"),
+            }
         }
     })
 }
@@ -127,13 +141,17 @@ struct Listener {
     stdout: Sink,
     stderr: Sink,
     news: Sender<News>,
+    pulse: Pulse,
 }
 
 impl Listener {
     fn run(mut self) {
         let host = self.host;
         loop {
-            let news = match Frame::read_from(&mut self.port) {
+            let frame = Frame::read_from(&mut self.port);
+            // Until the next frame is read it is this side that does not go on.
+            let _busy = self.pulse.beat();
+            let news = match frame {
                 Ok(Frame::Stdout(bytes)) => unheard(self.stdout.write(&bytes)),
                 Ok(Frame::Stderr(bytes)) => unheard(self.stderr.write(&bytes)),
                 Ok(Frame::Exit(status)) => {
@@ -141,6 +159,7 @@ impl Listener {
                     unheard(finished).or(Some(News::Ended { host, status }))
                 }
                 Ok(Frame::Ready) => Some(News::Ready { host }),
+                Ok(Frame::Beat) => None,
                 Ok(Frame::Failed(why)) => Some(News::Lost { host, why }),
                 Ok(Frame::Run(_)) => Some(News::Lost {
                     host,

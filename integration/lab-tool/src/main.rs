@@ -14,10 +14,12 @@ mod hidden;
 mod initramfs;
 mod kernel;
 mod lab;
+mod monitor;
 mod native;
 mod output;
 mod place;
 mod process;
+mod pulse;
 mod qemu;
 mod shell;
 mod siw;
@@ -38,11 +40,14 @@ use crate::{
     kernel::Kernel,
     lab::Lab,
     qemu::Machines,
-    watch::{Stop, Watch},
+    watch::{Stop, Stopped, Watch},
 };
 
 /// Exit status when it is not the command that failed.
 const FAILURE: u8 = 125;
+
+/// Exit status when a host stopped, through no fault of the command.
+const STOPPED: u8 = 123;
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
@@ -54,9 +59,11 @@ fn main() -> ExitCode {
     };
     let status = result.unwrap_or_else(|error| {
         eprintln!("lab: {error:#}");
-        error
-            .downcast_ref::<Stop>()
-            .map_or(FAILURE, |stop| stop.status)
+        match error.downcast_ref::<Stop>() {
+            Some(stop) => stop.status,
+            None if error.is::<Stopped>() => STOPPED,
+            None => FAILURE,
+        }
     });
     ExitCode::from(status)
 }

@@ -46,9 +46,13 @@ pub(crate) struct Machine {
     qemu: Child,
     /// Our end of the guest's port.
     pub(crate) port: UnixStream,
+    /// Our end of QEMU's monitor, until a doctor takes it.
+    pub(crate) monitor: Option<UnixStream>,
     /// Folder shared with the guest.
     pub(crate) results: PathBuf,
     console: PathBuf,
+    /// Folder for the last output of machines that stopped.
+    stopped: PathBuf,
 }
 
 impl Machines<'_> {
@@ -115,6 +119,10 @@ impl Machines<'_> {
             "-device",
             &format!("virtserialport,chardev=port,name={}", wire::PORT),
         ]);
+        let (monitor, monitor_of_qemu) = UnixStream::pair()?;
+        let fd = inherited(&monitor_of_qemu)?;
+        qemu.args(["-chardev", &format!("socket,id=monitor,fd={fd}")]);
+        qemu.args(["-mon", "chardev=monitor,mode=control"]);
         if let Some(dir) = self.terminals {
             let socket = escaped(&dir.join(HOSTS[host]));
             qemu.args([
@@ -141,8 +149,10 @@ impl Machines<'_> {
         Ok(Machine {
             qemu,
             port,
+            monitor: Some(monitor),
             results,
             console,
+            stopped: self.lab.dir().join("stopped"),
         })
     }
 
@@ -201,6 +211,20 @@ impl Machine {
     /// What the guest's kernel and QEMU have to say.
     pub(crate) fn console(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned()
+    }
+
+    /// The number of QEMU's process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.qemu.id()
+    }
+
+    /// Keeps the console's and the monitor's output of a machine that stopped. Returns the folder.
+    pub(crate) fn keep(&self, monitor: &str) -> Result<PathBuf> {
+        let kept = self.stopped.join(self.pid().to_string());
+        fs::create_dir_all(&kept)?;
+        fs::copy(&self.console, kept.join("console.log"))?;
+        fs::write(kept.join("monitor.log"), monitor)?;
+        Ok(kept)
     }
 
     pub(crate) fn last_words(&self) -> String {

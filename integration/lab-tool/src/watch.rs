@@ -27,6 +27,8 @@ pub(crate) enum News {
         host: usize,
         why: String,
     },
+    /// A host's virtual processors make no progress.
+    Stopped(Stopped),
     Signal(Signal),
     /// Nobody listens to us any more.
     Unheard,
@@ -44,6 +46,15 @@ pub(crate) struct Stop {
 pub(crate) struct Lost {
     pub(crate) host: usize,
     why: String,
+}
+
+/// A host whose virtual processors make no progress.
+#[derive(Debug)]
+pub(crate) struct Stopped {
+    pub(crate) host: usize,
+    pub(crate) why: String,
+    /// The answers of its monitor.
+    pub(crate) monitor: String,
 }
 
 #[derive(Debug)]
@@ -71,6 +82,7 @@ impl Watch {
             match self.next(deadline)? {
                 Some(News::Ready { host }) => missing.retain(|&other| other != host),
                 Some(News::Lost { host, why }) => return Err(Lost { host, why }.into()),
+                Some(News::Stopped(stopped)) => return Err(stopped.into()),
                 Some(_) => {}
                 None => {
                     let why = format!(
@@ -112,6 +124,7 @@ impl Watch {
                     (host, 0)
                 }
                 News::Lost { host, why } => return Err(Lost { host, why }.into()),
+                News::Stopped(stopped) => return Err(stopped.into()),
                 // It was ready long ago, and the others do not get here.
                 News::Ready { .. } | News::Signal(_) | News::Unheard => continue,
             };
@@ -142,9 +155,12 @@ impl Watch {
                 why: "nobody reads the output".into(),
             }
             .into()),
-            Ok(news @ (News::Ready { .. } | News::Ended { .. } | News::Lost { .. })) => {
-                Ok(Some(news))
-            }
+            Ok(
+                news @ (News::Ready { .. }
+                | News::Ended { .. }
+                | News::Lost { .. }
+                | News::Stopped(_)),
+            ) => Ok(Some(news)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => unreachable!("we hold a sender ourselves"),
         }
@@ -166,6 +182,14 @@ impl fmt::Display for Lost {
 }
 
 impl error::Error for Lost {}
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "host {}: {}", HOSTS[self.host], self.why)
+    }
+}
+
+impl error::Error for Stopped {}
 
 #[cfg(test)]
 mod tests {
@@ -218,6 +242,17 @@ mod tests {
         boot.news.send(lost(0)).unwrap();
         boot.news.send(News::Signal(Signal::SIGTERM)).unwrap();
         assert!(boot.forget_hosts().unwrap_err().is::<Stop>());
+    }
+
+    #[test]
+    fn a_host_that_may_die_may_not_stop() {
+        let stopped = News::Stopped(Stopped {
+            host: 1,
+            why: "no progress".into(),
+            monitor: String::new(),
+        });
+        let ended = watch([stopped]).ended(2, Duration::from_secs(60), &["b".to_owned()]);
+        assert!(ended.unwrap_err().is::<Stopped>());
     }
 
     #[test]

@@ -1,17 +1,22 @@
 //! The conversation between this tool and its agent in a guest, over one virtio-serial port.
 //!
-//! The agent says [`Frame::Ready`] (or [`Frame::Failed`]) once, is told what to [`Frame::Run`], and
-//! answers with any number of output frames and one [`Frame::Exit`].
+//! The agent sends [`Frame::Ready`] (or [`Frame::Failed`]) once, receives a [`Frame::Run`], and
+//! answers with any number of output frames and one [`Frame::Exit`]. It sends a [`Frame::Beat`]
+//! each [`BEAT`], which shows that the machine goes on.
 
 use std::{
     ffi::OsString,
     io::{self, Read, Write},
     os::unix::ffi::{OsStrExt, OsStringExt},
     process::Command,
+    time::Duration,
 };
 
 /// The port's name, under which the guest finds it in sysfs.
 pub(crate) const PORT: &str = "lab";
+
+/// Time between two signs of life, by the guest's clock.
+pub(crate) const BEAT: Duration = Duration::from_secs(5);
 
 /// Longer frames can only mean that the two sides lost step.
 const MAX_PAYLOAD: usize = 1 << 20;
@@ -24,6 +29,7 @@ pub(crate) enum Frame {
     Stdout(Vec<u8>),
     Stderr(Vec<u8>),
     Exit(u8),
+    Beat,
 }
 
 /// A command with its whole environment.
@@ -43,6 +49,7 @@ impl Frame {
             Self::Stdout(bytes) => (b'o', bytes.clone()),
             Self::Stderr(bytes) => (b'e', bytes.clone()),
             Self::Exit(status) => (b'x', vec![*status]),
+            Self::Beat => (b'b', vec![]),
         };
         // One write per frame: a port has no buffer of its own.
         let mut frame = vec![tag];
@@ -68,6 +75,7 @@ impl Frame {
             (b'o', _) => Self::Stdout(payload),
             (b'e', _) => Self::Stderr(payload),
             (b'x', &[status]) => Self::Exit(status),
+            (b'b', []) => Self::Beat,
             _ => return Err(io::Error::other(format!("unknown frame {tag:#x}"))),
         };
         Ok(frame)
@@ -161,6 +169,7 @@ mod tests {
             Frame::Stdout(b"\0\xff\n".to_vec()),
             Frame::Stderr(vec![]),
             Frame::Exit(137),
+            Frame::Beat,
         ];
         let mut wire = vec![];
         for frame in &frames {

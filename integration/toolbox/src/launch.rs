@@ -12,7 +12,10 @@ use clap::ValueEnum;
 /// The status of `integration/lab exec` when it is not the command that failed.
 pub const LAB_FAILED: i32 = 125;
 
-/// What to do then.
+/// The status of `integration/lab exec` when a guest stopped, through no fault of the command.
+pub const LAB_STOPPED: i32 = 123;
+
+/// The advice after [`LAB_FAILED`].
 pub const NO_LAB: &str = "There was neither a device nor a lab to run on, see above. To make the \
     lab anew: rm -r target/lab, then integration/lab setup";
 

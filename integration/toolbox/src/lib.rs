@@ -36,7 +36,7 @@ pub use crate::{
     diagnosis::{Diagnosis, Finding},
     health::{Health, open_fds},
     lab::Lab,
-    launch::{LAB_FAILED, LabDevice, Launch, NO_LAB, native_is_possible},
+    launch::{LAB_FAILED, LAB_STOPPED, LabDevice, Launch, NO_LAB, native_is_possible},
     listening::Listening,
     pair::{example, pair, pair_with, reason},
     process::{Ended, Heard, Line, Process, words},

@@ -404,6 +404,7 @@ impl Connection {
                 State::Closing(_) => {
                     self.on_nudge_timeout(now);
                     self.on_reading_timeout(now);
+                    self.on_keepalive_timeout(now);
                 }
                 State::Draining(draining) if draining.is_suspecting() => self.accuse(now),
                 State::Draining(_) => self.end(),

@@ -32,18 +32,25 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(2);
 impl Timers {
     /// Returns the earliest deadline.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let keepalive = self.keepalive.as_ref().map(Keepalive::deadline);
-        earlier(keepalive, self.earliest_but_keepalive())
+        earlier(self.grant_deadline(), self.while_closing())
     }
 
     /// Returns the earliest deadline that is not about the peer's life.
     pub(super) fn earliest_but_keepalive(&self) -> Option<Instant> {
-        let grant = self.grant.map(|grant| grant.deadline);
-        earlier(grant, self.while_closing())
+        earlier(self.grant_deadline(), self.of_transfers())
     }
 
     /// Returns the earliest deadline of those that hold while the connection closes.
     pub(super) fn while_closing(&self) -> Option<Instant> {
+        let keepalive = self.keepalive.as_ref().map(Keepalive::deadline);
+        earlier(keepalive, self.of_transfers())
+    }
+
+    fn grant_deadline(&self) -> Option<Instant> {
+        self.grant.map(|grant| grant.deadline)
+    }
+
+    fn of_transfers(&self) -> Option<Instant> {
         let nudge = self.nudge.as_ref().map(Nudge::deadline);
         earlier(nudge, self.read_watchdog.deadline())
     }

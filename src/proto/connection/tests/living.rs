@@ -52,6 +52,35 @@ fn a_dead_host_is_noticed_within_interval_and_timeout_whenever_it_dies() {
 }
 
 #[test]
+fn a_dead_host_is_noticed_in_time_while_closing() {
+    let patient = Params {
+        close_timeout: 10 * (INTERVAL + TIMEOUT),
+        ..alive()
+    };
+    for offset in [0, 700, 2_500] {
+        let mut pair = Pair::established(patient.clone(), patient.clone());
+        assert!(pair.send(B));
+        pair.run_dry();
+        let death = pair.now;
+        pair.vanish(B);
+        for _ in 0..offset / 50 {
+            pair.wait(Duration::from_millis(50));
+        }
+        pair.close(A);
+        pair.finish();
+        assert_eq!(
+            (pair.reason(A), pair.delivered(A)),
+            (&CloseReason::LocallyClosed, false)
+        );
+        let noticed = pair.now - death;
+        assert!(
+            noticed <= INTERVAL + TIMEOUT,
+            "at {offset} ms: after {noticed:?}"
+        );
+    }
+}
+
+#[test]
 fn bytes_that_the_peers_device_takes_are_a_sign_of_life() {
     let wide = Params {
         window: 16,

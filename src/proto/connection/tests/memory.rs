@@ -103,6 +103,29 @@ fn a_slow_link_on_which_chunks_come_is_alive() {
     assert!(matches!(pair.sides[B].conn.state, State::Established));
 }
 
+/// The peer reads late, and answers pings until then.
+#[test]
+fn a_slow_close_goes_on_while_the_peer_answers() {
+    let patient = Params {
+        keepalive_interval: Some(Duration::from_secs(1)),
+        keepalive_timeout: Duration::from_secs(2),
+        close_timeout: Duration::from_secs(60),
+        ..params()
+    };
+    let mut pair = Pair::established(patient.clone(), patient);
+    pair.sides[B].starving = true;
+    announced(&mut pair);
+    pair.close(A);
+    for _ in 0..20 {
+        pair.run_dry();
+        pair.wait(Duration::from_millis(500));
+    }
+    pair.sides[B].starving = false;
+    pair.wait(Duration::from_secs(1));
+    pair.finish();
+    assert!(pair.delivered(A));
+}
+
 #[test]
 fn a_message_waits_for_memory_and_comes_when_there_is_some() {
     let mut pair = pair();

@@ -1,5 +1,7 @@
 //! Everything that has to pass, step by step.
 
+mod load;
+mod only;
 mod programs;
 mod steps;
 mod tracks;
@@ -13,6 +15,8 @@ use anyhow::{Result, ensure};
 use clap::Parser;
 
 use crate::{
+    load::Load,
+    only::Only,
     programs::{DeviceTests, NOT_ON_IWARP, tests_of},
     steps::Steps,
 };
@@ -28,6 +32,9 @@ use crate::{
 ///
 /// What does not wait for each other runs side by side, with a name before each line.
 ///
+/// If a guest of the lab stops, and nothing has failed before, all of its boot runs once more; the
+/// last line counts these boots. A failed test is never repeated.
+///
 /// Without a device and without the lab it fails. Ends 0 if everything passed.
 #[derive(Parser)]
 #[command(
@@ -35,11 +42,19 @@ use crate::{
     bin_name = "integration/test",
     verbatim_doc_comment
 )]
-struct Options {}
+struct Options {
+    /// Only the steps with this name before their lines, or the test program of this name in all
+    /// steps that have it; may be repeated. A name that does not exist prints all that do
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Take the chosen steps N times, one after the other, while a busy process for each processor
+    /// runs as well; at the end, print how many times each step passed
+    #[arg(long, value_name = "N", requires = "only", value_parser = clap::value_parser!(u32).range(1..))]
+    again: Option<u32>,
+}
 
 fn main() -> ExitCode {
-    Options::parse();
-    match all() {
+    match all(&Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("integration/test: {error:#}");
@@ -48,8 +63,51 @@ fn main() -> ExitCode {
     }
 }
 
-fn all() -> Result<()> {
+fn all(options: &Options) -> Result<()> {
     let steps = Steps::new();
+    let only = Only::new(&options.only);
+    if only.takes("format") {
+        format(&steps)?;
+    }
+    // All of it at once, so that cargo builds each crate once: by itself a package would ask for
+    // fewer features of what it depends on, and have a build of its own.
+    steps.begin("building all programs and tests");
+    let built = tests_of("build --workspace --all-targets --locked")?;
+    let builds = only.tracks(vec![tracks::builds()?]);
+    let beside = only.tracks(tracks::in_idle_time());
+    let anywhere = tracks::anywhere(&built, &only)?;
+    let tests = DeviceTests::new(built)?;
+    let one = tracks::on_one_host(&tests, &only)?;
+    let two = tracks::on_two_hosts(&tests, &only)?;
+    only.check()?;
+    if let Some(count) = options.again {
+        let load = Load::start()?;
+        steps.begin(&format!("beside {} busy processes", load.processes()));
+        let tracks = [builds, beside, anywhere, one, two];
+        return steps.take_again(tracks.into_iter().flatten().collect(), count);
+    }
+    let all_passed = thread::scope(|scope| {
+        let beside = scope.spawn(|| steps.take_side_by_side(vec![beside]));
+        // Compilers would hold up virtual machines with a clock, so what builds more comes first.
+        let compiled = steps.take_side_by_side(vec![builds, anywhere]);
+        // One host leaves a third of two processors idle, and two hosts need more than one: so
+        // these go together.
+        let tested = steps.take_side_by_side(vec![one, two]);
+        let beside = beside.join().expect("it does not panic");
+        compiled.and(tested).and(beside)
+    });
+    if let Err(error) = all_passed {
+        steps.end("not all tests passed");
+        return Err(error);
+    }
+    for (name, why) in NOT_ON_IWARP {
+        println!("{name} does not apply to software iWARP: {why}");
+    }
+    steps.end("all tests passed");
+    Ok(())
+}
+
+fn format(steps: &Steps) -> Result<()> {
     for part in ["fmt", "clippy"] {
         let there = Command::new("cargo")
             .args([part, "--version"])
@@ -66,26 +124,5 @@ fn all() -> Result<()> {
         let line = format!("cargo fmt --manifest-path integration/{apart}/Cargo.toml --check");
         steps.run(&format!("format of {apart}"), &line)?;
     }
-    // All of it at once, so that cargo builds each crate once: by itself a package would ask for
-    // fewer features of what it depends on, and have a build of its own.
-    steps.begin("building all programs and tests");
-    let built = tests_of("build --workspace --all-targets --locked")?;
-    let (builds, anywhere) = (tracks::builds()?, tracks::anywhere(&built)?);
-    let tests = DeviceTests::new(built)?;
-    let (one, two) = (tracks::on_one_host(&tests)?, tracks::on_two_hosts(&tests)?);
-    thread::scope(|scope| {
-        let beside = scope.spawn(|| steps.take_side_by_side(vec![tracks::in_idle_time()]));
-        // Compilers would hold up virtual machines with a clock, so what builds more comes first.
-        let compiled = steps.take_side_by_side(vec![vec![builds], vec![anywhere]]);
-        // One host leaves a third of two processors idle, and two hosts need more than one: so
-        // these go together.
-        let tested = steps.take_side_by_side(vec![one, two]);
-        let beside = beside.join().expect("it does not panic");
-        compiled.and(tested).and(beside)
-    })?;
-    for (name, why) in NOT_ON_IWARP {
-        println!("{name} does not apply to software iWARP: {why}");
-    }
-    steps.begin("all tests passed");
     Ok(())
 }

@@ -9,18 +9,25 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use toolbox::words;
 
+use crate::only::Only;
+
 /// The command that runs the tests that need no device, of all packages: with fewer cargo would ask
-/// for fewer features, and build again.
-pub(crate) fn anywhere(built: &[Test]) -> Result<String> {
-    let mut line = "cargo test --workspace --locked --lib --bins".to_owned();
-    for test in built.iter().filter(|test| !test.is_of_device) {
+/// for fewer features, and build again. `None` if none of them are wanted.
+pub(crate) fn anywhere(built: &[Test], track: &str, only: &Only) -> Result<Option<String>> {
+    let mut line = "cargo test --workspace --locked".to_owned();
+    if only.takes(track) {
+        line += " --lib --bins";
+    }
+    let any: Vec<_> = built.iter().filter(|test| !test.is_of_device).collect();
+    let wanted = only.of(track, &any);
+    for test in &wanted {
         let same = |other: &&Test| other.is_of_device && other.name == test.name;
         if built.iter().any(|other| same(&other)) {
             bail!("{} names tests with a device and without", test.name);
         }
         line += &format!(" --test {}", test.name);
     }
-    Ok(line)
+    Ok((!wanted.is_empty()).then_some(line))
 }
 
 /// A program of tests.
@@ -29,6 +36,18 @@ pub(crate) struct Test {
     is_of_device: bool,
     pub(crate) name: String,
     pub(crate) program: PathBuf,
+}
+
+#[cfg(test)]
+impl Test {
+    /// A program that does not exist.
+    pub(crate) fn named(name: &str) -> Self {
+        Self {
+            is_of_device: true,
+            name: name.to_owned(),
+            program: PathBuf::new(),
+        }
+    }
 }
 
 /// The programs with device tests.

@@ -3,13 +3,16 @@ use std::{
     env,
     io::{BufRead, BufReader, pipe},
     path::PathBuf,
-    process::Command,
-    sync::{Mutex, PoisonError},
+    process::{Command, ExitStatus, Stdio},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     thread,
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use toolbox::{LAB_FAILED, NO_LAB, clock_millis, words};
+use toolbox::{LAB_FAILED, LAB_STOPPED, NO_LAB, clock_millis, words};
 
 /// The variable with the time at which the command was typed, in seconds since 1970: what it takes
 /// to build all of it counts.
@@ -19,6 +22,8 @@ const BEGAN: &str = "TEST_BEGAN";
 pub(crate) struct Steps {
     /// Seconds since 1970.
     began: u64,
+    /// How many boots were repeated because a guest stopped.
+    repeated: AtomicU32,
 }
 
 /// Something to do, and what it is for.
@@ -27,20 +32,20 @@ pub(crate) struct Step {
     action: Action,
 }
 
-type Action = Box<dyn FnOnce(&Place) -> Result<()> + Send>;
+type Action = Box<dyn FnMut(&Place<'_>) -> Result<()> + Send>;
 
 /// Steps that are taken one after the other, while those of other tracks are.
 pub(crate) struct Track {
     /// Stands before each line of theirs.
-    name: &'static str,
-    steps: Vec<Step>,
+    pub(crate) name: &'static str,
+    pub(crate) steps: Vec<Step>,
 }
 
 /// Where commands print, and keep what they keep.
-pub(crate) enum Place {
-    Here,
-    /// With this name before each line, and what is kept in a folder of this name.
-    Track(&'static str),
+pub(crate) struct Place<'a> {
+    /// The name before each line, and that of the folder for results.
+    track: Option<&'static str>,
+    repeated: &'a AtomicU32,
 }
 
 impl Track {
@@ -51,13 +56,13 @@ impl Track {
 
 impl Step {
     pub(crate) fn new(what: impl Into<String>, line: &str) -> Self {
-        let command = command(&words(line));
-        Self::of(what, |place| place.run(command))
+        let mut command = command(&words(line));
+        Self::of(what, move |place| place.run(&mut command))
     }
 
     pub(crate) fn of(
         what: impl Into<String>,
-        action: impl FnOnce(&Place) -> Result<()> + Send + 'static,
+        action: impl FnMut(&Place<'_>) -> Result<()> + Send + 'static,
     ) -> Self {
         Self {
             what: what.into(),
@@ -65,39 +70,60 @@ impl Step {
         }
     }
 
-    fn take(self, place: &Place) -> Result<()> {
-        (self.action)(place).with_context(|| self.what)
+    fn take(&mut self, place: &Place<'_>) -> Result<()> {
+        (self.action)(place).with_context(|| self.what.clone())
     }
 }
 
-impl Place {
-    /// Runs a command to its end, which is to be a good one.
-    pub(crate) fn run(&self, mut command: Command) -> Result<()> {
-        let line = format!("{command:?}");
-        let cannot = || format!("cannot run {line}");
-        let status = match self {
-            Self::Here => command.status().with_context(cannot)?,
-            Self::Track(name) => {
-                let (lines, output) = pipe()?;
-                command
-                    .env("LAB_RESULTS_BASE", results_of(name)?)
-                    .stdout(output.try_clone()?)
-                    .stderr(output);
-                let mut child = command.spawn().with_context(cannot)?;
-                // It has the other end of the pipe, which is to go with the child.
-                drop(command);
-                for line in BufReader::new(lines).split(b'\n').map_while(Result::ok) {
-                    println!("{name}| {}", String::from_utf8_lossy(&line));
-                }
-                child.wait()?
-            }
-        };
+impl Place<'_> {
+    /// Runs a command, which has to end with status 0. If a guest of the lab stops before anything
+    /// has failed, it runs the command once more.
+    pub(crate) fn run(&self, command: &mut Command) -> Result<()> {
+        let (mut status, has_failed) = self.run_once(command)?;
+        if status.code() == Some(LAB_STOPPED) && !has_failed {
+            self.repeated.fetch_add(1, Ordering::Relaxed);
+            let name = self
+                .track
+                .map(|name| format!("{name}| "))
+                .unwrap_or_default();
+            println!("\n=== {name}REPEATED: a guest stopped, so all of this boot runs once more");
+            status = self.run_once(command)?.0;
+        }
         if status.code() == Some(LAB_FAILED) {
             bail!("the device tests did not run. {NO_LAB}");
         }
         ensure!(status.success(), "{status}");
         Ok(())
     }
+
+    /// Returns also whether a line reported a failure.
+    fn run_once(&self, command: &mut Command) -> Result<(ExitStatus, bool)> {
+        let line = format!("{command:?}");
+        let cannot = || format!("cannot run {line}");
+        let Some(name) = self.track else {
+            return Ok((command.status().with_context(cannot)?, false));
+        };
+        let (lines, output) = pipe()?;
+        command
+            .env("LAB_RESULTS_BASE", results_of(name)?)
+            .stdout(output.try_clone()?)
+            .stderr(output);
+        let mut child = command.spawn().with_context(cannot)?;
+        // This process closes its copies of the other end, so that the pipe ends with the child.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut has_failed = false;
+        for line in BufReader::new(lines).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line);
+            has_failed |= reports_a_failure(&line);
+            println!("{name}| {line}");
+        }
+        Ok((child.wait()?, has_failed))
+    }
+}
+
+/// Whether a line of a test program or of a tool reports a failure.
+fn reports_a_failure(line: &str) -> bool {
+    line.contains("FAILED") || line.contains("panicked at")
 }
 
 impl Steps {
@@ -105,6 +131,24 @@ impl Steps {
         let told = env::var(BEGAN).ok().and_then(|began| began.parse().ok());
         Self {
             began: told.unwrap_or_else(now),
+            repeated: AtomicU32::new(0),
+        }
+    }
+
+    /// Prints that all has ended, and how many boots were repeated.
+    pub(crate) fn end(&self, what: &str) {
+        let repeated = match self.repeated.load(Ordering::Relaxed) {
+            0 => String::new(),
+            1 => "; REPEATED 1 boot, whose guest stopped".to_owned(),
+            count => format!("; REPEATED {count} boots, whose guests stopped"),
+        };
+        self.begin(&format!("{what}{repeated}"));
+    }
+
+    fn place(&self, track: Option<&'static str>) -> Place<'_> {
+        Place {
+            track,
+            repeated: &self.repeated,
         }
     }
 
@@ -115,7 +159,35 @@ impl Steps {
 
     pub(crate) fn run(&self, what: &str, line: &str) -> Result<()> {
         self.begin(what);
-        Step::new(what, line).take(&Place::Here)
+        Step::new(what, line).take(&self.place(None))
+    }
+
+    /// Takes each step of all tracks `count` times, one after the other, and prints how many times
+    /// each passed.
+    pub(crate) fn take_again(&self, tracks: Vec<Track>, count: u32) -> Result<()> {
+        let mut lines = Vec::new();
+        let mut all_passed = true;
+        for Track { name, steps } in tracks {
+            let place = self.place(Some(name));
+            for mut step in steps {
+                let mut passed = 0;
+                for time in 1..=count {
+                    self.begin(&format!("{name}| {}, {time} of {count}", step.what));
+                    match step.take(&place) {
+                        Ok(()) => passed += 1,
+                        Err(error) => self.begin(&format!("{name}| FAILED: {error:#}")),
+                    }
+                }
+                all_passed &= passed == count;
+                lines.push(format!("{name}| {}: {passed} of {count} passed", step.what));
+            }
+        }
+        self.end("again");
+        for line in lines {
+            println!("{line}");
+        }
+        ensure!(all_passed, "not every step passed each time");
+        Ok(())
     }
 
     /// Takes what is in each lane, side by side with the others: track by track, and of a track
@@ -153,8 +225,8 @@ impl Steps {
     }
 
     fn take_one_by_one(&self, Track { name, steps }: Track) -> Result<()> {
-        let place = Place::Track(name);
-        for step in steps {
+        let place = self.place(Some(name));
+        for mut step in steps {
             self.begin(&format!("{name}| {}", step.what));
             if let Err(error) = step.take(&place) {
                 self.begin(&format!("{name}| FAILED: {error:#}"));
@@ -185,4 +257,40 @@ fn results_of(track: &str) -> Result<PathBuf> {
         .nth(2)
         .context("this is built by cargo")?;
     Ok(target.join("lab").join(format!("results-{track}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a line of shell as a track's command, and returns whether it passed and how many times
+    /// it was repeated.
+    fn run(script: &str) -> (bool, u32) {
+        let repeated = AtomicU32::new(0);
+        let place = Place {
+            track: Some("test"),
+            repeated: &repeated,
+        };
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        let passed = place.run(&mut command).is_ok();
+        (passed, repeated.into_inner())
+    }
+
+    #[test]
+    fn a_boot_whose_guest_stopped_is_repeated_once() {
+        assert_eq!(run("exit 123"), (false, 1));
+        let file = env::temp_dir().join(format!("suite-{}", std::process::id()));
+        let name = file.display();
+        let once = format!("[ -e {name} ] && exit 0; touch {name}; exit 123");
+        let outcome = run(&once);
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(outcome, (true, 1));
+    }
+
+    #[test]
+    fn a_failure_is_never_repeated() {
+        assert_eq!(run("exit 1"), (false, 0));
+        assert_eq!(run("echo 'test some ... FAILED'; exit 123"), (false, 0));
+    }
 }

@@ -11,6 +11,7 @@ use anyhow::{Result, ensure};
 use toolbox::{BareRoot, native_is_possible, words};
 
 use crate::{
+    only::Only,
     programs::{self, DeviceTests, Test, tests_of},
     steps::{Place, Step, Track},
 };
@@ -47,7 +48,7 @@ pub(crate) fn builds() -> Result<Track> {
                     let opened = "setup:: messages:: one_sided:: shared:: ending::";
                     let program = test.program.display();
                     let line = words(&format!("{program} --test-threads=1 {opened}"));
-                    place.run(lab(&one_host(), native, &line))?;
+                    place.run(&mut lab(&one_host(), native, &line))?;
                 }
                 Ok(())
             },
@@ -88,38 +89,62 @@ fn idly() -> &'static str {
 }
 
 /// What runs on this machine as it is.
-pub(crate) fn anywhere(built: &[Test]) -> Result<Track> {
-    let step = Step::new("tests that need no device", &programs::anywhere(built)?);
-    Ok(Track::new("anywhere", vec![step]))
+pub(crate) fn anywhere(built: &[Test], only: &Only) -> Result<Vec<Track>> {
+    let name = "anywhere";
+    let line = programs::anywhere(built, name, only)?;
+    let step = line.map(|line| Step::new("tests that need no device", &line));
+    Ok(step
+        .map(|step| Track::new(name, vec![step]))
+        .into_iter()
+        .collect())
 }
 
 /// What takes devices of one host, the longest first.
-pub(crate) fn on_one_host(tests: &DeviceTests) -> Result<Vec<Track>> {
+pub(crate) fn on_one_host(tests: &DeviceTests, only: &Only) -> Result<Vec<Track>> {
     let native = native_is_possible()?;
-    let on_one = |test: &[&Test]| in_lab("device tests on one host", &one_host(), native, test);
+    let on_one = |name: &'static str, tests: &[&Test]| {
+        let tests = only.of(name, tests);
+        of_tests(
+            name,
+            "device tests on one host",
+            &one_host(),
+            native,
+            &tests,
+        )
+    };
     let all: Vec<_> = tests.one.iter().collect();
     let iwarp = format!("--device siw {}", one_host());
-    let on_iwarp = |test: &[&Test]| {
-        let what = "device tests on software iWARP";
-        vec![in_lab(what, &iwarp, false, test)]
+    let on_iwarp = |name: &'static str, tests: &[&Test]| {
+        let tests = only.of(name, tests);
+        of_tests(
+            name,
+            "device tests on software iWARP",
+            &iwarp,
+            false,
+            &tests,
+        )
     };
     let [first, second] = dealt(&tests.on_iwarp());
-    let mut tracks = vec![Track::new("siw-1", on_iwarp(&first))];
+    let mut tracks = vec![on_iwarp("siw-1", &first)];
     if native {
         // There is one device, of which tests count what there is.
-        let steps = vec![on_one(&all), on_two(tests, true)];
-        tracks.push(Track::new("device", steps));
+        let mut track = on_one("device", &all);
+        track
+            .steps
+            .extend(on_two("device", tests, true, only).steps);
+        tracks.push(track);
     } else {
         let [first, second] = dealt(&all);
-        tracks.push(Track::new("rxe-1", vec![on_one(&first)]));
-        tracks.push(Track::new("rxe-2", vec![on_one(&second)]));
+        tracks.push(on_one("rxe-1", &first));
+        tracks.push(on_one("rxe-2", &second));
     }
-    tracks.push(Track::new("siw-2", on_iwarp(&second)));
+    tracks.push(on_iwarp("siw-2", &second));
+    tracks.retain(|track| !track.steps.is_empty());
     Ok(tracks)
 }
 
 /// What takes devices of two hosts, the longest first.
-pub(crate) fn on_two_hosts(tests: &DeviceTests) -> Result<Vec<Track>> {
+pub(crate) fn on_two_hosts(tests: &DeviceTests, only: &Only) -> Result<Vec<Track>> {
     let tool = |what: &str, name: &str, options: &str| -> Result<Step> {
         let tool = env::current_exe()?.with_file_name(name);
         Ok(Step::new(what, &format!("{} {options}", tool.display())))
@@ -143,16 +168,21 @@ pub(crate) fn on_two_hosts(tests: &DeviceTests) -> Result<Vec<Track>> {
         Track::new("interop-siw", vec![on_siw]),
         Track::new("soak", vec![soak]),
     ];
+    tracks = only.tracks(tracks);
     if !native_is_possible()? {
-        tracks.insert(0, Track::new("two", vec![on_two(tests, false)]));
+        let two = on_two("two", tests, false, only);
+        if !two.steps.is_empty() {
+            tracks.insert(0, two);
+        }
     }
     Ok(tracks)
 }
 
-fn on_two(tests: &DeviceTests, native: bool) -> Step {
+fn on_two(name: &'static str, tests: &DeviceTests, native: bool, only: &Only) -> Track {
     let all: Vec<_> = tests.two.iter().collect();
     let options = "--hosts 2 --timeout 1200";
-    in_lab("device tests on two hosts", options, native, &all)
+    let what = "device tests on two hosts";
+    of_tests(name, what, options, native, &only.of(name, &all))
 }
 
 /// Single tests, each in a boot of its own, and in virtual machines, whatever devices there are.
@@ -175,19 +205,23 @@ fn alone(tests: &DeviceTests) -> Result<Vec<Step>> {
     let steps = one_of.into_iter().map(|(name, test, options)| {
         let program = tests.program(name)?.display();
         let line = words(&format!("{program} --ignored --exact {test}"));
-        let lab = lab(options, false, &line);
+        let mut lab = lab(options, false, &line);
         let what = format!("device test: {test}");
-        Ok(Step::of(what, |place| place.run(lab)))
+        Ok(Step::of(what, move |place| place.run(&mut lab)))
     });
     steps.collect()
 }
 
-/// Programs of tests where there is a device.
-fn in_lab(what: &str, options: &str, native: bool, tests: &[&Test]) -> Step {
+/// Programs of tests on a device, in one step, or in none without programs.
+fn of_tests(name: &'static str, what: &str, options: &str, native: bool, tests: &[&Test]) -> Track {
+    if tests.is_empty() {
+        return Track::new(name, Vec::new());
+    }
     let names: Vec<_> = tests.iter().map(|test| &*test.name).collect();
     let what = format!("{what}: {}", names.join(" "));
-    let lab = lab(options, native, &on_host(tests));
-    Step::of(what, |place| place.run(lab))
+    let mut lab = lab(options, native, &on_host(tests));
+    let step = Step::of(what, move |place| place.run(&mut lab));
+    Track::new(name, vec![step])
 }
 
 /// A command that is run where there is a device.
@@ -228,7 +262,7 @@ fn dealt<'a>(tests: &[&'a Test]) -> [Vec<&'a Test>; 2] {
 
 /// Runs a program of tests where the libraries that it opens are missing: it speaks TCP, and says
 /// what to install where it must not.
-fn run_bare(program: &Path, place: &Place) -> Result<()> {
+fn run_bare(program: &Path, place: &Place<'_>) -> Result<()> {
     let root = BareRoot::new(&program.with_extension("root"), program)?;
     for library in &root.libraries {
         let name = library.to_string_lossy();
@@ -237,7 +271,7 @@ fn run_bare(program: &Path, place: &Place) -> Result<()> {
     }
     let mut over_tcp = root.command(&[]);
     over_tcp.args(["setup::", "messages::"]);
-    place.run(over_tcp)?;
+    place.run(&mut over_tcp)?;
     let mut over_rdma = root.command(&["RDMSG_TRANSPORT=rdma"]);
     let one = ["--exact", "setup::private_data_travels_both_ways"];
     let output = over_rdma.args(one).output()?;

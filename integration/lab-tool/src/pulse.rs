@@ -1,0 +1,277 @@
+//! Whether a machine goes on: by the signs of life of its agent and, without any, by its registers.
+
+use std::{
+    fmt::Write,
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    },
+    time::Duration,
+};
+
+use crate::{
+    monitor::Monitor,
+    qemu::Machine,
+    watch::{News, Stopped},
+};
+
+/// How long no sign of life may come before the monitor is asked: four of them.
+const SILENCE: Duration = Duration::from_secs(20);
+
+/// Time between two looks at the registers.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Processor time in a look, below which a machine that is ready to run had no chance to.
+const CHANCE: Duration = Duration::from_millis(500);
+
+/// Tells a machine's [`Doctor`] of each frame that comes from it.
+#[derive(Debug)]
+pub(crate) struct Pulse {
+    beats: Sender<()>,
+    busy: Arc<AtomicBool>,
+}
+
+/// Watches over one machine, until its [`Pulse`] is dropped.
+#[derive(Debug)]
+pub(crate) struct Doctor {
+    host: usize,
+    pid: u32,
+    monitor: Monitor,
+    beats: Receiver<()>,
+    /// Whether this side is busy with a frame, and so reads no other.
+    busy: Arc<AtomicBool>,
+    news: Sender<News>,
+}
+
+/// While it lives, this side is busy with a frame.
+pub(crate) struct Busy(Arc<AtomicBool>);
+
+/// A machine as seen from outside.
+#[derive(Clone, Debug, Default)]
+struct Look {
+    /// The registers of all virtual processors, or nothing if the monitor does not answer.
+    registers: Option<String>,
+    /// Processor time of all of QEMU's threads.
+    ran: Duration,
+    /// Whether one of them runs or waits for a processor.
+    runnable: bool,
+    /// For people to read.
+    report: String,
+}
+
+impl Pulse {
+    /// A frame has come.
+    pub(crate) fn beat(&self) -> Busy {
+        self.busy.store(true, Ordering::Release);
+        // It fails if the doctor has told that the machine stopped.
+        let _ = self.beats.send(());
+        Busy(Arc::clone(&self.busy))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl Doctor {
+    /// The doctor of a machine. There is none if the machine's monitor is gone.
+    pub(crate) fn of(
+        host: usize,
+        machine: &mut Machine,
+        news: Sender<News>,
+    ) -> (Pulse, Option<Self>) {
+        let (beats, inbox) = channel();
+        let busy = Arc::new(AtomicBool::new(false));
+        let pulse = Pulse {
+            beats,
+            busy: Arc::clone(&busy),
+        };
+        let monitor = machine.monitor.take().map(Monitor::new);
+        let doctor = monitor.and_then(Result::ok).map(|monitor| Self {
+            host,
+            pid: machine.pid(),
+            monitor,
+            beats: inbox,
+            busy,
+            news,
+        });
+        (pulse, doctor)
+    }
+
+    pub(crate) fn run(mut self) {
+        let mut before: Option<Look> = None;
+        loop {
+            let patience = if before.is_some() { LOOK } else { SILENCE };
+            match self.beats.recv_timeout(patience) {
+                Ok(()) => {
+                    before = None;
+                    continue;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if self.busy.load(Ordering::Acquire) {
+                before = None;
+                continue;
+            }
+            let now = self.look();
+            if let Some(before) = before.replace(now.clone())
+                && let Some(why) = stopped(&before, &now)
+            {
+                // It may have gone on during the look.
+                if self.beats.try_recv().is_ok() {
+                    continue;
+                }
+                let stopped = Stopped {
+                    host: self.host,
+                    why: format!("it has stopped: no sign of life, and {why}"),
+                    monitor: format!("{}{}", before.report, now.report),
+                };
+                // The main thread may have ended.
+                let _ = self.news.send(News::Stopped(stopped));
+                return;
+            }
+        }
+    }
+
+    fn look(&mut self) -> Look {
+        let mut look = Look::default();
+        for line in ["info status", "info cpus", "info registers -a"] {
+            let answer = self.monitor.ask(line);
+            let text = match &answer {
+                Ok(text) => text.clone(),
+                Err(error) => format!("{error:#}\n"),
+            };
+            // Writing to a string does not fail.
+            let _ = write!(look.report, "--- monitor: {line} ---\n{text}");
+            match answer {
+                Ok(text) => look.registers = Some(text),
+                Err(_) => {
+                    look.registers = None;
+                    break;
+                }
+            }
+        }
+        look.report += "--- threads: name, state, processor time in ms ---\n";
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid));
+        for thread in threads.into_iter().flatten().flatten() {
+            let read = |name| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+            let (name, stat, times) = (read("comm"), read("stat"), read("schedstat"));
+            let (state, ran) = (state(&stat), ran(&times));
+            look.runnable |= state == 'R';
+            look.ran += ran;
+            let _ = writeln!(look.report, "{} {state} {}", name.trim(), ran.as_millis());
+        }
+        look
+    }
+}
+
+/// Returns why the machine has stopped, if it has, by two looks.
+fn stopped(before: &Look, now: &Look) -> Option<&'static str> {
+    let ran = now.ran.saturating_sub(before.ran);
+    if now.runnable && ran < CHANCE {
+        // This machine has no time for it.
+        return None;
+    }
+    match (&before.registers, &now.registers) {
+        (Some(before), Some(now)) if make_no_progress(before, now) => {
+            Some("its virtual processors make no progress")
+        }
+        (None, None) => Some("its monitor does not answer"),
+        (_, _) => None,
+    }
+}
+
+/// Whether the registers of all virtual processors stay the same, or those of one that is not
+/// halted.
+fn make_no_progress(before: &str, now: &str) -> bool {
+    let one_each = before.split("CPU#").zip(now.split("CPU#"));
+    let stands_still = |(before, now): (&str, &str)| before == now && now.contains("HLT=0");
+    before == now || one_each.skip(1).any(stands_still)
+}
+
+/// The state of a thread, by /proc/…/stat. Its name, in parentheses, may contain anything.
+fn state(stat: &str) -> char {
+    let after = stat.rsplit_once(") ");
+    after
+        .and_then(|(_, rest)| rest.chars().next())
+        .unwrap_or('?')
+}
+
+/// The processor time of a thread, by /proc/…/schedstat.
+fn ran(times: &str) -> Duration {
+    let nanos = times.split(' ').next().and_then(|nanos| nanos.parse().ok());
+    Duration::from_nanos(nanos.unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(registers: Option<&str>, ran: u64, runnable: bool) -> Look {
+        Look {
+            registers: registers.map(str::to_owned),
+            ran: Duration::from_millis(ran),
+            runnable,
+            report: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_halted_processor_that_stays_so_has_stopped() {
+        let [before, now] = [100, 110].map(|ran| look(Some("RIP=1 HLT=1"), ran, false));
+        let why = stopped(&before, &now).unwrap();
+        assert!(why.contains("no progress"), "{why}");
+    }
+
+    #[test]
+    fn a_processor_that_spins_in_one_place_has_stopped() {
+        let [before, now] = [100, 9_000].map(|ran| look(Some("RIP=1"), ran, true));
+        assert!(stopped(&before, &now).is_some());
+    }
+
+    #[test]
+    fn one_processor_of_two_may_be_halted_or_stop() {
+        let two = |first: &str, second: &str| {
+            let registers = format!("\nCPU#0\nRIP={first}\n\nCPU#1\nRIP={second}\n");
+            look(Some(&registers), 100, false)
+        };
+        let before = two("1 HLT=0", "7 HLT=1");
+        assert!(stopped(&before, &two("2 HLT=0", "7 HLT=1")).is_none());
+        let before = two("1 HLT=0", "7 HLT=0");
+        assert!(stopped(&before, &two("2 HLT=0", "7 HLT=0")).is_some());
+    }
+
+    #[test]
+    fn a_silent_monitor_is_noticed() {
+        let [before, now] = [100, 100].map(|ran| look(None, ran, false));
+        let why = stopped(&before, &now).unwrap();
+        assert!(why.contains("monitor"), "{why}");
+        assert!(stopped(&before, &look(Some("RIP=1"), 100, false)).is_none());
+    }
+
+    #[test]
+    fn a_processor_that_goes_on_has_not_stopped() {
+        let before = look(Some("RIP=1"), 100, true);
+        assert!(stopped(&before, &look(Some("RIP=2"), 9_000, true)).is_none());
+    }
+
+    #[test]
+    fn a_machine_without_a_chance_to_run_has_not_stopped() {
+        for registers in [Some("RIP=1"), None] {
+            let [before, now] = [100, 400].map(|ran| look(registers, ran, true));
+            assert!(stopped(&before, &now).is_none());
+        }
+    }
+
+    #[test]
+    fn the_state_of_a_thread_stands_behind_its_name() {
+        assert_eq!(state("17 (CPU 0) /TCG) R 1 17"), 'R');
+        assert_eq!(state(""), '?');
+        assert_eq!(ran("2500000 7 3\n"), Duration::from_micros(2500));
+    }
+}

@@ -1,0 +1,76 @@
+use std::{cell::RefCell, collections::BTreeSet};
+
+use anyhow::{Result, ensure};
+
+use crate::{programs::Test, steps::Track};
+
+/// Which tracks and test programs are wanted.
+pub(crate) struct Only {
+    /// Names of tracks or of test programs; none for everything.
+    names: Vec<String>,
+    /// All names that were asked about.
+    known: RefCell<BTreeSet<String>>,
+}
+
+impl Only {
+    pub(crate) fn new(names: &[String]) -> Self {
+        Self {
+            names: names.to_vec(),
+            known: RefCell::default(),
+        }
+    }
+
+    /// Returns whether everything of this name is wanted.
+    pub(crate) fn takes(&self, name: &str) -> bool {
+        self.known.borrow_mut().insert(name.to_owned());
+        self.names.is_empty() || self.names.iter().any(|wanted| wanted == name)
+    }
+
+    /// Returns the wanted ones of a track's test programs.
+    pub(crate) fn of<'a>(&self, track: &str, tests: &[&'a Test]) -> Vec<&'a Test> {
+        let whole = self.takes(track);
+        let wanted = |test: &&&Test| self.takes(&test.name) || whole;
+        tests.iter().filter(wanted).copied().collect()
+    }
+
+    /// Returns the wanted tracks, all of whose steps are.
+    pub(crate) fn tracks(&self, tracks: Vec<Track>) -> Vec<Track> {
+        let wanted = |track: &Track| self.takes(track.name);
+        tracks.into_iter().filter(wanted).collect()
+    }
+
+    /// Fails for a name that nothing has.
+    pub(crate) fn check(&self) -> Result<()> {
+        let known = self.known.borrow();
+        for name in &self.names {
+            let all: Vec<_> = known.iter().map(String::as_str).collect();
+            ensure!(
+                known.contains(name),
+                "nothing is called {name}; there are: {}",
+                all.join(" ")
+            );
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_track_and_a_program_are_chosen_by_name() {
+        let (fds, large) = (Test::named("fds"), Test::named("large"));
+        let all = [&fds, &large];
+        let of = |only: &Only| only.of("rxe-1", &all).len();
+        assert_eq!(of(&Only::new(&[])), 2);
+        assert_eq!(of(&Only::new(&["rxe-1".to_owned()])), 2);
+        let only = Only::new(&["large".to_owned()]);
+        assert_eq!(of(&only), 1);
+        only.check().unwrap();
+        let only = Only::new(&["larg".to_owned()]);
+        assert_eq!(of(&only), 0);
+        let error = only.check().unwrap_err().to_string();
+        assert!(error.ends_with("there are: fds large rxe-1"), "{error}");
+    }
+}
