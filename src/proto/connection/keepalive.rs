@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Connection, State};
+use super::{Connection, State, timers::earlier};
 use crate::proto::CloseReason;
 
 /// A check that is late by no more than this counts as in time, however short the timeout is.
@@ -39,6 +39,16 @@ pub(crate) struct Activity {
     pub(crate) signs: u64,
     /// Chunks of large messages that were read.
     pub(crate) chunks: u64,
+}
+
+/// Counters of bytes of one connection, from a transport that counts them: signs of life before a
+/// frame is complete.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moved {
+    /// Those that have arrived, and a part of those that the peer has acknowledged.
+    pub(crate) bytes: u64,
+    /// Those of large messages that were read.
+    pub(crate) read: u64,
 }
 
 /// The signs of life of a connection's peer.
@@ -198,8 +208,32 @@ impl Connection {
             .as_ref()
             .map_or_else(Activity::default, |transfer| Activity {
                 signs: transfer.activity.here,
-                chunks: transfer.inbound.chunks(),
+                chunks: transfer.inbound.chunks() + transfer.moved.read,
             })
+    }
+
+    /// Whether [`handle_timeout`](Self::handle_timeout) judges the peer now by what has moved.
+    pub(crate) fn is_judged_at(&self, now: Instant) -> bool {
+        self.transfer.as_ref().is_some_and(|transfer| {
+            let timers = &transfer.timers;
+            let keepalive = timers.keepalive.as_ref().map(Keepalive::deadline);
+            let judged = earlier(keepalive, timers.read_watchdog.deadline());
+            judged.is_some_and(|at| at <= now)
+        })
+    }
+
+    /// Sets what has moved, where the transport counts it. The caller does so before
+    /// `handle_timeout`, which judges the peer by it.
+    pub(crate) fn set_moved(&mut self, moved: Moved) {
+        if let Some(transfer) = &mut self.transfer {
+            let before = std::mem::replace(&mut transfer.moved, moved);
+            let known = std::mem::replace(&mut transfer.moved_is_fresh, true);
+            if known && moved.bytes > before.bytes {
+                transfer.activity.here += 1;
+            }
+            // Reading them out while another thread moves them may miss some.
+            transfer.moved.bytes = moved.bytes.max(before.bytes);
+        }
     }
 
     /// Sets the signs of life of the peer's engine on all of its connections. The caller does so
@@ -232,6 +266,8 @@ impl Connection {
             Some(_) | None => return false,
         };
         if passes {
+            // What moved by now is no news at the next check.
+            transfer.moved_is_fresh = false;
             // The caller learns of it so.
             transfer.timers.take_touched();
             self.reported_timeout = self.next_timeout();

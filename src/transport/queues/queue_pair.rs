@@ -6,6 +6,7 @@ use super::{
     work_request::{Frame, SendFlags, SendOp, Sge},
 };
 use crate::{
+    proto::Moved,
     status::OsError,
     transport::{rdma, tcp},
 };
@@ -50,6 +51,14 @@ impl QueuePair {
         match self {
             Self::Rdma(qp) => qp.fail(),
             Self::Tcp(qp) => qp.fail(),
+        }
+    }
+
+    /// Returns the bytes that have moved, where no device moves them.
+    pub(super) fn moved(&self) -> Option<Moved> {
+        match self {
+            Self::Rdma(_) => None,
+            Self::Tcp(qp) => Some(qp.moved()),
         }
     }
 

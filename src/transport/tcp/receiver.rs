@@ -17,7 +17,7 @@ use super::{
     pdu::{Cause, Change, Pdu, RemoteSpan},
     receive_queue::{Receive, ReceiveQueue},
     send_queue::SendQueue,
-    socket::{Moved, Socket, Span, Wait},
+    socket::{Moved, Socket, Span, Wait, count_bytes},
 };
 use crate::{
     proto::{DrainSide, Violation},
@@ -82,6 +82,8 @@ pub(super) struct Parts<'a> {
     pub(super) send: &'a Mutex<SendQueue>,
     pub(super) receives: &'a ReceiveQueue,
     pub(super) keys: &'a Keys,
+    /// Counts the bytes of answers to this side's READs.
+    pub(super) read: &'a AtomicU64,
     pub(super) done: &'a mut VecDeque<Done>,
 }
 
@@ -441,6 +443,9 @@ impl Receiver {
             return Err(self.refuse(Cause::Access, parts));
         }
         coming.left -= count;
+        if let Place::Answer { .. } = coming.to {
+            count_bytes(parts.read, count);
+        }
         if coming.left > 0 {
             return Ok(());
         }

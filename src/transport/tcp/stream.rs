@@ -15,7 +15,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, TryLockError,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicU8, AtomicU64, Ordering},
     },
 };
 
@@ -28,6 +28,7 @@ use super::{
     watch::Watch,
 };
 use crate::{
+    proto::Moved,
     sync::lock,
     transport::queues::{Answers, BATCH, Done, Frame, SendOp, WorkId},
 };
@@ -43,9 +44,15 @@ pub(crate) struct Stream {
     receiver: Mutex<Incoming>,
     send: Mutex<SendQueue>,
     phase: AtomicU8,
+    /// How many bytes of answers to this side's READs have arrived. Written under `receiver`.
+    read: AtomicU64,
     /// Has the engine's thread tell of room, from the end of the setup on.
     watch: OnceLock<Watch>,
 }
+
+/// How many bytes the peer's system has to acknowledge for a sign of life. It acknowledges the
+/// pings to a process that has stopped as well, which are far fewer in the time of a check.
+const ACKNOWLEDGED: u64 = 4 << 10;
 
 /// What is received, and what came of it.
 #[derive(Debug)]
@@ -102,6 +109,7 @@ impl Stream {
             }),
             send: Mutex::new(SendQueue::new(depth)),
             phase: AtomicU8::new(Phase::SettingUp as u8),
+            read: AtomicU64::new(0),
             watch: OnceLock::new(),
         })
     }
@@ -209,6 +217,16 @@ impl Stream {
         if self.reach(Phase::Failed) {
             // Which makes it readable: whoever waits polls, and so has everything come back.
             self.socket.shut_down();
+        }
+    }
+
+    /// Returns the bytes that have moved. Those that wait in the socket have arrived, whichever
+    /// thread is to receive them.
+    pub(super) fn moved(&self) -> Moved {
+        let bytes = self.socket.arrived() + self.socket.acknowledged() / ACKNOWLEDGED;
+        Moved {
+            bytes,
+            read: self.read.load(Ordering::Relaxed),
         }
     }
 
@@ -346,6 +364,7 @@ impl Stream {
             send: &self.send,
             receives: &self.receives,
             keys: &self.domain.keys,
+            read: &self.read,
             done,
         };
         match receive(receiver, &mut parts, BATCH) {
