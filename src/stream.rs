@@ -398,7 +398,7 @@ impl BufRead for Stream {
     }
 
     fn consume(&mut self, count: usize) {
-        // While another handle waits for bytes, those that were lent have been taken.
+        // If another handle waits for bytes, it has taken the ones that were lent.
         if let Some(mut reading) = self.shared.turns.wait_for_bytes() {
             reading.consume(count);
             reading.announce(&self.shared.endpoint);

@@ -11,7 +11,7 @@ use tcp_peer::{PATIENCE, Stage, frame, frame_with, pdu};
 
 mod tcp_peer;
 
-/// What a READ, an atomic operation or a write names, and nobody gave out.
+/// The target of a READ, an atomic operation or a write: memory that was not exposed.
 fn nowhere(more: &[u8]) -> Vec<u8> {
     [&0x1000_u64.to_be_bytes()[..], &7_u32.to_be_bytes(), more].concat()
 }

@@ -1,4 +1,4 @@
-//! Connections over TCP on a slow path: bytes of what is not complete are signs of life.
+//! Connections over TCP on a slow path: bytes of an incomplete frame are signs of life.
 
 use std::{
     io::{Read, Write},
@@ -8,7 +8,7 @@ use std::{
 };
 
 use nix::sys::socket::{setsockopt, sockopt};
-use rdmsg::{Config, Connector, Endpoint, Engine, Listener, Transport};
+use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener, Transport};
 
 /// No call takes longer, on a machine that does something.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -87,4 +87,18 @@ fn read_that_brings_bytes_does_not_stand_still() {
     client.send(&message).unwrap();
     let received = server.recv_timeout(PATIENCE).unwrap();
     assert!(*received == message[..]);
+}
+
+#[test]
+fn wait_ends_in_time_while_a_large_message_trickles() {
+    let mut config = config();
+    config.keepalive_interval = None;
+    config.eager_size = Some(1000);
+    let (client, server) = slow_pair(&config, 2000);
+    client.send(&vec![7; 1 << 20]).unwrap();
+    let (start, timeout) = (Instant::now(), Duration::from_secs(6));
+    let result = server.recv_timeout(timeout);
+    assert!(matches!(result, Err(Error::TimedOut)), "{result:?}");
+    let late = start.elapsed() - timeout;
+    assert!(late < Duration::from_secs(3), "{late:?}");
 }

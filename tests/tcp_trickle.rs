@@ -3,9 +3,9 @@
 #![allow(unsafe_code)]
 
 use std::{
-    fs, mem,
+    fs,
     net::Shutdown,
-    os::{fd::AsRawFd, unix::net::UnixStream, unix::thread::JoinHandleExt},
+    os::{fd::IntoRawFd, unix::net::UnixStream, unix::thread::JoinHandleExt},
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicI32, Ordering},
@@ -110,9 +110,8 @@ impl Receiving {
     fn stop(&self) -> Stopped {
         let only = ONLY.lock().unwrap_or_else(PoisonError::into_inner);
         let (gate, inner) = UnixStream::pair().unwrap();
-        GATE.store(inner.as_raw_fd(), Ordering::SeqCst);
-        // The descriptor stays open for as long as a thread may read it.
-        mem::forget(inner);
+        // The descriptor stays open: a thread may read it at any time.
+        GATE.store(inner.into_raw_fd(), Ordering::SeqCst);
         IS_STOPPED.store(false, Ordering::SeqCst);
         let handler = SigHandler::Handler(stop);
         let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());

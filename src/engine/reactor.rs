@@ -81,8 +81,8 @@ pub(super) struct Reactor {
     leases: HashMap<u64, u64>,
     /// Those of them that hold something back.
     pressed_leases: HashMap<u64, u64>,
-    /// Connections in which a thread of the application was receiving when this thread came, with
-    /// the peer's disconnect, if that is to be handled next.
+    /// Connections in which a thread of the application is receiving, each with its disconnect
+    /// event, if that came.
     held: HashMap<u64, Option<Event>>,
     /// Connections with events that an event loop had not taken at the last look, and how often it
     /// had come by.

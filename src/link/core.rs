@@ -134,8 +134,8 @@ impl Core {
         passes.then(|| self.conn.next_timeout())
     }
 
-    /// A deadline may be past. What came of the peer's engine elsewhere counts as well, and so do
-    /// bytes of frames that are not complete.
+    /// A deadline may be past. Before it judges the peer this counts the signs of life on other
+    /// connections with the peer's engine, and bytes of incomplete frames.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         if self.conn.is_judged_at(now)
             && let Some(moved) = self.queues.as_ref().and_then(WorkQueues::moved)

@@ -7,9 +7,10 @@ use super::{Stream, read_error, write_error};
 
 /// Waiting as a task, on any runtime.
 ///
-/// These are for futures: what is not there now has the task woken when it may be, and the call is
-/// made again. They never block. One task at a time reads, and one writes. A read of another handle
-/// that waits already goes first. See [`Endpoint::poll_recv`](crate::Endpoint::poll_recv).
+/// These methods are for futures and never block. A call that returns
+/// [`Pending`](Poll::Pending) has the task woken when another call may succeed. One task at a time
+/// reads, and one writes. A read of another handle that waits already goes first. See
+/// [`Endpoint::poll_recv`](crate::Endpoint::poll_recv).
 impl Stream {
     /// Reads some bytes; none at the end.
     ///

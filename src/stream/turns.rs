@@ -37,9 +37,9 @@ enum Whose {
     /// No handle.
     #[default]
     Free,
-    /// One that found bytes, which it takes without waiting.
+    /// A handle that found bytes, and takes them without waiting.
     Takes,
-    /// One that found none, and may wait for them.
+    /// A handle that found no bytes, and may wait for some.
     Waits,
 }
 

@@ -44,10 +44,10 @@ pub(crate) struct Activity {
 /// Counters of bytes of one connection, from a transport that counts them: signs of life before a
 /// frame is complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Moved {
-    /// Those that have arrived, and a part of those that the peer has acknowledged.
-    pub(crate) bytes: u64,
-    /// Those of large messages that were read.
+pub(crate) struct MovedBytes {
+    /// The number of bytes that have arrived, and of each 4 KiB that the peer has acknowledged.
+    pub(crate) signs: u64,
+    /// The number of bytes of large messages that have been read.
     pub(crate) read: u64,
 }
 
@@ -212,7 +212,8 @@ impl Connection {
             })
     }
 
-    /// Whether [`handle_timeout`](Self::handle_timeout) judges the peer now by what has moved.
+    /// Whether [`handle_timeout`](Self::handle_timeout) judges the peer now by the bytes that have
+    /// moved.
     pub(crate) fn is_judged_at(&self, now: Instant) -> bool {
         self.transfer.as_ref().is_some_and(|transfer| {
             let timers = &transfer.timers;
@@ -222,17 +223,17 @@ impl Connection {
         })
     }
 
-    /// Sets what has moved, where the transport counts it. The caller does so before
-    /// `handle_timeout`, which judges the peer by it.
-    pub(crate) fn set_moved(&mut self, moved: Moved) {
+    /// Sets the counters of a transport that counts bytes. The caller does so before
+    /// `handle_timeout`, which judges the peer by them.
+    pub(crate) fn set_moved(&mut self, moved: MovedBytes) {
         if let Some(transfer) = &mut self.transfer {
             let before = std::mem::replace(&mut transfer.moved, moved);
             let known = std::mem::replace(&mut transfer.moved_is_fresh, true);
-            if known && moved.bytes > before.bytes {
+            if known && moved.signs > before.signs {
                 transfer.activity.here += 1;
             }
-            // Reading them out while another thread moves them may miss some.
-            transfer.moved.bytes = moved.bytes.max(before.bytes);
+            // A reading that another thread changes may miss some bytes.
+            transfer.moved.signs = moved.signs.max(before.signs);
         }
     }
 
@@ -266,7 +267,7 @@ impl Connection {
             Some(_) | None => return false,
         };
         if passes {
-            // What moved by now is no news at the next check.
+            // The next check does not count the bytes that moved before this one.
             transfer.moved_is_fresh = false;
             // The caller learns of it so.
             transfer.timers.take_touched();

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     control::ControlQueue,
-    keepalive::{Keepalive, Moved, PeerActivity, Probe},
+    keepalive::{Keepalive, MovedBytes, PeerActivity, Probe},
     timers::{PATIENCE, PutOff, Timers, Tracked},
 };
 use crate::proto::{
@@ -48,7 +48,7 @@ pub(super) struct Transfer {
     /// The value of the last [`set_moved`](Connection::set_moved).
     ///
     /// [`Connection`]: super::Connection
-    pub(super) moved: Moved,
+    pub(super) moved: MovedBytes,
     /// Whether `moved` is that of the last check, so that more bytes are a sign of life since.
     pub(super) moved_is_fresh: bool,
     /// The identity of the peer's engine.
@@ -132,7 +132,7 @@ impl Transfer {
             keepalive_timeout: params.keepalive_timeout,
             number: params.number,
             activity: PeerActivity::default(),
-            moved: Moved::default(),
+            moved: MovedBytes::default(),
             moved_is_fresh: false,
             peer_engine: hello.engine,
             heard: Heard::Everything,
@@ -165,8 +165,8 @@ impl Transfer {
     }
 
     /// Chunks of large messages that were read, here and on any connection with the peer's engine:
-    /// on a slow path reads wait behind those of other connections. And their bytes, where the
-    /// transport counts these.
+    /// on a slow path reads wait behind those of other connections. If the transport counts bytes,
+    /// these are included.
     pub(super) fn chunks(&self) -> u64 {
         self.inbound.chunks() + self.moved.read + self.activity.of_engine.chunks
     }

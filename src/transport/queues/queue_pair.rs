@@ -6,7 +6,7 @@ use super::{
     work_request::{Frame, SendFlags, SendOp, Sge},
 };
 use crate::{
-    proto::Moved,
+    proto::MovedBytes,
     status::OsError,
     transport::{rdma, tcp},
 };
@@ -54,8 +54,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns the bytes that have moved, where no device moves them.
-    pub(super) fn moved(&self) -> Option<Moved> {
+    /// Returns the counters of bytes, if this side's program moves them instead of a device.
+    pub(super) fn moved(&self) -> Option<MovedBytes> {
         match self {
             Self::Rdma(_) => None,
             Self::Tcp(qp) => Some(qp.moved()),

@@ -30,7 +30,7 @@ use super::{
     work_request::{Frame, RemoteAddr, SendFlags, SendOp, Sge},
 };
 use crate::{
-    proto::{HEADER_LEN, Moved, Read, Transmit},
+    proto::{HEADER_LEN, MovedBytes, Read, Transmit},
     remote_access::RemoteAccess,
     status::OsError,
     transport::memory::{Domain, InboundPool, RecvSlice, Registration, received_bytes},
@@ -117,8 +117,8 @@ impl WorkQueues {
         self.qp.fail()
     }
 
-    /// Returns the bytes that have moved, where the transport counts them.
-    pub(crate) fn moved(&self) -> Option<Moved> {
+    /// Returns the counters of bytes, if the transport has them.
+    pub(crate) fn moved(&self) -> Option<MovedBytes> {
         self.qp.moved()
     }
 

@@ -8,7 +8,7 @@ use super::{
     stream::Stream,
 };
 use crate::{
-    proto::Moved,
+    proto::MovedBytes,
     status::OsError,
     transport::queues::{Frame, SendFlags, SendOp, Sge, WorkId},
 };
@@ -32,7 +32,7 @@ impl QueuePair {
     }
 
     /// See [`Stream::moved`].
-    pub(crate) fn moved(&self) -> Moved {
+    pub(crate) fn moved(&self) -> MovedBytes {
         self.0.moved()
     }
 

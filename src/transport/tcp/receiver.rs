@@ -40,7 +40,8 @@ const LONG: usize = 32 << 10;
 /// to wake up for each segment costs more than the bytes.
 const AWAITED_FROM: usize = 128 << 10;
 const AWAITED: usize = 256 << 10;
-/// How long it sleeps so at most: what has come by then is received, and so seen as a sign of life.
+/// The longest sleep for that many bytes. A thread receives fewer after this time, so that they
+/// count as a sign of life.
 const AWAITED_FOR: Duration = Duration::from_millis(50);
 
 /// How many calls are made in a row, so that a peer which keeps sending holds up nobody.

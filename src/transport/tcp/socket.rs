@@ -74,21 +74,21 @@ impl Socket {
         }
     }
 
-    /// Returns how many bytes have arrived, received or not. It misses some that are being received
-    /// meanwhile.
+    /// Returns how many bytes have arrived, received or not. It may miss bytes that another thread
+    /// receives during the call.
     pub(super) fn arrived(&self) -> u64 {
         let received = self.received.load(Ordering::Relaxed);
         received + self.queued(libc::FIONREAD)
     }
 
-    /// Returns how many of the bytes that were sent the peer's system has acknowledged. It misses
-    /// some while others are sent.
+    /// Returns how many of the bytes that were sent the peer's system has acknowledged. It may miss
+    /// some if another thread sends during the call.
     pub(super) fn acknowledged(&self) -> u64 {
         let sent = self.sent.load(Ordering::Relaxed);
         sent.saturating_sub(self.queued(libc::TIOCOUTQ))
     }
 
-    /// Returns the number of bytes in one of the socket's queues; 0 if it has failed.
+    /// Returns the number of bytes in a queue of the socket; 0 after a failure.
     fn queued(&self, queue: libc::Ioctl) -> u64 {
         let mut count: libc::c_int = 0;
         // SAFETY: the answer is an int, which lives on this stack for the call.
