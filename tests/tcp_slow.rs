@@ -32,6 +32,8 @@ fn config() -> Config {
 fn slow_path(to: SocketAddr, bytes_per_second: usize) -> SocketAddr {
     const STEPS: usize = 25;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // A segment is shorter than the relay's window. Otherwise the sender waits for its timer.
+    setsockopt(&listener, sockopt::TcpMaxSeg, &1400).unwrap();
     let addr = listener.local_addr().unwrap();
     thread::spawn(move || {
         let (mut near, _) = listener.accept().unwrap();
