@@ -4,7 +4,7 @@ use std::{
     net::{Shutdown, SocketAddr},
     os::fd::BorrowedFd,
     sync::{
-        Arc, Mutex, PoisonError, TryLockError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -12,14 +12,15 @@ use std::{
 
 #[cfg(not(feature = "tokio"))]
 use self::reading::Reading;
-use self::timeout::Timeout;
-use crate::{Endpoint, Error, Interest, TransportKind, link::Deadline, sync::lock};
+use self::{timeout::Timeout, turns::Turns};
+use crate::{Endpoint, Error, Interest, TransportKind, link::Deadline};
 
 mod halves;
 mod listener;
 mod reading;
 mod tasks;
 mod timeout;
+mod turns;
 
 #[cfg(feature = "tokio")]
 pub(crate) use self::reading::Reading;
@@ -76,8 +77,7 @@ pub struct Stream {
 /// What all handles of a stream have in common. When it is dropped, the stream ends.
 struct Shared {
     endpoint: Endpoint,
-    /// Locked for as long as a thread waits for bytes.
-    reading: Mutex<Reading>,
+    turns: Turns,
     /// Whether this side reads no more than what has arrived.
     stopped: AtomicBool,
     nonblocking: AtomicBool,
@@ -278,12 +278,12 @@ impl Shared {
     /// Waits for bytes, or the end, and returns what `take` does with them.
     fn read_with<T>(&self, take: impl FnOnce(&mut Reading) -> T) -> io::Result<T> {
         let deadline = self.deadline(&self.read_timeout);
-        let mut reading = match (&deadline, self.reading.try_lock()) {
-            (_, Ok(reading)) => reading,
-            // Where another thread waits, there is nothing to read.
-            (None, Err(TryLockError::WouldBlock)) => return Err(io::ErrorKind::WouldBlock.into()),
-            (_, Err(_)) => lock(&self.reading),
+        let turn = match &deadline {
+            Some(deadline) => self.turns.wait(deadline),
+            // While another thread waits there is nothing to read.
+            None => self.turns.take(),
         };
+        let mut reading = turn.ok_or(io::ErrorKind::WouldBlock)?;
         reading
             .fill(&self.endpoint, &self.stopped, deadline.as_ref())
             .map_err(read_error)?;
@@ -340,7 +340,7 @@ impl From<Endpoint> for Stream {
         Self {
             shared: Arc::new(Shared {
                 endpoint,
-                reading: Mutex::default(),
+                turns: Turns::default(),
                 stopped: AtomicBool::new(false),
                 nonblocking: AtomicBool::new(false),
                 read_timeout: Timeout::default(),
@@ -382,14 +382,14 @@ impl BufRead for Stream {
         let deadline = self.shared.deadline(&self.shared.read_timeout);
         let Some(Shared {
             endpoint,
-            reading,
+            turns,
             stopped,
             ..
         }) = Arc::get_mut(&mut self.shared)
         else {
             return Ok(&[]);
         };
-        let reading = reading.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let reading = turns.get_mut();
         reading
             .fill(endpoint, stopped, deadline.as_ref())
             .map_err(read_error)?;
@@ -398,9 +398,11 @@ impl BufRead for Stream {
     }
 
     fn consume(&mut self, count: usize) {
-        let mut reading = lock(&self.shared.reading);
-        reading.consume(count);
-        reading.announce(&self.shared.endpoint);
+        // If another handle waits for bytes, it has taken the ones that were lent.
+        if let Some(mut reading) = self.shared.turns.wait_for_bytes() {
+            reading.consume(count);
+            reading.announce(&self.shared.endpoint);
+        }
     }
 }
 

@@ -11,9 +11,22 @@ use tcp_peer::{PATIENCE, Stage, frame, frame_with, pdu};
 
 mod tcp_peer;
 
-/// What a READ, an atomic operation or a write names, and nobody gave out.
+/// The target of a READ, an atomic operation or a write: memory that was not exposed.
 fn nowhere(more: &[u8]) -> Vec<u8> {
     [&0x1000_u64.to_be_bytes()[..], &7_u32.to_be_bytes(), more].concat()
+}
+
+fn config() -> Config {
+    let mut config = Config::default();
+    config.transport = Transport::Tcp;
+    config.receive_window = 4;
+    config.eager_size = Some(1000);
+    config.max_message = 1 << 20;
+    config
+}
+
+fn stage() -> Stage {
+    Stage::with(config())
 }
 
 fn end_of(endpoint: &Endpoint) -> CloseReason {
@@ -27,7 +40,7 @@ fn end_of(endpoint: &Endpoint) -> CloseReason {
 
 #[test]
 fn what_breaks_the_rules_of_the_stream_is_named_by_its_field() {
-    let stage = Stage::new();
+    let stage = stage();
     let no_reads: Vec<u8> = (0..17)
         .flat_map(|_| pdu(4, 0, &nowhere(&0_u32.to_be_bytes())))
         .collect();
@@ -62,7 +75,7 @@ fn what_breaks_the_rules_of_the_stream_is_named_by_its_field() {
 
 #[test]
 fn memory_that_was_not_given_out_is_neither_read_nor_written() {
-    let stage = Stage::new();
+    let stage = stage();
     for bytes in [
         pdu(4, 0, &nowhere(&8_u32.to_be_bytes())),
         pdu(2, 2, &nowhere(b"written")),
@@ -86,7 +99,7 @@ fn memory_that_was_not_given_out_is_neither_read_nor_written() {
 
 #[test]
 fn a_frame_that_is_too_long_or_finds_no_receive_ends_its_connection() {
-    let stage = Stage::new();
+    let stage = stage();
     let (mut peer, endpoint) = stage.connect();
     peer.say(&pdu(1, 0, &frame(0, &[7; 2000])));
     let reason = end_of(&endpoint);
@@ -110,7 +123,7 @@ fn a_frame_that_is_too_long_or_finds_no_receive_ends_its_connection() {
 
 #[test]
 fn a_peer_that_dies_in_the_middle_of_a_pdu_is_a_peer_that_left() {
-    let stage = Stage::new();
+    let stage = stage();
     let whole = pdu(1, 0, &frame(0, b"never whole"));
     for len in 1..whole.len() {
         let (mut peer, endpoint) = stage.connect();
@@ -127,11 +140,7 @@ fn a_peer_that_dies_in_the_middle_of_a_pdu_is_a_peer_that_left() {
 
 #[test]
 fn a_peer_that_dies_inside_a_frame_takes_no_shared_receive_along() {
-    let mut config = Config::default();
-    config.transport = Transport::Tcp;
-    config.receive_window = 4;
-    config.eager_size = Some(1000);
-    config.max_message = 1 << 20;
+    let mut config = config();
     config.shared_receive = Some(100);
     let stage = Stage::with(config);
     let whole = pdu(1, 0, &frame(0, b"never whole"));
@@ -148,7 +157,7 @@ fn a_peer_that_dies_inside_a_frame_takes_no_shared_receive_along() {
 
 #[test]
 fn messages_arrive_however_the_stream_is_cut() {
-    let stage = Stage::new();
+    let stage = stage();
     let (mut peer, endpoint) = stage.connect();
     let bytes = [pdu(1, 1, &frame(0, b"one")), pdu(1, 0, &frame(1, b"two"))].concat();
     for byte in bytes {
@@ -214,7 +223,7 @@ fn all_that_a_peer_wrote_before_it_closed_is_delivered_before_the_end() {
 
 #[test]
 fn noise_after_a_good_setup_costs_only_its_own_connection() {
-    let stage = Stage::new();
+    let stage = stage();
     let mut random = Random(0x5eed);
     for _ in 0..200 {
         let (mut peer, endpoint) = stage.connect();

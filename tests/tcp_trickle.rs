@@ -3,9 +3,9 @@
 #![allow(unsafe_code)]
 
 use std::{
-    fs, mem,
+    fs,
     net::Shutdown,
-    os::{fd::AsRawFd, unix::net::UnixStream, unix::thread::JoinHandleExt},
+    os::{fd::IntoRawFd, unix::net::UnixStream, unix::thread::JoinHandleExt},
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicI32, Ordering},
@@ -16,11 +16,14 @@ use std::{
 };
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
-use rdmsg::{CloseReason, Config, Endpoint, Error, Polling, Transport};
+use rdmsg::{CloseReason, Completion, Config, Endpoint, Error, Polling, Transport};
 
 use tcp_peer::{PATIENCE, Peer, Stage, frame, pdu};
 
 mod tcp_peer;
+
+/// How long a peer may be silent, in tests of that.
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The longest frame's payload in bytes.
 const LONG: usize = 1 << 20;
@@ -107,9 +110,8 @@ impl Receiving {
     fn stop(&self) -> Stopped {
         let only = ONLY.lock().unwrap_or_else(PoisonError::into_inner);
         let (gate, inner) = UnixStream::pair().unwrap();
-        GATE.store(inner.as_raw_fd(), Ordering::SeqCst);
-        // The descriptor stays open for as long as a thread may read it.
-        mem::forget(inner);
+        // The descriptor stays open: a thread may read it at any time.
+        GATE.store(inner.into_raw_fd(), Ordering::SeqCst);
         IS_STOPPED.store(false, Ordering::SeqCst);
         let handler = SigHandler::Handler(stop);
         let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());
@@ -229,4 +231,38 @@ fn shutdown_ends_a_read_while_a_long_frame_trickles() {
     assert_eq!(reading.join().unwrap().unwrap(), 0);
     let late = start.elapsed();
     assert!(late < Duration::from_secs(3), "{late:?}");
+}
+
+#[test]
+fn frame_that_the_engine_receives_is_a_sign_of_life() {
+    let mut config = config();
+    config.keepalive_timeout = TIMEOUT;
+    let stage = Stage::with(config);
+    let (mut peer, endpoint) = stage.connect();
+    for piece in pdu(1, 0, &frame(0, &[7; 60_000])).chunks(1000) {
+        peer.say(piece);
+        thread::sleep(TIMEOUT / 20);
+    }
+    assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), [7; 60_000]);
+}
+
+#[test]
+fn peer_that_stops_inside_a_frame_is_found_dead() {
+    let mut config = config();
+    config.keepalive_timeout = TIMEOUT;
+    let stage = Stage::with(config);
+    let (mut peer, endpoint) = stage.connect();
+    let mut bytes = pdu(1, 0, &frame(0, &[7; 600_000]));
+    bytes.truncate(300_000);
+    peer.say(&bytes);
+    let start = Instant::now();
+    let end = loop {
+        if let Completion::Disconnected(reason) =
+            endpoint.next_completion_timeout(PATIENCE).unwrap()
+        {
+            break reason;
+        }
+    };
+    assert!(matches!(end, CloseReason::KeepaliveTimeout), "{end:?}");
+    assert!(start.elapsed() < 10 * TIMEOUT, "{:?}", start.elapsed());
 }

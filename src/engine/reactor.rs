@@ -76,8 +76,8 @@ pub(super) struct Reactor {
     timers: Timers,
     /// Connections that threads and loops of the application poll.
     attended: Attended,
-    /// Connections in which a thread of the application was receiving when this thread came, with
-    /// the peer's disconnect, if that is to be handled next.
+    /// Connections in which a thread of the application is receiving, each with its disconnect
+    /// event, if that came.
     held: HashMap<u64, Option<Event>>,
     /// Connections whose queues were left with something in them, so that the others get their
     /// turn.

@@ -135,8 +135,18 @@ impl Core {
         passes.then(|| self.conn.next_timeout())
     }
 
-    /// A deadline may be past. What came of the peer's engine elsewhere counts as well.
+    /// A deadline may be past. Before it judges the peer this counts the signs of life on other
+    /// connections with the peer's engine, and bytes of incomplete frames.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        if self.conn.is_judged_at(now)
+            && let Some(moved) = self.queues.as_ref().and_then(WorkQueues::moved)
+        {
+            let before = self.conn.peer_activity();
+            self.conn.set_moved(moved);
+            if let Some(life) = &self.life {
+                life.add(before, self.conn.peer_activity());
+            }
+        }
         if let Some(life) = &self.life {
             self.conn.set_engine_activity(life.activity());
         }

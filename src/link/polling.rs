@@ -26,7 +26,7 @@ const BATCHES: usize = 4;
 
 /// How often the engine's thread tries to lock a completion queue, at once and then after other
 /// threads had the processor.
-const LOCK_SPINS: u32 = 64;
+const LOCK_SPINS: u32 = 512;
 const LOCK_YIELDS: u32 = 4;
 
 /// A connection's queue, for one call of the application's.

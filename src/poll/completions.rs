@@ -16,7 +16,7 @@ pub(crate) enum Progress {
     Some,
     /// There may be more, for which no event will be raised: poll again.
     More,
-    /// Another thread is receiving what has come, and acts on it when it runs next.
+    /// Another thread is receiving, and acts on everything that has come when it runs next.
     Held,
 }
 

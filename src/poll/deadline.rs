@@ -40,7 +40,7 @@ impl Deadline {
     }
 
     /// How long it is until then, if there is an end.
-    pub(super) fn left(&self) -> Option<Duration> {
+    pub(crate) fn left(&self) -> Option<Duration> {
         if let End::In(timeout) = self.0.get() {
             self.at();
             return Some(timeout);

@@ -40,7 +40,7 @@ pub(crate) use self::{
     account::Account,
     batch::{MOST_PARTS, PART_HEADER_LEN, parts},
     clock::Clock,
-    connection::{Activity, Connection, Flush, Proof},
+    connection::{Activity, Connection, Flush, MovedBytes, Proof},
     control_receives::CONTROL_RECEIVES,
     frame::{Descriptor, HEADER_LEN},
     gauge::Gauge,

@@ -1,6 +1,5 @@
 use std::{
     io::{self, IoSlice},
-    sync::{PoisonError, TryLockError},
     task::{Context, Poll, ready},
 };
 
@@ -8,9 +7,10 @@ use super::{Stream, read_error, write_error};
 
 /// Waiting as a task, on any runtime.
 ///
-/// These are for futures: what is not there now has the task woken when it may be, and the call is
-/// made again. They never block. One task at a time reads, and one writes; meanwhile no thread may
-/// wait in a read of another handle. See [`Endpoint::poll_recv`](crate::Endpoint::poll_recv).
+/// These methods are for futures and never block. A call that returns
+/// [`Pending`](Poll::Pending) has the task woken when another call may succeed. One task at a time
+/// reads, and one writes. A read of another handle that waits already goes first. See
+/// [`Endpoint::poll_recv`](crate::Endpoint::poll_recv).
 impl Stream {
     /// Reads some bytes; none at the end.
     ///
@@ -22,15 +22,7 @@ impl Stream {
             return Poll::Ready(Ok(0));
         }
         let shared = &*self.shared;
-        let mut reading = match shared.reading.try_lock() {
-            Ok(reading) => reading,
-            Err(TryLockError::Poisoned(poisoned)) => PoisonError::into_inner(poisoned),
-            Err(TryLockError::WouldBlock) => {
-                // Another handle is being read at this moment.
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-        };
+        let mut reading = ready!(shared.turns.poll(cx));
         ready!(reading.poll_fill(cx, &shared.endpoint, &shared.stopped)).map_err(read_error)?;
         let count = reading.copy_to(buf);
         reading.consume(count);

@@ -18,3 +18,4 @@ mod room;
 mod setup;
 mod shared;
 mod stage;
+mod streams;

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use rdmsg::{Config, Connector, Endpoint, Engine, Listener, Transport};
+use rdmsg::{Config, Connector, Endpoint, Engine, Listener};
 
 /// No call takes longer, on a machine that does something.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -20,15 +20,6 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    pub(crate) fn new() -> Self {
-        let mut config = Config::default();
-        config.transport = Transport::Tcp;
-        config.receive_window = 4;
-        config.eager_size = Some(1000);
-        config.max_message = 1 << 20;
-        Self::with(config)
-    }
-
     pub(crate) fn with(config: Config) -> Self {
         let engine = Engine::new().unwrap();
         let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();

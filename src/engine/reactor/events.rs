@@ -33,7 +33,7 @@ impl Reactor {
         };
         debug!(target: "rdmsg::cm", "{}: {event}", entry.link);
         let now = Instant::now();
-        // What the peer sent before it disconnected is in the queue already, and comes first.
+        // The peer's last messages are in the queue already, and are handled first.
         if event.is_disconnect() && !entry.link.take_last() {
             return self.come_back(key, Some(event));
         }

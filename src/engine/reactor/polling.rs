@@ -20,9 +20,8 @@ use crate::{
 /// How many connections of event loops are looked at in one call.
 const MOST_PENDING: usize = 1024;
 
-/// How long this thread leaves a connection to a thread of the application that is receiving. That
-/// one takes what has come as soon as it runs; this bounds how late the engine learns that it
-/// stopped receiving.
+/// How long the engine leaves a connection to a thread of the application that is receiving. That
+/// thread polls before it stops to. This bounds how late the engine watches again afterwards.
 const HELD_FOR: Duration = Duration::from_millis(1);
 
 impl Reactor {
@@ -89,8 +88,8 @@ impl Reactor {
         }
     }
 
-    /// Looks again at a connection in which a thread of the application is receiving, as this
-    /// thread waits for none of them. An `event` is handled behind what that thread receives.
+    /// Has the engine look again soon at a connection in which a thread of the application is
+    /// receiving. An `event` is handled when that thread has stopped.
     pub(super) fn come_back(&mut self, key: u64, event: Option<Event>) {
         if self.held.is_empty() {
             self.timers.set(HELD, Some(Instant::now() + HELD_FOR));

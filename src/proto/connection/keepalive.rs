@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Connection, State};
+use super::{Connection, State, timers::earlier};
 use crate::proto::CloseReason;
 
 /// A check that is late by no more than this counts as in time, however short the timeout is.
@@ -39,6 +39,16 @@ pub(crate) struct Activity {
     pub(crate) signs: u64,
     /// Chunks of large messages that were read.
     pub(crate) chunks: u64,
+}
+
+/// Counters of bytes of one connection, from a transport that counts them: signs of life before a
+/// frame is complete.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MovedBytes {
+    /// The number of bytes that have arrived, and of each 4 KiB that the peer has acknowledged.
+    pub(crate) signs: u64,
+    /// The number of bytes of large messages that have been read.
+    pub(crate) read: u64,
 }
 
 /// The signs of life of a connection's peer.
@@ -198,8 +208,33 @@ impl Connection {
             .as_ref()
             .map_or_else(Activity::default, |transfer| Activity {
                 signs: transfer.activity.here,
-                chunks: transfer.inbound.chunks(),
+                chunks: transfer.inbound.chunks() + transfer.moved.read,
             })
+    }
+
+    /// Whether [`handle_timeout`](Self::handle_timeout) judges the peer now by the bytes that have
+    /// moved.
+    pub(crate) fn is_judged_at(&self, now: Instant) -> bool {
+        self.transfer.as_ref().is_some_and(|transfer| {
+            let timers = &transfer.timers;
+            let keepalive = timers.keepalive.as_ref().map(Keepalive::deadline);
+            let judged = earlier(keepalive, timers.read_watchdog.deadline());
+            judged.is_some_and(|at| at <= now)
+        })
+    }
+
+    /// Sets the counters of a transport that counts bytes. The caller does so before
+    /// `handle_timeout`, which judges the peer by them.
+    pub(crate) fn set_moved(&mut self, moved: MovedBytes) {
+        if let Some(transfer) = &mut self.transfer {
+            let before = std::mem::replace(&mut transfer.moved, moved);
+            let known = std::mem::replace(&mut transfer.moved_is_fresh, true);
+            if known && moved.signs > before.signs {
+                transfer.activity.here += 1;
+            }
+            // A reading that another thread changes may miss some bytes.
+            transfer.moved.signs = moved.signs.max(before.signs);
+        }
     }
 
     /// Sets the signs of life of the peer's engine on all of its connections. The caller does so
@@ -232,6 +267,8 @@ impl Connection {
             Some(_) | None => return false,
         };
         if passes {
+            // The next check does not count the bytes that moved before this one.
+            transfer.moved_is_fresh = false;
             // The caller learns of it so.
             transfer.timers.take_touched();
             self.reported_timeout = self.next_timeout();

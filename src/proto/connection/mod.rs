@@ -13,7 +13,7 @@ mod timers;
 mod transfer;
 
 pub(crate) use self::{
-    keepalive::Activity,
+    keepalive::{Activity, MovedBytes},
     sending::{Flush, Proof},
 };
 

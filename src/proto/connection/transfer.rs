@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     control::ControlQueue,
-    keepalive::{Keepalive, PeerActivity, Probe},
+    keepalive::{Keepalive, MovedBytes, PeerActivity, Probe},
     timers::{PATIENCE, PutOff, Timers, Tracked},
 };
 use crate::proto::{
@@ -45,6 +45,12 @@ pub(super) struct Transfer {
     /// Which of its engine's connections it is.
     number: u64,
     pub(super) activity: PeerActivity,
+    /// The value of the last [`set_moved`](Connection::set_moved).
+    ///
+    /// [`Connection`]: super::Connection
+    pub(super) moved: MovedBytes,
+    /// Whether `moved` is that of the last check, so that more bytes are a sign of life since.
+    pub(super) moved_is_fresh: bool,
     /// The identity of the peer's engine.
     pub(super) peer_engine: u64,
     /// What is still taken of the peer.
@@ -126,6 +132,8 @@ impl Transfer {
             keepalive_timeout: params.keepalive_timeout,
             number: params.number,
             activity: PeerActivity::default(),
+            moved: MovedBytes::default(),
+            moved_is_fresh: false,
             peer_engine: hello.engine,
             heard: Heard::Everything,
             finished: false,
@@ -157,9 +165,10 @@ impl Transfer {
     }
 
     /// Chunks of large messages that were read, here and on any connection with the peer's engine:
-    /// on a slow path reads wait behind those of other connections.
+    /// on a slow path reads wait behind those of other connections. If the transport counts bytes,
+    /// these are included.
     pub(super) fn chunks(&self) -> u64 {
-        self.inbound.chunks() + self.activity.of_engine.chunks
+        self.inbound.chunks() + self.moved.read + self.activity.of_engine.chunks
     }
 
     /// If a grant waits for more releases, it is looked at again after a while.

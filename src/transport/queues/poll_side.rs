@@ -75,7 +75,7 @@ impl PollSide {
         }
     }
 
-    /// Whether the last poll left what has come to another thread, which is receiving it.
+    /// Whether the last poll took nothing because another thread is receiving.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
         match &self.queue {

@@ -6,6 +6,7 @@ use super::{
     work_request::{Frame, SendFlags, SendOp, Sge},
 };
 use crate::{
+    proto::MovedBytes,
     status::OsError,
     transport::{rdma, tcp},
 };
@@ -50,6 +51,14 @@ impl QueuePair {
         match self {
             Self::Rdma(qp) => qp.fail(),
             Self::Tcp(qp) => qp.fail(),
+        }
+    }
+
+    /// Returns the counters of bytes, if this side's program moves them instead of a device.
+    pub(super) fn moved(&self) -> Option<MovedBytes> {
+        match self {
+            Self::Rdma(_) => None,
+            Self::Tcp(qp) => Some(qp.moved()),
         }
     }
 

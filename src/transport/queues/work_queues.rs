@@ -30,7 +30,7 @@ use super::{
     work_request::{Frame, RemoteAddr, SendFlags, SendOp, Sge},
 };
 use crate::{
-    proto::{HEADER_LEN, Read, Transmit},
+    proto::{HEADER_LEN, MovedBytes, Read, Transmit},
     remote_access::RemoteAccess,
     status::OsError,
     transport::memory::{Domain, InboundPool, RecvSlice, Registration, received_bytes},
@@ -115,6 +115,11 @@ impl WorkQueues {
     /// Moves the queue pair to its error state: it takes no more receives.
     pub(crate) fn fail(&self) -> Result<(), OsError> {
         self.qp.fail()
+    }
+
+    /// Returns the counters of bytes, if the transport has them.
+    pub(crate) fn moved(&self) -> Option<MovedBytes> {
+        self.qp.moved()
     }
 
     /// Ends the queue pair's use by other threads, and returns whether it has ended, so that

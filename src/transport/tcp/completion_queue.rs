@@ -11,7 +11,7 @@ use crate::transport::queues::{Answers, BATCH, Done};
 pub(crate) struct CompletionQueue {
     stream: Arc<Stream>,
     batch: Vec<Done>,
-    /// What the last poll took.
+    /// The result of the last poll.
     polled: Polled,
     capacity: usize,
 }
@@ -39,7 +39,7 @@ impl CompletionQueue {
         self.polled == Polled::Some
     }
 
-    /// Whether the last poll left what has come to another thread, which is receiving it.
+    /// Whether the last poll took nothing because another thread is receiving.
     pub(crate) fn is_held(&self) -> bool {
         self.polled == Polled::Held
     }

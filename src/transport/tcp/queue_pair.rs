@@ -8,6 +8,7 @@ use super::{
     stream::Stream,
 };
 use crate::{
+    proto::MovedBytes,
     status::OsError,
     transport::queues::{Frame, SendFlags, SendOp, Sge, WorkId},
 };
@@ -28,6 +29,11 @@ impl QueuePair {
     pub(crate) fn fail(&self) -> Result<(), OsError> {
         self.0.fail();
         Ok(())
+    }
+
+    /// See [`Stream::moved`].
+    pub(crate) fn moved(&self) -> MovedBytes {
+        self.0.moved()
     }
 
     /// Fails the queue pair, and returns whether it may be destroyed now: no other thread is

@@ -17,7 +17,7 @@ use super::{
     pdu::{Cause, Change, Pdu, RemoteSpan},
     receive_queue::{Receive, ReceiveQueue},
     send_queue::SendQueue,
-    socket::{Moved, Socket, Span, Wait},
+    socket::{Moved, Socket, Span, Wait, count_bytes},
 };
 use crate::{
     proto::{DrainSide, Violation},
@@ -40,7 +40,8 @@ const LONG: usize = 32 << 10;
 /// to wake up for each segment costs more than the bytes.
 const AWAITED_FROM: usize = 128 << 10;
 const AWAITED: usize = 256 << 10;
-/// How long it sleeps so at most: what has come by then is received, and so seen as a sign of life.
+/// The longest sleep for that many bytes. A thread receives fewer after this time, so that they
+/// count as a sign of life.
 const AWAITED_FOR: Duration = Duration::from_millis(50);
 
 /// How many calls are made in a row, so that a peer which keeps sending holds up nobody.
@@ -82,6 +83,8 @@ pub(super) struct Parts<'a> {
     pub(super) send: &'a Mutex<SendQueue>,
     pub(super) receives: &'a ReceiveQueue,
     pub(super) keys: &'a Keys,
+    /// Counts the bytes of answers to this side's READs.
+    pub(super) read: &'a AtomicU64,
     pub(super) done: &'a mut VecDeque<Done>,
 }
 
@@ -441,6 +444,9 @@ impl Receiver {
             return Err(self.refuse(Cause::Access, parts));
         }
         coming.left -= count;
+        if let Place::Answer { .. } = coming.to {
+            count_bytes(parts.read, count);
+        }
         if coming.left > 0 {
             return Ok(());
         }

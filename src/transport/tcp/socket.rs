@@ -7,6 +7,7 @@
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -23,6 +24,10 @@ use nix::{
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: OwnedFd,
+    /// How many bytes were received. Written by the thread that may receive.
+    received: AtomicU64,
+    /// How many bytes were given to the socket. Written by the thread that may send.
+    sent: AtomicU64,
 }
 
 /// A part of memory that the kernel copies from or to.
@@ -62,7 +67,37 @@ const MOST_SPANS: usize = 4;
 impl Socket {
     /// Takes a socket that does not block.
     pub(super) fn new(fd: OwnedFd) -> Self {
-        Self { fd }
+        Self {
+            fd,
+            received: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns how many bytes have arrived, received or not. It may miss bytes that another thread
+    /// receives during the call.
+    pub(super) fn arrived(&self) -> u64 {
+        let received = self.received.load(Ordering::Relaxed);
+        received + self.queued(libc::FIONREAD)
+    }
+
+    /// Returns how many of the bytes that were sent the peer's system has acknowledged. It may miss
+    /// some if another thread sends during the call.
+    pub(super) fn acknowledged(&self) -> u64 {
+        let sent = self.sent.load(Ordering::Relaxed);
+        sent.saturating_sub(self.queued(libc::TIOCOUTQ))
+    }
+
+    /// Returns the number of bytes in a queue of the socket; 0 after a failure.
+    fn queued(&self, queue: libc::Ioctl) -> u64 {
+        let mut count: libc::c_int = 0;
+        // SAFETY: the answer is an int, which lives on this stack for the call.
+        let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), queue, &raw mut count) };
+        if result == 0 {
+            u64::try_from(count).unwrap_or(0)
+        } else {
+            0
+        }
     }
 
     /// From now on it blocks where that is asked for.
@@ -129,7 +164,11 @@ impl Socket {
             // memory.
             unsafe { libc::sendmsg(fd, &raw const message, flags) }
         };
-        moved_bytes(moved)
+        let moved = moved_bytes(moved);
+        if let Moved::Some(count) = moved {
+            count_bytes(&self.sent, count);
+        }
+        moved
     }
 
     /// Receives what there is, as far as it fits.
@@ -155,6 +194,10 @@ impl Socket {
         };
         match moved_bytes(moved) {
             Moved::Some(0) => Moved::Ended,
+            Moved::Some(count) => {
+                count_bytes(&self.received, count);
+                Moved::Some(count)
+            }
             moved => moved,
         }
     }
@@ -171,6 +214,12 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// Adds to a counter that one thread at a time writes.
+pub(super) fn count_bytes(counter: &AtomicU64, count: usize) {
+    let counted = counter.load(Ordering::Relaxed);
+    counter.store(counted.wrapping_add(count as u64), Ordering::Relaxed);
 }
 
 fn iovecs(spans: &[Span]) -> ([libc::iovec; MOST_SPANS], usize) {

@@ -1,13 +1,14 @@
 //! One connection's stream, as its queue pair, its completion queue and the connection manager
 //! share it.
 //!
-//! Two locks, always taken in this order: `receiver`, by whoever polls; and `send`, by whoever
-//! posts, and by whoever polls for as long as it takes to note an answer or to send one.
+//! Two locks, always taken in this order:
 //!
-//! A thread that waits in a call that receives holds `receiver` for seconds, and for longer if it
-//! is stopped. So no other thread waits for this lock: one that finds it held leaves to its holder
-//! what has come, and the engine's thread looks again later ([`Polled::Held`]). `send` is held for
-//! calls that do not block.
+//! 1. `receiver`: a thread that polls holds it. A thread that waits in a call that receives holds
+//!    it for seconds, and longer if the thread is stopped. No other thread waits for this lock: a
+//!    poll that finds it held takes nothing ([`Polled::Held`]), because its holder takes everything
+//!    when it runs next, and the engine's thread polls again later.
+//! 2. `send`: a thread that posts holds it, and a thread that polls while it notes an answer or
+//!    sends one. No call under it blocks.
 #![allow(unsafe_code)]
 
 use std::{
@@ -15,7 +16,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, TryLockError,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicU8, AtomicU64, Ordering},
     },
 };
 
@@ -28,6 +29,7 @@ use super::{
     watch::Watch,
 };
 use crate::{
+    proto::MovedBytes,
     sync::lock,
     transport::queues::{Answers, BATCH, Done, Frame, SendOp, WorkId},
 };
@@ -43,9 +45,15 @@ pub(crate) struct Stream {
     receiver: Mutex<Incoming>,
     send: Mutex<SendQueue>,
     phase: AtomicU8,
+    /// How many bytes of answers to this side's READs have arrived. Written under `receiver`.
+    read: AtomicU64,
     /// Has the engine's thread tell of room, from the end of the setup on.
     watch: OnceLock<Watch>,
 }
+
+/// How many bytes the peer's system has to acknowledge for a sign of life. It acknowledges the
+/// pings to a process that has stopped as well, which are far fewer in the time of a check.
+const ACKNOWLEDGED: u64 = 4 << 10;
 
 /// What is received, and what came of it.
 #[derive(Debug)]
@@ -56,14 +64,14 @@ struct Incoming {
     fresh: bool,
 }
 
-/// What a [poll](Stream::poll) took.
+/// The result of a [poll](Stream::poll).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Polled {
-    /// All that there was.
+    /// It took all that there was.
     All,
-    /// Some of it. The socket need not be readable for the rest.
+    /// It took some. The socket need not be readable for the rest.
     Some,
-    /// Nothing of what has come, since another thread is receiving it.
+    /// It took nothing of the bytes in the socket, because another thread is receiving.
     Held,
 }
 
@@ -102,6 +110,7 @@ impl Stream {
             }),
             send: Mutex::new(SendQueue::new(depth)),
             phase: AtomicU8::new(Phase::SettingUp as u8),
+            read: AtomicU64::new(0),
             watch: OnceLock::new(),
         })
     }
@@ -212,6 +221,15 @@ impl Stream {
         }
     }
 
+    /// Returns the counters of bytes. Bytes that wait in the socket have arrived, even if the
+    /// thread that receives does not run.
+    pub(super) fn moved(&self) -> MovedBytes {
+        MovedBytes {
+            signs: self.socket.arrived() + self.socket.acknowledged() / ACKNOWLEDGED,
+            read: self.read.load(Ordering::Relaxed),
+        }
+    }
+
     /// Ends an open stream, so that its queue pair may be destroyed. Returns whether it may be now.
     /// Until then another thread receives into the queue pair's memory: the end of the stream
     /// brings that thread back, and no other can take its place.
@@ -248,8 +266,8 @@ impl Stream {
         self.socket.as_fd()
     }
 
-    /// Whether it stays readable from now on, because the peer has ended it or it has failed. An
-    /// end that another thread is receiving is not known yet.
+    /// Whether the socket stays readable until it is closed, because the peer has ended the stream
+    /// or it has failed. Returns `false` while another thread is receiving the end.
     pub(super) fn has_ended(&self) -> bool {
         match self.phase() {
             Phase::SettingUp => false,
@@ -261,7 +279,7 @@ impl Stream {
         }
     }
 
-    /// Takes what has completed, up to the length of `batch`.
+    /// Takes completions, up to the length of `batch`.
     pub(super) fn poll(&self, batch: &mut Vec<Done>, answers: Answers) -> Polled {
         batch.clear();
         let Some(mut incoming) = self.receiver() else {
@@ -346,6 +364,7 @@ impl Stream {
             send: &self.send,
             receives: &self.receives,
             keys: &self.domain.keys,
+            read: &self.read,
             done,
         };
         match receive(receiver, &mut parts, BATCH) {
@@ -386,8 +405,8 @@ pub(crate) struct Reserved<'a> {
 
 impl Reserved<'_> {
     /// Waits until something comes or the stream ends, for less than [`WAITS_FOR`], and receives
-    /// it. The next to poll finds it. Behind a part of a long payload it waits again, as long as
-    /// `goes_on` returns `true`.
+    /// it. The next poll finds it. Behind a part of a long payload it waits again, if `goes_on`
+    /// returns `true`.
     ///
     /// [`WAITS_FOR`]: super::socket::WAITS_FOR
     pub(crate) fn wait(mut self, goes_on: impl Fn() -> bool) {

@@ -6,7 +6,7 @@ use super::{
     pair::{A, B, Pair, Step},
     params,
 };
-use crate::proto::{Activity, CloseReason, Params};
+use crate::proto::{Activity, CloseReason, MovedBytes, Params};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -135,6 +135,27 @@ fn a_sign_of_life_on_another_connection_counts_and_does_not_stop_the_probes() {
     let start = pair.now;
     pair.finish();
     assert_eq!(pair.reason(A), &CloseReason::KeepaliveTimeout);
+    assert!(pair.now - start <= INTERVAL + TIMEOUT);
+}
+
+#[test]
+fn bytes_that_move_are_signs_of_life() {
+    let mut pair = Pair::established(alive(), alive());
+    stop(&mut pair, B);
+    for signs in 1..60 {
+        pair.sides[A].conn.set_moved(MovedBytes { signs, read: 0 });
+        pair.wait(Duration::from_millis(500));
+        assert!(pair.sides[A].ended.is_none(), "after {signs} half seconds");
+    }
+    let start = pair.now;
+    while pair.sides[A].conn.close_reason().is_none() {
+        // A reading that another thread changes is lower than the last one.
+        let moved = MovedBytes { signs: 58, read: 0 };
+        pair.sides[A].conn.set_moved(moved);
+        pair.wait(Duration::from_millis(500));
+    }
+    let reason = pair.sides[A].conn.close_reason();
+    assert_eq!(reason, Some(&CloseReason::KeepaliveTimeout));
     assert!(pair.now - start <= INTERVAL + TIMEOUT);
 }
 

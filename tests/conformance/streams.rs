@@ -1,0 +1,119 @@
+//! Handles of one stream that read at the same time.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+        mpsc::{Sender, channel},
+    },
+    task::{Context, Poll, Wake, Waker},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rdmsg::Stream;
+
+use super::stage::{self, PATIENCE};
+
+fn pair() -> (Stream, Stream) {
+    let (near, far) = stage::pair();
+    (near.into(), far.into())
+}
+
+/// A thread that reads one byte with a clone, and is about to wait for it.
+fn reader(stream: &Stream) -> thread::JoinHandle<u8> {
+    let (mut stream, (begins, began)) = (stream.try_clone().unwrap(), channel());
+    let reading = thread::spawn(move || {
+        begins.send(()).unwrap();
+        let mut byte = [0];
+        loop {
+            match stream.read(&mut byte) {
+                Ok(count) => {
+                    assert_eq!(count, 1, "no end");
+                    return byte[0];
+                }
+                // The timeout was set before this thread began to read.
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+        }
+    });
+    began.recv().unwrap();
+    reading
+}
+
+#[test]
+fn read_timeout_holds_while_a_clone_waits() {
+    let (mut near, far) = pair();
+    let reading = reader(&far);
+    // Until it waits without a timeout.
+    thread::sleep(Duration::from_millis(100));
+    let timeout = Duration::from_millis(20);
+    far.set_read_timeout(Some(timeout)).unwrap();
+    let clone = far.try_clone().unwrap();
+    let (ends, end) = channel();
+    thread::spawn(move || {
+        let start = Instant::now();
+        let read = (&clone).read(&mut [0]);
+        ends.send((read, start.elapsed())).unwrap();
+    });
+    let (read, took) = end.recv_timeout(PATIENCE).expect("it ends");
+    assert_eq!(read.unwrap_err().kind(), ErrorKind::WouldBlock);
+    assert!(took >= timeout && took < PATIENCE, "{took:?}");
+    near.write_all(b"x").unwrap();
+    assert_eq!(reading.join().unwrap(), b'x');
+}
+
+#[test]
+fn readers_take_turns() {
+    let (mut near, far) = pair();
+    let readers: Vec<_> = (0..8).map(|_| reader(&far)).collect();
+    near.write_all(b"abcdefgh").unwrap();
+    let mut bytes: Vec<u8> = readers.into_iter().map(|it| it.join().unwrap()).collect();
+    bytes.sort_unstable();
+    assert_eq!(bytes, b"abcdefgh");
+}
+
+/// Counts wakes, and reports each.
+struct Alarm {
+    wakes: AtomicU32,
+    rings: Mutex<Sender<()>>,
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.wakes.fetch_add(1, Ordering::SeqCst);
+        // The test may be over.
+        let _ = self.rings.lock().unwrap().send(());
+    }
+}
+
+#[test]
+fn task_that_reads_beside_a_thread_is_woken_once() {
+    let (mut near, far) = pair();
+    let (rings, ring) = channel();
+    let alarm = Arc::new(Alarm {
+        wakes: AtomicU32::new(0),
+        rings: Mutex::new(rings),
+    });
+    let waker = Waker::from(Arc::clone(&alarm));
+    let cx = &mut Context::from_waker(&waker);
+    let reading = reader(&far);
+    // Until it waits.
+    thread::sleep(Duration::from_millis(100));
+    assert!(far.poll_read(cx, &mut [0]).is_pending());
+    assert_eq!(alarm.wakes.load(Ordering::SeqCst), 0, "nothing happened");
+    near.write_all(b"x").unwrap();
+    assert_eq!(reading.join().unwrap(), b'x');
+    ring.recv_timeout(PATIENCE).expect("its turn has come");
+    near.write_all(b"y").unwrap();
+    let mut byte = [0];
+    let count = loop {
+        match far.poll_read(cx, &mut byte) {
+            Poll::Ready(read) => break read.unwrap(),
+            Poll::Pending => ring.recv_timeout(PATIENCE).expect("something has come"),
+        }
+    };
+    assert_eq!((count, byte), (1, *b"y"));
+    assert!(alarm.wakes.load(Ordering::SeqCst) < 10, "it is no loop");
+}

@@ -1,0 +1,106 @@
+//! Connections over TCP on a slow path: bytes of an incomplete frame are signs of life.
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::sys::socket::{setsockopt, sockopt};
+use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener, Transport};
+
+/// No call takes longer, on a machine that does something.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The longest silence of a peer that lives.
+const INTERVAL: Duration = Duration::from_millis(200);
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+fn config() -> Config {
+    let mut config = Config::default();
+    config.transport = Transport::Tcp;
+    config.receive_window = 4;
+    config.max_message = 4 << 20;
+    config.keepalive_interval = Some(INTERVAL);
+    config.keepalive_timeout = TIMEOUT;
+    config
+}
+
+/// A relay to `to` that carries this many bytes per second towards it, and listens on the address
+/// that this returns.
+fn slow_path(to: SocketAddr, bytes_per_second: usize) -> SocketAddr {
+    const STEPS: usize = 25;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // A segment is shorter than the relay's window. Otherwise the sender waits for its timer.
+    setsockopt(&listener, sockopt::TcpMaxSeg, &1400).unwrap();
+    let addr = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        let (mut near, _) = listener.accept().unwrap();
+        // So that the sender waits, and not the relay.
+        setsockopt(&near, sockopt::RcvBuf, &(16 << 10)).unwrap();
+        let mut far = TcpStream::connect(to).unwrap();
+        let (mut back_from, mut back_to) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+        thread::spawn(move || std::io::copy(&mut back_from, &mut back_to));
+        let mut bytes = vec![0; bytes_per_second / STEPS];
+        while let Ok(count @ 1..) = near.read(&mut bytes) {
+            if far.write_all(&bytes[..count]).is_err() {
+                break;
+            }
+            thread::sleep(Duration::from_secs(1) / STEPS as u32);
+        }
+    });
+    addr
+}
+
+/// Two ends, the first of which sends to the other on a slow path.
+fn slow_pair(config: &Config, bytes_per_second: usize) -> (Endpoint, Endpoint) {
+    let engine = Engine::new().unwrap();
+    let listener = Listener::bind_with("127.0.0.1:0", config, &engine).unwrap();
+    let addr = slow_path(listener.local_addr(), bytes_per_second);
+    let connector = Connector::new().config(config.clone()).engine(&engine);
+    let connecting = thread::spawn(move || connector.connect(addr).unwrap());
+    let accepted = listener.accept_timeout(PATIENCE).unwrap();
+    (connecting.join().unwrap(), accepted)
+}
+
+#[test]
+fn slow_frame_is_a_sign_of_life_of_both_sides() {
+    let mut config = config();
+    config.eager_size = Some(1 << 20);
+    let (client, server) = slow_pair(&config, 300_000);
+    let message = vec![7; 1 << 20];
+    let start = Instant::now();
+    client.send(&message).unwrap();
+    let received = server.recv_timeout(PATIENCE).unwrap();
+    assert!(*received == message[..]);
+    assert!(start.elapsed() > 2 * TIMEOUT, "the path is slow");
+    client.flush().unwrap();
+}
+
+#[test]
+fn read_that_brings_bytes_does_not_stand_still() {
+    let mut config = config();
+    config.keepalive_interval = None;
+    config.read_timeout = TIMEOUT;
+    config.eager_size = Some(1000);
+    let (client, server) = slow_pair(&config, 20_000);
+    let message = vec![7; 60_000];
+    client.send(&message).unwrap();
+    let received = server.recv_timeout(PATIENCE).unwrap();
+    assert!(*received == message[..]);
+}
+
+#[test]
+fn wait_ends_in_time_while_a_large_message_trickles() {
+    let mut config = config();
+    config.keepalive_interval = None;
+    config.eager_size = Some(1000);
+    let (client, server) = slow_pair(&config, 2000);
+    client.send(&vec![7; 1 << 20]).unwrap();
+    let (start, timeout) = (Instant::now(), Duration::from_secs(6));
+    let result = server.recv_timeout(timeout);
+    assert!(matches!(result, Err(Error::TimedOut)), "{result:?}");
+    let late = start.elapsed() - timeout;
+    assert!(late < Duration::from_secs(3), "{late:?}");
+}
