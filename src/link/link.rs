@@ -278,8 +278,8 @@ impl Link {
         result
     }
 
-    /// Runs `f` on the state machine, carries out the outputs, and wakes waiting threads. Returns the
-    /// deferred work, for [`settle`](Self::settle): the caller may hold the lock of `poll`.
+    /// Runs `f` on the state machine, carries out the outputs, and wakes waiting threads. Returns
+    /// the deferred work, for [`settle`](Self::settle): the caller may hold the lock of `poll`.
     pub(super) fn run<T>(
         self: &Arc<Self>,
         handoff: Option<&Handoff>,

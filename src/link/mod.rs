@@ -3,9 +3,9 @@
 //!
 //! A message leaves and arrives in the thread of the application that sends or waits, under the
 //! connection's locks ([`link`]): no other thread stands between it and the device. The engine's
-//! thread polls a connection only while no thread of the application does ([`poll`](crate::poll)). What
-//! only the engine's thread can do, a connection asks of it with a notice; it never waits for the
-//! engine.
+//! thread polls a connection only while no thread of the application does
+//! ([`poll`](crate::poll)). What only the engine's thread can do, a connection asks of it with a
+//! notice; it never waits for the engine.
 //!
 //! A connection knows nothing of the engine, of listeners or of other connections. Messages know a
 //! connection only as their [`home`].

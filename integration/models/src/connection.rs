@@ -1,16 +1,19 @@
 //! One connection: its device, its engine, and what its application takes.
 
-use std::ops::Deref;
+use std::{
+    ops::Deref,
+    task::{Context, Wake, Waker},
+};
 
 use loom::{
-    sync::{Arc, Mutex},
+    sync::{Arc, Condvar, Mutex},
     thread::{self, JoinHandle},
 };
 
 use crate::{
     config::Polling,
     poll::{
-        Answers, Attended, Attendee, Completions, Deadline, Owner, Poller, Progress, Reliance,
+        Answers, Attended, Attendee, Awaited, Completions, Deadline, Owner, Poller, Progress, Reliance,
     },
     system::{self, CompletionEvents, Input, Line, NoticeKind, Registration, lock},
 };
@@ -92,6 +95,21 @@ impl Connection {
             .wait_until(&self, &Deadline::never(), || self.take());
         self.poller.hand_on(&self);
         taken.unwrap();
+    }
+
+    /// Waits for a message as a task does, on an executor that polls it when it is woken.
+    pub(crate) fn recv_in_task(&self) {
+        let executor = std::sync::Arc::new(Executor::default());
+        let waker = Waker::from(std::sync::Arc::clone(&executor));
+        let mut cx = Context::from_waker(&waker);
+        let who = (Awaited::Arrival.common(), Awaited::Arrival);
+        while self
+            .poller
+            .poll_task(&self, &mut cx, who, || self.take())
+            .is_pending()
+        {
+            executor.wait();
+        }
     }
 
     /// Takes a message if there is one.
@@ -176,6 +194,30 @@ impl Connection {
         if self.mistake != Some(Mistake::MissedArm) {
             lock(&self.device).armed = true;
         }
+    }
+}
+
+/// Runs one task.
+#[derive(Default)]
+struct Executor {
+    woken: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Executor {
+    /// Waits until the task is woken.
+    fn wait(&self) {
+        let mut woken = lock(&self.woken);
+        while !std::mem::take(&mut *woken) {
+            woken = self.changed.wait(woken).unwrap();
+        }
+    }
+}
+
+impl Wake for Executor {
+    fn wake(self: std::sync::Arc<Self>) {
+        *lock(&self.woken) = true;
+        self.changed.notify_one();
     }
 }
 

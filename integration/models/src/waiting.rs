@@ -107,6 +107,18 @@ fn engine_polls_for_a_task_beside_a_thread() {
 }
 
 #[test]
+fn engine_polls_for_a_task_that_waits() {
+    model(2, || {
+        let connection = Connection::new(None);
+        let engine = Connection::engine(&connection);
+        let device = spawn(&connection, Connection::complete);
+        connection.recv_in_task();
+        device.join().unwrap();
+        connection.stop(engine);
+    });
+}
+
+#[test]
 fn engine_sends_what_a_thread_held_back() {
     model(2, || {
         let connection = Connection::new(None);

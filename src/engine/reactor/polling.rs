@@ -17,9 +17,6 @@ use crate::{
     transport::Event,
 };
 
-/// How many connections of event loops are looked at in one call.
-const MOST_PENDING: usize = 1024;
-
 /// How long the engine leaves a connection to a thread of the application that is receiving. That
 /// thread polls before it stops to. This bounds how late the engine watches again afterwards.
 const HELD_FOR: Duration = Duration::from_millis(1);
@@ -125,7 +122,7 @@ impl Reactor {
         let expired = attended.look(
             now,
             |key| links.get(&key).map(|entry| &*entry.link),
-            || pending(&epolls.loops),
+            || pending(&epolls.loops, links.len()),
         );
         if watched && !attended.expects_loops() {
             let awaits = self.await_loops(|engine, loops, event| engine.modify(loops, event));
@@ -164,10 +161,10 @@ impl Reactor {
     }
 }
 
-/// Returns the keys of connections with events that loops are to take. Each call those that were
-/// returned last come last.
-fn pending(loops: &Epoll) -> Vec<u64> {
-    let mut ready = vec![EpollEvent::empty(); MOST_PENDING];
+/// Returns the keys of the connections with events that loops are to take, of `connections` in all.
+fn pending(loops: &Epoll, connections: usize) -> Vec<u64> {
+    // Room for all: one that is not among those of two calls in a row is never taken over.
+    let mut ready = vec![EpollEvent::empty(); connections.max(1)];
     let count = loops.wait(&mut ready, EpollTimeout::ZERO).unwrap_or(0);
     ready[..count].iter().map(EpollEvent::data).collect()
 }
