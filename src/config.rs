@@ -336,15 +336,24 @@ pub enum Transport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Polling {
-    /// Polls for the given time, then sleeps until the device raises an event.
+    /// Polls for up to `spin`, then sleeps until the device raises an event.
     ///
-    /// The latency is low while messages flow, and no processor time is used while none do. After
-    /// three waits in a row that lasted longer, the next ones sleep at once, until one is shorter
-    /// again: a peer that takes its time is not waited for by a processor.
+    /// The latency is low while messages flow, and an idle connection uses no processor time. Each
+    /// connection learns from its spins. Only a spin that finds something counts as a success;
+    /// after a sleep, however short, nothing is known of spinning. A failed spin makes the next
+    /// wait sleep without spinning, and each further one the next 3, 7, 15 and up to 255 waits. A
+    /// success ends this backoff. A wait whose time limit is below `spin` spins all the same,
+    /// because a sleep ends up to a millisecond late.
+    ///
+    /// If one processor is available, no wait spins: the spinning thread would keep the peer or the
+    /// engine from running. The engine reads that number once, when it starts, by
+    /// [`available_parallelism`](std::thread::available_parallelism), which regards the affinity of
+    /// the thread that starts the engine and the quota of the control group.
     Adaptive {
         /// How long to poll before sleeping. 0 to 1 s, default 200 µs.
         ///
-        /// Up to eight times as long while a message above the eager size is in flight.
+        /// The limit is eight times higher while a message above the eager size is in flight. These
+        /// longer spins have a backoff of their own.
         spin: Duration,
     },
     /// Polls until there is something.
@@ -382,6 +391,16 @@ impl Default for Transport {
             );
             Self::Auto
         })
+    }
+}
+
+impl Polling {
+    /// Returns how a thread waits if this number of processors is available.
+    pub(crate) fn on(self, processors: usize) -> Self {
+        match self {
+            Self::Adaptive { .. } if processors == 1 => Self::Event,
+            Self::Adaptive { .. } | Self::Busy | Self::Event => self,
+        }
     }
 }
 
@@ -600,6 +619,13 @@ mod tests {
         assert_eq!(of(&Config::default()), [16 << 10, 64 << 10]);
         let chosen = Config::default().with_eager_size(1000);
         assert_eq!(of(&chosen), [1000, 1000]);
+    }
+
+    #[test]
+    fn one_processor_turns_spinning_off() {
+        assert_eq!(Polling::default().on(1), Polling::Event);
+        assert_eq!(Polling::default().on(2), Polling::default());
+        assert_eq!(Polling::Busy.on(1), Polling::Busy);
     }
 
     #[test]

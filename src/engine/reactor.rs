@@ -9,8 +9,10 @@ mod requests;
 use std::{
     collections::{BTreeSet, HashMap},
     net::SocketAddr,
+    num::NonZero,
     os::fd::AsFd,
     sync::Arc,
+    thread::available_parallelism,
     time::{Duration, Instant},
 };
 
@@ -87,6 +89,8 @@ pub(super) struct Reactor {
     accepts: Admission,
     /// Whether something was left to do, so that the rest gets its turn.
     more: bool,
+    /// The number of processors that were available when the engine started.
+    processors: usize,
     /// For the log.
     refusals: LogLimit,
     next_key: u64,
@@ -130,6 +134,8 @@ impl Reactor {
             connects: Admission::new(SIDE_BY_SIDE, ADMISSION_PATIENCE),
             accepts: Admission::new(SIDE_BY_SIDE, ADMISSION_PATIENCE),
             more: false,
+            // If it is unknown, a spin finds out whether it pays.
+            processors: available_parallelism().map_or(usize::MAX, NonZero::get),
             refusals: LogLimit::default(),
             next_key: FIRST_KEY,
             identity: random(),
@@ -280,7 +286,7 @@ impl Reactor {
         let link = Link::new(
             key,
             (peer, id.transport()),
-            config.polling,
+            config.polling.on(self.processors),
             Arc::clone(&self.notices),
             conn,
             sender,

@@ -8,5 +8,6 @@ mod matrix;
 mod moves;
 mod process;
 mod runtimes;
+mod spinning;
 mod stage;
 mod stopped;

@@ -1,0 +1,48 @@
+//! When a thread polls before it sleeps.
+
+use std::time::Duration;
+
+use nix::{
+    sched::{CpuSet, sched_getaffinity, sched_setaffinity},
+    time::{ClockId, clock_gettime},
+    unistd::Pid,
+};
+use rdmsg::{Config, Polling};
+
+use crate::stage::{Stage, unprobed};
+
+/// The time limit of the wait, and the spin that fits in.
+const WAIT: Duration = Duration::from_millis(500);
+
+/// The processor time that a wait may take if it sleeps.
+const LITTLE: Duration = Duration::from_millis(50);
+
+/// Returns the processor time that this thread has taken.
+fn taken() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
+        .unwrap()
+        .into()
+}
+
+/// Leaves this thread, and the threads that it starts, the first of its processors.
+fn stay_on_one_processor() {
+    let this = Pid::from_raw(0);
+    let all = sched_getaffinity(this).unwrap();
+    let first = (0..CpuSet::count()).find(|cpu| all.is_set(*cpu).unwrap());
+    let mut one = CpuSet::new();
+    one.set(first.unwrap()).unwrap();
+    sched_setaffinity(this, &one).unwrap();
+}
+
+#[test]
+fn wait_never_spins_on_one_processor() {
+    stay_on_one_processor();
+    let spin = Duration::from_secs(1);
+    let config: Config = unprobed().with_polling(Polling::Adaptive { spin });
+    let stage = Stage::new(&config);
+    let (near, _far) = stage.pair(&config);
+    let before = taken();
+    assert!(near.recv_timeout(WAIT).is_err(), "nobody sends");
+    let taken = taken() - before;
+    assert!(taken < LITTLE, "the wait took {taken:?} of the processor");
+}
