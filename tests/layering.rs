@@ -100,6 +100,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
             "vocabulary",
             "sync",
             "proto",
+            "foreign",
         ],
     ),
 ];

@@ -8,7 +8,7 @@ mod polling;
 mod requests;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, VecDeque},
     net::SocketAddr,
     os::fd::AsFd,
     sync::Arc,
@@ -25,6 +25,7 @@ use super::{
     exit::{self, Registration},
     listening::Listening,
     log_limit::LogLimit,
+    relief::Work,
     statistics::EngineStatistics,
     timers::Timers,
 };
@@ -65,7 +66,24 @@ const SIDE_BY_SIDE: usize = 8;
 /// After how long a turn that still lasts is one of a connection that waits for its peer.
 const ADMISSION_PATIENCE: Duration = Duration::from_secs(2);
 
+/// A part of each round.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// Wait for descriptors, until the next deadline at most.
+    Wait,
+    /// Handle the ready descriptors.
+    Events,
+    /// Commands, notices, deadlines, and completion queues with more in them.
+    Rest,
+}
+
 pub(super) struct Reactor {
+    /// The next step.
+    stage: Stage,
+    /// The tokens of the descriptors that were ready and were not looked after.
+    ready: VecDeque<u64>,
+    /// Whether waiting failed, which ends the engine.
+    failed: bool,
     epolls: Arc<Epolls>,
     manager: ConnectionManager,
     commands: Arc<Mailbox<Command>>,
@@ -120,6 +138,9 @@ impl Reactor {
     ) -> Result<Self, OsError> {
         let registration = exit::register(Arc::clone(&commands))?;
         let reactor = Self {
+            stage: Stage::Wait,
+            ready: VecDeque::with_capacity(64),
+            failed: false,
             epolls: Arc::new(Epolls::new()?),
             manager,
             commands,
@@ -155,42 +176,35 @@ impl Reactor {
         Ok(reactor)
     }
 
-    /// The thread's body.
-    pub(super) fn run(mut self) {
-        self.registration.runs_here();
-        let mut ready = [EpollEvent::empty(); 64];
-        while !(self.ending && self.links.is_empty() && self.listeners.is_empty()) {
-            let timeout = self.timeout();
-            let count = match self.epolls.engine.wait(&mut ready, timeout) {
-                Ok(count) => count,
-                Err(nix::Error::EINTR) => 0,
-                Err(errno) => {
-                    error!("engine: epoll_wait: {errno}");
-                    return;
-                }
-            };
-            for event in &ready[..count] {
-                match event.data() {
-                    COMMANDS => {
-                        let _ = self.commands.waker().read();
-                    }
-                    NOTICES => {
-                        let _ = self.notices.waker().read();
-                    }
-                    CM => self.handle_cm_events(),
-                    LOOPS => self.expect_loops(),
-                    key => self.handle_completion_event(key),
-                }
-                self.keep_time();
-            }
-            self.take_commands();
-            self.take_notices();
-            self.keep_time();
-            self.give_turns();
-            for key in std::mem::take(&mut self.unfinished) {
-                self.poll(key);
+    fn wait(&mut self) -> Stage {
+        let mut events = [EpollEvent::empty(); 64];
+        let timeout = self.timeout();
+        match self.epolls.engine.wait(&mut events, timeout) {
+            Ok(count) => self
+                .ready
+                .extend(events[..count].iter().map(EpollEvent::data)),
+            Err(nix::Error::EINTR) => {}
+            Err(errno) => {
+                error!("engine: epoll_wait: {errno}");
+                self.failed = true;
             }
         }
+        Stage::Events
+    }
+
+    fn handle_ready(&mut self, token: u64) {
+        match token {
+            COMMANDS => {
+                let _ = self.commands.waker().read();
+            }
+            NOTICES => {
+                let _ = self.notices.waker().read();
+            }
+            CM => self.handle_cm_events(),
+            LOOPS => self.expect_loops(),
+            key => self.handle_completion_event(key),
+        }
+        self.keep_time();
     }
 
     /// Does what is due. Called after whatever may have taken a while: many of such things must not
@@ -420,10 +434,41 @@ impl Reactor {
                 .id
                 .take_problem()
                 .unwrap_or_else(|| Error::from_connect(entry.peer, reason));
-            reply.fail(error);
+            reply.send(Err(error));
         }
         self.report_drained();
         // The id goes with the entry, after its queue pair.
+    }
+}
+
+impl Work for Reactor {
+    fn goes_on(&self) -> bool {
+        let is_empty = self.links.is_empty() && self.listeners.is_empty();
+        let is_over = self.failed || (self.ending && is_empty);
+        !is_over
+    }
+
+    fn step(&mut self) {
+        self.stage = match self.stage {
+            Stage::Wait => self.wait(),
+            Stage::Events => match self.ready.pop_front() {
+                Some(token) => {
+                    self.handle_ready(token);
+                    Stage::Events
+                }
+                None => Stage::Rest,
+            },
+            Stage::Rest => {
+                self.take_commands();
+                self.take_notices();
+                self.keep_time();
+                self.give_turns();
+                for key in std::mem::take(&mut self.unfinished) {
+                    self.poll(key);
+                }
+                Stage::Wait
+            }
+        };
     }
 }
 
@@ -446,4 +491,66 @@ impl Drop for Reactor {
 fn random() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(Instant::now())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc::channel, thread};
+
+    use log::{LevelFilter, Log, Metadata, Record};
+
+    use super::*;
+
+    fn reactor() -> Reactor {
+        let manager = ConnectionManager::new().unwrap();
+        Reactor::new(manager, Mailbox::new().unwrap(), Budget::shared()).unwrap()
+    }
+
+    /// Panics in threads of this name.
+    struct Fails;
+
+    const DOOMED: &str = "doomed";
+
+    impl Log for Fails {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn log(&self, record: &Record<'_>) {
+            if thread::current().name() == Some(DOOMED) {
+                panic!("a logger that fails, at: {}", record.args());
+            }
+        }
+
+        fn flush(&self) {}
+    }
+
+    /// A second panic out of a destructor would end the process.
+    #[test]
+    fn engine_that_panics_cuts_off_its_connections() {
+        log::set_logger(&Fails).unwrap();
+        log::set_max_level(LevelFilter::Error);
+        let (sender, links) = channel();
+        let doomed = move || {
+            let mut reactor = reactor();
+            for _ in 0..2 {
+                let (key, config) = (reactor.new_key(), Config::default());
+                let kind = TransportKind::Tcp;
+                let id = ConnectionId::new(kind, &reactor.manager, key).unwrap();
+                let params = reactor.params(&config, kind);
+                let conn = Connection::connect(params, 1, b"", Instant::now());
+                let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+                let link = reactor.adopt(key, conn, peer, config, id, Role::Active);
+                sender.send(link).unwrap();
+            }
+            panic!("an engine that fails");
+        };
+        let thread = thread::Builder::new().name(DOOMED.into());
+        let panicked = thread.spawn(doomed).unwrap().join();
+        assert!(panicked.is_err());
+        for link in links {
+            let reason = link.ended().map(|ended| ended.reason);
+            assert_eq!(reason, Some(CloseReason::LocallyAborted));
+        }
+    }
 }

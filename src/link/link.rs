@@ -28,7 +28,7 @@ use super::{
 use crate::{
     config::Polling,
     error::Error,
-    foreign,
+    foreign::{self, Errand, Owed},
     proto::{Connection, Negotiated, Note, Statistics},
     status::OsError,
     sync::{Mailbox, Notice, NoticeKind, Readiness, lock},
@@ -90,6 +90,8 @@ pub(crate) struct Link {
     /// Readable unless a `try_send` was refused and no room came since.
     pub(super) writable: Readiness,
     pub(super) loop_watch: LoopWatch,
+    /// Work that the engine's thread deferred.
+    owed: Owed<Deferred>,
 }
 
 impl Link {
@@ -125,6 +127,7 @@ impl Link {
             readable: Readiness::default(),
             writable: Readiness::default(),
             loop_watch: LoopWatch::default(),
+            owed: Owed::default(),
         })
     }
 
@@ -299,8 +302,8 @@ impl Link {
         result
     }
 
-    /// Runs `f` on the state machine, carries out the outputs, and wakes waiting threads. Returns the
-    /// deferred work, for [`settle`](Self::settle): the caller may hold the lock of `poll`.
+    /// Runs `f` on the state machine, carries out the outputs, and wakes waiting threads. Returns
+    /// the deferred work, for [`settle`](Self::settle): the caller may hold the lock of `poll`.
     pub(super) fn run<T>(
         self: &Arc<Self>,
         handoff: Option<&Handoff>,
@@ -349,6 +352,14 @@ impl Link {
     /// The caller holds no lock of this or another connection, because foreign code may call back
     /// into either.
     pub(super) fn settle(self: &Arc<Self>, deferred: Deferred) {
+        if !foreign::collects() {
+            self.settle_here(deferred);
+        } else if deferred.is_left() && self.owed.add(|owed| owed.add(Some(deferred))) {
+            foreign::leave(Arc::<Self>::clone(self));
+        }
+    }
+
+    fn settle_here(self: &Arc<Self>, deferred: Deferred) {
         if deferred.wake {
             self.wake_tasks(Awaited::happened(deferred.arrived, deferred.room));
         }
@@ -363,7 +374,8 @@ impl Link {
         }
     }
 
-    /// Wakes the tasks that wait for a bit of `happened`, behind the fence in [`Pollers::wake`]. A waker that panics ends the connection.
+    /// Wakes the tasks that wait for a bit of `happened`, behind the fence in [`Pollers::wake`]. A
+    /// waker that panics ends the connection.
     pub(super) fn wake_tasks(self: &Arc<Self>, happened: u8) {
         if self.tasks.wake_behind_fence(happened).is_err() {
             self.handle_waker_panic();
@@ -562,6 +574,14 @@ impl Link {
     /// The error of a call that needs a transport when there is none.
     pub(super) fn disconnected(&self) -> Error {
         Error::Disconnected(self.core().reason())
+    }
+}
+
+impl Errand for Link {
+    fn run(self: Arc<Self>) {
+        while let Some(deferred) = self.owed.next() {
+            self.settle_here(deferred);
+        }
     }
 }
 

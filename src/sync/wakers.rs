@@ -109,8 +109,8 @@ impl Wakers {
         drop(left);
     }
 
-    /// Wakes the tasks that wait for a bit of `happened`, each once. Fails if a waker panicked, after
-    /// it has called the others.
+    /// Wakes the tasks that wait for a bit of `happened`, each once. Fails if a waker panicked,
+    /// after it has called the others.
     pub(crate) fn wake(&self, happened: u8) -> Result<(), Panicked> {
         fence(Ordering::SeqCst);
         self.wake_behind_fence(happened)
@@ -162,10 +162,10 @@ impl Wakers {
 
 impl Drop for Wakers {
     fn drop(&mut self) {
-        // Often in the engine's thread.
-        for waiting in lock(&self.waiting).drain(..) {
-            // The connection is gone, so a panic has none to end.
-            let _ = foreign::call(|| drop(waiting));
+        let waiting = mem::take(&mut *lock(&self.waiting));
+        // The connection is gone, so a panic has none to end.
+        for Waiting { waker, .. } in waiting {
+            foreign::call_once(|| drop(waker));
         }
     }
 }

@@ -45,6 +45,8 @@ impl DeviceTests {
             "behaviour",
             "tasks",
             "task_leaks",
+            "logging",
+            "engine_end",
             "services",
         ];
         let (mut one, mut two) = (Vec::new(), Vec::new());
