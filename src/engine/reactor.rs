@@ -42,7 +42,9 @@ use crate::{
 
 /// Epoll tokens; connections and listeners use their keys, which start behind these.
 const COMMANDS: u64 = 0;
-const CM: u64 = 1;
+/// The tokens of the connection managers, and the timer keys of their next look.
+const CM_RDMA: u64 = 1;
+const CM_TCP: u64 = 7;
 /// The timer key of the next look at the leases.
 const LEASES: u64 = 2;
 /// The timer key of those who wait for their turn.
@@ -110,6 +112,7 @@ pub(super) struct Reactor {
     more: bool,
     /// For the log.
     refusals: LogLimit,
+    cm_failures: LogLimit,
     next_key: u64,
     /// What the hellos of this engine's connections carry.
     identity: u64,
@@ -156,6 +159,7 @@ impl Reactor {
             accepts: Admission::new(SIDE_BY_SIDE, ADMISSION_PATIENCE),
             more: false,
             refusals: LogLimit::default(),
+            cm_failures: LogLimit::default(),
             next_key: FIRST_KEY,
             identity: random(),
             peers: Peers::default(),
@@ -169,9 +173,7 @@ impl Reactor {
         };
         reactor.watch(reactor.commands.waker(), COMMANDS)?;
         reactor.watch(reactor.notices.waker(), NOTICES)?;
-        for fd in reactor.manager.fds() {
-            reactor.watch(fd, CM)?;
-        }
+        reactor.watch_managers()?;
         reactor.watch_loops()?;
         Ok(reactor)
     }
@@ -200,7 +202,8 @@ impl Reactor {
             NOTICES => {
                 let _ = self.notices.waker().read();
             }
-            CM => self.handle_cm_events(),
+            CM_RDMA => self.handle_cm_events(TransportKind::Rdma),
+            CM_TCP => self.handle_cm_events(TransportKind::Tcp),
             LOOPS => self.expect_loops(),
             key => self.handle_completion_event(key),
         }
@@ -220,6 +223,10 @@ impl Reactor {
                 self.look_after_loops();
             } else if key == TURNS {
                 self.more = true;
+            } else if key == CM_RDMA {
+                self.look_again(TransportKind::Rdma);
+            } else if key == CM_TCP {
+                self.look_again(TransportKind::Tcp);
             } else if let Some(entry) = self.links.get(&key) {
                 let passed = entry.link.core().passes_check(now);
                 if let Some(next) = passed {
@@ -504,6 +511,30 @@ mod tests {
     fn reactor() -> Reactor {
         let manager = ConnectionManager::new().unwrap();
         Reactor::new(manager, Mailbox::new().unwrap(), Budget::shared()).unwrap()
+    }
+
+    /// The descriptors of connection managers that the engine sleeps on.
+    fn watched(reactor: &Reactor) -> Vec<TransportKind> {
+        let again = reactor.manager.fds().filter(|(_, fd)| {
+            let mut event = EpollEvent::new(EpollFlags::EPOLLIN, CM_TCP);
+            reactor.epolls.engine.modify(fd, &mut event).is_ok()
+        });
+        again.map(|(transport, _)| transport).collect()
+    }
+
+    #[test]
+    fn manager_that_fails_is_left_alone_for_a_while() {
+        let mut reactor = reactor();
+        let all = watched(&reactor);
+        let error = OsError::new("epoll_wait", libc::EINVAL);
+        reactor.leave_alone(TransportKind::Tcp, error);
+        reactor.leave_alone(TransportKind::Tcp, error);
+        let left = watched(&reactor);
+        assert!(!left.contains(&TransportKind::Tcp));
+        assert_eq!(left.len() + 1, all.len(), "the other one goes on");
+        assert_ne!(reactor.timeout(), EpollTimeout::NONE);
+        reactor.look_again(TransportKind::Tcp);
+        assert_eq!(watched(&reactor), all);
     }
 
     /// Panics in threads of this name.
