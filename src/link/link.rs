@@ -23,7 +23,7 @@ use super::{
 use crate::{
     config::Polling,
     error::Error,
-    foreign,
+    foreign::{self, Errand, Owed},
     poll::{Awaited, Line, Poller, Reliance},
     proto::{Connection, Negotiated, Note, Statistics},
     sync::{Mailbox, Notice, NoticeKind, Readiness, lock},
@@ -79,6 +79,8 @@ pub(crate) struct Link {
     pub(super) readable: Readiness,
     /// Readable unless a `try_send` was refused and no room came since.
     pub(super) writable: Readiness,
+    /// Work that the engine's thread deferred.
+    owed: Owed<Deferred>,
 }
 
 impl Link {
@@ -109,6 +111,7 @@ impl Link {
             ends: AtomicU8::new(0),
             readable: Readiness::default(),
             writable: Readiness::default(),
+            owed: Owed::default(),
         })
     }
 
@@ -328,6 +331,14 @@ impl Link {
     /// The caller holds no lock of this or another connection, because foreign code may call back
     /// into either.
     pub(super) fn settle(self: &Arc<Self>, deferred: Deferred) {
+        if !foreign::collects() {
+            self.settle_here(deferred);
+        } else if deferred.is_left() && self.owed.add(|owed| owed.add(Some(deferred))) {
+            foreign::leave(Arc::<Self>::clone(self));
+        }
+    }
+
+    fn settle_here(self: &Arc<Self>, deferred: Deferred) {
         if deferred.wake {
             self.wake_tasks(Awaited::happened(deferred.arrived, deferred.room));
         }
@@ -483,6 +494,14 @@ impl Link {
     /// The error of a call that needs a transport when there is none.
     pub(super) fn disconnected(&self) -> Error {
         Error::Disconnected(self.core().reason())
+    }
+}
+
+impl Errand for Link {
+    fn run(self: Arc<Self>) {
+        while let Some(deferred) = self.owed.next() {
+            self.settle_here(deferred);
+        }
     }
 }
 

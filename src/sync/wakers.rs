@@ -149,10 +149,10 @@ impl Wakers {
 
 impl Drop for Wakers {
     fn drop(&mut self) {
-        // Often in the engine's thread.
-        for waiting in lock(&self.waiting).drain(..) {
-            // The connection is gone, so a panic has none to end.
-            let _ = foreign::call(|| drop(waiting));
+        let waiting = mem::take(&mut *lock(&self.waiting));
+        // The connection is gone, so a panic has none to end.
+        for Waiting { waker, .. } in waiting {
+            foreign::call_once(|| drop(waker));
         }
     }
 }
