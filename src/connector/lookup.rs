@@ -1,4 +1,4 @@
-//! Looks names up for tasks, in threads of its own: a lookup blocks while the name servers are slow.
+//! Looks names up for tasks, in threads of its own: a lookup blocks while name servers are slow.
 
 use std::{
     collections::VecDeque,
