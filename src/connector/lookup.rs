@@ -1,14 +1,13 @@
-//! Looks names up for tasks, in threads of its own: a lookup blocks while the name servers are slow.
+//! Looks names up for tasks, in threads of its own: a lookup blocks while name servers are slow.
 
 use std::{
     collections::VecDeque,
-    future::poll_fn,
     sync::{Arc, Mutex},
     thread,
 };
 
 use crate::{
-    Addresses, Error, ToAddresses,
+    Addresses, ToAddresses,
     engine::{Pledge, Promise},
     sync::lock,
 };
@@ -69,11 +68,11 @@ fn work() {
 
 /// Returns the addresses, for a task.
 #[cfg(feature = "tokio")]
-pub(crate) async fn addresses(of: impl ToAddresses) -> Result<Addresses, Error> {
+pub(crate) async fn addresses(of: impl ToAddresses) -> Result<Addresses, crate::Error> {
     match of.name() {
         Some(name) => {
             let promise = look_up(name);
-            poll_fn(|cx| promise.poll(cx)).await
+            std::future::poll_fn(|cx| promise.poll(cx)).await
         }
         None => of.to_addresses(),
     }
