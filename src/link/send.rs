@@ -1,7 +1,12 @@
 //! How messages leave: in the caller's thread, copied into a slot of the ring, or lent to the peer
 //! from memory of their own.
 
-use std::{io::IoSlice, mem, sync::Arc, time::Instant};
+use std::{
+    io::IoSlice,
+    mem,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::{
     core::Core,
@@ -15,6 +20,10 @@ use crate::{
     status::OsError,
     transport::{Exposed, OutboundBuffer},
 };
+
+/// How long a sender waits for another thread that took completions before. The thread may have
+/// ended, or left that to the sender.
+const TAKER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A message that is to be sent. What was prepared for it is kept from one try to the next.
 #[derive(Debug)]
@@ -142,14 +151,15 @@ impl Link {
         })
     }
 
-    /// Whether a place for one more completion may become free without the calling thread: another
-    /// one takes completions, or all that have ids are still in flight, so that there is nothing to
-    /// take.
-    pub(crate) fn is_place_to_come(&self) -> bool {
+    /// Whether a place for one more completion may become free without the calling thread, which
+    /// has waited for this long: another one takes completions, or all that have ids are still in
+    /// flight, so that there is nothing to take.
+    pub(crate) fn is_place_to_come(&self, waited: Duration) -> bool {
         let mut core = self.core();
         let grouped = core.completions.as_ref();
         let grouped = grouped.and_then(Outbox::group_is_taken_elsewhere);
-        !core.has_reports() || grouped.unwrap_or_else(|| self.taker.is_elsewhere())
+        let is_taken = || grouped.unwrap_or_else(|| self.taker.is_elsewhere());
+        !core.has_reports() || (waited < TAKER_PATIENCE && is_taken())
     }
 
     /// Exposes a large message to the peer, from memory of this connection's.
