@@ -1,6 +1,7 @@
 use std::{
     fmt,
     net::SocketAddr,
+    ops::Deref,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering},
@@ -11,13 +12,11 @@ use std::{
 use crossbeam_channel::Sender;
 
 use super::{
-    completion::Completion,
+    completion::{Completion, Ended},
     core::{Core, Recipient},
     deferred::{Deferred, Later},
-    ended::Ended,
-    handoff::Handoff,
-    home::{Home, Place},
-    refused::refused_send,
+    message::{Handoff, Home, Place},
+    reports::refused_send,
     taker::Taker,
 };
 use crate::{
@@ -523,6 +522,36 @@ impl fmt::Debug for Link {
             .field("key", &self.key)
             .field("peer", &self.peer)
             .finish_non_exhaustive()
+    }
+}
+
+/// The application's side of an established connection. Dropping it closes the connection in the
+/// background.
+pub(crate) struct Owner(Arc<Link>);
+
+impl Owner {
+    pub(crate) fn new(link: Arc<Link>) -> Self {
+        Self(link)
+    }
+}
+
+impl Deref for Owner {
+    type Target = Arc<Link>;
+
+    fn deref(&self) -> &Arc<Link> {
+        &self.0
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.abandon();
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 
