@@ -121,13 +121,16 @@ fn series(kernel: &str) -> String {
 }
 
 /// Where ours is compared with ours in another way, both may become slower together: then it is
-/// compared with what the others of its kind are.
+/// compared with the stock program of that other way, and without one with that of any other row of
+/// its kind.
 fn beside_perftest(row: &Row, rows: &[Row]) -> Row {
     let stock = |row: &&Row| row.theirs.as_ref().is_some_and(|theirs| !theirs.is_ours());
     let is_one = row.theirs.is_none() || stock(&row);
     let alike = |other: &&Row| (other.measure, other.size) == (row.measure, row.size);
-    let mut others = rows.iter().filter(stock).filter(alike);
-    let other = others.next().filter(|_| !is_one);
+    let is_of_theirs = |other: &&Row| row.theirs.as_ref() == Some(&other.ours);
+    let others = || rows.iter().filter(stock).filter(alike);
+    let other = others().find(is_of_theirs).or_else(|| others().next());
+    let other = other.filter(|_| !is_one);
     Row {
         theirs: other.map_or_else(|| row.theirs.clone(), |other| other.theirs.clone()),
         ..row.clone()
@@ -209,6 +212,17 @@ mod tests {
         let rows = [stock.clone(), ours];
         assert_eq!(beside_perftest(&rows[1], &rows).theirs, stock.theirs);
         assert_eq!(beside_perftest(&rows[0], &rows), stock);
+    }
+
+    #[test]
+    fn stock_program_of_the_other_way_comes_first() {
+        let stock = row(&[9.0], &[10.0], Target::None);
+        let mut tcp = row(&[7.0], &[8.0], Target::None);
+        tcp.ours.name = "rdmsg tcp".to_owned();
+        let mut ours = row(&[12.0], &[7.0], Target::None);
+        ours.theirs = Some(tcp.ours.clone());
+        let rows = [stock, tcp.clone(), ours];
+        assert_eq!(beside_perftest(&rows[2], &rows).theirs, tcp.theirs);
     }
 
     #[test]

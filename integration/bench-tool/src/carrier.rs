@@ -1,6 +1,6 @@
 use std::{
     io::{BufRead, IoSlice, Read, Write},
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener, TcpStream},
     time::Duration,
 };
 
@@ -25,19 +25,33 @@ pub(crate) enum Carrier {
         owned: bool,
     },
     TaskBytes(tasks::Stream),
+    Socket(TcpStream),
 }
 
 impl Carrier {
     /// Takes one connection.
     pub(crate) fn accept(address: SocketAddr, manner: &Manner, engine: &Engine) -> Result<Self> {
+        if manner.socket {
+            let (socket, _) = TcpListener::bind(address)?.accept()?;
+            return Self::of_socket(socket);
+        }
         let builder = Listener::builder().config(manner.config()).engine(engine);
         let endpoint = builder.bind(address)?.accept_timeout(SILENCE)?;
         Self::of(endpoint, manner)
     }
 
     pub(crate) fn connect(address: SocketAddr, manner: &Manner, engine: &Engine) -> Result<Self> {
+        if manner.socket {
+            return Self::of_socket(TcpStream::connect(address)?);
+        }
         let connector = Connector::new().config(manner.config()).engine(engine);
         Self::of(connector.connect(address)?, manner)
+    }
+
+    fn of_socket(socket: TcpStream) -> Result<Self> {
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(SILENCE))?;
+        Ok(Self::Socket(socket))
     }
 
     /// What the peer makes of its end as well.
@@ -72,6 +86,7 @@ impl Carrier {
             }
             Self::TaskMessages { endpoint, .. } => endpoint.send(message).await?,
             Self::TaskBytes(stream) => stream.write_all(message).await?,
+            Self::Socket(socket) => socket.write_all(message)?,
         }
         Ok(())
     }
@@ -118,6 +133,10 @@ impl Carrier {
                 }
                 len
             }
+            Self::Socket(socket) => {
+                socket.read_exact(&mut vec![0; len])?;
+                len
+            }
         };
         ensure!(came == len, "sent {len} bytes, got {came}");
         Ok(())
@@ -144,6 +163,11 @@ impl Carrier {
                 stream.read_exact(&mut bytes).await?;
                 stream.write_all(&bytes).await?;
             }
+            Self::Socket(socket) => {
+                let mut bytes = vec![0; len];
+                socket.read_exact(&mut bytes)?;
+                socket.write_all(&bytes)?;
+            }
         }
         Ok(())
     }
@@ -155,6 +179,7 @@ impl Carrier {
             Self::TaskMessages { endpoint, .. } => drop(endpoint.recv().await),
             Self::Bytes(stream) => drop(stream.fill_buf()),
             Self::TaskBytes(stream) => drop(stream.fill_buf().await),
+            Self::Socket(socket) => drop(socket.read(&mut [0])),
         }
     }
 
@@ -164,6 +189,7 @@ impl Carrier {
             Self::TaskMessages { endpoint, .. } => endpoint.close().await?,
             Self::Bytes(stream) => drop(stream),
             Self::TaskBytes(stream) => drop(stream),
+            Self::Socket(socket) => drop(socket),
         }
         Ok(())
     }

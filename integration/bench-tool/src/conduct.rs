@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
-use toolbox::{Ended, Lab, Process, agent::Host};
+use toolbox::{Ended, Load, Process, agent::Host};
 
 use crate::{
     connections, instructions,
@@ -34,6 +34,9 @@ const COUNTED_LIMIT: Duration = Duration::from_secs(15);
 
 /// How long a server may take to end after its client.
 const END_LIMIT: Duration = Duration::from_secs(10);
+
+/// The number of other processes for each processor, where there is other load.
+const LOAD: usize = 4;
 
 /// How often ours is tried, and a stock program, of which now and then one crashes.
 pub(crate) const OURS: u32 = 1;
@@ -61,7 +64,19 @@ pub(crate) struct Task {
     pub(crate) part: Part,
     pub(crate) hosts: u8,
     pub(crate) quick: bool,
+    /// Only how the default configuration waits, beside the other ways.
+    pub(crate) polling: bool,
     pub(crate) rounds: u32,
+}
+
+/// Where programs run.
+#[derive(Debug)]
+pub(crate) struct Site {
+    /// Of the servers.
+    pub(crate) address: IpAddr,
+    pub(crate) device: Option<String>,
+    /// A folder for what is to remain.
+    pub(crate) results: PathBuf,
 }
 
 impl Task {
@@ -78,7 +93,7 @@ pub(crate) struct Conductor {
     /// Where the servers are.
     agent: Host,
     pub(crate) address: IpAddr,
-    device: String,
+    device: Option<String>,
     next_port: u16,
     outcome: Outcome,
     /// Programs that failed for good, which are not tried at other sizes.
@@ -104,34 +119,35 @@ impl fmt::Display for TookTooLong {
 
 impl Conductor {
     /// Does one thing after the other, and writes the outcomes to the results' folder.
-    pub(crate) fn perform(lab: &Lab, tasks: &[Task]) -> Result<()> {
-        let hosts = tasks.first().map_or(1, |task| task.hosts);
-        let address = if hosts == 1 { lab.addr } else { lab.peer };
-        let mut agent = Host::connect(address)?;
+    pub(crate) fn perform(site: &Site, tasks: &[Task]) -> Result<()> {
+        let mut agent = Host::connect(site.address)?;
         for task in tasks {
-            let log = lab.results.join(format!("bench-{}.log", task.part));
+            let log = site.results.join(format!("bench-{}.log", task.part));
             let mut conductor = Self {
                 task: *task,
                 agent,
-                address,
-                device: lab.device.clone(),
+                address: site.address,
+                device: site.device.clone(),
                 next_port: FIRST_PORT,
                 outcome: Outcome::default(),
                 failed: Vec::new(),
                 limit: match task.part {
                     Part::Counted => COUNTED_LIMIT,
-                    Part::Instructions | Part::Clock => CLIENT_LIMIT,
+                    Part::Instructions | Part::Clock | Part::OneProcessor | Part::Loaded => {
+                        CLIENT_LIMIT
+                    }
                 },
-                results: lab.results.clone(),
+                results: site.results.clone(),
                 log: File::create(&log).with_context(|| format!("cannot write {log:?}"))?,
             };
             let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
             let processors = available_parallelism()?;
             kernel.trim().clone_into(&mut conductor.outcome.kernel);
-            conductor.outcome.place = format!("{}, {processors} processors", conductor.device);
+            let device = site.device.as_deref().unwrap_or("TCP alone");
+            conductor.outcome.place = format!("{device}, processors: {processors}");
             conductor.measure()?;
             let text = serde_json::to_string(&conductor.outcome)?;
-            fs::write(lab.results.join(task.file()), text)?;
+            fs::write(site.results.join(task.file()), text)?;
             agent = conductor.agent;
         }
         // The other host is not to wait for more.
@@ -140,8 +156,22 @@ impl Conductor {
 
     fn measure(&mut self) -> Result<()> {
         let Task {
-            part, hosts, quick, ..
+            part,
+            hosts,
+            quick,
+            polling,
+            ..
         } = self.task;
+        if polling {
+            let load = (part == Part::Loaded).then(|| Load::start(LOAD));
+            let load = load.transpose()?;
+            self.run_plan(&Plan::polling(part, self.device.is_some()));
+            if let Some(load) = load {
+                let note = format!("beside {} other processes", load.processes());
+                self.outcome.notes.push(format!("{part}: {note}"));
+            }
+            return Ok(());
+        }
         match part {
             Part::Counted => {
                 self.run_plan(&Plan::counted(quick));
@@ -154,6 +184,7 @@ impl Conductor {
                 }
             }
             Part::Instructions => instructions::measure(self, quick)?,
+            Part::OneProcessor | Part::Loaded => {}
         }
         Ok(())
     }
@@ -303,7 +334,8 @@ impl Conductor {
     }
 
     pub(crate) fn commands(&self, run: &Run, port: u16) -> Result<Commands> {
-        run.commands(self.address, &self.device, port)
+        let device = self.device.as_deref().unwrap_or_default();
+        run.commands(self.address, device, port)
     }
 
     pub(crate) fn port(&mut self) -> u16 {

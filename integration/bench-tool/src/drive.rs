@@ -2,20 +2,25 @@
 
 use std::{
     env, fs,
+    net::Ipv4Addr,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
     thread::available_parallelism,
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
+use nix::{
+    sched::{CpuSet, sched_getaffinity, sched_setaffinity},
+    unistd::Pid,
+};
 use toolbox::{Lab, Launch, agent};
 
 use crate::{
-    Options,
+    Options, PollingOptions,
     budget::{self, Budget},
-    conduct::{Conductor, Outcome, Task},
+    conduct::{Conductor, Outcome, Site, Task},
     part::Part,
     program::is_installed,
     report::Report,
@@ -30,6 +35,9 @@ const QUICK_LIMIT: Duration = Duration::from_secs(1200);
 const ROUNDS: u32 = 9;
 const QUICK_ROUNDS: u32 = 5;
 
+/// How often it is read of the ways to wait.
+const POLLING_ROUNDS: u32 = 7;
+
 /// How often what the budget keeps is measured, to keep what is in the middle.
 const RENEWAL_ROUNDS: u32 = 3;
 
@@ -43,19 +51,45 @@ pub(crate) struct Tasks {
     #[arg(long)]
     quick: bool,
     #[arg(long)]
+    polling: bool,
+    #[arg(long)]
     rounds: u32,
+    /// The folder for outcomes, if this is no lab.
+    #[arg(long)]
+    here: Option<PathBuf>,
 }
 
 impl Tasks {
     /// Host b conducts, with the agent on host a. A host that is alone does both.
     pub(crate) fn perform(&self) -> Result<()> {
+        if let Some(results) = &self.here {
+            return self.perform_here(results);
+        }
         let lab = Lab::find()?;
         if self.hosts == 1 {
             agent::serve_beside();
         } else if lab.host == "a" {
             return agent::serve();
         }
-        Conductor::perform(&lab, &self.tasks())
+        let site = Site {
+            address: if self.hosts == 1 { lab.addr } else { lab.peer },
+            device: Some(lab.device),
+            results: lab.results,
+        };
+        Conductor::perform(&site, &self.tasks())
+    }
+
+    fn perform_here(&self, results: &Path) -> Result<()> {
+        if self.part.contains(&Part::OneProcessor) {
+            stay_on_one_processor()?;
+        }
+        agent::serve_beside();
+        let site = Site {
+            address: Ipv4Addr::LOCALHOST.into(),
+            device: None,
+            results: results.to_owned(),
+        };
+        Conductor::perform(&site, &self.tasks())
     }
 
     fn tasks(&self) -> Vec<Task> {
@@ -63,6 +97,7 @@ impl Tasks {
             part: *part,
             hosts: self.hosts,
             quick: self.quick,
+            polling: self.polling,
             rounds: self.rounds,
         };
         self.part.iter().map(task).collect()
@@ -76,6 +111,50 @@ impl Tasks {
             None => target().join("lab/results"),
         };
         let results = results.join(host);
+        for argument in self.arguments() {
+            launch = launch.argument(argument);
+        }
+        self.add(&results, report, || launch.run_without_names())
+    }
+
+    /// Runs them on this machine, without a lab, and adds what they came to.
+    fn run_here(mut self, report: &mut Report) -> Result<()> {
+        let results = target().join("bench/here");
+        fs::create_dir_all(&results)?;
+        self.here = Some(results.clone());
+        self.add(&results, report, || {
+            let ended = Command::new(env::current_exe()?)
+                .args(self.arguments())
+                .status()?;
+            Ok(if ended.success() {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            })
+        })
+    }
+
+    /// This program's arguments for them.
+    fn arguments(&self) -> Vec<String> {
+        let mut arguments = vec!["perform".to_owned()];
+        arguments.extend(self.part.iter().map(|part| format!("--part={part}")));
+        arguments.push(format!("--hosts={}", self.hosts));
+        arguments.push(format!("--rounds={}", self.rounds));
+        for (set, flag) in [(self.quick, "--quick"), (self.polling, "--polling")] {
+            arguments.extend(set.then(|| flag.to_owned()));
+        }
+        let here = self.here.iter();
+        arguments.extend(here.map(|results| format!("--here={}", results.display())));
+        arguments
+    }
+
+    /// Runs them, and adds what they leave in the folder.
+    fn add(
+        &self,
+        results: &Path,
+        report: &mut Report,
+        run: impl FnOnce() -> Result<ExitCode>,
+    ) -> Result<()> {
         let files = self
             .tasks()
             .into_iter()
@@ -85,27 +164,14 @@ impl Tasks {
             // Of an earlier run.
             let _ = fs::remove_file(file);
         }
-        launch = launch.argument("perform");
-        for part in &self.part {
-            launch = launch.argument(format!("--part={part}"));
-        }
-        launch = launch
-            .argument(format!("--hosts={}", self.hosts))
-            .argument(format!("--rounds={}", self.rounds));
-        if self.quick {
-            launch = launch.argument("--quick");
-        }
-        let ended = launch.run_without_names()?;
+        let ended = run()?;
         for (part, file) in self.part.iter().zip(&files) {
             match fs::read_to_string(file) {
                 Ok(text) => report.add(*part, serde_json::from_str::<Outcome>(&text)?),
                 Err(_) => report.lacks(format!("{part}: all of it, see above")),
             }
         }
-        ensure!(
-            ended == ExitCode::SUCCESS,
-            "it failed in the lab, see above"
-        );
+        ensure!(ended == ExitCode::SUCCESS, "it failed, see above");
         Ok(())
     }
 }
@@ -118,14 +184,56 @@ pub(crate) fn compare(parts: &[Part], options: Options) -> Result<ExitCode> {
     for file in report.write(&target().join("bench"))? {
         println!("bench: {}", file.display());
     }
+    Ok(end(&report, options.strict, start))
+}
+
+/// Measures how the default configuration waits, beside the other ways, and shows the table.
+pub(crate) fn polling(options: PollingOptions) -> Result<ExitCode> {
+    let start = Instant::now();
+    let rounds = options.rounds.unwrap_or(POLLING_ROUNDS);
+    let mut report = Report::new();
+    note_load(&mut report)?;
+    let tasks = |part, rounds| Tasks {
+        part: vec![part],
+        hosts: 1,
+        quick: true,
+        polling: true,
+        rounds,
+        here: None,
+    };
+    for part in [Part::OneProcessor, Part::Loaded, Part::Clock] {
+        tasks(part, rounds).run_here(&mut report)?;
+    }
+    if !options.no_lab {
+        let counted = Launch::counted(QUICK_LIMIT).option("--memory", "2G");
+        tasks(Part::Counted, 1).run(counted, &mut report)?;
+        let clock = Launch::new(1, QUICK_LIMIT).option("--memory", "2G");
+        tasks(Part::Clock, rounds).run(clock.native_where_possible()?, &mut report)?;
+    }
+    println!("\n{}", report.markdown());
+    Ok(end(&report, options.strict, start))
+}
+
+fn end(report: &Report, strict: bool, start: Instant) -> ExitCode {
     println!("bench: it took {} s", start.elapsed().as_secs());
-    let missed = options.strict && report.has(Verdict::Missed);
-    let bad = missed || report.broken;
-    Ok(if bad {
+    let missed = strict && report.has(Verdict::Missed);
+    if missed || report.broken {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS
-    })
+    }
+}
+
+/// Leaves this thread, and all that it starts, the last of its processors: the first one has most
+/// of the interrupts.
+fn stay_on_one_processor() -> Result<()> {
+    let this = Pid::from_raw(0);
+    let all = sched_getaffinity(this)?;
+    let is_ours = |cpu: &usize| all.is_set(*cpu).unwrap_or(false);
+    let last = (0..CpuSet::count()).rfind(is_ours);
+    let mut one = CpuSet::new();
+    one.set(last.context("this process has no processor")?)?;
+    Ok(sched_setaffinity(this, &one)?)
 }
 
 /// Measures what the budget has, and compares, or keeps it.
@@ -195,7 +303,9 @@ fn measure(parts: &[Part], options: Options) -> Result<Report> {
                 part: vec![Part::Clock],
                 hosts,
                 quick: options.quick,
+                polling: false,
                 rounds,
+                here: None,
             };
             let memory = if hosts == 1 { "2G" } else { "1G" };
             let launch = Launch::new(hosts, limit(options.quick)).option("--memory", memory);
@@ -210,7 +320,9 @@ fn measure_counted(part: Vec<Part>, quick: bool, rounds: u32, report: &mut Repor
         part,
         hosts: 1,
         quick,
+        polling: false,
         rounds,
+        here: None,
     };
     let launch = Launch::counted(limit(quick)).option("--memory", "2G");
     tasks.run(launch, report)

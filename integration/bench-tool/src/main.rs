@@ -83,6 +83,15 @@ enum Command {
     Instructions(Options),
     /// Only what is measured by the clock
     Clock(Options),
+    /// Only how the default Config waits, beside Polling::Event, Polling::Busy and a socket of std
+    ///
+    /// 64 B over TCP on this machine: with both ends on one processor ("one-processor"), beside four
+    /// other processes for each processor ("loaded"), and on free processors ("clock"), with the
+    /// processor time of a message when one comes every 2 ms. Then, in the lab, what the guest whose
+    /// clock counts instructions and the one with two processors say of TCP and RDMA. The first two
+    /// compare means, since a median would hide that one wait in a few spins. The free processors
+    /// have to be free: other load on the machine spoils that part. Prints a table.
+    Polling(PollingOptions),
     /// Compare a dozen counted paths, and the instructions of calls, with the figures that are kept
     ///
     /// Ends 1 where one is worse by more than 3 %. Instructions are compared where the compiler is
@@ -133,6 +142,19 @@ struct Options {
     hosts: Option<u8>,
 }
 
+#[derive(Args, Clone, Copy)]
+struct PollingOptions {
+    /// Only what this machine can measure itself, in a minute
+    #[arg(long)]
+    no_lab: bool,
+    /// End 1 if a target is missed
+    #[arg(long)]
+    strict: bool,
+    /// How often each program is run by the clock [default: 7]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+}
+
 #[derive(Args)]
 struct Renewal {
     /// Keep what is measured now, instead of comparing with it
@@ -157,6 +179,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Some(Command::Counted(options)) => return drive::compare(&[Counted], options),
         Some(Command::Instructions(options)) => return drive::compare(&[Instructions], options),
         Some(Command::Clock(options)) => return drive::compare(&[Clock], options),
+        Some(Command::Polling(options)) => return drive::polling(options),
         Some(Command::Budget(Renewal { renew })) => return drive::budget(renew),
         Some(Command::Perform(tasks)) => tasks.perform()?,
         Some(Command::Server(traffic)) => traffic.serve()?,

@@ -30,6 +30,9 @@ pub(crate) struct Manner {
     /// Over TCP
     #[arg(long)]
     pub(crate) tcp: bool,
+    /// Over a TCP socket of std, without this library
+    #[arg(long)]
+    pub(crate) socket: bool,
     /// With a configuration for many connections
     #[arg(long)]
     pub(crate) small: bool,
@@ -84,12 +87,17 @@ impl Manner {
         stream: false,
         tasks: false,
         tcp: false,
+        socket: false,
         small: false,
         deep: false,
         shared: false,
         epoll: false,
         connections: 1,
     };
+
+    pub(crate) const fn with(self, wait: Wait) -> Self {
+        Self { wait, ..self }
+    }
 
     pub(crate) fn config(&self) -> Config {
         let mut config = Config::default().with_hold_back(self.hold_back);
@@ -138,6 +146,7 @@ impl Manner {
             (self.stream, "--stream"),
             (self.tasks, "--tasks"),
             (self.tcp, "--tcp"),
+            (self.socket, "--socket"),
             (self.small, "--small"),
             (self.deep, "--deep"),
             (self.shared, "--shared"),
@@ -160,6 +169,9 @@ impl Manner {
 /// A name for a table.
 impl fmt::Display for Manner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.socket {
+            return f.write_str("std socket");
+        }
         f.write_str("rdmsg")?;
         f.write_str(match self.wait {
             Wait::Adaptive => "",
@@ -233,10 +245,16 @@ mod tests {
             deep: true,
             ..Manner::default()
         };
-        for manner in [Manner::default(), owned, stream, many, batch] {
+        let socket = Manner {
+            tcp: true,
+            socket: true,
+            ..Manner::default()
+        };
+        for manner in [Manner::default(), owned, stream, many, batch, socket] {
             let words = std::iter::once("bench".to_owned()).chain(manner.arguments());
             assert_eq!(CommandLine::parse_from(words).manner, manner);
         }
+        assert_eq!(socket.to_string(), "std socket");
         assert_eq!(owned.to_string(), "rdmsg busy eager owned");
         assert_eq!(batch.to_string(), "rdmsg hold_back deep batches of 16");
         assert_eq!(many.to_string(), "rdmsg event small shared event_fd ×100");

@@ -16,6 +16,8 @@ pub(crate) enum Measure {
     /// Half the time of a message that is written into the other's memory, where it looks for it,
     /// and its answer
     Ring,
+    /// The processor time of a process that receives a message every 2 ms, for each message
+    Sparse,
     /// The time of an RDMA READ
     Read,
     /// The rate of RDMA WRITEs
@@ -59,7 +61,7 @@ impl Measure {
     /// A figure with its unit.
     pub(crate) fn show(self, size: usize, figure: f64) -> String {
         match self {
-            Self::HalfRoundTrip | Self::Ring | Self::Read | Self::Connect => {
+            Self::HalfRoundTrip | Self::Ring | Self::Sparse | Self::Read | Self::Connect => {
                 format!("{figure:.2} µs")
             }
             Self::OneWay | Self::Pressed | Self::Write if size < 4096 => {
@@ -83,6 +85,7 @@ impl fmt::Display for Measure {
             Self::OneWay => "one way",
             Self::Pressed => "one way, pressed",
             Self::Ring => "half round trip, written",
+            Self::Sparse => "processor time, a message in 2 ms",
             Self::Read => "RDMA READ",
             Self::Write => "RDMA WRITE",
             Self::Connect => "connect and close",

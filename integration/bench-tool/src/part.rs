@@ -3,7 +3,7 @@ use std::fmt;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// One of the three ways in which the tool measures.
+/// One of the ways in which the tool measures.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Part {
@@ -13,6 +13,10 @@ pub(crate) enum Part {
     Instructions,
     /// By the clock of the machine.
     Clock,
+    /// The same with all programs on one processor.
+    OneProcessor,
+    /// The same beside other processes that use all processors.
+    Loaded,
 }
 
 impl fmt::Display for Part {
@@ -21,6 +25,8 @@ impl fmt::Display for Part {
             Self::Counted => "counted",
             Self::Instructions => "instructions",
             Self::Clock => "clock",
+            Self::OneProcessor => "one-processor",
+            Self::Loaded => "loaded",
         })
     }
 }

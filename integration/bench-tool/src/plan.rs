@@ -3,6 +3,7 @@
 use crate::{
     manner::{Manner, Wait},
     measure::Measure,
+    part::Part,
     program::{Program, Run},
     target::Target,
 };
@@ -50,6 +51,15 @@ const LARGEST_EAGER: usize = MIB;
 /// Of UCX's active messages with a copy.
 const LARGEST_ACTIVE: usize = 4 * KIB;
 
+/// How much more of anything the default configuration may take than `Polling::Event`.
+const MORE_THAN_EVENT: f64 = 1.3;
+
+/// How much longer it may take than `Polling::Busy`, on free processors.
+const MORE_THAN_BUSY: f64 = 1.1;
+
+/// How many messages are sent where one may take a time slice of a processor.
+const FEW: u64 = 50;
+
 /// Connections of one process.
 const MANY: [u32; 2] = [100, 1000];
 
@@ -62,6 +72,10 @@ const BUSY: Manner = Manner {
     wait: Wait::Busy,
     ..DEFAULT
 };
+const TCP: Manner = Manner {
+    tcp: true,
+    ..DEFAULT
+};
 /// Where a wire takes long, the rate is what is under way by how long that takes.
 const DEEP: Manner = Manner { deep: true, ..BUSY };
 
@@ -72,7 +86,7 @@ impl Plan {
         let mut plan = Self::default();
         let perftest = Program::Perftest { event: true };
         let rstream = |tcp| Program::Rstream { event: true, tcp };
-        let tcp = Manner { tcp: true, ..EVENT };
+        let tcp = TCP.with(Wait::Event);
         for measure in [Measure::HalfRoundTrip, Measure::OneWay] {
             let sizes: &[usize] = match (quick, measure) {
                 (false, _) => &SIZES,
@@ -88,6 +102,11 @@ impl Plan {
                 if !quick || size == 64 {
                     let tcp_target = Target::None;
                     add.pair(&mut plan, Program::Rdmsg(tcp), rstream(true), tcp_target);
+                }
+                if size == 64 {
+                    for manner in [DEFAULT, TCP] {
+                        add.default_beside_event(&mut plan, manner);
+                    }
                 }
                 if !quick {
                     let target = rstream_target(measure, size);
@@ -180,6 +199,27 @@ impl Plan {
         plan
     }
 
+    /// How the default configuration waits, beside the other ways. `device` is false where there is
+    /// none.
+    pub(crate) fn polling(part: Part, device: bool) -> Self {
+        let mut plan = Self::default();
+        let (round_trips, sparse): (&[Manner], &[Manner]) = match (part, device) {
+            (Part::Counted, _) => (&[TCP, DEFAULT], &[DEFAULT]),
+            (Part::Clock, true) => (&[], &[DEFAULT]),
+            (Part::Clock, false) => (&[TCP], &[TCP]),
+            (Part::OneProcessor | Part::Loaded | Part::Instructions, _) => (&[TCP], &[]),
+        };
+        for (measure, manners) in [
+            (Measure::HalfRoundTrip, round_trips),
+            (Measure::Sparse, sparse),
+        ] {
+            for manner in manners {
+                Group::new(measure, 64).by_waiting(&mut plan, part, *manner);
+            }
+        }
+        plan
+    }
+
     fn compare(&mut self, ours: Run, theirs: Run, target: Target) {
         let (theirs, ours) = (self.add(theirs), self.add(ours));
         self.pairs.push(Pair {
@@ -226,7 +266,11 @@ impl Group {
         if round_trip && self.size == 64 {
             add(BUSY, perftest, Target::AtMost(0.9));
             for fixed in [BUSY, EVENT] {
-                add(DEFAULT, Program::Rdmsg(fixed), Target::AtMost(1.1));
+                add(
+                    DEFAULT,
+                    Program::Rdmsg(fixed),
+                    Target::AtMost(MORE_THAN_BUSY),
+                );
             }
         } else {
             add(BUSY, perftest, Target::None);
@@ -257,11 +301,41 @@ impl Group {
             };
             add(owned, perftest, Target::None);
         }
-        let tcp = Manner {
-            tcp: true,
-            ..DEFAULT
+        add(TCP, rstream(true), Target::None);
+    }
+
+    /// One way to use the library, by each way to wait.
+    fn by_waiting(self, plan: &mut Plan, part: Part, default: Manner) {
+        let [event, busy] =
+            [Wait::Event, Wait::Busy].map(|wait| Program::Rdmsg(default.with(wait)));
+        if default.tcp {
+            let socket = Manner {
+                socket: true,
+                ..default
+            };
+            self.pair(plan, event, Program::Rdmsg(socket), Target::None);
+        }
+        self.default_beside_event(plan, default);
+        match (part, self.measure) {
+            // What polls is not compared where instructions are counted.
+            (Part::Counted, _) => {}
+            (Part::Clock, Measure::HalfRoundTrip) => {
+                let target = Target::AtMost(MORE_THAN_BUSY);
+                self.pair(plan, Program::Rdmsg(default), busy, target);
+            }
+            _ => Self { count: FEW, ..self }.pair(plan, busy, event, Target::None),
+        }
+    }
+
+    fn default_beside_event(self, plan: &mut Plan, default: Manner) {
+        let event = Program::Rdmsg(default.with(Wait::Event));
+        let target = if self.measure.is_rate() {
+            // With digits enough for a table.
+            Target::AtLeast((100.0 / MORE_THAN_EVENT).round() / 100.0)
+        } else {
+            Target::AtMost(MORE_THAN_EVENT)
         };
-        add(tcp, rstream(true), Target::None);
+        self.pair(plan, Program::Rdmsg(default), event, target);
     }
 
     fn new(measure: Measure, size: usize) -> Self {
@@ -353,6 +427,9 @@ fn rstream_target(measure: Measure, size: usize) -> Target {
 /// So many that what the first ones and the last ones cost more changes the mean by a percent. With
 /// fewer than five perftest tells nothing.
 fn count(measure: Measure, size: usize) -> u64 {
+    if measure == Measure::Sparse {
+        return 500;
+    }
     match (measure.is_rate(), size) {
         (false, 0..=KIB) => 1000,
         (false, 0..=DEFAULT_EAGER) => 300,
@@ -378,6 +455,11 @@ mod tests {
             Plan::clock(true, 1),
             Plan::clock(false, 1),
             Plan::clock(false, 2),
+            Plan::polling(Part::Counted, true),
+            Plan::polling(Part::OneProcessor, false),
+            Plan::polling(Part::Loaded, false),
+            Plan::polling(Part::Clock, false),
+            Plan::polling(Part::Clock, true),
         ] {
             for pair in &plan.pairs {
                 let (ours, theirs) = (&plan.runs[pair.ours], &plan.runs[pair.theirs]);
@@ -393,12 +475,16 @@ mod tests {
 
     #[test]
     fn what_is_counted_sleeps() {
-        for run in Plan::counted(false).runs {
+        let runs = [Plan::counted(false), Plan::polling(Part::Counted, true)]
+            .into_iter()
+            .flat_map(|plan| plan.runs);
+        for run in runs {
             let sleeps = match run.program {
                 Program::Perftest { event }
                 | Program::Rstream { event, .. }
                 | Program::Ucx { event } => event,
-                Program::Rdmsg(manner) => manner.wait == Wait::Event,
+                // The default never spins where there is one processor.
+                Program::Rdmsg(manner) => manner.wait != Wait::Busy,
                 Program::UcxActive | Program::Libfabric | Program::Qperf => false,
             };
             assert!(sleeps, "{run}");
@@ -409,7 +495,7 @@ mod tests {
     fn a_quick_plan_has_a_dozen_paths_and_the_targets_at_their_sizes() {
         let plan = Plan::counted(true);
         assert!(
-            (12..=20).contains(&plan.pairs.len()),
+            (12..=24).contains(&plan.pairs.len()),
             "{}",
             plan.pairs.len()
         );

@@ -1,12 +1,14 @@
 use std::{
     fmt,
     net::{IpAddr, SocketAddr},
-    time::Instant,
+    thread::sleep,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Result, bail};
 use clap::Args;
 use hdrhistogram::Histogram;
+use nix::time::{ClockId, clock_gettime};
 use rdmsg::{Connector, Endpoint, Engine, Listener};
 use tokio::runtime::{Builder, Runtime};
 
@@ -41,6 +43,9 @@ pub(crate) struct Traffic {
 /// What the server says when it has all messages.
 const ANSWER: &[u8] = b"!";
 
+/// The time between two sparse messages.
+const INTERVAL: Duration = Duration::from_millis(2);
+
 impl Traffic {
     /// Serves one client.
     pub(crate) fn serve(&self) -> Result<()> {
@@ -63,6 +68,12 @@ impl Traffic {
                 }
                 carrier.send(ANSWER).await?;
             }
+        } else if self.measure == Measure::Sparse {
+            let message = vec![0x5a; self.size];
+            for _ in 0..self.warm_up() + self.count {
+                sleep(INTERVAL);
+                carrier.send(&message).await?;
+            }
         } else {
             for _ in 0..self.warm_up() + self.count {
                 carrier.send_back(self.size).await?;
@@ -81,7 +92,7 @@ impl Traffic {
             Measure::Read | Measure::Write => one_sided::measure(self),
             Measure::Ring => ring::measure(self),
             Measure::HalfRoundTrip if self.manner.connections > 1 => many::measure(self),
-            Measure::HalfRoundTrip | Measure::OneWay | Measure::Pressed => {
+            Measure::HalfRoundTrip | Measure::OneWay | Measure::Pressed | Measure::Sparse => {
                 runtime()?.block_on(self.measure_in_task())
             }
             other => bail!("{other} is not measured by traffic"),
@@ -96,6 +107,9 @@ impl Traffic {
         let figures = if self.measure.is_one_way() {
             self.stream(&mut carrier, &message, self.warm_up()).await?;
             self.stream(&mut carrier, &message, self.count).await?
+        } else if self.measure == Measure::Sparse {
+            self.receive_sparse(&mut carrier, self.warm_up()).await?;
+            self.receive_sparse(&mut carrier, self.count).await?
         } else {
             self.round_trips(&mut carrier, &message, self.warm_up())
                 .await?;
@@ -119,6 +133,15 @@ impl Traffic {
             times.record(2);
         }
         Ok(times.figures())
+    }
+
+    async fn receive_sparse(&self, carrier: &mut Carrier, count: u64) -> Result<Figures> {
+        let before = processor_time()?;
+        for _ in 0..count {
+            carrier.receive(self.size).await?;
+        }
+        let taken = processor_time()?.saturating_sub(before);
+        Ok(Figures::Mean(taken.as_secs_f64() * 1e6 / count as f64))
     }
 
     async fn stream(&self, carrier: &mut Carrier, message: &[u8], count: u64) -> Result<Figures> {
@@ -175,6 +198,11 @@ fn runtime() -> Result<Runtime> {
     Ok(Builder::new_current_thread().enable_io().build()?)
 }
 
+/// Returns the processor time of this process.
+fn processor_time() -> Result<Duration> {
+    Ok(clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)?.into())
+}
+
 /// Measures how long each of many things takes.
 pub(crate) struct Times {
     nanos: Histogram<u64>,
@@ -209,6 +237,8 @@ impl Times {
 pub(crate) enum Figures {
     /// In nanoseconds.
     Times(Histogram<u64>),
+    /// In microseconds.
+    Mean(f64),
     /// Messages a second.
     Rate(f64),
 }
@@ -235,6 +265,7 @@ impl fmt::Display for Figures {
                 }
                 write!(f, " max={:.3}", micros(times.max()))
             }
+            Self::Mean(mean) => write!(f, "mean={mean:.3}"),
             Self::Rate(rate) => write!(f, "rate={rate:.3}"),
         }
     }

@@ -15,6 +15,7 @@ mod health;
 mod lab;
 mod launch;
 mod listening;
+mod load;
 pub mod network;
 mod pair;
 mod process;
@@ -38,6 +39,7 @@ pub use crate::{
     lab::Lab,
     launch::{LAB_FAILED, LAB_STOPPED, LabDevice, Launch, NO_LAB, native_is_possible},
     listening::Listening,
+    load::Load,
     pair::{example, pair, pair_with, reason},
     process::{Ended, Heard, Line, Process, words},
     shell::Shell,

@@ -1,6 +1,5 @@
 //! Everything that has to pass, step by step.
 
-mod load;
 mod only;
 mod programs;
 mod steps;
@@ -13,9 +12,9 @@ use std::{
 
 use anyhow::{Result, ensure};
 use clap::Parser;
+use toolbox::Load;
 
 use crate::{
-    load::Load,
     only::Only,
     programs::{DeviceTests, NOT_ON_IWARP, tests_of},
     steps::Steps,
@@ -81,7 +80,7 @@ fn all(options: &Options) -> Result<()> {
     let two = tracks::on_two_hosts(&tests, &only)?;
     only.check()?;
     if let Some(count) = options.again {
-        let load = Load::start()?;
+        let load = Load::start(1)?;
         steps.begin(&format!("beside {} busy processes", load.processes()));
         let tracks = [builds, beside, anywhere, one, two];
         return steps.take_again(tracks.into_iter().flatten().collect(), count);

@@ -6,22 +6,29 @@ use std::{
 use anyhow::{Context, Result};
 
 /// Other processes that use all processors, until it is dropped.
-pub(crate) struct Load(Vec<Child>);
+#[derive(Debug)]
+pub struct Load(Vec<Child>);
 
 impl Load {
-    /// Starts one process for each processor.
-    pub(crate) fn start() -> Result<Self> {
+    /// Starts this number of processes for each processor.
+    ///
+    /// # Errors
+    ///
+    /// When a process cannot be started.
+    pub fn start(each: usize) -> Result<Self> {
         // It ends by itself if this process is killed.
         let busy = "while kill -0 $PPID 2>/dev/null; do :; done";
         let mut load = Self(Vec::new());
-        for _ in 0..available_parallelism()?.get() {
+        for _ in 0..each * available_parallelism()?.get() {
             let child = Command::new("sh").args(["-c", busy]).spawn();
             load.0.push(child.context("cannot run sh")?);
         }
         Ok(load)
     }
 
-    pub(crate) fn processes(&self) -> usize {
+    /// Returns the number of processes.
+    #[must_use]
+    pub fn processes(&self) -> usize {
         self.0.len()
     }
 }
