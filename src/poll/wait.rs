@@ -13,21 +13,21 @@ use super::{
 };
 use crate::config::Polling;
 
-/// How many empty polls pass between two reads of the clock, which costs as much as several polls.
+/// Empty polls between two reads of the clock. A read costs several polls.
 const POLLS_PER_CLOCK: u32 = 32;
 
-/// How many times longer a thread spins while a large message is being transferred: its end is
-/// near, and a sleep until then costs more.
+/// Factor for the length of a spin while a large message is transferred: its end is near, and a
+/// sleep until then costs more.
 const LARGE_FACTOR: u32 = 8;
 
-/// The time given is over.
+/// The deadline has passed.
 #[derive(Debug)]
 pub(crate) struct TimedOut;
 
 impl Poller {
     /// Waits until `ready` returns something, and returns that.
     ///
-    /// `ready` is called after everything that may have changed its answer, with no lock held.
+    /// It calls `ready` after each event that may change the result, and holds no lock then.
     pub(crate) fn wait_until<T>(
         &self,
         queue: &impl Completions,
@@ -55,7 +55,7 @@ impl Poller {
         }
     }
 
-    /// Polls for as long as the policy says, then sleeps, until `ready` returns something.
+    /// Spins according to the policy, then sleeps, until `ready` returns something.
     fn lead<T>(
         &self,
         leader: &Leader<'_>,
@@ -76,7 +76,7 @@ impl Poller {
         let mut value = if !spin.is_zero() {
             self.spin(spin, queue, deadline, ready)
         } else if queue.stays_readable() {
-            // A look costs a system call, and a sleep finds out as well.
+            // A poll costs a system call, and the sleep ends at once if there is something.
             None
         } else {
             // If there is nothing, `ready` is called before the sleep.
@@ -93,7 +93,7 @@ impl Poller {
         value.ok_or(TimedOut)
     }
 
-    /// Polls until `ready` returns something, or it has been long enough.
+    /// Polls until `ready` returns something, or the spin has reached its limit.
     fn spin<T>(
         &self,
         most: Duration,
@@ -103,12 +103,13 @@ impl Poller {
     ) -> Option<T> {
         let mut started = None;
         let policy = &self.policy;
-        // The record that learns from this spin, from when it has found nothing at first.
+        // The record that learns from this spin. A spin whose first poll finds something counts in
+        // none.
         let mut record = None;
         let mut limit = most;
         loop {
             let progress = queue.poll(POLLS_PER_CLOCK, Answers::MayWait);
-            // Another thread may have brought what is waited for, or the connection's end.
+            // Another thread may have delivered a completion, or the connection's end.
             let value = ready();
             if value.is_some() {
                 if let Some(record) = record {
@@ -138,8 +139,8 @@ impl Poller {
         }
     }
 
-    /// Sleeps once, unless `ready` returns something before. The clock is not read again if
-    /// something has come.
+    /// Sleeps once, unless `ready` returns something before. It reads the clock again only if
+    /// nothing has come.
     fn sleep<T>(
         &self,
         leader: &Leader<'_>,
@@ -149,8 +150,7 @@ impl Poller {
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Result<(), TimedOut> {
         let (Some((events, has_ended)), Some(alarm)) = (queue.events(), self.alarm()) else {
-            // The connection is being torn down; the engine brings its end, which is what there is
-            // to wait for.
+            // The connection is being torn down, and the engine is about to deliver its end.
             hint::spin_loop();
             *value = ready();
             return match value {
@@ -159,13 +159,13 @@ impl Poller {
             };
         };
         let stays_readable = queue.stays_readable();
-        // From here on a thread that brings something rings the alarm.
+        // A thread that delivers something after this call rings the alarm.
         leader.fall_asleep();
         let mut progress = Progress::Nothing;
         if stays_readable {
             events.answer();
         } else {
-            // What came before this raises no event, and is found by the poll.
+            // The poll finds completions from before the request, which raise no event.
             queue.arm();
             progress = queue.poll(1, Answers::MayWait);
         }
@@ -173,9 +173,8 @@ impl Poller {
         let slept = if value.is_some() || progress == Progress::More {
             Ok(Woken::ByEvent)
         } else if has_ended {
-            // The fd stays readable. The engine's thread is about to hear of the end, and takes
-            // what then comes back. It would come late to each of many connections if their threads
-            // looked for that all the time.
+            // The fd stays readable. The engine's thread takes over and delivers the end. It would
+            // come late to each of many connections if their threads spun meanwhile.
             self.take_over();
             alarm.doze(deadline.left())
         } else if stays_readable
@@ -205,9 +204,9 @@ impl Poller {
         }
     }
 
-    /// After a [wait](Self::wait_until): has the device tell those who share the connection with
-    /// threads of what comes from now on. The thread that waited may have taken the event that was
-    /// to tell them. `queue` hands nothing to that thread any more.
+    /// Requests an event for the next completion after a [wait](Self::wait_until), if the connection
+    /// is shared with a loop or a user of the engine. The thread that waited may have taken their
+    /// event. `queue` has no handoff, because that thread takes no further message.
     pub(crate) fn hand_on(&self, queue: &impl Completions) {
         if !self.is_shared() {
             return;
