@@ -54,9 +54,11 @@ const TURNS: u64 = 3;
 const NOTICES: u64 = 4;
 /// The token of what loops are to take.
 const LOOPS: u64 = 5;
-/// The timer key of the next look at connections in which a thread of the application is receiving.
-const HELD: u64 = 6;
 const FIRST_KEY: u64 = 16;
+
+/// Delay of a deadline that cannot be judged, because a thread of the application keeps the
+/// completion queue's lock.
+const AGAIN: Duration = Duration::from_millis(1);
 
 /// How many commands, and how many connection manager events, are taken before the completion
 /// queues are looked at again. Deadlines are looked at after each.
@@ -98,9 +100,8 @@ pub(super) struct Reactor {
     timers: Timers,
     /// Connections that threads and loops of the application poll.
     attended: Attended,
-    /// Connections in which a thread of the application is receiving, each with its disconnect
-    /// event, if that came.
-    held: HashMap<u64, Option<Event>>,
+    /// Disconnects of connections that a thread of the application is polling.
+    late: HashMap<u64, Event>,
     /// Connections whose queues were left with something in them, so that the others get their
     /// turn.
     unfinished: BTreeSet<u64>,
@@ -153,7 +154,7 @@ impl Reactor {
             listeners: HashMap::new(),
             timers: Timers::default(),
             attended: Attended::default(),
-            held: HashMap::new(),
+            late: HashMap::new(),
             unfinished: BTreeSet::new(),
             connects: Admission::new(SIDE_BY_SIDE, ADMISSION_PATIENCE),
             accepts: Admission::new(SIDE_BY_SIDE, ADMISSION_PATIENCE),
@@ -219,8 +220,6 @@ impl Reactor {
         while let Some(key) = self.timers.pop(now) {
             if key == ATTENDED {
                 self.look_after_attended(now);
-            } else if key == HELD {
-                self.look_after_held();
             } else if key == TURNS {
                 self.more = true;
             } else if key == CM_RDMA {
@@ -234,9 +233,11 @@ impl Reactor {
                     self.timers.set(key, next);
                     continue;
                 }
-                // A deadline judges the peer by what has come from it, and what has come is not to
-                // be lost.
-                entry.link.catch_up();
+                // A deadline judges the peer by everything that has come from it.
+                if !entry.link.catch_up() {
+                    self.timers.set(key, Some(now + AGAIN));
+                    continue;
+                }
                 entry.link.in_engine(|core| core.handle_timeout(now));
                 self.drive(key);
             } else {
@@ -419,7 +420,7 @@ impl Reactor {
         if link.is_some_and(|link| !link.is_released()) {
             return self.come_back(key, None);
         }
-        self.held.remove(&key);
+        self.late.remove(&key);
         let Some(mut entry) = self.links.remove(&key) else {
             return;
         };

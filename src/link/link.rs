@@ -229,7 +229,7 @@ impl Link {
             let completions = core.completions.take();
             core.deferred.later.extend(completions.map(Later::Close));
         });
-        self.poller.take_over();
+        self.poller.call_engine();
     }
 
     /// Has the engine's thread reject the request that this connection is.
@@ -432,6 +432,9 @@ impl Link {
     /// Whether [`uninstall`](Self::uninstall) waits for no thread of the application. Ends the
     /// connection's use by such threads, so that it does so soon.
     pub(crate) fn is_released(&self) -> bool {
+        if self.try_lock_poll().is_none() {
+            return false;
+        }
         let core = self.core();
         core.queues.as_ref().is_none_or(WorkQueues::is_released)
     }

@@ -69,7 +69,7 @@ impl Link {
         first: impl FnOnce(&PollSide) -> Result<(), OsError>,
     ) -> (Progress, bool) {
         let Some(mut side) = self.try_lock_poll() else {
-            return (Progress::Held, false);
+            return (Progress::Busy, false);
         };
         let first = side.as_ref().map_or(Ok(()), first);
         let (progress, deferred) = self.poll_quietly(&mut side, 1, None, Answers::AtOnce);
@@ -85,7 +85,7 @@ impl Link {
     /// Takes the lock of `poll`, unless a thread of the application keeps it. It is held for a
     /// short time, but by a thread that may be stopped meanwhile, and the engine's thread waits for
     /// none.
-    fn try_lock_poll(&self) -> Option<MutexGuard<'_, Option<PollSide>>> {
+    pub(super) fn try_lock_poll(&self) -> Option<MutexGuard<'_, Option<PollSide>>> {
         for attempt in 0..LOCK_SPINS + LOCK_YIELDS {
             match self.poll.try_lock() {
                 Ok(side) => return Some(side),
@@ -104,25 +104,25 @@ impl Link {
         loop {
             match self.poll_in_engine().0 {
                 Progress::More => {}
-                Progress::Held => return false,
+                Progress::Busy => return false,
                 Progress::Nothing | Progress::Some => return true,
             }
         }
     }
 
-    /// Takes all that is in the completion queue now, and not what keeps coming meanwhile. The
-    /// engine's thread drives the connection next.
-    pub(crate) fn catch_up(self: &Arc<Self>) {
+    /// Takes all completions that are in the queue now. Returns false if a thread of the
+    /// application keeps the lock of `poll`. The engine's thread drives the connection next.
+    pub(crate) fn catch_up(self: &Arc<Self>) -> bool {
         let capacity = match self.try_lock_poll() {
             Some(side) => side.as_ref().map_or(0, PollSide::capacity),
-            // That thread acts on what has come.
-            None => return,
+            None => return false,
         };
         for _ in 0..capacity.div_ceil(BATCH * BATCHES) {
             if self.poll_in_engine().0 != Progress::More {
                 break;
             }
         }
+        true
     }
 
     /// Has the device raise an event for the next completion.
@@ -157,11 +157,8 @@ impl Link {
         handoff: Option<&Handoff>,
         ready: impl FnMut() -> Option<T>,
     ) -> Result<T, TimedOut> {
-        let waited = self
-            .poller
-            .wait_until(&self.queue(handoff), deadline, ready);
-        self.poller.hand_on(&self.queue(None));
-        waited
+        self.poller
+            .wait_until(&self.queue(handoff), deadline, ready)
     }
 
     /// As [`wait_until`](Self::wait_until), for a task: see [`Poller::poll_task`].
@@ -237,7 +234,7 @@ impl Link {
                     deferred.add(drained);
                 }
                 if progress == Progress::Nothing && side.is_held() {
-                    progress = Progress::Held;
+                    progress = Progress::Busy;
                 }
                 return (progress, deferred);
             }
@@ -282,7 +279,7 @@ impl Completions for Queue<'_> {
         link.leave_to_engine(deferred.drive);
         if progress == Progress::More && self.stays_readable() {
             // What is left may be in this process already, so that nothing is readable.
-            link.poller.take_over();
+            link.poller.call_engine();
         }
         link.settle(deferred);
         progress
@@ -300,6 +297,10 @@ impl Completions for Queue<'_> {
 
     fn stays_readable(&self) -> bool {
         self.link.transport() == TransportKind::Tcp
+    }
+
+    fn without_handoff(&self) -> Self {
+        self.link.queue(None)
     }
 
     fn awaits_large(&self) -> bool {
@@ -455,6 +456,7 @@ impl Link {
         };
         let watch = RuntimeWatch::new(events, Waker::from(Arc::new(alarm)), calls)?;
         self.poller.tasks.enter_runtime(watch);
+        self.poller.rely_no_more(Reliance::Tasks);
         if self.is_over() {
             // Its transport may have gone meanwhile, which nothing is to hold.
             self.poller.leave_runtime();

@@ -1,5 +1,6 @@
 use std::{
     collections::{HashMap, HashSet},
+    mem,
     time::{Duration, Instant},
 };
 
@@ -28,11 +29,13 @@ pub(crate) struct Attended {
     seen: HashMap<u64, u32>,
     /// The connections among them that hold a message back.
     pressed: HashSet<u64>,
+    /// Connections that a thread of the application was polling when the engine did.
+    busy: HashSet<u64>,
     /// Whether events are pending for loops.
     loops: bool,
     /// The time of the next look at all of them.
     round: Option<Instant>,
-    /// The time of the next look at `pressed`.
+    /// The time of the next look at `pressed` and `busy`.
     soon: Option<Instant>,
 }
 
@@ -55,7 +58,8 @@ impl Attended {
             Owner::Loop if !pressed => return,
             Owner::Threads | Owner::Loop => {}
         }
-        self.seen.insert(key, poller.visits());
+        // The notice may be 10 ms old: the first look counts it as a visit.
+        self.seen.insert(key, poller.visits().wrapping_sub(1));
         let now = Instant::now();
         self.round.get_or_insert(now + ROUND);
         if pressed {
@@ -74,11 +78,15 @@ impl Attended {
     pub(crate) fn forget(&mut self, key: u64) {
         self.seen.remove(&key);
         self.pressed.remove(&key);
+        self.busy.remove(&key);
     }
 
-    /// Whether the connection is in the table.
-    pub(crate) fn has(&self, key: u64) -> bool {
-        self.seen.contains_key(&key)
+    /// Notes a connection that a thread of the application is polling. The engine polls it again
+    /// soon, because that thread may be stopped.
+    pub(crate) fn come_back(&mut self, key: u64) {
+        self.busy.insert(key);
+        self.soon
+            .get_or_insert_with(|| Instant::now() + PRESSED_ROUND);
     }
 
     /// The time of the next look.
@@ -86,8 +94,8 @@ impl Attended {
         [self.round, self.soon].into_iter().flatten().min()
     }
 
-    /// Looks at the connections that are due. Returns the keys of those whose owner has not polled.
-    /// The engine owns them now, and arms and polls them. `pending` returns the keys of all
+    /// Looks at the connections that are due. Returns the keys of those that the engine arms and
+    /// polls now: it owns them, because their owner has not polled, or they were busy. `pending` returns the keys of all
     /// connections that have events for loops.
     pub(crate) fn look<'a, A: Attendee + 'a>(
         &mut self,
@@ -99,6 +107,7 @@ impl Attended {
         if self.soon.is_some_and(|at| at <= now) {
             self.look_at_pressed(&find, &mut expired);
             self.soon = (!self.pressed.is_empty()).then(|| now + PRESSED_ROUND);
+            self.look_at_busy(&find, &mut expired);
         }
         if self.round.is_some_and(|at| at <= now) {
             let pending = if self.loops { pending() } else { Vec::new() };
@@ -147,6 +156,19 @@ impl Attended {
             seen.remove(key);
             false
         });
+    }
+
+    fn look_at_busy<'a, A: Attendee + 'a>(
+        &mut self,
+        find: impl Fn(u64) -> Option<&'a A>,
+        due: &mut Vec<u64>,
+    ) {
+        for key in mem::take(&mut self.busy) {
+            if let (Some(who), false) = (find(key), self.seen.contains_key(&key)) {
+                who.poller().expire();
+            }
+            due.push(key);
+        }
     }
 
     fn look_at_all<'a, A: Attendee + 'a>(

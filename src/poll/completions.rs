@@ -16,8 +16,8 @@ pub(crate) enum Progress {
     Some,
     /// There may be more, for which no event will be raised: poll again.
     More,
-    /// Another thread is receiving, and acts on everything that has come when it runs next.
-    Held,
+    /// Another thread is polling or receiving, and may be stopped: poll again later.
+    Busy,
 }
 
 /// A connection's completion queue, for the thread that polls it.
@@ -38,6 +38,11 @@ pub(crate) trait Completions {
     /// Whether the events are level-triggered: readable while the queue may have completions,
     /// instead of once after [`arm`](Self::arm). A poll costs a system call then.
     fn stays_readable(&self) -> bool;
+
+    /// The same queue for a thread that takes no message: completions go to the channel alone.
+    fn without_handoff(&self) -> Self
+    where
+        Self: Sized;
 
     /// Whether a large message is being transferred.
     fn awaits_large(&self) -> bool;

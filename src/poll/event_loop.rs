@@ -53,13 +53,13 @@ impl Poller {
         }
         if waits_for_room() {
             // That began meanwhile.
-            self.take_over();
+            self.call_engine();
         }
         let (events, _) = queue.events()?;
         events.clear();
         queue.arm();
         if queue.poll(1, Answers::AtOnce) == Progress::More {
-            self.take_over();
+            self.call_engine();
         }
         ready()
     }

@@ -1,11 +1,18 @@
-use std::{os::fd::BorrowedFd, sync::OnceLock, time::Duration};
+use std::{
+    os::fd::BorrowedFd,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use super::{
     registration::{LoopFd, Registration},
     spin_record::SpinRecord,
     sys::{Alarm, Condvar, Line, Mutex, lock, park},
     tasks::Tasks,
-    word::{Look, Owner, Pressed, Reliance, Visit, Word},
+    word::{Look, Owner, Pressed, Reliance, Resigned, Visit, Word},
 };
 use crate::{
     config::Polling,
@@ -37,6 +44,8 @@ pub(crate) struct Poller {
     registration: Mutex<Option<Registration>>,
     /// The fd of an event loop, from the first request for it.
     loop_fd: LoopFd,
+    /// Whether an error of the system was logged.
+    reported: AtomicBool,
 }
 
 /// How long a thread spins before it sleeps.
@@ -98,6 +107,7 @@ impl Poller {
             alarm: OnceLock::new(),
             registration: Mutex::new(None),
             loop_fd: LoopFd::default(),
+            reported: AtomicBool::new(false),
         }
     }
 
@@ -147,6 +157,8 @@ impl Poller {
             let again = registration.set(Owner::Engine, &self.loop_fd);
             [Some(error), again.err()]
         };
+        // The engine arms and polls.
+        self.call_engine();
         for error in failed.iter().flatten() {
             self.report(error);
         }
@@ -159,8 +171,11 @@ impl Poller {
     }
 
     /// Logs an error of the system. The caller holds no lock.
+    /// It logs one for each connection, because each wait may fail again.
     pub(super) fn report(&self, error: &OsError) {
-        error!("{}: {error}", self.line);
+        if !self.reported.swap(true, Ordering::Relaxed) {
+            error!("{}: {error}", self.line);
+        }
     }
 
     // Ownership.
@@ -187,7 +202,7 @@ impl Poller {
         if tell {
             // The engine takes it with all others of the next milliseconds. Otherwise a thread that
             // polls many connections in turn would wake the engine for each.
-            self.line.leave(NoticeKind::Polled);
+            self.line.leave(NoticeKind::Acquired);
         }
     }
 
@@ -233,7 +248,7 @@ impl Poller {
     /// once.
     pub(crate) fn rely(&self, who: Reliance) {
         if self.word.rely(who) {
-            self.take_over();
+            self.call_engine();
         }
     }
 
@@ -246,14 +261,14 @@ impl Poller {
     }
 
     /// Asks the engine's thread to become the owner.
-    pub(crate) fn take_over(&self) {
-        self.line.send(NoticeKind::Watch);
+    pub(crate) fn call_engine(&self) {
+        self.line.send(NoticeKind::TakeOver);
     }
 
-    /// As [`take_over`](Self::take_over), if an event loop or a runtime is the owner.
+    /// As [`take_over`](Self::call_engine), if an event loop or a runtime is the owner.
     pub(crate) fn leave_loop(&self) {
         if self.word.owner() == Owner::Loop {
-            self.take_over();
+            self.call_engine();
         }
     }
 
@@ -264,7 +279,7 @@ impl Poller {
     pub(crate) fn press(&self) {
         match self.word.press() {
             Pressed::Known => {}
-            Pressed::Tell => self.line.send(NoticeKind::Held),
+            Pressed::Tell => self.line.send(NoticeKind::Pressed),
         }
     }
 
@@ -368,17 +383,25 @@ impl Leader<'_> {
 
     /// The leader is awake. `rung`: the alarm ended the sleep.
     pub(super) fn wake_up(&self, rung: bool) {
-        let notified = self.0.word.wake_up();
-        if let (true, Some(alarm)) = (notified || rung, self.0.alarm()) {
+        // The alarm first. A ring between the two calls stays, and the next sleep takes it. In the
+        // other order it would be taken here, and the note of it would stay, with which no thread
+        // rings again.
+        if let (true, Some(alarm)) = (rung || self.0.word.is_notified(), self.0.alarm()) {
             alarm.clear();
         }
+        self.0.word.wake_up();
     }
 }
 
 impl Drop for Leader<'_> {
     fn drop(&mut self) {
-        if self.0.word.resign() {
+        let Resigned { followers, asleep } = self.0.word.resign();
+        if followers {
             self.0.wake_followers();
+        }
+        if asleep {
+            // A panic ended the sleep. The engine looks no more, because it saw the thread asleep.
+            self.0.call_engine();
         }
     }
 }

@@ -106,9 +106,9 @@ impl Alarm {
         ];
         match poll(&mut fds, timeout) {
             Ok(0) => Ok(Woken::ByTime),
-            Ok(_) if fds[1].any() == Some(true) => Ok(Woken::ByAlarm),
-            // Something that comes all the time does not put the end off.
+            // Events and alarms that come all the time do not put the end off.
             Ok(_) if left.is_some_and(|left| left.is_zero()) => Ok(Woken::ByTime),
+            Ok(_) if fds[1].any() == Some(true) => Ok(Woken::ByAlarm),
             Ok(_) | Err(nix::Error::EINTR) => Ok(Woken::ByEvent),
             Err(errno) => Err(OsError::new("poll", errno as i32)),
         }

@@ -10,6 +10,7 @@ use super::{
     deadline::Deadline,
     poller::{Leader, Poller, Spin},
     sys::Woken,
+    word::Owner,
 };
 use crate::config::Polling;
 
@@ -73,7 +74,7 @@ impl Poller {
             Polling::Adaptive { .. } | Polling::Event => Duration::ZERO,
         };
         self.visit_as_thread();
-        let mut value = if !spin.is_zero() {
+        let value = if !spin.is_zero() {
             self.spin(spin, queue, deadline, ready)
         } else if queue.stays_readable() {
             // A poll costs a system call, and the sleep ends at once if there is something.
@@ -81,16 +82,35 @@ impl Poller {
         } else {
             // If there is nothing, `ready` is called before the sleep.
             match queue.poll(1, Answers::MayWait) {
-                Progress::Nothing | Progress::Held => None,
+                Progress::Nothing | Progress::Busy => None,
                 Progress::Some | Progress::More => ready(),
             }
         };
-        while value.is_none() {
+        if let Some(value) = value {
+            return Ok(value);
+        }
+        let value = self.sleep_until(leader, queue, deadline, ready);
+        self.hand_on(&queue.without_handoff());
+        value
+    }
+
+    /// Sleeps until `ready` returns something.
+    fn sleep_until<T>(
+        &self,
+        leader: &Leader<'_>,
+        queue: &impl Completions,
+        deadline: &Deadline,
+        ready: &mut impl FnMut() -> Option<T>,
+    ) -> Result<T, TimedOut> {
+        let mut value = None;
+        loop {
             if let Err(TimedOut) = self.sleep(leader, queue, deadline, &mut value, ready) {
                 return ready().ok_or(TimedOut);
             }
+            if let Some(value) = value {
+                return Ok(value);
+            }
         }
-        value.ok_or(TimedOut)
     }
 
     /// Polls until `ready` returns something, or the spin has reached its limit.
@@ -101,14 +121,13 @@ impl Poller {
         deadline: &Deadline,
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Option<T> {
-        let mut started = None;
         let policy = &self.policy;
-        // The record that learns from this spin. A spin whose first poll finds something counts in
-        // none.
+        // A spin counts if its first poll finds nothing.
+        let mut budget = 1;
         let mut record = None;
-        let mut limit = most;
+        let (mut started, mut limit) = (None, most);
         loop {
-            let progress = queue.poll(POLLS_PER_CLOCK, Answers::MayWait);
+            let progress = queue.poll(budget, Answers::MayWait);
             // Another thread may have delivered a completion, or the connection's end.
             let value = ready();
             if value.is_some() {
@@ -117,25 +136,26 @@ impl Poller {
                 }
                 return value;
             }
-            if matches!(progress, Progress::Some | Progress::More) {
-                continue;
-            }
             let now = Instant::now();
-            let spun = now.duration_since(*started.get_or_insert(now));
             if deadline.is_past(now) {
                 return None;
             }
-            let record = record.get_or_insert(Spin::Short);
-            if spun >= limit {
-                if *record == Spin::Short && queue.awaits_large() && policy.large.spins() {
-                    *record = Spin::Large;
-                    limit = most.saturating_mul(LARGE_FACTOR);
-                } else {
-                    policy.failed(*record);
-                    return None;
-                }
-            }
             self.visit_as_thread();
+            if matches!(progress, Progress::Some | Progress::More) {
+                continue;
+            }
+            budget = POLLS_PER_CLOCK;
+            let record = record.get_or_insert(Spin::Short);
+            if now.duration_since(*started.get_or_insert(now)) < limit {
+                continue;
+            }
+            if *record == Spin::Short && queue.awaits_large() && policy.large.spins() {
+                *record = Spin::Large;
+                limit = most.saturating_mul(LARGE_FACTOR);
+            } else {
+                policy.failed(*record);
+                return None;
+            }
         }
     }
 
@@ -175,7 +195,7 @@ impl Poller {
         } else if has_ended {
             // The fd stays readable. The engine's thread takes over and delivers the end. It would
             // come late to each of many connections if their threads spun meanwhile.
-            self.take_over();
+            self.call_engine();
             alarm.doze(deadline.left())
         } else if stays_readable
             && !self.is_shared()
@@ -204,16 +224,16 @@ impl Poller {
         }
     }
 
-    /// Requests an event for the next completion after a [wait](Self::wait_until), if the connection
-    /// is shared with a loop or a user of the engine. The thread that waited may have taken their
-    /// event. `queue` has no handoff, because that thread takes no further message.
-    pub(crate) fn hand_on(&self, queue: &impl Completions) {
-        if !self.is_shared() {
+    /// Requests an event for the next completion after a sleep, if threads do not own the
+    /// connection. This thread may have taken the event that its owner waits for.
+    fn hand_on(&self, queue: &impl Completions) {
+        let takes_events = !queue.stays_readable() && self.owner() != Owner::Threads;
+        if !takes_events && !self.is_shared() {
             return;
         }
         queue.arm();
         if queue.poll(1, Answers::AtOnce) == Progress::More {
-            self.take_over();
+            self.call_engine();
         }
     }
 }

@@ -74,6 +74,14 @@ pub(super) struct Sleepers {
     pub(super) followers: bool,
 }
 
+/// The state that a leader left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Resigned {
+    pub(super) followers: bool,
+    /// It had not woken up.
+    pub(super) asleep: bool,
+}
+
 /// Whether the engine knows of something that is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pressed {
@@ -93,7 +101,7 @@ const LOOP: u64 = 2;
 const LED: u64 = 1 << 2;
 const ASLEEP: u64 = 1 << 3;
 const NOTIFIED: u64 = 1 << 4;
-/// The engine has the connection in its table, or its notice is under way.
+/// The engine has the connection in its table, or a notice is under way, or it looks again soon.
 const ATTENDED: u64 = 1 << 5;
 const PRESSED: u64 = 1 << 6;
 const RELIED: u64 = 0b1111 << 12;
@@ -114,9 +122,13 @@ impl Word {
         self.0.fetch_or(LED, Ordering::AcqRel) & LED == 0
     }
 
-    /// Gives the lead up. Returns whether threads follow.
-    pub(super) fn resign(&self) -> bool {
-        self.0.fetch_and(!LED, Ordering::AcqRel) & FOLLOWERS != 0
+    /// Gives the lead up.
+    pub(super) fn resign(&self) -> Resigned {
+        let word = self.0.fetch_and(!(LED | ASLEEP), Ordering::AcqRel);
+        Resigned {
+            followers: word & FOLLOWERS != 0,
+            asleep: word & ASLEEP != 0,
+        }
     }
 
     pub(super) fn is_led(&self) -> bool {
@@ -139,9 +151,9 @@ impl Word {
         self.0.fetch_or(ASLEEP, Ordering::AcqRel);
     }
 
-    /// The leader is awake. Returns whether it was notified.
-    pub(super) fn wake_up(&self) -> bool {
-        self.0.fetch_and(!(ASLEEP | NOTIFIED), Ordering::AcqRel) & NOTIFIED != 0
+    /// The leader is awake.
+    pub(super) fn wake_up(&self) {
+        self.0.fetch_and(!(ASLEEP | NOTIFIED), Ordering::AcqRel);
     }
 
     /// Returns the threads to wake after a change. A thread that goes to sleep later sees the

@@ -40,6 +40,10 @@ mod foreign {
     pub(crate) fn call<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
         Ok(code())
     }
+
+    pub(crate) fn call_once(code: impl FnOnce()) {
+        code();
+    }
 }
 
 mod status {

@@ -2,11 +2,11 @@
 
 use std::{fmt, os::fd::BorrowedFd, time::Duration};
 
+use loom::sync::MutexGuard;
 pub(crate) use loom::sync::{
     Condvar, Mutex,
     atomic::{AtomicU64, Ordering},
 };
-use loom::sync::MutexGuard;
 
 use crate::{connection::Mistake, poll::Owner};
 
@@ -170,9 +170,9 @@ impl LoopFd {
 /// What is asked of the engine's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoticeKind {
-    Polled,
-    Held,
-    Watch,
+    Acquired,
+    Pressed,
+    TakeOver,
 }
 
 /// The way to the engine's thread.

@@ -53,8 +53,8 @@ impl Reactor {
                     self.drive(key);
                 }
             }
-            NoticeKind::Polled | NoticeKind::Held => self.attend(key),
-            NoticeKind::Watch => {
+            NoticeKind::Acquired | NoticeKind::Pressed => self.attend(key),
+            NoticeKind::TakeOver => {
                 self.take_over(key);
                 self.drive(key);
             }
