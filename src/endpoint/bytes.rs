@@ -68,6 +68,12 @@ impl Endpoint {
         link.goes_on() || completions.len() > usize::from(link.is_over())
     }
 
+    /// Has writes after the peer's close fail from the start, because this side has ended its
+    /// direction.
+    pub(super) fn refuse_late_writes(&self) {
+        self.inner.late.store(MOST_LATE, Ordering::Relaxed);
+    }
+
     fn write_late(&self, len: usize) -> Result<usize, TrySendError> {
         // What others write at the same time counts as well.
         let after = |before: usize| MOST_LATE.min(before.saturating_add(len));

@@ -420,7 +420,9 @@ impl Endpoint {
     /// # }
     /// ```
     pub fn finish(&self) -> Result<(), Error> {
-        self.inner.link.finish()
+        self.inner.link.finish()?;
+        self.refuse_late_writes();
+        Ok(())
     }
 
     /// Waits until everything that was sent so far has arrived at the peer's library.

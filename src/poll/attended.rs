@@ -78,7 +78,6 @@ impl Attended {
     pub(crate) fn forget(&mut self, key: u64) {
         self.seen.remove(&key);
         self.pressed.remove(&key);
-        self.busy.remove(&key);
     }
 
     /// Notes a connection that a thread of the application is polling. The engine polls it again
@@ -95,8 +94,8 @@ impl Attended {
     }
 
     /// Looks at the connections that are due. Returns the keys of those that the engine arms and
-    /// polls now: it owns them, because their owner has not polled, or they were busy. `pending` returns the keys of all
-    /// connections that have events for loops.
+    /// polls now: it owns them, because their owner has not polled, or they were busy. `pending`
+    /// returns the keys of all connections that have events for loops.
     pub(crate) fn look<'a, A: Attendee + 'a>(
         &mut self,
         now: Instant,

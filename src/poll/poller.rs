@@ -344,8 +344,8 @@ impl Poller {
 
     // Event loops.
 
-    /// Returns the fd of an event loop. It is readable while `readiness` is. While the loop owns the
-    /// connection, completion events make it readable as well.
+    /// Returns the fd of an event loop. It is readable while `readiness` is. While the loop owns
+    /// the connection, completion events make it readable as well.
     pub(crate) fn loop_fd(&self, readiness: &Readiness) -> Result<BorrowedFd<'_>, OsError> {
         self.loop_fd.get(readiness)
     }
