@@ -27,6 +27,13 @@ pub trait ToAddresses {
     ///
     /// [`Error::AddressLookup`] for what is no address, and for a name that is not known.
     fn to_addresses(&self) -> Result<Addresses, Error>;
+
+    /// Returns the text to look up if [`to_addresses`](Self::to_addresses) may have to ask a name
+    /// server, and `None` if it returns at once.
+    #[doc(hidden)]
+    fn name(&self) -> Option<String> {
+        None
+    }
 }
 
 /// The addresses that a name stands for, in the order in which they are tried.
@@ -96,17 +103,32 @@ impl ToAddresses for str {
         };
         Ok(look_up(self, address)?.over(transport))
     }
+
+    fn name(&self) -> Option<String> {
+        let (_, address) = self.split_once("://").unwrap_or(("", self));
+        // A text without a port is refused at once.
+        let is_name = address.contains(':') && address.parse::<SocketAddr>().is_err();
+        is_name.then(|| self.into())
+    }
 }
 
 impl ToAddresses for String {
     fn to_addresses(&self) -> Result<Addresses, Error> {
         self.as_str().to_addresses()
     }
+
+    fn name(&self) -> Option<String> {
+        self.as_str().name()
+    }
 }
 
 impl<T: ToAddresses + ?Sized> ToAddresses for &T {
     fn to_addresses(&self) -> Result<Addresses, Error> {
         (**self).to_addresses()
+    }
+
+    fn name(&self) -> Option<String> {
+        (**self).name()
     }
 }
 
@@ -153,6 +175,12 @@ macro_rules! hosts_with_ports {
                 let (host, port) = self;
                 look_up(format_args!("{host}:{port}"), self.clone())
             }
+
+            fn name(&self) -> Option<String> {
+                let (host, port) = self;
+                let is_name = host.to_string().parse::<IpAddr>().is_err();
+                is_name.then(|| format!("{host}:{port}"))
+            }
         }
     )* };
 }
@@ -176,6 +204,25 @@ mod tests {
             let error = error.unwrap_err().to_string();
             let begins = format!("cannot look up the address {text}: ");
             assert!(error.starts_with(&begins), "{error}");
+        }
+    }
+
+    #[test]
+    fn names_alone_are_looked_up() {
+        for (name, text) in [
+            ("host:1".name(), Some("host:1")),
+            ("tcp://host:1".name(), Some("tcp://host:1")),
+            (String::from("host:1").name(), Some("host:1")),
+            (("host", 1).name(), Some("host:1")),
+            ((String::from("host"), 1).name(), Some("host:1")),
+            ("127.0.0.1:1".name(), None),
+            ("tcp://[::1]:1".name(), None),
+            (("::1", 1).name(), None),
+            ((IpAddr::from([127, 0, 0, 1]), 1).name(), None),
+            (SocketAddr::from(([127, 0, 0, 1], 1)).name(), None),
+            ("no port".name(), None),
+        ] {
+            assert_eq!(name.as_deref(), text);
         }
     }
 

@@ -12,6 +12,7 @@ use crate::{
 
 mod attempts;
 mod connecting;
+pub(crate) mod lookup;
 
 pub use self::connecting::Connecting;
 
@@ -120,14 +121,16 @@ impl Connector {
 
     /// Starts to connect, for a task.
     ///
-    /// As [`connect`](Self::connect), without blocking: except for the lookup of a name, which an
-    /// address does not need. The [`Connecting`] is a future of the [`Endpoint`], on any runtime;
-    /// the connection is given up when it is dropped.
+    /// As [`connect`](Self::connect), without blocking: another thread looks a name up, and
+    /// [`connect_timeout`](Config::connect_timeout) begins when the addresses are known. The
+    /// [`Connecting`] is a future of the [`Endpoint`], on any runtime; the connection is given up
+    /// when it is dropped.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`], [`Error::AddressLookup`] and [`Error::EngineShutDown`]. The others
-    /// of [`connect`](Self::connect) come from the future.
+    /// [`Error::InvalidConfig`] and [`Error::EngineShutDown`], and [`Error::AddressLookup`] for a
+    /// text that is no address. The others of [`connect`](Self::connect), also for a name that is
+    /// not known, come from the future.
     ///
     /// # Examples
     ///
@@ -139,8 +142,7 @@ impl Connector {
     /// ```
     pub fn start(&self, address: impl ToAddresses) -> Result<Connecting, Error> {
         let engine = self.ready_engine()?;
-        let attempts = self.attempts(&address.to_addresses()?);
-        Connecting::new(self.clone(), engine, attempts)
+        Connecting::new(self.clone(), engine, &address)
     }
 
     /// As [`start`](Self::start), to a [`StreamListener`](crate::StreamListener).

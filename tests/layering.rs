@@ -108,6 +108,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
             "vocabulary",
             "sync",
             "proto",
+            "foreign",
         ],
     ),
 ];

@@ -2,12 +2,12 @@ use std::{
     future::Future,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
-use super::{Connector, attempts::Attempts};
+use super::{Connector, attempts::Attempts, lookup::look_up};
 use crate::{
-    Endpoint, Engine, Error,
+    Addresses, Endpoint, Engine, Error, ToAddresses,
     engine::{Command, Established, Promise, Reply},
 };
 
@@ -19,24 +19,43 @@ use crate::{
 pub struct Connecting {
     connector: Connector,
     engine: Engine,
-    attempts: Attempts,
-    promise: Arc<Promise<Established>>,
+    step: Step,
+}
+
+#[derive(Debug)]
+enum Step {
+    /// The name is looked up.
+    LookUp(Arc<Promise<Addresses>>),
+    /// An attempt is made.
+    Attempt(Attempts, Arc<Promise<Established>>),
 }
 
 impl Connecting {
     pub(super) fn new(
         connector: Connector,
         engine: Engine,
-        mut attempts: Attempts,
+        address: &impl ToAddresses,
     ) -> Result<Self, Error> {
-        let promise = attempt(&connector, &engine, &mut attempts, None)?;
+        let step = match address.name() {
+            Some(name) => Step::LookUp(look_up(name)),
+            None => attempt_first(&connector, &engine, &address.to_addresses()?)?,
+        };
         Ok(Self {
             connector,
             engine,
-            attempts,
-            promise,
+            step,
         })
     }
+}
+
+fn attempt_first(
+    connector: &Connector,
+    engine: &Engine,
+    addresses: &Addresses,
+) -> Result<Step, Error> {
+    let mut attempts = connector.attempts(addresses);
+    let promise = attempt(connector, engine, &mut attempts, None)?;
+    Ok(Step::Attempt(attempts, promise))
 }
 
 /// Begins the next attempt after the last one `failed`, or returns that error.
@@ -58,25 +77,23 @@ impl Future for Connecting {
     type Output = Result<Endpoint, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
+        let Self {
+            connector,
+            engine,
+            step,
+        } = &mut *self;
         loop {
-            let error = match this.promise.poll(cx) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok(established)) => {
-                    let endpoint = Endpoint::new(established, this.engine.clone());
-                    return Poll::Ready(Ok(endpoint));
+            match step {
+                Step::LookUp(promise) => {
+                    let addresses = ready!(promise.poll(cx))?;
+                    *step = attempt_first(connector, engine, &addresses)?;
                 }
-                Poll::Ready(Err(error)) => error,
-            };
-            let next = attempt(
-                &this.connector,
-                &this.engine,
-                &mut this.attempts,
-                Some(error),
-            );
-            match next {
-                Ok(promise) => this.promise = promise,
-                Err(error) => return Poll::Ready(Err(error)),
+                Step::Attempt(attempts, promise) => match ready!(promise.poll(cx)) {
+                    Ok(established) => {
+                        return Poll::Ready(Ok(Endpoint::new(established, engine.clone())));
+                    }
+                    Err(error) => *promise = attempt(connector, engine, attempts, Some(error))?,
+                },
             }
         }
     }
@@ -84,9 +101,16 @@ impl Future for Connecting {
 
 impl Drop for Connecting {
     fn drop(&mut self) {
-        if let Some(key) = self.promise.give_up() {
-            // It fails where the engine has ended, and the connection with it.
-            let _ = self.engine.send(Command::GiveUp { key });
+        match &self.step {
+            Step::LookUp(promise) => {
+                promise.give_up();
+            }
+            Step::Attempt(_, promise) => {
+                if let Some(key) = promise.give_up() {
+                    // It fails if the engine has ended, and the connection with it.
+                    let _ = self.engine.send(Command::GiveUp { key });
+                }
+            }
         }
     }
 }

@@ -1,4 +1,8 @@
-use std::{io::IoSlice, slice, time::Duration};
+use std::{
+    io::IoSlice,
+    slice,
+    time::{Duration, Instant},
+};
 
 use crossbeam_channel::TryRecvError;
 
@@ -120,9 +124,9 @@ impl Endpoint {
     /// A connection has places for [`Config::receive_window`](crate::Config::receive_window) +
     /// [`Config::send_depth`](crate::Config::send_depth) ids (default 32) whose operations are in
     /// flight or whose completions wait to be taken. If all are in use, this call waits while
-    /// another thread takes completions: while the thread that called `next_completion` or
-    /// `completions` last is another one. In the thread that takes them itself it fails instead,
-    /// because waiting would never end: take some, and repeat the call.
+    /// another thread takes completions: the thread that called `next_completion` or `completions`
+    /// last is another one, and takes some within 5 s. In the thread that takes them itself it
+    /// fails instead, because waiting would never end: take some, and repeat the call.
     ///
     /// # Errors
     ///
@@ -253,6 +257,7 @@ impl Endpoint {
         mut attempt: impl FnMut() -> Result<T, TrySendError>,
     ) -> Result<T, Error> {
         let link = &self.inner.link;
+        let mut lacked_since = None;
         loop {
             let done = link.wait_until(deadline, None, || match attempt() {
                 Ok(done) => Some(Ok(done)),
@@ -261,7 +266,10 @@ impl Endpoint {
             });
             match done {
                 Ok(Err(Error::CompletionsNotTaken))
-                    if !deadline.is_over() && link.is_place_to_come() =>
+                    if !deadline.is_over() && {
+                        let since = lacked_since.get_or_insert_with(Instant::now);
+                        link.is_place_to_come(since.elapsed())
+                    } =>
                 {
                     // A channel does not notify threads that wait for room in it.
                     let look = deadline.at_most(PLACE_LOOKS);

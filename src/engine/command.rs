@@ -3,18 +3,16 @@
 use std::{
     fmt,
     net::SocketAddr,
-    sync::{Arc, Mutex},
-    thread::JoinHandle,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
-use super::{promise::Pledge, statistics::EngineStatistics};
+use super::{promise::Pledge, relief::Desk, statistics::EngineStatistics};
 use crate::{
     config::Config,
     error::Error,
-    foreign::Panicked,
     link::{Completion, Link, Owner},
     proto::{CloseReason, Phase},
     sync::Mailbox,
@@ -78,7 +76,7 @@ pub(crate) enum Command {
 /// The handles' common access to the engine's thread.
 pub(crate) struct Handle {
     commands: Arc<Mailbox<Command>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    desk: Arc<Desk>,
 }
 
 /// Where what comes in on a listener is brought for its program to take: its handle, as the
@@ -146,11 +144,8 @@ pub(crate) struct Open {
 }
 
 impl Handle {
-    pub(super) fn new(commands: Arc<Mailbox<Command>>, thread: JoinHandle<()>) -> Self {
-        Self {
-            commands,
-            thread: Mutex::new(Some(thread)),
-        }
+    pub(super) fn new(commands: Arc<Mailbox<Command>>, desk: Arc<Desk>) -> Self {
+        Self { commands, desk }
     }
 
     /// Sends a command. Fails if the engine has ended.
@@ -167,10 +162,9 @@ impl Handle {
         self.commands.is_read()
     }
 
-    /// Returns the engine's thread, until it has been joined. Lock it while joining, so that
-    /// threads that shut the engine down at the same time wait as well.
-    pub(super) fn thread(&self) -> &Mutex<Option<JoinHandle<()>>> {
-        &self.thread
+    /// Where to wait for the engine's end.
+    pub(super) fn desk(&self) -> &Desk {
+        &self.desk
     }
 }
 
@@ -187,26 +181,23 @@ impl fmt::Debug for Handle {
 }
 
 impl Reply {
-    /// Fails if the waker of the task that awaits it panicked.
-    pub(super) fn send(self, result: Result<Established, Error>) -> Result<(), Panicked> {
+    pub(super) fn send(self, result: Result<Established, Error>) {
         match self {
             Self::Caller(sender) => {
                 // It fails when the caller waits no longer.
                 let _ = sender.send(result);
-                Ok(())
             }
-            Self::Task(pledge) => pledge.keep(result),
-            Self::Backlog(backlog) => {
-                backlog.bring_accepted(result);
-                Ok(())
+            Self::Task(pledge) => {
+                let link = match &result {
+                    Ok(established) => Some(Arc::clone(&established.link)),
+                    Err(_) => None,
+                };
+                pledge.keep(result, move || {
+                    link.iter().for_each(Link::handle_waker_panic)
+                });
             }
+            Self::Backlog(backlog) => backlog.bring_accepted(result),
         }
-    }
-
-    /// Reports that there is no connection.
-    pub(super) fn fail(self, error: Error) {
-        // A waker that panics has no connection to end.
-        let _ = self.send(Err(error));
     }
 
     /// The connection begins, with this number. Returns whether somebody wants it.

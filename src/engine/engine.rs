@@ -1,7 +1,6 @@
 use std::{
     fmt, ptr,
     sync::{Arc, Mutex, Weak},
-    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -10,6 +9,7 @@ use crossbeam_channel::{RecvTimeoutError, bounded};
 use super::{
     command::{Command, Handle},
     reactor::Reactor,
+    relief::Desk,
     statistics::EngineStatistics,
 };
 use crate::{
@@ -72,17 +72,14 @@ impl Engine {
         let commands = Mailbox::new().map_err(Error::from_os)?;
         let reactor =
             Reactor::new(manager, Arc::clone(&commands), budget).map_err(Error::from_os)?;
-        let thread = thread::Builder::new()
-            .name("rdmsg-engine".into())
-            .spawn(move || reactor.run())
-            .map_err(|error| {
-                Error::Os(OsError::new(
-                    "pthread_create",
-                    error.raw_os_error().unwrap_or(0),
-                ))
-            })?;
+        let desk = Desk::start(Box::new(reactor)).map_err(|error| {
+            Error::Os(OsError::new(
+                "pthread_create",
+                error.raw_os_error().unwrap_or(0),
+            ))
+        })?;
         Ok(Self {
-            inner: Arc::new(Handle::new(commands, thread)),
+            inner: Arc::new(Handle::new(commands, desk)),
         })
     }
 
@@ -144,8 +141,7 @@ impl Engine {
         drop(shared);
         // It fails where it has ended already.
         let _ = self.inner.send(Command::ShutDown);
-        let joined = lock(self.inner.thread()).take().map(JoinHandle::join);
-        if let Some(Err(_)) = joined {
+        if self.inner.desk().join().is_err() {
             error!("the engine's thread panicked");
         }
     }

@@ -136,15 +136,12 @@ impl Entry {
             return;
         };
         info!("{}: established over {}", self.link, self.id.transport());
-        let established = Established {
+        reply.send(Ok(Established {
             link: Owner::new(Arc::clone(&self.link)),
             completions,
             local: self.id.local_addr(),
             transport: self.id.transport(),
-        };
-        if reply.send(Ok(established)).is_err() {
-            self.link.handle_waker_panic();
-        }
+        }));
     }
 
     /// Nobody will ask how the connection ended: the log says it where something was sent that may

@@ -4,28 +4,23 @@
 //! A close takes an exchange with the peer, and a process that ends takes the engines' threads
 //! along. So the first engine registers an exit handler, which has all engines close what is open
 //! and waits for those that have connections, each for at most as long as its connections may take.
-//! Three things could go wrong:
+//! Two things could go wrong:
 //!
 //! * A forked child has the list and the handler, but no thread of any engine, and perhaps a lock
 //!   that nobody will ever give back. It is another process than the one that was noted, and does
 //!   nothing.
-//! * The thread that ends the process may be an engine's own, for instance in a logger: nobody
-//!   waits for that engine.
-//! * The thread that ends the process may hold a connection's lock, also in a logger. Then that
-//!   connection's engine cannot finish, and the bound ends the wait. The locks here are held only
-//!   where no code of the application runs.
+//! * The thread that ends the process may be an engine's own, in a waker or a logger. It holds no
+//!   lock then, and the engine's [relief](super::relief) closes the connections.
 
 use std::{
     collections::BTreeMap,
     process,
     sync::{
         Arc, Condvar, Mutex,
-        atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
-
-use nix::unistd::gettid;
 
 use super::command::Command;
 use crate::{
@@ -47,8 +42,6 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 /// An engine whose thread runs, or is about to.
 struct Running {
     mailbox: Arc<Mailbox<Command>>,
-    /// The thread's id; 0 before it runs.
-    thread: AtomicI32,
     /// How many connections there are that may take so long to close.
     patience: Mutex<BTreeMap<Duration, usize>>,
     /// Whether the end of the process waits for it.
@@ -69,7 +62,6 @@ pub(super) struct Registration(Arc<Running>);
 pub(super) fn register(mailbox: Arc<Mailbox<Command>>) -> Result<Registration, OsError> {
     let running = Arc::new(Running {
         mailbox,
-        thread: AtomicI32::new(0),
         patience: Mutex::default(),
         awaited: AtomicBool::new(false),
     });
@@ -87,11 +79,6 @@ pub(super) fn register(mailbox: Arc<Mailbox<Command>>) -> Result<Registration, O
 }
 
 impl Registration {
-    /// The calling thread is the engine's.
-    pub(super) fn runs_here(&self) {
-        self.0.thread.store(gettid().as_raw(), Ordering::Release);
-    }
-
     /// A connection has come that may take so long to close.
     pub(super) fn connection_came(&self, patience: Duration) {
         *lock(&self.0.patience).entry(patience).or_default() += 1;
@@ -120,16 +107,13 @@ extern "C" fn close_all() {
     if OWNER.load(Ordering::Acquire) != process::id() {
         return;
     }
-    let this_thread = gettid().as_raw();
     let all = lock(&RUNNING);
     let mut bound = Duration::ZERO;
     for running in all.iter() {
         // Before it is told, because then there are fewer and fewer.
         let longest = running.longest();
         running.mailbox.send(Command::Exit);
-        if let Some(longest) = longest
-            && running.thread.load(Ordering::Acquire) != this_thread
-        {
+        if let Some(longest) = longest {
             running.awaited.store(true, Ordering::Relaxed);
             bound = bound.max(longest);
         }

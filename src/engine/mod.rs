@@ -18,6 +18,7 @@ mod listening;
 mod log_limit;
 mod promise;
 mod reactor;
+mod relief;
 mod statistics;
 mod timers;
 
@@ -25,5 +26,5 @@ pub use self::{command::Request, engine::Engine, statistics::EngineStatistics};
 pub(crate) use self::{
     command::{Bound, Command, Established, Incoming, Open, Reply, wait_for_reply},
     log_limit::LogLimit,
-    promise::Promise,
+    promise::{Pledge, Promise},
 };

@@ -4,13 +4,9 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use crate::{
-    error::Error,
-    foreign::{self, Panicked},
-    sync::lock,
-};
+use crate::{error::Error, foreign, sync::lock};
 
-/// The reply about a connection, a `T`, for a task.
+/// A reply, for a task: a connection or addresses.
 #[derive(Debug)]
 pub(crate) struct Promise<T>(Mutex<State<T>>);
 
@@ -76,6 +72,11 @@ impl<T> Promise<T> {
 }
 
 impl<T> Pledge<T> {
+    /// Whether the task still wants it.
+    pub(crate) fn is_wanted(&self) -> bool {
+        matches!(*lock(&self.0.0), State::Open { .. })
+    }
+
     /// The connection begins. Returns whether the task still wants it.
     pub(super) fn begin(&self, number: u64) -> bool {
         match &mut *lock(&self.0.0) {
@@ -87,25 +88,27 @@ impl<T> Pledge<T> {
         }
     }
 
-    /// Fails if the task's waker panicked. Then the task may never take the reply.
-    pub(super) fn keep(self, result: Result<T, Error>) -> Result<(), Panicked> {
-        self.set(result)
+    /// Calls `on_panic` if the task's waker panics. Then the task may never take the reply.
+    pub(crate) fn keep(self, result: Result<T, Error>, on_panic: impl FnOnce() + Send + 'static) {
+        self.set(result, on_panic);
     }
 
-    fn set(&self, result: Result<T, Error>) -> Result<(), Panicked> {
+    fn set(&self, result: Result<T, Error>, on_panic: impl FnOnce() + Send + 'static) {
         let mut state = lock(&self.0.0);
         let State::Open { waker, .. } = &mut *state else {
             // A connection that nobody wants closes without the lock.
             drop(state);
-            drop(result);
-            return Ok(());
+            return drop(result);
         };
         let waker = waker.take();
         *state = State::Kept(result);
         drop(state);
-        match waker {
-            Some(waker) => foreign::call(|| waker.wake()),
-            None => Ok(()),
+        if let Some(waker) = waker {
+            foreign::call_once(|| {
+                if foreign::call(|| waker.wake()).is_err() {
+                    on_panic();
+                }
+            });
         }
     }
 }
@@ -113,7 +116,7 @@ impl<T> Pledge<T> {
 impl<T> Drop for Pledge<T> {
     fn drop(&mut self) {
         // There is no connection to end.
-        let _ = self.set(Err(Error::EngineShutDown));
+        self.set(Err(Error::EngineShutDown), || ());
     }
 }
 
@@ -143,7 +146,7 @@ mod tests {
         let cx = Context::from_waker(&waker);
         assert!(promise.poll(&cx).is_pending());
         assert!(pledge.begin(7));
-        pledge.keep(Err(Error::TimedOut)).unwrap();
+        pledge.keep(Err(Error::TimedOut), || ());
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
         assert!(matches!(
             promise.poll(&cx),
@@ -168,7 +171,7 @@ mod tests {
         let (promise, pledge) = Promise::<()>::new();
         assert!(pledge.begin(7));
         assert_eq!(promise.give_up(), Some(7));
-        pledge.keep(Err(Error::TimedOut)).unwrap();
+        pledge.keep(Err(Error::TimedOut), || ());
 
         let (promise, pledge) = Promise::<()>::new();
         assert_eq!(promise.give_up(), None);

@@ -7,7 +7,7 @@ mod polling;
 mod requests;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, VecDeque},
     net::SocketAddr,
     num::NonZero,
     os::fd::AsFd,
@@ -26,6 +26,7 @@ use super::{
     exit::{self, Registration},
     listening::Listening,
     log_limit::LogLimit,
+    relief::Work,
     statistics::EngineStatistics,
     timers::Timers,
 };
@@ -43,7 +44,9 @@ use crate::{
 
 /// Epoll tokens; connections and listeners use their keys, which start behind these.
 const COMMANDS: u64 = 0;
-const CM: u64 = 1;
+/// The tokens of the connection managers, and the timer keys of their next look.
+const CM_RDMA: u64 = 1;
+const CM_TCP: u64 = 7;
 /// The timer key of the next look at the connections that others poll.
 const ATTENDED: u64 = 2;
 /// The timer key of those who wait for their turn.
@@ -51,9 +54,11 @@ const TURNS: u64 = 3;
 const NOTICES: u64 = 4;
 /// The token of what loops are to take.
 const LOOPS: u64 = 5;
-/// The timer key of the next look at connections in which a thread of the application is receiving.
-const HELD: u64 = 6;
 const FIRST_KEY: u64 = 16;
+
+/// Delay of a deadline that cannot be judged, because a thread of the application keeps the
+/// completion queue's lock.
+const AGAIN: Duration = Duration::from_millis(1);
 
 /// How many commands, and how many connection manager events, are taken before the completion
 /// queues are looked at again. Deadlines are looked at after each.
@@ -67,7 +72,24 @@ const SIDE_BY_SIDE: usize = 8;
 /// After how long a turn that still lasts is one of a connection that waits for its peer.
 const ADMISSION_PATIENCE: Duration = Duration::from_secs(2);
 
+/// A part of each round.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// Wait for descriptors, until the next deadline at most.
+    Wait,
+    /// Handle the ready descriptors.
+    Events,
+    /// Commands, notices, deadlines, and completion queues with more in them.
+    Rest,
+}
+
 pub(super) struct Reactor {
+    /// The next step.
+    stage: Stage,
+    /// The tokens of the descriptors that were ready and were not looked after.
+    ready: VecDeque<u64>,
+    /// Whether waiting failed, which ends the engine.
+    failed: bool,
     epolls: Arc<Epolls>,
     manager: ConnectionManager,
     commands: Arc<Mailbox<Command>>,
@@ -78,9 +100,8 @@ pub(super) struct Reactor {
     timers: Timers,
     /// Connections that threads and loops of the application poll.
     attended: Attended,
-    /// Connections in which a thread of the application is receiving, each with its disconnect
-    /// event, if that came.
-    held: HashMap<u64, Option<Event>>,
+    /// Disconnects of connections that a thread of the application is polling.
+    late: HashMap<u64, Event>,
     /// Connections whose queues were left with something in them, so that the others get their
     /// turn.
     unfinished: BTreeSet<u64>,
@@ -93,6 +114,7 @@ pub(super) struct Reactor {
     processors: usize,
     /// For the log.
     refusals: LogLimit,
+    cm_failures: LogLimit,
     next_key: u64,
     /// What the hellos of this engine's connections carry.
     identity: u64,
@@ -121,6 +143,9 @@ impl Reactor {
     ) -> Result<Self, OsError> {
         let registration = exit::register(Arc::clone(&commands))?;
         let reactor = Self {
+            stage: Stage::Wait,
+            ready: VecDeque::with_capacity(64),
+            failed: false,
             epolls: Arc::new(Epolls::new()?),
             manager,
             commands,
@@ -129,7 +154,7 @@ impl Reactor {
             listeners: HashMap::new(),
             timers: Timers::default(),
             attended: Attended::default(),
-            held: HashMap::new(),
+            late: HashMap::new(),
             unfinished: BTreeSet::new(),
             connects: Admission::new(SIDE_BY_SIDE, ADMISSION_PATIENCE),
             accepts: Admission::new(SIDE_BY_SIDE, ADMISSION_PATIENCE),
@@ -137,6 +162,7 @@ impl Reactor {
             // If it is unknown, a spin finds out whether it pays.
             processors: available_parallelism().map_or(usize::MAX, NonZero::get),
             refusals: LogLimit::default(),
+            cm_failures: LogLimit::default(),
             next_key: FIRST_KEY,
             identity: random(),
             peers: Peers::default(),
@@ -150,49 +176,41 @@ impl Reactor {
         };
         reactor.watch(reactor.commands.waker(), COMMANDS)?;
         reactor.watch(reactor.notices.waker(), NOTICES)?;
-        for fd in reactor.manager.fds() {
-            reactor.watch(fd, CM)?;
-        }
+        reactor.watch_managers()?;
         reactor.watch_loops()?;
         Ok(reactor)
     }
 
-    /// The thread's body.
-    pub(super) fn run(mut self) {
-        self.registration.runs_here();
-        let mut ready = [EpollEvent::empty(); 64];
-        while !(self.ending && self.links.is_empty() && self.listeners.is_empty()) {
-            let timeout = self.timeout();
-            let count = match self.epolls.engine.wait(&mut ready, timeout) {
-                Ok(count) => count,
-                Err(nix::Error::EINTR) => 0,
-                Err(errno) => {
-                    error!("engine: epoll_wait: {errno}");
-                    return;
-                }
-            };
-            for event in &ready[..count] {
-                match event.data() {
-                    COMMANDS => {
-                        let _ = self.commands.waker().read();
-                    }
-                    NOTICES => {
-                        let _ = self.notices.waker().read();
-                    }
-                    CM => self.handle_cm_events(),
-                    LOOPS => self.expect_loops(),
-                    key => self.handle_completion_event(key),
-                }
-                self.keep_time();
-            }
-            self.take_commands();
-            self.take_notices();
-            self.keep_time();
-            self.give_turns();
-            for key in std::mem::take(&mut self.unfinished) {
-                self.poll(key);
+    fn wait(&mut self) -> Stage {
+        let mut events = [EpollEvent::empty(); 64];
+        let timeout = self.timeout();
+        match self.epolls.engine.wait(&mut events, timeout) {
+            Ok(count) => self
+                .ready
+                .extend(events[..count].iter().map(EpollEvent::data)),
+            Err(nix::Error::EINTR) => {}
+            Err(errno) => {
+                error!("engine: epoll_wait: {errno}");
+                self.failed = true;
             }
         }
+        Stage::Events
+    }
+
+    fn handle_ready(&mut self, token: u64) {
+        match token {
+            COMMANDS => {
+                let _ = self.commands.waker().read();
+            }
+            NOTICES => {
+                let _ = self.notices.waker().read();
+            }
+            CM_RDMA => self.handle_cm_events(TransportKind::Rdma),
+            CM_TCP => self.handle_cm_events(TransportKind::Tcp),
+            LOOPS => self.expect_loops(),
+            key => self.handle_completion_event(key),
+        }
+        self.keep_time();
     }
 
     /// Does what is due. Called after whatever may have taken a while: many of such things must not
@@ -202,10 +220,12 @@ impl Reactor {
         while let Some(key) = self.timers.pop(now) {
             if key == ATTENDED {
                 self.look_after_attended(now);
-            } else if key == HELD {
-                self.look_after_held();
             } else if key == TURNS {
                 self.more = true;
+            } else if key == CM_RDMA {
+                self.look_again(TransportKind::Rdma);
+            } else if key == CM_TCP {
+                self.look_again(TransportKind::Tcp);
             } else if let Some(entry) = self.links.get(&key) {
                 let passed = entry.link.core().passes_check(now);
                 if let Some(next) = passed {
@@ -213,9 +233,11 @@ impl Reactor {
                     self.timers.set(key, next);
                     continue;
                 }
-                // A deadline judges the peer by what has come from it, and what has come is not to
-                // be lost.
-                entry.link.catch_up();
+                // A deadline judges the peer by everything that has come from it.
+                if !entry.link.catch_up() {
+                    self.timers.set(key, Some(now + AGAIN));
+                    continue;
+                }
                 entry.link.in_engine(|core| core.handle_timeout(now));
                 self.drive(key);
             } else {
@@ -398,7 +420,7 @@ impl Reactor {
         if link.is_some_and(|link| !link.is_released()) {
             return self.come_back(key, None);
         }
-        self.held.remove(&key);
+        self.late.remove(&key);
         let Some(mut entry) = self.links.remove(&key) else {
             return;
         };
@@ -424,10 +446,41 @@ impl Reactor {
                 .id
                 .take_problem()
                 .unwrap_or_else(|| Error::from_connect(entry.peer, reason));
-            reply.fail(error);
+            reply.send(Err(error));
         }
         self.report_drained();
         // The id goes with the entry, after its queue pair.
+    }
+}
+
+impl Work for Reactor {
+    fn goes_on(&self) -> bool {
+        let is_empty = self.links.is_empty() && self.listeners.is_empty();
+        let is_over = self.failed || (self.ending && is_empty);
+        !is_over
+    }
+
+    fn step(&mut self) {
+        self.stage = match self.stage {
+            Stage::Wait => self.wait(),
+            Stage::Events => match self.ready.pop_front() {
+                Some(token) => {
+                    self.handle_ready(token);
+                    Stage::Events
+                }
+                None => Stage::Rest,
+            },
+            Stage::Rest => {
+                self.take_commands();
+                self.take_notices();
+                self.keep_time();
+                self.give_turns();
+                for key in std::mem::take(&mut self.unfinished) {
+                    self.poll(key);
+                }
+                Stage::Wait
+            }
+        };
     }
 }
 
@@ -452,4 +505,90 @@ impl Drop for Reactor {
 fn random() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(Instant::now())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc::channel, thread};
+
+    use log::{LevelFilter, Log, Metadata, Record};
+
+    use super::*;
+
+    fn reactor() -> Reactor {
+        let manager = ConnectionManager::new().unwrap();
+        Reactor::new(manager, Mailbox::new().unwrap(), Budget::shared()).unwrap()
+    }
+
+    /// The descriptors of connection managers that the engine sleeps on.
+    fn watched(reactor: &Reactor) -> Vec<TransportKind> {
+        let again = reactor.manager.fds().filter(|(_, fd)| {
+            let mut event = EpollEvent::new(EpollFlags::EPOLLIN, CM_TCP);
+            reactor.epolls.engine.modify(fd, &mut event).is_ok()
+        });
+        again.map(|(transport, _)| transport).collect()
+    }
+
+    #[test]
+    fn manager_that_fails_is_left_alone_for_a_while() {
+        let mut reactor = reactor();
+        let all = watched(&reactor);
+        let error = OsError::new("epoll_wait", libc::EINVAL);
+        reactor.leave_alone(TransportKind::Tcp, error);
+        reactor.leave_alone(TransportKind::Tcp, error);
+        let left = watched(&reactor);
+        assert!(!left.contains(&TransportKind::Tcp));
+        assert_eq!(left.len() + 1, all.len(), "the other one goes on");
+        assert_ne!(reactor.timeout(), EpollTimeout::NONE);
+        reactor.look_again(TransportKind::Tcp);
+        assert_eq!(watched(&reactor), all);
+    }
+
+    /// Panics in threads of this name.
+    struct Fails;
+
+    const DOOMED: &str = "doomed";
+
+    impl Log for Fails {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn log(&self, record: &Record<'_>) {
+            if thread::current().name() == Some(DOOMED) {
+                panic!("a logger that fails, at: {}", record.args());
+            }
+        }
+
+        fn flush(&self) {}
+    }
+
+    /// A second panic out of a destructor would end the process.
+    #[test]
+    fn engine_that_panics_cuts_off_its_connections() {
+        log::set_logger(&Fails).unwrap();
+        log::set_max_level(LevelFilter::Error);
+        let (sender, links) = channel();
+        let doomed = move || {
+            let mut reactor = reactor();
+            for _ in 0..2 {
+                let (key, config) = (reactor.new_key(), Config::default());
+                let kind = TransportKind::Tcp;
+                let id = ConnectionId::new(kind, &reactor.manager, key).unwrap();
+                let params = reactor.params(&config, kind);
+                let conn = Connection::connect(params, 1, b"", Instant::now());
+                let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+                let link = reactor.adopt(key, conn, peer, config, id, Role::Active);
+                sender.send(link).unwrap();
+            }
+            panic!("an engine that fails");
+        };
+        let thread = thread::Builder::new().name(DOOMED.into());
+        let panicked = thread.spawn(doomed).unwrap().join();
+        assert!(panicked.is_err());
+        for link in links {
+            let reason = link.ended().map(|ended| ended.reason);
+            assert_eq!(reason, Some(CloseReason::LocallyAborted));
+        }
+    }
 }

@@ -144,7 +144,7 @@ pub enum Error {
         place: &'static str,
     },
 
-    /// Too many completions wait to be taken for another id, and the calling thread takes them.
+    /// Too many completions wait to be taken for another id, and no other thread takes them.
     ///
     /// Nothing was sent; the connection goes on. While another thread takes completions, a call
     /// that may wait does so instead: see [`send_with_id`](crate::Endpoint::send_with_id).

@@ -15,18 +15,14 @@ use log::Level;
 
 use super::{
     batches::Batches,
-    completion::{Completion, Immediate},
+    completion::{Completion, Ended, Immediate},
     cork::Cork,
     deferred::{Deferred, Later},
-    ended::Ended,
-    handoff::Handoff,
-    home::{Home, Place},
     liveness::Life,
-    message::Message,
+    message::{Handoff, Home, Message, Place},
     outbox::Outbox,
     reports::report_failed,
-    sent_order::SentOrder,
-    unproven::{Gone, Unproven},
+    sent_order::{Gone, SentOrder, Unproven},
 };
 use crate::{
     error::Error,

@@ -39,6 +39,11 @@ impl Deferred {
         (self.drive || self.wake || !self.later.is_empty()).then(|| mem::take(self))
     }
 
+    /// Whether [`Link::settle`](super::link::Link::settle) has anything to do.
+    pub(super) fn is_left(&self) -> bool {
+        self.wake || !self.later.is_empty()
+    }
+
     /// Adds later work.
     pub(super) fn add(&mut self, later: Option<Self>) {
         let Some(mut other) = later else { return };

@@ -11,7 +11,7 @@ use super::{
     core::Core,
     cork::Cork,
     link::Link,
-    refused::refused_send,
+    reports::refused_send,
     send::{Attempt, Outgoing, Taken},
 };
 use crate::{

@@ -1,6 +1,7 @@
 use std::{
     fmt,
     net::SocketAddr,
+    ops::Deref,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering},
@@ -11,19 +12,17 @@ use std::{
 use crossbeam_channel::Sender;
 
 use super::{
-    completion::Completion,
+    completion::{Completion, Ended},
     core::{Core, Recipient},
     deferred::{Deferred, Later},
-    ended::Ended,
-    handoff::Handoff,
-    home::{Home, Place},
-    refused::refused_send,
+    message::{Handoff, Home, Place},
+    reports::refused_send,
     taker::Taker,
 };
 use crate::{
     config::Polling,
     error::Error,
-    foreign,
+    foreign::{self, Errand, Owed},
     poll::{Awaited, Line, Poller, Reliance},
     proto::{Connection, Negotiated, Note, Statistics},
     sync::{Mailbox, Notice, NoticeKind, Readiness, lock},
@@ -79,6 +78,8 @@ pub(crate) struct Link {
     pub(super) readable: Readiness,
     /// Readable unless a `try_send` was refused and no room came since.
     pub(super) writable: Readiness,
+    /// Work that the engine's thread deferred.
+    owed: Owed<Deferred>,
 }
 
 impl Link {
@@ -109,6 +110,7 @@ impl Link {
             ends: AtomicU8::new(0),
             readable: Readiness::default(),
             writable: Readiness::default(),
+            owed: Owed::default(),
         })
     }
 
@@ -227,7 +229,7 @@ impl Link {
             let completions = core.completions.take();
             core.deferred.later.extend(completions.map(Later::Close));
         });
-        self.poller.take_over();
+        self.poller.call_engine();
     }
 
     /// Has the engine's thread reject the request that this connection is.
@@ -278,8 +280,8 @@ impl Link {
         result
     }
 
-    /// Runs `f` on the state machine, carries out the outputs, and wakes waiting threads. Returns the
-    /// deferred work, for [`settle`](Self::settle): the caller may hold the lock of `poll`.
+    /// Runs `f` on the state machine, carries out the outputs, and wakes waiting threads. Returns
+    /// the deferred work, for [`settle`](Self::settle): the caller may hold the lock of `poll`.
     pub(super) fn run<T>(
         self: &Arc<Self>,
         handoff: Option<&Handoff>,
@@ -328,6 +330,14 @@ impl Link {
     /// The caller holds no lock of this or another connection, because foreign code may call back
     /// into either.
     pub(super) fn settle(self: &Arc<Self>, deferred: Deferred) {
+        if !foreign::collects() {
+            self.settle_here(deferred);
+        } else if deferred.is_left() && self.owed.add(|owed| owed.add(Some(deferred))) {
+            foreign::leave(Arc::<Self>::clone(self));
+        }
+    }
+
+    fn settle_here(self: &Arc<Self>, deferred: Deferred) {
         if deferred.wake {
             self.wake_tasks(Awaited::happened(deferred.arrived, deferred.room));
         }
@@ -422,6 +432,9 @@ impl Link {
     /// Whether [`uninstall`](Self::uninstall) waits for no thread of the application. Ends the
     /// connection's use by such threads, so that it does so soon.
     pub(crate) fn is_released(&self) -> bool {
+        if self.try_lock_poll().is_none() {
+            return false;
+        }
         let core = self.core();
         core.queues.as_ref().is_none_or(WorkQueues::is_released)
     }
@@ -486,6 +499,14 @@ impl Link {
     }
 }
 
+impl Errand for Link {
+    fn run(self: Arc<Self>) {
+        while let Some(deferred) = self.owed.next() {
+            self.settle_here(deferred);
+        }
+    }
+}
+
 impl Home for Link {
     fn give_back(self: Arc<Self>, place: Place) {
         self.with_core(|core| core.give_back(place));
@@ -504,6 +525,36 @@ impl fmt::Debug for Link {
             .field("key", &self.key)
             .field("peer", &self.peer)
             .finish_non_exhaustive()
+    }
+}
+
+/// The application's side of an established connection. Dropping it closes the connection in the
+/// background.
+pub(crate) struct Owner(Arc<Link>);
+
+impl Owner {
+    pub(crate) fn new(link: Arc<Link>) -> Self {
+        Self(link)
+    }
+}
+
+impl Deref for Owner {
+    type Target = Arc<Link>;
+
+    fn deref(&self) -> &Arc<Link> {
+        &self.0
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.abandon();
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 

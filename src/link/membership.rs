@@ -24,7 +24,7 @@ impl Link {
         })?;
         // For threads that wait for what will not come.
         self.wake();
-        self.poller.take_over();
+        self.poller.call_engine();
         Ok(())
     }
 

@@ -1,6 +1,5 @@
-use std::{fmt, ops::Deref, sync::Arc};
+use std::{cell::RefCell, fmt, ops::Deref, sync::Arc};
 
-use super::home::{Home, Place};
 use crate::transport::{InboundBuffer, RecvSlice};
 
 /// A received message: a view of the registered buffer that the device wrote, without a copy.
@@ -143,5 +142,44 @@ impl fmt::Debug for Message {
         f.debug_struct("Message")
             .field("len", &self.len())
             .finish_non_exhaustive()
+    }
+}
+
+/// Where a message's place in the peer's window goes back to: the connection that received it.
+///
+/// A message knows its connection only as this, and so the module of messages does not depend on
+/// the one of connections, which makes them.
+pub(crate) trait Home: fmt::Display + Send + Sync {
+    /// Takes back the place of a message that was dropped, whatever has become of the connection.
+    fn give_back(self: Arc<Self>, place: Place);
+}
+
+/// What a message occupied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// This receive buffer, and a credit with it.
+    Buffer(u32),
+    /// A credit, and with other messages this receive buffer.
+    Part(u32),
+    /// This many bytes of the memory for large messages.
+    Large(u64),
+}
+
+/// A direct handoff: the thread that waits for a message and polls the completion queue itself gets
+/// the next message past the channel, if nothing is in there.
+#[derive(Debug, Default)]
+pub(crate) struct Handoff(RefCell<Option<Message>>);
+
+impl Handoff {
+    pub(crate) fn take(&self) -> Option<Message> {
+        self.0.take()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.borrow().is_none()
+    }
+
+    pub(super) fn put(&self, message: Message) {
+        self.0.replace(Some(message));
     }
 }

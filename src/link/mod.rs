@@ -3,44 +3,32 @@
 //!
 //! A message leaves and arrives in the thread of the application that sends or waits, under the
 //! connection's locks ([`link`]): no other thread stands between it and the device. The engine's
-//! thread polls a connection only while no thread of the application does ([`poll`](crate::poll)). What
-//! only the engine's thread can do, a connection asks of it with a notice; it never waits for the
-//! engine.
+//! thread polls a connection only while no thread of the application does
+//! ([`poll`](crate::poll)). What only the engine's thread can do, a connection asks of it with a
+//! notice; it never waits for the engine.
 //!
 //! A connection knows nothing of the engine, of listeners or of other connections. Messages know a
-//! connection only as their [`home`].
+//! connection only as their [`Home`](message::Home).
 
 mod batches;
 mod completion;
 mod core;
 mod cork;
 mod deferred;
-mod ended;
-mod event_fds;
 mod group_queue;
-mod handoff;
 mod held;
-mod home;
 #[expect(clippy::module_inception, reason = "it is the layer's main type")]
 mod link;
 mod liveness;
 mod membership;
 mod message;
-mod one_sided;
 mod outbox;
-mod owner;
-mod parts;
 mod polling;
-mod refused;
 mod reports;
-#[cfg(feature = "tokio")]
-mod runtime;
 mod send;
-mod send_batch;
 mod sent;
 mod sent_order;
 mod taker;
-mod unproven;
 mod write;
 
 pub use self::{
@@ -50,14 +38,13 @@ pub use self::{
 pub(crate) use crate::poll::{Awaited, Deadline, Progress};
 
 pub(crate) use self::{
+    completion::Ended,
     core::Core,
-    ended::Ended,
+    cork::total,
     group_queue::GroupQueue,
-    handoff::Handoff,
     held::Flush,
-    link::Link,
+    link::{Link, Owner},
     liveness::Peers,
-    owner::Owner,
-    parts::total,
+    message::Handoff,
     send::{Outgoing, Taken},
 };

@@ -3,17 +3,31 @@
 use std::{
     hint,
     ops::Deref,
+    os::fd::BorrowedFd,
     sync::{Arc, MutexGuard, TryLockError},
-    task::Context,
+    task::{Context, Poll},
     thread,
     time::Instant,
+};
+#[cfg(feature = "tokio")]
+use std::{
+    sync::{
+        Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Wake, Waker},
 };
 
 use log::Level;
 
-use super::{deferred::Deferred, handoff::Handoff, link::Link};
+use super::{deferred::Deferred, link::Link, message::Handoff};
+#[cfg(feature = "tokio")]
+use crate::poll::RuntimeWatch;
 use crate::{
-    poll::{Answers, Attendee, Awaited, Completions, Deadline, Poller, Progress, TimedOut},
+    interest::Interest,
+    poll::{
+        Answers, Attendee, Awaited, Completions, Deadline, Poller, Progress, Reliance, TimedOut,
+    },
     proto::{DrainSide, Note},
     status::OsError,
     sync::{Seat, lock},
@@ -55,7 +69,7 @@ impl Link {
         first: impl FnOnce(&PollSide) -> Result<(), OsError>,
     ) -> (Progress, bool) {
         let Some(mut side) = self.try_lock_poll() else {
-            return (Progress::Held, false);
+            return (Progress::Busy, false);
         };
         let first = side.as_ref().map_or(Ok(()), first);
         let (progress, deferred) = self.poll_quietly(&mut side, 1, None, Answers::AtOnce);
@@ -71,7 +85,7 @@ impl Link {
     /// Takes the lock of `poll`, unless a thread of the application keeps it. It is held for a
     /// short time, but by a thread that may be stopped meanwhile, and the engine's thread waits for
     /// none.
-    fn try_lock_poll(&self) -> Option<MutexGuard<'_, Option<PollSide>>> {
+    pub(super) fn try_lock_poll(&self) -> Option<MutexGuard<'_, Option<PollSide>>> {
         for attempt in 0..LOCK_SPINS + LOCK_YIELDS {
             match self.poll.try_lock() {
                 Ok(side) => return Some(side),
@@ -90,25 +104,25 @@ impl Link {
         loop {
             match self.poll_in_engine().0 {
                 Progress::More => {}
-                Progress::Held => return false,
+                Progress::Busy => return false,
                 Progress::Nothing | Progress::Some => return true,
             }
         }
     }
 
-    /// Takes all that is in the completion queue now, and not what keeps coming meanwhile. The
-    /// engine's thread drives the connection next.
-    pub(crate) fn catch_up(self: &Arc<Self>) {
+    /// Takes all completions that are in the queue now. Returns false if a thread of the
+    /// application keeps the lock of `poll`. The engine's thread drives the connection next.
+    pub(crate) fn catch_up(self: &Arc<Self>) -> bool {
         let capacity = match self.try_lock_poll() {
             Some(side) => side.as_ref().map_or(0, PollSide::capacity),
-            // That thread acts on what has come.
-            None => return,
+            None => return false,
         };
         for _ in 0..capacity.div_ceil(BATCH * BATCHES) {
             if self.poll_in_engine().0 != Progress::More {
                 break;
             }
         }
+        true
     }
 
     /// Has the device raise an event for the next completion.
@@ -143,11 +157,8 @@ impl Link {
         handoff: Option<&Handoff>,
         ready: impl FnMut() -> Option<T>,
     ) -> Result<T, TimedOut> {
-        let waited = self
-            .poller
-            .wait_until(&self.queue(handoff), deadline, ready);
-        self.poller.hand_on(&self.queue(None));
-        waited
+        self.poller
+            .wait_until(&self.queue(handoff), deadline, ready)
     }
 
     /// As [`wait_until`](Self::wait_until), for a task: see [`Poller::poll_task`].
@@ -157,7 +168,7 @@ impl Link {
         who: (Seat, Awaited),
         handoff: Option<&Handoff>,
         ready: impl FnMut() -> Option<T>,
-    ) -> std::task::Poll<T> {
+    ) -> Poll<T> {
         self.poller.poll_task(&self.queue(handoff), cx, who, ready)
     }
 
@@ -223,7 +234,7 @@ impl Link {
                     deferred.add(drained);
                 }
                 if progress == Progress::Nothing && side.is_held() {
-                    progress = Progress::Held;
+                    progress = Progress::Busy;
                 }
                 return (progress, deferred);
             }
@@ -268,7 +279,7 @@ impl Completions for Queue<'_> {
         link.leave_to_engine(deferred.drive);
         if progress == Progress::More && self.stays_readable() {
             // What is left may be in this process already, so that nothing is readable.
-            link.poller.take_over();
+            link.poller.call_engine();
         }
         link.settle(deferred);
         progress
@@ -286,6 +297,10 @@ impl Completions for Queue<'_> {
 
     fn stays_readable(&self) -> bool {
         self.link.transport() == TransportKind::Tcp
+    }
+
+    fn without_handoff(&self) -> Self {
+        self.link.queue(None)
     }
 
     fn awaits_large(&self) -> bool {
@@ -324,5 +339,128 @@ impl Attendee for Link {
 
     fn holds_back(&self) -> bool {
         self.core().holds_back()
+    }
+}
+
+/// File descriptors for event loops.
+impl Link {
+    /// Returns the fd for event loops.
+    pub(crate) fn event_fd(&self, interest: Interest) -> Result<BorrowedFd<'_>, OsError> {
+        let readiness = match interest {
+            Interest::Readable => &self.readable,
+            Interest::Writable => &self.writable,
+        };
+        if !readiness.is_wanted() {
+            readiness.fd()?;
+            self.poller.rely(match interest {
+                Interest::Readable => Reliance::Readable,
+                Interest::Writable => Reliance::Writable,
+            });
+            // Under the lock: a thread that put something there before this did not know of the fd.
+            let mut core = self.core();
+            match interest {
+                Interest::Readable => self.announce_readable(&core),
+                // A `try_send` that was refused before could not take the fd down. The next one
+                // does.
+                Interest::Writable => {
+                    // From now on the fd tells of room.
+                    core.room_wanted = false;
+                    readiness.announce(|| true);
+                }
+            }
+        }
+        match interest {
+            // Over TCP a look costs a system call, which waits until something is readable.
+            Interest::Readable if self.transport() == TransportKind::Rdma => {
+                self.poller.loop_fd(readiness)
+            }
+            Interest::Readable | Interest::Writable => readiness.fd(),
+        }
+    }
+
+    /// Makes the fd readable if there is anything to take: something `unread`, or the end.
+    pub(crate) fn update_readiness(&self, unread: impl FnOnce() -> bool) {
+        self.readable.update(|| unread() || self.is_ready());
+    }
+
+    /// A send that does not wait was refused, and another try follows. If that is refused as well,
+    /// the fd becomes readable when there is room: what comes between the two may be overlooked,
+    /// and what comes later is not.
+    pub(crate) fn want_room(&self) {
+        self.writable.update(|| self.is_over());
+    }
+
+    /// The other try was not refused.
+    pub(crate) fn need_no_room(&self) {
+        self.writable.update(|| true);
+    }
+
+    /// The other try was refused as well: the engine makes the fd readable. Returns whether there
+    /// is one.
+    pub(super) fn leave_room_to_engine(&self) -> bool {
+        let wanted = self.writable.is_wanted();
+        if wanted {
+            self.poller.leave_loop();
+        }
+        wanted
+    }
+}
+
+/// What a tokio runtime calls.
+#[cfg(feature = "tokio")]
+#[derive(Debug)]
+struct Alarm {
+    link: Weak<Link>,
+    calls: Arc<AtomicU64>,
+}
+
+#[cfg(feature = "tokio")]
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        if let Some(link) = self.link.upgrade() {
+            // Whoever wakes up polls. If nobody does, because those who waited are gone, the
+            // engine's thread takes over.
+            link.wake_tasks(Awaited::ANYTHING);
+        }
+    }
+}
+
+/// Tasks for which a tokio runtime watches the completion events.
+#[cfg(feature = "tokio")]
+impl Link {
+    /// Has the runtime in whose context this is called watch the connection.
+    ///
+    /// # Panics
+    ///
+    /// Where there is none.
+    #[track_caller]
+    pub(crate) fn enter_runtime(self: &Arc<Self>) -> Result<(), OsError> {
+        // A watch of another runtime ends first: it may be the same, which watches nothing twice.
+        self.poller.leave_runtime();
+        let Some(events) = lock(&self.poll)
+            .as_ref()
+            .map(|side| Arc::clone(side.events()))
+        else {
+            // It has ended, which needs no watching.
+            return Ok(());
+        };
+        let calls = Arc::new(AtomicU64::new(0));
+        let alarm = Alarm {
+            link: Arc::downgrade(self),
+            calls: Arc::clone(&calls),
+        };
+        let watch = RuntimeWatch::new(events, Waker::from(Arc::new(alarm)), calls)?;
+        self.poller.tasks.enter_runtime(watch);
+        self.poller.rely_no_more(Reliance::Tasks);
+        if self.is_over() {
+            // Its transport may have gone meanwhile, which nothing is to hold.
+            self.poller.leave_runtime();
+        }
+        Ok(())
     }
 }

@@ -3,11 +3,11 @@
 use super::{
     completion::Completion,
     outbox::Outbox,
-    sent_order::SentOrder,
-    unproven::{Gone, Unproven},
+    sent_order::{Gone, SentOrder, Unproven},
 };
 use crate::{
-    proto::{CloseReason, Connection},
+    error::{Error, TrySendError},
+    proto::{CloseReason, Connection, SendRefused},
     transport::{Outcome, Posted},
 };
 
@@ -94,4 +94,14 @@ fn report(completions: &mut Option<Outbox>, completion: Completion) -> bool {
     // it.
     let _ = completions.put(completion);
     true
+}
+
+/// The error of a message of `len` bytes that the state machine does not send.
+pub(super) fn refused_send(refused: SendRefused, len: usize) -> TrySendError {
+    TrySendError::Failed(match refused {
+        SendRefused::Blocked => return TrySendError::Full,
+        SendRefused::TooLong { limit } => Error::MessageTooLong { len, limit },
+        SendRefused::Finished => Error::Finished,
+        SendRefused::Closed(reason) => Error::Disconnected(reason),
+    })
 }

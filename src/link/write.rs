@@ -2,7 +2,7 @@
 
 use std::{io::IoSlice, sync::Arc};
 
-use super::{core::Core, link::Link, parts::total, refused::refused_send, send::Outgoing};
+use super::{core::Core, cork::total, link::Link, reports::refused_send, send::Outgoing};
 use crate::{
     error::{Error, TrySendError},
     proto::{SendRefused, Transmit},

@@ -11,11 +11,22 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use crate::{
     Endpoint, Engine, Error, Request,
     engine::{Established, Incoming, LogLimit},
+    foreign::{self, Errand, Owed},
     sync::{Readiness, Seat, Wakers, lock},
 };
 
 /// What comes out of the channel of connections.
 type Accepted = Result<Endpoint, Error>;
+
+/// The tasks that accept.
+#[derive(Debug, Default)]
+struct Tasks {
+    wakers: Wakers,
+    /// The address for the log, once it listens.
+    local: OnceLock<SocketAddr>,
+    /// Whether the engine's thread has to wake them.
+    owed: Owed<()>,
+}
 
 /// What a listener's program may take: requests, connections that were accepted and established,
 /// and at last the listener's end.
@@ -28,11 +39,9 @@ pub(super) struct Backlog {
     /// Why nothing more will come.
     end: OnceLock<Error>,
     readiness: Readiness,
-    tasks: Wakers,
+    tasks: Arc<Tasks>,
     /// Of the connections.
     engine: Engine,
-    /// Where it listens, once it does.
-    local: OnceLock<SocketAddr>,
     /// For the log.
     failures: Mutex<LogLimit>,
 }
@@ -48,9 +57,8 @@ impl Backlog {
             accept: Mutex::new(Some(accept)),
             end: OnceLock::new(),
             readiness: Readiness::default(),
-            tasks: Wakers::default(),
+            tasks: Arc::default(),
             engine: engine.clone(),
-            local: OnceLock::new(),
             failures: Mutex::default(),
         };
         (Arc::new(backlog), sender)
@@ -58,7 +66,7 @@ impl Backlog {
 
     /// It listens here, as the log says.
     pub(super) fn listens(&self, local: SocketAddr) {
-        self.local.get_or_init(|| local);
+        self.tasks.local.get_or_init(|| local);
     }
 
     /// The requests as they come; the channel ends with the listener.
@@ -98,7 +106,38 @@ impl Backlog {
     /// As [`update_readiness`](Self::update_readiness), by the thread that brought something.
     fn announce(&self) {
         self.readiness.announce(|| self.is_ready());
-        if self.tasks.wake(u8::MAX).is_err() {
+        if !foreign::collects() {
+            self.tasks.wake();
+        } else if self.tasks.owed.add(|()| ()) {
+            foreign::leave(Arc::<Tasks>::clone(&self.tasks));
+        }
+    }
+
+    /// A seat for a task that waits in a future of its own.
+    #[cfg(feature = "tokio")]
+    pub(super) fn seat(&self) -> Seat {
+        self.tasks.wakers.seat()
+    }
+
+    /// Has the task woken when there is something to take. Look once more afterwards.
+    pub(super) fn wait(&self, seat: Seat, waker: &Waker) {
+        self.tasks.wakers.wait(seat, 1, waker);
+    }
+
+    /// The task in this seat waits no more.
+    pub(super) fn leave(&self, seat: Seat) {
+        self.tasks.wakers.leave(seat);
+    }
+
+    fn is_ready(&self) -> bool {
+        let nothing = self.requests.is_empty() && self.accepted.is_empty();
+        !nothing || self.end.get().is_some()
+    }
+}
+
+impl Tasks {
+    fn wake(&self) {
+        if self.wakers.wake(u8::MAX).is_err() {
             // The listener goes on: the panic is no connection's, and another task may accept.
             error!("listener on {}: the waker of a task panicked", self.place());
         }
@@ -109,26 +148,13 @@ impl Backlog {
         let local = self.local.get().map(SocketAddr::to_string);
         local.unwrap_or_default()
     }
+}
 
-    /// A seat for a task that waits in a future of its own.
-    #[cfg(feature = "tokio")]
-    pub(super) fn seat(&self) -> Seat {
-        self.tasks.seat()
-    }
-
-    /// Has the task woken when there is something to take. Look once more afterwards.
-    pub(super) fn wait(&self, seat: Seat, waker: &Waker) {
-        self.tasks.wait(seat, 1, waker);
-    }
-
-    /// The task in this seat waits no more.
-    pub(super) fn leave(&self, seat: Seat) {
-        self.tasks.leave(seat);
-    }
-
-    fn is_ready(&self) -> bool {
-        let nothing = self.requests.is_empty() && self.accepted.is_empty();
-        !nothing || self.end.get().is_some()
+impl Errand for Tasks {
+    fn run(self: Arc<Self>) {
+        while let Some(()) = self.owed.next() {
+            self.wake();
+        }
     }
 }
 
@@ -148,7 +174,7 @@ impl Incoming for Backlog {
                     warn!(
                         "listener on {}: a connection was not established ({others} others before \
                          it): {error}",
-                        self.place()
+                        self.tasks.place()
                     );
                 }
                 return;

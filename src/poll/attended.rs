@@ -1,5 +1,6 @@
 use std::{
     collections::{HashMap, HashSet},
+    mem,
     time::{Duration, Instant},
 };
 
@@ -8,56 +9,57 @@ use super::{
     word::{Look, Owner},
 };
 
-/// How long after the last poll by a thread or a loop of the application the engine polls again. A
-/// program that mixes `recv` with `select!` may see a message twice this much late, where the
-/// notice lay as long; one that polls often enough costs the engine one look in this time instead
-/// of one interrupt a message.
+/// Time between two looks of the engine at connections that the application polls. A program that
+/// mixes `recv` with `select!` may see a message twice this time late. A program that polls often
+/// costs the engine one look in this time instead of one interrupt a message.
 const ROUND: Duration = Duration::from_millis(10);
 
-/// The same for connections that hold something back, which nobody else may send when there is
-/// room.
+/// The same for connections that hold a message back, which the next poll sends.
 const PRESSED_ROUND: Duration = Duration::from_millis(1);
 
 /// The connections that threads or loops of the application poll, and that the engine's thread
 /// looks after: one table, and one timer.
 ///
-/// Of those that threads poll, all whose leader does not sleep in the kernel: only that is certain
-/// to wake up. Of those that loops poll, the ones that had events at the last look, and the ones
-/// that hold something back.
+/// It has the connections that threads own, except those whose leader sleeps in the kernel, because
+/// that leader is certain to wake up. It has the connections that loops own if they had an event at
+/// the last look, or hold a message back.
 #[derive(Debug, Default)]
 pub(crate) struct Attended {
-    /// With the count of visits at the last look.
+    /// The count of visits at the last look, by key.
     seen: HashMap<u64, u32>,
-    /// Those of them that hold something back.
+    /// The connections among them that hold a message back.
     pressed: HashSet<u64>,
+    /// Connections that a thread of the application was polling when the engine did.
+    busy: HashSet<u64>,
     /// Whether events are pending for loops.
     loops: bool,
-    /// When to look at all of them.
+    /// The time of the next look at all of them.
     round: Option<Instant>,
-    /// When to look at those that hold something back.
+    /// The time of the next look at `pressed` and `busy`.
     soon: Option<Instant>,
 }
 
-/// What [`Attended`] needs to know of a connection.
+/// A connection, as [`Attended`] needs it.
 pub(crate) trait Attendee {
     fn poller(&self) -> &Poller;
 
-    /// Whether it holds something back.
+    /// Whether it holds a message back.
     fn holds_back(&self) -> bool;
 }
 
 impl Attended {
-    /// Threads or a loop polled, and ended the engine's watch.
+    /// Takes a connection into the table, after a notice from its new owner.
     pub(crate) fn attend(&mut self, key: u64, who: &impl Attendee) {
         let poller = who.poller();
         let pressed = poller.is_pressed();
         match poller.owner() {
-            // It expired since, or a thread told that did not know.
+            // The engine has taken it back since.
             Owner::Engine => return,
             Owner::Loop if !pressed => return,
             Owner::Threads | Owner::Loop => {}
         }
-        self.seen.insert(key, poller.visits());
+        // The notice may be 10 ms old: the first look counts it as a visit.
+        self.seen.insert(key, poller.visits().wrapping_sub(1));
         let now = Instant::now();
         self.round.get_or_insert(now + ROUND);
         if pressed {
@@ -66,31 +68,35 @@ impl Attended {
         }
     }
 
-    /// Events are pending for a loop, the first in a while.
+    /// A loop has an event, for the first time since the last look without one.
     pub(crate) fn expect_loops(&mut self) {
         self.loops = true;
         self.round.get_or_insert_with(|| Instant::now() + ROUND);
     }
 
-    /// The engine polls this connection, or it has ended.
+    /// Removes a connection that the engine owns, or that has ended.
     pub(crate) fn forget(&mut self, key: u64) {
         self.seen.remove(&key);
         self.pressed.remove(&key);
+        self.busy.remove(&key);
     }
 
-    /// Whether it looks after this connection.
-    pub(crate) fn has(&self, key: u64) -> bool {
-        self.seen.contains_key(&key)
+    /// Notes a connection that a thread of the application is polling. The engine polls it again
+    /// soon, because that thread may be stopped.
+    pub(crate) fn come_back(&mut self, key: u64) {
+        self.busy.insert(key);
+        self.soon
+            .get_or_insert_with(|| Instant::now() + PRESSED_ROUND);
     }
 
-    /// When to look.
+    /// The time of the next look.
     pub(crate) fn next(&self) -> Option<Instant> {
         [self.round, self.soon].into_iter().flatten().min()
     }
 
-    /// Looks after those that are due. Returns those that nobody polled, which are the engine's
-    /// from now on: it arms and polls them. `pending` returns the keys of the connections that have
-    /// events for loops; it is called only if there may be some.
+    /// Looks at the connections that are due. Returns the keys of those that the engine arms and
+    /// polls now: it owns them, because their owner has not polled, or they were busy. `pending` returns the keys of all
+    /// connections that have events for loops.
     pub(crate) fn look<'a, A: Attendee + 'a>(
         &mut self,
         now: Instant,
@@ -101,6 +107,7 @@ impl Attended {
         if self.soon.is_some_and(|at| at <= now) {
             self.look_at_pressed(&find, &mut expired);
             self.soon = (!self.pressed.is_empty()).then(|| now + PRESSED_ROUND);
+            self.look_at_busy(&find, &mut expired);
         }
         if self.round.is_some_and(|at| at <= now) {
             let pending = if self.loops { pending() } else { Vec::new() };
@@ -111,13 +118,13 @@ impl Attended {
         expired
     }
 
-    /// Whether events are pending for loops, as far as is known. While that is not so, whoever
-    /// [expects](Self::expect_loops) them has to be told of the next one.
+    /// Whether loops had events at the last look. If not, the caller watches for the next one, and
+    /// then calls [`expect_loops`](Self::expect_loops).
     pub(crate) fn expects_loops(&self) -> bool {
         self.loops
     }
 
-    /// The engine's thread comes once more, in any case.
+    /// Adds one look, even if the table is empty.
     pub(crate) fn come_again(&mut self) {
         self.round.get_or_insert_with(|| Instant::now() + ROUND);
     }
@@ -132,7 +139,7 @@ impl Attended {
             let (Some(who), Some(count)) = (find(*key), seen.get_mut(key)) else {
                 return false;
             };
-            // In this order: what is held back after the look finds that it is to be told.
+            // In this order, because a message that is held back after this look presses again.
             who.poller().relax();
             if !who.holds_back() {
                 return false;
@@ -149,6 +156,19 @@ impl Attended {
             seen.remove(key);
             false
         });
+    }
+
+    fn look_at_busy<'a, A: Attendee + 'a>(
+        &mut self,
+        find: impl Fn(u64) -> Option<&'a A>,
+        due: &mut Vec<u64>,
+    ) {
+        for key in mem::take(&mut self.busy) {
+            if let (Some(who), false) = (find(key), self.seen.contains_key(&key)) {
+                who.poller().expire();
+            }
+            due.push(key);
+        }
     }
 
     fn look_at_all<'a, A: Attendee + 'a>(

@@ -7,7 +7,7 @@ use super::{
 pub(crate) use crate::transport::Answers;
 use crate::{status::OsError, transport::CompletionEvents};
 
-/// What polling a completion queue came to.
+/// The result of polling a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// It was empty.
@@ -16,35 +16,40 @@ pub(crate) enum Progress {
     Some,
     /// There may be more, for which no event will be raised: poll again.
     More,
-    /// Another thread is receiving, and acts on everything that has come when it runs next.
-    Held,
+    /// Another thread is polling or receiving, and may be stopped: poll again later.
+    Busy,
 }
 
-/// A connection's completion queue, as whoever polls it sees it.
+/// A connection's completion queue, for the thread that polls it.
 pub(crate) trait Completions {
     type Events: Events;
 
-    /// Takes some of what is in the queue and acts on it, polling up to `budget` times while there
-    /// is nothing.
+    /// Takes completions from the queue and handles them. It polls up to `budget` times while the
+    /// queue is empty.
     fn poll(&self, budget: u32, answers: Answers) -> Progress;
 
     /// Requests an event for the next completion.
     fn arm(&self);
 
-    /// Returns the events, and whether they stay readable from now on because the connection is
-    /// about to end. There are none before and after the transport.
+    /// Returns the events, and whether they stay readable because the connection is about to end.
+    /// Returns `None` without a transport.
     fn events(&self) -> Option<(impl Deref<Target = Self::Events>, bool)>;
 
-    /// Whether the events are readable as long as polling may bring something, instead of once for
-    /// the next completion after [`arm`](Self::arm). Polling costs a system call then.
+    /// Whether the events are level-triggered: readable while the queue may have completions,
+    /// instead of once after [`arm`](Self::arm). A poll costs a system call then.
     fn stays_readable(&self) -> bool;
+
+    /// The same queue for a thread that takes no message: completions go to the channel alone.
+    fn without_handoff(&self) -> Self
+    where
+        Self: Sized;
 
     /// Whether a large message is being transferred.
     fn awaits_large(&self) -> bool;
 
-    /// Waits in the call that receives, which saves a call, unless `is_woken` returns true when
-    /// nothing else can be taken by another thread any more. Returns false, and has not waited,
-    /// where that is not possible: nothing ends this wait but what comes and the connection's end.
+    /// Waits in the system call that receives, which saves a call. Only bytes, the connection's end
+    /// and a bound of seconds end this wait. It ends early if `is_woken` returns true. Returns
+    /// false, without a wait, if the transport or the deadline does not allow it.
     fn receive(
         &self,
         events: &Self::Events,
@@ -53,12 +58,12 @@ pub(crate) trait Completions {
     ) -> bool;
 }
 
-/// What a thread sleeps on: the events that completions raise.
+/// The events that completions raise, on which a thread sleeps.
 pub(crate) trait Events {
-    /// Takes an event that was raised, if there is one.
+    /// Takes a raised event, if there is one.
     fn clear(&self);
 
-    /// Sends the peer what has waited for something else to be sent.
+    /// Sends acknowledgements that waited for company.
     fn answer(&self);
 
     /// Sleeps until there is an event, the alarm rings, or no time is `left`.

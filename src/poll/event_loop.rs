@@ -1,10 +1,10 @@
 //! How an event loop waits: on a file descriptor of the connection's.
 //!
-//! An event loop sleeps on the completion events themselves, and polls when it comes by, so that no
-//! other thread stands between it and the device. It need not come by: it may be busy, or have no
-//! interest in what arrives. So the engine's thread looks now and then whether there are events
-//! that nobody takes, and takes them: what keeps the connection alive is among them. And it polls
-//! at all times while a loop waits for room, which it may do by the writable fd alone.
+//! An event loop sleeps on the completion events themselves, and its thread polls when the fd is
+//! readable, so that no other thread stands between it and the device. The loop may be busy, or
+//! ignore what arrives. So the engine's thread looks regularly for events that the loop leaves, and
+//! takes them, because pings and grants are among them. While a loop waits for room the engine's
+//! thread is the owner, because the loop may watch the writable fd alone.
 
 use super::{
     completions::{Answers, Completions, Events, Progress},
@@ -13,10 +13,10 @@ use super::{
 };
 
 impl Poller {
-    /// For a call that does not wait: returns what `ready` returns, polling for that if it is
-    /// nothing yet. `waits_for_room` says whether a loop waits for room.
+    /// Returns the result of `ready`, after one poll if it is nothing at first. For calls that do
+    /// not wait. `waits_for_room` returns whether a loop waits for room.
     ///
-    /// `ready` is called after everything that may have changed its answer, with no lock held.
+    /// It calls `ready` after each event that may change the result, and holds no lock then.
     pub(crate) fn try_once<T>(
         &self,
         queue: &impl Completions,
@@ -37,11 +37,11 @@ impl Poller {
         if let Some(value) = ready() {
             return Some(value);
         }
-        // Over TCP a look costs a system call, and the engine's thread polls for loops.
+        // Over TCP a poll costs a system call, and the engine's thread polls for loops.
         if !is_loop || queue.stays_readable() {
             return None;
         }
-        // The loop sleeps next, and may own the connection: there is nothing that it does not know.
+        // The loop has taken everything, and sleeps next: it may own the connection.
         if self.owner() != Owner::Loop {
             if waits_for_room() {
                 return None;
@@ -53,13 +53,13 @@ impl Poller {
         }
         if waits_for_room() {
             // That began meanwhile.
-            self.take_over();
+            self.call_engine();
         }
         let (events, _) = queue.events()?;
         events.clear();
         queue.arm();
         if queue.poll(1, Answers::AtOnce) == Progress::More {
-            self.take_over();
+            self.call_engine();
         }
         ready()
     }

@@ -1,6 +1,7 @@
 //! Who polls a connection's completion queue, and how threads, tasks and event loops wait.
 //!
-//! Polling is what moves a connection on. At any time one of three [owners](Owner) is to do it:
+//! A connection makes progress when a thread polls its queue. At any time it has one of three
+//! [owners](Owner), which polls:
 //!
 //! ```text
 //!                       a thread waits
@@ -19,22 +20,21 @@
 //!          +------+
 //! ```
 //!
-//! Whoever waits, polls: then no other thread stands between it and the device. So a thread that
-//! waits acquires the connection and takes its events out of the engine's epoll, an event loop or a
-//! runtime that comes by has them moved to its own. The engine's thread does not take their word
-//! for it: every 10 ms it [looks](Attended) whether they have polled since. Only a thread that
-//! sleeps in the kernel is left alone, because only that one is certain to wake up. A runtime is
-//! not: its threads may be busy elsewhere, or nobody may call `block_on`.
+//! The thread that waits polls, so no other thread stands between it and the device. It acquires
+//! the connection and takes the events out of the engine's epoll. An event loop or a runtime moves
+//! them to its own. The engine's thread [looks](Attended) every 10 ms whether the owner has polled
+//! since. It leaves a thread that sleeps in the kernel alone, because only that thread is certain
+//! to wake up. A runtime is not: its threads may be busy, or outside of `block_on`.
 //!
-//! Some rely on the engine's thread, whatever else polls ([`Reliance`]): a group's receiver, a task
-//! that no runtime polls for, a loop that waits for room. While there is one the engine stays the
-//! owner, and threads that wait poll beside it.
+//! Some users need the engine's thread ([`Reliance`]): the receiver of a group, a task outside of a
+//! runtime, a loop that waits for room. While there is one the engine stays the owner, and threads
+//! that wait poll beside it.
 //!
 //! Of several threads that wait on one connection one *leads*: it polls, first spinning, then
-//! asleep on the completion events. The others *follow*: they are parked until they are woken or
-//! nobody leads.
+//! asleep on the completion events. The others *follow*: they are parked until a thread wakes them
+//! or the lead is free.
 //!
-//! Nothing here knows what a connection is. Its queue comes as [`Completions`].
+//! This folder does not know connections. It gets their queues as [`Completions`].
 
 mod attended;
 mod completions;

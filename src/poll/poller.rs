@@ -1,11 +1,18 @@
-use std::{os::fd::BorrowedFd, sync::OnceLock, time::Duration};
+use std::{
+    os::fd::BorrowedFd,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use super::{
     registration::{LoopFd, Registration},
     spin_record::SpinRecord,
     sys::{Alarm, Condvar, Line, Mutex, lock, park},
     tasks::Tasks,
-    word::{Look, Owner, Pressed, Reliance, Visit, Word},
+    word::{Look, Owner, Pressed, Reliance, Resigned, Visit, Word},
 };
 use crate::{
     config::Polling,
@@ -13,30 +20,32 @@ use crate::{
     sync::{NoticeKind, Readiness},
 };
 
-/// Decides who polls a connection's completion queue, and wakes the threads that wait for it.
+/// Decides which thread polls a connection's completion queue, and wakes the threads that wait.
 ///
-/// See [the folder](super) for the states. A poller knows no connection: who polls gives it the
-/// queue, as [`Completions`](super::Completions).
+/// See [the folder](super) for the states. A poller does not know its connection: each caller that
+/// polls passes the queue as [`Completions`](super::Completions).
 ///
-/// Two locks, each taken with none of the other's held and none of the connection's needed:
-/// `registration`, around changes of epolls; `wakes`, around parking.
+/// It has two locks, `registration` around changes of the epolls and `wakes` around parking. A
+/// thread takes one at a time, and takes no other lock meanwhile.
 pub(crate) struct Poller {
     word: Word,
     /// Tasks that wait.
     pub(crate) tasks: Tasks,
     pub(super) policy: Policy,
-    /// To the engine's thread.
+    /// The way to the engine's thread.
     line: Line,
-    /// Counts the wakes that followers were there for.
+    /// The number of wakes while there were followers.
     wakes: Mutex<u64>,
     changed: Condvar,
-    /// Ends the leader's sleep. Made before any thread can wait, so that none finds out in the
-    /// middle of it that there is no fd left.
+    /// Ends the leader's sleep. It exists before any thread can wait, so that a wait cannot fail
+    /// for want of a file descriptor.
     alarm: OnceLock<Alarm>,
-    /// While there are completion events.
+    /// The epolls with the completion events, while these exist.
     registration: Mutex<Option<Registration>>,
-    /// The fd of an event loop, from when it is asked for.
+    /// The fd of an event loop, from the first request for it.
     loop_fd: LoopFd,
+    /// Whether an error of the system was logged.
+    reported: AtomicBool,
 }
 
 /// How long a thread spins before it sleeps.
@@ -64,19 +73,19 @@ impl Policy {
     }
 }
 
-/// What a spin waits for.
+/// The kinds of spins. Each has a record of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spin {
-    /// Something, for as long as configured.
+    /// For a completion, up to the configured time.
     Short,
-    /// The end of a large message, for several times as long.
+    /// For the end of a large message, up to a multiple of that time.
     Large,
 }
 
-/// The lead, given up when dropped.
+/// The lead. Its drop gives it up.
 pub(super) struct Leader<'a>(&'a Poller);
 
-/// A place among the followers. From its making on no wake is lost.
+/// A place among the followers. It sees every wake after its creation.
 pub(super) struct Follower<'a> {
     poller: &'a Poller,
     wakes: u64,
@@ -98,10 +107,11 @@ impl Poller {
             alarm: OnceLock::new(),
             registration: Mutex::new(None),
             loop_fd: LoopFd::default(),
+            reported: AtomicBool::new(false),
         }
     }
 
-    /// Makes what a sleep takes, once.
+    /// Creates the alarm that a sleep needs, once.
     pub(crate) fn prepare(&self) -> Result<(), OsError> {
         if self.alarm.get().is_none() {
             let alarm = Alarm::new()?;
@@ -112,12 +122,12 @@ impl Poller {
 
     // Registration.
 
-    /// There are completion events from now on, which the engine watches.
+    /// Takes the registration of new completion events, which the engine's epoll has.
     pub(crate) fn register(&self, registration: Registration) {
         *lock(&self.registration) = Some(registration);
     }
 
-    /// There are none any more.
+    /// Removes the completion events from all epolls.
     pub(crate) fn unregister(&self) -> Result<(), OsError> {
         match lock(&self.registration).take() {
             Some(mut registration) => registration.set(Owner::Threads, &self.loop_fd),
@@ -132,8 +142,8 @@ impl Poller {
         }
     }
 
-    /// Changes the epolls as the owner says. Each change of the owner is followed by a call, under
-    /// a lock, so the last call sees the last owner.
+    /// Registers the events for the current owner. A call follows each change of the owner, and
+    /// reads the owner under a lock, so the last call registers for the last owner.
     fn follow_owner(&self) {
         let failed = {
             let mut registration = lock(&self.registration);
@@ -147,33 +157,38 @@ impl Poller {
             let again = registration.set(Owner::Engine, &self.loop_fd);
             [Some(error), again.err()]
         };
+        // The engine arms and polls.
+        self.call_engine();
         for error in failed.iter().flatten() {
             self.report(error);
         }
     }
 
-    /// The engine's thread polls from now on, because a runtime cannot.
+    /// Logs that the engine's thread polls, because a runtime cannot.
     #[cfg(feature = "tokio")]
     pub(super) fn note(&self, error: &OsError) {
         debug!("{}: the engine polls from now on: {error}", self.line);
     }
 
-    /// Writes a failure of the system to the log. No lock is held.
+    /// Logs an error of the system. The caller holds no lock.
+    /// It logs one for each connection, because each wait may fail again.
     pub(super) fn report(&self, error: &OsError) {
-        error!("{}: {error}", self.line);
+        if !self.reported.swap(true, Ordering::Relaxed) {
+            error!("{}: {error}", self.line);
+        }
     }
 
-    // Who polls.
+    // Ownership.
 
-    /// A thread that waits is about to poll. The engine's thread stays away from now on, unless
-    /// somebody relies on it, until it finds that no thread has polled for a while.
+    /// Counts a poll by a thread that waits. If no user relies on the engine's thread, that stops
+    /// polling until it finds that no thread has polled for a while.
     pub(crate) fn visit_as_thread(&self) {
         let visit = self.word.visit_as_thread();
         self.visited(visit);
     }
 
-    /// An event loop or a runtime is about to poll. The engine's thread stays away from now on,
-    /// unless one of these relies on it, until it finds that the loop leaves events where they are.
+    /// Counts a poll by an event loop or a runtime. If none of `but` relies on the engine's thread,
+    /// that stops polling until it finds that the loop leaves events in its epoll.
     pub(super) fn visit_as_loop(&self, but: &[Reliance]) {
         let visit = self.word.visit_as_loop(but);
         self.visited(visit);
@@ -185,9 +200,9 @@ impl Poller {
         };
         self.follow_owner();
         if tell {
-            // With all others of the next milliseconds: where each of many connections is polled
-            // now and then, the engine's thread would be woken for each.
-            self.line.leave(NoticeKind::Polled);
+            // The engine takes it with all others of the next milliseconds. Otherwise a thread that
+            // polls many connections in turn would wake the engine for each.
+            self.line.leave(NoticeKind::Acquired);
         }
     }
 
@@ -195,13 +210,13 @@ impl Poller {
         self.word.owner()
     }
 
-    /// Whether others than threads that wait have to hear of what comes.
+    /// Whether users other than waiting threads need events for new completions.
     pub(crate) fn is_shared(&self) -> bool {
         self.word.is_shared()
     }
 
-    /// The engine's thread looks after a connection that it does not own, with the count of visits
-    /// that it saw last. After [`Look::Expired`] it arms and polls.
+    /// Compares the visits with the count of the engine's last look. After [`Look::Expired`] the
+    /// engine arms and polls.
     pub(crate) fn look(&self, seen: u32) -> Look {
         let look = self.word.look(seen);
         if look == Look::Expired {
@@ -210,30 +225,30 @@ impl Poller {
         look
     }
 
-    /// The engine's thread owns the connection from now on. It arms and polls next.
+    /// Makes the engine's thread the owner. It arms and polls next.
     pub(crate) fn expire(&self) {
         self.word.expire();
         self.follow_owner();
     }
 
-    /// A thread of the application is polling while the engine's thread owns the connection. The
-    /// engine looks again soon, and is not woken by events until it [takes over](Self::expire).
+    /// Leaves a connection that the engine owns to a thread of the application, because that thread
+    /// is polling. Events do not wake the engine until it [takes over](Self::expire) again.
     pub(crate) fn yield_to_threads(&self) {
         if self.word.yield_to_threads() {
             self.follow_owner();
         }
     }
 
-    /// How often threads of the application have polled.
+    /// The number of polls by the application.
     pub(crate) fn visits(&self) -> u32 {
         self.word.visits()
     }
 
-    /// Somebody relies on the engine's thread from now on. That takes over at once where this is
-    /// new.
+    /// Notes that `who` relies on the engine's thread. If that is new the engine takes over at
+    /// once.
     pub(crate) fn rely(&self, who: Reliance) {
         if self.word.rely(who) {
-            self.take_over();
+            self.call_engine();
         }
     }
 
@@ -245,26 +260,26 @@ impl Poller {
         self.word.relies(who)
     }
 
-    /// Has the engine's thread poll, whoever does now.
-    pub(crate) fn take_over(&self) {
-        self.line.send(NoticeKind::Watch);
+    /// Asks the engine's thread to become the owner.
+    pub(crate) fn call_engine(&self) {
+        self.line.send(NoticeKind::TakeOver);
     }
 
-    /// As [`take_over`](Self::take_over), where an event loop or a runtime polls.
+    /// As [`take_over`](Self::call_engine), if an event loop or a runtime is the owner.
     pub(crate) fn leave_loop(&self) {
         if self.word.owner() == Owner::Loop {
-            self.take_over();
+            self.call_engine();
         }
     }
 
-    // What is held back.
+    // Holding back.
 
-    /// Something is held back that is sent when somebody polls. Whoever polls may not come back, so
-    /// the engine looks sooner.
+    /// Notes that a message is held back until a poll finds room. The owner may not poll again, so
+    /// the engine looks every millisecond.
     pub(crate) fn press(&self) {
         match self.word.press() {
             Pressed::Known => {}
-            Pressed::Tell => self.line.send(NoticeKind::Held),
+            Pressed::Tell => self.line.send(NoticeKind::Pressed),
         }
     }
 
@@ -272,20 +287,20 @@ impl Poller {
         self.word.is_pressed()
     }
 
-    /// Nothing is held back any more. Ask once more whether that is so, and
-    /// [press](Self::press_again) if not.
+    /// Clears the note. The caller checks afterwards whether something is held back, and if so
+    /// calls [`press_again`](Self::press_again).
     pub(crate) fn relax(&self) {
         self.word.relax();
     }
 
-    /// By the engine's thread, which looks again anyway.
+    /// As [`press`](Self::press), by the engine's thread, which looks again in any case.
     pub(crate) fn press_again(&self) {
         let _ = self.word.press();
     }
 
     // Waking.
 
-    /// Has threads that wait check again. Cheap when no thread waits.
+    /// Wakes the threads that wait, to check again. Without any it costs one atomic operation.
     pub(crate) fn wake(&self) {
         let sleepers = self.word.sleepers();
         if sleepers.leader
@@ -306,14 +321,14 @@ impl Poller {
 
     // Leading and following.
 
-    /// Leads, unless another thread does.
+    /// Takes the lead. Returns `None` if another thread has it.
     pub(super) fn try_lead(&self) -> Option<Leader<'_>> {
-        // Made only if nobody led: a leader that is dropped gives the lead up.
+        // Created only after success: the drop of a leader gives the lead up.
         let free = self.word.lead();
         free.then(|| Leader(self))
     }
 
-    /// Prepares to park. Check once more for what is waited for before [`Follower::wait`].
+    /// Prepares to park. The caller checks its condition again before [`Follower::wait`].
     pub(super) fn follow(&self) -> Follower<'_> {
         self.word.follow();
         let wakes = *lock(&self.wakes);
@@ -329,19 +344,21 @@ impl Poller {
 
     // Event loops.
 
-    /// The fd of an event loop, which is readable while `readiness` is, and while there are
-    /// completion events and the loop owns the connection.
+    /// Returns the fd of an event loop. It is readable while `readiness` is. While the loop owns the
+    /// connection, completion events make it readable as well.
     pub(crate) fn loop_fd(&self, readiness: &Readiness) -> Result<BorrowedFd<'_>, OsError> {
         self.loop_fd.get(readiness)
     }
 }
 
 impl Follower<'_> {
-    /// Waits until there was a wake since this was made, nobody leads, or no time is `left`.
+    /// Waits for a wake since the creation of this value, or until no thread leads, or no time is
+    /// `left`.
     pub(super) fn wait(self, left: Option<Duration>) {
         let poller = self.poller;
         let wakes = lock(&poller.wakes);
-        // A leader that resigns sees this one among the followers, or this sees that nobody leads.
+        // Either a leader that resigns counts this follower, or this thread sees that the lead is
+        // free.
         let idle = |wakes: &mut u64| poller.word.is_led() && *wakes == self.wakes;
         park(&poller.changed, wakes, left, idle);
     }
@@ -354,29 +371,37 @@ impl Drop for Follower<'_> {
 }
 
 impl Leader<'_> {
-    /// About to sleep: no wake is lost any more.
+    /// The leader is about to sleep. A wake after this call ends the sleep.
     pub(super) fn fall_asleep(&self) {
         self.0.word.fall_asleep();
     }
 
-    /// Whether there was a wake since [`fall_asleep`](Self::fall_asleep).
+    /// Whether a wake came since [`fall_asleep`](Self::fall_asleep).
     pub(super) fn is_woken(&self) -> bool {
         self.0.word.is_notified()
     }
 
-    /// The end of the sleep. `rung` says that it was ended by the alarm.
+    /// The leader is awake. `rung`: the alarm ended the sleep.
     pub(super) fn wake_up(&self, rung: bool) {
-        let notified = self.0.word.wake_up();
-        if let (true, Some(alarm)) = (notified || rung, self.0.alarm()) {
+        // The alarm first. A ring between the two calls stays, and the next sleep takes it. In the
+        // other order it would be taken here, and the note of it would stay, with which no thread
+        // rings again.
+        if let (true, Some(alarm)) = (rung || self.0.word.is_notified(), self.0.alarm()) {
             alarm.clear();
         }
+        self.0.word.wake_up();
     }
 }
 
 impl Drop for Leader<'_> {
     fn drop(&mut self) {
-        if self.0.word.resign() {
+        let Resigned { followers, asleep } = self.0.word.resign();
+        if followers {
             self.0.wake_followers();
+        }
+        if asleep {
+            // A panic ended the sleep. The engine looks no more, because it saw the thread asleep.
+            self.0.call_engine();
         }
     }
 }

@@ -10,9 +10,9 @@ use crate::{status::OsError, sync::Readiness, transport::CompletionEvents};
 
 /// The epolls that have a connection's completion events.
 ///
-/// Where nobody is to be woken the events are in no epoll. With an interest in nothing they would
-/// stay in the engine's epoll, and the device's driver, which does not say what has come, would
-/// wake the engine's thread for each: two switches a message, to find that there is nothing to do.
+/// While threads own the connection, no epoll has the events. With an empty interest set they would
+/// stay in the engine's epoll, and the device's driver, which does not report what has come, would
+/// wake the engine's thread for each: two switches a message without any work.
 #[derive(Debug)]
 pub(crate) struct Registration {
     epolls: Arc<Epolls>,
@@ -23,17 +23,17 @@ pub(crate) struct Registration {
     in_loop: bool,
 }
 
-/// Where the engine's thread finds events.
+/// The epolls of the engine's thread.
 #[derive(Debug)]
 pub(crate) struct Epolls {
-    /// What it sleeps on.
+    /// The thread sleeps on this one.
     pub(crate) engine: Epoll,
-    /// What it looks through now and then: what loops are to take.
+    /// Events for loops. The thread looks through this one every 10 ms while it has some.
     pub(crate) loops: Epoll,
 }
 
 impl Registration {
-    /// The engine has the events from now on, under the connection's key.
+    /// Adds the events to the engine's epoll, under the connection's key.
     pub(crate) fn new(
         epolls: Arc<Epolls>,
         events: Arc<CompletionEvents>,
@@ -50,12 +50,12 @@ impl Registration {
         Ok(new)
     }
 
-    /// Takes the completion event that was raised.
+    /// Takes a raised completion event.
     pub(super) fn clear(&self) {
         self.events.clear();
     }
 
-    /// Registers the events for `owner` and nobody else. `fd` is that of an event loop.
+    /// Moves the events to the epolls of `owner`. `fd` is that of an event loop.
     pub(super) fn set(&mut self, owner: Owner, fd: &LoopFd) -> Result<(), OsError> {
         let in_loop = owner == Owner::Loop;
         let fd = fd.0.get();
@@ -99,9 +99,9 @@ impl Epolls {
     }
 }
 
-/// The fd of an event loop, made when it is first asked for: an epoll with what says that there is
-/// something to take, and with the completion events while a loop owns the connection. Event loops
-/// may watch it as any other fd.
+/// The fd of an event loop, created at the first request: an epoll with an eventfd, which is
+/// readable while there is a completion to take, and with the completion events while a loop owns
+/// the connection. Event loops may watch it as any other fd.
 #[derive(Debug, Default)]
 pub(super) struct LoopFd(OnceLock<Epoll>);
 
@@ -114,7 +114,7 @@ impl LoopFd {
         let fd = epoll()?;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
         fd.add(readiness.fd()?, event).map_err(failed)?;
-        // Of two threads that ask at the same time one has made it in vain.
+        // If two threads ask at the same time, one of them closes its epoll here.
         Ok(self.0.get_or_init(|| fd).0.as_fd())
     }
 }

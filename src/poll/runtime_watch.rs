@@ -13,8 +13,9 @@ use crate::{
 
 /// A runtime's view of a connection.
 ///
-/// The runtime keeps one waker for the descriptor, while several tasks may wait on the connection,
-/// and each may be dropped at any time. So that waker is the connection's: it wakes all of them.
+/// The runtime keeps one waker for the descriptor, but several tasks may wait on the connection,
+/// and each may be dropped at any time. So the connection provides that waker, which wakes all
+/// tasks.
 #[derive(Debug)]
 pub(crate) struct RuntimeWatch {
     events: TaskEvents,
@@ -23,12 +24,12 @@ pub(crate) struct RuntimeWatch {
 }
 
 impl RuntimeWatch {
-    /// Has the runtime in whose context this is called watch these, and call this waker, which
-    /// counts its calls.
+    /// Registers the events with the current runtime, which calls this waker. The waker counts its
+    /// calls.
     ///
     /// # Panics
     ///
-    /// Where there is none.
+    /// Without a current runtime.
     #[track_caller]
     pub(crate) fn new(
         events: Arc<CompletionEvents>,
@@ -42,7 +43,7 @@ impl RuntimeWatch {
         })
     }
 
-    /// How often the runtime has called.
+    /// The number of calls by the runtime.
     pub(super) fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }

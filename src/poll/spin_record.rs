@@ -1,24 +1,23 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Whether the next waits spin before they sleep: learned from what spinning brought.
+/// Decides whether the next waits spin before they sleep, from the results of earlier spins.
 ///
-/// Only a spin that found something after it had found nothing at first has saved a sleep. What a
-/// sleep took says nothing about spinning, because the peer may have got the processor by it. After
-/// a spin that found nothing, 1 wait sleeps at once; after the next such spin 3 do, then 7, and up
-/// to 255. So where spinning never pays, it costs less than a hundredth of the waits, and where it
-/// begins to pay, that is found out.
+/// Only a spin that finds something after an empty first poll has saved a sleep. The length of a
+/// sleep proves nothing, because the sleep may have given the processor to the peer. After a failed
+/// spin 1 wait sleeps at once; after further failed spins 3, 7 and up to 255 waits do. So if spins
+/// never succeed, one wait in 256 spins, and if they begin to succeed, the record notices.
 #[derive(Debug, Default)]
 pub(super) struct SpinRecord {
-    /// How many waits sleep at once before the next spin.
+    /// The number of waits that sleep at once before the next spin.
     skip: AtomicU8,
-    /// How many do so after the next spin that finds nothing.
+    /// The same after the next failed spin.
     penalty: AtomicU8,
 }
 
 impl SpinRecord {
     /// Whether this wait spins.
     pub(super) fn spins(&self) -> bool {
-        // Several threads may count at the same time. What is lost is one wait of the count.
+        // If several threads count at the same time, the count may lose one wait.
         let skip = self.skip.load(Ordering::Relaxed);
         if skip > 0 {
             self.skip.store(skip - 1, Ordering::Relaxed);
@@ -26,7 +25,7 @@ impl SpinRecord {
         skip == 0
     }
 
-    /// A spin found what it waited for.
+    /// Counts a spin that found something.
     pub(super) fn paid(&self) {
         // A store by each wait would take the cache line from other processors each time.
         if self.penalty.load(Ordering::Relaxed) != 0 {
@@ -34,7 +33,7 @@ impl SpinRecord {
         }
     }
 
-    /// A spin found nothing.
+    /// Counts a failed spin.
     pub(super) fn failed(&self) {
         let penalty = self.penalty.load(Ordering::Relaxed);
         let penalty = penalty.saturating_mul(2).saturating_add(1);
@@ -47,7 +46,7 @@ impl SpinRecord {
 mod tests {
     use super::*;
 
-    /// How many of the next waits sleep at once.
+    /// The number of the next waits that sleep at once.
     fn skipped(record: &SpinRecord) -> usize {
         std::iter::repeat_with(|| record.spins())
             .take_while(|spins| !spins)

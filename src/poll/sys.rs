@@ -1,5 +1,5 @@
-//! What this folder takes of the system. `integration/models` has another one, for the model
-//! checker.
+//! The system calls and primitives of this folder. `integration/models` replaces this file, for the
+//! model checker.
 
 pub(super) use std::sync::{
     Condvar, Mutex,
@@ -23,21 +23,21 @@ use crate::{
     sync::{Mailbox, Notice, NoticeKind, eventfd},
 };
 
-/// The longest single sleep: a bound on the harm of a bug, not something that anything relies on.
+/// The longest single sleep. It bounds the harm of a bug; no code relies on it.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
-/// What ended a sleep.
+/// The cause of the end of a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
-    /// A completion event, as far as is known.
+    /// A completion event, or an interrupt by a signal.
     ByEvent,
     /// Another thread, by the alarm.
     ByAlarm,
-    /// The time was over.
+    /// The end of the time.
     ByTime,
 }
 
-/// How a connection speaks to the engine's thread.
+/// The connection's way to the engine's thread.
 pub(crate) struct Line {
     key: u64,
     notices: Arc<Mailbox<Notice>>,
@@ -49,13 +49,13 @@ impl Line {
         Self { key, notices }
     }
 
-    /// Wakes the thread to do this.
+    /// Sends a notice, and wakes the thread.
     pub(crate) fn send(&self, kind: NoticeKind) {
         let key = self.key;
         self.notices.send(Notice { key, kind });
     }
 
-    /// Has the thread do this when it comes by itself, or wakes it if it does not.
+    /// Leaves a notice for the next look of the thread, or wakes it if no look is due.
     pub(crate) fn leave(&self, kind: NoticeKind) {
         let key = self.key;
         self.notices.leave(Notice { key, kind });
@@ -106,21 +106,21 @@ impl Alarm {
         ];
         match poll(&mut fds, timeout) {
             Ok(0) => Ok(Woken::ByTime),
-            Ok(_) if fds[1].any() == Some(true) => Ok(Woken::ByAlarm),
-            // Something that comes all the time does not put the end off.
+            // Events and alarms that come all the time do not put the end off.
             Ok(_) if left.is_some_and(|left| left.is_zero()) => Ok(Woken::ByTime),
+            Ok(_) if fds[1].any() == Some(true) => Ok(Woken::ByAlarm),
             Ok(_) | Err(nix::Error::EINTR) => Ok(Woken::ByEvent),
             Err(errno) => Err(OsError::new("poll", errno as i32)),
         }
     }
 
-    /// Takes what was rung. The leader alone does, so it takes no alarm from another thread.
+    /// Silences the alarm. Only the leader does, so it takes no alarm from another thread.
     pub(super) fn clear(&self) {
         let _ = self.0.read();
     }
 }
 
-/// Waits while `idle` returns true of what the lock has, as long as there is time `left`.
+/// Waits while `idle` returns true, and while there is time `left`.
 pub(super) fn park<T>(
     changed: &Condvar,
     guard: MutexGuard<'_, T>,
@@ -130,7 +130,7 @@ pub(super) fn park<T>(
     drop(changed.wait_timeout_while(guard, nap(left), idle));
 }
 
-/// How long to sleep at most with this much time `left`.
+/// The longest sleep with this time `left`.
 fn nap(left: Option<Duration>) -> Duration {
     left.map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP))
 }

@@ -1,10 +1,10 @@
 //! How a task waits: with a waker instead of a thread.
 //!
-//! A task that is polled looks itself, as a thread does, and leaves its waker when there is
-//! nothing. From then on these poll:
+//! A task polls the queue itself, as a thread does, and leaves its waker if there is nothing. Then
+//! the next poll is by:
 //!
-//! * in a tokio runtime, which watches the completion events: the first task that is polled after
-//!   the runtime has woken them all. The runtime is a [loop](super::Owner::Loop);
+//! * in a tokio runtime, which watches the completion events: the first task that the runtime polls
+//!   after it has woken them all. The runtime is a [loop](super::Owner::Loop);
 //! * anywhere else: the engine's thread, which wakes the tasks.
 
 use std::task::{Context, Poll};
@@ -19,11 +19,11 @@ use super::{
 };
 use crate::sync::Seat;
 
-/// How often a task looks again before others have their turn.
+/// Polls of the queue in one poll of a task, so that other tasks have their turn.
 #[cfg(feature = "tokio")]
 const LOOKS: u32 = 8;
 
-/// Those who rely on the engine's thread whatever a runtime does.
+/// Users that need the engine's thread to poll beside a runtime.
 #[cfg(feature = "tokio")]
 const ELSEWHERE: &[Reliance] = &[
     Reliance::Readable,
@@ -33,8 +33,8 @@ const ELSEWHERE: &[Reliance] = &[
 ];
 
 impl Poller {
-    /// As [`wait_until`](Self::wait_until) for a task: returns what `ready` returns, or has the
-    /// task woken when that may have changed.
+    /// As [`wait_until`](Self::wait_until) for a task: returns the result of `ready`, or leaves the
+    /// waker for the next event that may change the result.
     pub(crate) fn poll_task<T>(
         &self,
         queue: &impl Completions,
@@ -57,7 +57,7 @@ impl Poller {
         self.wait_seated(cx, who, &mut ready)
     }
 
-    /// Leaves the task's waker, unless there is something now.
+    /// Leaves the task's waker, unless `ready` returns something.
     pub(super) fn wait_seated<T>(
         &self,
         cx: &Context<'_>,
@@ -74,7 +74,7 @@ impl Poller {
         }
     }
 
-    /// No runtime polls for the connection's tasks any more.
+    /// Ends a runtime's watch for the connection's tasks.
     pub(crate) fn leave_runtime(&self) {
         #[cfg(feature = "tokio")]
         if self.tasks.leave_runtime() {
@@ -86,7 +86,7 @@ impl Poller {
 /// Tasks for which a tokio runtime watches the completion events.
 #[cfg(feature = "tokio")]
 impl Poller {
-    /// Where a runtime watches: as [`poll_task`](Self::poll_task), which looked before.
+    /// As [`poll_task`](Self::poll_task), if a runtime watches the connection.
     pub(super) fn poll_in_runtime<T>(
         &self,
         queue: &impl Completions,
@@ -96,7 +96,7 @@ impl Poller {
     ) -> Option<Poll<T>> {
         let watch = self.tasks.watch()?;
         self.visit_as_loop(ELSEWHERE);
-        // Where a look costs a system call, it waits until the runtime has seen something.
+        // If a poll costs a system call, it waits for the runtime to report an event.
         let mut progress = Progress::Nothing;
         if !queue.stays_readable() {
             progress = queue.poll(1, Answers::MayWait);
@@ -118,7 +118,7 @@ impl Poller {
                 match seen {
                     Poll::Ready(Ok(())) => {}
                     Poll::Pending if self.is_silent(queue) => {
-                        // The runtime tells of changes, and there may be none any more.
+                        // The runtime reports changes, and there may be no further one.
                         self.leave_runtime();
                         return None;
                     }
@@ -127,7 +127,7 @@ impl Poller {
                         if waits.is_ready() || watch.calls() == calls {
                             return Some(waits);
                         }
-                        // It called before the task was there to be woken.
+                        // It called before the task had left its waker.
                         self.tasks.leave(who.0);
                         progress = Progress::Nothing;
                     }
@@ -147,8 +147,8 @@ impl Poller {
         Some(Poll::Pending)
     }
 
-    /// Before a task waits: sends what the peer waits for. Returns whether nothing tells of what
-    /// comes from now on, since what is watched stays readable.
+    /// Sends acknowledgements that waited for company, before a task waits. Returns whether the
+    /// events stay readable, so that the runtime reports no further change.
     fn is_silent(&self, queue: &impl Completions) -> bool {
         if !queue.stays_readable() {
             return false;

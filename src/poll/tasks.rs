@@ -17,14 +17,14 @@ use crate::{
     sync::{Seat, Wakers},
 };
 
-/// What a task waits for.
+/// The event that a task waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Awaited {
-    /// Something to take, or the end.
+    /// A completion to take, or the end.
     Arrival = 1,
-    /// Room for what was refused, or the end.
+    /// Room for a refused send, or the end.
     Room = 2,
-    /// That the peer has answered, or anything else: also the end.
+    /// Any event: the answer of the peer, or the end.
     Answer = 4,
 }
 
@@ -42,14 +42,14 @@ pub(crate) struct Tasks {
 impl Awaited {
     pub(crate) const ANYTHING: u8 = u8::MAX;
 
-    /// What happened, if something did.
+    /// Returns the bits of the events that happened.
     pub(crate) fn happened(arrival: bool, room: bool) -> u8 {
         let arrival = if arrival { Self::Arrival as u8 } else { 0 };
         let room = if room { Self::Room as u8 } else { 0 };
         arrival | room | Self::Answer as u8
     }
 
-    /// The seat of those who have none of their own.
+    /// The seat of tasks without a seat of their own.
     pub(crate) const fn common(self) -> Seat {
         Seat::common(self as u8)
     }
@@ -61,23 +61,23 @@ impl Tasks {
         self.wakers.seat()
     }
 
-    /// The task in this seat waits no more.
+    /// Removes the waker of this seat.
     pub(crate) fn leave(&self, seat: Seat) {
         self.wakers.leave(seat);
     }
 
-    /// The task in this seat is woken when what is awaited happens.
+    /// Leaves the waker of the task in this seat for the next event that it awaits.
     pub(super) fn wait(&self, seat: Seat, awaited: Awaited, waker: &Waker) {
         self.wakers.wait(seat, awaited as u8, waker);
     }
 
-    /// Wakes the tasks that wait for something of what `happened`. No lock is held.
+    /// Wakes the tasks that await an event in `happened`. The caller holds no lock.
     /// Fails if a waker panicked.
     pub(crate) fn wake(&self, happened: u8) -> Result<(), Panicked> {
         self.wakers.wake(happened)
     }
 
-    /// A runtime watches from now on.
+    /// Sets the watch of a runtime.
     #[cfg(feature = "tokio")]
     pub(crate) fn enter_runtime(&self, watch: RuntimeWatch) {
         let before = lock(&self.watch).replace(Arc::new(watch));
@@ -85,7 +85,7 @@ impl Tasks {
         self.in_runtime.store(true, Ordering::Relaxed);
     }
 
-    /// No runtime watches any more. Returns whether one did.
+    /// Removes the watch of a runtime. Returns whether there was one.
     #[cfg(feature = "tokio")]
     pub(super) fn leave_runtime(&self) -> bool {
         self.in_runtime.store(false, Ordering::Relaxed);
@@ -93,7 +93,7 @@ impl Tasks {
         watch.is_some()
     }
 
-    /// Where a runtime watches.
+    /// Returns the watch of the runtime, if there is one.
     #[cfg(feature = "tokio")]
     pub(super) fn watch(&self) -> Option<Arc<RuntimeWatch>> {
         if !self.in_runtime.load(Ordering::Relaxed) {

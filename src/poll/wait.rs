@@ -10,24 +10,25 @@ use super::{
     deadline::Deadline,
     poller::{Leader, Poller, Spin},
     sys::Woken,
+    word::Owner,
 };
 use crate::config::Polling;
 
-/// How many empty polls pass between two reads of the clock, which costs as much as several polls.
+/// Empty polls between two reads of the clock. A read costs several polls.
 const POLLS_PER_CLOCK: u32 = 32;
 
-/// How many times longer a thread spins while a large message is being transferred: its end is
-/// near, and a sleep until then costs more.
+/// Factor for the length of a spin while a large message is transferred: its end is near, and a
+/// sleep until then costs more.
 const LARGE_FACTOR: u32 = 8;
 
-/// The time given is over.
+/// The deadline has passed.
 #[derive(Debug)]
 pub(crate) struct TimedOut;
 
 impl Poller {
     /// Waits until `ready` returns something, and returns that.
     ///
-    /// `ready` is called after everything that may have changed its answer, with no lock held.
+    /// It calls `ready` after each event that may change the result, and holds no lock then.
     pub(crate) fn wait_until<T>(
         &self,
         queue: &impl Completions,
@@ -55,7 +56,7 @@ impl Poller {
         }
     }
 
-    /// Polls for as long as the policy says, then sleeps, until `ready` returns something.
+    /// Spins according to the policy, then sleeps, until `ready` returns something.
     fn lead<T>(
         &self,
         leader: &Leader<'_>,
@@ -73,27 +74,46 @@ impl Poller {
             Polling::Adaptive { .. } | Polling::Event => Duration::ZERO,
         };
         self.visit_as_thread();
-        let mut value = if !spin.is_zero() {
+        let value = if !spin.is_zero() {
             self.spin(spin, queue, deadline, ready)
         } else if queue.stays_readable() {
-            // A look costs a system call, and a sleep finds out as well.
+            // A poll costs a system call, and the sleep ends at once if there is something.
             None
         } else {
             // If there is nothing, `ready` is called before the sleep.
             match queue.poll(1, Answers::MayWait) {
-                Progress::Nothing | Progress::Held => None,
+                Progress::Nothing | Progress::Busy => None,
                 Progress::Some | Progress::More => ready(),
             }
         };
-        while value.is_none() {
+        if let Some(value) = value {
+            return Ok(value);
+        }
+        let value = self.sleep_until(leader, queue, deadline, ready);
+        self.hand_on(&queue.without_handoff());
+        value
+    }
+
+    /// Sleeps until `ready` returns something.
+    fn sleep_until<T>(
+        &self,
+        leader: &Leader<'_>,
+        queue: &impl Completions,
+        deadline: &Deadline,
+        ready: &mut impl FnMut() -> Option<T>,
+    ) -> Result<T, TimedOut> {
+        let mut value = None;
+        loop {
             if let Err(TimedOut) = self.sleep(leader, queue, deadline, &mut value, ready) {
                 return ready().ok_or(TimedOut);
             }
+            if let Some(value) = value {
+                return Ok(value);
+            }
         }
-        value.ok_or(TimedOut)
     }
 
-    /// Polls until `ready` returns something, or it has been long enough.
+    /// Polls until `ready` returns something, or the spin has reached its limit.
     fn spin<T>(
         &self,
         most: Duration,
@@ -101,14 +121,14 @@ impl Poller {
         deadline: &Deadline,
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Option<T> {
-        let mut started = None;
         let policy = &self.policy;
-        // The record that learns from this spin, from when it has found nothing at first.
+        // A spin counts if its first poll finds nothing.
+        let mut budget = 1;
         let mut record = None;
-        let mut limit = most;
+        let (mut started, mut limit) = (None, most);
         loop {
-            let progress = queue.poll(POLLS_PER_CLOCK, Answers::MayWait);
-            // Another thread may have brought what is waited for, or the connection's end.
+            let progress = queue.poll(budget, Answers::MayWait);
+            // Another thread may have delivered a completion, or the connection's end.
             let value = ready();
             if value.is_some() {
                 if let Some(record) = record {
@@ -116,30 +136,31 @@ impl Poller {
                 }
                 return value;
             }
-            if matches!(progress, Progress::Some | Progress::More) {
-                continue;
-            }
             let now = Instant::now();
-            let spun = now.duration_since(*started.get_or_insert(now));
             if deadline.is_past(now) {
                 return None;
             }
-            let record = record.get_or_insert(Spin::Short);
-            if spun >= limit {
-                if *record == Spin::Short && queue.awaits_large() && policy.large.spins() {
-                    *record = Spin::Large;
-                    limit = most.saturating_mul(LARGE_FACTOR);
-                } else {
-                    policy.failed(*record);
-                    return None;
-                }
-            }
             self.visit_as_thread();
+            if matches!(progress, Progress::Some | Progress::More) {
+                continue;
+            }
+            budget = POLLS_PER_CLOCK;
+            let record = record.get_or_insert(Spin::Short);
+            if now.duration_since(*started.get_or_insert(now)) < limit {
+                continue;
+            }
+            if *record == Spin::Short && queue.awaits_large() && policy.large.spins() {
+                *record = Spin::Large;
+                limit = most.saturating_mul(LARGE_FACTOR);
+            } else {
+                policy.failed(*record);
+                return None;
+            }
         }
     }
 
-    /// Sleeps once, unless `ready` returns something before. The clock is not read again if
-    /// something has come.
+    /// Sleeps once, unless `ready` returns something before. It reads the clock again only if
+    /// nothing has come.
     fn sleep<T>(
         &self,
         leader: &Leader<'_>,
@@ -149,8 +170,7 @@ impl Poller {
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Result<(), TimedOut> {
         let (Some((events, has_ended)), Some(alarm)) = (queue.events(), self.alarm()) else {
-            // The connection is being torn down; the engine brings its end, which is what there is
-            // to wait for.
+            // The connection is being torn down, and the engine is about to deliver its end.
             hint::spin_loop();
             *value = ready();
             return match value {
@@ -159,13 +179,13 @@ impl Poller {
             };
         };
         let stays_readable = queue.stays_readable();
-        // From here on a thread that brings something rings the alarm.
+        // A thread that delivers something after this call rings the alarm.
         leader.fall_asleep();
         let mut progress = Progress::Nothing;
         if stays_readable {
             events.answer();
         } else {
-            // What came before this raises no event, and is found by the poll.
+            // The poll finds completions from before the request, which raise no event.
             queue.arm();
             progress = queue.poll(1, Answers::MayWait);
         }
@@ -173,10 +193,9 @@ impl Poller {
         let slept = if value.is_some() || progress == Progress::More {
             Ok(Woken::ByEvent)
         } else if has_ended {
-            // The fd stays readable. The engine's thread is about to hear of the end, and takes
-            // what then comes back. It would come late to each of many connections if their threads
-            // looked for that all the time.
-            self.take_over();
+            // The fd stays readable. The engine's thread takes over and delivers the end. It would
+            // come late to each of many connections if their threads spun meanwhile.
+            self.call_engine();
             alarm.doze(deadline.left())
         } else if stays_readable
             && !self.is_shared()
@@ -205,16 +224,16 @@ impl Poller {
         }
     }
 
-    /// After a [wait](Self::wait_until): has the device tell those who share the connection with
-    /// threads of what comes from now on. The thread that waited may have taken the event that was
-    /// to tell them. `queue` hands nothing to that thread any more.
-    pub(crate) fn hand_on(&self, queue: &impl Completions) {
-        if !self.is_shared() {
+    /// Requests an event for the next completion after a sleep, if threads do not own the
+    /// connection. This thread may have taken the event that its owner waits for.
+    fn hand_on(&self, queue: &impl Completions) {
+        let takes_events = !queue.stays_readable() && self.owner() != Owner::Threads;
+        if !takes_events && !self.is_shared() {
             return;
         }
         queue.arm();
         if queue.poll(1, Answers::AtOnce) == Progress::More {
-            self.take_over();
+            self.call_engine();
         }
     }
 }

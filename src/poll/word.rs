@@ -14,57 +14,58 @@
 
 use super::sys::{AtomicU64, Ordering};
 
-/// Who takes a connection's completions.
+/// The owner of a connection's completions: it polls for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// The engine's thread, which has the completion events in its epoll.
+    /// The engine's thread. Its epoll has the completion events.
     Engine,
     /// Threads that wait for the connection. The events are in no epoll.
     Threads,
-    /// An event loop or a runtime, which has the events in an epoll of its own. The engine's thread
-    /// takes over when the loop leaves them there.
+    /// An event loop or a runtime. An epoll of its own has the events. The engine's thread takes
+    /// over if the loop leaves events there.
     Loop,
 }
 
-/// Who relies on the engine's thread to poll, whatever else polls. One bit each.
+/// A user that needs the engine's thread to poll, whichever thread polls beside it. One bit each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reliance {
     /// An event loop watches the fd for reading.
     Readable = 1 << 12,
     /// An event loop watches the fd for room.
     Writable = 1 << 13,
-    /// A group receives what arrives.
+    /// A group receives the completions.
     Group = 1 << 14,
-    /// A task waits that no runtime polls for.
+    /// A task waits outside of a runtime.
     Tasks = 1 << 15,
 }
 
-/// What a thread or a loop has to do after it visited.
+/// The result of a visit: a poll by a thread or a loop of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Visit {
-    /// Nothing: the owner is as before.
+    /// The visitor owned the connection before.
     Known,
-    /// The owner is another one: the epolls are to be changed. The engine is to be told when `tell`
-    /// is set.
+    /// The visitor owns the connection now: the caller changes the epolls and, if `tell` is set,
+    /// notifies the engine.
     Acquired { tell: bool },
-    /// Nothing: the visitor polls, and the owner stays.
+    /// The visitor polls, and the owner stays the same.
     Guest,
 }
 
-/// What the engine finds when it looks after a connection that it does not own.
+/// The result of a look by the engine at a connection that it does not own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// Somebody polled since the last look. The count is for the next look.
+    /// The owner has polled since the last look. The next look takes this count.
     Visited(u32),
-    /// A thread sleeps in the kernel and tells when it wakes up. The engine looks no more.
+    /// A thread sleeps in the kernel and notifies the engine when it wakes up. The engine stops
+    /// looking.
     Left,
-    /// Nobody polled: the engine owns the connection again.
+    /// The owner has not polled: the engine owns the connection again.
     Expired,
     /// The engine owns it already.
     Owned,
 }
 
-/// Whom a change may concern.
+/// The threads that a change may concern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sleepers {
     /// The leader sleeps, or is about to.
@@ -73,12 +74,20 @@ pub(super) struct Sleepers {
     pub(super) followers: bool,
 }
 
-/// What is to be done for something that is held back.
+/// The state that a leader left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Resigned {
+    pub(super) followers: bool,
+    /// It had not woken up.
+    pub(super) asleep: bool,
+}
+
+/// Whether the engine knows of something that is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pressed {
-    /// Somebody polls for certain, or the engine knows.
+    /// It does, or need not: it polls itself, or a thread is certain to poll.
     Known,
-    /// The engine has to be told.
+    /// The caller notifies the engine.
     Tell,
 }
 
@@ -92,7 +101,7 @@ const LOOP: u64 = 2;
 const LED: u64 = 1 << 2;
 const ASLEEP: u64 = 1 << 3;
 const NOTIFIED: u64 = 1 << 4;
-/// The engine has the connection in its table, or is being told of it.
+/// The engine has the connection in its table, or a notice is under way, or it looks again soon.
 const ATTENDED: u64 = 1 << 5;
 const PRESSED: u64 = 1 << 6;
 const RELIED: u64 = 0b1111 << 12;
@@ -108,21 +117,25 @@ impl Word {
 
     // Leading and following.
 
-    /// Takes the lead, unless a thread has it.
+    /// Takes the lead. Returns false if another thread has it.
     pub(super) fn lead(&self) -> bool {
         self.0.fetch_or(LED, Ordering::AcqRel) & LED == 0
     }
 
-    /// Gives the lead up. Returns whether threads follow.
-    pub(super) fn resign(&self) -> bool {
-        self.0.fetch_and(!LED, Ordering::AcqRel) & FOLLOWERS != 0
+    /// Gives the lead up.
+    pub(super) fn resign(&self) -> Resigned {
+        let word = self.0.fetch_and(!(LED | ASLEEP), Ordering::AcqRel);
+        Resigned {
+            followers: word & FOLLOWERS != 0,
+            asleep: word & ASLEEP != 0,
+        }
     }
 
     pub(super) fn is_led(&self) -> bool {
         self.0.load(Ordering::Acquire) & LED != 0
     }
 
-    /// A thread follows from now on.
+    /// Counts a thread that follows.
     pub(super) fn follow(&self) {
         self.0.fetch_add(FOLLOWER, Ordering::AcqRel);
     }
@@ -133,17 +146,17 @@ impl Word {
 
     // Sleeping and waking.
 
-    /// The leader is about to sleep: from now on a wake is not lost.
+    /// The leader is about to sleep. A wake after this call notifies it.
     pub(super) fn fall_asleep(&self) {
         self.0.fetch_or(ASLEEP, Ordering::AcqRel);
     }
 
-    /// The leader sleeps no more. Returns whether it was notified.
-    pub(super) fn wake_up(&self) -> bool {
-        self.0.fetch_and(!(ASLEEP | NOTIFIED), Ordering::AcqRel) & NOTIFIED != 0
+    /// The leader is awake.
+    pub(super) fn wake_up(&self) {
+        self.0.fetch_and(!(ASLEEP | NOTIFIED), Ordering::AcqRel);
     }
 
-    /// Something has changed: returns whom to wake. Whoever goes to sleep after this sees the
+    /// Returns the threads to wake after a change. A thread that goes to sleep later sees the
     /// change.
     pub(super) fn sleepers(&self) -> Sleepers {
         // A read-modify-write that changes nothing: it is ordered with those of `fall_asleep` and
@@ -155,7 +168,7 @@ impl Word {
         }
     }
 
-    /// The leader is being woken. Returns whether nobody else wakes it.
+    /// Notes that the leader is being woken. Returns false if another thread does so already.
     pub(super) fn notify(&self) -> bool {
         self.0.fetch_or(NOTIFIED, Ordering::AcqRel) & NOTIFIED == 0
     }
@@ -164,14 +177,14 @@ impl Word {
         self.0.load(Ordering::Acquire) & NOTIFIED != 0
     }
 
-    // Who owns the connection.
+    // Ownership.
 
     pub(super) fn owner(&self) -> Owner {
         owner(self.0.load(Ordering::Acquire))
     }
 
-    /// A thread that waits is about to poll. It acquires the connection from the engine, unless
-    /// somebody relies on that.
+    /// Counts a poll by a thread that waits. The thread acquires the connection from the engine if
+    /// no user relies on the engine.
     pub(super) fn visit_as_thread(&self) -> Visit {
         let word = self.0.fetch_add(VISIT, Ordering::AcqRel);
         if word & (OWNER | ATTENDED) == THREADS | ATTENDED {
@@ -179,14 +192,14 @@ impl Word {
         }
         self.acquire(word.wrapping_add(VISIT), |word| match owner(word) {
             Owner::Engine if word & RELIED == 0 => Some(word | THREADS | ATTENDED),
-            // The engine left while the leader slept.
+            // The engine stopped looking while the leader slept.
             Owner::Threads => Some(word | ATTENDED),
             Owner::Engine | Owner::Loop => None,
         })
     }
 
-    /// The thread of an event loop, or a runtime's, is about to poll. It acquires the connection,
-    /// unless one of these relies on the engine.
+    /// Counts a poll by an event loop or a runtime. The loop acquires the connection if none of
+    /// `but` relies on the engine.
     pub(super) fn visit_as_loop(&self, but: &[Reliance]) -> Visit {
         let word = self.0.fetch_add(VISIT, Ordering::AcqRel);
         if word & OWNER == LOOP {
@@ -223,7 +236,7 @@ impl Word {
         }
     }
 
-    /// The engine looks, with the count of visits that it saw last.
+    /// Compares the visits with the count of the engine's last look.
     pub(super) fn look(&self, seen: u32) -> Look {
         let mut word = self.0.load(Ordering::Acquire);
         loop {
@@ -245,13 +258,13 @@ impl Word {
         }
     }
 
-    /// The engine owns the connection from now on.
+    /// Makes the engine the owner.
     pub(super) fn expire(&self) {
         self.0.fetch_and(!(OWNER | ATTENDED), Ordering::AcqRel);
     }
 
-    /// The engine leaves the connection to a thread that is polling, without a visit of that
-    /// thread. Returns whether the engine owned it.
+    /// Makes threads the owner without a visit, because one of them is polling. Returns whether the
+    /// engine was the owner.
     pub(super) fn yield_to_threads(&self) -> bool {
         let yielded = |word| (owner(word) == Owner::Engine).then_some(word | THREADS | ATTENDED);
         self.0
@@ -263,12 +276,12 @@ impl Word {
         visits(self.0.load(Ordering::Acquire))
     }
 
-    // Who relies on the engine.
+    // Reliance.
 
     /// Returns whether this is new.
     pub(super) fn rely(&self, who: Reliance) -> bool {
         let bit = who as u64;
-        // Asked with each send that is refused, and each poll of a task.
+        // A load is enough for each poll of a task but the first.
         self.0.load(Ordering::Relaxed) & bit == 0
             && self.0.fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
@@ -281,7 +294,7 @@ impl Word {
         self.0.load(Ordering::Relaxed) & who as u64 != 0
     }
 
-    /// Whether others than threads that wait have to hear of what comes.
+    /// Whether users other than waiting threads need events for new completions.
     pub(super) fn is_shared(&self) -> bool {
         let word = self.0.load(Ordering::Acquire);
         word & RELIED != 0 || word & OWNER == LOOP
@@ -289,14 +302,14 @@ impl Word {
 
     // Holding back.
 
-    /// Something is held back that only a poll sends. The engine clears this when nothing is.
+    /// Notes that a message is held back, which only a poll sends. The engine clears the note.
     pub(super) fn press(&self) -> Pressed {
         if self.0.load(Ordering::Relaxed) & PRESSED != 0 {
             return Pressed::Known;
         }
         let word = self.0.fetch_or(PRESSED, Ordering::AcqRel);
         match owner(word) {
-            // The engine polls, or a thread that sleeps and polls when room comes.
+            // The engine polls. A thread that sleeps wakes up and polls when room comes.
             Owner::Engine => Pressed::Known,
             Owner::Threads if word & ATTENDED == 0 => Pressed::Known,
             Owner::Threads | Owner::Loop if word & PRESSED == 0 => Pressed::Tell,

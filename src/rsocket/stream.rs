@@ -323,15 +323,13 @@ impl Drop for Stream {
         let drained = self
             .waiting
             .wait(until, |link| link.is_drained().then_some(()));
-        self.waiting.with(|link| {
-            if let Err(error) = told.and(drained) {
-                warn!(
-                    "{}: closed before all written bytes had arrived: {error}",
-                    link.name()
-                );
-            }
+        let name = self.waiting.with(|link| {
             link.disconnect();
+            link.name().to_owned()
         });
+        if let Err(error) = told.and(drained) {
+            warn!("{name}: closed before all written bytes had arrived: {error}");
+        }
     }
 }
 

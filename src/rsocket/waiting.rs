@@ -24,7 +24,8 @@ const LAST_NUDGE: Duration = Duration::from_secs(1);
 /// A connection that several threads wait on.
 ///
 /// They are leader and followers: one of them sleeps on the descriptors. The others sleep until
-/// that one wakes up; then one of them takes its place.
+/// that one wakes up; then one of them takes its place. There is no engine to share the connection
+/// with, and one lock for all of it, so nothing is left to decide who polls.
 #[derive(Debug)]
 pub(super) struct Waiting {
     state: Mutex<State>,

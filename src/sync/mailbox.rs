@@ -39,13 +39,12 @@ pub(crate) enum NoticeKind {
     Drive,
     /// The memory that the connection waits for is available, or may be.
     Feed,
-    /// Threads of the application poll the completion queue, and have ended the watch over it: look
-    /// after it again when they stop.
-    Polled,
-    /// Something is held back: see soon whether they stop.
-    Held,
-    /// No thread of the application polls the completion queue any more.
-    Watch,
+    /// Threads or a loop of the application have acquired the connection: look whether they poll.
+    Acquired,
+    /// They hold a message back: look soon.
+    Pressed,
+    /// Acquire the connection.
+    TakeOver,
     /// Reject the connection's request, without private data.
     Reject,
     /// Reject it because there is no listener for it any more.

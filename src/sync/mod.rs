@@ -6,6 +6,7 @@
 mod eventfd;
 mod lock;
 mod mailbox;
+mod primitives;
 mod readiness;
 mod wakers;
 

@@ -1,13 +1,6 @@
-use std::{
-    mem,
-    sync::{
-        Mutex,
-        atomic::{AtomicU8, AtomicU64, Ordering, fence},
-    },
-    task::Waker,
-};
+use std::{mem, task::Waker};
 
-use super::lock::lock;
+use super::primitives::{AtomicU8, AtomicU64, Mutex, Ordering, fence, lock};
 use crate::foreign::{self, Panicked};
 
 /// How many tasks are woken before the lock is taken again.
@@ -109,8 +102,8 @@ impl Wakers {
         drop(left);
     }
 
-    /// Wakes the tasks that wait for a bit of `happened`, each once. Fails if a waker panicked, after
-    /// it has called the others.
+    /// Wakes the tasks that wait for a bit of `happened`, each once. Fails if a waker panicked,
+    /// after it has called the others.
     pub(crate) fn wake(&self, happened: u8) -> Result<(), Panicked> {
         fence(Ordering::SeqCst);
         if self.awaited.load(Ordering::Relaxed) & happened == 0 {
@@ -156,15 +149,15 @@ impl Wakers {
 
 impl Drop for Wakers {
     fn drop(&mut self) {
-        // Often in the engine's thread.
-        for waiting in lock(&self.waiting).drain(..) {
-            // The connection is gone, so a panic has none to end.
-            let _ = foreign::call(|| drop(waiting));
+        let waiting = mem::take(&mut *lock(&self.waiting));
+        // The connection is gone, so a panic has none to end.
+        for Waiting { waker, .. } in waiting {
+            foreign::call_once(|| drop(waker));
         }
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::{
         sync::{

@@ -20,6 +20,8 @@ pub struct Listener {
 impl Listener {
     /// Listens on an address, with the default [`Config`] and engine.
     ///
+    /// A name is looked up in this thread, which blocks it: give an address in a task.
+    ///
     /// It waits for the engine's thread for a moment; a name may take as long as its lookup.
     ///
     /// # Errors
@@ -30,6 +32,8 @@ impl Listener {
     }
 
     /// Listens on an address with a configuration and an engine.
+    ///
+    /// A name is looked up in this thread, which blocks it: give an address in a task.
     ///
     /// # Errors
     ///

@@ -5,7 +5,7 @@ use std::{
 };
 
 use super::{listener::accept, stream::Stream, turn::cooperate};
-use crate::{Config, Engine, ToAddresses, TransportKind};
+use crate::{Config, Engine, ToAddresses, TransportKind, connector::lookup::addresses};
 
 /// Accepts [`Stream`]s on an address, as [`tokio::net::TcpListener`]
 /// does.
@@ -31,17 +31,19 @@ pub struct StreamListener {
 }
 
 impl StreamListener {
-    /// Listens on an address, with the default [`Config`].
+    /// Listens on an address, with the default [`Config`]. Another thread looks a name up.
     ///
     /// # Errors
     ///
     /// Those of [`Listener::bind`](crate::Listener::bind), as [`io::Error`]s.
-    #[allow(clippy::unused_async, reason = "as that of tokio's listener is")]
     pub async fn bind(address: impl ToAddresses) -> io::Result<Self> {
-        Self::bind_with(address, &Config::default(), &Engine::shared()?)
+        let addresses = addresses(address).await?;
+        Self::bind_with(addresses, &Config::default(), &Engine::shared()?)
     }
 
     /// Listens on an address with a configuration and an engine.
+    ///
+    /// A name is looked up in this thread, which blocks it: give an address in a task.
     ///
     /// # Errors
     ///

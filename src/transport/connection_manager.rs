@@ -61,27 +61,32 @@ impl ConnectionManager {
         self.rdma.as_mut().map_err(|error| *error)
     }
 
-    /// What is readable while there are reports.
-    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let rdma = self.rdma.iter().map(AsFd::as_fd);
-        rdma.chain([self.tcp.as_fd()])
+    /// Each transport's descriptor, which is readable while there are reports.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = (TransportKind, BorrowedFd<'_>)> {
+        let rdma = self.rdma.iter();
+        let rdma = rdma.map(|rdma| (TransportKind::Rdma, rdma.as_fd()));
+        rdma.chain([(TransportKind::Tcp, self.tcp.as_fd())])
     }
 
-    /// Takes the next report, if there is one.
-    pub(crate) fn poll(&self) -> Result<Option<Report>, OsError> {
-        if let Ok(rdma) = &self.rdma
-            && let Some(report) = rdma.poll()?
-        {
-            return Ok(Some(match report {
-                rdma::Report::Request(request) => Report::Request(ConnectRequest::Rdma(request)),
-                rdma::Report::Event(event) => Report::Event(Event::Rdma(event)),
-            }));
+    /// Takes the transport's next report, if there is one.
+    pub(crate) fn poll(&self, transport: TransportKind) -> Result<Option<Report>, OsError> {
+        match transport {
+            TransportKind::Rdma => {
+                let Ok(rdma) = &self.rdma else {
+                    return Ok(None);
+                };
+                Ok(rdma.poll()?.map(|report| match report {
+                    rdma::Report::Request(request) => {
+                        Report::Request(ConnectRequest::Rdma(request))
+                    }
+                    rdma::Report::Event(event) => Report::Event(Event::Rdma(event)),
+                }))
+            }
+            TransportKind::Tcp => Ok(self.tcp.poll()?.map(|report| match report {
+                tcp::Report::Request(request) => Report::Request(ConnectRequest::Tcp(request)),
+                tcp::Report::Event(event) => Report::Event(Event::Tcp(event)),
+            })),
         }
-        let report = self.tcp.poll()?;
-        Ok(report.map(|report| match report {
-            tcp::Report::Request(request) => Report::Request(ConnectRequest::Tcp(request)),
-            tcp::Report::Event(event) => Report::Event(Event::Tcp(event)),
-        }))
     }
 }
 

@@ -13,13 +13,14 @@ use std::{
 };
 
 use rdmsg::{
-    CloseReason, Completion, Config, Connector, Endpoint, Error, Listener, Stream, StreamListener,
+    Addresses, CloseReason, Completion, Config, Connector, Endpoint, Error, Listener, Stream,
+    StreamListener, ToAddresses,
 };
 use smol::{Timer, block_on, future::or, spawn};
 
 use super::{
     cut::cut,
-    stage::{bytes, long_run, message, pair_with, place, small},
+    stage::{as_number, bytes, long_run, message, pair_with, place, small},
 };
 
 async fn recv(endpoint: &Endpoint) -> Result<rdmsg::Message, Error> {
@@ -309,4 +310,46 @@ fn an_address_that_nobody_listens_on_is_an_error_of_the_future() {
         matches!(&error, Error::Connect { peer, .. } if *peer == addr),
         "{error}"
     );
+}
+
+/// An address that no thread of the test may look up: the library does it in another one.
+struct Elsewhere(String);
+
+impl ToAddresses for Elsewhere {
+    fn to_addresses(&self) -> Result<Addresses, Error> {
+        panic!("looked up in the task")
+    }
+
+    fn name(&self) -> Option<String> {
+        Some(self.0.clone())
+    }
+}
+
+#[test]
+fn name_is_looked_up_in_another_thread() {
+    let listener = Listener::bind((place().0, 0)).unwrap();
+    // This crate takes it for a name, and `getaddrinfo` asks no name server.
+    let name = as_number(listener.local_addr());
+    block_on(async {
+        let connecting = Connector::new().start(Elsewhere(name)).unwrap();
+        let client = spawn(connecting);
+        let server = poll_fn(|cx| listener.poll_accept(cx)).await.unwrap();
+        send(&client.await.unwrap(), b"hello").await.unwrap();
+        assert_eq!(*recv(&server).await.unwrap(), *b"hello");
+    });
+}
+
+#[test]
+fn name_that_is_not_known_fails_in_the_future() {
+    let more_than_threads: Vec<_> = (0..20)
+        .map(|number| Connector::new().start(format!("no-such-host-{number}.invalid:1")))
+        .collect();
+    for connecting in more_than_threads {
+        let error = block_on(connecting.unwrap()).unwrap_err();
+        assert!(matches!(error, Error::AddressLookup { .. }), "{error:?}");
+    }
+    // Given up.
+    drop(Connector::new().start("no-such-host.invalid:1").unwrap());
+    let refused = Connector::new().start("no port");
+    assert!(matches!(refused, Err(Error::AddressLookup { .. })));
 }

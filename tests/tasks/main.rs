@@ -7,3 +7,4 @@ mod cut;
 mod stage;
 #[cfg(feature = "tokio")]
 mod tokio;
+mod wakers;

@@ -1,6 +1,10 @@
 //! What both have in common.
 
-use std::{env, net::IpAddr, thread};
+use std::{
+    env,
+    net::{IpAddr, SocketAddr},
+    thread,
+};
 
 use rdmsg::{Config, Connector, Endpoint, Engine, Listener, TransportKind};
 
@@ -10,6 +14,14 @@ pub(crate) fn place() -> (IpAddr, TransportKind) {
         Ok(addr) => (addr.parse().unwrap(), TransportKind::Rdma),
         Err(_) => ([127, 0, 0, 1].into(), TransportKind::Tcp),
     }
+}
+
+/// The address with its host as one number, which `getaddrinfo` takes and Rust does not.
+pub(crate) fn as_number(addr: SocketAddr) -> String {
+    let IpAddr::V4(host) = addr.ip() else {
+        panic!("{addr}")
+    };
+    format!("{}:{}", u32::from(host), addr.port())
 }
 
 /// The end that connects and the end that accepts, for threads.

@@ -28,7 +28,7 @@ use tokio_util::{
 
 use super::{
     cut::cut,
-    stage::{bytes, long_run, message, place, small},
+    stage::{as_number, bytes, long_run, message, place, small},
 };
 
 /// Runs it on each kind of runtime.
@@ -541,5 +541,21 @@ fn a_batch_goes_as_there_is_room_and_one_that_is_dropped_has_not_gone() {
         let server = receiving.await.unwrap();
         client.close().await.unwrap();
         drop(server);
+    });
+}
+
+#[test]
+fn stream_listener_has_a_name_looked_up_elsewhere() {
+    on_each(|| async {
+        let name = as_number((place().0, 0).into());
+        let listener = StreamListener::bind(name).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (accepted, connected) = tokio::join!(listener.accept(), Stream::connect(addr));
+        assert_eq!(
+            accepted.unwrap().0.peer_addr().unwrap(),
+            connected.unwrap().local_addr().unwrap()
+        );
+        let unknown = StreamListener::bind("no-such-host.invalid:0").await;
+        assert!(unknown.is_err());
     });
 }

@@ -1,6 +1,7 @@
 //! A measure for how late this machine wakes threads.
 
 use std::{
+    hint,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -9,13 +10,20 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nix::time::{ClockId, clock_gettime};
+
 /// The length of the short waits, which see a stall of the machine near the end of the long ones.
 const SHORT: Duration = Duration::from_millis(10);
 
 /// The time before that end from which the short waits count.
 const BEFORE: Duration = Duration::from_millis(500);
 
-/// Threads that do nothing but wait, and measure the time by which they wake up late.
+/// The processor time that one thread takes behind the long wait. All connections end then, and
+/// their engine's thread has about as much to do.
+const WORK: Duration = Duration::from_millis(50);
+
+/// Threads that do nothing but wait, and measure the time by which they wake up late; and one that
+/// works, and measures how long it waits for a processor.
 pub(crate) struct Lateness {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Duration>>,
@@ -37,8 +45,9 @@ impl Lateness {
                 worst
             })
         });
+        let busy = thread::spawn(move || late_by(length) + late_with(WORK));
         Self {
-            threads: long.chain(short).collect(),
+            threads: long.chain(short).chain([busy]).collect(),
             stop,
         }
     }
@@ -65,4 +74,19 @@ fn late_by(length: Duration) -> Duration {
             _ => return elapsed.saturating_sub(length),
         }
     }
+}
+
+/// Takes this much processor time, and returns by how much longer it took.
+fn late_with(work: Duration) -> Duration {
+    let (started, begun) = (Instant::now(), processor_time());
+    while processor_time() - begun < work {
+        hint::spin_loop();
+    }
+    started.elapsed().saturating_sub(work)
+}
+
+fn processor_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
+        .unwrap()
+        .into()
 }

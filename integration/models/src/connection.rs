@@ -1,18 +1,24 @@
 //! One connection: its device, its engine, and what its application takes.
 
-use std::ops::Deref;
+use std::{
+    ops::Deref,
+    task::{Context, Wake, Waker},
+};
 
 use loom::{
-    sync::{Arc, Mutex},
+    sync::{Arc, Condvar, Mutex},
     thread::{self, JoinHandle},
 };
 
 use crate::{
     config::Polling,
     poll::{
-        Answers, Attended, Attendee, Completions, Deadline, Owner, Poller, Progress, Reliance,
+        Answers, Attended, Attendee, Awaited, Completions, Deadline, Owner, Poller, Progress,
+        Reliance,
     },
-    system::{self, CompletionEvents, Input, Line, NoticeKind, Registration, lock},
+    system::{
+        self, AtomicU64, CompletionEvents, Input, Line, NoticeKind, Ordering, Registration, lock,
+    },
 };
 
 const KEY: u64 = 16;
@@ -31,21 +37,17 @@ pub(crate) enum Mistake {
 pub(crate) struct Connection {
     pub(crate) poller: Poller,
     device: Mutex<Device>,
-    arrived: Mutex<Arrived>,
+    /// Messages that arrived. Waiting threads read it without a lock.
+    messages: AtomicU64,
+    /// Whether something waits for the next poll to be sent.
+    held_back: Mutex<bool>,
     mistake: Option<Mistake>,
 }
 
 #[derive(Default)]
 struct Device {
-    completions: u32,
+    completions: u64,
     armed: bool,
-}
-
-#[derive(Default)]
-struct Arrived {
-    messages: u32,
-    /// Something that the next poll sends.
-    held_back: bool,
 }
 
 impl Connection {
@@ -53,12 +55,15 @@ impl Connection {
         let poller = Poller::new(Polling::Event, Line(mistake));
         poller.prepare().unwrap();
         let mut registration = Registration;
-        registration.set(Owner::Engine, &Default::default()).unwrap();
+        registration
+            .set(Owner::Engine, &Default::default())
+            .unwrap();
         poller.register(registration);
         let connection = Arc::new(Self {
             poller,
             device: Mutex::default(),
-            arrived: Mutex::default(),
+            messages: AtomicU64::new(0),
+            held_back: Mutex::default(),
             mistake,
         });
         connection.arm();
@@ -80,9 +85,21 @@ impl Connection {
 
     /// Takes a message.
     pub(crate) fn take(&self) -> Option<()> {
-        let mut arrived = lock(&self.arrived);
-        arrived.messages = arrived.messages.checked_sub(1)?;
-        Some(())
+        let less = |messages: u64| messages.checked_sub(1);
+        if self.messages.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let taken = self
+            .messages
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        taken.ok().map(drop)
+    }
+
+    /// Delivers a message that another thread polled.
+    pub(crate) fn deliver(&self) {
+        self.messages.fetch_add(1, Ordering::Relaxed);
+        self.poller.wake();
+        let _ = self.poller.tasks.wake(u8::MAX);
     }
 
     /// Waits for a message.
@@ -90,8 +107,22 @@ impl Connection {
         let taken = self
             .poller
             .wait_until(&self, &Deadline::never(), || self.take());
-        self.poller.hand_on(&self);
         taken.unwrap();
+    }
+
+    /// Waits for a message as a task does, on an executor that polls it when it is woken.
+    pub(crate) fn recv_in_task(&self) {
+        let executor = std::sync::Arc::new(Executor::default());
+        let waker = Waker::from(std::sync::Arc::clone(&executor));
+        let mut cx = Context::from_waker(&waker);
+        let who = (Awaited::Arrival.common(), Awaited::Arrival);
+        while self
+            .poller
+            .poll_task(&self, &mut cx, who, || self.take())
+            .is_pending()
+        {
+            executor.wait();
+        }
     }
 
     /// Takes a message if there is one.
@@ -101,12 +132,12 @@ impl Connection {
 
     /// Holds something back until the next poll.
     pub(crate) fn hold_back(&self) {
-        lock(&self.arrived).held_back = true;
+        *lock(&self.held_back) = true;
         self.poller.press();
     }
 
-    pub(crate) fn messages(&self) -> u32 {
-        lock(&self.arrived).messages
+    pub(crate) fn messages(&self) -> u64 {
+        self.messages.load(Ordering::Relaxed)
     }
 
     // The engine.
@@ -145,8 +176,8 @@ impl Connection {
 
     fn handle_notice(&self, notice: NoticeKind, attended: &mut Attended) {
         match notice {
-            NoticeKind::Polled | NoticeKind::Held => attended.attend(KEY, self),
-            NoticeKind::Watch => {
+            NoticeKind::Acquired | NoticeKind::Pressed => attended.attend(KEY, self),
+            NoticeKind::TakeOver => {
                 attended.forget(KEY);
                 self.poller.expire();
                 self.arm_and_poll();
@@ -179,20 +210,42 @@ impl Connection {
     }
 }
 
+/// Runs one task.
+#[derive(Default)]
+struct Executor {
+    woken: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Executor {
+    /// Waits until the task is woken.
+    fn wait(&self) {
+        let mut woken = lock(&self.woken);
+        while !std::mem::take(&mut *woken) {
+            woken = self.changed.wait(woken).unwrap();
+        }
+    }
+}
+
+impl Wake for Executor {
+    fn wake(self: std::sync::Arc<Self>) {
+        *lock(&self.woken) = true;
+        self.changed.notify_one();
+    }
+}
+
 impl Completions for &Connection {
     type Events = CompletionEvents;
 
     fn poll(&self, _budget: u32, _answers: Answers) -> Progress {
         let completions = std::mem::take(&mut lock(&self.device).completions);
-        let mut arrived = lock(&self.arrived);
-        arrived.messages += completions;
-        arrived.held_back = false;
-        drop(arrived);
+        *lock(&self.held_back) = false;
         if completions == 0 {
             return Progress::Nothing;
         }
-        self.poller.wake();
-        let _ = self.poller.tasks.wake(u8::MAX);
+        for _ in 0..completions {
+            self.deliver();
+        }
         Progress::Some
     }
 
@@ -206,6 +259,10 @@ impl Completions for &Connection {
 
     fn stays_readable(&self) -> bool {
         false
+    }
+
+    fn without_handoff(&self) -> Self {
+        self
     }
 
     fn awaits_large(&self) -> bool {
@@ -223,6 +280,6 @@ impl Attendee for Connection {
     }
 
     fn holds_back(&self) -> bool {
-        lock(&self.arrived).held_back
+        *lock(&self.held_back)
     }
 }

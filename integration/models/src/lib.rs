@@ -16,6 +16,7 @@ macro_rules! error {
 
 mod connection;
 mod poll;
+mod sync;
 mod system;
 mod waiting;
 
@@ -33,16 +34,20 @@ mod config {
 }
 
 mod foreign {
-    #[derive(Debug)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Panicked;
+
+    pub(crate) fn call<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
+        Ok(code())
+    }
+
+    pub(crate) fn call_once(code: impl FnOnce()) {
+        code();
+    }
 }
 
 mod status {
     pub(crate) use crate::system::OsError;
-}
-
-mod sync {
-    pub(crate) use crate::system::{NoticeKind, Readiness, Seat, Wakers};
 }
 
 mod transport {

@@ -34,5 +34,6 @@ pub(crate) use self::{
     completions::{Answers, Completions, Progress},
     deadline::Deadline,
     poller::Poller,
+    tasks::Awaited,
     word::{Owner, Reliance},
 };

@@ -1,12 +1,12 @@
 //! What `src/poll` takes of the system, for the model checker.
 
-use std::{fmt, os::fd::BorrowedFd, task::Waker, time::Duration};
+use std::{fmt, os::fd::BorrowedFd, time::Duration};
 
+use loom::sync::MutexGuard;
 pub(crate) use loom::sync::{
     Condvar, Mutex,
     atomic::{AtomicU64, Ordering},
 };
-use loom::sync::MutexGuard;
 
 use crate::{connection::Mistake, poll::Owner};
 
@@ -170,9 +170,9 @@ impl LoopFd {
 /// What is asked of the engine's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoticeKind {
-    Polled,
-    Held,
-    Watch,
+    Acquired,
+    Pressed,
+    TakeOver,
 }
 
 /// The way to the engine's thread.
@@ -252,44 +252,3 @@ pub(crate) enum Answers {
 
 #[derive(Debug, Default)]
 pub(crate) struct Readiness;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seat(u8);
-
-impl Seat {
-    pub(crate) const fn common(awaited: u8) -> Self {
-        Self(awaited)
-    }
-}
-
-/// A task that waits: a thread that is unparked. Its lock orders what happened and the wait.
-#[derive(Debug)]
-pub(crate) struct Wakers(Mutex<Option<Waker>>);
-
-impl Default for Wakers {
-    fn default() -> Self {
-        Self(Mutex::new(None))
-    }
-}
-
-impl Wakers {
-    pub(crate) fn seat(&self) -> Seat {
-        Seat(0)
-    }
-
-    pub(crate) fn wait(&self, _: Seat, _awaited: u8, waker: &Waker) {
-        *lock(&self.0) = Some(waker.clone());
-    }
-
-    pub(crate) fn leave(&self, _: Seat) {
-        lock(&self.0).take();
-    }
-
-    pub(crate) fn wake(&self, _happened: u8) -> Result<(), crate::foreign::Panicked> {
-        let waker = lock(&self.0).take();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-        Ok(())
-    }
-}

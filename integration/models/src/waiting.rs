@@ -46,7 +46,7 @@ fn thread_leaves(mistake: Option<Mistake>) {
     device.join().unwrap();
     connection.stop(engine);
     let left = connection.messages();
-    assert_eq!(u32::from(taken) + left, 1, "nobody polls");
+    assert_eq!(u64::from(taken) + left, 1, "nobody polls");
 }
 
 #[test]
@@ -75,6 +75,40 @@ fn leader_and_follower_take_a_message_each() {
 }
 
 #[test]
+fn leader_is_woken_by_each_of_two_threads() {
+    model(4, || {
+        let connection = Connection::new(None);
+        let one = spawn(&connection, Connection::deliver);
+        let two = spawn(&connection, |connection| {
+            connection.deliver();
+            connection.deliver();
+        });
+        for _ in 0..3 {
+            connection.recv();
+        }
+        one.join().unwrap();
+        two.join().unwrap();
+    });
+}
+
+#[test]
+fn engine_polls_after_a_thread_that_took_its_event() {
+    model(2, || {
+        let connection = Connection::new(None);
+        let engine = Connection::engine(&connection);
+        let device = spawn(&connection, |connection| {
+            for _ in 0..3 {
+                connection.complete();
+            }
+        });
+        connection.recv();
+        device.join().unwrap();
+        connection.stop(engine);
+        assert_eq!(connection.messages(), 2, "nobody polls");
+    });
+}
+
+#[test]
 fn engine_polls_for_a_loop_that_left() {
     model(2, || {
         let connection = Connection::new(None);
@@ -84,7 +118,7 @@ fn engine_polls_for_a_loop_that_left() {
         let taken = connection.try_recv().is_some();
         device.join().unwrap();
         connection.stop(engine);
-        assert_eq!(u32::from(taken) + connection.messages(), 1, "nobody polls");
+        assert_eq!(u64::from(taken) + connection.messages(), 1, "nobody polls");
     });
 }
 
@@ -103,6 +137,18 @@ fn engine_polls_for_a_task_beside_a_thread() {
         connection.stop(engine);
         assert_eq!(connection.poller.owner(), Owner::Engine);
         assert_eq!(connection.messages(), 1, "the task's is not polled for");
+    });
+}
+
+#[test]
+fn engine_polls_for_a_task_that_waits() {
+    model(2, || {
+        let connection = Connection::new(None);
+        let engine = Connection::engine(&connection);
+        let device = spawn(&connection, Connection::complete);
+        connection.recv_in_task();
+        device.join().unwrap();
+        connection.stop(engine);
     });
 }
 

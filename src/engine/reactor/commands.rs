@@ -53,8 +53,8 @@ impl Reactor {
                     self.drive(key);
                 }
             }
-            NoticeKind::Polled | NoticeKind::Held => self.attend(key),
-            NoticeKind::Watch => {
+            NoticeKind::Acquired | NoticeKind::Pressed => self.attend(key),
+            NoticeKind::TakeOver => {
                 self.take_over(key);
                 self.drive(key);
             }
@@ -99,7 +99,7 @@ impl Reactor {
                 reply,
             } => {
                 if self.refusing {
-                    reply.fail(Error::EngineShutDown);
+                    reply.send(Err(Error::EngineShutDown));
                 } else {
                     self.connect((transport, address), config, &data, deadline, reply);
                 }
@@ -145,7 +145,7 @@ impl Reactor {
         }
         let id = match ConnectionId::new(transport, &self.manager, key) {
             Ok(id) => id,
-            Err(error) => return reply.fail(Error::from_os(error)),
+            Err(error) => return reply.send(Err(Error::from_os(error))),
         };
         let now = Instant::now();
         let mut params = self.params(&config, transport);
@@ -177,7 +177,7 @@ impl Reactor {
             let reason = link
                 .ended()
                 .map_or(CloseReason::PeerDisconnected, |ended| ended.reason);
-            return reply.fail(Error::from_connect(link.peer_addr(), reason));
+            return reply.send(Err(Error::from_connect(link.peer_addr(), reason)));
         };
         entry.reply = Some(reply);
         entry.link.in_engine(|core| core.conn.accept(data, at));

@@ -1,24 +1,66 @@
 //! What the connection manager reports.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::{BATCH, Reactor};
-use crate::transport::{Event, Report};
+use super::{BATCH, CM_RDMA, CM_TCP, Reactor};
+use crate::{
+    status::OsError,
+    transport::{Event, Report},
+    transport_kind::TransportKind,
+};
+
+/// How long a connection manager that fails is left alone. Its descriptor stays readable, so that
+/// the engine would look again at once.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The epoll token of a transport's connection manager, and the timer key of its next look.
+fn token(transport: TransportKind) -> u64 {
+    match transport {
+        TransportKind::Rdma => CM_RDMA,
+        TransportKind::Tcp => CM_TCP,
+    }
+}
 
 impl Reactor {
-    pub(super) fn handle_cm_events(&mut self) {
+    pub(super) fn watch_managers(&self) -> Result<(), OsError> {
+        self.manager
+            .fds()
+            .try_for_each(|(transport, fd)| self.watch(fd, token(transport)))
+    }
+
+    pub(super) fn handle_cm_events(&mut self, transport: TransportKind) {
         // What is left makes the next round begin at once.
         for _ in 0..BATCH {
-            match self.manager.poll() {
+            match self.manager.poll(transport) {
                 Ok(Some(Report::Request(request))) => self.handle_request(request),
                 Ok(Some(Report::Event(event))) => self.handle_cm_event(event),
                 Ok(None) => return,
-                Err(error) => {
-                    error!("engine: {error}");
-                    return;
-                }
+                Err(error) => return self.leave_alone(transport, error),
             }
             self.keep_time();
+        }
+    }
+
+    /// Takes a transport's connection manager out of the epoll until [`PAUSE`] has passed.
+    pub(super) fn leave_alone(&mut self, transport: TransportKind, error: OsError) {
+        let now = Instant::now();
+        if let Some(others) = self.cm_failures.report(now) {
+            error!("engine: {error} ({others} others before it)");
+        }
+        for (_, fd) in self.manager.fds().filter(|(other, _)| *other == transport) {
+            // It fails if the descriptor is not in there.
+            let _ = self.epolls.engine.delete(fd);
+        }
+        self.timers.set(token(transport), Some(now + PAUSE));
+    }
+
+    /// Ends the pause.
+    pub(super) fn look_again(&mut self, transport: TransportKind) {
+        let mut fds = self.manager.fds().filter(|(other, _)| *other == transport);
+        let watched = fds.try_for_each(|(_, fd)| self.watch(fd, token(transport)));
+        drop(fds);
+        if let Err(error) = watched {
+            self.leave_alone(transport, error);
         }
     }
 

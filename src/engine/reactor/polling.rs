@@ -1,28 +1,16 @@
 //! The completion queues that no thread of the application polls.
 
-use std::{
-    mem,
-    os::fd::OwnedFd,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{os::fd::OwnedFd, sync::Arc, time::Instant};
 
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 
-use super::{ATTENDED, HELD, LOOPS, Reactor};
+use super::{ATTENDED, LOOPS, Reactor};
 use crate::{
     link::{Link, Progress},
     poll::Epolls,
     status::OsError,
     transport::Event,
 };
-
-/// How many connections of event loops are looked at in one call.
-const MOST_PENDING: usize = 1024;
-
-/// How long the engine leaves a connection to a thread of the application that is receiving. That
-/// thread polls before it stops to. This bounds how late the engine watches again afterwards.
-const HELD_FOR: Duration = Duration::from_millis(1);
 
 impl Reactor {
     /// A watched completion channel raised an event.
@@ -54,7 +42,7 @@ impl Reactor {
             Progress::More => {
                 self.unfinished.insert(key);
             }
-            Progress::Held => {
+            Progress::Busy => {
                 // Otherwise this thread would wake up for it all the time.
                 entry.link.poller.yield_to_threads();
                 self.come_back(key, None);
@@ -71,9 +59,8 @@ impl Reactor {
         let Some(entry) = self.links.get(&key) else {
             return;
         };
-        let idle = self.attended.next().is_none();
         self.attended.attend(key, &*entry.link);
-        if idle && self.attended.next().is_some() {
+        if self.attended.next().is_some() {
             self.notices.expect();
         }
         self.timers.set(ATTENDED, self.attended.next());
@@ -88,29 +75,12 @@ impl Reactor {
         }
     }
 
-    /// Has the engine look again soon at a connection in which a thread of the application is
-    /// receiving. An `event` is handled when that thread has stopped.
+    /// Has the engine poll again soon a connection that a thread of the application is polling. A
+    /// disconnect `event` is handled after that.
     pub(super) fn come_back(&mut self, key: u64, event: Option<Event>) {
-        if self.held.is_empty() {
-            self.timers.set(HELD, Some(Instant::now() + HELD_FOR));
-        }
-        let known = self.held.entry(key).or_default();
-        if event.is_some() {
-            *known = event;
-        }
-    }
-
-    /// Looks again at the connections that were held.
-    pub(super) fn look_after_held(&mut self) {
-        for (key, event) in mem::take(&mut self.held) {
-            if !self.attended.has(key) {
-                self.take_over(key);
-            }
-            if let Some(event) = event {
-                self.handle_cm_event(event);
-            }
-            self.drive(key);
-        }
+        self.late.extend(event.map(|event| (key, event)));
+        self.attended.come_back(key);
+        self.timers.set(ATTENDED, self.attended.next());
     }
 
     /// Looks after the connections that others poll.
@@ -125,7 +95,7 @@ impl Reactor {
         let expired = attended.look(
             now,
             |key| links.get(&key).map(|entry| &*entry.link),
-            || pending(&epolls.loops),
+            || pending(&epolls.loops, links.len()),
         );
         if watched && !attended.expects_loops() {
             let awaits = self.await_loops(|engine, loops, event| engine.modify(loops, event));
@@ -135,6 +105,10 @@ impl Reactor {
         }
         for key in expired {
             self.arm_and_poll(key);
+            if let Some(event) = self.late.remove(&key) {
+                self.handle_cm_event(event);
+            }
+            self.drive(key);
         }
         if self.attended.next().is_none() && self.notices.stays_expected() {
             self.attended.come_again();
@@ -145,6 +119,7 @@ impl Reactor {
     /// Something has come for a loop, the first thing in a while.
     pub(super) fn expect_loops(&mut self) {
         self.attended.expect_loops();
+        self.notices.expect();
         self.timers.set(ATTENDED, self.attended.next());
     }
 
@@ -164,10 +139,10 @@ impl Reactor {
     }
 }
 
-/// Returns the keys of connections with events that loops are to take. Each call those that were
-/// returned last come last.
-fn pending(loops: &Epoll) -> Vec<u64> {
-    let mut ready = vec![EpollEvent::empty(); MOST_PENDING];
+/// Returns the keys of the connections with events that loops are to take, of `connections` in all.
+fn pending(loops: &Epoll, connections: usize) -> Vec<u64> {
+    // Room for all: one that is not among those of two calls in a row is never taken over.
+    let mut ready = vec![EpollEvent::empty(); connections.max(1)];
     let count = loops.wait(&mut ready, EpollTimeout::ZERO).unwrap_or(0);
     ready[..count].iter().map(EpollEvent::data).collect()
 }

@@ -572,9 +572,9 @@ fn apply(change: Change, part: &ExposedPart) -> Option<u64> {
     // program access it as atomic words, too (`SharedBytes`).
     let word = unsafe { AtomicU64::from_ptr(word) };
     Some(match change {
-        Change::FetchAdd { add } => word.fetch_add(add, Ordering::SeqCst),
+        Change::FetchAdd { add } => word.fetch_add(add, Ordering::AcqRel),
         Change::CompareSwap { compare, swap } => word
-            .compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst)
+            .compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire)
             .unwrap_or_else(|old| old),
     })
 }

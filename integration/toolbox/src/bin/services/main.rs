@@ -36,6 +36,9 @@ struct Options {
     /// Few requests each and short pages, and the network is not cut
     #[arg(long)]
     quick: bool,
+    /// Only the service of this name, as the first column has it; may be repeated
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -56,6 +59,9 @@ fn play(options: &Options) -> Result<ExitCode> {
         if options.quick {
             launch = launch.argument("--quick");
         }
+        for name in &options.only {
+            launch = launch.argument(format!("--only={name}"));
+        }
         return launch.run_without_names();
     }
     let lab = Lab::find()?;
@@ -63,7 +69,7 @@ fn play(options: &Options) -> Result<ExitCode> {
         agent::serve()?;
         return Ok(ExitCode::SUCCESS);
     }
-    let failed = Run::new(lab.peer, options.quick)?.all()?;
+    let failed = Run::new(lab.peer, options.quick)?.all(&options.only)?;
     println!("{failed} failed");
     Ok(match failed {
         0 => ExitCode::SUCCESS,

@@ -55,11 +55,15 @@ impl Run {
         })
     }
 
-    /// Runs them all, and returns how much of it failed.
-    pub(crate) fn all(mut self) -> Result<u32> {
+    /// Runs them all, or only those with these names, and returns how much of it failed.
+    pub(crate) fn all(mut self, only: &[String]) -> Result<u32> {
+        let wanted = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
+        let mut services = services();
+        services.retain(|service| wanted(service.name()));
+        ensure!(!services.is_empty(), "there is no such service");
         make_file()?;
         println!("{}", Row(["service", "over", "client", "result"]));
-        for service in services() {
+        for service in services {
             let [begin, end] = service.behind.unwrap_or_default();
             self.host.shell(&self.filled(begin))?;
             self.serve(&service)?;

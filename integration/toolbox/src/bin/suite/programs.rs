@@ -65,6 +65,8 @@ impl DeviceTests {
             "tasks",
             "task_leaks",
             "waiting",
+            "logging",
+            "engine_end",
             "services",
         ];
         let (mut one, mut two) = (Vec::new(), Vec::new());

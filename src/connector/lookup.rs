@@ -1,0 +1,79 @@
+//! Looks names up for tasks, in threads of its own: a lookup blocks while name servers are slow.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use crate::{
+    Addresses, ToAddresses,
+    engine::{Pledge, Promise},
+    sync::lock,
+};
+
+/// The most names that are looked up at a time. The others wait.
+const MOST_THREADS: usize = 8;
+
+/// Names that wait for a thread.
+struct Lookups {
+    waiting: VecDeque<(String, Pledge<Addresses>)>,
+    threads: usize,
+}
+
+static LOOKUPS: Mutex<Lookups> = Mutex::new(Lookups {
+    waiting: VecDeque::new(),
+    threads: 0,
+});
+
+/// Looks a name up. Dropping the promise gives the lookup up, unless it has begun.
+pub(super) fn look_up(name: String) -> Arc<Promise<Addresses>> {
+    let (promise, pledge) = Promise::new();
+    let mut lookups = lock(&LOOKUPS);
+    lookups.waiting.push_back((name, pledge));
+    if lookups.threads < MOST_THREADS {
+        let thread = thread::Builder::new().name("rdmsg-lookup".into());
+        match thread.spawn(work) {
+            Ok(_) => lookups.threads += 1,
+            Err(_) if lookups.threads > 0 => {}
+            // The task waits itself if the system has no thread.
+            Err(_) => {
+                lookups.threads += 1;
+                drop(lookups);
+                work();
+            }
+        }
+    }
+    promise
+}
+
+/// Looks names up until none waits.
+fn work() {
+    loop {
+        let next = {
+            let mut lookups = lock(&LOOKUPS);
+            let next = lookups.waiting.pop_front();
+            if next.is_none() {
+                lookups.threads -= 1;
+            }
+            next
+        };
+        let Some((name, pledge)) = next else { return };
+        if pledge.is_wanted() {
+            // A waker that panics has no connection to end.
+            pledge.keep(name.to_addresses(), || ());
+        }
+    }
+}
+
+/// Returns the addresses, for a task.
+#[cfg(feature = "tokio")]
+pub(crate) async fn addresses(of: impl ToAddresses) -> Result<Addresses, crate::Error> {
+    match of.name() {
+        Some(name) => {
+            let promise = look_up(name);
+            std::future::poll_fn(|cx| promise.poll(cx)).await
+        }
+        None => of.to_addresses(),
+    }
+}

@@ -1,0 +1,386 @@
+//! Keeps an engine at work while foreign code blocks its thread.
+//!
+//! The engine's thread has the reactor, and collects the foreign code that it comes across: wakers,
+//! log lines. Between two steps of the reactor it puts the reactor on a [`Desk`], runs that code,
+//! and takes the reactor back. Code that returns quickly costs two short locks, and no other thread
+//! stands between the engine and a task. A second thread, the relief, looks at the desk every
+//! [`PATIENCE`]. If the same code still runs, the relief takes the reactor and becomes the
+//! engine's thread. The first thread ends when the code returns:
+//!
+//! ```text
+//!            put                     take back
+//!   serves ──────> runs foreign code ─────────> serves
+//!                        │ the relief took the reactor
+//!                        └────────────────────> ends
+//! ```
+//!
+//! So a waker or a logger that blocks delays the engine once, by two times [`PATIENCE`] at most. A
+//! relief that comes too early, because the system did not run the first thread, does no harm.
+//!
+//! Each connection's code is run by one thread at a time ([`Owed`](crate::foreign::Owed)), and so
+//! are the log's lines. A connection whose waker never returns keeps one thread, and its other
+//! tasks wait behind that waker; other connections go on.
+//!
+//! The relief is started with the first foreign code. A program whose threads wait for their
+//! connections themselves, and that logs nothing, has none.
+
+use std::{
+    collections::HashMap,
+    io,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::{self, JoinHandle, ThreadId},
+    time::Duration,
+};
+
+use crate::{foreign, sync::lock};
+
+/// How long foreign code may run before the relief takes the reactor: far longer than a waker
+/// takes, and shorter than a peer notices.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+/// How many looks the relief takes without any foreign code before it sleeps until there is some.
+const IDLE_LOOKS: u32 = 100;
+
+/// A reactor, as a desk uses it.
+pub(super) trait Work: Send {
+    /// Whether there is anything left to do.
+    fn goes_on(&self) -> bool;
+
+    /// Takes one step. The thread may change between two steps.
+    fn step(&mut self);
+}
+
+/// Holds the reactor while the engine's thread runs foreign code.
+pub(super) struct Desk {
+    state: Mutex<State>,
+    /// The engine has ended, or the relief sleeps and is needed.
+    changed: Condvar,
+    /// The engine's thread and the relief, to be joined. Taken after `state`.
+    threads: Mutex<HashMap<ThreadId, JoinHandle<()>>>,
+}
+
+struct State {
+    reactor: Option<Box<dyn Work>>,
+    /// How often the reactor was put here.
+    puts: u64,
+    /// The thread that put it here last.
+    holder: Option<ThreadId>,
+    relief: Relief,
+    ended: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Relief {
+    None,
+    /// It looks every [`PATIENCE`].
+    Looks,
+    Sleeps,
+}
+
+/// Ends the engine when its thread does, also by a panic.
+struct Shift<'a> {
+    desk: &'a Desk,
+    is_over: bool,
+}
+
+impl Desk {
+    /// Starts the engine's thread.
+    pub(super) fn start(reactor: Box<dyn Work>) -> io::Result<Arc<Self>> {
+        let desk = Arc::new(Self {
+            state: Mutex::new(State {
+                reactor: None,
+                puts: 0,
+                holder: None,
+                relief: Relief::None,
+                ended: false,
+            }),
+            changed: Condvar::new(),
+            threads: Mutex::default(),
+        });
+        desk.spawn("rdmsg-engine", |desk| desk.serve(reactor))?;
+        Ok(desk)
+    }
+
+    fn spawn(
+        self: &Arc<Self>,
+        name: &str,
+        body: impl FnOnce(&Arc<Self>) + Send + 'static,
+    ) -> io::Result<()> {
+        let desk = Arc::clone(self);
+        let mut threads = lock(&self.threads);
+        let thread = thread::Builder::new()
+            .name(name.into())
+            .spawn(move || body(&desk))?;
+        threads.insert(thread.thread().id(), thread);
+        Ok(())
+    }
+
+    /// Runs the engine until it ends, or until the relief has the reactor.
+    fn serve(self: &Arc<Self>, mut reactor: Box<dyn Work>) {
+        // Dropped after the reactor.
+        let mut shift = Shift {
+            desk: self,
+            is_over: false,
+        };
+        foreign::collect(true);
+        while reactor.goes_on() {
+            reactor.step();
+            let errands = foreign::take_errands();
+            if errands.is_empty() {
+                continue;
+            }
+            self.put(reactor);
+            run(errands);
+            let Some(back) = self.take_back() else {
+                shift.is_over = true;
+                return;
+            };
+            reactor = back;
+        }
+        drop(reactor);
+    }
+
+    fn put(self: &Arc<Self>, reactor: Box<dyn Work>) {
+        let mut state = lock(&self.state);
+        state.reactor = Some(reactor);
+        state.puts += 1;
+        state.holder = Some(thread::current().id());
+        match state.relief {
+            Relief::Looks => {}
+            Relief::Sleeps => {
+                state.relief = Relief::Looks;
+                self.changed.notify_all();
+            }
+            // Without memory for one, the engine waits for its foreign code.
+            Relief::None => {
+                if self.spawn("rdmsg-relief", Self::relieve).is_ok() {
+                    state.relief = Relief::Looks;
+                }
+            }
+        }
+    }
+
+    /// Returns the reactor, unless the relief has it, or had it.
+    fn take_back(&self) -> Option<Box<dyn Work>> {
+        let mut state = lock(&self.state);
+        if state.holder != Some(thread::current().id()) {
+            return None;
+        }
+        state.reactor.take()
+    }
+
+    /// The body of the relief.
+    fn relieve(self: &Arc<Self>) {
+        let (mut seen, mut idle) = (0, 0);
+        let mut state = lock(&self.state);
+        let reactor = loop {
+            if state.ended {
+                return;
+            }
+            let late = state.reactor.is_some() && state.puts == seen;
+            if late && let Some(reactor) = state.reactor.take() {
+                break reactor;
+            }
+            idle = if state.puts == seen { idle + 1 } else { 0 };
+            seen = state.puts;
+            state = self.look_again(state, idle > IDLE_LOOKS);
+        };
+        state.relief = Relief::None;
+        // A thread that may never end is not joined.
+        if let Some(holder) = state.holder.take() {
+            lock(&self.threads).remove(&holder);
+        }
+        drop(state);
+        foreign::collect(true);
+        debug!("engine: a waker or the logger blocks its thread, which is relieved");
+        self.serve(reactor);
+    }
+
+    fn look_again<'a>(
+        &self,
+        mut state: MutexGuard<'a, State>,
+        sleeps: bool,
+    ) -> MutexGuard<'a, State> {
+        if !sleeps {
+            let waited = self.changed.wait_timeout(state, PATIENCE);
+            return waited.map_or_else(|error| error.into_inner().0, |(state, _)| state);
+        }
+        state.relief = Relief::Sleeps;
+        let is_needless = |state: &mut State| !state.ended && state.relief == Relief::Sleeps;
+        self.changed
+            .wait_while(state, is_needless)
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the engine and its threads have ended, except threads that foreign code blocks.
+    /// Fails if one panicked.
+    pub(super) fn join(&self) -> thread::Result<()> {
+        let state = lock(&self.state);
+        drop(self.changed.wait_while(state, |state| !state.ended));
+        let mut threads = lock(&self.threads);
+        let mut all = Ok(());
+        for (_, thread) in threads.drain() {
+            if let Err(panic) = thread.join() {
+                all = Err(panic);
+            }
+        }
+        all
+    }
+}
+
+fn run(errands: Vec<Arc<dyn foreign::Errand>>) {
+    foreign::collect(false);
+    for errand in errands {
+        errand.run();
+    }
+    foreign::collect(true);
+}
+
+impl Drop for Shift<'_> {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let errands = foreign::take_errands();
+        if !errands.is_empty() {
+            // They may block, and the program may wait for the end.
+            lock(&self.desk.threads).remove(&thread::current().id());
+        }
+        lock(&self.desk.state).ended = true;
+        self.desk.changed.notify_all();
+        run(errands);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+
+    /// Runs closures as its steps until the sender is dropped. Its drop sends the thread's id.
+    struct Script {
+        steps: Receiver<Box<dyn FnOnce() + Send>>,
+        is_over: bool,
+        dropped: Sender<ThreadId>,
+    }
+
+    impl Work for Script {
+        fn goes_on(&self) -> bool {
+            !self.is_over
+        }
+
+        fn step(&mut self) {
+            match self.steps.recv() {
+                Ok(step) => step(),
+                Err(_) => self.is_over = true,
+            }
+        }
+    }
+
+    impl Drop for Script {
+        fn drop(&mut self) {
+            let _ = self.dropped.send(thread::current().id());
+        }
+    }
+
+    type Steps = Sender<Box<dyn FnOnce() + Send>>;
+
+    fn start() -> (Arc<Desk>, Steps, Receiver<ThreadId>) {
+        let (steps, script) = channel();
+        let (dropped, drops) = channel();
+        let script = Script {
+            steps: script,
+            is_over: false,
+            dropped,
+        };
+        (Desk::start(Box::new(script)).unwrap(), steps, drops)
+    }
+
+    /// The thread that takes the next step.
+    fn thread_of(steps: &Steps) -> ThreadId {
+        let (says, said) = channel();
+        let step = move || says.send(thread::current().id()).unwrap();
+        steps.send(Box::new(step)).unwrap();
+        said.recv().unwrap()
+    }
+
+    #[test]
+    fn foreign_code_runs_in_the_thread_that_finds_it() {
+        let (desk, steps, drops) = start();
+        let (calls, called) = channel();
+        for _ in 0..1000 {
+            let calls = calls.clone();
+            let step = move || {
+                let finds = thread::current().id();
+                let code = move || calls.send((finds, thread::current().id())).unwrap();
+                foreign::call_once(code);
+            };
+            steps.send(Box::new(step)).unwrap();
+            let (finds, runs) = called.recv().unwrap();
+            assert_eq!(finds, runs);
+        }
+        drop(steps);
+        assert!(desk.join().is_ok());
+        assert!(drops.recv().is_ok());
+    }
+
+    #[test]
+    fn foreign_code_that_blocks_is_relieved() {
+        let (desk, steps, drops) = start();
+        let mut before = thread_of(&steps);
+        let mut leaves = Vec::new();
+        for _ in 0..3 {
+            let (leave, left) = channel::<()>();
+            let step = || foreign::call_once(move || assert!(left.recv().is_err()));
+            steps.send(Box::new(step)).unwrap();
+            let after = thread_of(&steps);
+            assert_ne!(after, before, "the relief took the step");
+            before = after;
+            leaves.push(leave);
+        }
+        // A relieved thread ends when its code returns, and takes no step.
+        leaves.clear();
+        for _ in 0..100 {
+            thread_of(&steps);
+        }
+        let (leave, left) = channel::<()>();
+        let step = || foreign::call_once(move || assert!(left.recv().is_err()));
+        steps.send(Box::new(step)).unwrap();
+        drop(steps);
+        assert!(desk.join().is_ok(), "the end does not wait for it");
+        assert!(drops.recv().is_ok());
+        drop(leave);
+    }
+
+    #[test]
+    fn foreign_code_may_wait_for_the_end() {
+        let (desk, steps, _drops) = start();
+        let (done, ended) = channel();
+        let waits = Arc::clone(&desk);
+        let step = || {
+            foreign::call_once(move || {
+                waits.join().unwrap();
+                done.send(()).unwrap();
+            });
+        };
+        steps.send(Box::new(step)).unwrap();
+        drop(steps);
+        assert!(ended.recv().is_ok());
+    }
+
+    #[test]
+    fn panic_of_the_engine_ends_it_behind_its_errands() {
+        let (desk, steps, drops) = start();
+        let (calls, called) = channel();
+        let step = || {
+            foreign::call_once(|| panic!("foreign code that fails"));
+            foreign::call_once(move || calls.send(()).unwrap());
+            panic!("a step that fails");
+        };
+        steps.send(Box::new(step)).unwrap();
+        let _ = desk.join();
+        assert!(drops.recv().is_ok());
+        assert!(called.recv().is_ok());
+    }
+}

@@ -1,0 +1,93 @@
+//! An engine whose thread ends because the system takes its epoll away. In a program of its own,
+//! because it looks for that epoll among the program's descriptors.
+
+use std::{
+    env,
+    fs::{self, File},
+    net::IpAddr,
+    os::fd::{AsRawFd, RawFd},
+    thread,
+    time::Duration,
+};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rdmsg::{CloseReason, Endpoint, Error, Interest, Listener, TrySendError};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn place() -> IpAddr {
+    match env::var("LAB_ADDR") {
+        Ok(addr) => addr.parse().unwrap(),
+        Err(_) => [127, 0, 0, 1].into(),
+    }
+}
+
+fn bind() -> Result<Listener, Error> {
+    Listener::bind((place(), 0))
+}
+
+fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
+    let address = listener.local_addr();
+    let client = thread::spawn(move || Endpoint::connect(address).unwrap());
+    let server = listener.accept_timeout(PATIENCE).unwrap();
+    (client.join().unwrap(), server)
+}
+
+/// The epoll that the only engine sleeps on: the one with the engine's two mailboxes.
+fn epoll_of_engine() -> RawFd {
+    let is_engines = |info: &str| {
+        let tokens: Vec<_> = info
+            .lines()
+            .filter(|line| line.starts_with("tfd:"))
+            .filter_map(|line| line.split_whitespace().nth(5))
+            .collect();
+        tokens.contains(&"0") && tokens.contains(&"4")
+    };
+    let files = fs::read_dir("/proc/self/fdinfo").unwrap();
+    let mut epolls = files.filter_map(|file| {
+        let path = file.unwrap().path();
+        let info = fs::read_to_string(&path).ok()?;
+        is_engines(&info).then(|| path.file_name()?.to_str()?.parse().ok())?
+    });
+    epolls.next().expect("an engine runs")
+}
+
+#[test]
+fn engine_that_ends_takes_its_own_connections_only() {
+    let old = bind().unwrap();
+    let (client, server) = pair(&old);
+    let waiter = thread::spawn({
+        let client = client.clone();
+        move || client.recv().unwrap_err()
+    });
+
+    let null = File::open("/dev/null").unwrap();
+    // SAFETY: both descriptors are open, and the epoll's owner handles an error of any call on it.
+    assert!(unsafe { libc::dup2(null.as_raw_fd(), epoll_of_engine()) } >= 0);
+    // It wakes up for this, and cannot sleep again.
+    drop(bind());
+
+    let aborted = |error: &Error| matches!(error, Error::Disconnected(CloseReason::LocallyAborted));
+    let end = waiter.join().unwrap();
+    assert!(aborted(&end), "{end:?}");
+    for endpoint in [&client, &server] {
+        let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+        assert!(aborted(&end), "{end:?}");
+        let end = endpoint.send(b"late").unwrap_err();
+        assert!(aborted(&end), "the same reason everywhere: {end:?}");
+        let Err(TrySendError::Failed(end)) = endpoint.try_send(b"late") else {
+            panic!("it went on")
+        };
+        assert!(aborted(&end), "{end:?}");
+        let fd = endpoint.event_fd(Interest::Readable).unwrap();
+        let fds = &mut [PollFd::new(fd, PollFlags::POLLIN)];
+        assert_eq!(poll(fds, PollTimeout::ZERO).unwrap(), 1, "the end");
+    }
+    let error = old.accept_timeout(PATIENCE).unwrap_err();
+    assert!(matches!(error, Error::EngineShutDown), "{error:?}");
+
+    // The old handles are still there, and with them the engine that has ended.
+    let (client, server) = pair(&bind().unwrap());
+    client.send(b"on a new engine").unwrap();
+    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"on a new engine");
+}

@@ -1,0 +1,195 @@
+//! Loggers that fail, block, or send their lines over this crate. In a program of its own, because
+//! a program has one logger.
+
+use std::{
+    cell::Cell,
+    env,
+    net::IpAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread,
+    time::Duration,
+};
+
+use log::{LevelFilter, Log, Metadata, Record};
+use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener};
+
+/// Longer than anything here takes on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The logger's use of a line.
+#[derive(Clone)]
+enum Manner {
+    Ignores,
+    Panics,
+    /// Blocks the threads of engines until the sender is dropped, and sends a sign of each.
+    Blocks(Sender<()>, Arc<Mutex<Receiver<()>>>),
+    Sends(Endpoint),
+}
+
+static MANNER: Mutex<Manner> = Mutex::new(Manner::Ignores);
+
+/// The number of lines that came.
+static LINES: AtomicUsize = AtomicUsize::new(0);
+
+struct Logger;
+
+impl Log for Logger {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        thread_local!(static LOGS: Cell<bool> = const { Cell::new(false) });
+
+        LINES.fetch_add(1, Ordering::SeqCst);
+        // The logger's own calls are not logged.
+        if LOGS.replace(true) {
+            return;
+        }
+        let manner = manner().clone();
+        match manner {
+            Manner::Ignores => {}
+            Manner::Panics => {
+                LOGS.set(false);
+                panic!("a logger of the test's own making, at: {}", record.args())
+            }
+            Manner::Blocks(called, leave) => {
+                let name = thread::current().name().map(String::from);
+                if name.is_some_and(|name| name.starts_with("rdmsg")) {
+                    let _ = called.send(());
+                    let _ = leave.lock().unwrap().recv();
+                }
+            }
+            // It fails when the connection has ended, which is logged as well.
+            Manner::Sends(endpoint) => {
+                let _ = endpoint.send(record.args().to_string().as_bytes());
+            }
+        }
+        LOGS.set(false);
+    }
+
+    fn flush(&self) {}
+}
+
+fn manner() -> MutexGuard<'static, Manner> {
+    MANNER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Has the logger do this, one test at a time. It ignores lines when this is dropped.
+struct Turn(#[expect(dead_code, reason = "it is held")] MutexGuard<'static, ()>);
+
+impl Turn {
+    fn take() -> Self {
+        static TURNS: Mutex<()> = Mutex::new(());
+        let turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = log::set_logger(&Logger);
+        log::set_max_level(LevelFilter::Trace);
+        Self(turn)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *manner() = Manner::Ignores;
+    }
+}
+
+fn place() -> IpAddr {
+    match env::var("LAB_ADDR") {
+        Ok(addr) => addr.parse().unwrap(),
+        Err(_) => [127, 0, 0, 1].into(),
+    }
+}
+
+fn pair(engine: &Engine) -> (Endpoint, Endpoint) {
+    let listener = Listener::bind_with((place(), 0), &Config::default(), engine).unwrap();
+    let address = listener.local_addr();
+    let connector = Connector::new().engine(engine);
+    let client = thread::spawn(move || connector.connect(address).unwrap());
+    let server = listener.accept_timeout(PATIENCE).unwrap();
+    (client.join().unwrap(), server)
+}
+
+fn exchange((one, other): &(Endpoint, Endpoint), rounds: u32) {
+    for number in 0..rounds {
+        for (from, to) in [(one, other), (other, one)] {
+            from.send(&number.to_le_bytes()).unwrap();
+            let message = to.recv_timeout(PATIENCE).unwrap();
+            assert_eq!(*message, number.to_le_bytes());
+        }
+    }
+}
+
+#[test]
+fn logger_that_panics_loses_its_lines_only() {
+    let _turn = Turn::take();
+    let engine = Engine::new().unwrap();
+    let before = pair(&engine);
+    *manner() = Manner::Panics;
+    let lines = LINES.load(Ordering::SeqCst);
+    let during = pair(&engine);
+    for pair in [&before, &during] {
+        exchange(pair, 10);
+        let peer = pair.1.clone();
+        let closing = thread::spawn(move || peer.close());
+        pair.0.close().unwrap();
+        closing.join().unwrap().unwrap();
+    }
+    engine.shutdown();
+    assert!(LINES.load(Ordering::SeqCst) > lines, "it was called");
+}
+
+#[test]
+fn logger_that_blocks_an_engine_delays_no_connection() {
+    let _turn = Turn::take();
+    let engine = Engine::new().unwrap();
+    let before = pair(&engine);
+    let (called, calls) = channel();
+    let (leave, left) = channel();
+    *manner() = Manner::Blocks(called, Arc::new(Mutex::new(left)));
+    let (done, finished) = channel();
+    let rest = thread::spawn(move || {
+        let during = pair(&engine);
+        exchange(&before, 1000);
+        exchange(&during, 1000);
+        drop((before, during));
+        engine.shutdown();
+        done.send(()).unwrap();
+    });
+    calls.recv_timeout(PATIENCE).unwrap();
+    finished
+        .recv_timeout(PATIENCE)
+        .expect("the logger blocks the engine");
+    rest.join().unwrap();
+    drop(leave);
+}
+
+#[test]
+fn logger_may_send_its_lines_over_a_connection() {
+    let _turn = Turn::take();
+    let engine = Engine::new().unwrap();
+    let (source, sink) = pair(&engine);
+    let (read, lines) = channel();
+    let reader = thread::spawn(move || {
+        loop {
+            match sink.recv_timeout(PATIENCE) {
+                Ok(line) => drop(read.send(String::from_utf8(line.to_vec()).unwrap())),
+                Err(Error::Disconnected(_)) => return,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    });
+    *manner() = Manner::Sends(source.clone());
+    let other = pair(&engine);
+    exchange(&other, 10);
+    drop(other);
+    let next = || lines.recv_timeout(PATIENCE).unwrap();
+    while !next().contains("established over") {}
+    // Its own end is logged by the connection that carries the lines.
+    source.close().unwrap();
+    reader.join().unwrap();
+}

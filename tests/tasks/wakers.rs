@@ -1,0 +1,278 @@
+//! Wakers that fail, block, or poll their task at once. Each concerns its own connection only.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    sync::{
+        Arc, Mutex, TryLockError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+        mpsc::{Receiver, Sender, channel},
+    },
+    task::{Context, Poll, Wake, Waker},
+    thread,
+    time::Duration,
+};
+
+use rdmsg::{
+    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Transport, TransportKind,
+};
+use smol::block_on;
+
+use super::stage::{pair_with, place};
+
+/// Longer than anything here takes on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The code of a Failure with which a side gives up because a waker panicked.
+const WAKER_PANICKED: u32 = 2;
+
+/// Says that it is called, and panics.
+struct Panics(Sender<()>);
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        let _ = self.0.send(());
+        panic!("a waker of the test's own making");
+    }
+}
+
+/// A waker that panics, and a sign of its call.
+fn panicking() -> (Waker, Receiver<()>) {
+    let (calls, called) = channel();
+    (Waker::from(Arc::new(Panics(calls))), called)
+}
+
+/// Says that it is called, and returns when the other end of `leave` is dropped.
+struct Blocks {
+    called: Sender<()>,
+    leave: Mutex<Receiver<()>>,
+}
+
+impl Wake for Blocks {
+    fn wake(self: Arc<Self>) {
+        let _ = self.called.send(());
+        let _ = self.leave.lock().unwrap().recv();
+    }
+}
+
+/// A waker that blocks, a sign of its call, and the sender whose drop has it return.
+fn blocking() -> (Waker, Receiver<()>, Sender<()>) {
+    let (called, calls) = channel();
+    let (left, leave) = channel();
+    let blocks = Blocks {
+        called,
+        leave: Mutex::new(leave),
+    };
+    (Waker::from(Arc::new(blocks)), calls, left)
+}
+
+fn recv(endpoint: &Endpoint) -> impl Future<Output = Result<rdmsg::Message, Error>> {
+    poll_fn(|cx| endpoint.poll_recv(cx))
+}
+
+/// Has a task wait for a message, which this waker wakes.
+fn wait_with(endpoint: &Endpoint, waker: &Waker) {
+    let polled = endpoint.poll_recv(&mut Context::from_waker(waker));
+    assert!(polled.is_pending());
+}
+
+/// Sends a message each way, between tasks that the engine wakes.
+fn exchange((one, other): &(Endpoint, Endpoint), rounds: u32) {
+    block_on(async {
+        for number in 0..rounds {
+            let message = number.to_le_bytes();
+            for (from, to) in [(one, other), (other, one)] {
+                let arrives = recv(to);
+                from.send(&message).unwrap();
+                assert_eq!(*arrives.await.unwrap(), message);
+            }
+        }
+    });
+}
+
+fn reason(endpoint: &Endpoint) -> CloseReason {
+    match endpoint.recv_timeout(PATIENCE) {
+        Err(Error::Disconnected(reason)) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn waker_that_panics_ends_its_connection_only() {
+    let pairs: Vec<_> = (0..10).map(|_| pair_with(&Config::default())).collect();
+    wait_with(&pairs[3].0, &panicking().0);
+    pairs[3].1.send(b"a message that wakes").unwrap();
+    let peers = reason(&pairs[3].1);
+    assert_eq!(peers, CloseReason::PeerFailed(WAKER_PANICKED));
+    // The message is there, and the end is behind it.
+    assert!(pairs[3].0.recv_timeout(PATIENCE).is_ok());
+    assert_eq!(reason(&pairs[3].0), CloseReason::WakerPanicked);
+    let closed = pairs[3].0.close();
+    assert!(
+        matches!(closed, Err(Error::Undelivered(CloseReason::WakerPanicked))),
+        "{closed:?}"
+    );
+    for (number, pair) in pairs.iter().enumerate() {
+        if number != 3 {
+            exchange(pair, 10);
+        }
+    }
+    exchange(&pair_with(&Config::default()), 10);
+}
+
+#[test]
+fn waker_of_a_connect_that_panics_ends_it() {
+    let engine = Engine::shared().unwrap();
+    let other = pair_with(&Config::default());
+    let listener = Listener::bind((place().0, 0)).unwrap();
+    let mut config = Config::default();
+    // One transport, because the task has to be polled again between two attempts.
+    config.transport = match place().1 {
+        TransportKind::Rdma => Transport::Rdma,
+        _ => Transport::Tcp,
+    };
+    let connector = Connector::new().config(config);
+    let mut connecting = pin!(connector.start(listener.local_addr()).unwrap());
+    let waker = panicking().0;
+    let polled = connecting.as_mut().poll(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    let accepted = listener.accept_timeout(PATIENCE).unwrap();
+    let end = reason(&accepted);
+    assert_eq!(end, CloseReason::PeerFailed(WAKER_PANICKED));
+    exchange(&other, 10);
+    assert!(engine.statistics().is_ok(), "the engine goes on");
+}
+
+#[test]
+fn waker_of_an_accept_that_panics_leaves_listener() {
+    let listener = Listener::bind((place().0, 0)).unwrap();
+    let (waker, called) = panicking();
+    let polled = listener.poll_accept(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    for round in 0..2 {
+        let address = listener.local_addr();
+        let client = thread::spawn(move || Connector::new().connect(address).unwrap());
+        if round == 0 {
+            called.recv_timeout(PATIENCE).unwrap();
+        }
+        let accepted = block_on(poll_fn(|cx| listener.poll_accept(cx))).unwrap();
+        exchange(&(client.join().unwrap(), accepted), 10);
+    }
+}
+
+#[test]
+fn waker_that_blocks_delays_its_connection_only() {
+    let (client, server) = pair_with(&Config::default());
+    let other = pair_with(&Config::default());
+    let (waker, called, leave) = blocking();
+    wait_with(&client, &waker);
+    server.send(b"a message that wakes").unwrap();
+    called.recv_timeout(PATIENCE).unwrap();
+
+    let (done, finished) = channel();
+    let rest = thread::spawn(move || {
+        exchange(&other, 1000);
+        exchange(&pair_with(&Config::default()), 10);
+        done.send(()).unwrap();
+    });
+    finished
+        .recv_timeout(PATIENCE)
+        .expect("the waker blocks the engine");
+    rest.join().unwrap();
+    drop(leave);
+    exchange(&(client, server), 0);
+}
+
+/// Each waker blocks until the test's end, and a second task of each connection waits behind it.
+#[test]
+fn wakers_that_never_return_cost_a_thread_each() {
+    let engine = Engine::new().unwrap();
+    let listener = Listener::bind_with((place().0, 0), &Config::default(), &engine).unwrap();
+    let connect = || {
+        let connector = Connector::new().engine(&engine);
+        let address = listener.local_addr();
+        let client = thread::spawn(move || connector.connect(address).unwrap());
+        let server = listener.accept_timeout(PATIENCE).unwrap();
+        (client.join().unwrap(), server)
+    };
+    let (stuck, other) = ([connect(), connect(), connect()], connect());
+    let wakers: Vec<_> = stuck
+        .iter()
+        .map(|(client, server)| {
+            let (waker, called, leave) = blocking();
+            wait_with(client, &waker);
+            server.send(b"a message that wakes").unwrap();
+            called.recv_timeout(PATIENCE).unwrap();
+            let (second, call, gone) = blocking();
+            assert!(
+                client
+                    .poll_recv(&mut Context::from_waker(&second))
+                    .is_ready()
+            );
+            wait_with(client, &second);
+            server.send(b"a message that wakes nobody").unwrap();
+            (leave, call, gone)
+        })
+        .collect();
+    exchange(&other, 1000);
+    for (_, call, _) in &wakers {
+        assert!(call.try_recv().is_err(), "one thread for each connection");
+    }
+    drop((stuck, other, listener));
+    engine.shutdown();
+}
+
+/// A task that its waker polls.
+struct Inline {
+    task: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+    /// Whether it was woken while it was polled.
+    again: AtomicBool,
+    polls: AtomicU32,
+}
+
+impl Wake for Inline {
+    fn wake(self: Arc<Self>) {
+        self.again.store(true, Ordering::SeqCst);
+        while self.again.load(Ordering::SeqCst) {
+            let mut slot = match self.task.try_lock() {
+                Ok(slot) => slot,
+                // Its poller looks again.
+                Err(TryLockError::WouldBlock) => return,
+                Err(TryLockError::Poisoned(_)) => panic!("the task failed"),
+            };
+            self.again.store(false, Ordering::SeqCst);
+            self.polls.fetch_add(1, Ordering::SeqCst);
+            let waker = Waker::from(Arc::clone(&self));
+            let Some(task) = &mut *slot else { return };
+            let polled = task.as_mut().poll(&mut Context::from_waker(&waker));
+            if let Poll::Ready(()) = polled {
+                *slot = None;
+            }
+        }
+    }
+}
+
+#[test]
+fn executor_that_polls_inside_wake_echoes() {
+    const ROUNDS: u32 = 200;
+    let (client, server) = pair_with(&Config::default());
+    let task = async move {
+        for _ in 0..ROUNDS {
+            let message = recv(&server).await.unwrap();
+            poll_fn(|cx| server.poll_send(cx, &message)).await.unwrap();
+        }
+        server.flush().unwrap();
+    };
+    let inline = Arc::new(Inline {
+        task: Mutex::new(Some(Box::pin(task))),
+        again: AtomicBool::new(false),
+        polls: AtomicU32::new(0),
+    });
+    Arc::clone(&inline).wake();
+    for number in 0..ROUNDS {
+        client.send(&number.to_le_bytes()).unwrap();
+        let answer = client.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(*answer, number.to_le_bytes());
+    }
+    assert!(inline.polls.load(Ordering::SeqCst) > 1, "wakers polled it");
+}
