@@ -47,12 +47,12 @@ const COMMANDS: u64 = 0;
 /// The tokens of the connection managers, and the timer keys of their next look.
 const CM_RDMA: u64 = 1;
 const CM_TCP: u64 = 7;
-/// The timer key of the next look at the connections that others poll.
+/// The timer key of the next look at the connections that the application polls.
 const ATTENDED: u64 = 2;
 /// The timer key of those who wait for their turn.
 const TURNS: u64 = 3;
 const NOTICES: u64 = 4;
-/// The token of what loops are to take.
+/// The token of the epoll with the events for loops.
 const LOOPS: u64 = 5;
 const FIRST_KEY: u64 = 16;
 

@@ -57,7 +57,7 @@ pub(crate) struct Link {
     transport: TransportKind,
     pub(super) poll: Mutex<Option<PollSide>>,
     core: Mutex<Core>,
-    /// Who polls, and who waits.
+    /// Decides which thread polls, and wakes those that wait.
     pub(crate) poller: Poller,
     line: Line,
     /// Makes memory for the application, while there is a transport.
@@ -71,8 +71,8 @@ pub(crate) struct Link {
     drive_wanted: AtomicBool,
     /// Whether the last handle has been dropped.
     abandoned: AtomicBool,
-    /// Why nothing comes to those who ask: bits of [`FINISHED`] and [`OVER`], for threads that ask
-    /// often.
+    /// Bits of [`FINISHED`] and [`OVER`], the reasons for which no message can follow. Threads read
+    /// them without the lock of `core`.
     ends: AtomicU8,
     /// The fds for event loops: see [`Endpoint::event_fd`](crate::Endpoint::event_fd).
     pub(super) readable: Readiness,
@@ -352,8 +352,7 @@ impl Link {
         }
     }
 
-    /// Wakes the tasks that wait for something of what `happened`. A waker that panics ends the
-    /// connection.
+    /// Wakes the tasks that await an event in `happened`. A waker that panics ends the connection.
     pub(super) fn wake_tasks(self: &Arc<Self>, happened: u8) {
         if self.poller.tasks.wake(happened).is_err() {
             self.handle_waker_panic();
@@ -400,7 +399,7 @@ impl Link {
         self.line.notices()
     }
 
-    /// No thread, loop or epoll watches the completion events any more.
+    /// Removes the completion events from all epolls.
     pub(crate) fn end_watch(&self) {
         if let Err(error) = self.poller.unregister() {
             error!("{self}: {error}");

@@ -1,4 +1,4 @@
-//! Polling a connection's completion queue, and acting on what has come.
+//! Polls a connection's completion queue, and handles the completions.
 
 use std::{
     hint,
@@ -43,10 +43,10 @@ const BATCHES: usize = 4;
 const LOCK_SPINS: u32 = 512;
 const LOCK_YIELDS: u32 = 4;
 
-/// A connection's queue, for one call of the application's.
+/// A connection's queue, during one call of the application.
 struct Queue<'a> {
     link: &'a Arc<Link>,
-    /// Where the first message goes, past the channel.
+    /// The receiver of the first message, past the channel.
     handoff: Option<&'a Handoff>,
 }
 
@@ -82,9 +82,8 @@ impl Link {
         (progress, drive)
     }
 
-    /// Takes the lock of `poll`, unless a thread of the application keeps it. It is held for a
-    /// short time, but by a thread that may be stopped meanwhile, and the engine's thread waits for
-    /// none.
+    /// Takes the lock of `poll`, unless a thread of the application keeps it. Threads hold it for a
+    /// short time. But a thread that holds it may be stopped, and the engine waits for no thread.
     pub(super) fn try_lock_poll(&self) -> Option<MutexGuard<'_, Option<PollSide>>> {
         for attempt in 0..LOCK_SPINS + LOCK_YIELDS {
             match self.poll.try_lock() {
@@ -138,7 +137,7 @@ impl Link {
 
     // By threads of the application.
 
-    /// Polls the completion queue once, as a guest: whoever watches it goes on.
+    /// Polls the completion queue once. The owner stays the same.
     pub(crate) fn poll_once(self: &Arc<Self>) -> Progress {
         self.queue(None).poll(1, Answers::AtOnce)
     }
@@ -190,9 +189,9 @@ impl Link {
         }
     }
 
-    /// Takes some of what is in the completion queue and acts on it, polling up to `budget` times
-    /// while there is nothing. The first message may go to the `handoff`. Returns also what is to
-    /// be done behind the lock of `poll`.
+    /// Takes completions from the queue and handles them. It polls up to `budget` times while the
+    /// queue is empty. The first message may go to the `handoff`. Returns also the deferred work,
+    /// which the caller does after the lock of `poll`.
     fn poll_quietly(
         self: &Arc<Self>,
         side: &mut Option<PollSide>,
@@ -278,7 +277,7 @@ impl Completions for Queue<'_> {
             link.poll_quietly(&mut lock(&link.poll), budget, self.handoff, answers);
         link.leave_to_engine(deferred.drive);
         if progress == Progress::More && self.stays_readable() {
-            // What is left may be in this process already, so that nothing is readable.
+            // The rest may be in this process already, so that the socket is not readable.
             link.poller.call_engine();
         }
         link.settle(deferred);
@@ -319,7 +318,8 @@ impl Completions for Queue<'_> {
             return false;
         }
         let reserved = {
-            // Whoever polls has brought what it took, and said so, before this lock is free.
+            // Another thread that polls delivers its completions, and wakes the leader, before it
+            // releases this lock.
             let _side = lock(&self.link.poll);
             events.reserve()
         };
@@ -406,7 +406,7 @@ impl Link {
     }
 }
 
-/// What a tokio runtime calls.
+/// The waker that a tokio runtime calls.
 #[cfg(feature = "tokio")]
 #[derive(Debug)]
 struct Alarm {
@@ -423,7 +423,7 @@ impl Wake for Alarm {
     fn wake_by_ref(self: &Arc<Self>) {
         self.calls.fetch_add(1, Ordering::Relaxed);
         if let Some(link) = self.link.upgrade() {
-            // Whoever wakes up polls. If nobody does, because those who waited are gone, the
+            // The first task that runs polls. If none does, because the futures were dropped, the
             // engine's thread takes over.
             link.wake_tasks(Awaited::ANYTHING);
         }
@@ -433,11 +433,11 @@ impl Wake for Alarm {
 /// Tasks for which a tokio runtime watches the completion events.
 #[cfg(feature = "tokio")]
 impl Link {
-    /// Has the runtime in whose context this is called watch the connection.
+    /// Registers the connection with the current runtime.
     ///
     /// # Panics
     ///
-    /// Where there is none.
+    /// Without a current runtime.
     #[track_caller]
     pub(crate) fn enter_runtime(self: &Arc<Self>) -> Result<(), OsError> {
         // A watch of another runtime ends first: it may be the same, which watches nothing twice.

@@ -1,4 +1,4 @@
-//! How an event loop waits: on a file descriptor of the connection's.
+//! How an event loop waits: on a file descriptor of the connection.
 //!
 //! An event loop sleeps on the completion events themselves, and its thread polls when the fd is
 //! readable, so that no other thread stands between it and the device. The loop may be busy, or
@@ -52,7 +52,7 @@ impl Poller {
             }
         }
         if waits_for_room() {
-            // That began meanwhile.
+            // The wait began after the first check.
             self.call_engine();
         }
         let (events, _) = queue.events()?;

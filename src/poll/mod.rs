@@ -1,4 +1,5 @@
-//! Who polls a connection's completion queue, and how threads, tasks and event loops wait.
+//! Decides which thread polls a connection's completion queue. Implements the waits of threads, tasks
+//! and event loops.
 //!
 //! A connection makes progress when a thread polls its queue. At any time it has one of three
 //! [owners](Owner), which polls:

@@ -26,7 +26,7 @@ use crate::{
 /// polls passes the queue as [`Completions`](super::Completions).
 ///
 /// It has two locks, `registration` around changes of the epolls and `wakes` around parking. A
-/// thread takes one at a time, and takes no other lock meanwhile.
+/// thread takes one at a time, and no other lock while it holds one.
 pub(crate) struct Poller {
     word: Word,
     /// Tasks that wait.
@@ -400,7 +400,7 @@ impl Drop for Leader<'_> {
             self.0.wake_followers();
         }
         if asleep {
-            // A panic ended the sleep. The engine looks no more, because it saw the thread asleep.
+            // A panic ended the sleep. The engine has stopped looking, because the thread slept.
             self.0.call_engine();
         }
     }

@@ -24,8 +24,8 @@ const LAST_NUDGE: Duration = Duration::from_secs(1);
 /// A connection that several threads wait on.
 ///
 /// They are leader and followers: one of them sleeps on the descriptors. The others sleep until
-/// that one wakes up; then one of them takes its place. There is no engine to share the connection
-/// with, and one lock for all of it, so nothing is left to decide who polls.
+/// that one wakes up; then one of them takes its place. It has no engine, and one lock for all of
+/// its state, so it needs no `poll::Poller`.
 #[derive(Debug)]
 pub(super) struct Waiting {
     state: Mutex<State>,

@@ -1,5 +1,5 @@
-//! What [`Wakers`](super::Wakers) are made of. `integration/models` has another one, for the model
-//! checker.
+//! The primitives of [`Wakers`](super::Wakers). `integration/models` replaces this file, for the
+//! model checker.
 
 pub(super) use std::sync::{
     Mutex,

@@ -238,10 +238,15 @@ impl Conductor {
         if !whole(ours) || !whole(theirs) {
             return;
         }
-        // Counted, every instruction matters; by the clock, not what disturbed a few. A READ now
-        // and then waits for the turn of a thread of the kernel.
+        // Counted, and on one processor that nobody else uses, every instruction matters; by the
+        // clock, not what disturbed a few, such as a time slice of another process. A READ now and
+        // then waits for the turn of a thread of the kernel.
         let run = &plan.runs[pair.ours];
-        let medians = (self.task.part == Part::Clock || run.measure == Measure::Read)
+        let medians = match self.task.part {
+            Part::Clock | Part::Loaded => true,
+            Part::Counted | Part::Instructions | Part::OneProcessor => run.measure == Measure::Read,
+        };
+        let medians = medians
             && [ours, theirs]
                 .iter()
                 .all(|side| side.iter().all(|reading| reading.median.is_some()));

@@ -1,4 +1,4 @@
-//! What `src/poll` takes of the system, for the model checker.
+//! The system under `src/poll`, for the model checker.
 
 use std::{fmt, os::fd::BorrowedFd, time::Duration};
 
@@ -36,7 +36,7 @@ impl fmt::Display for OsError {
     }
 }
 
-/// What ended a sleep.
+/// The cause of the end of a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
     ByEvent,
@@ -59,7 +59,7 @@ loom::lazy_static! {
     };
 }
 
-/// What threads sleep on.
+/// The primitives on which threads sleep.
 struct System {
     state: Mutex<State>,
     leader: Condvar,
@@ -79,7 +79,7 @@ struct State {
 }
 
 impl System {
-    /// Changes the state, and wakes whoever it concerns.
+    /// Changes the state, and wakes the threads that sleep on it.
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = lock(&self.state);
         change(&mut state);
@@ -167,7 +167,7 @@ impl LoopFd {
     }
 }
 
-/// What is asked of the engine's thread.
+/// A notice to the engine's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoticeKind {
     Acquired,
@@ -197,7 +197,7 @@ impl fmt::Display for Line {
     }
 }
 
-/// What the engine's thread wakes up for.
+/// An input of the engine's thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
     Notices(Vec<NoticeKind>),
@@ -210,7 +210,7 @@ pub(crate) enum Input {
     Stop,
 }
 
-/// Waits for what the engine's thread is to do next. An event for loops counts once, until it is
+/// Waits for the next input of the engine's thread. An event for loops counts once, until it is
 /// `expected`. Timers are over at once.
 pub(crate) fn next_input(expected: bool, timer: bool) -> Input {
     let mut state = lock(&SYSTEM.state);

@@ -1,4 +1,4 @@
-//! Each kind of waiter beside the engine.
+//! Each kind of waiter, with the engine.
 
 use loom::{model::Builder, sync::Arc, thread};
 
@@ -162,12 +162,12 @@ fn engine_sends_what_a_thread_held_back() {
         holder.join().unwrap();
         let owned = connection.poller.owner() == Owner::Engine;
         connection.stop(engine);
-        // The engine polls what it owns when room comes.
+        // An engine that owns the connection polls when room comes.
         assert!(owned || !crate::poll::Attendee::holds_back(&*connection));
     });
 }
 
-// The checker finds what it is to find.
+// The checker reports seeded mistakes.
 
 #[test]
 #[should_panic = "nobody polls"]

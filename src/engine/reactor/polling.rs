@@ -27,7 +27,7 @@ impl Reactor {
         self.poll_by(key, Link::poll_in_engine);
     }
 
-    /// Has the device raise an event for what comes from now on, and takes what has come before.
+    /// Requests an event for the next completion, and takes the completions from before.
     fn arm_and_poll(&mut self, key: u64) {
         self.poll_by(key, Link::arm_and_poll_in_engine);
     }
@@ -53,8 +53,8 @@ impl Reactor {
         }
     }
 
-    /// Threads or a loop of the application poll, and have ended the watch; or they hold something
-    /// back.
+    /// Takes a connection into the table that threads or a loop have acquired, or on which they hold
+    /// a message back.
     pub(super) fn attend(&mut self, key: u64) {
         let Some(entry) = self.links.get(&key) else {
             return;
@@ -66,7 +66,7 @@ impl Reactor {
         self.timers.set(ATTENDED, self.attended.next());
     }
 
-    /// This thread polls the connection from now on, whoever did.
+    /// Makes this thread the owner of the connection.
     pub(super) fn take_over(&mut self, key: u64) {
         self.attended.forget(key);
         if let Some(entry) = self.links.get(&key) {
@@ -83,7 +83,7 @@ impl Reactor {
         self.timers.set(ATTENDED, self.attended.next());
     }
 
-    /// Looks after the connections that others poll.
+    /// Looks at the connections that the application polls.
     pub(super) fn look_after_attended(&mut self, now: Instant) {
         let Self {
             attended,
@@ -116,7 +116,7 @@ impl Reactor {
         self.timers.set(ATTENDED, self.attended.next());
     }
 
-    /// Something has come for a loop, the first thing in a while.
+    /// A loop has an event, the first one since the last look.
     pub(super) fn expect_loops(&mut self) {
         self.attended.expect_loops();
         self.notices.expect();
@@ -127,7 +127,7 @@ impl Reactor {
         self.await_loops(|engine, loops, event| engine.add(loops, *event))
     }
 
-    /// Has this thread wake up once for what comes next for a loop.
+    /// Requests one wake-up of this thread for the next event of a loop.
     fn await_loops(
         &self,
         how: impl FnOnce(&Epoll, &OwnedFd, &mut EpollEvent) -> nix::Result<()>,
@@ -139,9 +139,10 @@ impl Reactor {
     }
 }
 
-/// Returns the keys of the connections with events that loops are to take, of `connections` in all.
+/// Returns the keys of the connections with events for loops, of `connections` in all.
 fn pending(loops: &Epoll, connections: usize) -> Vec<u64> {
-    // Room for all: one that is not among those of two calls in a row is never taken over.
+    // It has room for all of them, because the engine takes over only those that two calls in a row
+    // return.
     let mut ready = vec![EpollEvent::empty(); connections.max(1)];
     let count = loops.wait(&mut ready, EpollTimeout::ZERO).unwrap_or(0);
     ready[..count].iter().map(EpollEvent::data).collect()
