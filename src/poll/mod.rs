@@ -1,5 +1,5 @@
-//! Decides which thread polls a connection's completion queue. Implements the waits of threads, tasks
-//! and event loops.
+//! Decides which thread polls a connection's completion queue, and implements the waits of threads,
+//! tasks and event loops.
 //!
 //! A connection makes progress when a thread polls its queue. At any time it has one of three
 //! [owners](Owner), which polls:

@@ -85,10 +85,10 @@ enum Command {
     Clock(Options),
     /// Only how the default Config waits, beside Polling::Event, Polling::Busy and a socket of std
     ///
-    /// 64 B over TCP on this machine: with both ends on one processor ("one-processor"), beside four
-    /// other processes for each processor ("loaded"), and on free processors ("clock"), with the
-    /// processor time of a message when one comes every 2 ms. Then, in the lab, what the guest whose
-    /// clock counts instructions and the one with two processors say of TCP and RDMA. Of each run
+    /// 64 B over TCP on this machine: with both ends on one processor ("one-processor"), beside
+    /// four other processes for each processor ("loaded"), and on free processors ("clock"), with
+    /// the processor time of a message when one comes every 2 ms. Then, in the lab, TCP and RDMA in
+    /// the guest whose clock counts instructions and in the one with two processors. Of each run
     /// "loaded" and "clock" take the median of the round trips, since a time slice of another
     /// process says nothing of these programs, and the others take the mean. Other load on this
     /// machine spoils what is measured by the clock. Prints a table.
