@@ -53,8 +53,8 @@ impl Reactor {
         }
     }
 
-    /// Takes a connection into the table that threads or a loop have acquired, or on which they hold
-    /// a message back.
+    /// Takes a connection into the table that threads or a loop have acquired, or on which they
+    /// hold a message back.
     pub(super) fn attend(&mut self, key: u64) {
         let Some(entry) = self.links.get(&key) else {
             return;
