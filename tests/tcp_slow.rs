@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The longest silence of a peer that lives.
 const INTERVAL: Duration = Duration::from_millis(200);
-const TIMEOUT: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 fn config() -> Config {
     let mut config = Config::default();
@@ -68,7 +68,7 @@ fn slow_pair(config: &Config, bytes_per_second: usize) -> (Endpoint, Endpoint) {
 fn slow_frame_is_a_sign_of_life_of_both_sides() {
     let mut config = config();
     config.eager_size = Some(1 << 20);
-    let (client, server) = slow_pair(&config, 300_000);
+    let (client, server) = slow_pair(&config, 150_000);
     let message = vec![7; 1 << 20];
     let start = Instant::now();
     client.send(&message).unwrap();
@@ -85,7 +85,7 @@ fn read_that_brings_bytes_does_not_stand_still() {
     config.read_timeout = TIMEOUT;
     config.eager_size = Some(1000);
     let (client, server) = slow_pair(&config, 20_000);
-    let message = vec![7; 60_000];
+    let message = vec![7; 80_000];
     client.send(&message).unwrap();
     let received = server.recv_timeout(PATIENCE).unwrap();
     assert!(*received == message[..]);
