@@ -318,7 +318,8 @@ impl CmEvent {
 fn finish(device: &mut Device) {
     device.conn.close(device.now);
     device.settle();
-    for _ in 0..8 {
+    // Keepalive checks the peer twice an interval until the close has timed out.
+    for _ in 0..100 {
         if device.has_ended() {
             break;
         }
