@@ -23,7 +23,8 @@ use std::{
     fmt,
     mem::{self, ManuallyDrop},
     panic::{AssertUnwindSafe, Location, catch_unwind},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use log::{Level, Record, STATIC_MAX_LEVEL};
@@ -121,7 +122,11 @@ pub(crate) fn call_once(code: impl FnOnce() + Send + 'static) {
 /// Work for one kind of foreign code, such as a connection's. One thread at a time does it, so that
 /// foreign code that never returns stops one thread only.
 #[derive(Debug, Default)]
-pub(crate) struct Owed<T>(Mutex<Owing<T>>);
+pub(crate) struct Owed<T> {
+    owing: Mutex<Owing<T>>,
+    /// No thread does the work any longer.
+    idle: Condvar,
+}
 
 #[derive(Debug, Default)]
 struct Owing<T> {
@@ -133,17 +138,29 @@ struct Owing<T> {
 impl<T: Default> Owed<T> {
     /// Adds work. Returns whether the caller has to leave an errand, because no thread is at it.
     pub(crate) fn add(&self, add: impl FnOnce(&mut T)) -> bool {
-        let mut owing = lock(&self.0);
+        let mut owing = lock(&self.owing);
         add(owing.work.get_or_insert_default());
         !mem::replace(&mut owing.is_taken, true)
     }
 
     /// Returns the next work, or `None` if there is none, which ends the errand.
     pub(crate) fn next(&self) -> Option<T> {
-        let mut owing = lock(&self.0);
+        let mut owing = lock(&self.owing);
         let work = owing.work.take();
         owing.is_taken = work.is_some();
+        if work.is_none() {
+            self.idle.notify_all();
+        }
         work
+    }
+
+    /// Waits until no thread does the work, for `bound` at most.
+    fn wait(&self, bound: Duration) {
+        let is_taken = |owing: &mut Owing<T>| owing.is_taken;
+        drop(
+            self.idle
+                .wait_timeout_while(lock(&self.owing), bound, is_taken),
+        );
     }
 }
 
@@ -169,10 +186,18 @@ struct Lines(VecDeque<Line>, usize);
 /// lines of a burst.
 const MOST_LINES: usize = 4096;
 
-static LINES: Owed<Lines> = Owed(Mutex::new(Owing {
-    work: None,
-    is_taken: false,
-}));
+static LINES: Owed<Lines> = Owed {
+    owing: Mutex::new(Owing {
+        work: None,
+        is_taken: false,
+    }),
+    idle: Condvar::new(),
+};
+
+/// Waits until the logger has the lines of all engines' threads, for `bound` at most.
+pub(crate) fn wait_for_log(bound: Duration) {
+    LINES.wait(bound);
+}
 
 /// Writes [`LINES`].
 struct Writer;

@@ -44,9 +44,18 @@ impl Deferred {
         self.wake || !self.later.is_empty()
     }
 
+    /// Adds later work to earlier work.
+    #[inline]
+    pub(super) fn join(earlier: &mut Option<Self>, later: Option<Self>) {
+        match (earlier, later) {
+            (_, None) => {}
+            (Some(earlier), Some(later)) => earlier.add(later),
+            (earlier, later) => *earlier = later,
+        }
+    }
+
     /// Adds later work.
-    pub(super) fn add(&mut self, later: Option<Self>) {
-        let Some(mut other) = later else { return };
+    pub(super) fn add(&mut self, mut other: Self) {
         self.drive |= other.drive;
         self.wake |= other.wake;
         self.arrived |= other.arrived;

@@ -332,7 +332,7 @@ impl Link {
     pub(super) fn settle(self: &Arc<Self>, deferred: Deferred) {
         if !foreign::collects() {
             self.settle_here(deferred);
-        } else if deferred.is_left() && self.owed.add(|owed| owed.add(Some(deferred))) {
+        } else if deferred.is_left() && self.owed.add(|owed| owed.add(deferred)) {
             foreign::leave(Arc::<Self>::clone(self));
         }
     }

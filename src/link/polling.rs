@@ -77,8 +77,10 @@ impl Link {
         if let Err(error) = first {
             error!("{self}: {error}");
         }
-        let drive = deferred.drive;
-        self.settle(deferred);
+        let drive = deferred.as_ref().is_some_and(|deferred| deferred.drive);
+        if let Some(deferred) = deferred {
+            self.settle(deferred);
+        }
         (progress, drive)
     }
 
@@ -198,8 +200,8 @@ impl Link {
         mut budget: u32,
         handoff: Option<&Handoff>,
         answers: Answers,
-    ) -> (Progress, Deferred) {
-        let (mut progress, mut deferred) = (Progress::Nothing, Deferred::default());
+    ) -> (Progress, Option<Deferred>) {
+        let (mut progress, mut deferred) = (Progress::Nothing, None);
         let Some(side) = side.as_mut() else {
             return (progress, deferred);
         };
@@ -212,11 +214,12 @@ impl Link {
                     }
                     Ok(count) => break count,
                     Err(error) => {
-                        deferred.log(Note::new(Level::Error, format_args!("{error}")));
                         let ((), failed) = self.run(None, |core, _| {
+                            let note = Note::new(Level::Error, format_args!("{error}"));
+                            core.deferred.log(note);
                             core.conn.handle_post_failure(error, Instant::now());
                         });
-                        deferred.add(failed);
+                        Deferred::join(&mut deferred, failed);
                         break 0;
                     }
                 }
@@ -230,7 +233,7 @@ impl Link {
                 if side.is_drained() {
                     let ((), drained) =
                         self.run(None, |core, _| core.conn.handle_drained(DrainSide::Recv));
-                    deferred.add(drained);
+                    Deferred::join(&mut deferred, drained);
                 }
                 if progress == Progress::Nothing && side.is_held() {
                     progress = Progress::Busy;
@@ -247,7 +250,7 @@ impl Link {
         side: &mut PollSide,
         count: usize,
         handoff: Option<&Handoff>,
-        deferred: &mut Deferred,
+        deferred: &mut Option<Deferred>,
     ) {
         let (drains_when_empty, done) = self.run(handoff, |core, to| {
             let before = core.conn.peer_activity();
@@ -261,7 +264,7 @@ impl Link {
             }
             drains && !core.marks_receives()
         });
-        deferred.add(done);
+        Deferred::join(deferred, done);
         if drains_when_empty {
             side.drains_when_empty();
         }
@@ -275,12 +278,14 @@ impl Completions for Queue<'_> {
         let link = self.link;
         let (progress, deferred) =
             link.poll_quietly(&mut lock(&link.poll), budget, self.handoff, answers);
-        link.leave_to_engine(deferred.drive);
         if progress == Progress::More && self.stays_readable() {
             // The rest may be in this process already, so that the socket is not readable.
             link.poller.call_engine();
         }
-        link.settle(deferred);
+        if let Some(deferred) = deferred {
+            link.leave_to_engine(deferred.drive);
+            link.settle(deferred);
+        }
         progress
     }
 
