@@ -1,7 +1,7 @@
 //! How a thread waits: it leads or follows, spins, and sleeps.
 
 use std::{
-    hint,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -171,7 +171,7 @@ impl Poller {
     ) -> Result<(), TimedOut> {
         let (Some((events, has_ended)), Some(alarm)) = (queue.events(), self.alarm()) else {
             // The connection is being torn down, and the engine is about to deliver its end.
-            hint::spin_loop();
+            thread::yield_now();
             *value = ready();
             return match value {
                 None if deadline.is_over() => Err(TimedOut),
