@@ -76,7 +76,7 @@ fn leader_and_follower_take_a_message_each() {
 
 #[test]
 fn leader_is_woken_by_each_of_two_threads() {
-    model(4, || {
+    model(3, || {
         let connection = Connection::new(None);
         let one = spawn(&connection, Connection::deliver);
         let two = spawn(&connection, |connection| {
