@@ -73,12 +73,12 @@ impl Reactor {
             debug!("engine: {event} for a connection {key} that has ended");
             return;
         };
-        debug!(target: "rdmsg::cm", "{}: {event}", entry.link);
         let now = Instant::now();
         // The peer's last messages are in the queue already, and are handled first.
         if event.is_disconnect() && !entry.link.take_last() {
             return self.come_back(key, Some(event));
         }
+        debug!(target: "rdmsg::cm", "{}: {event}", entry.link);
         entry
             .link
             .in_engine(|core| core.conn.handle_cm_event(event.input(), now));
