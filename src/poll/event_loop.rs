@@ -46,7 +46,8 @@ impl Poller {
             if waits_for_room() {
                 return None;
             }
-            self.visit_as_loop(&[Reliance::Group, Reliance::Tasks]);
+            // The request for an event follows.
+            let _ = self.visit_as_loop(&[Reliance::Group, Reliance::Tasks]);
             if self.owner() != Owner::Loop {
                 return None;
             }

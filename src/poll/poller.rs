@@ -189,9 +189,12 @@ impl Poller {
 
     /// Counts a poll by an event loop or a runtime. If none of `but` relies on the engine's thread,
     /// that stops polling until it finds that the loop leaves events in its epoll.
-    pub(super) fn visit_as_loop(&self, but: &[Reliance]) {
+    /// Returns whether the loop has acquired the connection with this visit. Then it requests an
+    /// event, because a thread that owned the connection before may have taken the last one.
+    pub(super) fn visit_as_loop(&self, but: &[Reliance]) -> bool {
         let visit = self.word.visit_as_loop(but);
         self.visited(visit);
+        matches!(visit, Visit::Acquired { .. })
     }
 
     fn visited(&self, visit: Visit) {

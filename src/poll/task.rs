@@ -95,7 +95,9 @@ impl Poller {
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Option<Poll<T>> {
         let watch = self.tasks.watch()?;
-        self.visit_as_loop(ELSEWHERE);
+        if self.visit_as_loop(ELSEWHERE) {
+            queue.arm();
+        }
         // If a poll costs a system call, it waits for the runtime to report an event.
         let mut progress = Progress::Nothing;
         if !queue.stays_readable() {

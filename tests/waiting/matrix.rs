@@ -399,6 +399,16 @@ impl Others {
 /// A call that was made: its name, its result, and its time.
 type Report = (String, Result<(), String>, Duration);
 
+/// The time that a call may take after its deadline, whatever the machine does: a close waits for
+/// the device to return the work requests.
+fn drain(name: &str) -> Duration {
+    if name.contains("Close") {
+        Duration::from_secs(2)
+    } else {
+        Duration::ZERO
+    }
+}
+
 /// Makes each call in each state at once, and fails if one of them returns late.
 pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
     let (ended, all_ended) = mpsc::channel();
@@ -448,7 +458,7 @@ pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
             wrong.push(format!("{name}: after {time:.1?}: {problem}"));
         } else if *time < DEADLINE {
             wrong.push(format!("{name}: too early, after {time:.1?}"));
-        } else if *time > DEADLINE + allowed {
+        } else if *time > DEADLINE + drain(name) + allowed {
             wrong.push(format!("{name}: late, after {time:.1?}"));
         }
     }

@@ -104,7 +104,11 @@ impl DeviceTests {
 
 /// The programs of tests that do not run on software iWARP, and why: what they take that it does
 /// not have. Where one test of another program does not apply, it says so itself.
-pub(crate) const NOT_ON_IWARP: [(&str, &str); 4] = [
+pub(crate) const NOT_ON_IWARP: [(&str, &str); 5] = [
+    (
+        "waiting",
+        "the device lacks a hundred connections in a process",
+    ),
     (
         "verbs",
         "the device lacks queue pairs that a program connects by ibv_modify_qp(3)",
