@@ -30,11 +30,11 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
     /// A completion event, or an interrupt by a signal.
-    ByEvent,
+    Event,
     /// Another thread, by the alarm.
-    ByAlarm,
+    Alarm,
     /// The end of the time.
-    ByTime,
+    Time,
 }
 
 /// The connection's way to the engine's thread.
@@ -105,11 +105,11 @@ impl Alarm {
             PollFd::new(self.0.as_fd(), PollFlags::POLLIN),
         ];
         match poll(&mut fds, timeout) {
-            Ok(0) => Ok(Woken::ByTime),
+            Ok(0) => Ok(Woken::Time),
             // Events and alarms that come all the time do not put the end off.
-            Ok(_) if left.is_some_and(|left| left.is_zero()) => Ok(Woken::ByTime),
-            Ok(_) if fds[1].any() == Some(true) => Ok(Woken::ByAlarm),
-            Ok(_) | Err(nix::Error::EINTR) => Ok(Woken::ByEvent),
+            Ok(_) if left.is_some_and(|left| left.is_zero()) => Ok(Woken::Time),
+            Ok(_) if fds[1].any() == Some(true) => Ok(Woken::Alarm),
+            Ok(_) | Err(nix::Error::EINTR) => Ok(Woken::Event),
             Err(errno) => Err(OsError::new("poll", errno as i32)),
         }
     }

@@ -191,7 +191,7 @@ impl Poller {
         }
         *value = ready();
         let slept = if value.is_some() || progress == Progress::More {
-            Ok(Woken::ByEvent)
+            Ok(Woken::Event)
         } else if has_ended {
             // The fd stays readable. The engine's thread takes over and delivers the end. It would
             // come late to each of many connections if their threads spun meanwhile.
@@ -201,11 +201,11 @@ impl Poller {
             && !self.is_shared()
             && queue.receive(&events, deadline, || leader.is_woken())
         {
-            Ok(Woken::ByEvent)
+            Ok(Woken::Event)
         } else {
             events.doze(alarm, deadline.left())
         };
-        leader.wake_up(matches!(slept, Ok(Woken::ByAlarm)));
+        leader.wake_up(matches!(slept, Ok(Woken::Alarm)));
         self.visit_as_thread();
         if !stays_readable {
             events.clear();
@@ -215,7 +215,7 @@ impl Poller {
             *value = ready();
         }
         match slept {
-            Ok(Woken::ByTime) if value.is_none() && deadline.is_over() => Err(TimedOut),
+            Ok(Woken::Time) if value.is_none() && deadline.is_over() => Err(TimedOut),
             Ok(_) => Ok(()),
             Err(error) => {
                 self.report(&error);

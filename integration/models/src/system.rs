@@ -39,9 +39,9 @@ impl fmt::Display for OsError {
 /// The cause of the end of a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
-    ByEvent,
-    ByAlarm,
-    ByTime,
+    Event,
+    Alarm,
+    Time,
 }
 
 loom::lazy_static! {
@@ -119,8 +119,8 @@ impl Alarm {
         let mut state = lock(&SYSTEM.state);
         loop {
             match *state {
-                State { rung: true, .. } => return Ok(Woken::ByAlarm),
-                State { raised: true, .. } => return Ok(Woken::ByEvent),
+                State { rung: true, .. } => return Ok(Woken::Alarm),
+                State { raised: true, .. } => return Ok(Woken::Event),
                 _ => state = SYSTEM.leader.wait(state).unwrap(),
             }
         }
