@@ -2,7 +2,7 @@
 //! tasks and event loops.
 //!
 //! A connection makes progress when a thread polls its queue. At any time it has one of three
-//! [owners](Owner), which polls:
+//! [owners](word::Owner), which polls:
 //!
 //! ```text
 //!                       a thread waits

@@ -4,7 +4,7 @@
 //! the next poll is by:
 //!
 //! * in a tokio runtime, which watches the completion events: the first task that the runtime polls
-//!   after it has woken them all. The runtime is a [loop](super::Owner::Loop);
+//!   after it has woken them all. The runtime is a [loop](super::word::Owner::Loop);
 //! * anywhere else: the engine's thread, which wakes the tasks.
 
 use std::task::{Context, Poll};

@@ -45,7 +45,7 @@ pub(super) struct Transfer {
     /// Which of its engine's connections it is.
     number: u64,
     pub(super) activity: PeerActivity,
-    /// The value of the last [`set_moved`](Connection::set_moved).
+    /// The value of the last [`set_moved`](super::Connection::set_moved).
     ///
     /// [`Connection`]: super::Connection
     pub(super) moved: MovedBytes,
