@@ -69,6 +69,8 @@ pub(crate) struct Link {
     pub(crate) taker: Taker,
     /// Whether the engine was notified and has not driven the connection since.
     drive_wanted: AtomicBool,
+    /// Whether the engine's thread waits for the lock of `poll`.
+    pub(super) engine_waits: AtomicBool,
     /// Whether the last handle has been dropped.
     abandoned: AtomicBool,
     /// Bits of [`FINISHED`] and [`OVER`], the reasons for which no message can follow. Threads read
@@ -106,6 +108,7 @@ impl Link {
             set_aside,
             taker: Taker::default(),
             drive_wanted: AtomicBool::new(false),
+            engine_waits: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             ends: AtomicU8::new(0),
             readable: Readiness::default(),

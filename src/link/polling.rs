@@ -4,17 +4,14 @@ use std::{
     hint,
     ops::Deref,
     os::fd::BorrowedFd,
-    sync::{Arc, MutexGuard, TryLockError},
+    sync::{Arc, MutexGuard, TryLockError, atomic::Ordering},
     task::{Context, Poll},
     thread,
     time::Instant,
 };
 #[cfg(feature = "tokio")]
 use std::{
-    sync::{
-        Weak,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Weak, atomic::AtomicU64},
     task::{Wake, Waker},
 };
 
@@ -40,7 +37,7 @@ const BATCHES: usize = 4;
 
 /// How often the engine's thread tries to lock a completion queue, at once and then after other
 /// threads had the processor.
-const LOCK_SPINS: u32 = 512;
+const LOCK_SPINS: u32 = 64;
 const LOCK_YIELDS: u32 = 4;
 
 /// A connection's queue, during one call of the application.
@@ -85,15 +82,27 @@ impl Link {
     }
 
     /// Takes the lock of `poll`, unless a thread of the application keeps it. Threads hold it for a
-    /// short time. But a thread that holds it may be stopped, and the engine waits for no thread.
+    /// short time. But a thread that holds it may be stopped, and the engine waits for no thread. A
+    /// thread that spins holds it most of the time: it yields before it takes the lock again.
     pub(super) fn try_lock_poll(&self) -> Option<MutexGuard<'_, Option<PollSide>>> {
         for attempt in 0..LOCK_SPINS + LOCK_YIELDS {
-            match self.poll.try_lock() {
-                Ok(side) => return Some(side),
-                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) if attempt < LOCK_SPINS => hint::spin_loop(),
-                Err(TryLockError::WouldBlock) => thread::yield_now(),
+            let side = match self.poll.try_lock() {
+                Ok(side) => side,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    self.engine_waits.store(true, Ordering::Relaxed);
+                    if attempt < LOCK_SPINS {
+                        hint::spin_loop();
+                    } else {
+                        thread::yield_now();
+                    }
+                    continue;
+                }
+            };
+            if self.engine_waits.load(Ordering::Relaxed) {
+                self.engine_waits.store(false, Ordering::Relaxed);
             }
+            return Some(side);
         }
         None
     }
@@ -276,6 +285,9 @@ impl Completions for Queue<'_> {
 
     fn poll(&self, budget: u32, answers: Answers) -> Progress {
         let link = self.link;
+        if link.engine_waits.load(Ordering::Relaxed) {
+            thread::yield_now();
+        }
         let (progress, deferred) =
             link.poll_quietly(&mut lock(&link.poll), budget, self.handoff, answers);
         if progress == Progress::More && self.stays_readable() {
