@@ -188,7 +188,10 @@ fn a_read_that_stalls_ends_its_connection_and_frees_the_budget() {
         assert!(*server.recv_timeout(PATIENCE).unwrap() == *message);
     }
     for (peer, endpoint) in hostile {
-        assert_eq!(end(&endpoint).0, CloseReason::ReadTimeout);
+        let reason = end(&endpoint).0;
+        // The device refuses a READ that is under way when the peer's queue pair fails.
+        let refused = matches!(&reason, CloseReason::ProtocolViolation(it) if it.field() == "rkey");
+        assert!(refused || reason == CloseReason::ReadTimeout, "{reason}");
         drop(peer);
     }
     honest.close().unwrap();

@@ -88,6 +88,7 @@ fn check(endpoint: &Endpoint, frames: &[Vec<u8>]) -> &'static str {
     let kind = match reason {
         CloseReason::ProtocolViolation(violation) => violation.field(),
         CloseReason::PeerAborted(_) => "aborted",
+        CloseReason::PeerFailed(_) | CloseReason::PeerOutOfResources => "failed",
         CloseReason::PeerClosed => "closed",
         CloseReason::PeerDisconnected => "disconnected",
         other => panic!("{other:?} after {frames:?}"),
