@@ -320,7 +320,8 @@ impl Link {
         }
         drop(core);
         if deferred.wake {
-            // Before the lock of `poll` is free: see `wait_in_call`. This is no foreign code.
+            // Before the lock of `poll` is free, because `Completions::receive` relies on that. It
+            // runs no foreign code.
             self.poller.wake();
         }
         (result, Some(deferred))

@@ -170,8 +170,8 @@ impl Poller {
         debug!("{}: the engine polls from now on: {error}", self.line);
     }
 
-    /// Logs an error of the system. The caller holds no lock.
-    /// It logs one for each connection, because each wait may fail again.
+    /// Logs the first error of the system for this connection, because each wait may fail again.
+    /// The caller holds no lock.
     pub(super) fn report(&self, error: &OsError) {
         if !self.reported.swap(true, Ordering::Relaxed) {
             error!("{}: {error}", self.line);
@@ -189,6 +189,7 @@ impl Poller {
 
     /// Counts a poll by an event loop or a runtime. If none of `but` relies on the engine's thread,
     /// that stops polling until it finds that the loop leaves events in its epoll.
+    ///
     /// Returns whether the loop has acquired the connection with this visit. Then it requests an
     /// event, because a thread that owned the connection before may have taken the last one.
     pub(super) fn visit_as_loop(&self, but: &[Reliance]) -> bool {
