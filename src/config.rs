@@ -277,11 +277,11 @@ pub struct Config {
     /// Default [`Polling::Adaptive`] with 200 µs.
     pub polling: Polling,
 
-    /// The number of connect requests that may wait to be accepted.
+    /// The number of connections that may wait in a [`Listener`](crate::Listener) to be accepted.
     ///
-    /// They wait for [`Listener::accept`](crate::Listener::accept); with
-    /// [`Listener::established`](crate::Listener::established) connections wait as well, until they
-    /// are taken. Further ones are rejected at once; their connectors get
+    /// They are established, and each has the memory of a connection. For a
+    /// [`RequestListener`](crate::RequestListener) it is the number of requests that may wait.
+    /// Further requests are rejected at once; their connectors get
     /// [`PeerBusy`](crate::CloseReason::PeerBusy).
     ///
     /// 1 to 65535, default 128.

@@ -97,6 +97,11 @@ impl Endpoint {
         }
     }
 
+    /// Ends a connection that the program has not taken from its listener. The peer may try again.
+    pub(crate) fn turn_away(&self) {
+        self.inner.link.turn_away();
+    }
+
     /// Closes the connection and waits until everything that was sent is acknowledged.
     ///
     /// Sends of other threads fail from this call on. What was sent before is delivered, the peer

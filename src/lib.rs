@@ -161,7 +161,7 @@ pub use crate::{
     group::Group,
     interest::Interest,
     link::{Completion, Immediate, Message},
-    listener::Listener,
+    listener::{Listener, RequestListener},
     listener_builder::ListenerBuilder,
     machine::Denied,
     proto::{Capabilities, CloseReason, Mismatch, Negotiated, Phase, Statistics, Violation},

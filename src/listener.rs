@@ -3,30 +3,41 @@ use std::{
     iter::{self, FusedIterator},
     net::SocketAddr,
     os::fd::BorrowedFd,
-    sync::{Arc, Once},
+    sync::Arc,
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use crossbeam_channel::{Receiver, TryRecvError, after, bounded, never, select};
+use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 
-use self::backlog::Backlog;
+use self::{
+    backlog::{Accepted, Backlog, Connections},
+    socket::Socket,
+};
 use crate::{
-    Config, Endpoint, Engine, Error, ToAddresses, TransportKind,
-    engine::{Bound, Command, Incoming, Open, Reply, Request, wait_for_reply},
-    private_data::check_private_data,
-    proto::{REJECT_DATA_MAX, REPLY_DATA_MAX},
-    sync::Seat,
+    Config, Endpoint, Engine, Error, ToAddresses, TransportKind, engine::Intake, sync::Seat,
 };
 
 mod backlog;
+mod requests;
+mod socket;
+
+pub use self::requests::RequestListener;
 
 /// Accepts connections on an address.
 ///
-/// Either take established connections with [`accept`](Self::accept),
-/// [`incoming`](Self::incoming), or from a channel with [`established`](Self::established), or
-/// inspect requests before accepting them with [`requests`](Self::requests). Dropping the listener
-/// closes it, as [`close`](Self::close) does; established connections go on.
+/// From [`bind`](Self::bind) on the [`Engine`]'s thread accepts each request at once. Established
+/// connections wait in the backlog, until the program takes them with [`accept`](Self::accept),
+/// [`incoming`](Self::incoming), or from the channel [`established`](Self::established). So a peer
+/// connects, and sends its first messages, while the program does other work. A peer that is slow
+/// to establish its connection delays no other. A connection that fails before it is established is
+/// skipped, and logged.
+///
+/// A program that inspects requests before it accepts them uses a [`RequestListener`].
+///
+/// Dropping the listener closes it, as [`close`](Self::close) does, and turns away the connections
+/// that the program has not taken. Their peers get [`PeerBusy`](crate::CloseReason::PeerBusy): the
+/// program has seen none of their messages. Connections that were taken go on.
 ///
 /// # Examples
 ///
@@ -47,11 +58,8 @@ mod backlog;
 /// # }
 /// ```
 pub struct Listener {
-    bound: Bound,
-    engine: Engine,
-    backlog: Arc<Backlog>,
-    /// Tells the engine to accept all requests.
-    accept_all: Once,
+    socket: Socket,
+    connections: Arc<Connections>,
 }
 
 impl Listener {
@@ -100,46 +108,20 @@ impl Listener {
         config: &Config,
         engine: &Engine,
     ) -> Result<Self, Error> {
-        config.check()?;
-        let addresses = address.to_addresses()?;
-        let mut config = config.clone();
-        config.transport = addresses.transport().unwrap_or(config.transport);
-        let mut result = Err(Error::TimedOut);
-        for address in addresses.as_slice() {
-            result = Self::bind_one(*address, &config, engine);
-            if result.is_ok() {
-                break;
-            }
-        }
-        result
-    }
-
-    fn bind_one(address: SocketAddr, config: &Config, engine: &Engine) -> Result<Self, Error> {
-        let (backlog, requests) = Backlog::new(config.backlog.into(), engine);
-        let (reply, result) = bounded(1);
-        let command = Command::Listen {
-            address,
-            config: config.clone(),
-            requests,
-            backlog: incoming(&backlog),
-            engine: Arc::clone(engine.handle()),
-            reply,
-        };
-        engine.send(command)?;
-        let bound = result.recv().unwrap_or(Err(Error::EngineShutDown))?;
-        backlog.listens(bound.local);
+        let connections = Connections::new(engine);
+        let intake = Intake::Connections(Arc::<Connections>::clone(&connections));
+        let socket = Socket::bind(address, config, engine, &intake)?;
+        connections.backlog.listens(socket.local_addr());
         Ok(Self {
-            bound,
-            engine: engine.clone(),
-            backlog,
-            accept_all: Once::new(),
+            socket,
+            connections,
         })
     }
 
     /// Returns the address that this listens on, with the port that was chosen for port 0.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
-        self.bound.local
+        self.socket.local_addr()
     }
 
     /// Returns the transports over which this listens.
@@ -149,14 +131,10 @@ impl Listener {
     /// [`Transport::Tcp`](crate::Transport::Tcp), takes clients that have no RDMA.
     #[must_use]
     pub fn transports(&self) -> &'static [TransportKind] {
-        self.bound.transports
+        self.socket.transports()
     }
 
     /// Accepts the next connection, waiting for as long as it takes.
-    ///
-    /// Requests that come in while it waits are accepted concurrently, so that a peer that is slow
-    /// to establish its connection delays no other. A connection that fails before it is
-    /// established is skipped, and logged.
     ///
     /// # Errors
     ///
@@ -179,7 +157,8 @@ impl Listener {
     /// # }
     /// ```
     pub fn accept(&self) -> Result<Endpoint, Error> {
-        self.accept_until(&never())
+        let accepted = self.backlog().items().recv();
+        self.took(accepted.ok())
     }
 
     /// Accepts the next connection, waiting no longer than `timeout`.
@@ -191,34 +170,15 @@ impl Listener {
     /// * [`Error::ListenerClosed`] when the listener was closed.
     /// * [`Error::EngineShutDown`] when the engine was shut down.
     pub fn accept_timeout(&self, timeout: Duration) -> Result<Endpoint, Error> {
-        self.accept_until(&after(timeout))
-    }
-
-    fn accept_until(&self, deadline: &Receiver<Instant>) -> Result<Endpoint, Error> {
-        let accepted = loop {
-            select! {
-                recv(deadline) -> _ => break Err(Error::TimedOut),
-                recv(self.backlog.requests()) -> request => match request {
-                    Ok(request) => self.start(request)?,
-                    // What was established before the end is not lost.
-                    Err(_) => {
-                        let last = self.backlog.accepted().try_recv();
-                        break last.unwrap_or_else(|_| Err(self.backlog.end()));
-                    }
-                },
-                recv(self.backlog.accepted()) -> accepted => {
-                    break accepted.unwrap_or_else(|_| Err(self.backlog.end()));
-                }
-            }
-        };
-        self.backlog.update_readiness();
-        accepted
+        match self.backlog().items().recv_timeout(timeout) {
+            Err(RecvTimeoutError::Timeout) => Err(Error::TimedOut),
+            accepted => self.took(accepted.ok()),
+        }
     }
 
     /// Accepts the next connection if one is established, and never waits.
     ///
-    /// Returns `None` when there is none yet. Requests that have come in are accepted meanwhile, so
-    /// that a later call returns their connections.
+    /// Returns `None` when there is none yet.
     ///
     /// # Errors
     ///
@@ -226,17 +186,24 @@ impl Listener {
     /// * [`Error::ListenerClosed`] when the listener was closed.
     /// * [`Error::EngineShutDown`] when the engine was shut down.
     pub fn try_accept(&self) -> Result<Option<Endpoint>, Error> {
-        while let Ok(request) = self.backlog.requests().try_recv() {
-            self.start(request)?;
-        }
-        let accepted = self.backlog.accepted().try_recv();
-        self.backlog.update_readiness();
-        match accepted {
-            Ok(accepted) => accepted.map(Some),
+        match self.backlog().items().try_recv() {
             // The engine may be about to say it in the channel.
-            Err(TryRecvError::Empty) => self.backlog.ended().map_or(Ok(None), Err),
-            Err(TryRecvError::Disconnected) => Err(self.backlog.end()),
+            Err(TryRecvError::Empty) => {
+                self.backlog().update_readiness();
+                self.backlog().ended().map_or(Ok(None), Err)
+            }
+            accepted => self.took(accepted.ok()).map(Some),
         }
+    }
+
+    /// Returns an item that was taken; without one, the listener has ended.
+    fn took(&self, accepted: Option<Accepted>) -> Accepted {
+        self.backlog().update_readiness();
+        accepted.unwrap_or_else(|| Err(self.backlog().end()))
+    }
+
+    fn backlog(&self) -> &Backlog<Accepted> {
+        &self.connections.backlog
     }
 
     /// Accepts the next connection, for a task.
@@ -268,10 +235,10 @@ impl Listener {
     ) -> Poll<Result<Endpoint, Error>> {
         let mut accepted = self.try_accept().transpose();
         if accepted.is_none() {
-            self.backlog.wait(seat, cx.waker());
+            self.backlog().wait(seat, cx.waker());
             accepted = self.try_accept().transpose();
             if accepted.is_some() {
-                self.backlog.leave(seat);
+                self.backlog().leave(seat);
             }
         }
         accepted.map_or(Poll::Pending, Poll::Ready)
@@ -280,30 +247,15 @@ impl Listener {
     /// A seat for a task that waits in a future of its own, which it [leaves](Self::leave_seat).
     #[cfg(feature = "tokio")]
     pub(crate) fn seat(&self) -> Seat {
-        self.backlog.seat()
+        self.backlog().seat()
     }
 
     #[cfg(feature = "tokio")]
     pub(crate) fn leave_seat(&self, seat: Seat) {
-        self.backlog.leave(seat);
+        self.backlog().leave(seat);
     }
 
-    /// Starts accepting a request. The result comes through the backlog.
-    fn start(&self, mut request: Request) -> Result<(), Error> {
-        match request.take() {
-            Some(open) => start_accepting(open, &[], Reply::Backlog(incoming(&self.backlog))),
-            None => Ok(()),
-        }
-    }
-
-    /// Returns the connections as a channel, as they are accepted and established.
-    ///
-    /// It is for [`crossbeam_channel::select!`]: nothing blocks, however slow a peer is to
-    /// establish its connection. From the first call on the [`Engine`]'s thread accepts each
-    /// request as it comes in, so that [`requests`](Self::requests) returns no more. It accepts as
-    /// long as fewer than [`backlog`](Config::backlog) connections wait here or to be established;
-    /// further requests are rejected as busy. Connections that fail before they are established
-    /// are skipped, and logged.
+    /// Returns the established connections as a channel, for [`crossbeam_channel::select!`].
     ///
     /// The error with which the listener ends comes once, as the last item; then the channel ends.
     /// After a [`close`](Self::close) it ends without an error.
@@ -333,37 +285,20 @@ impl Listener {
     /// ```
     #[must_use]
     pub fn established(&self) -> &Receiver<Result<Endpoint, Error>> {
-        self.accept_all.call_once(|| {
-            let (reply, done) = bounded(1);
-            let key = self.bound.key;
-            // Where the engine has ended, so has the channel.
-            if self.engine.send(Command::AcceptAll { key, reply }).is_ok() {
-                let _ = done.recv();
-            }
-            while let Ok(request) = self.backlog.requests().try_recv() {
-                let _ = self.start(request);
-            }
-        });
-        self.backlog.accepted()
+        self.backlog().items()
     }
 
     /// Stops listening. Its address is free when this returns.
     ///
-    /// What waits to be accepted or established is rejected; its connectors get
+    /// Requests whose connections are not established are rejected; their connectors get
     /// [`PeerBusy`](crate::CloseReason::PeerBusy), and try again if
-    /// [`retry_refused`](Config::retry_refused) is set. What was established is returned by
-    /// [`accept`](Self::accept), [`incoming`](Self::incoming) and
-    /// [`established`](Self::established) before they end: `incoming` and `established` without an
-    /// error, `accept` with [`Error::ListenerClosed`], also where threads wait in them. Established
-    /// connections go on, and [`Engine::drain`] waits for their ends; one that is accepted, but
-    /// established a moment too late, is closed.
+    /// [`retry_refused`](Config::retry_refused) is set. [`accept`](Self::accept),
+    /// [`incoming`](Self::incoming) and [`established`](Self::established) return the connections
+    /// that were established before, and then end: `incoming` and `established` without an error,
+    /// `accept` with [`Error::ListenerClosed`], also in threads that wait in them. Established
+    /// connections go on, and [`Engine::drain`] waits for their ends.
     pub fn close(&self) {
-        let (reply, done) = bounded(1);
-        let key = self.bound.key;
-        if self.engine.send(Command::Unlisten { key, reply }).is_ok() {
-            // It fails where the engine ends meanwhile, and the listener with it.
-            let _ = done.recv();
-        }
+        self.socket.close();
     }
 
     /// Returns an iterator over the connections as they are accepted.
@@ -384,68 +319,18 @@ impl Listener {
         .fuse()
     }
 
-    /// Returns the requests for connections as a channel.
-    ///
-    /// It is for [`crossbeam_channel::select!`], and to inspect the peer and its private data
-    /// before accepting. Requests that are taken here are not accepted by [`accept`](Self::accept).
-    /// After a call of [`established`](Self::established), which accepts them all, none come.
-    /// A request waits for at most the listener's [`connect_timeout`](Config::connect_timeout)
-    /// (default 5 s) to be answered.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// use rdmsg::Listener;
-    ///
-    /// # fn main() -> Result<(), rdmsg::Error> {
-    /// let listener = Listener::bind("0.0.0.0:7471")?;
-    /// for request in listener.requests() {
-    ///     if request.private_data() != b"user 7" {
-    ///         request.reject(b"unknown user")?;
-    ///         continue;
-    ///     }
-    ///     // Accepting waits for the peer, so it has a thread of its own.
-    ///     std::thread::spawn(move || match request.accept() {
-    ///         Ok(endpoint) => while endpoint.recv().is_ok() {},
-    ///         Err(error) => eprintln!("{error}"),
-    ///     });
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn requests(&self) -> &Receiver<Request> {
-        self.backlog.requests()
-    }
-
-    /// Takes the next request if there is one, and never waits.
-    ///
-    /// It is for event loops that inspect requests before they accept them:
-    /// [`requests`](Self::requests) does not update the [`event_fd`](Self::event_fd).
-    #[must_use]
-    pub fn try_request(&self) -> Option<Request> {
-        let request = self.backlog.requests().try_recv().ok();
-        self.backlog.update_readiness();
-        request
-    }
-
     /// Returns a file descriptor for event loops: `epoll`, `poll`, mio, tokio's `AsyncFd`.
     ///
-    /// It is readable while [`try_accept`](Self::try_accept) has something to do or to return: a
-    /// request, an established connection, or the listener's end, which lasts. Register it for
-    /// reading; never read it yourself. After an event call `try_accept` until it returns `None`.
-    /// Level-triggered and edge-triggered loops both work: each arrival is a new edge.
-    ///
-    /// Programs that inspect requests before they accept them call
-    /// [`try_request`](Self::try_request) instead. What is taken from [`requests`](Self::requests)
-    /// is not noticed at once: the fd may stay readable until the next `try_accept` or
-    /// `try_request`.
+    /// It is readable while [`try_accept`](Self::try_accept) has something to return: an
+    /// established connection, or the listener's end, which lasts. Register it for reading; never
+    /// read it yourself. After an event call `try_accept` until it returns `None`. Level-triggered
+    /// and edge-triggered loops both work: each arrival is a new edge.
     ///
     /// # Errors
     ///
     /// [`Error::Os`] when the process has no file descriptor left.
     pub fn event_fd(&self) -> Result<BorrowedFd<'_>, Error> {
-        self.backlog.event_fd()
+        self.backlog().event_fd()
     }
 }
 
@@ -462,102 +347,14 @@ impl<'a> IntoIterator for &'a Listener {
 impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Listener")
-            .field("local", &self.bound.local)
+            .field("local", &self.local_addr())
             .finish_non_exhaustive()
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Nobody waits for the reply.
-        let (reply, _) = bounded(1);
-        let key = self.bound.key;
-        let _ = self.engine.send(Command::Unlisten { key, reply });
+        self.socket.start_close();
+        self.connections.turn_away();
     }
-}
-
-/// Answering a request.
-impl Request {
-    /// The longest private data in bytes that fits an acceptance.
-    pub const ACCEPT_DATA_MAX: usize = REPLY_DATA_MAX;
-    /// The longest private data in bytes that fits a rejection.
-    pub const REJECT_DATA_MAX: usize = REJECT_DATA_MAX;
-
-    /// Accepts the request, and waits until the connection is established.
-    ///
-    /// It waits no longer than the listener's [`connect_timeout`](Config::connect_timeout) (default
-    /// 5 s), which begins again with this call.
-    ///
-    /// # Errors
-    ///
-    /// * [`Error::Connect`] when the peer has withdrawn, or the connection was not established in
-    ///   time.
-    /// * [`Error::LockedMemory`], [`Error::SharedReceivesExhausted`] or [`Error::Os`] when there is
-    ///   no memory or another resource for the connection.
-    /// * [`Error::EngineShutDown`] when the engine was shut down.
-    pub fn accept(self) -> Result<Endpoint, Error> {
-        self.accept_with(&[])
-    }
-
-    /// Accepts the request with private data, and waits until the connection is established.
-    ///
-    /// The peer's program reads the data with [`Endpoint::peer_data`]. It waits no longer than the
-    /// listener's [`connect_timeout`](Config::connect_timeout) (default 5 s), which begins again
-    /// with this call.
-    ///
-    /// # Errors
-    ///
-    /// * [`Error::PrivateDataTooLong`] above [`Request::ACCEPT_DATA_MAX`] bytes.
-    /// * [`Error::Connect`] when the peer has withdrawn, or the connection was not established in
-    ///   time.
-    /// * [`Error::LockedMemory`], [`Error::SharedReceivesExhausted`] or [`Error::Os`] when there is
-    ///   no memory or another resource for the connection.
-    /// * [`Error::EngineShutDown`] when the engine was shut down.
-    pub fn accept_with(mut self, private_data: &[u8]) -> Result<Endpoint, Error> {
-        check_private_data(private_data, REPLY_DATA_MAX, "an acceptance")?;
-        // Answering takes the request, so it is open.
-        let open = self.take().ok_or(Error::EngineShutDown)?;
-        let engine = Engine::of(Arc::clone(&open.engine));
-        let (peer, deadline) = (self.peer_addr(), Instant::now() + open.timeout);
-        let (reply, result) = bounded(1);
-        start_accepting(open, private_data, Reply::Caller(reply))?;
-        let established = wait_for_reply(&result, peer, deadline)?;
-        Ok(Endpoint::new(established, engine))
-    }
-
-    /// Rejects the request, with private data for the peer's program.
-    ///
-    /// The peer's connect fails with [`CloseReason::Rejected`](crate::CloseReason::Rejected), which
-    /// has the data. Dropping a request rejects it without data.
-    ///
-    /// # Errors
-    ///
-    /// * [`Error::PrivateDataTooLong`] above [`Request::REJECT_DATA_MAX`] bytes.
-    /// * [`Error::EngineShutDown`] when the engine was shut down.
-    pub fn reject(mut self, private_data: &[u8]) -> Result<(), Error> {
-        check_private_data(private_data, REJECT_DATA_MAX, "a rejection")?;
-        match self.take() {
-            Some(open) => open.engine.send(Command::Reject {
-                key: open.link.key,
-                data: private_data.to_vec(),
-            }),
-            None => Ok(()),
-        }
-    }
-}
-
-/// The backlog as the engine knows it.
-fn incoming(backlog: &Arc<Backlog>) -> Arc<dyn Incoming> {
-    Arc::clone(backlog) as Arc<dyn Incoming>
-}
-
-/// Has the engine accept a request. The result is sent as a reply.
-fn start_accepting(open: Open, data: &[u8], reply: Reply) -> Result<(), Error> {
-    let Open { link, engine, .. } = open;
-    engine.send(Command::Accept {
-        link,
-        data: data.to_vec(),
-        at: Instant::now(),
-        reply,
-    })
 }

@@ -1,6 +1,6 @@
 use std::io;
 
-use crate::{Config, Engine, Error, Listener, StreamListener, ToAddresses};
+use crate::{Config, Engine, Error, Listener, RequestListener, StreamListener, ToAddresses};
 
 /// Listens with a configuration or an engine of its own: [`Listener::builder`].
 ///
@@ -45,6 +45,18 @@ impl ListenerBuilder {
         match &self.engine {
             Some(engine) => Listener::bind_with(address, &self.config, engine),
             None => Listener::bind_with(address, &self.config, &Engine::shared()?),
+        }
+    }
+
+    /// Listens on an address, and leaves each request to the program.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Listener::bind_with`] and [`Engine::shared`].
+    pub fn bind_requests(&self, address: impl ToAddresses) -> Result<RequestListener, Error> {
+        match &self.engine {
+            Some(engine) => RequestListener::bind_with(address, &self.config, engine),
+            None => RequestListener::bind_with(address, &self.config, &Engine::shared()?),
         }
     }
 

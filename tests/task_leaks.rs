@@ -78,16 +78,25 @@ fn thousands_of_connections_leave_nothing_behind() {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        // What grows to its size at first is there.
+        // Tables grow to their sizes first.
         some(count / 4).await;
-        let before = (open_fds(), resident());
-        some(count).await;
-        assert_eq!(open_fds(), before.0);
-        let grown = resident().saturating_sub(before.1);
-        // A connection holds more than 100 KiB: one in a hundred that stays would show.
+        let fds = open_fds();
+        let mut growth = Vec::new();
+        // A leak grows in each round. Fragmentation of the heap, which depends on the number of
+        // connections at a time, does not.
+        while growth.len() < 3 {
+            let before = resident();
+            some(count).await;
+            assert_eq!(open_fds(), fds);
+            growth.push(resident().saturating_sub(before));
+            // A connection holds more than 100 KiB: a leak of one in a hundred exceeds this.
+            if growth.last() < Some(&(count * 1024)) {
+                break;
+            }
+        }
         assert!(
-            grown < count * 1024,
-            "{grown} bytes more after {count} connections"
+            growth.last() < Some(&(count * 1024)),
+            "{growth:?} bytes more after rounds of {count} connections"
         );
         serving.abort();
     });

@@ -110,6 +110,13 @@ impl Admission {
         }
     }
 
+    /// Returns the connections that have a turn.
+    pub(super) fn started(&self) -> impl Iterator<Item = u64> + '_ {
+        let started = |member: &Member| matches!(member, Member::Started { .. });
+        let members = self.members.iter();
+        members.filter_map(move |(key, member)| started(member).then_some(*key))
+    }
+
     /// Whose turn it is now, if there is a place.
     pub(super) fn next(&mut self, now: Instant) -> Option<u64> {
         let hosts = &mut self.hosts;

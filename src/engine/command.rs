@@ -30,13 +30,10 @@ pub(crate) enum Command {
     Listen {
         address: SocketAddr,
         config: Config,
-        requests: Sender<Request>,
-        backlog: Arc<dyn Incoming>,
+        intake: Intake,
         engine: Arc<Handle>,
         reply: Sender<Result<Bound, Error>>,
     },
-    /// Accept all requests of a listener from now on, and reply.
-    AcceptAll { key: u64, reply: Sender<()> },
     /// The listener was closed, or its handle has been dropped. Reply when its address is free.
     Unlisten { key: u64, reply: Sender<()> },
     /// Connect, and reply once.
@@ -79,20 +76,25 @@ pub(crate) struct Handle {
     desk: Arc<Desk>,
 }
 
-/// Where what comes in on a listener is brought for its program to take: its handle, as the
-/// engine's thread knows it.
-pub(crate) trait Incoming: fmt::Debug + Send + Sync {
-    /// Brings a request, for which there is a place.
-    fn bring_request(&self, requests: &Sender<Request>, request: Request);
+/// The items that a listener's program takes. The engine's thread brings them.
+#[derive(Clone, Debug)]
+pub(crate) enum Intake {
+    /// The engine accepts each request at once. The program takes established connections.
+    Connections(Arc<dyn Incoming<Result<Established, Error>>>),
+    /// The program takes requests and answers them.
+    Requests(Arc<dyn Incoming<Request>>),
+}
 
-    /// Brings what came of a request that was accepted.
-    fn bring_accepted(&self, accepted: Result<Established, Error>);
+/// A listener's queue, as the engine's thread knows it.
+pub(crate) trait Incoming<T>: fmt::Debug + Send + Sync {
+    /// Appends an item.
+    fn bring(&self, item: T);
 
-    /// How many connections were brought and not taken.
+    /// Returns the number of items that the program has not taken.
     fn waiting(&self) -> usize;
 
-    /// Nothing more will come, for this reason unless another was given before. Turns away what was
-    /// not taken of the requests.
+    /// Ends the queue. Only the reason of the first call counts. Peers whose items can no longer be
+    /// taken are turned away.
     fn finish(&self, why: Error);
 }
 
@@ -121,12 +123,12 @@ pub(crate) enum Reply {
     /// To the task that awaits it.
     Task(Pledge<Established>),
     /// To the listener's queue of established connections.
-    Backlog(Arc<dyn Incoming>),
+    Backlog(Arc<dyn Incoming<Result<Established, Error>>>),
 }
 
 /// A peer's request for a connection. Dropping it rejects it.
 ///
-/// [`Listener::requests`](crate::Listener::requests) returns them.
+/// A [`RequestListener`](crate::RequestListener) returns them.
 pub struct Request {
     /// `None` once it is answered.
     open: Option<Open>,
@@ -196,7 +198,7 @@ impl Reply {
                     link.iter().for_each(Link::handle_waker_panic)
                 });
             }
-            Self::Backlog(backlog) => backlog.bring_accepted(result),
+            Self::Backlog(backlog) => backlog.bring(result),
         }
     }
 
@@ -224,6 +226,23 @@ pub(crate) fn wait_for_reply(
         Err(RecvTimeoutError::Timeout) => {
             let reason = CloseReason::TimedOut(Phase::Waiting);
             Err(Error::Connect { peer, reason })
+        }
+    }
+}
+
+impl Intake {
+    /// Returns the number of items that the program has not taken.
+    pub(super) fn waiting(&self) -> usize {
+        match self {
+            Self::Connections(queue) => queue.waiting(),
+            Self::Requests(queue) => queue.waiting(),
+        }
+    }
+
+    pub(super) fn finish(&self, why: Error) {
+        match self {
+            Self::Connections(queue) => queue.finish(why),
+            Self::Requests(queue) => queue.finish(why),
         }
     }
 }

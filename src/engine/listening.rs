@@ -2,9 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use crossbeam_channel::Sender;
-
-use super::command::{Handle, Incoming, Request};
+use super::command::{Handle, Intake};
 use crate::{
     config::Config,
     error::Error,
@@ -21,11 +19,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 pub(super) struct Listening {
     pub(super) local: SocketAddr,
     pub(super) config: Config,
-    pub(super) requests: Sender<Request>,
-    pub(super) backlog: Arc<dyn Incoming>,
+    pub(super) intake: Intake,
     pub(super) engine: Arc<Handle>,
-    /// Whether requests are accepted as they come in, and not by the program.
-    pub(super) accepts_all: bool,
     /// Requests that are not established yet.
     pub(super) half_open: HalfOpen,
     /// Over RDMA, where it listens so.
@@ -63,17 +58,14 @@ impl Listening {
         (rdma, tcp): (Option<ListenId>, Option<ListenId>),
         local: SocketAddr,
         config: Config,
-        requests: Sender<Request>,
-        backlog: Arc<dyn Incoming>,
+        intake: Intake,
         engine: Arc<Handle>,
     ) -> Self {
         Self {
             local,
             config,
-            requests,
-            backlog,
+            intake,
             engine,
-            accepts_all: false,
             half_open: HalfOpen::default(),
             rdma: rdma.map(|id| Place::Bound { _id: id }),
             tcp,
@@ -88,12 +80,7 @@ impl Listening {
 
     /// Whether as many wait as may.
     pub(super) fn is_full(&self) -> bool {
-        let waiting = if self.accepts_all {
-            self.backlog.waiting() + self.half_open.count()
-        } else {
-            self.requests.len()
-        };
-        waiting >= self.config.backlog.into()
+        self.intake.waiting() >= self.config.backlog.into()
     }
 
     /// Its device was removed, or its address: drops the id, for which the device waits. Says
@@ -127,6 +114,6 @@ impl Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        self.backlog.finish(Error::EngineShutDown);
+        self.intake.finish(Error::EngineShutDown);
     }
 }

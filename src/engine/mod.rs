@@ -24,7 +24,7 @@ mod timers;
 
 pub use self::{command::Request, engine::Engine, statistics::EngineStatistics};
 pub(crate) use self::{
-    command::{Bound, Command, Established, Incoming, Open, Reply, wait_for_reply},
+    command::{Bound, Command, Established, Incoming, Intake, Reply, wait_for_reply},
     log_limit::LogLimit,
     promise::{Pledge, Promise},
 };

@@ -255,10 +255,7 @@ impl Reactor {
             let Some(key) = self.accepts.next(now).or_else(|| self.connects.next(now)) else {
                 break;
             };
-            if let Some(entry) = self.links.get(&key) {
-                entry.link.in_engine(|core| core.conn.take_turn(now));
-                self.drive(key);
-            }
+            self.take_turn(key, now);
             self.keep_time();
         }
         let now = Instant::now();

@@ -19,6 +19,9 @@ impl From<Error> for io::Error {
             Error::NoRdma(_) | Error::RdmaNotBuilt | Error::NotSupported { .. } => {
                 io::ErrorKind::Unsupported
             }
+            // A kernel resets an unaccepted socket when its listener is closed.
+            Error::Disconnected(CloseReason::PeerBusy)
+            | Error::Undelivered(CloseReason::PeerBusy) => io::ErrorKind::ConnectionReset,
             Error::Connect { reason, .. }
             | Error::Disconnected(reason)
             | Error::Undelivered(reason)

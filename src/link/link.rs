@@ -235,9 +235,9 @@ impl Link {
         self.poller.call_engine();
     }
 
-    /// Has the engine's thread reject the request that this connection is.
-    pub(crate) fn reject(&self) {
-        self.notify(NoticeKind::Reject);
+    /// Rejects the request that this connection is, without private data.
+    pub(crate) fn reject(self: &Arc<Self>) {
+        self.with_core(|core| core.conn.reject(&[], Instant::now()));
     }
 
     /// Has waiting threads look again.
@@ -250,9 +250,10 @@ impl Link {
         }
     }
 
-    /// Has the engine's thread reject the request that this connection is, as a busy listener does.
-    pub(crate) fn turn_away(&self) {
-        self.notify(NoticeKind::TurnAway);
+    /// Rejects the request, or ends the connection, because the program of the listener has not
+    /// taken it. The peer may try again.
+    pub(crate) fn turn_away(self: &Arc<Self>) {
+        self.with_core(|core| core.conn.turn_away(Instant::now()));
     }
 
     // The state machine.

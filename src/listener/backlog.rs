@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::{
     Endpoint, Engine, Error, Request,
@@ -15,90 +15,83 @@ use crate::{
     sync::{Readiness, Seat, Wakers, lock},
 };
 
-/// What comes out of the channel of connections.
-type Accepted = Result<Endpoint, Error>;
+/// An item of the channel of connections.
+pub(super) type Accepted = Result<Endpoint, Error>;
 
-/// The tasks that accept.
+/// The items that a listener's program may take, and at last the listener's end.
+///
+/// The engine's thread appends, and any thread takes. The engine bounds the number of items.
+#[derive(Debug)]
+pub(super) struct Backlog<T> {
+    items: Receiver<T>,
+    /// The sender of the same channel, until the end.
+    sender: Mutex<Option<Sender<T>>>,
+    /// The reason for the end.
+    end: OnceLock<Error>,
+    readiness: Readiness,
+    tasks: Arc<Tasks>,
+}
+
+/// The tasks that wait for an item.
 #[derive(Debug, Default)]
 struct Tasks {
     wakers: Wakers,
-    /// The address for the log, once it listens.
+    /// The listener's address for the log, once it listens.
     local: OnceLock<SocketAddr>,
     /// Whether the engine's thread has to wake them.
     owed: Owed<()>,
 }
 
-/// What a listener's program may take: requests, connections that were accepted and established,
-/// and at last the listener's end.
+/// Established connections that the program has not taken.
 #[derive(Debug)]
-pub(super) struct Backlog {
-    requests: Receiver<Request>,
-    accepted: Receiver<Accepted>,
-    /// Of the same channel, until the end.
-    accept: Mutex<Option<Sender<Accepted>>>,
-    /// Why nothing more will come.
-    end: OnceLock<Error>,
-    readiness: Readiness,
-    tasks: Arc<Tasks>,
-    /// Of the connections.
+pub(super) struct Connections {
+    pub(super) backlog: Backlog<Accepted>,
+    /// The engine of the connections.
     engine: Engine,
-    /// For the log.
+    /// Limits the log lines about connections that were not established.
     failures: Mutex<LogLimit>,
 }
 
-impl Backlog {
-    /// With room for this many requests. The sender is the engine's.
-    pub(super) fn new(requests: usize, engine: &Engine) -> (Arc<Self>, Sender<Request>) {
-        let (sender, requests) = bounded(requests);
-        let (accept, accepted) = unbounded();
-        let backlog = Self {
-            requests,
-            accepted,
-            accept: Mutex::new(Some(accept)),
+impl<T> Backlog<T> {
+    pub(super) fn new() -> Self {
+        let (sender, items) = unbounded();
+        Self {
+            items,
+            sender: Mutex::new(Some(sender)),
             end: OnceLock::new(),
             readiness: Readiness::default(),
             tasks: Arc::default(),
-            engine: engine.clone(),
-            failures: Mutex::default(),
-        };
-        (Arc::new(backlog), sender)
+        }
     }
 
-    /// It listens here, as the log says.
+    /// Sets the listener's address for the log.
     pub(super) fn listens(&self, local: SocketAddr) {
         self.tasks.local.get_or_init(|| local);
     }
 
-    /// The requests as they come; the channel ends with the listener.
-    pub(super) fn requests(&self) -> &Receiver<Request> {
-        &self.requests
+    /// Returns the channel of the items. It ends with the listener.
+    pub(super) fn items(&self) -> &Receiver<T> {
+        &self.items
     }
 
-    /// The connections of requests that were accepted. The channel ends with the listener, behind
-    /// the error with which that ended.
-    pub(super) fn accepted(&self) -> &Receiver<Accepted> {
-        &self.accepted
-    }
-
-    /// Why nothing more will come, once that is so.
+    /// Returns the reason for the listener's end, if it has ended.
     pub(super) fn ended(&self) -> Option<Error> {
         self.end.get().cloned()
     }
 
-    /// Why nothing more will come, where that is known. The engine may have gone without a word.
+    /// Returns the reason for the listener's end. The engine may have ended without a word.
     pub(super) fn end(&self) -> Error {
         self.ended().unwrap_or(Error::EngineShutDown)
     }
 
-    /// The fd for event loops.
+    /// Returns the fd for event loops.
     pub(super) fn event_fd(&self) -> Result<BorrowedFd<'_>, Error> {
         let fd = self.readiness.fd().map_err(Error::from_os)?;
         self.announce();
         Ok(fd)
     }
 
-    /// Makes the fd readable if there is anything to take. To be called by the thread that took
-    /// something.
+    /// Makes the fd readable if there is an item or the end. The thread that took an item calls it.
     pub(super) fn update_readiness(&self) {
         self.readiness.update(|| self.is_ready());
     }
@@ -113,25 +106,127 @@ impl Backlog {
         }
     }
 
-    /// A seat for a task that waits in a future of its own.
+    /// Returns a seat for a task that waits in a future of its own.
     #[cfg(feature = "tokio")]
     pub(super) fn seat(&self) -> Seat {
         self.tasks.wakers.seat()
     }
 
-    /// Has the task woken when there is something to take. Look once more afterwards.
+    /// Has the task woken when there is an item or the end. The caller looks once more afterwards.
     pub(super) fn wait(&self, seat: Seat, waker: &Waker) {
         self.tasks.wakers.wait(seat, 1, waker);
     }
 
-    /// The task in this seat waits no more.
+    /// Removes the task in this seat.
     pub(super) fn leave(&self, seat: Seat) {
         self.tasks.wakers.leave(seat);
     }
 
     fn is_ready(&self) -> bool {
-        let nothing = self.requests.is_empty() && self.accepted.is_empty();
-        !nothing || self.end.get().is_some()
+        !self.items.is_empty() || self.end.get().is_some()
+    }
+
+    /// Appends an item. Returns it if the listener has ended.
+    fn append(&self, item: T) -> Result<(), T> {
+        let appended = match &*lock(&self.sender) {
+            Some(sender) => sender.send(item).map_err(|refused| refused.into_inner()),
+            None => Err(item),
+        };
+        self.announce();
+        appended
+    }
+
+    /// Ends the channel for this reason, behind a `last` item.
+    fn close(&self, why: Error, last: Option<T>) {
+        let sender = lock(&self.sender).take();
+        // A second reason changes nothing.
+        let _ = self.end.set(why);
+        if let (Some(sender), Some(last)) = (sender, last) {
+            // It cannot fail, because the receiver exists.
+            let _ = sender.send(last);
+        }
+    }
+}
+
+impl Connections {
+    pub(super) fn new(engine: &Engine) -> Arc<Self> {
+        Arc::new(Self {
+            backlog: Backlog::new(),
+            engine: engine.clone(),
+            failures: Mutex::default(),
+        })
+    }
+
+    /// Turns away the connections that the program has not taken.
+    pub(super) fn turn_away(&self) {
+        for endpoint in self.backlog.items.try_iter().flatten() {
+            endpoint.turn_away();
+        }
+    }
+}
+
+impl Incoming<Result<Established, Error>> for Connections {
+    fn bring(&self, accepted: Result<Established, Error>) {
+        let endpoint = match accepted {
+            Ok(established) => Endpoint::new(established, self.engine.clone()),
+            Err(error) => {
+                let report = lock(&self.failures).report(Instant::now());
+                if let Some(others) = report {
+                    warn!(
+                        "listener on {}: a connection was not established ({others} others before \
+                         it): {error}",
+                        self.backlog.tasks.place()
+                    );
+                }
+                return;
+            }
+        };
+        if let Err(Ok(late)) = self.backlog.append(Ok(endpoint)) {
+            late.turn_away();
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.backlog.items.len()
+    }
+
+    fn finish(&self, why: Error) {
+        if self.backlog.end.get().is_some() {
+            return;
+        }
+        if matches!(why, Error::EngineShutDown) {
+            // The engine closes all its connections.
+            self.turn_away();
+        }
+        let last = (!matches!(why, Error::ListenerClosed)).then(|| Err(why.clone()));
+        self.backlog.close(why, last);
+        self.backlog.announce();
+    }
+}
+
+impl Drop for Connections {
+    fn drop(&mut self) {
+        self.turn_away();
+    }
+}
+
+impl Incoming<Request> for Backlog<Request> {
+    fn bring(&self, request: Request) {
+        if let Err(late) = self.append(request) {
+            late.turn_away();
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.items.len()
+    }
+
+    fn finish(&self, why: Error) {
+        self.close(why, None);
+        for request in self.items.try_iter() {
+            request.turn_away();
+        }
+        self.announce();
     }
 }
 
@@ -143,7 +238,7 @@ impl Tasks {
         }
     }
 
-    /// The address for the log; empty before it listens.
+    /// Returns the address for the log; empty before it listens.
     fn place(&self) -> String {
         let local = self.local.get().map(SocketAddr::to_string);
         local.unwrap_or_default()
@@ -155,60 +250,5 @@ impl Errand for Tasks {
         while let Some(()) = self.owed.next() {
             self.wake();
         }
-    }
-}
-
-impl Incoming for Backlog {
-    fn bring_request(&self, requests: &Sender<Request>, request: Request) {
-        // Where nobody takes any more, it is dropped, which rejects it.
-        let _ = requests.try_send(request);
-        self.announce();
-    }
-
-    fn bring_accepted(&self, accepted: Result<Established, Error>) {
-        let endpoint = match accepted {
-            Ok(established) => Endpoint::new(established, self.engine.clone()),
-            Err(error) => {
-                let report = lock(&self.failures).report(Instant::now());
-                if let Some(others) = report {
-                    warn!(
-                        "listener on {}: a connection was not established ({others} others before \
-                         it): {error}",
-                        self.tasks.place()
-                    );
-                }
-                return;
-            }
-        };
-        // What comes too late is dropped without the lock, which closes it.
-        let late = match &*lock(&self.accept) {
-            Some(accept) => accept
-                .send(Ok(endpoint))
-                .err()
-                .map(|late| late.into_inner()),
-            None => Some(Ok(endpoint)),
-        };
-        drop(late);
-        self.announce();
-    }
-
-    fn waiting(&self) -> usize {
-        self.accepted.len()
-    }
-
-    fn finish(&self, why: Error) {
-        let accept = lock(&self.accept).take();
-        // A second reason changes nothing.
-        let _ = self.end.set(why.clone());
-        if let Some(accept) = accept
-            && !matches!(why, Error::ListenerClosed)
-        {
-            // It cannot fail: the receiver is here.
-            let _ = accept.send(Err(why));
-        }
-        for request in self.requests.try_iter() {
-            request.turn_away();
-        }
-        self.announce();
     }
 }

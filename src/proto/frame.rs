@@ -93,6 +93,10 @@ pub(crate) const OUT_OF_RESOURCES: u32 = 1;
 /// The `arg` of a Failure: the program of the sender failed, because a waker panicked.
 pub(crate) const WAKER_PANICKED: u32 = 2;
 
+/// The `arg` of a Failure: the program of the sender has not taken the connection from its
+/// listener, which has ended. It has seen no message of the receiver of this frame.
+pub(crate) const NOT_TAKEN: u32 = 3;
+
 /// A frame's header.
 ///
 /// On the wire, in network order: kind `u8`, flags `u8` = 0, sequence `u16`, grant `u32`, len

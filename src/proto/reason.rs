@@ -94,9 +94,14 @@ pub enum CloseReason {
     PeerOutOfResources,
     /// The peer's library ended the connection with a code that this version does not know.
     PeerFailed(u32),
-    /// The peer's listener has as many requests waiting as it accepts at a time
-    /// ([`backlog`](crate::Config::backlog), [`half_open`](crate::Config::half_open)), or is being
-    /// closed. A connector with [`retry_refused`](crate::Config::retry_refused) tries again.
+    /// The peer's listener has no place for another connection
+    /// ([`backlog`](crate::Config::backlog), [`half_open`](crate::Config::half_open)), its program
+    /// did not answer the request in time, or the listener is being closed. A connector with
+    /// [`retry_refused`](crate::Config::retry_refused) tries again.
+    ///
+    /// An established connection ends with it if the peer's program did not take it from its
+    /// listener before that was dropped. The program has seen no message, so it is safe to connect
+    /// and send again.
     PeerBusy,
     /// The peer uses this crate, in an incompatible version or configuration.
     PeerIncompatible(Mismatch),
@@ -217,9 +222,9 @@ impl fmt::Display for CloseReason {
                 write!(f, "the peer gave up (code {code}); its own error says why")
             }
             Self::PeerBusy => f.write_str(
-                "the peer is busy: its listener has as many requests waiting as it accepts at a \
-                 time, or is being closed; retry later, or set retry_refused in the Config; at the \
-                 peer accept faster, or raise backlog and half_open",
+                "the peer is busy: its listener has no place for another connection, or is being \
+                 closed, and its program has seen no message; retry later, or set retry_refused in \
+                 the Config; at the peer accept faster, or raise backlog and half_open",
             ),
             Self::PeerIncompatible(mismatch) => {
                 write!(f, "the two sides are incompatible: {mismatch}")

@@ -45,10 +45,6 @@ pub(crate) enum NoticeKind {
     Pressed,
     /// Acquire the connection.
     TakeOver,
-    /// Reject the connection's request, without private data.
-    Reject,
-    /// Reject it because there is no listener for it any more.
-    TurnAway,
 }
 
 impl<T> Mailbox<T> {

@@ -1,8 +1,7 @@
 use std::{thread, time::Duration};
 
 use rdmsg::{
-    CloseReason, Config, Connector, Endpoint, Error, Group, Listener,
-    crossbeam_channel::{RecvTimeoutError, select},
+    CloseReason, Config, Connector, Endpoint, Error, Group, Listener, crossbeam_channel::select,
 };
 
 use crate::stage::{PATIENCE, Stage, small};
@@ -24,18 +23,10 @@ fn reason(result: Result<Endpoint, Error>) -> CloseReason {
 #[test]
 fn established_connections_come_through_a_channel() {
     let stage = Stage::new(&small());
-    // One that came before anybody asked.
-    let mut connecting = vec![connect(&stage)];
-    while stage.listener.requests().is_empty() {
-        thread::yield_now();
-    }
-    let waited = stage
-        .listener
-        .established()
-        .recv_timeout(Duration::from_millis(0));
-    assert!(matches!(waited, Ok(_) | Err(RecvTimeoutError::Timeout)));
-    let mut endpoints: Vec<Endpoint> = waited.into_iter().map(Result::unwrap).collect();
-    connecting.extend((0..9).map(|_| connect(&stage)));
+    // This connection is established before the program asks for the channel.
+    let first = connect(&stage).join().unwrap().unwrap();
+    let connecting: Vec<_> = (0..9).map(|_| connect(&stage)).collect();
+    let mut endpoints = Vec::new();
     let group = Group::new();
     while endpoints.len() < 10 {
         select! {
@@ -46,10 +37,10 @@ fn established_connections_come_through_a_channel() {
             default(PATIENCE) => panic!("nothing came"),
         }
     }
-    let connected: Vec<Endpoint> = connecting
-        .into_iter()
-        .map(|connecting| connecting.join().unwrap().unwrap())
-        .collect();
+    let mut connected = vec![first];
+    for connecting in connecting {
+        connected.push(connecting.join().unwrap().unwrap());
+    }
     for endpoint in &connected {
         endpoint.send(b"x").unwrap();
     }
@@ -103,7 +94,6 @@ fn a_listener_that_is_closed_gives_what_there_was_and_ends() {
     assert!(matches!(listener.accept(), Err(Error::ListenerClosed)));
     assert!(matches!(listener.try_accept(), Err(Error::ListenerClosed)));
     assert!(listener.incoming().next().is_none());
-    assert!(listener.requests().recv().is_err());
     connected.send(b"it goes on").unwrap();
     assert_eq!(accepted.recv_timeout(PATIENCE).unwrap(), b"it goes on");
     // A drop does not wait until the address is free.
@@ -112,14 +102,19 @@ fn a_listener_that_is_closed_gives_what_there_was_and_ends() {
 }
 
 #[test]
-fn a_listener_that_is_closed_turns_away_who_waits() {
+fn a_closed_listener_turns_requests_away() {
     let stage = Stage::new(&Config::default());
-    let (waits, taken) = (connect(&stage), connect(&stage));
-    while stage.listener.requests().len() < 2 {
+    let listener = stage.requests(&Config::default());
+    let connect = || {
+        let (connector, addr) = (stage.connector.clone(), listener.local_addr());
+        thread::spawn(move || connector.connect(addr))
+    };
+    let (waits, taken) = (connect(), connect());
+    while listener.requests().len() < 2 {
         thread::yield_now();
     }
-    let request = stage.listener.requests().recv().unwrap();
-    stage.listener.close();
+    let request = listener.requests().recv().unwrap();
+    listener.close();
     let accepted = request.accept().unwrap();
     let mut reasons = [waits, taken].map(|connecting| connecting.join().unwrap());
     reasons.sort_by_key(Result::is_err);
@@ -131,17 +126,19 @@ fn a_listener_that_is_closed_turns_away_who_waits() {
 #[test]
 fn threads_that_wait_for_connections_hear_of_the_close() {
     let stage = Stage::new(&Config::default());
+    let requests = stage.requests(&Config::default());
     thread::scope(|scope| {
         let listener = &stage.listener;
         let accepting = scope.spawn(|| listener.accept());
         let incoming = scope.spawn(|| listener.incoming().count());
-        let requests = scope.spawn(|| listener.requests().recv());
+        let request = scope.spawn(|| requests.requests().recv());
         let established = scope.spawn(|| listener.established().recv());
         listener.close();
+        requests.close();
         let accepted = accepting.join().unwrap();
         assert!(matches!(accepted, Err(Error::ListenerClosed)));
         assert_eq!(incoming.join().unwrap(), 0);
-        assert!(requests.join().unwrap().is_err());
+        assert!(request.join().unwrap().is_err());
         assert!(established.join().unwrap().is_err());
     });
 }

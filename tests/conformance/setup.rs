@@ -1,6 +1,6 @@
 use std::{net::SocketAddr, thread, time::Duration};
 
-use rdmsg::{CloseReason, Config, Connector, Endpoint, Error};
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener};
 
 use crate::stage::{PATIENCE, Stage, place, small};
 
@@ -15,8 +15,9 @@ fn connect_later(
 fn private_data_travels_both_ways() {
     let stage = Stage::new(&Config::default());
     let connector = stage.connector.clone().private_data(b"user 7").unwrap();
-    let connecting = connect_later(connector, stage.listener.local_addr());
-    let request = stage.listener.requests().recv_timeout(PATIENCE).unwrap();
+    let listener = stage.requests(&Config::default());
+    let connecting = connect_later(connector, listener.local_addr());
+    let request = listener.requests().recv_timeout(PATIENCE).unwrap();
     assert_eq!(request.private_data(), b"user 7");
     assert_eq!(request.peer_addr().ip(), place().0);
     assert_eq!(request.local_addr().unwrap().ip(), place().0);
@@ -24,7 +25,7 @@ fn private_data_travels_both_ways() {
     let connected = connecting.join().unwrap().unwrap();
     assert_eq!(connected.peer_data(), b"welcome");
     assert_eq!(accepted.peer_data(), b"user 7");
-    assert_eq!(connected.peer_addr(), stage.listener.local_addr());
+    assert_eq!(connected.peer_addr(), listener.local_addr());
     assert_eq!(connected.local_addr().unwrap().ip(), place().0);
     let too_much = Connector::new().private_data(&[0; 21]);
     assert!(matches!(too_much, Err(Error::PrivateDataTooLong { .. })));
@@ -33,8 +34,9 @@ fn private_data_travels_both_ways() {
 #[test]
 fn a_rejection_carries_its_reason() {
     let stage = Stage::new(&Config::default());
-    let connecting = connect_later(stage.connector.clone(), stage.listener.local_addr());
-    let request = stage.listener.requests().recv_timeout(PATIENCE).unwrap();
+    let listener = stage.requests(&Config::default());
+    let connecting = connect_later(stage.connector.clone(), listener.local_addr());
+    let request = listener.requests().recv_timeout(PATIENCE).unwrap();
     request.reject(b"not today").unwrap();
     match connecting.join().unwrap() {
         Err(Error::Connect {
@@ -70,7 +72,9 @@ fn both_hellos_come_to_what_is_negotiated() {
 fn nothing_to_accept_is_said() {
     let stage = Stage::new(&Config::default());
     assert!(stage.listener.try_accept().unwrap().is_none());
-    assert!(stage.listener.try_request().is_none());
+    let listener = stage.requests(&Config::default());
+    assert!(listener.try_request().is_none());
+    assert_eq!(listener.transports(), stage.listener.transports());
     let waited = stage.listener.accept_timeout(Duration::from_millis(20));
     assert!(matches!(waited, Err(Error::TimedOut)));
     assert!(stage.listener.transports().contains(&place().1));
@@ -84,8 +88,12 @@ fn connections_come_by_each_way_of_taking_them() {
     let incoming = stage.listener.incoming().next().unwrap().unwrap();
     drop((connecting.join().unwrap().unwrap(), incoming));
 
-    let connecting = connect_later(stage.connector.clone(), addr);
-    let request = stage.listener.requests().recv_timeout(PATIENCE).unwrap();
+    let listener = Listener::builder()
+        .engine(&stage.engine)
+        .bind_requests((place().0, 0))
+        .unwrap();
+    let connecting = connect_later(stage.connector.clone(), listener.local_addr());
+    let request = listener.requests().recv_timeout(PATIENCE).unwrap();
     let accepted = request.accept().unwrap();
     drop((connecting.join().unwrap().unwrap(), accepted));
 
@@ -110,9 +118,7 @@ fn handles_are_told_apart() {
 fn a_builder_listens_with_what_it_was_given() {
     let stage = Stage::new(&Config::default());
     let config = Config::default().with_receive_window(7);
-    let builder = rdmsg::Listener::builder()
-        .config(config)
-        .engine(&stage.engine);
+    let builder = Listener::builder().config(config).engine(&stage.engine);
     let listener = builder.bind((place().0, 0)).unwrap();
     let connecting = connect_later(stage.connector.clone(), listener.local_addr());
     let accepted = (&listener).into_iter().next().unwrap().unwrap();
@@ -141,7 +147,7 @@ fn nobody_there_is_said_and_waited_for_if_asked() {
     );
     assert!(expected, "{refused}");
     let connecting = connect_later(patient, addr);
-    let listener = rdmsg::Listener::bind_with(addr, &config, &engine).unwrap();
+    let listener = Listener::bind_with(addr, &config, &engine).unwrap();
     let accepted = listener.accept_timeout(PATIENCE).unwrap();
     drop((connecting.join().unwrap().unwrap(), accepted));
 }
@@ -152,9 +158,10 @@ fn a_backlog_that_is_full_is_said() {
     config.backlog = 1;
     config.half_open = 1;
     let stage = Stage::new(&config);
-    let addr = stage.listener.local_addr();
+    let listener = stage.requests(&config);
+    let addr = listener.local_addr();
     let first = connect_later(stage.connector.clone(), addr);
-    let request = stage.listener.requests().recv_timeout(PATIENCE).unwrap();
+    let request = listener.requests().recv_timeout(PATIENCE).unwrap();
     let busy = stage.connector.connect(addr).unwrap_err();
     let expected = matches!(
         busy,

@@ -54,9 +54,10 @@ fn too_few_shared_receives_are_an_error_that_says_so() {
     // Enough for three ends, and not for the one that accepts.
     let stage = Stage::new(&sharing(50));
     let (near, far) = stage.pair();
-    let (connector, addr) = (stage.connector.clone(), stage.listener.local_addr());
+    let listener = stage.requests(&sharing(50));
+    let (connector, addr) = (stage.connector.clone(), listener.local_addr());
     let connecting = thread::spawn(move || connector.connect(addr).unwrap_err());
-    let request = stage.listener.requests().recv_timeout(PATIENCE).unwrap();
+    let request = listener.requests().recv_timeout(PATIENCE).unwrap();
     let error = request.accept().unwrap_err();
     exhausted(&error, 50, 8);
     let error = connecting.join().unwrap();

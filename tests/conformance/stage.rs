@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use rdmsg::{Config, Connector, Endpoint, Engine, Listener, TransportKind};
+use rdmsg::{Config, Connector, Endpoint, Engine, Listener, RequestListener, TransportKind};
 
 /// No call takes longer, on a machine that does something. Nothing waits for it to pass.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -38,6 +38,11 @@ impl Stage {
             listener,
             connector,
         }
+    }
+
+    /// Another listener, whose requests the test answers.
+    pub(crate) fn requests(&self, config: &Config) -> RequestListener {
+        RequestListener::bind_with((place().0, 0), config, &self.engine).unwrap()
     }
 
     /// The end that connects, and the end that accepts.

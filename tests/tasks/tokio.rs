@@ -559,3 +559,24 @@ fn stream_listener_has_a_name_looked_up_elsewhere() {
         assert!(unknown.is_err());
     });
 }
+
+#[test]
+fn one_task_binds_connects_and_accepts() {
+    on_each(|| async {
+        let listener = Listener::bind((place().0, 0)).unwrap();
+        let mut near = Endpoint::connect(listener.local_addr()).await.unwrap();
+        near.send(b"early").await.unwrap();
+        let mut far = listener.accept().await.unwrap();
+        assert_eq!(far.recv().await.unwrap(), b"early");
+
+        let listener = StreamListener::bind((place().0, 0)).await.unwrap();
+        let mut near = Stream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        near.write_all(b"early").await.unwrap();
+        let (mut far, _) = listener.accept().await.unwrap();
+        let mut bytes = [0; 5];
+        far.read_exact(&mut bytes).await.unwrap();
+        assert_eq!(&bytes, b"early");
+    });
+}

@@ -18,7 +18,7 @@ use nix::{
     sys::wait::{WaitStatus, waitpid},
     unistd::{ForkResult, fork},
 };
-use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Listener};
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Listener, RequestListener};
 use toolbox::{DeviceTest, Lab, PATIENCE, pattern, reason};
 
 /// Whom a role connects to.
@@ -171,13 +171,27 @@ fn role_has_an_idle_connection_and_returns() {
 #[test]
 #[ignore = "a program that other tests run"]
 fn role_leaves_a_request_unanswered_and_returns() {
-    let listener = listen(&Config::default());
+    let engine = Engine::shared().unwrap();
+    let listener = RequestListener::bind_with(Lab::get().at(0), &Config::default(), &engine);
+    let listener = listener.unwrap();
     let client = connector(FOR_EVER).connect(peer()).unwrap();
     client
         .send(listener.local_addr().to_string().as_bytes())
         .unwrap();
     let request = listener.requests().recv_timeout(PATIENCE).unwrap();
     let _kept = Box::leak(Box::new((listener, client, request)));
+}
+
+#[test]
+#[ignore = "a program that other tests run"]
+fn role_leaves_a_connection_unaccepted_and_returns() {
+    let listener = listen(&Config::default());
+    let client = connector(FOR_EVER).connect(peer()).unwrap();
+    client
+        .send(listener.local_addr().to_string().as_bytes())
+        .unwrap();
+    client.recv().unwrap();
+    let _kept = Box::leak(Box::new((listener, client)));
 }
 
 /// Ends the process when a connection logs something, in an engine's thread or in another one.
@@ -350,10 +364,30 @@ fn a_request_that_waits_at_a_program_that_ends_is_rejected() {
     let mut config = Config::default();
     config.connect_timeout = Duration::from_secs(300);
     let error = Connector::new().config(config).connect(address);
-    assert!(
-        matches!(reason(error), CloseReason::Rejected { .. }),
+    assert_eq!(
+        reason(error),
+        CloseReason::PeerBusy,
         "long before its own deadline"
     );
+    child.succeed();
+}
+
+#[test]
+fn a_connection_that_a_program_left_unaccepted_is_turned_away() {
+    let _test = DeviceTest::start();
+    let listener = listen(&Config::default());
+    let child = start(
+        "role_leaves_a_connection_unaccepted_and_returns",
+        listener.local_addr(),
+    );
+    let server = listener.accept_timeout(PATIENCE).unwrap();
+    let message = server.recv_timeout(PATIENCE).unwrap();
+    let address: SocketAddr = str::from_utf8(&message).unwrap().parse().unwrap();
+    let client = Endpoint::connect(address).unwrap();
+    client.send(b"never processed").unwrap();
+    client.flush().unwrap();
+    server.send(b"return").unwrap();
+    assert_eq!(reason(client.recv_timeout(PATIENCE)), CloseReason::PeerBusy);
     child.succeed();
 }
 

@@ -18,7 +18,7 @@ use nix::{
 };
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Interest, Listener,
-    Message, Polling, TrySendError, crossbeam_channel::Select,
+    Message, Polling, RequestListener, TrySendError, crossbeam_channel::Select,
 };
 use toolbox::{Deadline, DeviceTest, Lab, open_fds};
 
@@ -439,28 +439,12 @@ fn many_endpoints_and_their_listener_live_in_one_epoll_loop() {
 }
 
 #[test]
-fn a_listeners_fd_tells_of_requests_connections_and_the_end() {
+fn a_listeners_fd_tells_of_requests() {
     let lab = DeviceTest::start();
-    let engine = Engine::new().unwrap();
-    let listener = Listener::bind_with(lab.at(0), &Config::default(), &engine).unwrap();
+    let listener = RequestListener::bind(lab.at(0)).unwrap();
     let address = listener.local_addr();
     let fd = listener.event_fd().unwrap();
     assert!(!readable(fd));
-    assert!(listener.try_accept().unwrap().is_none());
-
-    let client = thread::spawn(move || Endpoint::connect(address).unwrap());
-    let server = loop {
-        wait_readable(fd);
-        if let Some(endpoint) = listener.try_accept().unwrap() {
-            break endpoint;
-        }
-        // The request was taken, and nobody else wants to connect: readable again when it is
-        // established.
-    };
-    assert!(!readable(fd), "all was taken");
-    client.join().unwrap().send(b"hello").unwrap();
-    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"hello");
-
     let client = thread::spawn(move || Endpoint::connect(address).unwrap_err());
     wait_readable(fd);
     let request = listener.try_request().unwrap();
@@ -474,6 +458,26 @@ fn a_listeners_fd_tells_of_requests_connections_and_the_end() {
             ..
         }
     ));
+    listener.close();
+    wait_readable(fd);
+}
+
+#[test]
+fn a_listeners_fd_tells_of_connections_and_the_end() {
+    let lab = DeviceTest::start();
+    let engine = Engine::new().unwrap();
+    let listener = Listener::bind_with(lab.at(0), &Config::default(), &engine).unwrap();
+    let address = listener.local_addr();
+    let fd = listener.event_fd().unwrap();
+    assert!(!readable(fd));
+    assert!(listener.try_accept().unwrap().is_none());
+
+    let client = thread::spawn(move || Endpoint::connect(address).unwrap());
+    wait_readable(fd);
+    let server = listener.try_accept().unwrap().unwrap();
+    assert!(!readable(fd), "all was taken");
+    client.join().unwrap().send(b"hello").unwrap();
+    assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"hello");
 
     drop(server);
     engine.shutdown();

@@ -8,7 +8,8 @@ use std::{
 };
 
 use rdmsg::{
-    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, RemoteAccess, TrySendError,
+    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, RemoteAccess,
+    RequestListener, TrySendError,
 };
 use toolbox::{DeviceTest, Lab, PATIENCE, applies, pattern, reason};
 
@@ -27,7 +28,7 @@ fn sharing(count: u32) -> Config {
 
 /// A listener, and what connects to it with buffers of its own, from an engine of its own.
 struct Server {
-    listener: Listener,
+    listener: RequestListener,
     address: SocketAddr,
     clients: Engine,
 }
@@ -35,7 +36,7 @@ struct Server {
 impl Server {
     fn new(config: &Config) -> Self {
         let listener =
-            Listener::bind_with(Lab::get().at(0), config, &Engine::new().unwrap()).unwrap();
+            RequestListener::bind_with(Lab::get().at(0), config, &Engine::new().unwrap()).unwrap();
         Self {
             address: listener.local_addr(),
             listener,
@@ -56,7 +57,8 @@ impl Server {
     /// A new connection: the client's end and the server's.
     fn pair(&self) -> (Endpoint, Endpoint) {
         let client = self.connect();
-        let server = self.listener.accept_timeout(PATIENCE).unwrap();
+        let request = self.listener.requests().recv_timeout(PATIENCE).unwrap();
+        let server = request.accept().unwrap();
         (client.recv_timeout(PATIENCE).unwrap().unwrap(), server)
     }
 

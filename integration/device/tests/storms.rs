@@ -12,7 +12,7 @@ use std::{
 };
 
 use rdmsg::{
-    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener,
+    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, RequestListener,
     cm::{CmId, EventChannel, PortSpace},
     status::CmEventType,
 };
@@ -161,12 +161,17 @@ fn every_connect_of_a_storm_comes_back_by_its_deadline_and_none_is_lost() {
     }
     // Each connection that there is has two ends.
     for client in through {
-        client.unwrap().send(b"here").unwrap();
+        let client = client.unwrap();
+        client.send(b"here").unwrap();
+        // The server's end is established, and waits to be accepted.
+        client.flush().unwrap();
     }
+    // The listener ends, and returns the connections that wait.
+    servers.drain(Duration::ZERO).unwrap();
+    let accepted = accepting.join().unwrap();
     drop(connector);
     clients.shutdown();
     servers.shutdown();
-    let accepted = accepting.join().unwrap();
     let spoke = accepted
         .iter()
         .filter(|server| server.recv_timeout(PATIENCE).is_ok())
@@ -229,7 +234,7 @@ fn who_may_retry_gets_through_a_full_backlog() {
     config.retry_refused = true;
     config.connect_timeout = Duration::from_secs(120);
     let (servers, clients) = (Engine::new().unwrap(), Engine::new().unwrap());
-    let listener = Listener::bind_with(lab.at(0), &config, &servers).unwrap();
+    let listener = RequestListener::bind_with(lab.at(0), &config, &servers).unwrap();
     let address = listener.local_addr();
     // One after the other.
     let accepting = thread::spawn(move || {

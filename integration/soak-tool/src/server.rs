@@ -4,7 +4,7 @@ use std::{
 };
 
 use rdmsg::{
-    Error, Listener, Request,
+    Error, Request, RequestListener,
     crossbeam_channel::{Receiver, Select},
 };
 use toolbox::{Lab, Side};
@@ -16,17 +16,17 @@ use crate::{
 };
 
 /// The listeners that the plans speak of.
-pub(crate) fn listen(run: &Run, lab: &Lab) -> Result<Vec<Listener>, Error> {
+pub(crate) fn listen(run: &Run, lab: &Lab) -> Result<Vec<RequestListener>, Error> {
     (0..LISTENERS)
         .map(|listener| {
             let config = listener_config(run.seed, listener);
-            Listener::bind_with(lab.at(0), &config, &run.engine)
+            RequestListener::bind_with(lab.at(0), &config, &run.engine)
         })
         .collect()
 }
 
 /// Accepts connections until `over` is disconnected, and waits for their end.
-pub(crate) fn accept(run: &Arc<Run>, listeners: &[Listener], over: &Receiver<()>) {
+pub(crate) fn accept(run: &Arc<Run>, listeners: &[RequestListener], over: &Receiver<()>) {
     let mut sessions: Vec<JoinHandle<()>> = Vec::new();
     let mut select = Select::new();
     for listener in listeners {

@@ -58,8 +58,6 @@ impl Reactor {
                 self.take_over(key);
                 self.drive(key);
             }
-            NoticeKind::Reject => self.reject(key, &[]),
-            NoticeKind::TurnAway => self.turn_away(key),
         }
     }
 
@@ -68,23 +66,16 @@ impl Reactor {
             Command::Listen {
                 address,
                 config,
-                requests,
-                backlog,
+                intake,
                 engine,
                 reply,
             } => {
                 let result = if self.refusing {
                     Err(Error::EngineShutDown)
                 } else {
-                    self.listen(address, config, requests, backlog, engine)
+                    self.listen(address, config, intake, engine)
                 };
                 let _ = reply.send(result);
-            }
-            Command::AcceptAll { key, reply } => {
-                if let Some(listener) = self.listeners.get_mut(&key) {
-                    listener.accepts_all = true;
-                }
-                let _ = reply.send(());
             }
             Command::Unlisten { key, reply } => {
                 self.unlisten(key);
@@ -208,7 +199,7 @@ impl Reactor {
         let Some(listener) = self.listeners.remove(&key) else {
             return;
         };
-        listener.backlog.finish(Error::ListenerClosed);
+        listener.intake.finish(Error::ListenerClosed);
         let accepting: Vec<u64> = self
             .links
             .iter()

@@ -2,11 +2,9 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Instant};
 
-use crossbeam_channel::Sender;
-
 use super::{
     super::{
-        command::{Bound, Handle, Incoming, Reply, Request},
+        command::{Bound, Handle, Intake, Reply, Request},
         entry::Role,
         listening::Listening,
     },
@@ -32,8 +30,7 @@ impl Reactor {
         &mut self,
         address: SocketAddr,
         config: Config,
-        requests: Sender<Request>,
-        backlog: Arc<dyn Incoming>,
+        intake: Intake,
         engine: Arc<Handle>,
     ) -> Result<Bound, Error> {
         let key = self.new_key();
@@ -54,7 +51,7 @@ impl Reactor {
             (None, _) => &[TransportKind::Tcp],
         };
         info!("listener {key} on {local}, over {transports:?}");
-        let listening = Listening::new(ids, local, config, requests, backlog, engine);
+        let listening = Listening::new(ids, local, config, intake, engine);
         self.listeners.insert(key, listening);
         Ok(Bound {
             key,
@@ -147,7 +144,7 @@ impl Reactor {
         }
         error!("listener {key} on {address} has ended: {reason}");
         listener
-            .backlog
+            .intake
             .finish(Error::ListenerEnded { address, reason });
         // With its id, which the device waits for.
         self.listeners.remove(&key);
@@ -167,10 +164,9 @@ impl Reactor {
             debug!("engine: connect request for a listener that has been dropped");
             return;
         };
-        let (config, requests, backlog, engine) = (
+        let (config, intake, engine) = (
             listener.config.clone(),
-            listener.requests.clone(),
-            Arc::clone(&listener.backlog),
+            listener.intake.clone(),
             Arc::clone(&listener.engine),
         );
         let Some(peer) = asked.peer_addr() else {
@@ -191,7 +187,6 @@ impl Reactor {
             );
             return asked.reject(&Reject::BUSY.emit(&[]));
         }
-        let accepts = listener.accepts_all;
         let role = Role::Passive(Some(listener.half_open.clone()));
         let key = self.new_key();
         match Connection::requested(
@@ -208,11 +203,13 @@ impl Reactor {
                 let link = self.adopt(key, conn, peer, config, id, role);
                 self.drive(key);
                 debug!(target: "rdmsg::cm", "{link}: CONNECT_REQUEST");
-                if accepts {
-                    self.accept(&link, &[], Instant::now(), Reply::Backlog(backlog));
-                } else {
-                    let request = Request::new(link, engine, local, timeout);
-                    backlog.bring_request(&requests, request);
+                match intake {
+                    Intake::Connections(queue) => {
+                        self.accept(&link, &[], Instant::now(), Reply::Backlog(queue));
+                    }
+                    Intake::Requests(queue) => {
+                        queue.bring(Request::new(link, engine, local, timeout));
+                    }
                 }
             }
             Err(refusal) => {
@@ -220,6 +217,44 @@ impl Reactor {
                 asked.reject(&refusal.private_data);
             }
         }
+    }
+
+    /// Lets a connection establish itself, or turns it away if the backlog has filled up since its
+    /// request.
+    pub(super) fn take_turn(&mut self, key: u64, now: Instant) {
+        let is_full = self.finds_backlog_full(key);
+        let Some(entry) = self.links.get(&key) else {
+            return;
+        };
+        if is_full {
+            let (peer, limit) = (entry.peer, entry.config.backlog);
+            entry.link.in_engine(|core| core.conn.turn_away(now));
+            self.report_refusal(
+                peer,
+                &format_args!("backlog is {limit}, and that many wait"),
+            );
+        } else {
+            entry.link.in_engine(|core| core.conn.take_turn(now));
+        }
+        self.drive(key);
+    }
+
+    /// Whether the connections that wait in a listener's backlog, and those that are being
+    /// established for it, leave no place for this request.
+    fn finds_backlog_full(&self, key: u64) -> bool {
+        let Some(entry) = self.links.get(&key) else {
+            return false;
+        };
+        let (Role::Passive(Some(half_open)), Some(Reply::Backlog(queue))) =
+            (&entry.role, &entry.reply)
+        else {
+            return false;
+        };
+        let started = self.accepts.started().filter(|other| *other != key);
+        let establishing = started
+            .filter_map(|key| self.links.get(&key))
+            .filter(|other| other.is_accepted_for(half_open));
+        queue.waiting() + establishing.count() >= entry.config.backlog.into()
     }
 
     fn report_refusal(&mut self, peer: SocketAddr, reason: &dyn std::fmt::Display) {

@@ -10,6 +10,7 @@ use super::{
 use crate::{
     proto::{
         CloseReason, CmOp, Mismatch, Params, Phase, ReadDepth, Refusal,
+        frame::{Control, NOT_TAKEN},
         hello::{Hello, HelloError, VERSION},
         reject::{Reject, RejectCode},
     },
@@ -76,9 +77,26 @@ impl Connection {
         self.reject_with(&reject, data, now);
     }
 
-    /// Rejects the request because nobody is left to take it.
+    /// Rejects the request, or ends the connection, because the program has not taken it and its
+    /// listener has ended. A connection in between is turned away when it is established.
     pub(crate) fn turn_away(&mut self, now: Instant) {
-        self.reject_with(&Reject::BUSY, &[], now);
+        match &self.state {
+            State::Established | State::Closing(_) => {
+                let reason = CloseReason::LocallyClosed;
+                self.notify_and_disconnect(reason, Control::Failure, NOT_TAKEN, now);
+            }
+            State::Requested { .. } | State::Accepted { .. } => {
+                self.reject_with(&Reject::BUSY, &[], now);
+            }
+            State::Waiting(_)
+            | State::ResolvingAddr(_)
+            | State::ResolvingRoute(_)
+            | State::Connecting(..)
+            | State::Backoff { .. }
+            | State::Accepting { .. }
+            | State::Draining(_)
+            | State::Closed => {}
+        }
     }
 
     fn reject_with(&mut self, reject: &Reject, data: &[u8], now: Instant) {
@@ -103,22 +121,19 @@ impl Connection {
         self.fail(CloseReason::Os(error), now);
     }
 
-    /// Rejects a request that the application has not answered in time.
+    /// Rejects a request that the application has not answered in time. The peer may try again.
     pub(super) fn on_request_timeout(&mut self, now: Instant) {
-        let private_data = Reject {
-            code: RejectCode::Application,
-            own: 0,
-            theirs: 0,
-        }
-        .emit(&[]);
-        self.cm(CmOp::Reject { private_data });
-        self.fail(CloseReason::TimedOut(Phase::Accepting), now);
+        self.reject_late(Phase::Accepting, now);
     }
 
     /// Rejects an accepted request for which this host had no time. The peer may try again.
     pub(super) fn on_turn_timeout(&mut self, now: Instant) {
+        self.reject_late(Phase::Waiting, now);
+    }
+
+    fn reject_late(&mut self, phase: Phase, now: Instant) {
         let private_data = Reject::BUSY.emit(&[]);
         self.cm(CmOp::Reject { private_data });
-        self.fail(CloseReason::TimedOut(Phase::Waiting), now);
+        self.fail(CloseReason::TimedOut(phase), now);
     }
 }

@@ -79,7 +79,7 @@ impl Connection {
     /// Closes the connection: nothing more is sent, and what was sent is delivered first.
     pub(crate) fn close(&mut self, now: Instant) {
         match &self.state {
-            State::Requested { .. } | State::Accepted { .. } => self.reject(&[], now),
+            State::Requested { .. } | State::Accepted { .. } => self.turn_away(now),
             State::Waiting(_)
             | State::ResolvingAddr(_)
             | State::ResolvingRoute(_)
@@ -109,7 +109,7 @@ impl Connection {
 
     fn end_at_once(&mut self, reason: CloseReason, control: Control, code: u32, now: Instant) {
         match &self.state {
-            State::Requested { .. } | State::Accepted { .. } => self.reject(&[], now),
+            State::Requested { .. } | State::Accepted { .. } => self.turn_away(now),
             State::Waiting(_)
             | State::ResolvingAddr(_)
             | State::ResolvingRoute(_)

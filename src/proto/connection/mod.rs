@@ -453,6 +453,8 @@ impl Connection {
         let weight = |reason: &CloseReason| match reason {
             symptom if is_symptom(symptom) => 0,
             CloseReason::PeerDisconnected => 1,
+            // The peer's program has processed nothing, which the caller has to know.
+            CloseReason::PeerBusy => 3,
             _ => 2,
         };
         if self

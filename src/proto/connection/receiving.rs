@@ -6,7 +6,7 @@ use super::{Connection, State, transfer::Heard};
 use crate::proto::{
     Arrival, Clock, CloseReason, Descriptor, Event, HEADER_LEN, Output, PART_HEADER_LEN,
     batch::Batch,
-    frame::{Control, Header, Kind, OUT_OF_RESOURCES},
+    frame::{Control, Header, Kind, NOT_TAKEN, OUT_OF_RESOURCES},
     violation::Violation,
 };
 
@@ -321,6 +321,7 @@ impl Connection {
                 self.ignore_peer();
                 let reason = match header.arg {
                     OUT_OF_RESOURCES => CloseReason::PeerOutOfResources,
+                    NOT_TAKEN => CloseReason::PeerBusy,
                     code => CloseReason::PeerFailed(code),
                 };
                 self.fail(reason, now.now());

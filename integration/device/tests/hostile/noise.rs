@@ -88,7 +88,9 @@ fn check(endpoint: &Endpoint, frames: &[Vec<u8>]) -> &'static str {
     let kind = match reason {
         CloseReason::ProtocolViolation(violation) => violation.field(),
         CloseReason::PeerAborted(_) => "aborted",
-        CloseReason::PeerFailed(_) | CloseReason::PeerOutOfResources => "failed",
+        CloseReason::PeerFailed(_) | CloseReason::PeerOutOfResources | CloseReason::PeerBusy => {
+            "failed"
+        }
         CloseReason::PeerClosed => "closed",
         CloseReason::PeerDisconnected => "disconnected",
         other => panic!("{other:?} after {frames:?}"),

@@ -1,7 +1,8 @@
 use std::{net::SocketAddr, thread, time::Duration};
 
 use rdmsg::{
-    CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Message, Polling,
+    CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Message,
+    Polling, RequestListener,
 };
 use toolbox::{Deadline, DeviceTest, Lab, PATIENCE, open_fds};
 
@@ -88,6 +89,12 @@ impl Scene {
             stage: Stage::new(lab.at(0), config),
             lab,
         }
+    }
+
+    /// A second listener of the library, whose requests the test answers.
+    pub(crate) fn requests(&self) -> RequestListener {
+        let Stage { config, engine, .. } = &self.stage;
+        RequestListener::bind_with(self.lab.at(0), config, engine).unwrap()
     }
 
     /// A server for the library to connect to.

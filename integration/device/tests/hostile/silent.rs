@@ -21,12 +21,13 @@ fn silent_peers_keep_others_out_for_no_longer_than_their_time() {
     // Theirs, from when they were accepted.
     config.connect_timeout = Duration::from_secs(10).mul_f64(slowness());
     let scene = Scene::with(config.clone());
-    let addr = scene.stage.listener.local_addr();
+    let listener = scene.requests();
+    let addr = listener.local_addr();
     thread::scope(|scope| {
         let peers: Vec<_> = (0..HALF_OPEN)
             .map(|_| Peer::request(addr, &Hello::GOOD.bytes()))
             .collect();
-        let requests = scene.stage.listener.requests();
+        let requests = listener.requests();
         let accepting: Vec<_> = (0..HALF_OPEN)
             .map(|_| requests.recv_timeout(PATIENCE).unwrap())
             .map(|request| scope.spawn(move || request.accept()))
@@ -46,7 +47,8 @@ fn silent_peers_keep_others_out_for_no_longer_than_their_time() {
         config.connect_timeout = 3 * PATIENCE;
         let connector = scene.connector().config(config);
         let client = scope.spawn(move || connector.connect(addr).unwrap());
-        let server = scene.stage.listener.accept_timeout(3 * PATIENCE).unwrap();
+        let request = listener.requests().recv_timeout(3 * PATIENCE).unwrap();
+        let server = request.accept().unwrap();
         client.join().unwrap().close().unwrap();
         drop(server);
         for accepting in accepting {
@@ -64,6 +66,7 @@ fn silent_peers_keep_others_out_for_no_longer_than_their_time() {
         }
         drop(peers);
     });
+    drop(listener);
     scene.finish();
 }
 
@@ -71,11 +74,11 @@ fn silent_peers_keep_others_out_for_no_longer_than_their_time() {
 #[test]
 fn a_request_that_its_peer_withdraws_while_it_is_accepted_ends_as_a_connect() {
     let scene = Scene::new();
-    let addr = scene.stage.listener.local_addr();
+    let listener = scene.requests();
+    let addr = listener.local_addr();
     for round in 0..60_u64 {
         let peer = Peer::request(addr, &Hello::GOOD.bytes());
-        let requests = scene.stage.listener.requests();
-        let request = requests.recv_timeout(PATIENCE).unwrap();
+        let request = listener.requests().recv_timeout(PATIENCE).unwrap();
         let withdrawing = thread::spawn(move || drop(peer));
         // At another moment each time.
         for _ in 0..round % 20 * 1000 {
@@ -85,5 +88,6 @@ fn a_request_that_its_peer_withdraws_while_it_is_accepted_ends_as_a_connect() {
         assert!(matches!(error, Error::Connect { .. }), "{error:?}");
         withdrawing.join().unwrap();
     }
+    drop(listener);
     scene.finish();
 }

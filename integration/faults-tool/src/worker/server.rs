@@ -6,7 +6,7 @@ use std::{
 
 use anyhow::Result;
 use rdmsg::{
-    Engine, Error, Listener, Request,
+    Engine, Error, Request, RequestListener,
     crossbeam_channel::{Receiver, Sender, bounded, never, select},
 };
 
@@ -33,7 +33,7 @@ impl Over {
 /// Listens, and says where. Whatever comes from then on is served.
 pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr) -> Result<Over> {
     let engine = Engine::new()?;
-    let listener = Listener::bind_with(address, &worker.config, &engine)?;
+    let listener = RequestListener::bind_with(address, &worker.config, &engine)?;
     say(&format!("port {}", listener.local_addr().port()));
     let (end, ended) = bounded(0);
     let worker = Arc::clone(worker);
@@ -57,7 +57,7 @@ pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr) -> Result<Over> {
 /// is enough.
 fn accept(
     worker: &Arc<Worker>,
-    listener: &Listener,
+    listener: &RequestListener,
     end: &Receiver<()>,
     is_enough: impl Fn() -> bool,
 ) -> Vec<JoinHandle<()>> {
@@ -67,8 +67,11 @@ fn accept(
         select! {
             recv(listener.requests()) -> request => match request {
                 Ok(request) => threads.extend(converse(worker, request)),
-                // The device is gone, or the address.
-                Err(_) => return threads,
+                Err(_) => {
+                    // The device is gone, or the address. The connections end by themselves.
+                    let _ = end.recv();
+                    return threads;
+                }
             },
             recv(worker.flows.1) -> _ => {
                 missing = missing.saturating_sub(1);
@@ -94,7 +97,7 @@ fn converse(worker: &Arc<Worker>, request: Request) -> Option<JoinHandle<()>> {
 }
 
 /// Takes all connections, and when these have said what they had to, has the process end as it is.
-fn leave(worker: &Arc<Worker>, listener: &Listener) {
+fn leave(worker: &Arc<Worker>, listener: &RequestListener) {
     let threads: Vec<_> = (0..worker.scenario.connections())
         .filter_map(|_| converse(worker, listener.requests().recv().ok()?))
         .collect();
@@ -106,7 +109,7 @@ fn leave(worker: &Arc<Worker>, listener: &Listener) {
 /// started anew.
 fn restart(
     worker: &Arc<Worker>,
-    listener: Listener,
+    listener: RequestListener,
     engine: Engine,
     times: u32,
     end: &Receiver<()>,
@@ -120,7 +123,7 @@ fn restart(
         engine.shutdown();
         join(threads);
         engine = Engine::new()?;
-        listener = Listener::bind_with(address, &worker.config, &engine)?;
+        listener = RequestListener::bind_with(address, &worker.config, &engine)?;
     }
     let threads = accept(worker, &listener, end, || {
         say("restarted");

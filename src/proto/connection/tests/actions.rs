@@ -174,6 +174,11 @@ impl Pair {
         self.settle(at);
     }
 
+    pub(super) fn turn_away(&mut self, at: usize) {
+        self.sides[at].conn.turn_away(self.now);
+        self.settle(at);
+    }
+
     /// Kills this side's process: its queue pair is destroyed, and its kernel disconnects.
     pub(super) fn kill(&mut self, at: usize) {
         self.sides[at].killed = true;

@@ -103,6 +103,30 @@ fn an_abort_tells_its_code() {
 }
 
 #[test]
+fn a_connection_that_is_turned_away_ends_busy() {
+    let mut pair = pair();
+    while pair.send(A) {}
+    pair.close(A);
+    pair.turn_away(B);
+    pair.finish();
+    assert_eq!(
+        (pair.reason(A), pair.delivered(A)),
+        (&CloseReason::PeerBusy, false),
+        "it says more than the own close"
+    );
+
+    let mut pair = super::pair();
+    pair.send(A);
+    pair.turn_away(B);
+    pair.finish();
+    assert_eq!(
+        (pair.reason(A), pair.delivered(A)),
+        (&CloseReason::PeerBusy, false)
+    );
+    assert_eq!(pair.reason(B), &CloseReason::LocallyClosed);
+}
+
+#[test]
 fn an_abort_cuts_a_close_short() {
     let mut pair = pair();
     pair.close(A);

@@ -203,6 +203,8 @@ fn commands() {
                     ["ResolvingAddr",".",       ".",           ".",          ".",      ".",        "Accepting",".",         ".",          ".",        ".",        "."]);
     expect("reject", |conn, now| conn.reject(b"", now),
                     [".",      ".",             ".",           ".",          ".",      CLOSED,     CLOSED,    ".",          ".",          ".",        ".",        "."]);
+    expect("turn away", |conn, now| conn.turn_away(now),
+                    [".",      ".",             ".",           ".",          ".",      CLOSED,     CLOSED,    ".",          "Closing",    ".",        ".",        "."]);
     expect("close", |conn, now| conn.close(now),
                     [CLOSED,   CLOSED,          CLOSED,        CLOSED,       CLOSED,   CLOSED,     CLOSED,    CLOSED,       "Closing",    ".",        ".",        "."]);
     expect("abort", |conn, now| conn.abort(1, now),

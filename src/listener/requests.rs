@@ -1,0 +1,220 @@
+use std::{fmt, net::SocketAddr, os::fd::BorrowedFd, sync::Arc, time::Instant};
+
+use crossbeam_channel::{Receiver, bounded};
+
+use super::{backlog::Backlog, socket::Socket};
+use crate::{
+    Config, Endpoint, Engine, Error, ToAddresses, TransportKind,
+    engine::{Command, Intake, Reply, Request, wait_for_reply},
+    private_data::check_private_data,
+    proto::{REJECT_DATA_MAX, REPLY_DATA_MAX},
+};
+
+/// Listens on an address, and leaves each request for a connection to the program.
+///
+/// The program inspects the peer and its private data, and then accepts or rejects. A peer's
+/// `connect` waits for that answer. If it does not come within the listener's
+/// [`connect_timeout`](Config::connect_timeout) (default 5 s), the engine rejects the request: the
+/// connector gets [`PeerBusy`](crate::CloseReason::PeerBusy), and tries again if
+/// [`retry_refused`](Config::retry_refused) is set. Up to [`backlog`](Config::backlog) requests
+/// wait; further ones are rejected in the same way.
+///
+/// A program that accepts all requests uses a [`Listener`](crate::Listener). Dropping the listener
+/// closes it, as [`close`](Self::close) does.
+///
+/// # Examples
+///
+/// ```no_run
+/// use rdmsg::RequestListener;
+///
+/// # fn main() -> Result<(), rdmsg::Error> {
+/// let listener = RequestListener::bind("0.0.0.0:7471")?;
+/// for request in listener.requests() {
+///     if request.private_data() != b"user 7" {
+///         request.reject(b"unknown user")?;
+///         continue;
+///     }
+///     // Accepting waits for the peer, so it has a thread of its own.
+///     std::thread::spawn(move || match request.accept() {
+///         Ok(endpoint) => while endpoint.recv().is_ok() {},
+///         Err(error) => eprintln!("{error}"),
+///     });
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct RequestListener {
+    socket: Socket,
+    backlog: Arc<Backlog<Request>>,
+}
+
+impl RequestListener {
+    /// Listens on an address with the default [`Config`], on the [shared engine](Engine::shared).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Listener::bind`](crate::Listener::bind).
+    pub fn bind(address: impl ToAddresses) -> Result<Self, Error> {
+        Self::bind_with(address, &Config::default(), &Engine::shared()?)
+    }
+
+    /// Listens on an address with a configuration and an engine.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Listener::bind_with`](crate::Listener::bind_with).
+    pub fn bind_with(
+        address: impl ToAddresses,
+        config: &Config,
+        engine: &Engine,
+    ) -> Result<Self, Error> {
+        let backlog = Arc::new(Backlog::new());
+        let intake = Intake::Requests(Arc::<Backlog<Request>>::clone(&backlog));
+        let socket = Socket::bind(address, config, engine, &intake)?;
+        backlog.listens(socket.local_addr());
+        Ok(Self { socket, backlog })
+    }
+
+    /// Returns the address that this listens on, with the port that was chosen for port 0.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.socket.local_addr()
+    }
+
+    /// Returns the transports over which this listens: see
+    /// [`Listener::transports`](crate::Listener::transports).
+    #[must_use]
+    pub fn transports(&self) -> &'static [TransportKind] {
+        self.socket.transports()
+    }
+
+    /// Returns the requests as a channel, for [`crossbeam_channel::select!`].
+    ///
+    /// The channel ends with the listener.
+    #[must_use]
+    pub fn requests(&self) -> &Receiver<Request> {
+        self.backlog.items()
+    }
+
+    /// Takes the next request if there is one, and never waits.
+    ///
+    /// It is for event loops: [`requests`](Self::requests) does not update the
+    /// [`event_fd`](Self::event_fd).
+    #[must_use]
+    pub fn try_request(&self) -> Option<Request> {
+        let request = self.backlog.items().try_recv().ok();
+        self.backlog.update_readiness();
+        request
+    }
+
+    /// Returns a file descriptor for event loops: `epoll`, `poll`, mio, tokio's `AsyncFd`.
+    ///
+    /// It is readable while [`try_request`](Self::try_request) has something to return, and after
+    /// the listener's end. Register it for reading; never read it yourself. After a request is
+    /// taken from [`requests`](Self::requests), the fd may stay readable until the next
+    /// `try_request`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Os`] when the process has no file descriptor left.
+    pub fn event_fd(&self) -> Result<BorrowedFd<'_>, Error> {
+        self.backlog.event_fd()
+    }
+
+    /// Stops listening. Its address is free when this returns.
+    ///
+    /// Requests that the program has not taken are rejected; their connectors get
+    /// [`PeerBusy`](crate::CloseReason::PeerBusy). Those that it has taken can still be accepted.
+    pub fn close(&self) {
+        self.socket.close();
+    }
+}
+
+impl fmt::Debug for RequestListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestListener")
+            .field("local", &self.local_addr())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for RequestListener {
+    fn drop(&mut self) {
+        self.socket.start_close();
+    }
+}
+
+/// Answering a request.
+impl Request {
+    /// The longest private data in bytes that fits an acceptance.
+    pub const ACCEPT_DATA_MAX: usize = REPLY_DATA_MAX;
+    /// The longest private data in bytes that fits a rejection.
+    pub const REJECT_DATA_MAX: usize = REJECT_DATA_MAX;
+
+    /// Accepts the request, and waits until the connection is established.
+    ///
+    /// It waits no longer than the listener's [`connect_timeout`](Config::connect_timeout) (default
+    /// 5 s), which begins again with this call.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::Connect`] when the peer has withdrawn, or the connection was not established in
+    ///   time.
+    /// * [`Error::LockedMemory`], [`Error::SharedReceivesExhausted`] or [`Error::Os`] when there is
+    ///   no memory or another resource for the connection.
+    /// * [`Error::EngineShutDown`] when the engine was shut down.
+    pub fn accept(self) -> Result<Endpoint, Error> {
+        self.accept_with(&[])
+    }
+
+    /// Accepts the request with private data, and waits until the connection is established.
+    ///
+    /// The peer's program reads the data with [`Endpoint::peer_data`]. It waits no longer than the
+    /// listener's [`connect_timeout`](Config::connect_timeout) (default 5 s), which begins again
+    /// with this call.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::PrivateDataTooLong`] above [`Request::ACCEPT_DATA_MAX`] bytes.
+    /// * [`Error::Connect`] when the peer has withdrawn, or the connection was not established in
+    ///   time.
+    /// * [`Error::LockedMemory`], [`Error::SharedReceivesExhausted`] or [`Error::Os`] when there is
+    ///   no memory or another resource for the connection.
+    /// * [`Error::EngineShutDown`] when the engine was shut down.
+    pub fn accept_with(mut self, private_data: &[u8]) -> Result<Endpoint, Error> {
+        check_private_data(private_data, REPLY_DATA_MAX, "an acceptance")?;
+        // Answering takes the request, so it is open.
+        let open = self.take().ok_or(Error::EngineShutDown)?;
+        let engine = Engine::of(Arc::clone(&open.engine));
+        let (peer, deadline) = (self.peer_addr(), Instant::now() + open.timeout);
+        let (reply, result) = bounded(1);
+        open.engine.send(Command::Accept {
+            link: open.link,
+            data: private_data.to_vec(),
+            at: Instant::now(),
+            reply: Reply::Caller(reply),
+        })?;
+        let established = wait_for_reply(&result, peer, deadline)?;
+        Ok(Endpoint::new(established, engine))
+    }
+
+    /// Rejects the request, with private data for the peer's program.
+    ///
+    /// The peer's connect fails with [`CloseReason::Rejected`](crate::CloseReason::Rejected), which
+    /// has the data. Dropping a request rejects it without data.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::PrivateDataTooLong`] above [`Request::REJECT_DATA_MAX`] bytes.
+    /// * [`Error::EngineShutDown`] when the engine was shut down.
+    pub fn reject(mut self, private_data: &[u8]) -> Result<(), Error> {
+        check_private_data(private_data, REJECT_DATA_MAX, "a rejection")?;
+        match self.take() {
+            Some(open) => open.engine.send(Command::Reject {
+                key: open.link.key,
+                data: private_data.to_vec(),
+            }),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+use std::{net::SocketAddr, sync::Arc};
+
+use crossbeam_channel::bounded;
+
+use crate::{
+    Config, Engine, Error, ToAddresses, TransportKind,
+    engine::{Bound, Command, Intake},
+};
+
+/// A listener in the engine. It ends with [`close`](Self::close) or
+/// [`start_close`](Self::start_close).
+pub(super) struct Socket {
+    bound: Bound,
+    engine: Engine,
+}
+
+impl Socket {
+    /// Listens on the first of the addresses on which that is possible.
+    pub(super) fn bind(
+        address: impl ToAddresses,
+        config: &Config,
+        engine: &Engine,
+        intake: &Intake,
+    ) -> Result<Self, Error> {
+        config.check()?;
+        let addresses = address.to_addresses()?;
+        let mut config = config.clone();
+        config.transport = addresses.transport().unwrap_or(config.transport);
+        let mut result = Err(Error::TimedOut);
+        for address in addresses.as_slice() {
+            result = Self::bind_one(*address, &config, engine, intake);
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
+    }
+
+    fn bind_one(
+        address: SocketAddr,
+        config: &Config,
+        engine: &Engine,
+        intake: &Intake,
+    ) -> Result<Self, Error> {
+        let (reply, result) = bounded(1);
+        let command = Command::Listen {
+            address,
+            config: config.clone(),
+            intake: intake.clone(),
+            engine: Arc::clone(engine.handle()),
+            reply,
+        };
+        engine.send(command)?;
+        let bound = result.recv().unwrap_or(Err(Error::EngineShutDown))?;
+        Ok(Self {
+            bound,
+            engine: engine.clone(),
+        })
+    }
+
+    pub(super) fn local_addr(&self) -> SocketAddr {
+        self.bound.local
+    }
+
+    pub(super) fn transports(&self) -> &'static [TransportKind] {
+        self.bound.transports
+    }
+
+    /// Stops listening. The address is free when this returns.
+    pub(super) fn close(&self) {
+        let (reply, done) = bounded(1);
+        let key = self.bound.key;
+        if self.engine.send(Command::Unlisten { key, reply }).is_ok() {
+            // It fails if the engine ends meanwhile, and the listener with it.
+            let _ = done.recv();
+        }
+    }
+
+    /// Stops listening soon. The address is free a moment later.
+    pub(super) fn start_close(&self) {
+        // Nobody waits for the reply.
+        let (reply, _) = bounded(1);
+        let key = self.bound.key;
+        let _ = self.engine.send(Command::Unlisten { key, reply });
+    }
+}

@@ -1,0 +1,168 @@
+//! Connections that the listener's program has not taken.
+
+use std::{
+    io::{Read, Write},
+    thread,
+};
+
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Stream};
+
+use crate::stage::{PATIENCE, Stage, place, small};
+
+/// The reason with which a connection ended, in a call that waits for a message.
+fn end(endpoint: &Endpoint) -> CloseReason {
+    match endpoint.recv_timeout(PATIENCE) {
+        Err(Error::Disconnected(reason)) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn one_thread_binds_connects_and_accepts() {
+    let stage = Stage::new(&Config::default());
+    let near = stage
+        .connector
+        .connect(stage.listener.local_addr())
+        .unwrap();
+    near.send(b"early").unwrap();
+    near.flush().unwrap();
+    let far = stage.listener.accept_timeout(PATIENCE).unwrap();
+    assert_eq!(far.recv_timeout(PATIENCE).unwrap(), b"early");
+    assert!(stage.listener.try_accept().unwrap().is_none());
+}
+
+#[test]
+fn one_thread_binds_connects_and_accepts_a_stream() {
+    let listener = Listener::builder().bind_stream((place().0, 0)).unwrap();
+    let mut near = Stream::connect(listener.local_addr().unwrap()).unwrap();
+    near.write_all(b"early").unwrap();
+    let (mut far, peer) = listener.accept().unwrap();
+    assert_eq!(peer, near.local_addr().unwrap());
+    let mut bytes = [0; 5];
+    far.read_exact(&mut bytes).unwrap();
+    assert_eq!(&bytes, b"early");
+}
+
+#[test]
+fn a_peer_that_left_is_accepted_with_its_messages() {
+    let stage = Stage::new(&Config::default());
+    let addr = stage.listener.local_addr();
+    let near = stage.connector.connect(addr).unwrap();
+    near.send(b"and gone").unwrap();
+    near.close().unwrap();
+    let near = stage.connector.connect(addr).unwrap();
+    near.abort(7);
+    assert_eq!(end(&near), CloseReason::LocallyAborted);
+    let far = stage.listener.accept_timeout(PATIENCE).unwrap();
+    assert_eq!(far.recv_timeout(PATIENCE).unwrap(), b"and gone");
+    assert_eq!(end(&far), CloseReason::PeerClosed);
+    let far = stage.listener.accept_timeout(PATIENCE).unwrap();
+    assert_eq!(end(&far), CloseReason::PeerAborted(7));
+}
+
+#[test]
+fn a_storm_leaves_as_many_as_the_backlog() {
+    const BACKLOG: u16 = 5;
+    const THREADS: usize = 8;
+    const EACH: usize = 25;
+    let stage = Stage::new(&small().with_backlog(BACKLOG));
+    let addr = stage.listener.local_addr();
+    let connected: Vec<Endpoint> = thread::scope(|scope| {
+        let storm = |_| {
+            scope.spawn(|| {
+                let connects = (0..EACH).map(|_| stage.connector.connect(addr));
+                let mut connected = Vec::new();
+                for result in connects {
+                    match result {
+                        Ok(endpoint) => connected.push(endpoint),
+                        Err(Error::Connect { reason, .. }) => {
+                            assert_eq!(reason, CloseReason::PeerBusy);
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                connected
+            })
+        };
+        let threads: Vec<_> = (0..THREADS).map(storm).collect();
+        let connected = threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap());
+        connected.collect()
+    });
+    assert_eq!(connected.len(), usize::from(BACKLOG));
+    for near in &connected {
+        near.send(b"x").unwrap();
+    }
+    for _ in 0..BACKLOG {
+        let far = stage.listener.accept_timeout(PATIENCE).unwrap();
+        assert_eq!(far.recv_timeout(PATIENCE).unwrap(), b"x");
+    }
+    assert!(stage.listener.try_accept().unwrap().is_none());
+}
+
+#[test]
+fn a_dropped_listener_turns_its_backlog_away() {
+    let stage = Stage::new(&Config::default());
+    let (taken, far) = stage.pair();
+    let left = stage
+        .connector
+        .connect(stage.listener.local_addr())
+        .unwrap();
+    left.send(b"never processed").unwrap();
+    left.flush().unwrap();
+    drop(stage.listener);
+    assert_eq!(end(&left), CloseReason::PeerBusy);
+    let refused = left.close().unwrap_err();
+    assert!(refused.to_string().contains("busy"), "{refused}");
+    taken.send(b"it goes on").unwrap();
+    assert_eq!(far.recv_timeout(PATIENCE).unwrap(), b"it goes on");
+}
+
+#[test]
+fn a_closed_listener_keeps_its_backlog() {
+    let stage = Stage::new(&Config::default());
+    let near = stage
+        .connector
+        .connect(stage.listener.local_addr())
+        .unwrap();
+    // The connector learns first that the connection is established.
+    near.send(b"early").unwrap();
+    near.flush().unwrap();
+    stage.listener.close();
+    let far = stage.listener.accept().unwrap();
+    assert_eq!(far.recv_timeout(PATIENCE).unwrap(), b"early");
+    assert!(matches!(
+        stage.listener.accept(),
+        Err(Error::ListenerClosed)
+    ));
+}
+
+#[test]
+fn a_shut_down_engine_turns_its_backlog_away() {
+    let stage = Stage::new(&Config::default());
+    let clients = Engine::new().unwrap();
+    let connector = Connector::new().engine(&clients);
+    let near = connector.connect(stage.listener.local_addr()).unwrap();
+    near.flush().unwrap();
+    stage.engine.shutdown();
+    assert_eq!(end(&near), CloseReason::PeerBusy);
+    assert!(matches!(
+        stage.listener.accept(),
+        Err(Error::EngineShutDown)
+    ));
+}
+
+#[test]
+fn an_unanswered_request_is_busy() {
+    let mut config = Config::default();
+    config.connect_timeout = std::time::Duration::from_millis(200);
+    let stage = Stage::new(&Config::default());
+    let listener = stage.requests(&config);
+    let refused = stage.connector.connect(listener.local_addr()).unwrap_err();
+    match refused {
+        Error::Connect { reason, .. } => assert_eq!(reason, CloseReason::PeerBusy),
+        error => panic!("{error}"),
+    }
+    assert_eq!(listener.requests().len(), 1);
+}
