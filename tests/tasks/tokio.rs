@@ -564,9 +564,9 @@ fn stream_listener_has_a_name_looked_up_elsewhere() {
 fn one_task_binds_connects_and_accepts() {
     on_each(|| async {
         let listener = Listener::bind((place().0, 0)).unwrap();
-        let mut near = Endpoint::connect(listener.local_addr()).await.unwrap();
+        let near = Endpoint::connect(listener.local_addr()).await.unwrap();
         near.send(b"early").await.unwrap();
-        let mut far = listener.accept().await.unwrap();
+        let far = listener.accept().await.unwrap();
         assert_eq!(far.recv().await.unwrap(), b"early");
 
         let listener = StreamListener::bind((place().0, 0)).await.unwrap();
