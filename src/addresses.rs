@@ -3,12 +3,16 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, ToSocketAddrs},
 };
 
+use nix::net::if_::if_nametoindex;
+
 use crate::{config::Transport, error::Error};
 
 /// What to connect to or listen on: a host and a port, as for [`ToSocketAddrs`], and a transport.
 ///
 /// Texts are `host:port`, or say the [`Transport`] as well: `rdma://host:port`, `tcp://host:port`,
-/// `auto://host:port`. The text's transport counts, whatever the [`Config`](crate::Config) has.
+/// `auto://host:port`, in any case. The text's transport counts, whatever the
+/// [`Config`](crate::Config) has. A link-local address has its network interface by name or by
+/// number: `[fe80::1%eth0]:7471`, `[fe80::1%2]:7471`.
 ///
 /// # Examples
 ///
@@ -75,11 +79,19 @@ impl Addresses {
     }
 }
 
-fn look_up(name: impl Display, address: impl ToSocketAddrs) -> Result<Addresses, Error> {
+/// Looks up `address`, or takes the `literal` that it is.
+fn look_up(
+    name: impl Display,
+    literal: Option<Literal>,
+    address: impl ToSocketAddrs,
+) -> Result<Addresses, Error> {
     let fail = |problem: String| Error::AddressLookup {
         address: name.to_string(),
         problem,
     };
+    if let Some(literal) = literal {
+        return literal.map_err(fail).map(|addr| Addresses::new(vec![addr]));
+    }
     let found = address
         .to_socket_addrs()
         .map_err(|error| fail(error.to_string()))?;
@@ -90,10 +102,36 @@ fn look_up(name: impl Display, address: impl ToSocketAddrs) -> Result<Addresses,
     Ok(Addresses::new(addresses))
 }
 
+/// An address that needs no lookup, or the problem with its network interface.
+type Literal = Result<SocketAddr, String>;
+
+/// Parses a text that is an address, such as `[fe80::1%eth0]:7471`.
+fn literal(text: &str) -> Option<Literal> {
+    if let Ok(address) = text.parse() {
+        return Some(Ok(address));
+    }
+    let (host, port) = text.strip_prefix('[')?.split_once("]:")?;
+    scoped(host, port.parse().ok()?)
+}
+
+/// Parses an IPv6 address with the network interface of its scope, such as `fe80::1%eth0`.
+fn scoped(host: &str, port: u16) -> Option<Literal> {
+    let (ip, interface) = host.split_once('%')?;
+    let ip: Ipv6Addr = ip.parse().ok()?;
+    let number = interface
+        .parse()
+        .or_else(|_| if_nametoindex(interface))
+        .map_err(|errno| match errno {
+            nix::Error::ENODEV => format!("there is no network interface {interface}"),
+            errno => format!("the network interface {interface}: {}", errno.desc()),
+        });
+    Some(number.map(|number| SocketAddrV6::new(ip, port, 0, number).into()))
+}
+
 impl ToAddresses for str {
     fn to_addresses(&self) -> Result<Addresses, Error> {
         let Some((scheme, address)) = self.split_once("://") else {
-            return look_up(self, self);
+            return look_up(self, literal(self), self);
         };
         let Some(transport) = Transport::named(scheme) else {
             return Err(Error::AddressLookup {
@@ -101,13 +139,13 @@ impl ToAddresses for str {
                 problem: "the schemes are rdma://, tcp:// and auto://".into(),
             });
         };
-        Ok(look_up(self, address)?.over(transport))
+        Ok(look_up(self, literal(address), address)?.over(transport))
     }
 
     fn name(&self) -> Option<String> {
         let (_, address) = self.split_once("://").unwrap_or(("", self));
         // A text without a port is refused at once.
-        let is_name = address.contains(':') && address.parse::<SocketAddr>().is_err();
+        let is_name = address.contains(':') && literal(address).is_none();
         is_name.then(|| self.into())
     }
 }
@@ -140,7 +178,7 @@ impl ToAddresses for Addresses {
 
 impl ToAddresses for [SocketAddr] {
     fn to_addresses(&self) -> Result<Addresses, Error> {
-        look_up("[]", self)
+        look_up("[]", None, self)
     }
 }
 
@@ -160,7 +198,7 @@ macro_rules! socket_addresses {
     ($($address:ty),*) => { $(
         impl ToAddresses for $address {
             fn to_addresses(&self) -> Result<Addresses, Error> {
-                look_up(self, *self)
+                look_up(self, None, *self)
             }
         }
     )* };
@@ -173,12 +211,14 @@ macro_rules! hosts_with_ports {
         impl ToAddresses for ($host, u16) {
             fn to_addresses(&self) -> Result<Addresses, Error> {
                 let (host, port) = self;
-                look_up(format_args!("{host}:{port}"), self.clone())
+                let literal = scoped(&host.to_string(), *port);
+                look_up(format_args!("{host}:{port}"), literal, self.clone())
             }
 
             fn name(&self) -> Option<String> {
                 let (host, port) = self;
-                let is_name = host.to_string().parse::<IpAddr>().is_err();
+                let text = host.to_string();
+                let is_name = text.parse::<IpAddr>().is_err() && scoped(&text, *port).is_none();
                 is_name.then(|| format!("{host}:{port}"))
             }
         }
@@ -220,6 +260,9 @@ mod tests {
             (("::1", 1).name(), None),
             ((IpAddr::from([127, 0, 0, 1]), 1).name(), None),
             (SocketAddr::from(([127, 0, 0, 1], 1)).name(), None),
+            ("[fe80::1%lo]:1".name(), None),
+            ("[fe80::1%none]:1".name(), None),
+            (("fe80::1%lo", 1).name(), None),
             ("no port".name(), None),
         ] {
             assert_eq!(name.as_deref(), text);

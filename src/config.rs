@@ -268,8 +268,8 @@ pub struct Config {
     ///
     /// A text that is an address may [say it](crate::ToAddresses) as well, and counts before this.
     ///
-    /// Default: what the environment variable `RDMSG_TRANSPORT` says (`rdma`, `tcp` or `auto`), and
-    /// without it [`Transport::Auto`].
+    /// Default: the value of the environment variable `RDMSG_TRANSPORT` (`rdma`, `tcp` or `auto`,
+    /// in any case), and without it [`Transport::Auto`].
     pub transport: Transport,
 
     /// How a thread waits in `recv`, and in `send` while the peer's window is full.
@@ -368,14 +368,16 @@ pub enum Polling {
 }
 
 impl Transport {
-    /// Returns the transport of this name: `auto`, `rdma` or `tcp`.
+    /// Returns the transport of this name: `auto`, `rdma` or `tcp`, in any case.
     pub(crate) fn named(name: &str) -> Option<Self> {
-        match name {
-            "auto" => Some(Self::Auto),
-            "rdma" => Some(Self::Rdma),
-            "tcp" => Some(Self::Tcp),
-            _ => None,
-        }
+        let names = [
+            ("auto", Self::Auto),
+            ("rdma", Self::Rdma),
+            ("tcp", Self::Tcp),
+        ];
+        let mut named = names.into_iter();
+        let (_, transport) = named.find(|(known, _)| known.eq_ignore_ascii_case(name))?;
+        Some(transport)
     }
 }
 

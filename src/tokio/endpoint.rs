@@ -1,9 +1,9 @@
 use std::{io::IoSlice, net::SocketAddr, slice};
 
-use ::tokio::net::{ToSocketAddrs, lookup_host};
-
 use super::turn::take_turn;
-use crate::{Addresses, Completion, Connector, Error, Message, NotSent, SendBuffer, TransportKind};
+use crate::{
+    Completion, Connector, Error, Message, NotSent, SendBuffer, ToAddresses, TransportKind,
+};
 
 /// A handle of an established connection that carries whole messages, for tasks.
 ///
@@ -34,8 +34,8 @@ pub struct Endpoint {
 impl Endpoint {
     /// Connects to a listener, with the default [`Config`](crate::Config) and engine.
     ///
-    /// The addresses of a name are tried one after the other. Dropping the future gives the
-    /// connection up.
+    /// Another thread looks a name up, and its addresses are tried one after the other. Dropping
+    /// the future gives the connection up.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ impl Endpoint {
     /// # Panics
     ///
     /// Outside of a runtime with I/O enabled.
-    pub async fn connect(address: impl ToSocketAddrs) -> Result<Self, Error> {
+    pub async fn connect(address: impl ToAddresses) -> Result<Self, Error> {
         Self::connect_with(&Connector::new(), address).await
     }
 
@@ -59,10 +59,9 @@ impl Endpoint {
     /// Outside of a runtime with I/O enabled.
     pub async fn connect_with(
         connector: &Connector,
-        address: impl ToSocketAddrs,
+        address: impl ToAddresses,
     ) -> Result<Self, Error> {
-        let addresses = look_up(address).await?;
-        let endpoint = connector.start(addresses)?.await?;
+        let endpoint = connector.start(address)?.await?;
         Self::new(endpoint)
     }
 
@@ -255,18 +254,4 @@ impl Endpoint {
         self.inner.leave_runtime();
         self.inner
     }
-}
-
-pub(super) async fn look_up(address: impl ToSocketAddrs) -> Result<Addresses, Error> {
-    // What was given cannot be named: it is whatever tokio takes.
-    let fail = |problem: String| Error::AddressLookup {
-        address: "that was given".into(),
-        problem,
-    };
-    let found = lookup_host(address).await;
-    let found: Vec<SocketAddr> = found.map_err(|error| fail(error.to_string()))?.collect();
-    if found.is_empty() {
-        return Err(fail("it has no address".into()));
-    }
-    Ok(Addresses::new(found))
 }

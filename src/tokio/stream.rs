@@ -5,16 +5,10 @@ use std::{
     task::{Context, Poll},
 };
 
-use ::tokio::{
-    io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf},
-    net::ToSocketAddrs,
-};
+use ::tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
-use super::{
-    endpoint::look_up,
-    stream_halves::{OwnedReadHalf, OwnedWriteHalf, ReuniteError},
-};
-use crate::{Connector, Endpoint, TransportKind};
+use super::stream_halves::{OwnedReadHalf, OwnedWriteHalf, ReuniteError};
+use crate::{Connector, Endpoint, ToAddresses, TransportKind};
 
 /// A connection that carries bytes in both directions, as
 /// [`tokio::net::TcpStream`] does.
@@ -53,7 +47,7 @@ impl Stream {
     /// # Panics
     ///
     /// Outside of a runtime with I/O enabled.
-    pub async fn connect(address: impl ToSocketAddrs) -> io::Result<Self> {
+    pub async fn connect(address: impl ToAddresses) -> io::Result<Self> {
         Self::connect_with(&Connector::new(), address).await
     }
 
@@ -68,10 +62,9 @@ impl Stream {
     /// Outside of a runtime with I/O enabled.
     pub async fn connect_with(
         connector: &Connector,
-        address: impl ToSocketAddrs,
+        address: impl ToAddresses,
     ) -> io::Result<Self> {
-        let addresses = look_up(address).await?;
-        let endpoint = connector.start_stream(addresses)?.await?;
+        let endpoint = connector.start_stream(address)?.await?;
         Self::new(endpoint)
     }
 

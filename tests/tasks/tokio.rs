@@ -500,7 +500,7 @@ fn no_address_is_an_error_that_says_so() {
     on_each(|| async {
         let none: &[std::net::SocketAddr] = &[];
         let error = Endpoint::connect(none).await.unwrap_err();
-        let text = "cannot look up the address that was given: it has no address";
+        let text = "cannot look up the address []: the name has no address";
         assert_eq!(error.to_string(), text);
     });
 }

@@ -1,5 +1,5 @@
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     os::fd::{AsRawFd, BorrowedFd},
 };
 
@@ -13,5 +13,14 @@ pub(super) fn local_addr(socket: BorrowedFd<'_>) -> Option<SocketAddr> {
         (None, Some(v6)) => SocketAddr::V6((*v6).into()),
         (None, None) => return None,
     };
-    Some(SocketAddr::new(addr.ip().to_canonical(), addr.port()))
+    Some(canonical(addr))
+}
+
+/// Returns the IPv4 address of an IPv4-mapped IPv6 address, and other addresses unchanged: a
+/// link-local one keeps its network interface.
+pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
+        IpAddr::V6(_) => address,
+    }
 }

@@ -1,0 +1,215 @@
+//! Addresses: texts that say the transport, link-local ones, and those that mean this host.
+
+#[allow(dead_code)]
+mod apart;
+
+use std::{
+    net::{IpAddr, SocketAddr, SocketAddrV6},
+    process::Command,
+    thread,
+};
+
+use rdmsg::{Endpoint, Listener, Stream, StreamListener, ToAddresses, TransportKind};
+
+use self::apart::{Own, apart};
+
+/// A server that echoes one message, and its port.
+fn echo(address: &str) -> SocketAddr {
+    let listener = Listener::bind(address).unwrap();
+    let addr = listener.local_addr();
+    thread::spawn(move || {
+        for endpoint in listener.incoming() {
+            let endpoint = endpoint.unwrap();
+            thread::spawn(move || {
+                let message = endpoint.recv().unwrap();
+                endpoint.send(&message).unwrap();
+            });
+        }
+    });
+    addr
+}
+
+fn exchange(endpoint: &Endpoint) {
+    endpoint.send(b"hello").unwrap();
+    assert_eq!(*endpoint.recv().unwrap(), *b"hello");
+}
+
+#[test]
+fn schemes_may_have_any_case() {
+    let addr = echo("TCP://127.0.0.1:0");
+    for scheme in ["tcp", "TCP", "Tcp", "AUTO", "Auto"] {
+        let endpoint = Endpoint::connect(format!("{scheme}://{addr}")).unwrap();
+        assert_eq!(endpoint.transport(), TransportKind::Tcp);
+        exchange(&endpoint);
+    }
+}
+
+#[test]
+fn variable_for_the_transport_may_have_any_case() {
+    use rdmsg::{Config, Transport};
+    for (name, transport) in [("TCP", Transport::Tcp), ("Rdma", Transport::Rdma)] {
+        let test = "variable_for_the_transport_is_read";
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--ignored", "--nocapture"])
+            .env("RDMSG_TRANSPORT", name)
+            .output()
+            .unwrap();
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        let read = format!(
+            "transport {:?};",
+            Config::default().with_transport(transport).transport
+        );
+        assert!(stdout.contains(&read), "{name}: {stdout}");
+    }
+}
+
+#[test]
+#[ignore = "run by another test, with the variable set"]
+fn variable_for_the_transport_is_read() {
+    println!("transport {:?};", rdmsg::Config::default().transport);
+}
+
+#[test]
+fn all_addresses_to_connect_to_mean_this_host() {
+    for (all, host) in [("0.0.0.0", "127.0.0.1"), ("[::]", "[::1]")] {
+        let port = echo(&format!("{all}:0")).port();
+        let host: SocketAddr = format!("{host}:{port}").parse().unwrap();
+        for scheme in ["tcp", "auto"] {
+            let address = format!("{scheme}://{all}:{port}");
+            let endpoint = Endpoint::connect(&address).unwrap();
+            exchange(&endpoint);
+            if endpoint.transport() == TransportKind::Tcp {
+                assert_eq!(endpoint.peer_addr(), host, "{address}");
+            }
+        }
+    }
+}
+
+/// Adds a link-local address, and returns it with the number of its interface.
+fn link_local() -> SocketAddrV6 {
+    let added = Command::new("ip")
+        .args(["-6", "address", "add", "fe80::7/64", "dev", "lo", "nodad"])
+        .status()
+        .unwrap();
+    assert!(added.success());
+    SocketAddrV6::new("fe80::7".parse().unwrap(), 0, 0, 1)
+}
+
+#[test]
+fn link_local_addresses_have_their_interface() {
+    apart(
+        "link_local_addresses_have_their_interface",
+        Own::Network,
+        || {
+            let local = link_local();
+            for bound in [
+                "tcp://[fe80::7%lo]:0",
+                "tcp://[fe80::7%1]:0",
+                "tcp://[::]:0",
+            ] {
+                let listener = StreamListener::bind(bound).unwrap();
+                let addr = listener.local_addr().unwrap();
+                let port = addr.port();
+                let to =
+                    SocketAddr::from(SocketAddrV6::new(*local.ip(), port, 0, local.scope_id()));
+                if !addr.ip().is_unspecified() {
+                    assert_eq!(addr, to, "{bound}");
+                }
+                for text in [
+                    format!("tcp://[fe80::7%lo]:{port}"),
+                    format!("[fe80::7%1]:{port}"),
+                ] {
+                    let client = thread::spawn(move || Stream::connect(text).unwrap());
+                    let (server, from) = listener.accept().unwrap();
+                    let client = client.join().unwrap();
+                    assert_eq!(client.peer_addr().unwrap(), to);
+                    assert_eq!(from, client.local_addr().unwrap(), "with its interface");
+                    assert_eq!(server.peer_addr().unwrap(), from);
+                    assert!(
+                        matches!(from, SocketAddr::V6(from) if from.scope_id() == 1),
+                        "{from}"
+                    );
+                }
+            }
+        },
+    );
+}
+
+#[test]
+fn interfaces_of_addresses_are_looked_up_by_name() {
+    let expected = SocketAddr::from(SocketAddrV6::new("fe80::1".parse().unwrap(), 7471, 0, 1));
+    for text in [
+        "[fe80::1%lo]:7471",
+        "tcp://[fe80::1%lo]:7471",
+        "[fe80::1%1]:7471",
+    ] {
+        assert_eq!(
+            text.to_addresses().unwrap().as_slice(),
+            [expected],
+            "{text}"
+        );
+    }
+    for host in ["fe80::1%lo", "fe80::1%1"] {
+        let found = (host, 7471).to_addresses().unwrap();
+        assert_eq!(found.as_slice(), [expected], "{host}");
+    }
+    let error = "[fe80::1%none]:7471"
+        .to_addresses()
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        error,
+        "cannot look up the address [fe80::1%none]:7471: there is no network interface none"
+    );
+    let ip: IpAddr = "::1".parse().unwrap();
+    assert_eq!("[::1]:1".to_addresses().unwrap().as_slice()[0].ip(), ip);
+}
+
+#[cfg(feature = "tokio")]
+mod over_tokio {
+    use rdmsg::{Connector, tokio as ours};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn connects_of_tokio_take_transport_addresses() {
+        let addr = echo("tcp://127.0.0.1:0");
+        let connector = Connector::new();
+        let text = format!("tcp://{addr}");
+        for endpoint in [
+            ours::Endpoint::connect(&text).await.unwrap(),
+            ours::Endpoint::connect_with(&connector, &*text)
+                .await
+                .unwrap(),
+            ours::Endpoint::connect(addr).await.unwrap(),
+        ] {
+            assert_eq!(endpoint.peer_addr(), addr);
+            endpoint.send(b"hello").await.unwrap();
+            assert_eq!(*endpoint.recv().await.unwrap(), *b"hello");
+        }
+        let listener = ours::StreamListener::bind("tcp://127.0.0.1:0")
+            .await
+            .unwrap();
+        let text = format!("TCP://{}", listener.local_addr().unwrap());
+        for with in [true, false] {
+            let client = async {
+                if with {
+                    ours::Stream::connect_with(&connector, &text).await
+                } else {
+                    ours::Stream::connect(text.clone()).await
+                }
+            };
+            let (client, server) = tokio::join!(client, listener.accept());
+            assert_eq!(client.unwrap().local_addr().unwrap(), server.unwrap().1);
+        }
+    }
+
+    #[tokio::test]
+    async fn address_that_is_none_is_named() {
+        let begins = "cannot look up the address tcp://no port: ";
+        let error = ours::Endpoint::connect("tcp://no port").await.unwrap_err();
+        assert!(error.to_string().starts_with(begins), "{error}");
+        let error = ours::Stream::connect("tcp://no port").await.unwrap_err();
+        assert!(error.to_string().starts_with(begins), "{error}");
+    }
+}
