@@ -71,7 +71,8 @@ impl Listener {
     /// # Errors
     ///
     /// * [`Error::AddressLookup`] for an unknown name.
-    /// * [`Error::Bind`] when the address is in use or belongs to no RDMA device.
+    /// * [`Error::Bind`] when the address is in use, belongs to no RDMA device, or cannot be
+    ///   listened on over TCP.
     /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when it must be
     ///   RDMA, and this machine has no connection manager, this process has no right to use it, or
     ///   no device serves the address.
@@ -99,7 +100,8 @@ impl Listener {
     ///
     /// * [`Error::InvalidConfig`] when a value of the configuration cannot work.
     /// * [`Error::AddressLookup`] for an unknown name.
-    /// * [`Error::Bind`] when the address is in use or belongs to no RDMA device.
+    /// * [`Error::Bind`] when the address is in use, belongs to no RDMA device, or cannot be
+    ///   listened on over TCP.
     /// * [`Error::PermissionDenied`] or [`Error::Loopback`] when this process has no right to use
     ///   RDMA devices, or no device serves the address.
     /// * [`Error::EngineShutDown`] when the engine was shut down.

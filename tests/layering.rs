@@ -38,6 +38,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
         &["transport"],
         &[
             "vocabulary",
+            "machine",
             "sync",
             "proto",
             "cm",
@@ -106,6 +107,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
             "poll",
             "transport",
             "vocabulary",
+            "machine",
             "sync",
             "proto",
             "foreign",

@@ -157,3 +157,68 @@ fn strangers_end_their_own_connection_and_the_listener_lives() {
     client.send(b"still here").unwrap();
     assert_eq!(server.join().unwrap(), b"still here");
 }
+
+/// Accepts a connection, reads its request, and ends it by a reset or without one.
+fn end_one(dying: &std::net::TcpListener, by_reset: bool) {
+    let (mut peer, _) = dying.accept().unwrap();
+    let mut request = [0; 44];
+    // A socket with unread bytes ends by a reset.
+    let read = if by_reset { 8 } else { request.len() };
+    peer.read_exact(&mut request[..read]).unwrap();
+}
+
+#[test]
+fn server_that_dies_before_it_answers_counts_as_gone() {
+    let dying = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = dying.local_addr().unwrap();
+    for by_reset in [true, false] {
+        let client = thread::spawn(move || Connector::new().config(config()).connect(addr));
+        end_one(&dying, by_reset);
+        let error = client.join().unwrap().unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::Connect {
+                    reason: CloseReason::PeerDisconnected,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        let kind = std::io::Error::from(error).kind();
+        assert_eq!(kind, std::io::ErrorKind::ConnectionReset);
+    }
+}
+
+#[test]
+fn retry_refused_outlives_a_server_that_dies() {
+    let dying = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = dying.local_addr().unwrap();
+    let mut patient = config().with_retry_refused(true);
+    patient.connect_timeout = std::time::Duration::from_secs(60);
+    let connector = Connector::new().config(patient);
+    let client = thread::spawn(move || connector.connect(addr).unwrap());
+    for by_reset in [true, false, true] {
+        end_one(&dying, by_reset);
+    }
+    drop(dying);
+    let listener = Listener::bind(format!("tcp://{addr}")).unwrap();
+    let server = listener.accept().unwrap();
+    client.join().unwrap().send(b"at last").unwrap();
+    assert_eq!(*server.recv().unwrap(), *b"at last");
+}
+
+#[test]
+fn program_of_another_protocol_is_told_as_such() {
+    let web = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = web.local_addr().unwrap();
+    let client = thread::spawn(move || Connector::new().config(config()).connect(addr));
+    let (mut peer, _) = web.accept().unwrap();
+    peer.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+    let error = client.join().unwrap().unwrap_err();
+    let reason = CloseReason::NotRdmsg;
+    assert!(
+        matches!(&error, Error::Connect { reason: is, .. } if *is == reason),
+        "{error}"
+    );
+}

@@ -85,7 +85,7 @@ mod tests {
 
     fn failed(address: SocketAddr) -> Error {
         let reason = CloseReason::TimedOut(Phase::Waiting);
-        Error::from_connect(address, reason)
+        Error::from_connect(address, TransportKind::Rdma, reason)
     }
 
     #[test]
@@ -115,7 +115,7 @@ mod tests {
         let timeout = Duration::from_secs(8);
         let mut attempts = Attempts::new(&addresses(1), Transport::Auto, timeout);
         let first = attempts.next(None).unwrap();
-        let error = Error::from_connect(first.address, CloseReason::PeerBusy);
+        let error = Error::from_connect(first.address, first.transport, CloseReason::PeerBusy);
         assert_eq!(attempts.next(Some(&error)), None);
     }
 

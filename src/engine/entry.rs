@@ -64,7 +64,7 @@ impl Entry {
             // The caller's.
             CmOp::AwaitTurn => Ok(()),
             CmOp::CreateId => {
-                id.create_id(manager, self.link.key)?;
+                id.create_id(manager, self.link.key, self.peer)?;
                 id.set_ack_timeout(&self.config);
                 Ok(())
             }

@@ -442,7 +442,7 @@ impl Reactor {
             let error = entry
                 .id
                 .take_problem()
-                .unwrap_or_else(|| Error::from_connect(entry.peer, reason));
+                .unwrap_or_else(|| Error::from_connect(entry.peer, entry.id.transport(), reason));
             reply.send(Err(error));
         }
         self.report_drained();

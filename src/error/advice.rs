@@ -7,18 +7,50 @@ use std::{
 
 use crate::{machine, status::OsError};
 
-/// Whether a listener on one of the addresses prevents listening on all, for which the kernel has
-/// no error of its own.
+/// Whether a listener on one of the addresses prevents listening on all over RDMA, for which the
+/// kernel has no error of its own.
 pub(super) fn is_taken_elsewhere(address: &SocketAddr, error: &OsError) -> bool {
-    error.errno == libc::EADDRNOTAVAIL && address.ip().is_unspecified()
+    let is_rdma = error.call.starts_with("rdma_");
+    is_rdma && error.errno == libc::EADDRNOTAVAIL && address.ip().is_unspecified()
 }
 
-/// The addresses to use instead of a loopback address.
-pub(super) struct Alternatives<'a>(pub(super) &'a [IpAddr]);
+/// The remedy for a link-local address without its network interface, with the call to which that
+/// was an invalid argument; empty for others.
+pub(super) struct ScopeAdvice<'a>(pub(super) &'a SocketAddr, pub(super) Option<&'a OsError>);
 
-impl fmt::Display for Alternatives<'_> {
+impl fmt::Display for ScopeAdvice<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some((first, rest)) = self.0.split_first() else {
+        match self {
+            Self(SocketAddr::V6(v6), Some(error))
+                if error.errno == libc::EINVAL
+                    && v6.ip().is_unicast_link_local()
+                    && v6.scope_id() == 0 =>
+            {
+                let (ip, port) = (v6.ip(), v6.port());
+                write!(
+                    f,
+                    ". A link-local address needs its network interface: [{ip}%eth0]:{port}"
+                )
+            }
+            Self(_, _) => Ok(()),
+        }
+    }
+}
+
+/// The problem with a loopback address, with the addresses to use instead.
+pub(super) struct LoopbackProblem<'a>(pub(super) &'a SocketAddr, pub(super) &'a [IpAddr]);
+
+impl fmt::Display for LoopbackProblem<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(address, local) = self;
+        // `0.0.0.0` to connect to.
+        let is = if address.ip().to_canonical().is_unspecified() {
+            "stands for"
+        } else {
+            "is"
+        };
+        write!(f, "{is} a loopback address, which no RDMA device serves; ")?;
+        let Some((first, rest)) = local.split_first() else {
             return f.write_str(
                 "of this machine's own addresses none is served either: give one to a network \
                  interface that has an RDMA device (`rdma link` shows them)",
@@ -72,11 +104,15 @@ impl fmt::Display for BindProblem<'_> {
                  of them; end that one, or use another port ({error})",
                 address.port()
             ),
-            libc::EADDRNOTAVAIL | libc::EACCES if error.call == "bind" => write!(
+            libc::EADDRNOTAVAIL if error.call == "bind" => write!(
                 f,
                 "{error}. The address must belong to a network interface of this machine (`ip \
-                 address` shows them), and ports below 1024 need CAP_NET_BIND_SERVICE"
+                 address` shows them)"
             ),
+            libc::EACCES if error.call == "bind" => {
+                write!(f, "{error}. Ports below 1024 need CAP_NET_BIND_SERVICE")
+            }
+            _ if !error.call.starts_with("rdma_") => write!(f, "{error}"),
             libc::EADDRNOTAVAIL => write!(
                 f,
                 "{error}. The address must belong to a network interface with an RDMA device \

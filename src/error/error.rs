@@ -6,13 +6,15 @@ use std::{
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::advice::{
-    Alternatives, BindProblem, WhatOffersRdma, device_advice, is_taken_elsewhere, memlock_advice,
+    BindProblem, LoopbackProblem, ScopeAdvice, WhatOffersRdma, device_advice, is_taken_elsewhere,
+    memlock_advice,
 };
 use crate::{
-    CloseReason,
+    CloseReason, Phase,
     machine::{self, Denied},
     remote_access::RemoteAccess,
     status::{CmStatus, OsError},
+    transport_kind::TransportKind,
 };
 
 /// The error of an operation. The text says what to do where that is known.
@@ -65,11 +67,9 @@ pub enum Error {
         denied: Denied,
     },
 
-    /// A loopback address, such as `localhost`: no RDMA device serves it.
-    #[error(
-        "{address} is a loopback address, which no RDMA device serves; {}",
-        Alternatives(.local)
-    )]
+    /// A loopback address, such as `localhost`: no RDMA device serves it. Or `0.0.0.0` or `[::]` to
+    /// connect to, on a machine without an RDMA device that serves an address of IPv4 or IPv6.
+    #[error("{address} {}", LoopbackProblem(.address, .local))]
     Loopback {
         /// The address.
         address: SocketAddr,
@@ -78,7 +78,11 @@ pub enum Error {
     },
 
     /// An address cannot be listened on.
-    #[error("cannot listen on {address}: {}", BindProblem(.address, .error))]
+    #[error(
+        "cannot listen on {address}: {}{}",
+        BindProblem(.address, .error),
+        ScopeAdvice(.address, Some(.error))
+    )]
     Bind {
         /// The address.
         address: SocketAddr,
@@ -86,8 +90,10 @@ pub enum Error {
         error: OsError,
     },
 
-    /// The connection could not be established.
-    #[error("cannot connect to {peer}: {reason}")]
+    /// The connection could not be established. With the reason [`CloseReason::Os`] a call of the
+    /// system failed: over TCP for each cause for which a socket of std cannot connect, but a
+    /// refusal.
+    #[error("cannot connect to {peer}: {reason}{}", ScopeAdvice(.peer, os_error(.reason)))]
     Connect {
         /// The peer's address.
         peer: SocketAddr,
@@ -279,17 +285,34 @@ pub enum Error {
 
 impl Error {
     /// Returns the error of a connection to `peer` that was not established.
-    pub(crate) fn from_connect(peer: SocketAddr, reason: CloseReason) -> Self {
+    pub(crate) fn from_connect(
+        peer: SocketAddr,
+        transport: TransportKind,
+        reason: CloseReason,
+    ) -> Self {
+        match transport {
+            TransportKind::Rdma => Self::from_connect_rdma(peer, reason),
+            TransportKind::Tcp => Self::Connect { peer, reason },
+        }
+    }
+
+    fn from_connect_rdma(peer: SocketAddr, reason: CloseReason) -> Self {
         if let Some(error) = before_anything_was_sent(&reason) {
             if let Some(denied) = machine::denied() {
                 return Self::PermissionDenied { error, denied };
             }
-            if is_loopback(peer) {
+            if is_loopback(peer) || peer.ip().to_canonical().is_unspecified() {
                 return Self::loopback(peer);
             }
         }
         match reason {
-            CloseReason::Os(error) => Self::from_os(error),
+            CloseReason::Os(error) => match Self::from_os(error) {
+                Self::Os(error) => Self::Connect {
+                    peer,
+                    reason: CloseReason::Os(error),
+                },
+                advised => advised,
+            },
             reason => Self::Connect { peer, reason },
         }
     }
@@ -336,27 +359,47 @@ impl Error {
             | Self::RdmaNotBuilt
             | Self::PermissionDenied { .. }
             | Self::Loopback { .. } => true,
-            Self::Connect { reason, .. } => matches!(
-                reason,
+            Self::Connect { reason, .. } => match reason {
                 CloseReason::Refused
-                    // On iWARP also that of a listener of TCP.
-                    | CloseReason::RejectedWithoutCause
-                    | CloseReason::AddrResolution(_)
-                    | CloseReason::RouteResolution(_)
-                    | CloseReason::Unreachable(_)
-                    | CloseReason::TimedOut(_)
-            ),
+                // On iWARP also that of a listener of TCP.
+                | CloseReason::RejectedWithoutCause
+                | CloseReason::PeerDisconnected
+                | CloseReason::AddrResolution(_)
+                | CloseReason::RouteResolution(_)
+                | CloseReason::Unreachable(_)
+                | CloseReason::TimedOut(_) => true,
+                CloseReason::Os(error) => {
+                    let no_way = [libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH];
+                    error.call.starts_with("rdma_") || no_way.contains(&error.errno)
+                }
+                _ => false,
+            },
             Self::Os(error) => error.call.starts_with("rdma_"),
+            _ => false,
+        }
+    }
+
+    /// Whether the peer's host has not answered a connect.
+    pub(crate) fn is_silence(&self) -> bool {
+        let Self::Connect { reason, .. } = self else {
+            return false;
+        };
+        match reason {
+            CloseReason::Unreachable(_) => true,
+            CloseReason::AddrResolution(status) | CloseReason::RouteResolution(status) => {
+                status.raw() == -libc::ETIMEDOUT
+            }
+            CloseReason::TimedOut(phase) => matches!(
+                phase,
+                Phase::ResolvingAddr | Phase::ResolvingRoute | Phase::Connecting
+            ),
             _ => false,
         }
     }
 
     /// Returns the error of an `address` that cannot be listened on over TCP.
     pub(crate) fn from_bind_tcp(address: SocketAddr, error: OsError) -> Self {
-        match error.errno {
-            libc::EADDRINUSE | libc::EADDRNOTAVAIL | libc::EACCES => Self::Bind { address, error },
-            _ => Self::from_os(error),
-        }
+        Self::Bind { address, error }
     }
 
     pub(super) fn loopback(address: SocketAddr) -> Self {
@@ -402,7 +445,17 @@ fn before_anything_was_sent(reason: &CloseReason) -> Option<OsError> {
     match reason {
         CloseReason::AddrResolution(status) => event("rdma_resolve_addr", status),
         CloseReason::RouteResolution(status) => event("rdma_resolve_route", status),
-        CloseReason::Os(error) if error.call.starts_with("rdma_") => Some(*error),
+        CloseReason::Os(error) if error.call.starts_with("rdma_") && !error.is_shortage() => {
+            Some(*error)
+        }
+        _ => None,
+    }
+}
+
+/// Returns the call that failed, if that is the reason.
+fn os_error(reason: &CloseReason) -> Option<&OsError> {
+    match reason {
+        CloseReason::Os(error) => Some(error),
         _ => None,
     }
 }

@@ -158,10 +158,10 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// * [`Error::Connect`] when the peer has withdrawn, or the connection was not established in
-    ///   time.
-    /// * [`Error::LockedMemory`], [`Error::SharedReceivesExhausted`] or [`Error::Os`] when there is
-    ///   no memory or another resource for the connection.
+    /// * [`Error::Connect`] when the peer has withdrawn, the connection was not established in
+    ///   time, or a call of the system failed.
+    /// * [`Error::LockedMemory`] or [`Error::SharedReceivesExhausted`] when there is no memory for
+    ///   the connection.
     /// * [`Error::EngineShutDown`] when the engine was shut down.
     pub fn accept(self) -> Result<Endpoint, Error> {
         self.accept_with(&[])
@@ -176,10 +176,10 @@ impl Request {
     /// # Errors
     ///
     /// * [`Error::PrivateDataTooLong`] above [`Request::ACCEPT_DATA_MAX`] bytes.
-    /// * [`Error::Connect`] when the peer has withdrawn, or the connection was not established in
-    ///   time.
-    /// * [`Error::LockedMemory`], [`Error::SharedReceivesExhausted`] or [`Error::Os`] when there is
-    ///   no memory or another resource for the connection.
+    /// * [`Error::Connect`] when the peer has withdrawn, the connection was not established in
+    ///   time, or a call of the system failed.
+    /// * [`Error::LockedMemory`] or [`Error::SharedReceivesExhausted`] when there is no memory for
+    ///   the connection.
     /// * [`Error::EngineShutDown`] when the engine was shut down.
     pub fn accept_with(mut self, private_data: &[u8]) -> Result<Endpoint, Error> {
         check_private_data(private_data, REPLY_DATA_MAX, "an acceptance")?;

@@ -1,8 +1,9 @@
 //! What this machine tells about its configuration, for the texts of errors.
 //!
-//! Everything is looked up in `/dev`, `/sys` and `/proc` when an error is created, never before and
-//! never on a path that succeeds. The answers are guesses for a person to read: no behaviour of the
-//! crate depends on them, and a lookup that fails leaves its part of the text out.
+//! Everything is looked up in `/dev`, `/sys` and `/proc` when an error is created. The answers are
+//! guesses for a person to read, and a lookup that fails leaves its part of the text out. Of
+//! connections that succeed, the addresses alone depend on this module: the device's address that
+//! stands for `0.0.0.0`, and the network interface of a link-local address.
 
 mod access;
 mod addresses;
@@ -14,6 +15,6 @@ mod testing;
 pub use self::access::Denied;
 pub(crate) use self::{
     access::{all_denied, denied},
-    addresses::rdma_addresses,
+    addresses::{interface_of, rdma_addresses},
     container::is_container,
 };

@@ -17,6 +17,8 @@ pub(crate) enum CmInput<'a> {
     ConnectResponse,
     ConnectError(CmStatus),
     Unreachable(CmStatus),
+    /// The attempt failed for a reason that the transport itself tells, as TCP does.
+    Failed(&'a CloseReason),
     Rejected {
         reason: RejectReason,
         private_data: &'a [u8],

@@ -145,7 +145,8 @@ pub enum CloseReason {
     /// The peer's application aborted the connection with this code.
     PeerAborted(u32),
     /// The connection was disconnected without a close: the peer's process has ended, or its engine
-    /// gave up.
+    /// gave up. Before the connection is established, a connector with
+    /// [`retry_refused`](crate::Config::retry_refused) tries again.
     PeerDisconnected,
     /// This side closed the connection.
     LocallyClosed,
@@ -158,7 +159,7 @@ pub enum CloseReason {
     /// for a message above the eager size that the peer announced: most often because the process
     /// may not lock that much.
     OutOfMemory(OsError),
-    /// A call into the system failed.
+    /// A call into the system failed. Over TCP also connect(2), for whatever reason but a refusal.
     Os(OsError),
 }
 
@@ -195,15 +196,17 @@ impl fmt::Display for CloseReason {
                 "{}; if it is an rsocket, connect to it with rdmsg::rsocket::Stream",
                 explanation(RejectReason::CONSUMER_DEFINED)
             ),
-            Self::Rejected { reason, data } if data.is_empty() => {
-                write!(f, "rejected by the peer: {reason}")
-            }
             Self::Rejected { reason, data } => {
+                f.write_str("rejected by the peer: ")?;
+                match *reason {
+                    RejectReason::CONSUMER_DEFINED => f.write_str("by its program")?,
+                    reason => reason.fmt(f)?,
+                }
+                if data.is_empty() {
+                    return Ok(());
+                }
                 let (len, text) = (data.len(), String::from_utf8_lossy(data));
-                write!(
-                    f,
-                    "rejected by the peer: {reason}, with {len} bytes: {text:?}"
-                )
+                write!(f, ", with {len} bytes: {text:?}")
             }
             Self::NotRdmsg => f.write_str(
                 "the program at the other end does not speak rdmsg's protocol; check address and \
@@ -215,8 +218,8 @@ impl fmt::Display for CloseReason {
                  other",
             ),
             Self::PeerOutOfResources => f.write_str(
-                "the peer ran out of resources (lockable memory or shared receives), of which its \
-                 own error says more; a retry later may succeed",
+                "the peer ran out of resources (memory, descriptors or shared receives), of which \
+                 its own error says more; a retry later may succeed",
             ),
             Self::PeerFailed(code) => {
                 write!(f, "the peer gave up (code {code}); its own error says why")
@@ -252,7 +255,7 @@ impl fmt::Display for CloseReason {
                  to it is down",
             ),
             Self::ReadTimeout => f.write_str(
-                "the peer announced a message that cannot be read: its device does not answer, or \
+                "the peer announced a message that cannot be read: its host does not answer, or \
                  the path to it is too slow for read_timeout in the Config",
             ),
             Self::PeerClosed => f.write_str("closed by the peer"),
@@ -272,14 +275,24 @@ impl fmt::Display for CloseReason {
                 "the waker of a task that waited on the connection panicked; the panic's message \
                  on stderr names the place",
             ),
-            Self::OutOfMemory(error) => write!(
-                f,
-                "there was no memory for a message of the peer for longer than read_timeout: \
-                 {error}; if this process may lock no more (`ulimit -l`), raise memlock in \
-                 /etc/security/limits.conf or with LimitMEMLOCK= in the service's unit, or lower \
-                 pinned in the EngineLimits, or receive_window, send_depth or eager_size in the \
-                 Config"
-            ),
+            Self::OutOfMemory(error) => {
+                write!(
+                    f,
+                    "there was no memory for a message of the peer for longer than read_timeout: \
+                     {error}; "
+                )?;
+                if error.call == "ibv_reg_mr" {
+                    f.write_str(
+                        "if this process may lock no more (`ulimit -l`), raise memlock in \
+                         /etc/security/limits.conf or with LimitMEMLOCK= in the service's unit, \
+                         or ",
+                    )?;
+                }
+                f.write_str(
+                    "lower pinned in the EngineLimits, or receive_window, send_depth or eager_size \
+                     in the Config",
+                )
+            }
             Self::Os(error) if (error.call, error.errno) == ("ibv_reg_mr", libc::ENOMEM) => write!(
                 f,
                 "{error}: this process may lock no more memory (`ulimit -l`); raise memlock in \

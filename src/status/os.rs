@@ -21,6 +21,14 @@ impl OsError {
     pub const fn new(call: &'static str, errno: i32) -> Self {
         Self { call, errno }
     }
+
+    /// Returns whether this process or its host lacks descriptors or memory.
+    pub(crate) const fn is_shortage(&self) -> bool {
+        matches!(
+            self.errno,
+            libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS
+        )
+    }
 }
 
 impl fmt::Display for OsError {

@@ -45,15 +45,16 @@ impl ConnectionId {
         }
     }
 
-    /// Makes the id of the connection with this key.
+    /// Makes the id of the connection with this key, which is to connect to `peer`.
     pub(crate) fn create_id(
         &mut self,
         manager: &ConnectionManager,
         key: u64,
+        peer: SocketAddr,
     ) -> Result<(), OsError> {
         match self {
             Self::Rdma(id) => id.create_id(manager.rdma()?, key),
-            Self::Tcp(_) => Ok(()),
+            Self::Tcp(id) => id.create_id(peer),
         }
     }
 
@@ -73,7 +74,10 @@ impl ConnectionId {
     ) -> Result<(), OsError> {
         match self {
             Self::Rdma(id) => id.resolve_addr(peer, timeout),
-            Self::Tcp(id) => id.resolve_addr(peer),
+            Self::Tcp(id) => {
+                id.resolve_addr();
+                Ok(())
+            }
         }
     }
 

@@ -62,7 +62,11 @@ pub(crate) struct Peer {
 
 impl Peer {
     fn connect(addr: SocketAddr, window: u8) -> io::Result<Self> {
-        let mut stream = TcpStream::connect(addr)?;
+        Self::over(TcpStream::connect(addr)?, window)
+    }
+
+    /// Sets up a connection on a stream that has connected.
+    pub(crate) fn over(mut stream: TcpStream, window: u8) -> io::Result<Self> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         let mut hello = b"rdms\x03\x24\0\0\0".to_vec();

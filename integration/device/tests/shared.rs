@@ -374,7 +374,8 @@ fn a_connection_that_cannot_be_watched_gives_its_buffers_back() {
         let here = here.unwrap_err();
         let there = client.recv_timeout(PATIENCE).unwrap().unwrap_err();
         assert!(
-            matches!(&here, Error::Os(error) if error.call == "epoll_ctl"),
+            matches!(&here, Error::Connect { reason: CloseReason::Os(error), .. }
+                if error.call == "epoll_ctl"),
             "{here}"
         );
         assert!(

@@ -7,7 +7,7 @@ use arbitrary::Arbitrary;
 
 use crate::{
     device::Device,
-    proto::{CmCall, CmInput, Connection, Params},
+    proto::{CloseReason, CmCall, CmInput, Connection, Params},
     sizes::{BOTH_WAYS, hello, params},
     status::{CmStatus, RejectReason, WcStatus},
 };
@@ -90,6 +90,7 @@ enum CmEvent {
     AddrChange,
     TimewaitExit,
     Other(u32),
+    Failed,
 }
 
 /// A frame with few mistakes, so that what comes behind it is looked at as well.
@@ -310,6 +311,7 @@ impl CmEvent {
             Self::AddrChange => CmInput::AddrChange,
             Self::TimewaitExit => CmInput::TimewaitExit,
             Self::Other(number) => CmInput::Other(*number),
+            Self::Failed => CmInput::Failed(&CloseReason::PeerDisconnected),
         }
     }
 }

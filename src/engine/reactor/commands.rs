@@ -168,7 +168,8 @@ impl Reactor {
             let reason = link
                 .ended()
                 .map_or(CloseReason::PeerDisconnected, |ended| ended.reason);
-            return reply.send(Err(Error::from_connect(link.peer_addr(), reason)));
+            let (peer, transport) = (link.peer_addr(), link.transport());
+            return reply.send(Err(Error::from_connect(peer, transport, reason)));
         };
         entry.reply = Some(reply);
         entry.link.in_engine(|core| core.conn.accept(data, at));

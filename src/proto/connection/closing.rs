@@ -252,6 +252,7 @@ impl Connection {
 
     pub(super) fn on_disconnected(&mut self, now: Instant) {
         match &self.state {
+            State::Connecting(..) => self.on_attempt_failure(CloseReason::PeerDisconnected, now),
             State::Draining(_) => {
                 self.record_cause(CloseReason::PeerDisconnected);
                 let limit = now + self.drain_timeout();
@@ -264,7 +265,6 @@ impl Connection {
             State::Waiting(_)
             | State::ResolvingAddr(_)
             | State::ResolvingRoute(_)
-            | State::Connecting(..)
             | State::Backoff { .. }
             | State::Requested { .. }
             | State::Accepted { .. }

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     Connection, State,
-    refusal::{is_permanent, may_pass, rejection},
+    refusal::{is_permanent, is_refusal, may_pass, rejection},
 };
 use crate::{
     proto::{CloseReason, CmOp, Params, Phase},
@@ -120,6 +120,7 @@ impl Connection {
             libc::EINVAL | libc::EAFNOSUPPORT | libc::EACCES | libc::EPERM => {
                 self.fail(CloseReason::Os(error), now);
             }
+            _ if error.is_shortage() => self.fail(CloseReason::Os(error), now),
             errno => self.on_addr_error(CmStatus::from_raw(-errno), now),
         }
     }
@@ -163,12 +164,27 @@ impl Connection {
     pub(super) fn on_connect_call_failure(&mut self, error: OsError, now: Instant) {
         match error.errno {
             libc::ECONNREFUSED => self.on_rejected(RejectReason::from_raw(-error.errno), &[], now),
-            libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ECONNRESET => {
+            libc::ECONNRESET => self.on_attempt_failure(CloseReason::PeerDisconnected, now),
+            libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH => {
                 let status = CmStatus::from_raw(-error.errno);
                 self.on_connect_failure(CloseReason::Unreachable(status), "rdma_connect", now);
             }
             errno if is_about_the_port(errno) => self.on_port_in_use(CloseReason::Os(error), now),
             _ => self.fail(CloseReason::Os(error), now),
+        }
+    }
+
+    /// Takes the failure of an attempt. A peer that ends the connection before it answers may be a
+    /// server that ends, after which another one starts.
+    pub(super) fn on_attempt_failure(&mut self, reason: CloseReason, now: Instant) {
+        match self.take_state() {
+            State::Connecting(attempts, _) if self.params.retry_refused && is_refusal(&reason) => {
+                self.try_again(attempts, reason, now);
+            }
+            state => {
+                self.state = state;
+                self.on_connect_failure(reason, "FAILED", now);
+            }
         }
     }
 

@@ -277,6 +277,7 @@ impl Connection {
                 self.on_connect_failure(CloseReason::Unreachable(status), "UNREACHABLE", now)
             }
             CmInput::ConnectError(status) => self.on_connect_error(status, now),
+            CmInput::Failed(reason) => self.on_attempt_failure(reason.clone(), now),
             CmInput::Rejected {
                 reason,
                 private_data,

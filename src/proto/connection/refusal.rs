@@ -114,14 +114,22 @@ pub(super) fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReaso
     }
 }
 
-/// Whether the same request may be accepted later. A request that waits in the queue of a listener
-/// whose process ends is rejected by the kernel as if by a program, but without private data.
+/// Whether the same request may be accepted later.
 pub(super) fn may_pass(cause: &CloseReason, reason: RejectReason) -> bool {
-    let nobody = matches!(
+    is_refusal(cause) || reason == RejectReason::STALE_CONN
+}
+
+/// Whether no program took the request. The kernel answers a request that waits in the queue of a
+/// listener whose process ends: over RDMA it rejects without private data, over TCP it ends the
+/// connection.
+pub(super) fn is_refusal(cause: &CloseReason) -> bool {
+    matches!(
         cause,
-        CloseReason::Refused | CloseReason::PeerBusy | CloseReason::RejectedWithoutCause
-    );
-    nobody || reason == RejectReason::STALE_CONN
+        CloseReason::Refused
+            | CloseReason::PeerBusy
+            | CloseReason::RejectedWithoutCause
+            | CloseReason::PeerDisconnected
+    )
 }
 
 /// Whether an error does not go away within seconds: there is no route, or no permission to use it.

@@ -4,6 +4,7 @@ use super::{
     connection_manager::{ConnectRequest, ConnectionManager},
     create_transport::create_transport,
     device::Device,
+    link_local::with_interface,
 };
 use crate::{
     cm::{CmId, ConnParam},
@@ -125,7 +126,8 @@ impl ConnectionId {
 
     /// This side's address.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
-        self.id.as_ref().and_then(CmId::local_addr)
+        let local = self.id.as_ref()?.local_addr()?;
+        Some(with_interface(local, Some(local)))
     }
 
     /// Why making the transport failed, if it did.

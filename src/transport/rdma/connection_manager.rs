@@ -4,7 +4,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
 };
 
-use super::device::Devices;
+use super::{device::Devices, link_local::with_interface};
 use crate::{
     cm::{CmEvent, CmId, EventChannel, PortSpace},
     proto::{CloseReason, CmInput, ReadDepth},
@@ -81,7 +81,8 @@ impl ConnectRequest {
     }
 
     pub(crate) fn peer_addr(&self) -> Option<SocketAddr> {
-        self.id.peer_addr()
+        let peer = self.id.peer_addr()?;
+        Some(with_interface(peer, self.id.local_addr()))
     }
 
     /// The private data of the request.

@@ -8,6 +8,7 @@ mod create_transport;
 mod device;
 mod device_counters;
 mod domain;
+mod link_local;
 mod listen_id;
 mod queue_pair;
 

@@ -64,8 +64,8 @@ impl ConnectionId {
         }
     }
 
-    /// An address needs no resolving.
-    pub(crate) fn resolve_addr(&mut self, peer: SocketAddr) -> Result<(), OsError> {
+    /// Makes the socket that is to connect to this address.
+    pub(crate) fn create_id(&mut self, peer: SocketAddr) -> Result<(), OsError> {
         let family = match peer {
             SocketAddr::V4(_) => AddressFamily::Inet,
             SocketAddr::V6(_) => AddressFamily::Inet6,
@@ -75,8 +75,12 @@ impl ConnectionId {
             .map_err(|errno| OsError::new("socket", errno as i32))?;
         self.carrier = Carrier::Socket(socket);
         self.peer = Some(peer);
-        self.manager.resolved_addr(self.key);
         Ok(())
+    }
+
+    /// An address needs no resolving.
+    pub(crate) fn resolve_addr(&mut self) {
+        self.manager.resolved_addr(self.key);
     }
 
     /// Nor does a route.
@@ -104,7 +108,8 @@ impl ConnectionId {
         let (stream, peer) = (self.carrier.stream()?, self.peer.ok_or(NO_PEER)?);
         let address = SockaddrStorage::from(peer);
         match connect(stream.fd().as_raw_fd(), &address) {
-            Ok(()) | Err(nix::Error::EINPROGRESS) => {
+            // The kernel goes on connecting after a signal.
+            Ok(()) | Err(nix::Error::EINPROGRESS | nix::Error::EINTR) => {
                 self.manager.connecting(self.key, stream, private_data)
             }
             Err(errno) => {

@@ -196,7 +196,7 @@ impl ConnectionManager {
 
     /// This side cannot connect.
     pub(super) fn failed_to_connect(&self, key: u64, errno: nix::Error) {
-        self.report(key, What::failure(errno));
+        self.report(key, What::failure("connect", errno));
     }
 
     /// This side has accepted.

@@ -59,7 +59,7 @@ pub(super) fn create_transport(
         && !shared.account.open(config.receive_window)
     {
         return Err(NoTransport {
-            error: OsError::new("rdma_create_qp", libc::ENOMEM),
+            error: OsError::new("mmap", libc::ENOMEM),
             problem: Some(Error::SharedReceivesExhausted {
                 total: shared.count(),
                 free: shared.account.free(),

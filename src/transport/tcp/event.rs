@@ -1,8 +1,8 @@
 use std::fmt;
 
 use crate::{
-    proto::{CmInput, ReadDepth},
-    status::{CmStatus, RejectReason},
+    proto::{CloseReason, CmInput, ReadDepth},
+    status::{OsError, RejectReason},
 };
 
 /// Something that concerns the connection with this key.
@@ -21,11 +21,12 @@ pub(super) enum What {
         private_data: Vec<u8>,
         reads: ReadDepth,
     },
+    /// By the peer, with these bytes.
     Rejected {
-        reason: RejectReason,
         private_data: Vec<u8>,
     },
-    Unreachable(CmStatus),
+    /// The attempt to connect.
+    Failed(CloseReason),
     Disconnected,
 }
 
@@ -50,14 +51,11 @@ impl Event {
                 private_data,
                 reads: *reads,
             },
-            What::Rejected {
-                reason,
-                private_data,
-            } => CmInput::Rejected {
-                reason: *reason,
+            What::Rejected { private_data } => CmInput::Rejected {
+                reason: RejectReason::CONSUMER_DEFINED,
                 private_data,
             },
-            What::Unreachable(status) => CmInput::Unreachable(*status),
+            What::Failed(reason) => CmInput::Failed(reason),
             What::Disconnected => CmInput::Disconnected,
         }
     }
@@ -70,21 +68,19 @@ impl fmt::Display for Event {
             What::RouteResolved => "ROUTE_RESOLVED",
             What::Established { .. } => "ESTABLISHED",
             What::Rejected { .. } => "REJECTED",
-            What::Unreachable(_) => "UNREACHABLE",
+            What::Failed(_) => "FAILED",
             What::Disconnected => "DISCONNECTED",
         })
     }
 }
 
 impl What {
-    /// What an error of connecting is. A refusal says that nobody listens, as on iWARP.
-    pub(super) fn failure(errno: nix::Error) -> Self {
-        match errno {
-            nix::Error::ECONNREFUSED => Self::Rejected {
-                reason: RejectReason::from_raw(-libc::ECONNREFUSED),
-                private_data: Vec::new(),
-            },
-            errno => Self::Unreachable(CmStatus::from_raw(-(errno as i32))),
-        }
+    /// Returns the failure of an attempt to connect in which this call failed.
+    pub(super) fn failure(call: &'static str, errno: nix::Error) -> Self {
+        Self::Failed(match errno {
+            nix::Error::ECONNREFUSED => CloseReason::Refused,
+            nix::Error::ECONNRESET | nix::Error::EPIPE => CloseReason::PeerDisconnected,
+            errno => CloseReason::Os(OsError::new(call, errno as i32)),
+        })
     }
 }

@@ -22,6 +22,8 @@ mod send_queue;
 mod setup;
 mod setup_message;
 mod socket;
+#[cfg(test)]
+mod socket_errors;
 mod stream;
 mod watch;
 mod writing;

@@ -275,6 +275,22 @@ fn a_call_with_wrong_arguments_is_not_made_again() {
     assert_eq!(last_event(&mut fail(libc::EHOSTUNREACH)), None);
 }
 
+#[test]
+fn shortage_on_this_host_is_not_retried() {
+    let now = Instant::now();
+    for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS] {
+        for (turn, call) in [
+            (CmCall::CreateId, "socket"),
+            (CmCall::ResolveAddr, "rdma_resolve_addr"),
+        ] {
+            let mut conn = started(params(), 1, b"", now);
+            let error = OsError::new(call, errno);
+            conn.handle_cm_failure(turn, error, now);
+            assert_eq!(end(&mut conn), CloseReason::Os(error));
+        }
+    }
+}
+
 /// A transport such as iWARP's.
 const IWARP: TransportTraits = TransportTraits {
     capabilities: Capabilities {

@@ -258,6 +258,7 @@ fn a_driver_that_connects_within_the_call_tells_what_an_event_would() {
             libc::EHOSTUNREACH,
             CloseReason::Unreachable(status(libc::EHOSTUNREACH)),
         ),
+        (libc::ECONNRESET, CloseReason::PeerDisconnected),
         (libc::EINVAL, CloseReason::Os(os(libc::EINVAL))),
     ] {
         let now = Instant::now();
@@ -337,6 +338,50 @@ fn what_may_pass_is_tried_again_where_that_is_asked_for() {
                 conn.handle_timeout(now + Duration::from_secs(5));
             }
             assert_eq!(conn.close_reason(), Some(&cause));
+        }
+    }
+}
+
+#[test]
+fn peer_that_ends_before_it_answers_is_tried_again_if_asked_for() {
+    let now = Instant::now();
+    let (gone, other) = (CloseReason::PeerDisconnected, CloseReason::NotRdmsg);
+    let reset = OsError::new("rdma_connect", libc::ECONNRESET);
+    type Feed<'a> = &'a dyn Fn(&mut Connection);
+    let cases: [(Feed<'_>, &CloseReason); 4] = [
+        (
+            &|conn| conn.handle_cm_event(CmInput::Disconnected, now),
+            &gone,
+        ),
+        (
+            &|conn| conn.handle_cm_event(CmInput::Failed(&gone), now),
+            &gone,
+        ),
+        (
+            &|conn| conn.handle_cm_failure(CmCall::Connect, reset, now),
+            &gone,
+        ),
+        (
+            &|conn| conn.handle_cm_event(CmInput::Failed(&other), now),
+            &other,
+        ),
+    ];
+    for (feed, cause) in cases {
+        for retry_refused in [false, true] {
+            let params = Params {
+                retry_refused,
+                ..params()
+            };
+            let mut conn = started(params, 1, b"", now);
+            conn.handle_cm_event(CmInput::AddrResolved, now);
+            conn.handle_cm_event(CmInput::RouteResolved, now);
+            feed(&mut conn);
+            let again = matches!(ops(&mut conn)[..], [.., CmOp::Discard]);
+            assert_eq!(again, retry_refused && *cause == gone, "{cause}");
+            if again {
+                conn.handle_timeout(now + Duration::from_secs(5));
+            }
+            assert_eq!(conn.close_reason(), Some(cause));
         }
     }
 }

@@ -174,6 +174,8 @@ fn connection_manager_events() {
                     [".",      CLOSED,          CLOSED,        CLOSED,       ".",      CLOSED,     CLOSED,    CLOSED,       ".",          ".",        ".",        "."]);
     expect("UNREACHABLE", cm(CmInput::Unreachable(failed)),
                     [".",      CLOSED,          CLOSED,        CLOSED,       ".",      CLOSED,     CLOSED,    CLOSED,       ".",          ".",        ".",        "."]);
+    expect("a failure over TCP", cm(CmInput::Failed(&CloseReason::NotRdmsg)),
+                    [".",      CLOSED,          CLOSED,        CLOSED,       ".",      CLOSED,     CLOSED,    CLOSED,       ".",          ".",        ".",        "."]);
     expect("REJECTED", cm(CmInput::Rejected { reason: RejectReason::CONSUMER_DEFINED, private_data: &[] }),
                     [".",      ".",             ".",           CLOSED,       ".",      CLOSED,     CLOSED,    CLOSED,       ".",          ".",        ".",        "."]);
     expect("ESTABLISHED without a hello", cm(CmInput::Established { private_data: &[], reads: BOTH_WAYS }),

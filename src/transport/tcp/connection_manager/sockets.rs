@@ -15,9 +15,10 @@ use nix::sys::{
 
 use super::{ConnectRequest, ConnectionManager, Report, State, UNNAMED, Watched};
 use crate::{
-    proto::ReadDepth,
-    status::{OsError, RejectReason},
+    proto::{CloseReason, ReadDepth},
+    status::OsError,
     transport::tcp::{
+        addresses::canonical,
         event::{Event, What},
         setup::{Arrived, Arriving, tell},
         setup_message::Kind,
@@ -64,15 +65,16 @@ impl ConnectionManager {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if is_shortage(&error) => {
+                Err(error) if is_of_one_connection(&error) => {
+                    debug!("listener {token}: accept4: {error}");
+                }
+                Err(error) => {
                     error!("listener {token}: accept4: {error}");
-                    // What waits would make the socket readable again and again.
+                    // The connections stay in the kernel's queue, which keeps the socket readable.
                     self.inner.change(listener, token, EpollFlags::empty());
                     state.paused.push(token);
                     break;
                 }
-                // The peer has gone again, or the network.
-                Err(error) => debug!("listener {token}: accept4: {error}"),
             }
         }
         self.start_ticking(state);
@@ -100,7 +102,7 @@ impl ConnectionManager {
         state.silent.insert(token, Instant::now());
         let watched = Watched::Silent {
             listener,
-            peer: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
+            peer: canonical(peer),
             socket: socket.into(),
             arriving: Arriving::default(),
         };
@@ -160,13 +162,14 @@ impl ConnectionManager {
         else {
             return;
         };
-        let connected = match getsockopt(&stream.fd(), sockopt::SocketError) {
-            Ok(0) => tell(stream.fd(), Kind::Request, &private_data),
-            Ok(errno) => Err(nix::Error::from_raw(errno)),
-            Err(errno) => Err(errno),
+        let asked = match getsockopt(&stream.fd(), sockopt::SocketError) {
+            Ok(0) => tell(stream.fd(), Kind::Request, &private_data)
+                .map_err(|errno| What::failure("send", errno)),
+            Ok(errno) => Err(What::failure("connect", nix::Error::from_raw(errno))),
+            Err(errno) => Err(What::failure("getsockopt", errno)),
         };
-        if let Err(errno) = connected {
-            state.report(token, What::failure(errno));
+        if let Err(failure) = asked {
+            state.report(token, failure);
             return;
         }
         self.inner.change(stream.fd(), token, EpollFlags::EPOLLIN);
@@ -204,16 +207,11 @@ impl ConnectionManager {
                 kind: Kind::Reject,
                 private_data,
                 ..
-            } => What::Rejected {
-                reason: RejectReason::CONSUMER_DEFINED,
-                private_data,
-            },
-            Arrived::Ended(Some(errno)) => What::failure(errno),
-            // Something that is no rdmsg.
-            Arrived::Message { .. } | Arrived::Foreign | Arrived::Ended(None) => What::Rejected {
-                reason: RejectReason::CONSUMER_DEFINED,
-                private_data: Vec::new(),
-            },
+            } if !private_data.is_empty() => What::Rejected { private_data },
+            Arrived::Ended(Some(errno)) => What::failure("recv", errno),
+            Arrived::Ended(None) => What::Failed(CloseReason::PeerDisconnected),
+            // This crate gives a cause for each rejection.
+            Arrived::Message { .. } | Arrived::Foreign => What::Failed(CloseReason::NotRdmsg),
         };
         self.inner.change(stream.fd(), token, EpollFlags::empty());
         state.sockets.remove(&token);
@@ -227,11 +225,25 @@ impl State {
     }
 }
 
-/// Whether the system lacks something that it may have later.
-fn is_shortage(error: &io::Error) -> bool {
+/// Whether an error of accept4(2) is that of one connection, which the kernel then removes from its
+/// queue: the peer or the network has gone, or a firewall forbids it. Other errors may come again
+/// for the same connection.
+fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
+        Some(
+            libc::EINTR
+                | libc::ECONNABORTED
+                | libc::EPERM
+                | libc::ENETDOWN
+                | libc::EPROTO
+                | libc::ENOPROTOOPT
+                | libc::EHOSTDOWN
+                | libc::ENONET
+                | libc::EHOSTUNREACH
+                | libc::ENETUNREACH
+                | libc::ETIMEDOUT
+        )
     )
 }
 
@@ -239,5 +251,36 @@ fn both_ways(reads: u8) -> ReadDepth {
     ReadDepth {
         outgoing: reads,
         incoming: reads,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::tcp::socket_errors::ACCEPT4;
+
+    /// An error that comes again and again would keep the engine's thread busy.
+    #[test]
+    fn listener_pauses_after_errors_that_stay() {
+        let stays = |errno: &&i32| {
+            let error = io::Error::from_raw_os_error(**errno);
+            error.kind() != io::ErrorKind::WouldBlock && !is_of_one_connection(&error)
+        };
+        let stay: Vec<i32> = ACCEPT4.iter().filter(stays).copied().collect();
+        let expected = [
+            libc::EBADF,
+            libc::EFAULT,
+            libc::EINVAL,
+            libc::EMFILE,
+            libc::ENFILE,
+            libc::ENOBUFS,
+            libc::ENOMEM,
+            libc::ENOTSOCK,
+            libc::EOPNOTSUPP,
+            libc::ENOSR,
+            libc::ESOCKTNOSUPPORT,
+            libc::EPROTONOSUPPORT,
+        ];
+        assert_eq!(stay, expected);
     }
 }

@@ -1,0 +1,160 @@
+//! Each error of a socket's calls is of the kind that std gives it, and says nothing of RDMA.
+
+use std::{io, net::SocketAddr};
+
+use libc::{
+    EACCES, EADDRINUSE, EADDRNOTAVAIL, EAFNOSUPPORT, EAGAIN, EALREADY, EBADF, ECONNABORTED,
+    ECONNREFUSED, ECONNRESET, EFAULT, EHOSTDOWN, EHOSTUNREACH, EINPROGRESS, EINTR, EINVAL, EISCONN,
+    ELOOP, EMFILE, ENAMETOOLONG, ENETDOWN, ENETUNREACH, ENFILE, ENOBUFS, ENOENT, ENOMEM, ENONET,
+    ENOPROTOOPT, ENOSR, ENOTDIR, ENOTSOCK, EOPNOTSUPP, EPERM, EPROTO, EPROTONOSUPPORT, EPROTOTYPE,
+    EROFS, ESOCKTNOSUPPORT, ETIMEDOUT,
+};
+
+use super::event::What;
+use crate::{error::Error, proto::CloseReason, status::OsError, transport_kind::TransportKind};
+
+/// The errors in the manual pages of the calls, and for connect(2) those of ip(7) and tcp(7).
+const SOCKET: &[i32] = &[
+    EACCES,
+    EAFNOSUPPORT,
+    EINVAL,
+    EMFILE,
+    ENFILE,
+    ENOBUFS,
+    ENOMEM,
+    EPROTONOSUPPORT,
+];
+const BIND: &[i32] = &[
+    EACCES,
+    EADDRINUSE,
+    EBADF,
+    EINVAL,
+    ENOTSOCK,
+    EADDRNOTAVAIL,
+    EFAULT,
+    ELOOP,
+    ENAMETOOLONG,
+    ENOENT,
+    ENOMEM,
+    ENOTDIR,
+    EROFS,
+];
+const CONNECT: &[i32] = &[
+    EACCES,
+    EPERM,
+    EADDRINUSE,
+    EADDRNOTAVAIL,
+    EAFNOSUPPORT,
+    EAGAIN,
+    EALREADY,
+    EBADF,
+    ECONNREFUSED,
+    EFAULT,
+    EINPROGRESS,
+    EINTR,
+    EISCONN,
+    ENETUNREACH,
+    ENOTSOCK,
+    EPROTOTYPE,
+    ETIMEDOUT,
+    ECONNRESET,
+    EHOSTDOWN,
+    EHOSTUNREACH,
+    ENETDOWN,
+    ENOBUFS,
+    ENOMEM,
+];
+pub(super) const ACCEPT4: &[i32] = &[
+    EAGAIN,
+    EBADF,
+    ECONNABORTED,
+    EFAULT,
+    EINTR,
+    EINVAL,
+    EMFILE,
+    ENFILE,
+    ENOBUFS,
+    ENOMEM,
+    ENOTSOCK,
+    EOPNOTSUPP,
+    EPERM,
+    EPROTO,
+    ENOSR,
+    ESOCKTNOSUPPORT,
+    EPROTONOSUPPORT,
+    ETIMEDOUT,
+    ENETDOWN,
+    ENOPROTOOPT,
+    EHOSTDOWN,
+    ENONET,
+    EHOSTUNREACH,
+    ENETUNREACH,
+];
+
+/// What no error of a socket speaks of.
+const OF_RDMA: [&str; 9] = [
+    "RDMA",
+    "rdma",
+    "4791",
+    "device",
+    "memlock",
+    "ulimit",
+    "rsocket",
+    "CONSUMER_DEFINED",
+    "ibv_",
+];
+
+#[track_caller]
+fn assert_same(error: Error, errno: i32) {
+    let std = io::Error::from_raw_os_error(errno);
+    let text = error.to_string();
+    for word in OF_RDMA {
+        assert!(!text.contains(word), "{word} in: {text}");
+    }
+    if !matches!(errno, ECONNREFUSED | ECONNRESET) {
+        assert!(text.contains(&std.to_string()), "{text} is not {std}");
+    }
+    assert_eq!(io::Error::from(error).kind(), std.kind(), "{text}");
+}
+
+fn addresses() -> [SocketAddr; 4] {
+    ["127.0.0.1:7471", "0.0.0.0:7471", "[::]:0", "10.8.0.1:1"].map(|text| text.parse().unwrap())
+}
+
+#[test]
+fn connecting_fails_as_connecting_a_socket_does() {
+    for peer in addresses() {
+        let from = |reason| Error::from_connect(peer, TransportKind::Tcp, reason);
+        for errno in SOCKET {
+            let error = OsError::new("socket", *errno);
+            assert_same(from(CloseReason::Os(error)), *errno);
+        }
+        for errno in CONNECT {
+            let What::Failed(reason) = What::failure("connect", nix::Error::from_raw(*errno))
+            else {
+                panic!("{errno} is no failure");
+            };
+            assert_same(from(reason), *errno);
+        }
+    }
+}
+
+#[test]
+fn listening_fails_as_a_socket_that_is_bound_does() {
+    for address in addresses() {
+        for (call, errnos) in [("socket", SOCKET), ("bind", BIND), ("listen", BIND)] {
+            for errno in errnos {
+                let error = Error::from_bind_tcp(address, OsError::new(call, *errno));
+                assert!(error.to_string().contains(&address.to_string()), "{error}");
+                assert_same(error, *errno);
+            }
+        }
+    }
+}
+
+#[test]
+fn errors_of_accept4_have_the_kinds_of_std() {
+    for errno in ACCEPT4 {
+        assert_same(Error::from_os(OsError::new("accept4", *errno)), *errno);
+    }
+}
