@@ -325,6 +325,10 @@ pub enum Transport {
     /// to TCP, within the same [`connect_timeout`](Config::connect_timeout), when there is no
     /// device, no route over one, nobody who listens over RDMA or says why not, or no answer in
     /// half of the time. What a peer rejects with a cause is rejected.
+    ///
+    /// A host that answered over TCP, and not over RDMA, is remembered for 60 s, with up to 255
+    /// other hosts of the process. Meanwhile connectors try TCP first at this host, and RDMA if TCP
+    /// finds no way to it. A refusal over TCP ends this time early.
     Auto,
     /// RDMA, or an error.
     Rdma,

@@ -2,7 +2,10 @@ use std::{io, time::Duration};
 
 use crossbeam_channel::bounded;
 
-use self::attempts::{Attempt, Attempts};
+use self::{
+    attempts::{Attempt, Attempts},
+    silent_hosts::SILENT_HOSTS,
+};
 use crate::{
     Addresses, Config, Endpoint, Engine, Error, Stream, ToAddresses,
     engine::{Command, Reply, wait_for_reply},
@@ -13,6 +16,7 @@ use crate::{
 mod attempts;
 mod connecting;
 pub(crate) mod lookup;
+mod silent_hosts;
 
 pub use self::connecting::Connecting;
 
@@ -101,7 +105,10 @@ impl Connector {
         let mut failed = None;
         while let Some(attempt) = attempts.next(failed.as_ref()) {
             match self.try_once(&attempt, &engine) {
-                Ok(endpoint) => return Ok(endpoint),
+                Ok(endpoint) => {
+                    attempts.succeeded();
+                    return Ok(endpoint);
+                }
                 Err(error) => failed = Some(error),
             }
         }
@@ -171,6 +178,7 @@ impl Connector {
             addresses,
             self.config.transport,
             self.config.connect_timeout,
+            &SILENT_HOSTS,
         )
     }
 

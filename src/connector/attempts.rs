@@ -1,20 +1,33 @@
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     time::{Duration, Instant},
 };
 
-use crate::{Addresses, Error, Transport, TransportKind};
+use super::silent_hosts::SilentHosts;
+use crate::{Addresses, Error, Transport, TransportKind, machine::rdma_addresses};
 
 /// What connecting tries, one after the other, within one bound.
 #[derive(Debug)]
 pub(super) struct Attempts {
     transport: Transport,
     addresses: Vec<SocketAddr>,
-    /// How many of them were tried.
+    /// The number of addresses that were tried.
     tried: usize,
     deadline: Instant,
-    /// What may be tried next at the address that was tried last.
+    silent_hosts: &'static SilentHosts,
+    /// The attempts at the address that was tried last.
+    last: Option<Tried>,
+}
+
+/// The attempts at one address.
+#[derive(Clone, Copy, Debug)]
+struct Tried {
+    address: SocketAddr,
+    transport: TransportKind,
+    /// The attempt over the other transport, if that may be tried.
     fallback: Option<Attempt>,
+    /// Whether RDMA was tried, and the host did not answer.
+    is_silent: bool,
 }
 
 /// One attempt.
@@ -28,24 +41,34 @@ pub(super) struct Attempt {
 impl Attempts {
     /// Each address gets an equal share of the time that is left. `default` is the transport where
     /// the addresses do not say it.
-    pub(super) fn new(addresses: &Addresses, default: Transport, timeout: Duration) -> Self {
+    pub(super) fn new(
+        addresses: &Addresses,
+        default: Transport,
+        timeout: Duration,
+        silent_hosts: &'static SilentHosts,
+    ) -> Self {
         Self {
             transport: addresses.transport().unwrap_or(default),
             addresses: addresses.as_slice().to_vec(),
             tried: 0,
             deadline: Instant::now() + timeout,
-            fallback: None,
+            silent_hosts,
+            last: None,
         }
     }
 
     /// What is to be tried next, after the last one `failed`.
     pub(super) fn next(&mut self, failed: Option<&Error>) -> Option<Attempt> {
-        if let (Some(fallback), Some(error)) = (self.fallback.take(), failed)
-            && error.leaves_other_transports()
+        if let (Some(last), Some(error)) = (&mut self.last, failed)
+            && let Some(fallback) = last.fallback.take()
         {
-            let address = fallback.address;
-            info!("{address}: over TCP, since not over RDMA: {error}");
-            return Some(fallback);
+            let is_tcp = last.transport == TransportKind::Tcp;
+            if is_tcp && error.is_refusal() {
+                // The next connect finds a listener over RDMA, if there is one.
+                self.silent_hosts.remove(last.address);
+            } else if error.leaves_other_transports() && Instant::now() < fallback.deadline {
+                return Some(last.fall_back(fallback, error));
+            }
         }
         let left = self.addresses.get(self.tried..)?;
         let address = *left.first()?;
@@ -57,20 +80,74 @@ impl Attempts {
         }
         self.tried += 1;
         let over = |transport, deadline| Attempt {
-            address,
+            address: reachable(address, transport),
             transport,
             deadline,
         };
-        let deadline = now + share;
-        Some(match self.transport {
-            Transport::Rdma => over(TransportKind::Rdma, deadline),
-            Transport::Tcp => over(TransportKind::Tcp, deadline),
-            Transport::Auto => {
-                self.fallback = Some(over(TransportKind::Tcp, deadline));
-                over(TransportKind::Rdma, now + share / 2)
-            }
-        })
+        let (rdma, tcp) = (TransportKind::Rdma, TransportKind::Tcp);
+        let (first, second) = match self.transport {
+            Transport::Rdma => (rdma, None),
+            Transport::Tcp => (tcp, None),
+            Transport::Auto if self.silent_hosts.contains(address, now) => (tcp, Some(rdma)),
+            Transport::Auto => (rdma, Some(tcp)),
+        };
+        // TCP has all of the time: RDMA gets the rest only if TCP fails early.
+        let time = match (first, second) {
+            (TransportKind::Rdma, Some(_)) => share / 2,
+            (_, _) => share,
+        };
+        self.last = Some(Tried {
+            address,
+            transport: first,
+            fallback: second.map(|second| over(second, now + share)),
+            is_silent: false,
+        });
+        Some(over(first, now + time))
     }
+
+    /// The last attempt has led to a connection.
+    pub(super) fn succeeded(&self) {
+        if let Some(last) = &self.last {
+            match last.transport {
+                TransportKind::Rdma => self.silent_hosts.remove(last.address),
+                TransportKind::Tcp if last.is_silent => {
+                    self.silent_hosts.insert(last.address, Instant::now());
+                }
+                TransportKind::Tcp => {}
+            }
+        }
+    }
+}
+
+impl Tried {
+    /// Goes on with the attempt over the other transport, because of this error.
+    fn fall_back(&mut self, to: Attempt, error: &Error) -> Attempt {
+        let (address, over) = (to.address, to.transport);
+        let from = self.transport;
+        info!("{address}: over {over}, since not over {from}: {error}");
+        self.is_silent = from == TransportKind::Rdma && error.is_silence();
+        self.transport = over;
+        to
+    }
+}
+
+/// Returns the address at which this host itself is reached over a transport, if `address` is
+/// `0.0.0.0` or `[::]`, which a socket connects to the loopback interface. RDMA needs the address
+/// of a device.
+fn reachable(address: SocketAddr, transport: TransportKind) -> SocketAddr {
+    let ip = address.ip().to_canonical();
+    if !ip.is_unspecified() {
+        return address;
+    }
+    let own = match (transport, ip) {
+        (TransportKind::Rdma, _) => {
+            let mut devices = rdma_addresses().into_iter();
+            devices.find(|device| device.is_ipv4() == ip.is_ipv4())
+        }
+        (TransportKind::Tcp, IpAddr::V4(_)) => Some(Ipv4Addr::LOCALHOST.into()),
+        (TransportKind::Tcp, IpAddr::V6(_)) => Some(Ipv6Addr::LOCALHOST.into()),
+    };
+    SocketAddr::new(own.unwrap_or(ip), address.port())
 }
 
 #[cfg(test)]
@@ -83,6 +160,12 @@ mod tests {
         Addresses::new((1..=count).map(address).collect())
     }
 
+    /// Attempts that know of no silent host.
+    fn attempts(count: u8, transport: Transport, timeout: Duration) -> Attempts {
+        let silent_hosts = Box::leak(Box::default());
+        Attempts::new(&addresses(count), transport, timeout, silent_hosts)
+    }
+
     fn failed(address: SocketAddr) -> Error {
         let reason = CloseReason::TimedOut(Phase::Waiting);
         Error::from_connect(address, TransportKind::Rdma, reason)
@@ -92,7 +175,7 @@ mod tests {
     fn with_auto_each_address_is_tried_over_both_in_its_share() {
         let start = Instant::now();
         let timeout = Duration::from_secs(8);
-        let mut attempts = Attempts::new(&addresses(2), Transport::Auto, timeout);
+        let mut attempts = attempts(2, Transport::Auto, timeout);
         let mut tried = Vec::new();
         let mut error = None;
         while let Some(attempt) = attempts.next(error.as_ref()) {
@@ -113,7 +196,7 @@ mod tests {
     #[test]
     fn what_a_peer_refuses_over_one_transport_is_not_tried_over_the_other() {
         let timeout = Duration::from_secs(8);
-        let mut attempts = Attempts::new(&addresses(1), Transport::Auto, timeout);
+        let mut attempts = attempts(1, Transport::Auto, timeout);
         let first = attempts.next(None).unwrap();
         let error = Error::from_connect(first.address, first.transport, CloseReason::PeerBusy);
         assert_eq!(attempts.next(Some(&error)), None);
@@ -121,8 +204,73 @@ mod tests {
 
     #[test]
     fn without_time_the_first_address_is_tried_and_no_other() {
-        let mut attempts = Attempts::new(&addresses(3), Transport::Tcp, Duration::ZERO);
+        let mut attempts = attempts(3, Transport::Tcp, Duration::ZERO);
         let first = attempts.next(None).unwrap();
         assert_eq!(attempts.next(Some(&failed(first.address))), None);
+    }
+
+    #[test]
+    fn tcp_is_tried_first_at_a_host_that_is_silent_over_rdma() {
+        let (rdma, tcp) = (TransportKind::Rdma, TransportKind::Tcp);
+        let hosts: &'static SilentHosts = Box::leak(Box::default());
+        let new = || {
+            let timeout = Duration::from_secs(8);
+            Attempts::new(&addresses(1), Transport::Auto, timeout, hosts)
+        };
+        let over = |attempt: Option<Attempt>| attempt.map(|attempt| attempt.transport);
+        let peer = addresses(1).as_slice()[0];
+        let silence = CloseReason::TimedOut(Phase::Connecting);
+        let silence = Error::from_connect(peer, rdma, silence);
+
+        let mut attempts = new();
+        assert_eq!(over(attempts.next(None)), Some(rdma));
+        assert_eq!(over(attempts.next(Some(&silence))), Some(tcp));
+        let refused = Error::from_connect(peer, tcp, CloseReason::Refused);
+        assert_eq!(attempts.next(Some(&refused)), None);
+        assert_eq!(over(new().next(None)), Some(rdma), "it may be down");
+
+        for (error, is_silent) in [
+            (Error::from_connect(peer, rdma, CloseReason::Refused), false),
+            (failed(peer), false),
+            (silence, true),
+        ] {
+            let mut attempts = new();
+            assert_eq!(over(attempts.next(None)), Some(rdma));
+            assert_eq!(over(attempts.next(Some(&error))), Some(tcp));
+            attempts.succeeded();
+            assert_eq!(hosts.contains(peer, Instant::now()), is_silent, "{error}");
+        }
+
+        let no_way = CloseReason::TimedOut(Phase::Connecting);
+        let no_way = Error::from_connect(peer, tcp, no_way);
+        let mut attempts = new();
+        assert_eq!(over(attempts.next(None)), Some(tcp));
+        assert_eq!(over(attempts.next(Some(&no_way))), Some(rdma));
+        assert_eq!(over(new().next(None)), Some(tcp));
+        attempts.succeeded();
+        assert_eq!(over(new().next(None)), Some(rdma), "it answers");
+
+        hosts.insert(peer, Instant::now());
+        let mut attempts = new();
+        assert_eq!(over(attempts.next(None)), Some(tcp));
+        assert_eq!(attempts.next(Some(&refused)), None, "without delay");
+        assert_eq!(
+            over(new().next(None)),
+            Some(rdma),
+            "its listener may be there"
+        );
+    }
+
+    #[test]
+    fn all_addresses_to_connect_to_are_the_loopback_interface_over_tcp() {
+        for (all, host) in [
+            ("0.0.0.0:1", "127.0.0.1:1"),
+            ("[::]:1", "[::1]:1"),
+            ("[::ffff:0.0.0.0]:1", "127.0.0.1:1"),
+            ("10.8.0.1:1", "10.8.0.1:1"),
+        ] {
+            let reached = reachable(all.parse().unwrap(), TransportKind::Tcp);
+            assert_eq!(reached, host.parse().unwrap());
+        }
     }
 }

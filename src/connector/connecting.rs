@@ -90,6 +90,7 @@ impl Future for Connecting {
                 }
                 Step::Attempt(attempts, promise) => match ready!(promise.poll(cx)) {
                     Ok(established) => {
+                        attempts.succeeded();
                         return Poll::Ready(Ok(Endpoint::new(established, engine.clone())));
                     }
                     Err(error) => *promise = attempt(connector, engine, attempts, Some(error))?,

@@ -379,6 +379,17 @@ impl Error {
         }
     }
 
+    /// Whether the peer's host has answered a connect, and no program took it.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Self::Connect {
+                reason: CloseReason::Refused | CloseReason::PeerDisconnected,
+                ..
+            }
+        )
+    }
+
     /// Whether the peer's host has not answered a connect.
     pub(crate) fn is_silence(&self) -> bool {
         let Self::Connect { reason, .. } = self else {

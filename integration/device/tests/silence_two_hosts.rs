@@ -1,0 +1,91 @@
+//! A host that answers over TCP, and not over RDMA, because a firewall drops RDMA's packets. Both
+//! hosts run this program: host `a` listens, host `b` connects.
+
+use std::{process::Command, time::Duration};
+
+use rdmsg::{Config, Connector, Endpoint, Listener, TransportKind};
+use toolbox::DeviceTest;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const PORT: u16 = 7591;
+
+/// Runs lines of shell, and returns what they print.
+fn shell(lines: &str) -> String {
+    let output = Command::new("sh").args(["-ec", lines]).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{lines}: {error}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A firewall that drops and counts what this host sends over RDMA, until it is dropped.
+struct Firewall;
+
+impl Firewall {
+    fn new() -> Self {
+        shell(
+            "nft add table inet silent
+             nft add chain inet silent out '{ type filter hook output priority 0; }'
+             nft add rule inet silent out udp dport 4791 counter drop",
+        );
+        Self
+    }
+
+    /// The number of packets so far.
+    fn dropped(&self) -> u64 {
+        let table = shell("nft list table inet silent");
+        let (_, count) = table.split_once("counter packets ").expect("it counts");
+        let (count, _) = count.split_once(' ').unwrap();
+        count.parse().unwrap()
+    }
+}
+
+impl Drop for Firewall {
+    fn drop(&mut self) {
+        shell("nft delete table inet silent");
+    }
+}
+
+fn connect(place: &str, timeout: Duration) -> Endpoint {
+    let config = Config::default()
+        .with_retry_refused(true)
+        .with_connect_timeout(timeout);
+    Connector::new().config(config).connect(place).unwrap()
+}
+
+#[test]
+fn host_that_is_silent_over_rdma_is_asked_over_tcp_from_then_on() {
+    let lab = DeviceTest::start();
+    match lab.host.as_str() {
+        "a" => {
+            let listener = Listener::bind(format!("auto://{}", lab.at(PORT))).unwrap();
+            for _ in 0..3 {
+                let endpoint = listener.accept_timeout(3 * PATIENCE).unwrap();
+                let message = endpoint.recv_timeout(PATIENCE).unwrap();
+                endpoint.send(&message).unwrap();
+                drop(message);
+                endpoint.close().unwrap();
+            }
+        }
+        "b" => {
+            let place = format!("{}", lab.peer_at(PORT));
+            let exchange = |endpoint: Endpoint| {
+                endpoint.send(b"hello").unwrap();
+                assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"hello");
+                let _ = endpoint.close();
+            };
+            exchange(connect(&format!("rdma://{place}"), PATIENCE));
+            let firewall = Firewall::new();
+            let place = format!("auto://{place}");
+            let first = connect(&place, Duration::from_secs(8));
+            assert_eq!(first.transport(), TransportKind::Tcp);
+            exchange(first);
+            let tried = firewall.dropped();
+            assert!(tried > 0, "RDMA was tried first");
+            let second = connect(&place, Duration::from_secs(8));
+            assert_eq!(second.transport(), TransportKind::Tcp);
+            assert_eq!(firewall.dropped(), tried, "RDMA was tried again");
+            exchange(second);
+        }
+        other => panic!("{other} is no host of two"),
+    }
+}

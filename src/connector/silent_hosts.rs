@@ -1,0 +1,97 @@
+//! The hosts that did not answer over RDMA, but over TCP: [`Transport::Auto`](crate::Transport)
+//! tries TCP first at these for a while.
+
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use crate::sync::lock;
+
+/// The time for which a host is remembered.
+const MEMORY: Duration = Duration::from_secs(60);
+/// The most hosts that are remembered. A further one replaces the oldest.
+const MOST: usize = 256;
+
+/// The hosts, with the time at which each was silent, the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct SilentHosts(Mutex<VecDeque<(SocketAddr, Instant)>>);
+
+/// Those of this process.
+pub(super) static SILENT_HOSTS: SilentHosts = SilentHosts(Mutex::new(VecDeque::new()));
+
+impl SilentHosts {
+    /// Returns whether the host of this address is remembered.
+    pub(super) fn contains(&self, address: SocketAddr, now: Instant) -> bool {
+        let mut hosts = lock(&self.0);
+        while let Some((_, since)) = hosts.front()
+            && now.duration_since(*since) >= MEMORY
+        {
+            hosts.pop_front();
+        }
+        let host = host(address);
+        hosts.iter().any(|(silent, _)| *silent == host)
+    }
+
+    /// Remembers the host of this address from now on.
+    pub(super) fn insert(&self, address: SocketAddr, now: Instant) {
+        self.remove(address);
+        let mut hosts = lock(&self.0);
+        if hosts.len() >= MOST {
+            hosts.pop_front();
+        }
+        hosts.push_back((host(address), now));
+    }
+
+    /// Forgets the host of this address: it answers.
+    pub(super) fn remove(&self, address: SocketAddr) {
+        let host = host(address);
+        lock(&self.0).retain(|(silent, _)| *silent != host);
+    }
+}
+
+/// Returns the address without its port.
+fn host(mut address: SocketAddr) -> SocketAddr {
+    address.set_port(0);
+    address
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(host: u16, port: u16) -> SocketAddr {
+        let [high, low] = host.to_be_bytes();
+        SocketAddr::from(([10, 8, high, low], port))
+    }
+
+    #[test]
+    fn silent_host_is_remembered_for_a_while() {
+        let (hosts, start) = (SilentHosts::default(), Instant::now());
+        hosts.insert(address(1, 7471), start);
+        let (before, after) = (start + MEMORY - Duration::from_millis(1), start + MEMORY);
+        assert!(hosts.contains(address(1, 80), before), "at each port");
+        assert!(!hosts.contains(address(2, 7471), before));
+        hosts.insert(address(1, 7471), before);
+        assert!(
+            hosts.contains(address(1, 7471), after),
+            "from the last time"
+        );
+        hosts.remove(address(1, 7471));
+        assert!(!hosts.contains(address(1, 7471), before));
+        hosts.insert(address(1, 7471), start);
+        assert!(!hosts.contains(address(1, 7471), after));
+    }
+
+    #[test]
+    fn oldest_hosts_are_forgotten_when_there_are_many() {
+        let (hosts, now) = (SilentHosts::default(), Instant::now());
+        for host in 0..300 {
+            hosts.insert(address(host, 7471), now);
+        }
+        let remembered = (0..300).filter(|host| hosts.contains(address(*host, 7471), now));
+        assert!(remembered.eq(44..300));
+    }
+}
