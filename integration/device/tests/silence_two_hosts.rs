@@ -73,7 +73,8 @@ fn host_that_is_silent_over_rdma_is_asked_over_tcp_from_then_on() {
                 assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"hello");
                 let _ = endpoint.close();
             };
-            exchange(connect(&format!("rdma://{place}"), PATIENCE));
+            // The listener is up, and no packet of RDMA is on its way.
+            exchange(connect(&format!("tcp://{place}"), PATIENCE));
             let firewall = Firewall::new();
             let place = format!("auto://{place}");
             let first = connect(&place, Duration::from_secs(8));

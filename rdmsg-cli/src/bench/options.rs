@@ -53,7 +53,7 @@ pub(crate) struct Options {
     pub(super) connections: Vec<u16>,
 
     /// What to go over.
-    #[arg(long = "transport", value_enum, value_delimiter = ',',
+    #[arg(long = "transport", value_enum, ignore_case = true, value_delimiter = ',',
         default_values_t = [Carrier::Rdma, Carrier::Tcp])]
     pub(super) carriers: Vec<Carrier>,
 

@@ -84,7 +84,7 @@ impl FromStr for Address {
             .ok_or_else(|| format!("it does not say what is spoken there; {FORMS}"))?;
         let scheme = Scheme::ALL
             .into_iter()
-            .find(|scheme| scheme.name() == name)
+            .find(|scheme| scheme.name().eq_ignore_ascii_case(name))
             .ok_or_else(|| format!("there is no scheme {name}://; {FORMS}"))?;
         let (host, port) = place
             .rsplit_once(':')
@@ -126,6 +126,8 @@ mod tests {
             assert_eq!(address.scheme(), scheme);
             assert_eq!(scheme.transport(), transport);
             assert_eq!(address.to_string(), text);
+            let upper: Address = text.to_uppercase().parse().unwrap();
+            assert_eq!(upper.scheme(), scheme, "in any case");
         }
     }
 

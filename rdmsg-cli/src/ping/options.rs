@@ -41,7 +41,7 @@ pub(crate) struct Options {
     pub(super) timeout: Duration,
 
     /// What to go over.
-    #[arg(long, value_enum, default_value_t = Carrier::Auto)]
+    #[arg(long, value_enum, ignore_case = true, default_value_t = Carrier::Auto)]
     pub(super) transport: Carrier,
 
     /// Print only the summary.

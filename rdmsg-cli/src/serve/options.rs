@@ -26,7 +26,7 @@ pub(crate) struct Options {
     pub(super) addresses: Vec<String>,
 
     /// What to listen over.
-    #[arg(long, value_enum, default_value_t = Carrier::Auto)]
+    #[arg(long, value_enum, ignore_case = true, default_value_t = Carrier::Auto)]
     pub(super) transport: Carrier,
 
     /// How many connections there may be; one more is refused.

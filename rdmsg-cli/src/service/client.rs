@@ -1,4 +1,7 @@
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 use rdmsg::{Endpoint, ToAddresses};
@@ -8,16 +11,19 @@ use super::{Answer, PORT, Request, Unserved};
 /// What is shown of a refusal.
 const LONGEST: usize = 200;
 
-/// The addresses of `HOST`, `HOST:PORT`, `1::2` or `[1::2]:PORT`.
+/// The addresses of `HOST`, `HOST:PORT`, `1::2`, `fe80::2%eth0` or `[1::2]:PORT`.
 pub(crate) fn addresses(name: &str) -> Result<Vec<SocketAddr>> {
     let fail = || format!("cannot look up {name}");
-    if let Ok(ip) = name.trim_matches(['[', ']']).parse() {
-        return Ok(vec![SocketAddr::new(ip, PORT)]);
-    }
-    let found = if name.contains(':') {
+    let inner = name
+        .strip_prefix('[')
+        .and_then(|name| name.strip_suffix(']'));
+    let host = inner.unwrap_or(name);
+    let ip = host.split_once('%').map_or(host, |(ip, _interface)| ip);
+    let is_ip = ip.parse::<IpAddr>().is_ok();
+    let found = if name.contains(':') && !is_ip {
         name.to_addresses()
     } else {
-        (name, PORT).to_addresses()
+        (host, PORT).to_addresses()
     };
     Ok(found.with_context(fail)?.as_slice().to_vec())
 }
@@ -54,6 +60,9 @@ mod tests {
             ("fd08::1", "[fd08::1]:7471"),
             ("[fd08::1]", "[fd08::1]:7471"),
             ("[fd08::1]:9", "[fd08::1]:9"),
+            ("fe80::1%lo", "[fe80::1%1]:7471"),
+            ("[fe80::1%lo]", "[fe80::1%1]:7471"),
+            ("[fe80::1%lo]:9", "[fe80::1%1]:9"),
         ] {
             assert_eq!(
                 addresses(name).unwrap(),
