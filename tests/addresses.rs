@@ -1,4 +1,4 @@
-//! Addresses: texts that say the transport, link-local ones, and those that mean this host.
+//! Addresses: with a transport, with a network interface, and those of this host.
 
 #[allow(dead_code)]
 mod apart;

@@ -30,7 +30,7 @@ use self::{
     tcp_peer::{PATIENCE, Peer},
 };
 
-/// What no error of the TCP transport speaks of.
+/// Words that no error of the TCP transport contains.
 const OF_RDMA: [&str; 11] = [
     "RDMA",
     "rdma",
@@ -71,7 +71,7 @@ fn assert_same_connect(address: SocketAddr) {
     }
 }
 
-/// Opens files until the process may open no more.
+/// Opens files up to the limit of the process.
 fn take_descriptors() -> Vec<File> {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, 64, most).unwrap();

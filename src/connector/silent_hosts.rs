@@ -35,7 +35,7 @@ impl SilentHosts {
         hosts.iter().any(|(silent, _)| *silent == host)
     }
 
-    /// Remembers the host of this address from now on.
+    /// Remembers the host of this address.
     pub(super) fn insert(&self, address: SocketAddr, now: Instant) {
         self.remove(address);
         let mut hosts = lock(&self.0);

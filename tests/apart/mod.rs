@@ -1,11 +1,11 @@
-//! Runs a test in a process of its own, because it changes what a process or a network has.
+//! Runs a test in a process of its own, because it changes limits or the network.
 
 use std::{env, process::Command};
 
-/// Set in the process of the test's own.
+/// The variable that is set in the test's process.
 const APART: &str = "RDMSG_TEST_APART";
 
-/// What the process has to itself.
+/// The resources that no other test shares.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Own {
     /// Limits and descriptors.

@@ -1,4 +1,4 @@
-//! Addresses over RDMA: those that mean this host, and link-local ones.
+//! Addresses over RDMA: of this host, and with a network interface.
 
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6},

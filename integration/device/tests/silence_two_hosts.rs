@@ -9,7 +9,7 @@ use toolbox::DeviceTest;
 const PATIENCE: Duration = Duration::from_secs(60);
 const PORT: u16 = 7591;
 
-/// Runs lines of shell, and returns what they print.
+/// Runs lines of shell, and returns their output.
 fn shell(lines: &str) -> String {
     let output = Command::new("sh").args(["-ec", lines]).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
@@ -17,7 +17,7 @@ fn shell(lines: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A firewall that drops and counts what this host sends over RDMA, until it is dropped.
+/// A firewall that drops and counts the packets of RDMA that this host sends.
 struct Firewall;
 
 impl Firewall {

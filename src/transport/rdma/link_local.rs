@@ -2,8 +2,8 @@ use std::net::SocketAddr;
 
 use crate::machine::interface_of;
 
-/// Returns the address of a connection's side with the network interface of this side, if it is
-/// link-local: the connection manager does not tell it. `local` is the address of this side.
+/// Adds the network interface of this side, which has the address `local`, to a link-local address
+/// of either side. The connection manager leaves it out.
 pub(super) fn with_interface(address: SocketAddr, local: Option<SocketAddr>) -> SocketAddr {
     match (address, local) {
         (SocketAddr::V6(mut v6), Some(SocketAddr::V6(local)))

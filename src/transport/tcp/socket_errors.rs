@@ -91,7 +91,7 @@ pub(super) const ACCEPT4: &[i32] = &[
     ENETUNREACH,
 ];
 
-/// What no error of a socket speaks of.
+/// Words that no error of a socket contains.
 const OF_RDMA: [&str; 9] = [
     "RDMA",
     "rdma",
