@@ -14,7 +14,8 @@ use std::{
 };
 
 use rdmsg::{
-    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Transport, TransportKind,
+    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, RequestListener, Transport,
+    TransportKind,
 };
 use smol::block_on;
 
@@ -124,7 +125,8 @@ fn waker_that_panics_ends_its_connection_only() {
 fn waker_of_a_connect_that_panics_ends_it() {
     let engine = Engine::shared().unwrap();
     let other = pair_with(&Config::default());
-    let listener = Listener::bind((place().0, 0)).unwrap();
+    // It accepts nothing by itself, so that the connect waits.
+    let listener = RequestListener::bind((place().0, 0)).unwrap();
     let mut config = Config::default();
     // One transport, because the task has to be polled again between two attempts.
     config.transport = match place().1 {
@@ -136,7 +138,8 @@ fn waker_of_a_connect_that_panics_ends_it() {
     let waker = panicking().0;
     let polled = connecting.as_mut().poll(&mut Context::from_waker(&waker));
     assert!(polled.is_pending());
-    let accepted = listener.accept_timeout(PATIENCE).unwrap();
+    let request = listener.requests().recv_timeout(PATIENCE).unwrap();
+    let accepted = request.accept().unwrap();
     let end = reason(&accepted);
     assert_eq!(end, CloseReason::PeerFailed(WAKER_PANICKED));
     exchange(&other, 10);
