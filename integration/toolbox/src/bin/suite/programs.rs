@@ -18,7 +18,10 @@ pub(crate) fn anywhere(built: &[Test], track: &str, only: &Only) -> Result<Optio
     if only.takes(track) {
         line += " --lib --bins";
     }
-    let any: Vec<_> = built.iter().filter(|test| !test.is_of_device).collect();
+    let any: Vec<_> = built
+        .iter()
+        .filter(|test| !test.is_of_device && !ONLY_IN_LAB.contains(&&*test.name))
+        .collect();
     let wanted = only.of(track, &any);
     for test in &wanted {
         let same = |other: &&Test| other.is_of_device && other.name == test.name;
@@ -75,7 +78,10 @@ impl DeviceTests {
         for test in built {
             if test.is_of_device && test.name.ends_with("two_hosts") {
                 two.push(test);
-            } else if test.is_of_device || anywhere.contains(&&*test.name) {
+            } else if test.is_of_device
+                || anywhere.contains(&&*test.name)
+                || ONLY_IN_LAB.contains(&&*test.name)
+            {
                 one.push(test);
             }
         }
@@ -102,9 +108,15 @@ impl DeviceTests {
     }
 }
 
+/// Programs of tests that need no device, but a kernel in which they may create networks. They run
+/// in the lab, because a container may refuse that.
+const ONLY_IN_LAB: [&str; 2] = ["addresses", "tcp_errors"];
+
 /// The programs of tests that do not run on software iWARP, and why: what they take that it does
 /// not have. Where one test of another program does not apply, it says so itself.
-pub(crate) const NOT_ON_IWARP: [(&str, &str); 5] = [
+pub(crate) const NOT_ON_IWARP: [(&str, &str); 7] = [
+    ("addresses", "it needs no device"),
+    ("tcp_errors", "it needs no device"),
     (
         "waiting",
         "the device lacks a hundred connections in a process",
