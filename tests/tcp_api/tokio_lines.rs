@@ -15,9 +15,17 @@ use tokio::{
 use super::{Listener, Stream, any};
 use crate::has_ttl;
 
-pub(super) fn runtime() -> Runtime {
-    let mut builder = Builder::new_multi_thread();
-    builder.worker_threads(2).enable_all().build().unwrap()
+/// A runtime of this many threads.
+pub(super) fn runtime(threads: usize) -> Runtime {
+    let mut builder = match threads {
+        1 => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    };
+    builder
+        .worker_threads(threads)
+        .enable_all()
+        .build()
+        .unwrap()
 }
 
 pub(super) async fn ends() -> (Listener, Stream, Stream) {
@@ -47,7 +55,7 @@ macro_rules! lines {
         #[test]
         #[allow(unused_mut, unused_variables, reason = "a line uses some of them")]
         fn $name() {
-            runtime().block_on(async {
+            runtime(2).block_on(async {
                 let ($listener, mut $client, mut $server) = ends().await;
                 assert_eq!($line, $result);
             });

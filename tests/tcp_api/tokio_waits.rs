@@ -15,8 +15,10 @@ use super::{
     lines::{ends, runtime},
 };
 
-fn run(test: impl Future<Output = ()>) {
-    runtime().block_on(test);
+/// Runs it on each kind of runtime.
+fn run<F: Future<Output = ()>>(test: impl Fn() -> F) {
+    runtime(1).block_on(test());
+    runtime(2).block_on(test());
 }
 
 async fn pair() -> (Stream, Stream) {
@@ -62,7 +64,7 @@ async fn fill(stream: &Stream, chunk: &[u8]) -> usize {
 
 #[test]
 fn readable_waits_after_a_refusal_until_bytes_come() {
-    run(async {
+    run(|| async {
         let (client, server) = pair().await;
         for round in 0..3_u8 {
             clear_readable(&server);
@@ -82,8 +84,8 @@ fn readable_waits_after_a_refusal_until_bytes_come() {
 
 #[test]
 fn writable_waits_after_a_refusal_until_there_is_room() {
-    for chunk in [&[7; 1][..], &[7; 100_000], &[7; 3_000_000]] {
-        run(async {
+    for chunk in [&[7; 1000][..], &[7; 100_000], &[7; 3_000_000]] {
+        run(|| async {
             let (client, mut server) = pair().await;
             for _ in 0..2 {
                 let mut written = fill(&client, chunk).await;
@@ -114,7 +116,7 @@ fn writable_waits_after_a_refusal_until_there_is_room() {
 
 #[test]
 fn several_tasks_wait_for_the_same_bytes() {
-    run(async {
+    run(|| async {
         let (mut client, server) = pair().await;
         let server = Arc::new(server);
         clear_readable(&server);
@@ -142,7 +144,7 @@ fn several_tasks_wait_for_the_same_bytes() {
 
 #[test]
 fn ready_names_each_state_of_both_directions() {
-    run(async {
+    run(|| async {
         let (client, server) = pair().await;
         let both = Interest::READABLE.add(Interest::WRITABLE);
         client.writable().await.unwrap();
@@ -169,7 +171,7 @@ fn ready_names_each_state_of_both_directions() {
 
 #[test]
 fn the_end_stays_readable() {
-    run(async {
+    run(|| async {
         let (mut client, server) = pair().await;
         client.write_all(b"last").await.unwrap();
         drop(client);
@@ -193,7 +195,7 @@ fn the_end_stays_readable() {
 
 #[test]
 fn the_last_task_that_polls_for_bytes_is_woken() {
-    run(async {
+    run(|| async {
         let (mut client, server) = pair().await;
         let server = Arc::new(server);
         clear_readable(&server);
@@ -217,7 +219,7 @@ fn the_last_task_that_polls_for_bytes_is_woken() {
 
 #[test]
 fn a_peek_waits_while_the_same_stream_writes() {
-    run(async {
+    run(|| async {
         let (client, server) = pair().await;
         let mut peeked = [0; 4];
         let (count, ()) = tokio::join!(client.peek(&mut peeked), async {
@@ -237,7 +239,7 @@ fn a_peek_waits_while_the_same_stream_writes() {
 
 #[test]
 fn borrowed_halves_end_nothing() {
-    run(async {
+    run(|| async {
         let (mut client, mut server) = pair().await;
         for round in 0..2_u8 {
             let (mut read, mut write) = client.split();
@@ -260,7 +262,7 @@ fn borrowed_halves_end_nothing() {
 
 #[test]
 fn halves_are_reunited_with_their_own_only() {
-    run(async {
+    run(|| async {
         let (mut client, mut server) = pair().await;
         client.write_all(b"un").await.unwrap();
         let (client_read, client_write) = client.into_split();
@@ -287,7 +289,7 @@ fn halves_are_reunited_with_their_own_only() {
 
 #[test]
 fn a_forgotten_half_ends_its_direction_with_the_other() {
-    run(async {
+    run(|| async {
         let (client, mut server) = pair().await;
         let (read, mut write) = client.into_split();
         write.write_all(b"x").await.unwrap();
@@ -303,7 +305,7 @@ fn a_forgotten_half_ends_its_direction_with_the_other() {
 
 #[test]
 fn a_dropped_writing_half_ends_its_direction() {
-    run(async {
+    run(|| async {
         let (client, mut server) = pair().await;
         let (mut read, mut write) = client.into_split();
         write.write_all(b"question").await.unwrap();
@@ -321,7 +323,7 @@ fn a_dropped_writing_half_ends_its_direction() {
 
 #[test]
 fn zero_linger_resets_the_connection() {
-    run(async {
+    run(|| async {
         for halves in [false, true] {
             let (client, mut server) = pair().await;
             client.set_zero_linger().unwrap();
@@ -340,7 +342,7 @@ fn zero_linger_resets_the_connection() {
 
 #[test]
 fn any_other_linger_ends_the_stream() {
-    run(async {
+    run(|| async {
         let (mut client, mut server) = pair().await;
         client.set_zero_linger().unwrap();
         #[allow(deprecated, reason = "tokio's blocks the thread")]
