@@ -33,12 +33,27 @@ impl StreamEnd {
             .map(|reason| Error::Disconnected(reason).into())
     }
 
+    pub(crate) fn ttl(&self) -> io::Result<u32> {
+        self.endpoint.hop_limit().map_err(option_error)
+    }
+
+    pub(crate) fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.endpoint.set_hop_limit(ttl).map_err(option_error)
+    }
+
     pub(crate) fn linger(&self) -> Option<Duration> {
         *lock(&self.linger)
     }
 
     pub(crate) fn set_linger(&self, linger: Option<Duration>) {
         *lock(&self.linger) = linger;
+    }
+}
+
+fn option_error(error: Error) -> io::Error {
+    match error {
+        Error::Disconnected(_) => io::Error::new(io::ErrorKind::NotConnected, error),
+        error => error.into(),
     }
 }
 

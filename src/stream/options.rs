@@ -8,10 +8,11 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](io::ErrorKind::Unsupported) over RDMA, where the route has a limit of hops
-    /// that no call reads.
+    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA, where the route has a limit of hops
+    ///   that no call reads.
+    /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn ttl(&self) -> io::Result<u32> {
-        Ok(self.shared.endpoint.hop_limit()?)
+        self.shared.endpoint.ttl()
     }
 
     /// Sets the time to live of this stream's packets, from 1 to 255 hops. Default: that of the
@@ -22,8 +23,9 @@ impl Stream {
     /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other numbers.
     /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA, where the limit of hops is set
     ///   when the route is resolved, and no call changes it. The stream goes on.
+    /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
-        Ok(self.shared.endpoint.set_hop_limit(ttl)?)
+        self.shared.endpoint.set_ttl(ttl)
     }
 
     /// Returns the duration that [`set_linger`](Self::set_linger) has set.

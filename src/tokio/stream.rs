@@ -6,7 +6,7 @@ use super::{
     endpoint::look_up,
     methods::{common_methods, reading_methods, writing_methods},
     reader::Reader,
-    stream_halves::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf},
+    stream_halves::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf},
     writer::Writer,
 };
 use crate::{Connector, Endpoint, TransportKind, stream::StreamEnd};
@@ -15,8 +15,8 @@ use crate::{Connector, Endpoint, TransportKind, stream::StreamEnd};
 /// [`tokio::net::TcpStream`] does.
 ///
 /// Reads, writes and ends are as those of [`rdmsg::Stream`](crate::Stream). As an
-/// [`AsyncBufRead`](::tokio::io::AsyncBufRead) it lends the buffers that the device wrote. A write that is pending has taken
-/// nothing, and a read that is pending has lost nothing.
+/// [`AsyncBufRead`](::tokio::io::AsyncBufRead) it lends the buffers that the device wrote. A write
+/// that is pending has taken nothing, and a read that is pending has lost nothing.
 ///
 /// # Examples
 ///
@@ -128,10 +128,11 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](io::ErrorKind::Unsupported) over RDMA, where the route has a limit of hops
-    /// that no call reads.
+    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA, where the route has a limit of hops
+    ///   that no call reads.
+    /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn ttl(&self) -> io::Result<u32> {
-        Ok(self.endpoint().hop_limit()?)
+        self.read.end().ttl()
     }
 
     /// Sets the time to live of this stream's packets, from 1 to 255 hops. Default: that of the
@@ -142,8 +143,9 @@ impl Stream {
     /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other numbers.
     /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA, where the limit of hops is set
     ///   when the route is resolved, and no call changes it. The stream goes on.
+    /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
-        Ok(self.endpoint().set_hop_limit(ttl)?)
+        self.read.end().set_ttl(ttl)
     }
 
     /// Returns the duration that [`set_linger`](Self::set_linger) has set.
@@ -203,6 +205,28 @@ impl Stream {
     #[must_use]
     pub fn transport(&self) -> TransportKind {
         self.endpoint().transport()
+    }
+}
+
+impl OwnedReadHalf {
+    /// Makes a stream of its halves again.
+    ///
+    /// # Errors
+    ///
+    /// [`ReuniteError`], with both, if they are not of one stream.
+    pub fn reunite(self, write: OwnedWriteHalf) -> Result<Stream, ReuniteError> {
+        self.join(write).map(Stream::of)
+    }
+}
+
+impl OwnedWriteHalf {
+    /// Makes a stream of its halves again.
+    ///
+    /// # Errors
+    ///
+    /// [`ReuniteError`], with both, if they are not of one stream.
+    pub fn reunite(self, read: OwnedReadHalf) -> Result<Stream, ReuniteError> {
+        read.reunite(self)
     }
 }
 

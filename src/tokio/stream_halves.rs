@@ -3,38 +3,38 @@ use std::{error, fmt, sync::Arc};
 use super::{
     methods::{common_methods, reading_methods, writing_methods},
     reader::Reader,
-    stream::Stream,
     writer::Writer,
 };
 
-/// The reading half of a [`Stream`].
+/// The reading half of a [`Stream`](super::Stream).
 ///
-/// See [`Stream::into_split`].
+/// See [`Stream::into_split`](super::Stream::into_split).
 #[derive(Debug)]
 pub struct OwnedReadHalf {
     read: Reader,
 }
 
-/// The writing half of a [`Stream`].
+/// The writing half of a [`Stream`](super::Stream).
 ///
-/// See [`Stream::into_split`]. Dropping it finishes its direction, as shutting it down does.
+/// See [`Stream::into_split`](super::Stream::into_split). Dropping it finishes its direction, as
+/// shutting it down does.
 #[derive(Debug)]
 pub struct OwnedWriteHalf {
     write: Writer,
     finishes: bool,
 }
 
-/// The reading half of a [`Stream`] that is borrowed.
+/// The reading half of a [`Stream`](super::Stream) that is borrowed.
 ///
-/// See [`Stream::split`].
+/// See [`Stream::split`](super::Stream::split).
 #[derive(Debug)]
 pub struct ReadHalf<'a> {
     read: &'a mut Reader,
 }
 
-/// The writing half of a [`Stream`] that is borrowed.
+/// The writing half of a [`Stream`](super::Stream) that is borrowed.
 ///
-/// See [`Stream::split`]. Dropping it does nothing.
+/// See [`Stream::split`](super::Stream::split). Dropping it does nothing.
 #[derive(Debug)]
 pub struct WriteHalf<'a> {
     write: &'a mut Writer,
@@ -58,17 +58,13 @@ impl OwnedReadHalf {
         Self { read }
     }
 
-    /// Makes a stream of its halves again.
-    ///
-    /// # Errors
-    ///
-    /// [`ReuniteError`], with both, if they are not of one stream.
-    pub fn reunite(self, write: OwnedWriteHalf) -> Result<Stream, ReuniteError> {
+    /// Joins the halves of one stream to its reading side.
+    pub(super) fn join(self, write: OwnedWriteHalf) -> Result<Reader, ReuniteError> {
         if !Arc::ptr_eq(self.read.end(), write.write.end()) {
             return Err(ReuniteError(self, write));
         }
         write.forget();
-        Ok(Stream::of(self.read))
+        Ok(self.read)
     }
 }
 
@@ -78,15 +74,6 @@ impl OwnedWriteHalf {
             write,
             finishes: true,
         }
-    }
-
-    /// Makes a stream of its halves again.
-    ///
-    /// # Errors
-    ///
-    /// [`ReuniteError`], with both, if they are not of one stream.
-    pub fn reunite(self, read: OwnedReadHalf) -> Result<Stream, ReuniteError> {
-        read.reunite(self)
     }
 
     /// Drops the half without finishing its direction. The drop of the reading half ends both.

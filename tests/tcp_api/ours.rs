@@ -102,8 +102,9 @@ fn a_time_to_live_is_set_over_each_version_of_ip() {
         let addr = listener.local_addr().unwrap();
         let another = thread::spawn(move || Stream::connect(addr).unwrap());
         let (accepted, _) = listener.accept().unwrap();
-        another.join().unwrap();
+        let another = another.join().unwrap();
         assert_eq!(accepted.ttl().unwrap(), 9);
+        drop(another);
     }
 }
 

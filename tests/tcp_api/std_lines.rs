@@ -95,7 +95,7 @@ lines! { (listener, client, server);
             let addr = listener.local_addr().unwrap();
             let another = thread::spawn(move || Stream::connect(addr).unwrap());
             let (accepted, _) = listener.accept().unwrap();
-            another.join().unwrap();
+            let _another = another.join().unwrap();
             (listener.ttl().unwrap(), accepted.ttl().unwrap())
         }
         false => (17, 17),
