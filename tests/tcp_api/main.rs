@@ -8,6 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 
 mod ours;
 #[cfg(feature = "tokio")]
+mod room;
+#[cfg(feature = "tokio")]
 mod threads;
 
 #[path = "."]
