@@ -255,7 +255,7 @@ impl Stream {
     /// # Errors
     ///
     /// Those of [`Endpoint::connect`], as [`io::Error`]s.
-    pub fn connect(address: impl ToAddresses) -> io::Result<Self> {
+    pub fn connect<A: ToAddresses>(address: A) -> io::Result<Self> {
         Connector::new().connect_stream(address)
     }
 

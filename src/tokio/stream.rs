@@ -214,6 +214,7 @@ impl OwnedReadHalf {
     /// # Errors
     ///
     /// [`ReuniteError`], with both, if they are not of one stream.
+    #[expect(clippy::result_large_err, reason = "it holds the halves, as tokio's does")]
     pub fn reunite(self, write: OwnedWriteHalf) -> Result<Stream, ReuniteError> {
         self.join(write).map(Stream::of)
     }
@@ -225,6 +226,7 @@ impl OwnedWriteHalf {
     /// # Errors
     ///
     /// [`ReuniteError`], with both, if they are not of one stream.
+    #[expect(clippy::result_large_err, reason = "it holds the halves, as tokio's does")]
     pub fn reunite(self, read: OwnedReadHalf) -> Result<Stream, ReuniteError> {
         read.reunite(self)
     }

@@ -1,5 +1,10 @@
 //! Each method of `std::net::TcpListener` and `TcpStream`, in one line.
 
+#![allow(
+    clippy::needless_borrows_for_generic_args,
+    reason = "std's signatures take these references"
+)]
+
 use std::{
     io::{ErrorKind, IoSlice, IoSliceMut, Read, Write, copy},
     net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4},
@@ -71,6 +76,7 @@ lines! { (listener, client, server);
     bind_string_and_port: host(Listener::bind((ip().to_string(), 0))) => ip();
     bind_ip_and_port: host(Listener::bind((ip(), 0))) => ip();
     bind_ipv4_and_port: host(Listener::bind((v4(), 0))) => ip();
+    bind_by_type: host(Listener::bind::<SocketAddr>(any())) => ip();
     bind_address: host(Listener::bind(any())) => ip();
     bind_address_v4: host(Listener::bind(SocketAddrV4::new(v4(), 0))) => ip();
     bind_reference: host(Listener::bind(&any())) => ip();
@@ -108,6 +114,7 @@ lines! { (listener, client, server);
     }) => 4;
     connect_ip_and_port: called(|addr| Stream::connect((addr.ip(), addr.port())).unwrap()) => 4;
     connect_address: called(|addr| Stream::connect(addr).unwrap()) => 4;
+    connect_by_type: called(|addr| Stream::connect::<SocketAddr>(addr).unwrap()) => 4;
     connect_reference: called(|addr| Stream::connect(&addr).unwrap()) => 4;
     connect_addresses: called(|addr| Stream::connect(&[addr][..]).unwrap()) => 4;
     connect_timeout: called(|addr| Stream::connect_timeout(&addr, SECOND * 60).unwrap()) => 4;
