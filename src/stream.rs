@@ -50,7 +50,8 @@ pub use self::{
 ///   without dropping its stream, is an error.
 /// * Dropping the last handle ends both directions. What was written before is delivered, in the
 ///   background; a process that ends normally waits for it (see [the
-///   guide](crate::guide::ending)). What was not read is dropped, without a reset.
+///   guide](crate::guide::ending)). What was not read is dropped, without a reset. After a
+///   [`set_linger`](Self::set_linger) with zero the drop is a reset.
 /// * A write to a peer that has closed fails once this side has read to the end. Before that up to
 ///   64 KiB are taken, as by a socket, and go nowhere, so that who writes in between reads on.
 /// * There is a file descriptor for each [interest](Self::event_fd), instead of one for both.

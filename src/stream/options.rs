@@ -8,8 +8,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA, where the route has a limit of hops
-    ///   that no call reads.
+    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the route has the limit of hops,
+    ///   and no call reads it.
     /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn ttl(&self) -> io::Result<u32> {
         self.shared.endpoint.ttl()
@@ -21,8 +21,8 @@ impl Stream {
     /// # Errors
     ///
     /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other numbers.
-    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA, where the limit of hops is set
-    ///   when the route is resolved, and no call changes it. The stream goes on.
+    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the limit of hops is set when the
+    ///   route is resolved, and no call changes it. The stream goes on.
     /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         self.shared.endpoint.set_ttl(ttl)

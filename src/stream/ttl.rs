@@ -5,14 +5,14 @@ use std::{
 
 use crate::{Endpoint, Listener, TransportKind};
 
-/// The time to live that a listener gives to the streams that it accepts from now on.
+/// The time to live that a listener gives to the streams that it accepts.
 #[derive(Debug, Default)]
 pub(crate) struct ListenerTtl {
     /// 0: the default of the system.
     hops: AtomicU32,
 }
 
-/// The default of Linux, if the system does not say it.
+/// The default of Linux, if its file cannot be read.
 const DEFAULT: u32 = 64;
 
 impl ListenerTtl {
@@ -41,7 +41,7 @@ impl ListenerTtl {
             return;
         }
         if let Err(error) = accepted.set_hop_limit(hops) {
-            // The connection has ended meanwhile, and its program learns that from a read.
+            // The connection has ended, and a read returns that.
             debug!("{accepted:?}: no time to live was set: {error}");
         }
     }

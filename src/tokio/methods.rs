@@ -20,8 +20,8 @@ macro_rules! reading_methods {
 
             /// As [`peek`](Self::peek), without a future.
             ///
-            /// Of several tasks that read, peek or wait by `poll_` methods, the one that called
-            /// last is woken.
+            /// One task at a time waits by `poll_` methods to read or peek. A later call replaces
+            /// its waker.
             ///
             /// # Errors
             ///
@@ -68,8 +68,8 @@ macro_rules! reading_methods {
 
             /// As [`readable`](Self::readable), without a future.
             ///
-            /// Of several tasks that read, peek or wait by `poll_` methods, the one that called
-            /// last is woken.
+            /// One task at a time waits by `poll_` methods to read or peek. A later call replaces
+            /// its waker.
             ///
             /// # Errors
             ///
@@ -159,8 +159,8 @@ macro_rules! writing_methods {
 
             /// As [`writable`](Self::writable), without a future.
             ///
-            /// Of several tasks that write or wait by `poll_` methods, the one that called last is
-            /// woken.
+            /// One task at a time waits by `poll_` methods to write. A later call replaces its
+            /// waker.
             ///
             /// # Errors
             ///
@@ -216,8 +216,7 @@ macro_rules! writing_methods {
                 true
             }
 
-            /// Does nothing: what was written is on its way, or leaves as soon as the peer has
-            /// room.
+            /// Does nothing: the bytes that were written leave as soon as the peer has room.
             fn poll_flush(
                 self: std::pin::Pin<&mut Self>,
                 _: &mut std::task::Context<'_>,
@@ -225,7 +224,7 @@ macro_rules! writing_methods {
                 std::task::Poll::Ready(Ok(()))
             }
 
-            /// Finishes the direction: the peer reads what was written before, and then the end.
+            /// Finishes the direction: the peer reads the bytes that were written, then the end.
             fn poll_shutdown(
                 self: std::pin::Pin<&mut Self>,
                 _: &mut std::task::Context<'_>,
@@ -242,11 +241,11 @@ macro_rules! common_methods {
     ($type:ty, $part:ident, $($direction:ident),+) => {
         /// The connection.
         impl $type {
-            /// Waits until one of these states is there, and returns those that are.
+            /// Waits until one of these states holds, and returns all that hold.
             ///
             /// It is for a task that both reads and writes, by [`Interest::add`]. The states of a
-            /// direction that has ended include [`READ_CLOSED`] or [`WRITE_CLOSED`]. A state may be
-            /// there although a call fails with [`WouldBlock`](std::io::ErrorKind::WouldBlock);
+            /// direction that has ended include [`READ_CLOSED`] or [`WRITE_CLOSED`]. A state may
+            /// hold although a call fails with [`WouldBlock`](std::io::ErrorKind::WouldBlock);
             /// then the next wait for it is exact.
             ///
             /// [`Interest::add`]: ::tokio::io::Interest::add

@@ -123,7 +123,7 @@ impl Reader {
     }
 
     pub(super) fn try_read_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
-        // A vector without room makes some, and no more than that is read.
+        // A vector without room grows by some bytes here, and the read takes at most that many.
         let room = buf.chunk_mut().len();
         if room == 0 {
             return Ok(0);

@@ -128,8 +128,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA, where the route has a limit of hops
-    ///   that no call reads.
+    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the route has the limit of hops,
+    ///   and no call reads it.
     /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn ttl(&self) -> io::Result<u32> {
         self.read.end().ttl()
@@ -141,8 +141,8 @@ impl Stream {
     /// # Errors
     ///
     /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other numbers.
-    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA, where the limit of hops is set
-    ///   when the route is resolved, and no call changes it. The stream goes on.
+    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the limit of hops is set when the
+    ///   route is resolved, and no call changes it. The stream goes on.
     /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         self.read.end().set_ttl(ttl)
@@ -214,7 +214,10 @@ impl OwnedReadHalf {
     /// # Errors
     ///
     /// [`ReuniteError`], with both, if they are not of one stream.
-    #[expect(clippy::result_large_err, reason = "it holds the halves, as tokio's does")]
+    #[expect(
+        clippy::result_large_err,
+        reason = "it holds the halves, as tokio's does"
+    )]
     pub fn reunite(self, write: OwnedWriteHalf) -> Result<Stream, ReuniteError> {
         self.join(write).map(Stream::of)
     }
@@ -226,7 +229,10 @@ impl OwnedWriteHalf {
     /// # Errors
     ///
     /// [`ReuniteError`], with both, if they are not of one stream.
-    #[expect(clippy::result_large_err, reason = "it holds the halves, as tokio's does")]
+    #[expect(
+        clippy::result_large_err,
+        reason = "it holds the halves, as tokio's does"
+    )]
     pub fn reunite(self, read: OwnedReadHalf) -> Result<Stream, ReuniteError> {
         read.reunite(self)
     }

@@ -59,7 +59,10 @@ impl OwnedReadHalf {
     }
 
     /// Joins the halves of one stream to its reading side.
-    #[expect(clippy::result_large_err, reason = "it holds the halves, as tokio's does")]
+    #[expect(
+        clippy::result_large_err,
+        reason = "it holds the halves, as tokio's does"
+    )]
     pub(super) fn join(self, write: OwnedWriteHalf) -> Result<Reader, ReuniteError> {
         if !Arc::ptr_eq(self.read.end(), write.write.end()) {
             return Err(ReuniteError(self, write));

@@ -115,8 +115,8 @@ impl StreamListener {
         self.ttl.get(&self.inner)
     }
 
-    /// Sets the [time to live](Stream::set_ttl) of the streams over TCP that are accepted from now
-    /// on, from 1 to 255 hops. It changes nothing for streams over RDMA.
+    /// Sets the [time to live](Stream::set_ttl) of the streams over TCP that are accepted later,
+    /// from 1 to 255 hops. It changes nothing for streams over RDMA.
     ///
     /// # Errors
     ///

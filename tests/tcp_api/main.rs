@@ -1,5 +1,5 @@
-//! The methods of std's and tokio's types for TCP, one line each, and the meaning of those that
-//! wait. Each file runs against the TCP types and against this crate's: over TCP on this machine,
+//! The methods of std's and tokio's types for TCP, one line each, and the meaning of readiness.
+//! Each file runs against the TCP types and against this crate's: over TCP on this machine,
 //! and over RDMA in the lab, where `LAB_ADDR` is an address that a device serves.
 
 #![expect(clippy::duplicate_mod, reason = "each file runs against both")]

@@ -1,4 +1,4 @@
-//! What only this crate's types have, beside the methods of std's.
+//! Methods that differ from those of std: addresses, linger, the time to live.
 
 use std::{
     io::{ErrorKind, Read, Write},

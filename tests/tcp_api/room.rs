@@ -56,7 +56,7 @@ fn a_long_write_that_was_refused_waits_for_room_of_its_length() {
             if !is_writable(&client) {
                 break;
             }
-            // The peer's library took one meanwhile.
+            // The peer's library took one between the two calls.
             tokio::task::yield_now().await;
             assert!(refusals < 1000, "no refusal clears the readiness");
         }

@@ -89,7 +89,7 @@ fn writable_waits_after_a_refusal_until_there_is_room() {
             for _ in 0..2 {
                 client.writable().await.unwrap();
                 let mut written = fill(&client, chunk);
-                // The peer's system or library may take some bytes, and no more than it has memory.
+                // The peer's system or library may take some bytes until its memory is full.
                 let mut rounds = 0;
                 while !is_pending(pin!(client.writable())) {
                     written += fill(&client, chunk);
