@@ -10,6 +10,9 @@ use crate::{config::Transport, error::Error};
 /// Texts are `host:port`, or say the [`Transport`] as well: `rdma://host:port`, `tcp://host:port`,
 /// `auto://host:port`. The text's transport counts, whatever the [`Config`](crate::Config) has.
 ///
+/// A function that is generic over [`ToSocketAddrs`] exchanges the trait: `use rdmsg::ToAddresses as
+/// ToSocketAddrs`. An implementation for all of those would take the transport from texts.
+///
 /// # Examples
 ///
 /// ```
@@ -20,6 +23,10 @@ use crate::{config::Transport, error::Error};
 /// assert!(("127.0.0.1", 7471).to_addresses()?.transport().is_none());
 /// # Ok::<(), rdmsg::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    note = "a function that is generic over `std::net::ToSocketAddrs` becomes generic over \
+            `rdmsg::ToAddresses`; see the table in `rdmsg::guide::moving_from_tcp`"
+)]
 pub trait ToAddresses {
     /// Looks the addresses up.
     ///

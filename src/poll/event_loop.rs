@@ -30,7 +30,7 @@ impl Poller {
         if let Some(value) = ready() {
             return Some(value);
         }
-        if !is_loop && !self.visit_in_runtime(queue) {
+        if !is_loop {
             self.visit_as_thread();
         }
         queue.poll(1, Answers::AtOnce);

@@ -74,20 +74,6 @@ impl Poller {
         }
     }
 
-    /// Counts a poll by a call of a task that does not wait. Returns whether a runtime watches the
-    /// connection.
-    pub(super) fn visit_in_runtime(&self, queue: &impl Completions) -> bool {
-        #[cfg(feature = "tokio")]
-        if self.tasks.is_watched() {
-            if self.visit_as_loop(ELSEWHERE) {
-                queue.arm();
-            }
-            return true;
-        }
-        let _ = queue;
-        false
-    }
-
     /// Ends a runtime's watch for the connection's tasks.
     pub(crate) fn leave_runtime(&self) {
         #[cfg(feature = "tokio")]

@@ -93,16 +93,10 @@ impl Tasks {
         watch.is_some()
     }
 
-    /// Returns whether a runtime watches the connection.
-    #[cfg(feature = "tokio")]
-    pub(super) fn is_watched(&self) -> bool {
-        self.in_runtime.load(Ordering::Relaxed)
-    }
-
     /// Returns the watch of the runtime, if there is one.
     #[cfg(feature = "tokio")]
     pub(super) fn watch(&self) -> Option<Arc<RuntimeWatch>> {
-        if !self.is_watched() {
+        if !self.in_runtime.load(Ordering::Relaxed) {
             return None;
         }
         lock(&self.watch).clone()
