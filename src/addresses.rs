@@ -10,8 +10,8 @@ use crate::{config::Transport, error::Error};
 /// Texts are `host:port`, or say the [`Transport`] as well: `rdma://host:port`, `tcp://host:port`,
 /// `auto://host:port`. The text's transport counts, whatever the [`Config`](crate::Config) has.
 ///
-/// A function that is generic over [`ToSocketAddrs`] exchanges the trait: `use rdmsg::ToAddresses as
-/// ToSocketAddrs`. An implementation for all of those would take the transport from texts.
+/// A function that is generic over [`ToSocketAddrs`] exchanges the trait: `use rdmsg::ToAddresses
+/// as ToSocketAddrs;`. Not every `ToSocketAddrs` is one of these, because texts name transports.
 ///
 /// # Examples
 ///
