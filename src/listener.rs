@@ -246,7 +246,7 @@ impl Listener {
 
     /// Returns the error with which the listener has ended, except by [`close`](Self::close).
     pub(crate) fn end(&self) -> Option<Error> {
-        let ended = self.backlog.ended();
+        let ended = self.backlog().ended();
         ended.filter(|error| !matches!(error, Error::ListenerClosed))
     }
 
