@@ -14,6 +14,9 @@ use crate::{config::Transport, error::Error};
 /// [`Config`](crate::Config) has. A link-local address has its network interface by name or by
 /// number: `[fe80::1%eth0]:7471`, `[fe80::1%2]:7471`.
 ///
+/// A function that is generic over [`ToSocketAddrs`] exchanges the trait: `use rdmsg::ToAddresses
+/// as ToSocketAddrs;`. Not every `ToSocketAddrs` is one of these, because texts name transports.
+///
 /// # Examples
 ///
 /// ```
@@ -24,6 +27,10 @@ use crate::{config::Transport, error::Error};
 /// assert!(("127.0.0.1", 7471).to_addresses()?.transport().is_none());
 /// # Ok::<(), rdmsg::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    note = "a function that is generic over `std::net::ToSocketAddrs` becomes generic over \
+            `rdmsg::ToAddresses`; see the table in `rdmsg::guide::moving_from_tcp`"
+)]
 pub trait ToAddresses {
     /// Looks the addresses up.
     ///

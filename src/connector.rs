@@ -263,18 +263,24 @@ impl Stream {
     /// # Errors
     ///
     /// Those of [`Endpoint::connect`], as [`io::Error`]s.
-    pub fn connect(address: impl ToAddresses) -> io::Result<Self> {
+    pub fn connect<A: ToAddresses>(address: A) -> io::Result<Self> {
         Connector::new().connect_stream(address)
     }
 
-    /// As [`connect`](Self::connect), with a bound on the time that it takes.
+    /// As [`connect`](Self::connect), with a bound on the time that it takes: at least 10 ms, and
+    /// at most 10 min. A timeout beyond these counts as the nearer one.
     ///
     /// # Errors
     ///
-    /// Those of [`Endpoint::connect_timeout`], as [`io::Error`]s.
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for a timeout of zero, and those of
+    /// [`Endpoint::connect_timeout`], as [`io::Error`]s.
     pub fn connect_timeout(address: impl ToAddresses, timeout: Duration) -> io::Result<Self> {
         let mut connector = Connector::new();
-        connector.config.connect_timeout = timeout;
+        connector.config.connect_timeout = match timeout {
+            // Which the configuration refuses.
+            Duration::ZERO => timeout,
+            _ => timeout.clamp(Duration::from_millis(10), Duration::from_secs(600)),
+        };
         connector.connect_stream(address)
     }
 }

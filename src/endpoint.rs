@@ -28,6 +28,9 @@ mod completions;
 
 mod owned;
 
+#[cfg(feature = "tokio")]
+mod readiness;
+
 mod tasks;
 
 mod one_sided;
@@ -228,6 +231,15 @@ impl Endpoint {
     #[must_use]
     pub fn capabilities(&self) -> Option<Capabilities> {
         self.inner.link.capabilities()
+    }
+
+    /// Returns the limit of hops in this connection's packets.
+    pub(crate) fn hop_limit(&self) -> Result<u32, Error> {
+        self.inner.link.hop_limit()
+    }
+
+    pub(crate) fn set_hop_limit(&self, hops: u32) -> Result<(), Error> {
+        self.inner.link.set_hop_limit(hops)
     }
 
     /// Returns the engine that serves this connection.

@@ -246,6 +246,12 @@ impl Listener {
         accepted.map_or(Poll::Pending, Poll::Ready)
     }
 
+    /// Returns the error with which the listener has ended, except by [`close`](Self::close).
+    pub(crate) fn end(&self) -> Option<Error> {
+        let ended = self.backlog().ended();
+        ended.filter(|error| !matches!(error, Error::ListenerClosed))
+    }
+
     /// A seat for a task that waits in a future of its own, which it [leaves](Self::leave_seat).
     #[cfg(feature = "tokio")]
     pub(crate) fn seat(&self) -> Seat {

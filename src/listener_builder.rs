@@ -89,7 +89,7 @@ impl StreamListener {
     /// # Errors
     ///
     /// Those of [`Listener::bind`], as [`io::Error`]s.
-    pub fn bind(address: impl ToAddresses) -> io::Result<Self> {
+    pub fn bind<A: ToAddresses>(address: A) -> io::Result<Self> {
         Listener::builder().bind_stream(address)
     }
 }

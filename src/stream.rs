@@ -10,20 +10,23 @@ use std::{
     time::Duration,
 };
 
+use self::timeout::Timeout;
 #[cfg(not(feature = "tokio"))]
-use self::reading::Reading;
-use self::{timeout::Timeout, turns::Turns};
+use self::{end::StreamEnd, reading::Reading, turns::Turns};
 use crate::{Endpoint, Error, Interest, TransportKind, link::Deadline};
 
+mod end;
 mod halves;
 mod listener;
+mod options;
 mod reading;
 mod tasks;
 mod timeout;
+mod ttl;
 mod turns;
 
 #[cfg(feature = "tokio")]
-pub(crate) use self::reading::Reading;
+pub(crate) use self::{end::StreamEnd, reading::Reading, ttl::ListenerTtl, turns::Turns};
 pub use self::{
     halves::{ReadHalf, WriteHalf},
     listener::StreamListener,
@@ -47,7 +50,8 @@ pub use self::{
 ///   without dropping its stream, is an error.
 /// * Dropping the last handle ends both directions. What was written before is delivered, in the
 ///   background; a process that ends normally waits for it (see [the
-///   guide](crate::guide::ending)). What was not read is dropped, without a reset.
+///   guide](crate::guide::ending)). What was not read is dropped, without a reset. After a
+///   [`set_linger`](Self::set_linger) with zero the drop is a reset.
 /// * A write to a peer that has closed fails once this side has read to the end. Before that up to
 ///   64 KiB are taken, as by a socket, and go nowhere, so that who writes in between reads on.
 /// * There is a file descriptor for each [interest](Self::event_fd), instead of one for both.
@@ -74,9 +78,9 @@ pub struct Stream {
     lent: Vec<u8>,
 }
 
-/// What all handles of a stream have in common. When it is dropped, the stream ends.
+/// The state that all handles of a stream share.
 struct Shared {
-    endpoint: Endpoint,
+    endpoint: StreamEnd,
     turns: Turns,
     /// Whether this side reads no more than what has arrived.
     stopped: AtomicBool,
@@ -223,10 +227,7 @@ impl Stream {
     ///
     /// None.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        let reason = self.shared.endpoint.close_reason();
-        Ok(reason
-            .filter(|reason| !reason.is_clean())
-            .map(|reason| Error::Disconnected(reason).into()))
+        Ok(self.shared.endpoint.end_error())
     }
 
     /// Returns this side's address.
@@ -235,8 +236,7 @@ impl Stream {
     ///
     /// [`AddrNotAvailable`](io::ErrorKind::AddrNotAvailable) where it is not known.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        let local = self.shared.endpoint.local_addr();
-        local.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+        self.shared.endpoint.local_addr()
     }
 
     /// Returns the peer's address.
@@ -322,15 +322,6 @@ pub(crate) fn read_error(error: Error) -> io::Error {
     }
 }
 
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // The endpoint closes behind it.
-        if let Err(error) = self.endpoint.finish() {
-            debug!("{:?}: {error}", self.endpoint);
-        }
-    }
-}
-
 impl From<Endpoint> for Stream {
     /// Makes a stream of an endpoint. Its peer has to do the same.
     ///
@@ -339,7 +330,7 @@ impl From<Endpoint> for Stream {
     fn from(endpoint: Endpoint) -> Self {
         Self {
             shared: Arc::new(Shared {
-                endpoint,
+                endpoint: StreamEnd::new(endpoint),
                 turns: Turns::default(),
                 stopped: AtomicBool::new(false),
                 nonblocking: AtomicBool::new(false),

@@ -49,7 +49,7 @@ impl Endpoint {
     /// in between: many a program that was told of the end then would read no further. So until
     /// the end has been read too, what is written goes nowhere, as it does where a socket's peer
     /// has closed and its reset is under way.
-    fn write_some(&self, parts: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
+    pub(super) fn write_some(&self, parts: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
         match self.inner.link.try_write(parts) {
             Err(TrySendError::Failed(Error::Disconnected(CloseReason::PeerClosed)))
                 if self.is_unread() =>

@@ -66,9 +66,10 @@ fn kind_of(reason: &CloseReason) -> io::ErrorKind {
         | CloseReason::ProtocolViolation(_) => io::ErrorKind::InvalidData,
         CloseReason::WorkRequest { .. }
         | CloseReason::PeerFailed(_)
+        | CloseReason::PeerAborted(_)
         | CloseReason::PeerDisconnected
         | CloseReason::Truncated { .. } => io::ErrorKind::ConnectionReset,
-        CloseReason::PeerAborted(_) | CloseReason::LocallyAborted | CloseReason::WakerPanicked => {
+        CloseReason::LocallyAborted | CloseReason::WakerPanicked => {
             io::ErrorKind::ConnectionAborted
         }
         CloseReason::DeviceRemoved | CloseReason::AddressChanged => io::ErrorKind::NetworkDown,

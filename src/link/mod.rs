@@ -17,6 +17,7 @@ mod cork;
 mod deferred;
 mod group_queue;
 mod held;
+mod hop_limit;
 #[expect(clippy::module_inception, reason = "it is the layer's main type")]
 mod link;
 mod liveness;

@@ -30,6 +30,21 @@ impl Link {
         self.try_write_large(parts, limit.min(LONGEST_PIECE))
     }
 
+    /// Returns whether a write of `len` bytes takes some of them, or fails.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn has_room_to_write(self: &Arc<Self>, len: usize) -> bool {
+        self.with_core(|core| {
+            if core.ended.is_some() {
+                return true;
+            }
+            let limit = core.conn.negotiated().map_or(0, |both| both.send_limit);
+            let piece = LONGEST_PIECE.min(usize::try_from(limit).unwrap_or(usize::MAX));
+            let room = core.conn.may_send(len.min(piece));
+            let refused = matches!(room, Err(SendRefused::Blocked));
+            !refused && (room.is_err() || !core.holds_back())
+        })
+    }
+
     /// Sends a large message of at most this length.
     fn try_write_large(
         self: &Arc<Self>,

@@ -2,12 +2,15 @@ use std::{
     io, iter,
     net::SocketAddr,
     os::fd::BorrowedFd,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, ready},
 };
 
-use super::Stream;
-use crate::{Listener, TransportKind};
+use super::{Stream, ttl::ListenerTtl};
+use crate::{Endpoint, Listener, TransportKind};
 
 /// Accepts [`Stream`]s on an address, as [`std::net::TcpListener`] does.
 ///
@@ -27,16 +30,40 @@ use crate::{Listener, TransportKind};
 /// ```
 #[derive(Debug)]
 pub struct StreamListener {
+    shared: Arc<Shared>,
+}
+
+/// The state that all handles of a listener share.
+#[derive(Debug)]
+struct Shared {
     listener: Listener,
     nonblocking: AtomicBool,
+    ttl: ListenerTtl,
 }
 
 impl StreamListener {
     pub(crate) fn new(listener: Listener) -> Self {
         Self {
-            listener,
-            nonblocking: AtomicBool::new(false),
+            shared: Arc::new(Shared {
+                listener,
+                nonblocking: AtomicBool::new(false),
+                ttl: ListenerTtl::default(),
+            }),
         }
+    }
+
+    /// Makes another handle of the same listener.
+    ///
+    /// Everything but the handle is shared: also whether [`accept`](Self::accept) waits. The
+    /// listener closes when its last handle is dropped.
+    ///
+    /// # Errors
+    ///
+    /// None; it is as [`TcpListener::try_clone`](std::net::TcpListener::try_clone) is.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            shared: Arc::clone(&self.shared),
+        })
     }
 
     /// Accepts the next stream, with the peer's address.
@@ -46,14 +73,13 @@ impl StreamListener {
     /// Those of [`Listener::accept`], as [`io::Error`]s, and
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) where it may not wait.
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
-        let endpoint = if self.nonblocking.load(Ordering::Relaxed) {
-            let accepted = self.listener.try_accept()?;
+        let endpoint = if self.shared.nonblocking.load(Ordering::Relaxed) {
+            let accepted = self.shared.listener.try_accept()?;
             accepted.ok_or(io::ErrorKind::WouldBlock)?
         } else {
-            self.listener.accept()?
+            self.shared.listener.accept()?
         };
-        let peer = endpoint.peer_addr();
-        Ok((endpoint.into(), peer))
+        Ok(self.shared.stream(endpoint))
     }
 
     /// Accepts the next stream, for a task.
@@ -64,20 +90,20 @@ impl StreamListener {
     ///
     /// Those of [`Listener::accept`], as [`io::Error`]s.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Stream, SocketAddr)>> {
-        let endpoint = ready!(self.listener.poll_accept(cx))?;
-        let peer = endpoint.peer_addr();
-        Poll::Ready(Ok((endpoint.into(), peer)))
+        let endpoint = ready!(self.shared.listener.poll_accept(cx))?;
+        Poll::Ready(Ok(self.shared.stream(endpoint)))
     }
 
     /// Returns an iterator over the streams that come in. It ends when the listener does.
     pub fn incoming(&self) -> impl Iterator<Item = io::Result<Stream>> + '_ {
-        let mut endpoints = self.listener.incoming();
+        let mut endpoints = self.shared.listener.incoming();
         iter::from_fn(move || {
-            if self.nonblocking.load(Ordering::Relaxed) {
+            if self.shared.nonblocking.load(Ordering::Relaxed) {
                 return Some(self.accept().map(|(stream, _)| stream));
             }
             let endpoint = endpoints.next()?;
-            Some(endpoint.map(Stream::from).map_err(io::Error::from))
+            let stream = endpoint.map(|endpoint| self.shared.stream(endpoint).0);
+            Some(stream.map_err(io::Error::from))
         })
     }
 
@@ -88,8 +114,40 @@ impl StreamListener {
     ///
     /// None.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        self.nonblocking.store(nonblocking, Ordering::Relaxed);
+        self.shared
+            .nonblocking
+            .store(nonblocking, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Returns the error with which the listener has ended, if it has.
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(self.shared.listener.end().map(io::Error::from))
+    }
+
+    /// Returns the time to live that [`set_ttl`](Self::set_ttl) has set, or the default of the
+    /// system.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](io::ErrorKind::Unsupported) if it listens over RDMA alone.
+    pub fn ttl(&self) -> io::Result<u32> {
+        self.shared.ttl.get(&self.shared.listener)
+    }
+
+    /// Sets the [time to live](Stream::set_ttl) of the streams over TCP that are accepted later,
+    /// from 1 to 255 hops. It changes nothing for streams over RDMA.
+    ///
+    /// # Errors
+    ///
+    /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other numbers.
+    /// * [`Unsupported`](io::ErrorKind::Unsupported) if it listens over RDMA alone.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.shared.ttl.set(ttl, &self.shared.listener)
     }
 
     /// Returns the address that this listens on.
@@ -98,13 +156,13 @@ impl StreamListener {
     ///
     /// None.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.listener.local_addr())
+        Ok(self.shared.listener.local_addr())
     }
 
     /// Returns the transports over which this listens.
     #[must_use]
     pub fn transports(&self) -> &'static [TransportKind] {
-        self.listener.transports()
+        self.shared.listener.transports()
     }
 
     /// Returns a file descriptor for event loops, readable while there is a stream to accept.
@@ -115,6 +173,14 @@ impl StreamListener {
     ///
     /// Those of [`Listener::event_fd`].
     pub fn event_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        Ok(self.listener.event_fd()?)
+        Ok(self.shared.listener.event_fd()?)
+    }
+}
+
+impl Shared {
+    fn stream(&self, accepted: Endpoint) -> (Stream, SocketAddr) {
+        self.ttl.apply(&accepted);
+        let peer = accepted.peer_addr();
+        (accepted.into(), peer)
     }
 }

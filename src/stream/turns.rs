@@ -15,7 +15,7 @@ use crate::{link::Deadline, sync::lock};
 /// A handle keeps its turn while it waits for bytes, so that their order is that of the turns. The
 /// others wait for theirs no longer than for bytes.
 #[derive(Default)]
-pub(super) struct Turns {
+pub(crate) struct Turns {
     state: Mutex<State>,
     /// Notified when a turn ends.
     ended: Condvar,
@@ -44,14 +44,14 @@ enum Whose {
 }
 
 /// A turn to read, which ends when this is dropped.
-pub(super) struct Turn<'a> {
+pub(crate) struct Turn<'a> {
     turns: &'a Turns,
     reading: Reading,
 }
 
 impl Turns {
     /// Returns the turn, if no other handle has it.
-    pub(super) fn take(&self) -> Option<Turn<'_>> {
+    pub(crate) fn take(&self) -> Option<Turn<'_>> {
         self.begin(&mut lock(&self.state))
     }
 
@@ -113,9 +113,17 @@ impl Turns {
     }
 
     /// Returns the reading side to the only handle.
-    pub(super) fn get_mut(&mut self) -> &mut Reading {
+    pub(crate) fn get_mut(&mut self) -> &mut Reading {
         let state = self.state.get_mut();
         &mut state.unwrap_or_else(PoisonError::into_inner).reading
+    }
+
+    /// Returns whether a turn may find bytes here. It may be wrong while another handle has its
+    /// turn.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn may_have_bytes(&self) -> bool {
+        let state = lock(&self.state);
+        state.turn != Whose::Free || !state.reading.bytes().is_empty()
     }
 
     fn begin(&self, state: &mut State) -> Option<Turn<'_>> {

@@ -40,11 +40,14 @@
 mod endpoint;
 mod halves;
 mod listener;
+mod methods;
+mod reader;
 mod sink;
 mod stream;
 mod stream_halves;
 mod stream_listener;
 mod turn;
+mod writer;
 
 pub use self::{
     endpoint::Endpoint,
@@ -52,6 +55,6 @@ pub use self::{
     listener::Listener,
     sink::MessageSink,
     stream::Stream,
-    stream_halves::{OwnedReadHalf, OwnedWriteHalf, ReuniteError},
+    stream_halves::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf},
     stream_listener::StreamListener,
 };

@@ -1,21 +1,19 @@
-use std::{
-    io::{self, IoSlice},
-    net::SocketAddr,
-    pin::Pin,
-    task::{Context, Poll},
+use std::{io, sync::Arc, time::Duration};
+
+use super::{
+    methods::{common_methods, reading_methods, writing_methods},
+    reader::Reader,
+    stream_halves::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf},
+    writer::Writer,
 };
-
-use ::tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
-
-use super::stream_halves::{OwnedReadHalf, OwnedWriteHalf, ReuniteError};
-use crate::{Connector, Endpoint, ToAddresses, TransportKind};
+use crate::{Connector, Endpoint, ToAddresses, TransportKind, stream::StreamEnd};
 
 /// A connection that carries bytes in both directions, as
 /// [`tokio::net::TcpStream`] does.
 ///
 /// Reads, writes and ends are as those of [`rdmsg::Stream`](crate::Stream). As an
-/// [`AsyncBufRead`] it lends the buffers that the device wrote. A write that is pending has taken
-/// nothing, and a read that is pending has lost nothing.
+/// [`AsyncBufRead`](::tokio::io::AsyncBufRead) it lends the buffers that the device wrote. A write
+/// that is pending has taken nothing, and a read that is pending has lost nothing.
 ///
 /// # Examples
 ///
@@ -32,8 +30,8 @@ use crate::{Connector, Endpoint, ToAddresses, TransportKind};
 /// ```
 #[derive(Debug)]
 pub struct Stream {
-    read: OwnedReadHalf,
-    write: OwnedWriteHalf,
+    read: Reader,
+    write: Writer,
 }
 
 impl Stream {
@@ -82,44 +80,103 @@ impl Stream {
     #[track_caller]
     pub fn new(endpoint: Endpoint) -> io::Result<Self> {
         endpoint.enter_runtime()?;
-        Ok(Self {
-            read: OwnedReadHalf::new(endpoint.clone()),
-            write: OwnedWriteHalf::new(endpoint),
-        })
+        Ok(Self::of(Reader::new(Arc::new(StreamEnd::new(endpoint)))))
+    }
+
+    /// Makes a stream of its reading side.
+    pub(super) fn of(read: Reader) -> Self {
+        let write = Writer::new(Arc::clone(read.end()));
+        Self { read, write }
+    }
+
+    /// Splits the stream into its directions, for one task. The stream is whole again when the
+    /// halves are dropped, which finishes no direction.
+    #[must_use]
+    pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
+        (
+            ReadHalf::new(&mut self.read),
+            WriteHalf::new(&mut self.write),
+        )
     }
 
     /// Splits the stream into its directions, for two tasks. Neither waits for the other.
+    ///
+    /// The stream ends when both halves are dropped. Dropping the writing half finishes its
+    /// direction.
     #[must_use]
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
-        (self.read, self.write)
+        (
+            OwnedReadHalf::new(self.read),
+            OwnedWriteHalf::new(self.write),
+        )
     }
 
-    /// Copies bytes that are next without taking them. Waits for some as a read does.
+    /// Returns the error with which the connection has ended, unless that end is clean.
     ///
     /// # Errors
     ///
-    /// Those of a read.
-    pub async fn peek(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.read.peek(buf).await
+    /// None.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(self.read.end().end_error())
     }
 
-    /// Returns this side's address.
+    /// Returns the time to live of this stream's packets: how many hops they may take.
     ///
     /// # Errors
     ///
-    /// [`AddrNotAvailable`](io::ErrorKind::AddrNotAvailable) where it is not known.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        let local = self.endpoint().local_addr();
-        local.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the route has the limit of hops,
+    ///   and no call reads it.
+    /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
+    pub fn ttl(&self) -> io::Result<u32> {
+        self.read.end().ttl()
     }
 
-    /// Returns the peer's address.
+    /// Sets the time to live of this stream's packets, from 1 to 255 hops. Default: that of the
+    /// system, most often 64.
     ///
     /// # Errors
     ///
-    /// None; it is as that of tokio's stream is.
-    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.endpoint().peer_addr())
+    /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other numbers.
+    /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the limit of hops is set when the
+    ///   route is resolved, and no call changes it. The stream goes on.
+    /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.read.end().set_ttl(ttl)
+    }
+
+    /// Returns the duration that [`set_linger`](Self::set_linger) has set.
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub fn linger(&self) -> io::Result<Option<Duration>> {
+        Ok(self.read.end().linger())
+    }
+
+    /// Sets how the stream ends when it or its last half is dropped. Default: `None`.
+    ///
+    /// * `None`: the peer reads the bytes that were written before, and then the end.
+    /// * Zero: as [`set_zero_linger`](Self::set_zero_linger).
+    /// * Any other duration: as `None`. A drop never blocks the thread.
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+        self.read.end().set_linger(linger);
+        Ok(())
+    }
+
+    /// Has the drop of the stream, or of its last half, reset the connection.
+    ///
+    /// Bytes that have not arrived are lost, and a read of the peer fails with
+    /// [`ConnectionReset`](io::ErrorKind::ConnectionReset).
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub fn set_zero_linger(&self) -> io::Result<()> {
+        self.set_linger(Some(Duration::ZERO))
     }
 
     /// Does nothing: nothing is ever delayed.
@@ -145,12 +202,6 @@ impl Stream {
     pub fn transport(&self) -> TransportKind {
         self.endpoint().transport()
     }
-
-    /// Returns the connection, for what does not wait.
-    #[must_use]
-    pub fn endpoint(&self) -> &Endpoint {
-        self.read.endpoint()
-    }
 }
 
 impl OwnedReadHalf {
@@ -158,62 +209,31 @@ impl OwnedReadHalf {
     ///
     /// # Errors
     ///
-    /// [`ReuniteError`], with both, where they are not of one stream.
+    /// [`ReuniteError`], with both, if they are not of one stream.
+    #[expect(
+        clippy::result_large_err,
+        reason = "it holds the halves, as tokio's does"
+    )]
     pub fn reunite(self, write: OwnedWriteHalf) -> Result<Stream, ReuniteError> {
-        if self.endpoint() == write.endpoint() {
-            Ok(Stream { read: self, write })
-        } else {
-            Err(ReuniteError(self, write))
-        }
+        self.join(write).map(Stream::of)
     }
 }
 
-impl AsyncRead for Stream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.read).poll_read(cx, buf)
+impl OwnedWriteHalf {
+    /// Makes a stream of its halves again.
+    ///
+    /// # Errors
+    ///
+    /// [`ReuniteError`], with both, if they are not of one stream.
+    #[expect(
+        clippy::result_large_err,
+        reason = "it holds the halves, as tokio's does"
+    )]
+    pub fn reunite(self, read: OwnedReadHalf) -> Result<Stream, ReuniteError> {
+        read.reunite(self)
     }
 }
 
-impl AsyncBufRead for Stream {
-    fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        Pin::new(&mut self.get_mut().read).poll_fill_buf(cx)
-    }
-
-    fn consume(mut self: Pin<&mut Self>, count: usize) {
-        Pin::new(&mut self.read).consume(count);
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.write).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.write).poll_write_vectored(cx, parts)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.write.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.write).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.write).poll_shutdown(cx)
-    }
-}
+reading_methods!(Stream);
+writing_methods!(Stream);
+common_methods!(Stream, read, read, write);

@@ -5,7 +5,10 @@ use std::{
 };
 
 use super::{listener::accept, stream::Stream, turn::cooperate};
-use crate::{Config, Engine, ToAddresses, TransportKind, connector::lookup::addresses};
+use crate::{
+    Config, Endpoint, Engine, ToAddresses, TransportKind, connector::lookup::addresses,
+    stream::ListenerTtl,
+};
 
 /// Accepts [`Stream`]s on an address, as [`tokio::net::TcpListener`]
 /// does.
@@ -28,6 +31,7 @@ use crate::{Config, Engine, ToAddresses, TransportKind, connector::lookup::addre
 #[derive(Debug)]
 pub struct StreamListener {
     inner: crate::Listener,
+    ttl: ListenerTtl,
 }
 
 impl StreamListener {
@@ -56,7 +60,10 @@ impl StreamListener {
         let mut config = config.clone();
         config.stream = true;
         let inner = crate::Listener::bind_with(address, &config, engine)?;
-        Ok(Self { inner })
+        Ok(Self {
+            inner,
+            ttl: ListenerTtl::default(),
+        })
     }
 
     /// Accepts the next stream, with the peer's address.
@@ -72,8 +79,7 @@ impl StreamListener {
     /// Outside of a runtime with I/O enabled.
     pub async fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         let endpoint = accept(&self.inner).await?;
-        let peer = endpoint.peer_addr();
-        Ok((Stream::new(endpoint)?, peer))
+        self.stream(endpoint)
     }
 
     /// As [`accept`](Self::accept), without a future. One task at a time waits so.
@@ -87,8 +93,7 @@ impl StreamListener {
     /// Outside of a runtime with I/O enabled.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Stream, SocketAddr)>> {
         let endpoint = ready!(cooperate(cx, |cx| self.inner.poll_accept(cx)))?;
-        let peer = endpoint.peer_addr();
-        Poll::Ready(Ok((Stream::new(endpoint)?, peer)))
+        Poll::Ready(self.stream(endpoint))
     }
 
     /// Returns the address that this listens on, with the port that was chosen for port 0.
@@ -100,6 +105,27 @@ impl StreamListener {
         Ok(self.inner.local_addr())
     }
 
+    /// Returns the time to live that [`set_ttl`](Self::set_ttl) has set, or the default of the
+    /// system.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](io::ErrorKind::Unsupported) if it listens over RDMA alone.
+    pub fn ttl(&self) -> io::Result<u32> {
+        self.ttl.get(&self.inner)
+    }
+
+    /// Sets the [time to live](Stream::set_ttl) of the streams over TCP that are accepted later,
+    /// from 1 to 255 hops. It changes nothing for streams over RDMA.
+    ///
+    /// # Errors
+    ///
+    /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other numbers.
+    /// * [`Unsupported`](io::ErrorKind::Unsupported) if it listens over RDMA alone.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.ttl.set(ttl, &self.inner)
+    }
+
     /// Returns the transports over which this listens.
     #[must_use]
     pub fn transports(&self) -> &'static [TransportKind] {
@@ -109,5 +135,12 @@ impl StreamListener {
     /// Stops listening. Established streams go on.
     pub fn close(&self) {
         self.inner.close();
+    }
+
+    #[track_caller]
+    fn stream(&self, accepted: Endpoint) -> io::Result<(Stream, SocketAddr)> {
+        self.ttl.apply(&accepted);
+        let peer = accepted.peer_addr();
+        Ok((Stream::new(accepted)?, peer))
     }
 }

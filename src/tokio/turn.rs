@@ -5,7 +5,7 @@ use std::{
 
 use ::tokio::task::coop::poll_proceed;
 
-use crate::{Endpoint, sync::Seat};
+use crate::{Endpoint, link::Awaited, sync::Seat};
 
 /// A task's place among those that wait on a connection, left when its future is dropped.
 struct Turn<'a> {
@@ -28,6 +28,14 @@ pub(super) async fn take_turn<T>(
         let polled = cooperate(cx, |cx| poll(cx, turn.seat));
         turn.waits = polled.is_pending();
         polled
+    })
+    .await
+}
+
+/// Waits until `ready` returns something, which it may do after any event.
+pub(super) async fn any_of<T>(endpoint: &Endpoint, mut ready: impl FnMut() -> Option<T>) -> T {
+    take_turn(endpoint, |cx, seat| {
+        endpoint.poll_until(cx, (seat, Awaited::Answer), &mut ready)
     })
     .await
 }

@@ -56,7 +56,7 @@ pub(crate) use self::{
         Answers, BATCH, Checked, CompletionEvents, Done, OneSided, Outcome, PollSide, Posted,
         ReceiveShare, TransportParts, WorkQueues,
     },
-    tcp::WAITS_FOR,
+    tcp::{HopLimit, WAITS_FOR},
 };
 pub use self::{
     device_counters::DeviceCounters,

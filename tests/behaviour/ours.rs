@@ -85,7 +85,7 @@ fn a_peer_that_does_not_finish_is_no_end_of_file() {
         let expected = if closes {
             ErrorKind::UnexpectedEof
         } else {
-            ErrorKind::ConnectionAborted
+            ErrorKind::ConnectionReset
         };
         assert_eq!(error.kind(), expected, "{error}");
         assert_eq!(stream.take_error().unwrap().is_none(), closes);

@@ -1,5 +1,5 @@
-//! Each public method of the handles is called somewhere in this suite, or in those of streams and
-//! tasks.
+//! Each public method of the handles is called somewhere in this suite, or in those of streams, of
+//! tasks and of the methods for TCP.
 
 use std::{fs, path::Path};
 
@@ -36,7 +36,7 @@ fn text(path: &Path, into: &mut String) {
 fn every_public_method_has_its_place_here() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut suite = String::new();
-    for tests in ["tests/conformance", "tests/behaviour", "tests/tasks"] {
+    for tests in ["conformance", "behaviour", "tasks", "tcp_api"].map(|of| format!("tests/{of}")) {
         text(&root.join(tests), &mut suite);
     }
     let mut missing = Vec::new();

@@ -427,7 +427,7 @@ fn a_peer_that_vanishes_is_an_error_and_no_end_of_file() {
         let (client, mut server) = streams().await;
         client.endpoint().abort(3);
         let error = server.read_u8().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
     });
 }
 

@@ -153,6 +153,14 @@ impl CompletionEvents {
         }
     }
 
+    /// Returns the limit of hops that a program may change; `None` if the route has it.
+    pub(crate) fn hop_limit(&self) -> Option<tcp::HopLimit<'_>> {
+        match self {
+            Self::Rdma(_) => None,
+            Self::Tcp(events) => Some(tcp::HopLimit::of(events)),
+        }
+    }
+
     /// From now on all that comes is this thread's, which is about to wait for it, where it can and
     /// nothing may be there already.
     pub(crate) fn reserve(&self) -> Option<tcp::Reserved<'_>> {

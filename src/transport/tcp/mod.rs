@@ -10,6 +10,7 @@ mod connection_id;
 mod connection_manager;
 mod create_transport;
 mod event;
+mod hop_limit;
 mod keys;
 mod listen_id;
 mod memory_region;
@@ -33,6 +34,7 @@ pub(crate) use self::{
     connection_id::ConnectionId,
     connection_manager::{ConnectRequest, ConnectionManager, Report},
     event::Event,
+    hop_limit::HopLimit,
     listen_id::ListenId,
     memory_region::{Domain, MemoryRegion},
     queue_pair::{QueuePair, SharedReceiveQueue},

@@ -65,6 +65,7 @@ impl DeviceTests {
         let anywhere = [
             "conformance",
             "behaviour",
+            "tcp_api",
             "tasks",
             "task_leaks",
             "waiting",

@@ -1,0 +1,84 @@
+use std::{fmt, io, net::SocketAddr, ops::Deref, sync::Mutex, time::Duration};
+
+use crate::{Endpoint, Error, sync::lock};
+
+/// The endpoint that carries a stream. Its drop ends the stream: all handles and halves have been
+/// dropped then.
+pub(crate) struct StreamEnd {
+    endpoint: Endpoint,
+    linger: Mutex<Option<Duration>>,
+}
+
+/// The code of the abort that stands for a reset.
+const RESET: u32 = 0;
+
+impl StreamEnd {
+    pub(crate) fn new(endpoint: Endpoint) -> Self {
+        Self {
+            endpoint,
+            linger: Mutex::new(None),
+        }
+    }
+
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        let local = self.endpoint.local_addr();
+        local.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+    }
+
+    /// Returns the error with which the connection has ended, unless that end is clean.
+    pub(crate) fn end_error(&self) -> Option<io::Error> {
+        let reason = self.endpoint.close_reason();
+        reason
+            .filter(|reason| !reason.is_clean())
+            .map(|reason| Error::Disconnected(reason).into())
+    }
+
+    pub(crate) fn ttl(&self) -> io::Result<u32> {
+        self.endpoint.hop_limit().map_err(option_error)
+    }
+
+    pub(crate) fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.endpoint.set_hop_limit(ttl).map_err(option_error)
+    }
+
+    pub(crate) fn linger(&self) -> Option<Duration> {
+        *lock(&self.linger)
+    }
+
+    pub(crate) fn set_linger(&self, linger: Option<Duration>) {
+        *lock(&self.linger) = linger;
+    }
+}
+
+fn option_error(error: Error) -> io::Error {
+    match error {
+        Error::Disconnected(_) => io::Error::new(io::ErrorKind::NotConnected, error),
+        error => error.into(),
+    }
+}
+
+impl Deref for StreamEnd {
+    type Target = Endpoint;
+
+    fn deref(&self) -> &Endpoint {
+        &self.endpoint
+    }
+}
+
+impl Drop for StreamEnd {
+    fn drop(&mut self) {
+        if self.linger() == Some(Duration::ZERO) {
+            return self.endpoint.abort(RESET);
+        }
+        // The drop of the endpoint closes the connection afterwards.
+        if let Err(error) = self.endpoint.finish() {
+            debug!("{:?}: {error}", self.endpoint);
+        }
+    }
+}
+
+impl fmt::Debug for StreamEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.endpoint.fmt(f)
+    }
+}

@@ -1,0 +1,196 @@
+use std::{
+    io::{self, IoSliceMut},
+    sync::{Arc, atomic::AtomicBool},
+    task::{Context, Poll, ready},
+};
+
+use ::tokio::io::{Interest, ReadBuf, Ready};
+use bytes::BufMut;
+
+use super::turn::{cooperate, take_turn};
+use crate::{
+    link::Awaited,
+    stream::{Reading, StreamEnd, Turns, read_error},
+    sync::Seat,
+};
+
+/// Nothing but its end stops a stream of a task.
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// A call of any task, which has no seat of its own.
+const COMMON: (Seat, Awaited) = (Awaited::Arrival.common(), Awaited::Arrival);
+
+/// Reads the bytes of a stream, for its handle or half.
+#[derive(Debug)]
+pub(super) struct Reader {
+    end: Arc<StreamEnd>,
+    turns: Turns,
+}
+
+impl Reader {
+    pub(super) fn new(end: Arc<StreamEnd>) -> Self {
+        Self {
+            end,
+            turns: Turns::default(),
+        }
+    }
+
+    pub(super) fn end(&self) -> &Arc<StreamEnd> {
+        &self.end
+    }
+
+    /// Waits for bytes, or the end, with the only reference to this.
+    pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut Reading>> {
+        let reading = self.turns.get_mut();
+        let filled = cooperate(cx, |cx| reading.poll_fill(cx, &self.end, &NEVER));
+        ready!(filled).map_err(read_error)?;
+        Poll::Ready(Ok(reading))
+    }
+
+    pub(super) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let reading = ready!(self.poll_fill(cx))?;
+        let bytes = reading.bytes();
+        let count = bytes.len().min(buf.remaining());
+        buf.put_slice(&bytes[..count]);
+        reading.consume(count);
+        Poll::Ready(Ok(()))
+    }
+
+    pub(super) fn poll_fill_buf(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        self.poll_fill(cx).map_ok(|reading| reading.bytes())
+    }
+
+    pub(super) fn consume(&mut self, count: usize) {
+        self.turns.get_mut().consume(count);
+    }
+
+    // With a reference that others have as well.
+
+    pub(super) async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        take_turn(&self.end, |cx, seat| {
+            self.poll_with(cx, (seat, Awaited::Arrival), |reading| reading.copy_to(buf))
+        })
+        .await
+    }
+
+    pub(super) fn poll_peek(
+        &self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let peeked = cooperate(cx, |cx| {
+            self.poll_with(cx, COMMON, |reading| {
+                reading.copy_to(buf.initialize_unfilled())
+            })
+        });
+        peeked.map_ok(|count| {
+            buf.advance(count);
+            count
+        })
+    }
+
+    pub(super) async fn readable(&self) {
+        let end = &self.end;
+        take_turn(end, |cx, seat| {
+            self.poll_arrival(cx, (seat, Awaited::Arrival))
+        })
+        .await;
+    }
+
+    pub(super) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        cooperate(cx, |cx| self.poll_arrival(cx, COMMON)).map(Ok)
+    }
+
+    pub(super) fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        self.try_with(|reading| read(reading, buf))
+    }
+
+    pub(super) fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        if bufs.iter().all(|buf| buf.is_empty()) {
+            return Ok(0);
+        }
+        self.try_with(|reading| bufs.iter_mut().map(|buf| read(reading, buf)).sum())
+    }
+
+    pub(super) fn try_read_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
+        // A vector without room grows by some bytes here, and the read takes at most that many.
+        let room = buf.chunk_mut().len();
+        if room == 0 {
+            return Ok(0);
+        }
+        self.try_with(|reading| {
+            let bytes = reading.bytes();
+            let count = bytes.len().min(room);
+            buf.put_slice(&bytes[..count]);
+            reading.consume(count);
+            count
+        })
+    }
+
+    /// Returns the states of this direction, as far as `interest` names them.
+    pub(super) fn ready_states(&self, interest: Interest) -> Ready {
+        let mut states = Ready::EMPTY;
+        if interest.is_readable() {
+            if self.may_read() {
+                states |= Ready::READABLE;
+            }
+            if self.end.sends_no_more() {
+                states |= Ready::READ_CLOSED;
+            }
+        }
+        if interest.is_error() && self.end.end_error().is_some() {
+            states |= Ready::ERROR;
+        }
+        states
+    }
+
+    fn may_read(&self) -> bool {
+        self.turns.may_have_bytes() || self.end.has_arrived()
+    }
+
+    fn poll_arrival(&self, cx: &mut Context<'_>, who: (Seat, Awaited)) -> Poll<()> {
+        self.end
+            .poll_until(cx, who, || self.may_read().then_some(()))
+    }
+
+    /// Waits for bytes, or the end, and returns the result of `take`.
+    fn poll_with<T>(
+        &self,
+        cx: &mut Context<'_>,
+        who: (Seat, Awaited),
+        take: impl FnOnce(&mut Reading) -> T,
+    ) -> Poll<io::Result<T>> {
+        ready!(self.poll_arrival(cx, who));
+        match self.try_with(take) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                // Something else has arrived, or another task reads at this moment.
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            taken => Poll::Ready(taken),
+        }
+    }
+
+    /// Returns the result of `take`, if there are bytes, or the end.
+    fn try_with<T>(&self, take: impl FnOnce(&mut Reading) -> T) -> io::Result<T> {
+        let mut reading = self.turns.take().ok_or(io::ErrorKind::WouldBlock)?;
+        reading.fill(&self.end, &NEVER, None).map_err(read_error)?;
+        Ok(take(&mut reading))
+    }
+}
+
+fn read(reading: &mut Reading, buf: &mut [u8]) -> usize {
+    let count = reading.copy_to(buf);
+    reading.consume(count);
+    count
+}

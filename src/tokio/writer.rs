@@ -1,0 +1,105 @@
+use std::{
+    io::{self, IoSlice},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use ::tokio::io::{Interest, Ready};
+
+use super::turn::{cooperate, take_turn};
+use crate::{
+    Error, TrySendError,
+    link::{Awaited, total},
+    stream::{StreamEnd, write_error},
+    sync::Seat,
+};
+
+/// Writes the bytes of a stream, for its handle or half.
+#[derive(Debug)]
+pub(super) struct Writer {
+    end: Arc<StreamEnd>,
+    /// The length in bytes of the last `try_write`, if it was refused; 0 if it was not. A long
+    /// write needs more room than a short one.
+    refused: AtomicUsize,
+}
+
+impl Writer {
+    pub(super) fn new(end: Arc<StreamEnd>) -> Self {
+        Self {
+            end,
+            refused: AtomicUsize::new(0),
+        }
+    }
+
+    pub(super) fn end(&self) -> &Arc<StreamEnd> {
+        &self.end
+    }
+
+    pub(super) fn poll_write(
+        &self,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if parts.iter().all(|part| part.is_empty()) {
+            return Poll::Ready(Ok(0));
+        }
+        cooperate(cx, |cx| self.end.poll_write_bytes(cx, parts)).map_err(write_error)
+    }
+
+    /// Finishes the direction: the peer reads the bytes that were written before, and then the end.
+    pub(super) fn shut_down(&self) -> io::Result<()> {
+        match self.end.finish() {
+            // As a socket whose connection has ended.
+            Ok(()) | Err(Error::Disconnected(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(super) async fn writable(&self) {
+        let end = &self.end;
+        take_turn(end, |cx, seat| self.poll_room(cx, (seat, Awaited::Room))).await;
+    }
+
+    pub(super) fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let who = (Awaited::Room.common(), Awaited::Room);
+        cooperate(cx, |cx| self.poll_room(cx, who)).map(Ok)
+    }
+
+    pub(super) fn try_write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let len = total(parts);
+        if len == 0 {
+            return Ok(0);
+        }
+        let written = self.end.write_now(parts);
+        let refused = matches!(written, Err(TrySendError::Full));
+        let refused = if refused { len } else { 0 };
+        self.refused.store(refused, Ordering::Relaxed);
+        written.map_err(|error| write_error(error.into()))
+    }
+
+    /// Returns the states of this direction, as far as `interest` names them.
+    pub(super) fn ready_states(&self, interest: Interest) -> Ready {
+        let mut states = Ready::EMPTY;
+        if interest.is_writable() {
+            if self.may_write() {
+                states |= Ready::WRITABLE;
+            }
+            if self.end.is_over() {
+                states |= Ready::WRITE_CLOSED;
+            }
+        }
+        states
+    }
+
+    fn may_write(&self) -> bool {
+        self.end.has_room(self.refused.load(Ordering::Relaxed))
+    }
+
+    fn poll_room(&self, cx: &mut Context<'_>, who: (Seat, Awaited)) -> Poll<()> {
+        self.end
+            .poll_until(cx, who, || self.may_write().then_some(()))
+    }
+}

@@ -1,0 +1,94 @@
+//! The methods of std's and tokio's types for TCP, one line each, and the meaning of readiness.
+//! Each file runs against the TCP types and against this crate's: over TCP on this machine,
+//! and over RDMA in the lab, where `LAB_ADDR` is an address that a device serves.
+
+#![expect(clippy::duplicate_mod, reason = "each file runs against both")]
+
+use std::net::{IpAddr, SocketAddr};
+
+mod ours;
+#[cfg(feature = "tokio")]
+mod room;
+#[cfg(feature = "tokio")]
+mod threads;
+
+#[path = "."]
+mod std_over_std {
+    use std::net::{TcpListener as Listener, TcpStream as Stream};
+
+    use super::any_tcp as any;
+
+    #[path = "std_lines.rs"]
+    mod lines;
+}
+
+#[path = "."]
+mod std_over_rdmsg {
+    use rdmsg::{Stream, StreamListener as Listener};
+
+    use super::any_rdmsg as any;
+
+    #[path = "std_lines.rs"]
+    mod lines;
+}
+
+#[cfg(feature = "tokio")]
+#[path = "."]
+mod tokio_over_tokio {
+    use tokio::net::{
+        TcpListener as Listener, TcpStream as Stream,
+        tcp::{OwnedReadHalf, ReuniteError},
+    };
+
+    use super::any_tcp as any;
+
+    /// The end of the error for halves that do not belong together.
+    const PART: &str = "from the same socket";
+
+    #[path = "tokio_lines.rs"]
+    mod lines;
+    #[path = "tokio_waits.rs"]
+    mod waits;
+
+    /// Waits until the peer has everything that was sent.
+    async fn delivered(_: &OwnedReadHalf) {}
+}
+
+#[cfg(feature = "tokio")]
+#[path = "."]
+mod tokio_over_rdmsg {
+    use rdmsg::tokio::{OwnedReadHalf, ReuniteError, Stream, StreamListener as Listener};
+
+    use super::any_rdmsg as any;
+
+    /// The end of the error for halves that do not belong together.
+    const PART: &str = "of the same stream";
+
+    #[path = "tokio_lines.rs"]
+    mod lines;
+    #[path = "tokio_waits.rs"]
+    mod waits;
+
+    /// Waits until the peer has everything that was sent.
+    async fn delivered(half: &OwnedReadHalf) {
+        half.endpoint().start_flush().unwrap().await.unwrap();
+    }
+}
+
+/// An address of this machine, with a port that is free.
+fn any_tcp() -> SocketAddr {
+    ([127, 0, 0, 1], 0).into()
+}
+
+/// The same, of a device in the lab.
+fn any_rdmsg() -> SocketAddr {
+    match std::env::var("LAB_ADDR") {
+        Ok(address) => (address.parse::<IpAddr>().unwrap(), 0).into(),
+        Err(_) => any_tcp(),
+    }
+}
+
+/// Whether connections at this address have a time to live that a program sets.
+fn has_ttl(at: SocketAddr) -> bool {
+    at.ip().is_loopback()
+}

@@ -1,0 +1,139 @@
+//! Methods that differ from those of std: addresses, linger, the time to live.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::ToSocketAddrs,
+    thread,
+    time::Duration,
+};
+
+use rdmsg::{Stream, StreamListener, ToAddresses, TransportKind};
+
+use super::any_rdmsg;
+
+fn ends() -> (StreamListener, Stream, Stream) {
+    ends_at(any_rdmsg())
+}
+
+fn ends_at(address: impl ToAddresses) -> (StreamListener, Stream, Stream) {
+    let listener = StreamListener::bind(address).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let client = thread::spawn(move || Stream::connect(addr).unwrap());
+    let (server, _) = listener.accept().unwrap();
+    (listener, client.join().unwrap(), server)
+}
+
+/// A program's function that is generic over addresses exchanges the trait with the types.
+fn bind<A: ToAddresses>(address: A) -> StreamListener {
+    StreamListener::bind(address).unwrap()
+}
+
+/// A function that looks addresses up itself stays as it is.
+fn bind_looked_up<A: ToSocketAddrs>(address: A) -> StreamListener {
+    let addresses: Vec<_> = address.to_socket_addrs().unwrap().collect();
+    StreamListener::bind(&*addresses).unwrap()
+}
+
+#[test]
+fn functions_that_are_generic_over_addresses_bind() {
+    for listener in [
+        bind((any_rdmsg().ip(), 0)),
+        bind(any_rdmsg().to_string()),
+        bind_looked_up(any_rdmsg().to_string()),
+    ] {
+        assert_eq!(listener.local_addr().unwrap().ip(), any_rdmsg().ip());
+    }
+}
+
+#[test]
+fn zero_linger_resets_the_connection_with_the_last_handle() {
+    let (_listener, client, mut server) = ends();
+    assert_eq!(client.linger().unwrap(), None);
+    client.set_linger(Some(Duration::ZERO)).unwrap();
+    let mut clone = client.try_clone().unwrap();
+    assert_eq!(clone.linger().unwrap(), Some(Duration::ZERO));
+    drop(client);
+    clone.write_all(b"x").unwrap();
+    server.read_exact(&mut [0; 1]).unwrap();
+    drop(clone);
+    let error = server.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    let error = server
+        .take_error()
+        .unwrap()
+        .expect("an end that is not clean");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn any_other_linger_ends_the_stream() {
+    for linger in [None, Some(Duration::from_millis(1))] {
+        let (_listener, mut client, mut server) = ends();
+        client.set_linger(Some(Duration::ZERO)).unwrap();
+        client.set_linger(linger).unwrap();
+        client.write_all(b"all").unwrap();
+        drop(client);
+        let mut got = String::new();
+        server.read_to_string(&mut got).unwrap();
+        assert_eq!(got, "all");
+    }
+}
+
+#[test]
+fn a_time_to_live_is_set_over_each_version_of_ip() {
+    for address in ["tcp://127.0.0.1:0", "tcp://[::1]:0"] {
+        let (listener, client, mut server) = ends_at(address);
+        for hops in [0, 256, u32::MAX] {
+            for refused in [client.set_ttl(hops), listener.set_ttl(hops)] {
+                assert_eq!(
+                    refused.unwrap_err().kind(),
+                    ErrorKind::InvalidInput,
+                    "{hops}"
+                );
+            }
+        }
+        let default = client.ttl().unwrap();
+        assert_eq!(listener.ttl().unwrap(), default);
+        client.set_ttl(3).unwrap();
+        assert_eq!((client.ttl().unwrap(), server.ttl().unwrap()), (3, default));
+        (&client).write_all(b"on").unwrap();
+        server.read_exact(&mut [0; 2]).unwrap();
+        listener.set_ttl(9).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let another = thread::spawn(move || Stream::connect(addr).unwrap());
+        let (accepted, _) = listener.accept().unwrap();
+        let another = another.join().unwrap();
+        assert_eq!(accepted.ttl().unwrap(), 9);
+        drop(another);
+    }
+}
+
+#[test]
+fn a_time_to_live_is_refused_over_rdma() {
+    let (_listener, client, mut server) = ends();
+    if client.transport() == TransportKind::Rdma {
+        assert_eq!(client.ttl().unwrap_err().kind(), ErrorKind::Unsupported);
+        let error = client.set_ttl(64).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("over RDMA"), "{error}");
+    } else {
+        assert!(any_rdmsg().ip().is_loopback(), "nothing stands in for it");
+        client.set_ttl(64).unwrap();
+    }
+    (&client).write_all(b"on").unwrap();
+    server.read_exact(&mut [0; 2]).unwrap();
+}
+
+#[test]
+fn a_listener_goes_on_until_its_last_handle_is_dropped() {
+    let listener = StreamListener::bind(any_rdmsg()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let clone = listener.try_clone().unwrap();
+    drop(listener);
+    let client = thread::spawn(move || Stream::connect(addr).unwrap());
+    clone.accept().unwrap();
+    client.join().unwrap();
+    drop(clone);
+    let error = Stream::connect(addr).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
+}

@@ -1,0 +1,82 @@
+//! Room for long writes, of which fewer are in flight than of short ones.
+
+use std::{
+    io::ErrorKind,
+    task::{Context, Waker},
+};
+
+use rdmsg::{
+    Config, Engine, EngineLimits,
+    tokio::{Stream, StreamListener},
+};
+use tokio::{io::AsyncReadExt, runtime::Builder};
+
+use super::any_rdmsg;
+
+const LONG: usize = 1 << 20;
+
+fn is_refused(stream: &Stream, bytes: &[u8]) -> bool {
+    match stream.try_write(bytes) {
+        Ok(count) => {
+            assert_eq!(count, bytes.len());
+            false
+        }
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::WouldBlock);
+            true
+        }
+    }
+}
+
+fn is_writable(stream: &Stream) -> bool {
+    let mut cx = Context::from_waker(Waker::noop());
+    stream.poll_write_ready(&mut cx).is_ready()
+}
+
+#[test]
+fn a_long_write_that_was_refused_waits_for_room_of_its_length() {
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        // The peer's library takes one long write before its program reads.
+        let mut limits = EngineLimits::default();
+        limits.held = LONG as u64;
+        let engine = Engine::with_limits(limits).unwrap();
+        let config = Config::default();
+        let listener = StreamListener::bind_with(any_rdmsg(), &config, &engine).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (client, accepted) = tokio::join!(Stream::connect(addr), listener.accept());
+        let (client, mut server) = (client.unwrap(), accepted.unwrap().0);
+
+        let long = vec![7; LONG];
+        let mut taken = 0;
+        for refusals in 0.. {
+            while !is_refused(&client, &long) {
+                taken += 1;
+            }
+            if !is_writable(&client) {
+                break;
+            }
+            // The peer's library took one between the two calls.
+            tokio::task::yield_now().await;
+            assert!(refusals < 1000, "no refusal clears the readiness");
+        }
+        assert!(
+            taken < config.receive_window,
+            "there is room for short writes"
+        );
+        assert!(!is_refused(&client, b"short"));
+        assert!(is_writable(&client), "the last write was not refused");
+        let short = usize::from(taken) * LONG;
+        while !is_refused(&client, &long) {
+            taken += 1;
+        }
+        let waiting = client.writable();
+        let all = usize::from(taken) * LONG + 5;
+        let mut bytes = vec![0; all];
+        let (room, read) = tokio::join!(waiting, server.read_exact(&mut bytes));
+        room.unwrap();
+        assert_eq!(read.unwrap(), all);
+        assert_eq!(bytes[short..short + 5], *b"short");
+        assert!(!is_refused(&client, &long));
+    });
+}

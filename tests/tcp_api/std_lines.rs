@@ -1,0 +1,188 @@
+//! Each method of `std::net::TcpListener` and `TcpStream`, in one line.
+
+#![allow(
+    clippy::needless_borrows_for_generic_args,
+    reason = "std's signatures take these references"
+)]
+
+use std::{
+    io::{ErrorKind, IoSlice, IoSliceMut, Read, Write, copy},
+    net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4},
+    thread,
+    time::Duration,
+};
+
+use super::{Listener, Stream, any};
+use crate::has_ttl;
+
+fn ends() -> (Listener, Stream, Stream) {
+    let listener = Listener::bind(any()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let client = thread::spawn(move || Stream::connect(addr).unwrap());
+    let (server, _) = listener.accept().unwrap();
+    (listener, client.join().unwrap(), server)
+}
+
+/// Has a thread accept, and returns the address in each form that `connect` takes.
+fn called(connect: impl FnOnce(SocketAddr) -> Stream) -> usize {
+    let listener = Listener::bind(any()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let accepting = thread::spawn(move || {
+        let mut got = Vec::new();
+        let mut stream = listener.accept().unwrap().0;
+        stream.read_to_end(&mut got).unwrap()
+    });
+    connect(addr).write_all(b"here").unwrap();
+    accepting.join().unwrap()
+}
+
+fn ip() -> IpAddr {
+    any().ip()
+}
+
+fn v4() -> Ipv4Addr {
+    match ip() {
+        IpAddr::V4(ip) => ip,
+        IpAddr::V6(ip) => panic!("{ip}"),
+    }
+}
+
+/// Returns the host of an address to which a listener is bound.
+fn host(listener: std::io::Result<Listener>) -> IpAddr {
+    let bound = listener.unwrap().local_addr().unwrap();
+    assert_ne!(bound.port(), 0);
+    bound.ip()
+}
+
+/// Each line with its result.
+macro_rules! lines {
+    (($listener:ident, $client:ident, $server:ident); $($name:ident: $line:expr => $result:expr;)*)
+    => { $(
+        #[test]
+        #[allow(unused_mut, unused_variables, reason = "a line uses some of them")]
+        fn $name() {
+            let ($listener, mut $client, mut $server) = ends();
+            assert_eq!($line, $result);
+        }
+    )* };
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+lines! { (listener, client, server);
+    bind_text: host(Listener::bind(&*format!("{}:0", ip()))) => ip();
+    bind_string: host(Listener::bind(format!("{}:0", ip()))) => ip();
+    bind_text_and_port: host(Listener::bind((&*ip().to_string(), 0))) => ip();
+    bind_string_and_port: host(Listener::bind((ip().to_string(), 0))) => ip();
+    bind_ip_and_port: host(Listener::bind((ip(), 0))) => ip();
+    bind_ipv4_and_port: host(Listener::bind((v4(), 0))) => ip();
+    bind_by_type: host(Listener::bind::<SocketAddr>(any())) => ip();
+    bind_address: host(Listener::bind(any())) => ip();
+    bind_address_v4: host(Listener::bind(SocketAddrV4::new(v4(), 0))) => ip();
+    bind_reference: host(Listener::bind(&any())) => ip();
+    bind_addresses: host(Listener::bind(&[any(), any()][..])) => ip();
+    bind_in_use: Listener::bind(listener.local_addr().unwrap()).unwrap_err().kind()
+        => ErrorKind::AddrInUse;
+    listener_local_addr: listener.local_addr().unwrap() => client.peer_addr().unwrap();
+    listener_try_clone: listener.try_clone().unwrap().local_addr().unwrap()
+        => listener.local_addr().unwrap();
+    listener_set_nonblocking: {
+        listener.try_clone().unwrap().set_nonblocking(true).unwrap();
+        listener.accept().unwrap_err().kind()
+    } => ErrorKind::WouldBlock;
+    listener_incoming: {
+        listener.set_nonblocking(true).unwrap();
+        listener.incoming().next().unwrap().unwrap_err().kind()
+    } => ErrorKind::WouldBlock;
+    listener_take_error: listener.take_error().unwrap().is_none() => true;
+    listener_ttl: match has_ttl(any()) {
+        true => {
+            listener.set_ttl(17).unwrap();
+            let addr = listener.local_addr().unwrap();
+            let another = thread::spawn(move || Stream::connect(addr).unwrap());
+            let (accepted, _) = listener.accept().unwrap();
+            let _another = another.join().unwrap();
+            (listener.ttl().unwrap(), accepted.ttl().unwrap())
+        }
+        false => (17, 17),
+    } => (17, 17);
+    listener_ttl_of_none: listener.set_ttl(0).is_err() => true;
+    connect_text: called(|addr| Stream::connect(&*addr.to_string()).unwrap()) => 4;
+    connect_string: called(|addr| Stream::connect(addr.to_string()).unwrap()) => 4;
+    connect_text_and_port: called(|addr| {
+        Stream::connect((&*addr.ip().to_string(), addr.port())).unwrap()
+    }) => 4;
+    connect_ip_and_port: called(|addr| Stream::connect((addr.ip(), addr.port())).unwrap()) => 4;
+    connect_address: called(|addr| Stream::connect(addr).unwrap()) => 4;
+    connect_by_type: called(|addr| Stream::connect::<SocketAddr>(addr).unwrap()) => 4;
+    connect_reference: called(|addr| Stream::connect(&addr).unwrap()) => 4;
+    connect_addresses: called(|addr| Stream::connect(&[addr][..]).unwrap()) => 4;
+    connect_timeout: called(|addr| Stream::connect_timeout(&addr, SECOND * 60).unwrap()) => 4;
+    connect_timeout_of_an_hour: called(|addr| {
+        Stream::connect_timeout(&addr, SECOND * 3600).unwrap()
+    }) => 4;
+    connect_timeout_of_zero: Stream::connect_timeout(&any(), Duration::ZERO).unwrap_err().kind()
+        => ErrorKind::InvalidInput;
+    peer_addr: client.peer_addr().unwrap() => server.local_addr().unwrap();
+    local_addr: client.local_addr().unwrap().ip() => ip();
+    shutdown: {
+        client.shutdown(Shutdown::Write).unwrap();
+        server.read(&mut [0; 1]).unwrap()
+    } => 0;
+    try_clone: {
+        client.try_clone().unwrap().write_all(b"by a clone").unwrap();
+        drop(client);
+        server.read_to_end(&mut Vec::new()).unwrap()
+    } => 10;
+    read_timeout: {
+        client.set_read_timeout(Some(SECOND)).unwrap();
+        client.read_timeout().unwrap()
+    } => Some(SECOND);
+    write_timeout: {
+        client.set_write_timeout(Some(SECOND)).unwrap();
+        client.write_timeout().unwrap()
+    } => Some(SECOND);
+    read_timeout_of_zero: client.set_read_timeout(Some(Duration::ZERO)).unwrap_err().kind()
+        => ErrorKind::InvalidInput;
+    peek: {
+        client.write_all(b"abc").unwrap();
+        (server.peek(&mut [0; 8]).unwrap(), server.read(&mut [0; 8]).unwrap())
+    } => (3, 3);
+    nodelay: {
+        client.set_nodelay(true).unwrap();
+        client.nodelay().unwrap()
+    } => true;
+    ttl: match has_ttl(any()) {
+        true => {
+            client.set_ttl(42).unwrap();
+            client.try_clone().unwrap().ttl().unwrap()
+        }
+        false => 42,
+    } => 42;
+    ttl_of_none: client.set_ttl(0).is_err() => true;
+    ttl_above_all: client.set_ttl(256).is_err() => true;
+    take_error: client.take_error().unwrap().is_none() => true;
+    set_nonblocking: {
+        client.set_nonblocking(true).unwrap();
+        client.read(&mut [0; 1]).unwrap_err().kind()
+    } => ErrorKind::WouldBlock;
+    write: client.write(b"four").unwrap() => 4;
+    write_vectored: client.write_vectored(&[IoSlice::new(b"a"), IoSlice::new(b"bc")]).unwrap() => 3;
+    flush: client.flush().unwrap() => ();
+    read_vectored: {
+        client.write_all(b"a").unwrap();
+        let (mut one, mut other) = ([0; 1], [0; 1]);
+        server.read_vectored(&mut [IoSliceMut::new(&mut one), IoSliceMut::new(&mut other)]).unwrap()
+    } => 1;
+    by_reference: {
+        (&client).write_all(b"xy").unwrap();
+        let mut both = [0; 2];
+        (&server).read_exact(&mut both).unwrap();
+        both
+    } => *b"xy";
+    copied: {
+        client.write_all(b"copied").unwrap();
+        drop(client);
+        copy(&mut server, &mut Vec::new()).unwrap()
+    } => 6;
+}

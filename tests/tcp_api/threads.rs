@@ -1,0 +1,45 @@
+//! Which types may go where, and that futures may as well.
+
+use std::panic::{RefUnwindSafe, UnwindSafe};
+
+fn everywhere<T: Send + Sync + Unpin + UnwindSafe + RefUnwindSafe>() {}
+
+macro_rules! everywhere {
+    ($($theirs:ty, $ours:ty;)*) => { $(
+        everywhere::<$theirs>();
+        everywhere::<$ours>();
+    )* };
+}
+
+#[test]
+fn types_go_to_any_thread_and_past_a_panic() {
+    everywhere! {
+        std::net::TcpStream, rdmsg::Stream;
+        std::net::TcpListener, rdmsg::StreamListener;
+        tokio::net::TcpStream, rdmsg::tokio::Stream;
+        tokio::net::TcpListener, rdmsg::tokio::StreamListener;
+        tokio::net::tcp::OwnedReadHalf, rdmsg::tokio::OwnedReadHalf;
+        tokio::net::tcp::OwnedWriteHalf, rdmsg::tokio::OwnedWriteHalf;
+        tokio::net::tcp::ReuniteError, rdmsg::tokio::ReuniteError;
+    }
+    // A borrow that may be written through is unsafe behind a panic for each library's halves.
+    fn halves<T: Send + Sync + Unpin>() {}
+    halves::<tokio::net::tcp::ReadHalf<'_>>();
+    halves::<rdmsg::tokio::ReadHalf<'_>>();
+    halves::<tokio::net::tcp::WriteHalf<'_>>();
+    halves::<rdmsg::tokio::WriteHalf<'_>>();
+}
+
+#[test]
+fn futures_go_to_any_thread() {
+    fn is_send(_: impl Send) {}
+
+    fn of_a_stream(stream: &rdmsg::tokio::Stream) {
+        is_send(stream.peek(&mut [0; 1]));
+        is_send(stream.readable());
+        is_send(stream.writable());
+        is_send(stream.ready(tokio::io::Interest::READABLE));
+    }
+
+    let _: fn(&rdmsg::tokio::Stream) = of_a_stream;
+}

@@ -1,0 +1,364 @@
+//! The meaning of readiness, halves and ends.
+
+use std::{
+    future::{Future, poll_fn},
+    io::ErrorKind,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest, Ready};
+
+use super::{
+    PART, ReuniteError, Stream, delivered,
+    lines::{ends, runtime},
+};
+
+/// Runs it on each kind of runtime.
+fn run<F: Future<Output = ()>>(test: impl Fn() -> F) {
+    runtime(1).block_on(test());
+    runtime(2).block_on(test());
+}
+
+async fn pair() -> (Stream, Stream) {
+    let (_listener, client, server) = ends().await;
+    (client, server)
+}
+
+/// Polls once. Returns `true` if the future is not ready.
+fn is_pending<F: Future>(future: Pin<&mut F>) -> bool {
+    let mut cx = Context::from_waker(Waker::noop());
+    matches!(future.poll(&mut cx), Poll::Pending)
+}
+
+/// Reads until nothing is here, which clears the readiness.
+fn clear_readable(stream: &Stream) -> usize {
+    let (mut read, mut buffer) = (0, [0; 4096]);
+    loop {
+        match stream.try_read(&mut buffer) {
+            Ok(0) => return read,
+            Ok(count) => read += count,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                return read;
+            }
+        }
+    }
+}
+
+/// Writes until there is no room, which clears the readiness.
+fn fill(stream: &Stream, chunk: &[u8]) -> usize {
+    let mut written = 0;
+    loop {
+        match stream.try_write(chunk) {
+            Ok(count) => written += count,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                return written;
+            }
+        }
+    }
+}
+
+#[test]
+fn readable_waits_after_a_refusal_until_bytes_come() {
+    run(|| async {
+        let (client, server) = pair().await;
+        for round in 0..3_u8 {
+            clear_readable(&server);
+            let mut waiting = pin!(server.readable());
+            assert!(is_pending(waiting.as_mut()), "round {round}");
+            client.writable().await.unwrap();
+            assert_eq!(client.try_write(&[round; 3]).unwrap(), 3);
+            waiting.await.unwrap();
+            let mut one = [0];
+            assert_eq!((server.try_read(&mut one).unwrap(), one), (1, [round]));
+            // Two bytes are left.
+            server.readable().await.unwrap();
+            assert_eq!(clear_readable(&server), 2);
+        }
+    });
+}
+
+#[test]
+fn writable_waits_after_a_refusal_until_there_is_room() {
+    for chunk in [&[7; 1000][..], &[7; 100_000], &[7; 3_000_000]] {
+        run(|| async {
+            let (client, mut server) = pair().await;
+            for _ in 0..2 {
+                client.writable().await.unwrap();
+                let mut written = fill(&client, chunk);
+                // The peer's system or library may take some bytes until its memory is full.
+                let mut rounds = 0;
+                while !is_pending(pin!(client.writable())) {
+                    written += fill(&client, chunk);
+                    rounds += 1;
+                    assert!(rounds < 1000, "no refusal clears {} bytes", chunk.len());
+                }
+                let waiting = client.writable();
+                let reading = async {
+                    let mut buffer = vec![0; 100_000];
+                    let mut read = 0;
+                    while read < written {
+                        read += server.read(&mut buffer).await.unwrap();
+                    }
+                    read
+                };
+                let (room, read) = tokio::join!(waiting, reading);
+                room.unwrap();
+                assert_eq!(read, written);
+                // A readiness that was false is cleared by the refusal.
+                while let Err(error) = client.try_write(b"more") {
+                    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                    client.writable().await.unwrap();
+                }
+                written = server.read(&mut [0; 4]).await.unwrap();
+                assert_eq!(written, 4);
+            }
+        });
+    }
+}
+
+#[test]
+fn several_tasks_wait_for_the_same_bytes() {
+    run(|| async {
+        let (mut client, server) = pair().await;
+        let server = Arc::new(server);
+        clear_readable(&server);
+        let waiting: Vec<_> = (0..8)
+            .map(|number| {
+                let server = Arc::clone(&server);
+                tokio::spawn(async move {
+                    if number % 2 == 0 {
+                        server.readable().await.unwrap();
+                    }
+                    let mut bytes = [0; 8];
+                    let count = server.peek(&mut bytes).await.unwrap();
+                    bytes[..count].to_vec()
+                })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        client.write_all(b"for all").await.unwrap();
+        for peeked in waiting {
+            assert_eq!(peeked.await.unwrap(), b"for all");
+        }
+        assert_eq!(clear_readable(&server), 7);
+    });
+}
+
+#[test]
+fn ready_names_each_state_of_both_directions() {
+    run(|| async {
+        let (client, server) = pair().await;
+        let both = Interest::READABLE.add(Interest::WRITABLE);
+        client.writable().await.unwrap();
+        clear_readable(&server);
+        let states = server.ready(both).await.unwrap();
+        assert!(states.is_writable() && !states.is_readable(), "{states:?}");
+        let mut reading = pin!(server.ready(Interest::READABLE));
+        assert!(is_pending(reading.as_mut()));
+        assert_eq!(client.try_write(b"abc").unwrap(), 3);
+        assert_eq!(reading.await.unwrap(), Ready::READABLE);
+        let states = server.ready(both).await.unwrap();
+        assert!(states.is_writable() && states.is_readable(), "{states:?}");
+        drop(client);
+        loop {
+            clear_readable(&server);
+            let states = server.ready(Interest::READABLE).await.unwrap();
+            if states.is_read_closed() {
+                break;
+            }
+            // The runtime looks for news between two tasks.
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(server.try_read(&mut [0; 1]).unwrap(), 0);
+    });
+}
+
+#[test]
+fn the_end_stays_readable() {
+    run(|| async {
+        let (mut client, server) = pair().await;
+        client.write_all(b"last").await.unwrap();
+        drop(client);
+        let mut got = Vec::new();
+        loop {
+            server.readable().await.unwrap();
+            match server.try_read_buf(&mut got) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+        }
+        assert_eq!(got, b"last");
+        for _ in 0..3 {
+            server.readable().await.unwrap();
+            assert_eq!(server.try_read(&mut [0; 1]).unwrap(), 0);
+            assert_eq!(server.peek(&mut [0; 1]).await.unwrap(), 0);
+        }
+    });
+}
+
+#[test]
+fn the_last_task_that_polls_for_bytes_is_woken() {
+    run(|| async {
+        let (mut client, server) = pair().await;
+        let server = Arc::new(server);
+        clear_readable(&server);
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(server.poll_read_ready(&mut cx).is_pending());
+        let last = Arc::clone(&server);
+        let (begins, begun) = tokio::sync::oneshot::channel();
+        let mut begins = Some(begins);
+        let waiting = tokio::spawn(poll_fn(move |cx| {
+            let ready = last.poll_read_ready(cx);
+            if let Some(begins) = begins.take() {
+                begins.send(()).unwrap();
+            }
+            ready
+        }));
+        begun.await.unwrap();
+        client.write_all(b"x").await.unwrap();
+        waiting.await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_peek_waits_while_the_same_stream_writes() {
+    run(|| async {
+        let (client, server) = pair().await;
+        let mut peeked = [0; 4];
+        let (count, ()) = tokio::join!(client.peek(&mut peeked), async {
+            client.writable().await.unwrap();
+            assert_eq!(client.try_write(b"ping").unwrap(), 4);
+            let mut got = [0; 4];
+            server.readable().await.unwrap();
+            assert_eq!(server.try_read(&mut got).unwrap(), 4);
+            server.writable().await.unwrap();
+            assert_eq!(server.try_write(&got).unwrap(), 4);
+        });
+        assert_eq!((count.unwrap(), &peeked), (4, b"ping"));
+        let mut got = [0; 8];
+        assert_eq!(client.try_read(&mut got).unwrap(), 4, "it took nothing");
+    });
+}
+
+#[test]
+fn borrowed_halves_end_nothing() {
+    run(|| async {
+        let (mut client, mut server) = pair().await;
+        for round in 0..2_u8 {
+            let (mut read, mut write) = client.split();
+            let mut got = [0];
+            let echo = async {
+                let byte = server.read_u8().await.unwrap();
+                server.write_u8(byte).await.unwrap();
+            };
+            let (wrote, came, ()) = tokio::join!(write.write_u8(round), read.read(&mut got), echo);
+            wrote.unwrap();
+            assert_eq!((came.unwrap(), got), (1, [round]));
+        }
+        client.write_all(b"whole").await.unwrap();
+        drop(client);
+        let mut all = String::new();
+        server.read_to_string(&mut all).await.unwrap();
+        assert_eq!(all, "whole");
+    });
+}
+
+#[test]
+fn halves_are_reunited_with_their_own_only() {
+    run(|| async {
+        let (mut client, mut server) = pair().await;
+        client.write_all(b"un").await.unwrap();
+        let (client_read, client_write) = client.into_split();
+        server.readable().await.unwrap();
+        assert_eq!(server.try_read(&mut [0; 1]).unwrap(), 1);
+        let (server_read, server_write) = server.into_split();
+        let ReuniteError(client_read, server_write) =
+            client_read.reunite(server_write).unwrap_err();
+        let error = client_write.reunite(server_read).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("tried to reunite halves that are not {PART}")
+        );
+        let ReuniteError(server_read, client_write) = error;
+        client = client_write.reunite(client_read).unwrap();
+        server = server_read.reunite(server_write).unwrap();
+        client.write_all(b"ited").await.unwrap();
+        drop(client);
+        let mut got = String::new();
+        server.read_to_string(&mut got).await.unwrap();
+        assert_eq!(got, "nited", "a byte that was not read stays");
+    });
+}
+
+#[test]
+fn a_forgotten_half_ends_its_direction_with_the_other() {
+    run(|| async {
+        let (client, mut server) = pair().await;
+        let (read, mut write) = client.into_split();
+        write.write_all(b"x").await.unwrap();
+        write.forget();
+        delivered(&read).await;
+        assert_eq!(server.read_u8().await.unwrap(), b'x');
+        let refused = server.try_read(&mut [0; 1]).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::WouldBlock, "no end");
+        drop(read);
+        assert_eq!(server.read(&mut [0; 1]).await.unwrap(), 0);
+    });
+}
+
+#[test]
+fn a_dropped_writing_half_ends_its_direction() {
+    run(|| async {
+        let (client, mut server) = pair().await;
+        let (mut read, mut write) = client.into_split();
+        write.write_all(b"question").await.unwrap();
+        drop(write);
+        let mut question = String::new();
+        server.read_to_string(&mut question).await.unwrap();
+        assert_eq!(question, "question");
+        server.write_all(b"answer").await.unwrap();
+        drop(server);
+        let mut answer = String::new();
+        read.read_to_string(&mut answer).await.unwrap();
+        assert_eq!(answer, "answer");
+    });
+}
+
+#[test]
+fn zero_linger_resets_the_connection() {
+    run(|| async {
+        for halves in [false, true] {
+            let (client, mut server) = pair().await;
+            client.set_zero_linger().unwrap();
+            if halves {
+                let (read, write) = client.into_split();
+                write.forget();
+                drop(read);
+            } else {
+                drop(client);
+            }
+            let error = server.read(&mut [0; 1]).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+        }
+    });
+}
+
+#[test]
+fn any_other_linger_ends_the_stream() {
+    run(|| async {
+        let (mut client, mut server) = pair().await;
+        client.set_zero_linger().unwrap();
+        #[allow(deprecated, reason = "tokio's blocks the thread")]
+        client.set_linger(None).unwrap();
+        client.write_all(b"all").await.unwrap();
+        drop(client);
+        let mut got = String::new();
+        server.read_to_string(&mut got).await.unwrap();
+        assert_eq!(got, "all");
+    });
+}
