@@ -1,0 +1,143 @@
+//! Runs test suites of std and tokio, which are written for TCP sockets, with rdmsg's types.
+//!
+//! On a developer's machine this takes the suites from registries, builds them, and runs them with
+//! sockets and with rdmsg over TCP. Then it starts itself in the lab, where it runs them over RDMA
+//! and prints the table.
+
+mod build;
+mod differences;
+mod file;
+mod record;
+mod report;
+mod sources;
+mod suites;
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use toolbox::{Lab, Launch};
+
+use crate::{
+    build::{Generated, Types},
+    record::{Carrier, Record},
+    suites::{SUITES, Suite},
+};
+
+/// Test suites of std and tokio, with rdmsg's types in place of sockets
+///
+/// Takes the tests of TCP sockets from pinned versions of std (the toolchain's sources, or the
+/// distribution's package rust-src, which it installs) and of tokio (crates.io), substitutes
+/// rdmsg's streams and listeners for the sockets, and runs each test with sockets, with rdmsg over
+/// TCP on this machine, and with rdmsg over RDMA: on a local RDMA device if there is one, otherwise
+/// in a virtual machine. The substitutions are in integration/others-tool/src/suites.rs.
+///
+/// Each test is a process, which is killed if it hangs. A test that does not compile with rdmsg
+/// fails.
+///
+/// Prints a table, and the reason of each documented difference. Ends 0 if the documented tests
+/// fail, and no others.
+#[derive(Parser)]
+#[command(
+    name = "integration/others",
+    bin_name = "integration/others",
+    verbatim_doc_comment
+)]
+struct Options {
+    /// Only the suites of std and tokio
+    #[arg(long)]
+    quick: bool,
+    /// Only this suite; may be repeated
+    #[arg(long, value_name = "SUITE")]
+    only: Vec<String>,
+    /// Only on this machine, without RDMA
+    #[arg(long)]
+    no_lab: bool,
+}
+
+fn main() -> ExitCode {
+    play(&Options::parse()).unwrap_or_else(|error| {
+        eprintln!("others: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn play(options: &Options) -> Result<ExitCode> {
+    let program = env::current_exe()?;
+    let target = program
+        .ancestors()
+        .nth(2)
+        .context("this is built by cargo")?;
+    let folder = target.join("others");
+    let records = folder.join("records.json");
+    if Lab::is_here() {
+        Lab::find()?;
+        let mut records: Vec<Record> = serde_json::from_slice(&fs::read(records)?)?;
+        for record in &mut records {
+            record.run(Carrier::Rdma)?;
+        }
+        return Ok(end(&records));
+    }
+    let here = run_here(&wanted(options)?, folder)?;
+    if options.no_lab {
+        return Ok(end(&here));
+    }
+    fs::write(records, serde_json::to_vec(&here)?)?;
+    let launch = Launch::new(1, Duration::from_secs(1800)).native_where_possible()?;
+    launch.run_without_names()
+}
+
+fn end(records: &[Record]) -> ExitCode {
+    if report::print(records) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn wanted(options: &Options) -> Result<Vec<&'static Suite>> {
+    for name in &options.only {
+        let names: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
+        ensure!(
+            names.contains(&&**name),
+            "there is no suite {name}, but {names:?}"
+        );
+    }
+    let wanted = |suite: &&Suite| {
+        (options.only.is_empty() || options.only.iter().any(|only| only == suite.name))
+            && (!options.quick || suite.is_quick)
+    };
+    Ok(SUITES.iter().filter(wanted).collect())
+}
+
+/// Builds the suites, and runs them on this machine.
+fn run_here(suites: &[&Suite], folder: PathBuf) -> Result<Vec<Record>> {
+    let mut generated = Generated::new(folder)?;
+    let mut versions = Vec::new();
+    for suite in suites {
+        let sources = sources::find(suite, &generated.manifest())?;
+        for types in [Types::Sockets, Types::Rdmsg] {
+            generated.add(suite, &sources, types)?;
+        }
+        versions.push(sources.version);
+    }
+    generated.build()?;
+    let mut records = Vec::new();
+    for (suite, version) in suites.iter().zip(versions) {
+        let programs = [Types::Sockets, Types::Rdmsg].map(|types| generated.program(suite, types));
+        let [sockets, rdmsg] = programs;
+        let programs = [sockets?, rdmsg?].map(Path::to_owned);
+        let error_of = |test: &str| generated.error_of(suite, test);
+        let mut record = Record::new(suite.name, version, programs, error_of)?;
+        for carrier in [Carrier::Sockets, Carrier::Tcp] {
+            record.run(carrier)?;
+        }
+        records.push(record);
+    }
+    Ok(records)
+}
