@@ -3,7 +3,7 @@
 #![allow(dead_code, unused_imports)]
 
 // std's tests name these by `crate`.
-pub use std::{env, fmt, io, os, sync, thread, time};
+pub use std::{env, fmt, io, mem, os, sync, thread, time};
 
 pub mod net {
     pub use std::net::*;

@@ -12,59 +12,46 @@ use serde_json::Value;
 
 use crate::{
     file::{File, write},
-    sources::{Sources, read},
-    suites::{DEPENDENCIES, Suite},
+    record::{Record, Test, list},
+    suite::Suite,
 };
 
 /// The line of the root that puts rdmsg's types in the place of std's.
 const TYPES: &str = "    pub use rdmsg::{Stream as TcpStream, StreamListener as TcpListener};\n";
-
-/// The types that a program uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Types {
-    Sockets,
-    Rdmsg,
-}
 
 /// The generated crate.
 #[derive(Debug)]
 pub(crate) struct Generated {
     folder: PathBuf,
     files: Vec<File>,
-    /// The names of the programs.
-    names: Vec<String>,
+    /// The programs by name, once they are built.
     programs: BTreeMap<String, PathBuf>,
 }
 
 impl Generated {
     /// Writes the manifest of a crate without programs.
     pub(crate) fn new(folder: PathBuf) -> Result<Self> {
-        let here = env::current_dir()?;
+        let checkout = env::current_dir()?;
         let manifest = format!(
-            "[package]\nname = \"others\"\nedition = \"2021\"\n\n[workspace]\n\n[features]\n\
-             default = [\"full\", \"io-util\", \"macros\", \"net\", \"rt\"]\nfull = []\n\
-             io-util = []\nmacros = []\nnet = []\nrt = []\n\n[dev-dependencies]\n\
-             rdmsg = {{ path = {here:?}, features = [\"tokio\"] }}{DEPENDENCIES}\n\
-             [profile.dev]\ndebug = \"line-tables-only\"\nopt-level = 1\n\n\
-             [profile.dev.package]\n\"*\" = {{ opt-level = 0, debug = false }}\n"
+            "{}rdmsg = {{ path = {checkout:?}, features = [\"tokio\"] }}\n",
+            include_str!("../manifest.toml")
         );
         write(&folder.join("Cargo.toml"), &manifest)?;
         write(&folder.join("src/lib.rs"), "")?;
-        // The same versions as here, of what both depend on.
-        let lock = fs::read_to_string("Cargo.lock")?;
-        if fs::read_to_string(folder.join("Cargo.lock.from"))
-            .ok()
-            .as_ref()
-            != Some(&lock)
-        {
+        // rdmsg's dependencies have the versions of this checkout. Cargo adds the suites'.
+        let (lock, copy) = (
+            fs::read_to_string("Cargo.lock")?,
+            folder.join("Cargo.lock.copied"),
+        );
+        if fs::read_to_string(&copy).ok().as_ref() != Some(&lock) {
             fs::write(folder.join("Cargo.lock"), &lock)?;
-            fs::write(folder.join("Cargo.lock.from"), &lock)?;
+            fs::write(copy, lock)?;
         }
+        let (files, programs) = (Vec::new(), BTreeMap::new());
         Ok(Self {
             folder,
-            files: Vec::new(),
-            names: Vec::new(),
-            programs: BTreeMap::new(),
+            files,
+            programs,
         })
     }
 
@@ -72,58 +59,49 @@ impl Generated {
         self.folder.join("Cargo.toml")
     }
 
-    /// Adds a program with the files of a suite.
-    pub(crate) fn add(&mut self, suite: &Suite, sources: &Sources, types: Types) -> Result<()> {
-        let name = types.program(suite);
-        let mut root = include_str!("../root.rs").to_owned();
-        ensure!(root.contains(TYPES), "root.rs does not have the types");
-        if types == Types::Sockets {
-            root = root.replace(TYPES, "");
-        }
-        let folder = Path::new("tests").join(&name);
-        let mut texts = Vec::new();
-        for file in suite.files {
-            root += &format!("\nmod {file};");
-            texts.push(read(suite, sources, file)?);
-        }
-        let more = match types {
-            Types::Sockets => suite.sockets,
-            Types::Rdmsg => suite.rdmsg,
-        };
-        for (from, to) in suite.both.iter().chain(more) {
-            ensure!(
-                texts.iter().any(|text| text.contains(from)),
-                "the files of {} do not have {from:?}, which a rule replaces",
-                suite.name
-            );
-            for text in &mut texts {
-                *text = text.replace(from, to);
+    /// Adds the programs of a suite: with sockets, and with rdmsg.
+    pub(crate) fn add(&mut self, suite: &Suite) -> Result<()> {
+        let root = include_str!("../root.rs");
+        ensure!(
+            root.contains(TYPES),
+            "root.rs does not have the line with the types"
+        );
+        let [sockets, rdmsg] = suite.programs();
+        for (program, root) in [(sockets, root.replace(TYPES, "")), (rdmsg, root.to_owned())] {
+            let folder = Path::new("tests").join(&program);
+            let modules = suite
+                .modules
+                .iter()
+                .map(|module| format!("mod {module};\n"));
+            let root = format!("{root}\n{}", modules.collect::<String>());
+            write(&self.folder.join(&folder).join("main.rs"), &root)?;
+            for (module, text) in suite.modules.iter().zip(suite.read(&program)?) {
+                self.files
+                    .push(File::new(folder.join(format!("{module}.rs")), &text));
             }
+            self.programs.insert(program, PathBuf::new());
         }
-        write(&self.folder.join(&folder).join("main.rs"), &(root + "\n"))?;
-        for (file, text) in suite.files.iter().zip(texts) {
-            self.files
-                .push(File::new(folder.join(format!("{file}.rs")), &text));
-        }
-        self.names.push(name);
         Ok(())
     }
 
-    /// Builds the programs. Leaves out what does not compile, until the rest does.
+    /// Builds the programs. Leaves out what does not compile with rdmsg, until the rest does.
     pub(crate) fn build(&mut self) -> Result<()> {
-        println!("others: building; tests that do not compile with rdmsg are left out, and fail");
+        println!("others: building; what does not compile with rdmsg is left out, and fails");
         loop {
             for file in &self.files {
                 file.write(&self.folder)?;
             }
             let mut cargo = Command::new("cargo");
-            cargo.args(["build", "--keep-going", "--message-format=json"]);
-            cargo.arg("--manifest-path").arg(self.manifest());
-            cargo.args(self.names.iter().flat_map(|name| ["--test", name]));
-            // `target/` of the checkout, with what is built there already.
-            cargo
-                .arg("--target-dir")
-                .arg(self.folder.parent().context("no target")?);
+            cargo.args([
+                "build",
+                "--keep-going",
+                "--message-format=json",
+                "--manifest-path",
+            ]);
+            cargo.arg(self.manifest());
+            cargo.args(self.programs.keys().flat_map(|name| ["--test", name]));
+            // The checkout's folder, which has most of the dependencies.
+            cargo.arg("--target-dir").arg(self.folder.join(".."));
             let output = cargo
                 .stderr(Stdio::inherit())
                 .output()
@@ -132,89 +110,89 @@ impl Generated {
             let messages = said
                 .lines()
                 .filter_map(|line| serde_json::from_str(line).ok());
-            let messages: Vec<Value> = messages.collect();
-            for message in &messages {
-                if let (Some(name), Some(path)) = (
-                    message["target"]["name"].as_str(),
-                    message["executable"].as_str(),
-                ) {
+            let mut errors: Vec<Value> = Vec::new();
+            for mut message in messages.collect::<Vec<Value>>() {
+                let name = message["target"]["name"].as_str().unwrap_or_default();
+                if let Some(path) = message["executable"].as_str() {
                     self.programs.insert(name.to_owned(), path.into());
+                } else if message["message"]["level"] == "error" {
+                    errors.push(message["message"].take());
                 }
             }
             if output.status.success() {
                 return Ok(());
             }
-            let errors = messages.iter().map(|message| &message["message"]);
-            let errors: Vec<_> = errors
-                .filter(|message| message["level"] == "error")
-                .collect();
-            if !errors
-                .iter()
-                .fold(false, |any, error| self.leave_out(error) || any)
-            {
-                let first = errors.first().and_then(|error| error["rendered"].as_str());
-                bail!("the suites do not build: {}", first.unwrap_or("see above"));
+            // All of them: one may cause another.
+            let left_out: Vec<_> = errors.iter().map(|error| self.leave_out(error)).collect();
+            if let Some(at) = left_out.iter().position(|is_left_out| !is_left_out) {
+                let error = errors[at]["rendered"].as_str().unwrap_or_default();
+                bail!("the suites do not build: {error}");
             }
+            ensure!(
+                !errors.is_empty(),
+                "cargo could not build the suites (see above)"
+            );
         }
     }
 
-    /// Leaves out the item to which a compiler's error belongs. Returns whether there is one that
-    /// was not left out before.
+    /// Leaves the item out to which a compiler's error belongs. Returns whether it is of a program
+    /// with rdmsg.
     fn leave_out(&mut self, error: &Value) -> bool {
         let text = error["message"].as_str().unwrap_or_default();
-        let spans = error["spans"].as_array().into_iter().flatten();
-        let mut left_out = false;
-        for mut span in spans.filter(|span| span["is_primary"] == true) {
-            while span["expansion"].is_object() {
-                span = &span["expansion"]["span"];
-            }
-            let path = Path::new(span["file_name"].as_str().unwrap_or_default());
-            let line = span["line_start"].as_u64().unwrap_or(0) as usize;
-            let mut files = self.files.iter_mut();
-            let Some(file) = files.find(|file| path.ends_with(&file.path)) else {
-                continue;
-            };
-            // With sockets everything compiles.
-            if line == 0
-                || path
-                    .iter()
-                    .any(|part| part.to_string_lossy().ends_with("_sockets"))
-            {
-                continue;
-            }
-            // The error of what is left out already, which this item uses.
-            let words = text.split('`').skip(1).step_by(2);
-            let cause = words
-                .filter_map(|word| file.error_of(word))
-                .next()
-                .map(str::to_owned);
-            left_out |= file.leave_out(line, &cause.unwrap_or_else(|| text.to_owned()));
+        let mut spans = error["spans"].as_array().into_iter().flatten();
+        let Some(mut span) = spans.find(|span| span["is_primary"] == true) else {
+            // "aborting due to 3 previous errors".
+            return true;
+        };
+        while span["expansion"].is_object() {
+            span = &span["expansion"]["span"];
         }
-        left_out
+        let path = Path::new(span["file_name"].as_str().unwrap_or_default());
+        let mut files = self.files.iter_mut();
+        let Some(file) = files.find(|file| path.ends_with(&file.path)) else {
+            return false;
+        };
+        // An item that uses one that was left out has its error.
+        let mut names = text.split('`').skip(1).step_by(2);
+        let cause = names
+            .find_map(|name| file.error_of(name))
+            .unwrap_or(text)
+            .to_owned();
+        let line = span["line_start"].as_u64().unwrap_or(1) as usize;
+        file.is_with_rdmsg() && file.leave_out(line, &cause)
     }
 
-    /// Returns a suite's program.
-    pub(crate) fn program(&self, suite: &Suite, types: Types) -> Result<&Path> {
-        let name = types.program(suite);
-        let program = self.programs.get(&name);
-        Ok(program.with_context(|| format!("cargo built no {name}"))?)
-    }
-
-    /// Returns the compiler's error for a test that was left out.
-    pub(crate) fn error_of(&self, suite: &Suite, test: &str) -> Result<String> {
-        let (module, name) = test.split_once("::").context("a test without a module")?;
-        let path = Path::new("tests")
-            .join(Types::Rdmsg.program(suite))
-            .join(format!("{module}.rs"));
-        let file = self.files.iter().find(|file| file.path == path);
-        let error = file.and_then(|file| file.error_of(name));
-        let error = error.with_context(|| format!("{test} is missing, though it compiles"))?;
-        Ok(format!("does not compile: {error}"))
-    }
-}
-
-impl Types {
-    fn program(self, suite: &Suite) -> String {
-        format!("{}_{}", suite.name, format!("{self:?}").to_lowercase())
+    /// Lists the tests of a suite.
+    pub(crate) fn record(&self, suite: &Suite) -> Result<Record> {
+        let [sockets, rdmsg] = suite.programs();
+        let programs = [&self.programs[&sockets], &self.programs[&rdmsg]].map(PathBuf::clone);
+        let with_rdmsg = list(&programs[1])?;
+        let tests = list(&programs[0])?.into_iter().map(|name| {
+            let (module, function) = name.split_once("::").context("a test without a module")?;
+            let path = Path::new("tests").join(&rdmsg).join(format!("{module}.rs"));
+            let mut files = self.files.iter();
+            let error = files
+                .find(|file| file.path == path)
+                .and_then(|file| file.error_of(function));
+            let error = (!with_rdmsg.contains(&name)).then(|| {
+                error
+                    .map(str::to_owned)
+                    .with_context(|| format!("{name} is missing with rdmsg"))
+            });
+            Ok(Test {
+                error: error.transpose()?,
+                name,
+                outcomes: BTreeMap::new(),
+            })
+        });
+        let tests = tests.collect::<Result<Vec<_>>>()?;
+        ensure!(!tests.is_empty(), "the suite {} has no tests", suite.name);
+        let (suite, version) = (suite.name.to_owned(), suite.version.clone());
+        Ok(Record {
+            suite,
+            version,
+            programs,
+            tests,
+        })
     }
 }

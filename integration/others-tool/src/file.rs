@@ -1,4 +1,4 @@
-//! A file of a suite as the generated crate has it, without the items that do not compile.
+//! A file of a suite in the generated crate, without the items that do not compile.
 
 use std::{
     fs,
@@ -32,37 +32,34 @@ impl File {
         Self { path, lines, items }
     }
 
-    /// Leaves the item with this line (from 1) out. Returns whether it was there before.
-    pub(crate) fn leave_out(&mut self, line: usize, error: &str) -> bool {
-        let mut items = self.items.iter_mut();
-        let item = items.find(|item| item.lines.contains(&(line - 1)) && item.error.is_none());
-        item.is_some_and(|item| item.error.replace(error.to_owned()).is_none())
+    /// Whether its program uses rdmsg.
+    pub(crate) fn is_with_rdmsg(&self) -> bool {
+        let mut parts = self.path.iter();
+        parts.any(|part| part.to_string_lossy().ends_with("_rdmsg"))
     }
 
-    /// Returns the error of the item that was left out and that defines this name.
+    /// Leaves the item with this line, counted from 1, out. Returns whether there is one.
+    pub(crate) fn leave_out(&mut self, line: usize, error: &str) -> bool {
+        let mut items = self.items.iter_mut();
+        let item = items.find(|item| item.lines.contains(&(line - 1)));
+        item.map(|item| item.error.get_or_insert_with(|| error.to_owned()))
+            .is_some()
+    }
+
+    /// Returns the error of the item that was left out and that defines this function or macro, or
+    /// has a line for it as the argument of a macro.
     pub(crate) fn error_of(&self, name: &str) -> Option<&str> {
-        let defines = |item: &&Item| {
-            let lines = &self.lines[item.lines.clone()];
-            let mut lines = lines.iter();
-            lines.any(|line| {
-                let line = line
-                    .trim_start_matches("async ")
-                    .trim_start_matches("pub ")
-                    .trim_start();
-                ["fn ", "macro_rules! ", "struct ", "("]
-                    .iter()
-                    .any(|keyword| {
-                        let rest = line
-                            .strip_prefix(keyword)
-                            .and_then(|rest| rest.strip_prefix(name));
-                        rest.is_some_and(|rest| {
-                            !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_')
-                        })
-                    })
-            })
+        let definitions = [format!("fn {name}("), format!("macro_rules! {name} ")];
+        let argument = format!("({name}, ");
+        let defines = |line: &String| {
+            definitions
+                .iter()
+                .any(|definition| line.contains(definition))
+                || line.trim_start().starts_with(&argument)
         };
-        let mut lost = self.items.iter().filter(|item| item.error.is_some());
-        lost.find(defines)?.error.as_deref()
+        let mut items = self.items.iter().filter(|item| item.error.is_some());
+        let item = items.find(|item| self.lines[item.lines.clone()].iter().any(defines))?;
+        item.error.as_deref()
     }
 
     /// Writes the file, unless it is there with this content.
@@ -80,26 +77,26 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
     if fs::read_to_string(path).is_ok_and(|there| there == text) {
         return Ok(());
     }
-    fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
+    fs::create_dir_all(path.parent().unwrap_or(path))?;
     Ok(fs::write(path, text)?)
 }
 
-/// Finds the items of a file that rustfmt has formatted: all but attributes and the first and the
-/// last line of an item is indented.
+/// Finds the items of a file that rustfmt has formatted: lines inside of an item are indented.
 fn items(lines: &[String]) -> Vec<Item> {
     let mut items = Vec::new();
     let mut start = None;
     for (at, line) in lines.iter().enumerate() {
-        let is_comment = line.starts_with("//") && !line.starts_with("///");
-        if line.is_empty() || line.starts_with(' ') || line.starts_with("#![") || is_comment {
+        if line.is_empty()
+            || [" ", "// ", "#!["]
+                .iter()
+                .any(|start| line.starts_with(start))
+        {
             continue;
         }
-        let start_here = *start.get_or_insert(at);
+        let begin = *start.get_or_insert(at);
         if line.starts_with('}') || line.ends_with([';', '}']) {
-            items.push(Item {
-                lines: start_here..at + 1,
-                error: None,
-            });
+            let (lines, error) = (begin..at + 1, None);
+            items.push(Item { lines, error });
             start = None;
         }
     }
@@ -127,10 +124,10 @@ test_accept! {
 ";
 
     #[test]
-    fn leaves_out_one_item() {
-        let mut file = File::new("f.rs".into(), TEXT);
+    fn leaves_out_whole_items() {
+        let mut file = File::new("file.rs".into(), TEXT);
         assert!(file.leave_out(8, "no"));
-        assert!(!file.leave_out(7, "again"));
+        assert!(file.leave_out(7, "another"));
         assert!(file.leave_out(12, "neither"));
         assert!(!file.leave_out(5, "a comment"));
         assert_eq!(file.error_of("first"), Some("no"));

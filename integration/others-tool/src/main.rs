@@ -9,24 +9,18 @@ mod differences;
 mod file;
 mod record;
 mod report;
-mod sources;
-mod suites;
+mod suite;
 
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-    process::ExitCode,
-    time::Duration,
-};
+use std::{env, fs, path::PathBuf, process::ExitCode, time::Duration};
 
-use anyhow::{Context, Result, ensure};
-use clap::Parser;
+use anyhow::{Context, Result};
+use clap::{Parser, ValueEnum};
 use toolbox::{Lab, Launch};
 
 use crate::{
-    build::{Generated, Types},
+    build::Generated,
     record::{Carrier, Record},
-    suites::{SUITES, Suite},
+    suite::{Name, Suite},
 };
 
 /// Test suites of std and tokio, with rdmsg's types in place of sockets
@@ -53,8 +47,8 @@ struct Options {
     #[arg(long)]
     quick: bool,
     /// Only this suite; may be repeated
-    #[arg(long, value_name = "SUITE")]
-    only: Vec<String>,
+    #[arg(long, value_name = "SUITE", value_enum)]
+    only: Vec<Name>,
     /// Only on this machine, without RDMA
     #[arg(long)]
     no_lab: bool,
@@ -83,12 +77,12 @@ fn play(options: &Options) -> Result<ExitCode> {
         }
         return Ok(end(&records));
     }
-    let here = run_here(&wanted(options)?, folder)?;
+    let here = run_here(options, folder)?;
     if options.no_lab {
         return Ok(end(&here));
     }
     fs::write(records, serde_json::to_vec(&here)?)?;
-    let launch = Launch::new(1, Duration::from_secs(1800)).native_where_possible()?;
+    let launch = Launch::new(1, Duration::from_secs(3600)).native_where_possible()?;
     launch.run_without_names()
 }
 
@@ -100,43 +94,23 @@ fn end(records: &[Record]) -> ExitCode {
     }
 }
 
-fn wanted(options: &Options) -> Result<Vec<&'static Suite>> {
-    for name in &options.only {
-        let names: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
-        ensure!(
-            names.contains(&&**name),
-            "there is no suite {name}, but {names:?}"
-        );
-    }
-    let wanted = |suite: &&Suite| {
-        (options.only.is_empty() || options.only.iter().any(|only| only == suite.name))
-            && (!options.quick || suite.is_quick)
-    };
-    Ok(SUITES.iter().filter(wanted).collect())
-}
-
 /// Builds the suites, and runs them on this machine.
-fn run_here(suites: &[&Suite], folder: PathBuf) -> Result<Vec<Record>> {
+fn run_here(options: &Options, folder: PathBuf) -> Result<Vec<Record>> {
     let mut generated = Generated::new(folder)?;
-    let mut versions = Vec::new();
-    for suite in suites {
-        let sources = sources::find(suite, &generated.manifest())?;
-        for types in [Types::Sockets, Types::Rdmsg] {
-            generated.add(suite, &sources, types)?;
+    let mut suites = Vec::new();
+    for name in Name::value_variants() {
+        if options.only.is_empty() || options.only.contains(name) {
+            let suite = Suite::find(*name, &generated.manifest())?;
+            generated.add(&suite)?;
+            suites.push(suite);
         }
-        versions.push(sources.version);
     }
     generated.build()?;
     let mut records = Vec::new();
-    for (suite, version) in suites.iter().zip(versions) {
-        let programs = [Types::Sockets, Types::Rdmsg].map(|types| generated.program(suite, types));
-        let [sockets, rdmsg] = programs;
-        let programs = [sockets?, rdmsg?].map(Path::to_owned);
-        let error_of = |test: &str| generated.error_of(suite, test);
-        let mut record = Record::new(suite.name, version, programs, error_of)?;
-        for carrier in [Carrier::Sockets, Carrier::Tcp] {
-            record.run(carrier)?;
-        }
+    for suite in suites {
+        let mut record = generated.record(&suite)?;
+        record.run(Carrier::Sockets)?;
+        record.run(Carrier::Tcp)?;
         records.push(record);
     }
     Ok(records)

@@ -27,20 +27,13 @@ pub(crate) enum Carrier {
     Rdma,
 }
 
-/// The outcome of a test.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) enum Outcome {
-    Passed,
-    Failed(String),
-}
-
 /// A suite's tests.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) suite: String,
     pub(crate) version: String,
     /// The programs with sockets and with rdmsg.
-    programs: [PathBuf; 2],
+    pub(crate) programs: [PathBuf; 2],
     pub(crate) tests: Vec<Test>,
 }
 
@@ -48,107 +41,77 @@ pub(crate) struct Record {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Test {
     pub(crate) name: String,
-    /// The compiler's error, if it does not compile with rdmsg.
-    error: Option<String>,
-    pub(crate) outcomes: BTreeMap<Carrier, Outcome>,
+    /// The compiler's error, if the test does not compile with rdmsg.
+    pub(crate) error: Option<String>,
+    /// The reason for each failure, and `None` for a test that passed.
+    pub(crate) outcomes: BTreeMap<Carrier, Option<String>>,
+}
+
+/// An outcome beside the documentation.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    Passed,
+    Documented(&'static str),
+    Unexpected(String),
 }
 
 impl Record {
-    /// Lists the tests. `error_of` returns why a test is not in the program with rdmsg.
-    pub(crate) fn new(
-        suite: &str,
-        version: &str,
-        programs: [PathBuf; 2],
-        error_of: impl Fn(&str) -> Result<String>,
-    ) -> Result<Self> {
-        let [names, with_rdmsg] = [list(&programs[0])?, list(&programs[1])?];
-        ensure!(!names.is_empty(), "the suite {suite} has no tests");
-        let tests = names.into_iter().map(|name| {
-            let is_there = with_rdmsg.contains(&name);
-            Ok(Test {
-                error: (!is_there).then(|| error_of(&name)).transpose()?,
-                name,
-                outcomes: BTreeMap::new(),
-            })
-        });
-        Ok(Self {
-            suite: suite.to_owned(),
-            version: version.to_owned(),
-            programs,
-            tests: tests.collect::<Result<_>>()?,
-        })
-    }
-
     /// Runs each test in a process of its own, one after the other.
     pub(crate) fn run(&mut self, carrier: Carrier) -> Result<()> {
         let [sockets, rdmsg] = &self.programs;
-        let program = if carrier == Carrier::Sockets {
-            sockets
-        } else {
-            rdmsg
-        };
         let count = self.tests.len();
         for (at, test) in self.tests.iter_mut().enumerate() {
             let start = Instant::now();
-            let outcome = match &test.error {
-                Some(error) if carrier != Carrier::Sockets => Outcome::Failed(error.clone()),
-                _ => run(program, &test.name, carrier)?,
+            let outcome = match (carrier, &test.error) {
+                (Carrier::Sockets, _) => run(sockets, &test.name, "tcp")?,
+                (_, Some(error)) => Some(format!("does not compile: {error}")),
+                (Carrier::Tcp, None) => run(rdmsg, &test.name, "tcp")?,
+                (Carrier::Rdma, None) => run(rdmsg, &test.name, "rdma")?,
             };
-            let documented = differences::find(&self.suite, &test.name, carrier);
-            let verdict = match (&outcome, documented) {
-                (Outcome::Passed, None) => "ok".to_owned(),
-                (Outcome::Failed(_), Some(_)) => "differs, as documented".to_owned(),
-                (Outcome::Passed, Some(_)) => {
-                    "FAILED: passes, but is documented to differ".to_owned()
-                }
-                (Outcome::Failed(error), None) => format!("FAILED: {error}"),
+            let verdict = match Verdict::new(&self.suite, &test.name, carrier, &outcome) {
+                Verdict::Passed => "ok".to_owned(),
+                Verdict::Documented(_) => "differs, as documented".to_owned(),
+                Verdict::Unexpected(found) => format!("FAILED: {found}"),
             };
-            println!(
-                "others: {} {carrier} {}/{count} {}: {verdict}, {:.1} s",
-                self.suite,
-                at + 1,
-                test.name,
-                start.elapsed().as_secs_f64()
-            );
+            let (suite, name, seconds) = (&self.suite, &test.name, start.elapsed().as_secs_f64());
+            let at = at + 1;
+            println!("others: {suite} {carrier} {at}/{count} {name}: {verdict}, {seconds:.1} s");
             test.outcomes.insert(carrier, outcome);
         }
         Ok(())
     }
-}
 
-fn run(program: &Path, test: &str, carrier: Carrier) -> Result<Outcome> {
-    let transport = match carrier {
-        // It has no effect on sockets.
-        Carrier::Sockets | Carrier::Tcp => "RDMSG_TRANSPORT=tcp",
-        Carrier::Rdma => "RDMSG_TRANSPORT=rdma",
-    };
-    let program = text(program)?;
-    let mut process = Process::start(&["env", transport, program, "--exact", test])?;
-    Ok(match process.end(LIMIT)? {
-        Some(ended) if ended.succeeded() && ended.output.contains("1 passed") => Outcome::Passed,
-        Some(ended) => Outcome::Failed(reason(&ended.output)),
-        None => {
-            let killed = process.kill()?;
-            Outcome::Failed(format!("hangs, and was killed: {}", reason(&killed.output)))
+    /// Returns the number of tests that passed, or a dash if none ran.
+    pub(crate) fn passed(&self, carrier: Carrier) -> String {
+        let outcomes = self
+            .tests
+            .iter()
+            .filter_map(|test| test.outcomes.get(&carrier));
+        let outcomes: Vec<_> = outcomes.collect();
+        match outcomes.len() {
+            0 => "-".to_owned(),
+            _ => outcomes
+                .iter()
+                .filter(|outcome| outcome.is_none())
+                .count()
+                .to_string(),
         }
-    })
-}
-
-/// Returns the message of the first panic, in one line.
-fn reason(output: &str) -> String {
-    let mut lines = output
-        .lines()
-        .skip_while(|line| !line.contains("panicked at "));
-    lines.next();
-    let message = lines.take_while(|line| !line.starts_with("note: ") && !line.is_empty());
-    let message: Vec<_> = message.map(str::trim).collect();
-    match &message[..] {
-        [] => "no test panicked".to_owned(),
-        message => message.join(" "),
     }
 }
 
-fn list(program: &Path) -> Result<Vec<String>> {
+impl Verdict {
+    pub(crate) fn new(suite: &str, test: &str, carrier: Carrier, outcome: &Option<String>) -> Self {
+        match (outcome, differences::find(suite, test, carrier)) {
+            (None, None) => Self::Passed,
+            (Some(_), Some(reason)) => Self::Documented(reason),
+            (None, Some(_)) => Self::Unexpected("passes, but is documented to fail".to_owned()),
+            (Some(error), None) => Self::Unexpected(error.clone()),
+        }
+    }
+}
+
+/// Returns the names of a program's tests.
+pub(crate) fn list(program: &Path) -> Result<Vec<String>> {
     let ended = Process::start(&[text(program)?, "--list"])?.finish(LIMIT)?;
     ensure!(ended.succeeded(), "{} --list: {ended}", program.display());
     let names = ended
@@ -156,6 +119,45 @@ fn list(program: &Path) -> Result<Vec<String>> {
         .lines()
         .filter_map(|line| line.strip_suffix(": test"));
     Ok(names.map(str::to_owned).collect())
+}
+
+/// Runs a test, and returns the reason if it fails.
+fn run(program: &Path, test: &str, transport: &str) -> Result<Option<String>> {
+    let transport = format!("RDMSG_TRANSPORT={transport}");
+    let argv = [
+        "env",
+        "RUST_BACKTRACE=0",
+        &transport,
+        text(program)?,
+        "--exact",
+        test,
+    ];
+    let mut process = Process::start(&argv)?;
+    Ok(match process.end(LIMIT)? {
+        Some(ended) if ended.succeeded() && ended.output.contains("1 passed") => None,
+        Some(ended) => Some(reason(&ended.output)),
+        None => Some(format!(
+            "hangs, and was killed; {}",
+            reason(&process.kill()?.output)
+        )),
+    })
+}
+
+/// Returns the message of the first panic in one line.
+fn reason(output: &str) -> String {
+    let mut lines = output
+        .lines()
+        .skip_while(|line| !line.contains("panicked at "));
+    let message = lines
+        .by_ref()
+        .skip(1)
+        .take_while(|line| !line.starts_with("note: "));
+    let message: Vec<_> = message.map(str::trim).collect();
+    if message.is_empty() {
+        "nothing panicked".to_owned()
+    } else {
+        message.join(" ")
+    }
 }
 
 fn text(path: &Path) -> Result<&str> {
