@@ -29,7 +29,7 @@ pub mod net {
             at("::1")
         }
 
-        /// Each test is a process, and the ports are below those that the system gives away.
+        /// Each test is a process. The ports are below those that the system chooses.
         fn at(host: &str) -> SocketAddr {
             let port = 20_000 + (process::id() % 1200) as u16 * 10;
             let port = port + TAKEN.fetch_add(1, Ordering::Relaxed);
@@ -38,7 +38,7 @@ pub mod net {
     }
 }
 
-/// Replaces the loopback address by the address of the lab's RDMA device, if this runs in the lab.
+/// In the lab, replaces the loopback address by the address of the RDMA device.
 pub fn here(text: &str) -> &'static str {
     let address = |name, loopback: &str| env::var(name).unwrap_or_else(|_| loopback.to_owned());
     let v4 = address("LAB_ADDR", "127.0.0.1");

@@ -38,12 +38,11 @@ impl File {
         parts.any(|part| part.to_string_lossy().ends_with("_rdmsg"))
     }
 
-    /// Leaves the item with this line, counted from 1, out. Returns whether there is one.
+    /// Leaves out the item that has this line, counted from 1. Returns whether it was there.
     pub(crate) fn leave_out(&mut self, line: usize, error: &str) -> bool {
         let mut items = self.items.iter_mut();
-        let item = items.find(|item| item.lines.contains(&(line - 1)));
-        item.map(|item| item.error.get_or_insert_with(|| error.to_owned()))
-            .is_some()
+        let item = items.find(|item| item.lines.contains(&(line - 1)) && item.error.is_none());
+        item.is_some_and(|item| item.error.replace(error.to_owned()).is_none())
     }
 
     /// Returns the error of the item that was left out and that defines this function or macro, or
@@ -63,7 +62,7 @@ impl File {
     }
 
     /// Writes the file, unless it is there with this content.
-    pub(crate) fn write(&self, folder: &Path) -> Result<()> {
+    pub(crate) fn write(&self, folder: &Path) -> Result<bool> {
         let mut lines = self.lines.clone();
         for item in self.items.iter().filter(|item| item.error.is_some()) {
             lines[item.lines.start].insert_str(0, "#[cfg(any())] ");
@@ -72,13 +71,15 @@ impl File {
     }
 }
 
-/// Writes a file, unless it is there with this content, so that cargo finds it unchanged.
-pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
+/// Writes a file, unless it has this content: cargo finds it unchanged then. Returns whether it
+/// had another.
+pub(crate) fn write(path: &Path, text: &str) -> Result<bool> {
     if fs::read_to_string(path).is_ok_and(|there| there == text) {
-        return Ok(());
+        return Ok(false);
     }
     fs::create_dir_all(path.parent().unwrap_or(path))?;
-    Ok(fs::write(path, text)?)
+    fs::write(path, text)?;
+    Ok(true)
 }
 
 /// Finds the items of a file that rustfmt has formatted: lines inside of an item are indented.
@@ -127,7 +128,7 @@ test_accept! {
     fn leaves_out_whole_items() {
         let mut file = File::new("file.rs".into(), TEXT);
         assert!(file.leave_out(8, "no"));
-        assert!(file.leave_out(7, "another"));
+        assert!(!file.leave_out(7, "another"));
         assert!(file.leave_out(12, "neither"));
         assert!(!file.leave_out(5, "a comment"));
         assert_eq!(file.error_of("first"), Some("no"));

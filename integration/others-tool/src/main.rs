@@ -1,8 +1,8 @@
 //! Runs test suites of std and tokio, which are written for TCP sockets, with rdmsg's types.
 //!
 //! On a developer's machine this takes the suites from registries, builds them, and runs them with
-//! sockets and with rdmsg over TCP. Then it starts itself in the lab, where it runs them over RDMA
-//! and prints the table.
+//! sockets and with rdmsg over TCP. Then it starts itself in the lab. There it runs them over
+//! RDMA, and prints the table.
 
 mod build;
 mod differences;
@@ -25,17 +25,17 @@ use crate::{
 
 /// Test suites of std and tokio, with rdmsg's types in place of sockets
 ///
-/// Takes the tests of TCP sockets from pinned versions of std (the toolchain's sources, or the
-/// distribution's package rust-src, which it installs) and of tokio (crates.io), substitutes
-/// rdmsg's streams and listeners for the sockets, and runs each test with sockets, with rdmsg over
-/// TCP on this machine, and with rdmsg over RDMA: on a local RDMA device if there is one, otherwise
-/// in a virtual machine. The substitutions are in integration/others-tool/src/suites.rs.
+/// Takes the tests of TCP sockets from pinned versions of std (the distribution's package rust-src,
+/// which it installs) and of tokio (the package of crates.io). Substitutes rdmsg's streams and
+/// listeners for sockets: integration/others-tool/substitutions.txt has each substitution. Runs
+/// each test with sockets, with rdmsg over TCP on this machine, and with rdmsg over RDMA: on a
+/// local RDMA device if there is one, otherwise in a virtual machine.
 ///
 /// Each test is a process, which is killed if it hangs. A test that does not compile with rdmsg
 /// fails.
 ///
-/// Prints a table, and the reason of each documented difference. Ends 0 if the documented tests
-/// fail, and no others.
+/// Prints a table, and the reason for each test that fails. Ends 0 if each of these tests is in
+/// integration/others-tool/differences.txt, and each test there fails.
 #[derive(Parser)]
 #[command(
     name = "integration/others",
@@ -43,7 +43,7 @@ use crate::{
     verbatim_doc_comment
 )]
 struct Options {
-    /// Only the suites of std and tokio
+    /// Only the suites of std and tokio, which are all at the moment
     #[arg(long)]
     quick: bool,
     /// Only this suite; may be repeated

@@ -16,7 +16,7 @@ use crate::differences;
 /// The longest that a test may take on an idle machine.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The types in a suite's program, and what carries their bytes.
+/// The types in a suite's program, and the transport of their bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Carrier {
     /// The types for which the suite was written.
@@ -47,7 +47,7 @@ pub(crate) struct Test {
     pub(crate) outcomes: BTreeMap<Carrier, Option<String>>,
 }
 
-/// An outcome beside the documentation.
+/// An outcome, compared with the documented differences.
 #[derive(Debug)]
 pub(crate) enum Verdict {
     Passed,

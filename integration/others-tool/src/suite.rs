@@ -54,7 +54,7 @@ impl Suite {
         }
     }
 
-    /// std's tests, of the distribution's package with std's sources.
+    /// Finds std's tests in the distribution's package `rust-src`, and installs it if necessary.
     fn of_apt() -> Result<Self> {
         let find = || {
             let mut versions = STD.iter();
@@ -80,7 +80,7 @@ impl Suite {
         find().with_context(|| format!("this distribution's package rust-src is none of {STD:?}"))
     }
 
-    /// Tests of a package on which the generated manifest depends.
+    /// Finds the tests of a package on which the generated manifest depends.
     fn of_cargo(
         name: &'static str,
         modules: &'static [&'static str],
@@ -126,12 +126,20 @@ impl Suite {
         let mut texts = self.files.iter().map(read).collect::<Result<Vec<_>>>()?;
         let mut applies = false;
         for line in include_str!("../substitutions.txt").lines() {
+            if line.is_empty() || line.starts_with("# ") || line == "#" {
+                continue;
+            }
             if let Some(section) = line.strip_prefix("== ") {
                 let words: Vec<_> = section.split(' ').collect();
-                let (first, last) = (words[0], words[words.len() - 1]);
-                applies = (first == self.name && (words.len() < 3 || words[1] == self.version))
-                    && (last == "both" || program.ends_with(last));
-            } else if let (true, Some((from, to))) = (applies, line.split_once(" ~> ")) {
+                let types = words[words.len() - 1];
+                applies = (words[0] == self.name && (words.len() < 3 || words[1] == self.version))
+                    && (types == "both" || program.ends_with(types));
+                continue;
+            }
+            let (from, to) = line
+                .split_once(" ~> ")
+                .with_context(|| format!("`{line}`"))?;
+            if applies {
                 let is_there = texts.iter().any(|text| text.contains(from));
                 ensure!(
                     is_there,
@@ -148,7 +156,7 @@ impl Suite {
     }
 }
 
-/// Runs a command to its end, and returns what it prints to stdout.
+/// Runs a command to its end, and returns its stdout.
 fn output(command: &mut Command) -> Result<String> {
     let output = command.stderr(Stdio::inherit()).output();
     let output = output.with_context(|| format!("cannot run {command:?}"))?;
