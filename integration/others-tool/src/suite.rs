@@ -10,8 +10,8 @@ use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use serde_json::Value;
 
-/// The versions of std whose tests this knows: those of Debian's releases.
-const STD: [&str; 2] = ["1.63.0", "1.85.1"];
+/// The versions of std whose tests this knows: those of Debian 12, Ubuntu 24.04 and Debian 13.
+const STD: [&str; 3] = ["1.63.0", "1.75.0", "1.85.1"];
 
 /// The tests of TCP sockets of another project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
