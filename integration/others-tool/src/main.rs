@@ -78,10 +78,10 @@ fn play(options: &Options) -> Result<ExitCode> {
         return Ok(end(&records));
     }
     let here = run_here(options, folder)?;
+    fs::write(records, serde_json::to_vec(&here)?)?;
     if options.no_lab {
         return Ok(end(&here));
     }
-    fs::write(records, serde_json::to_vec(&here)?)?;
     let launch = Launch::new(1, Duration::from_secs(3600)).native_where_possible()?;
     launch.run_without_names()
 }
