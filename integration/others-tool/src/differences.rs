@@ -2,8 +2,8 @@
 
 use crate::record::Carrier;
 
-/// Returns the documented reason why this test fails.
-pub(crate) fn find(suite: &str, test: &str, carrier: Carrier) -> Option<&'static str> {
+/// Returns the documented reason why this test fails, and whether it always does.
+pub(crate) fn find(suite: &str, test: &str, carrier: Carrier) -> Option<(&'static str, bool)> {
     let carrier = match carrier {
         Carrier::Sockets => return None,
         Carrier::Tcp => "tcp",
@@ -12,10 +12,12 @@ pub(crate) fn find(suite: &str, test: &str, carrier: Carrier) -> Option<&'static
     let mut lines = include_str!("../differences.txt").lines();
     lines.find_map(|line| {
         let (subject, reason) = line.split_once(": ")?;
-        let words: Vec<_> = subject.split(' ').collect();
-        let fits = ["both", carrier]
+        let always = !subject.ends_with('?');
+        let words: Vec<_> = subject.trim_end_matches('?').split(' ').collect();
+        let fits = |carrier: &&str| words == [suite, test, carrier];
+        ["both", carrier]
             .iter()
-            .any(|carrier| words == [suite, test, carrier]);
-        fits.then_some(reason)
+            .any(fits)
+            .then_some((reason, always))
     })
 }

@@ -1,4 +1,4 @@
-//! Runs test suites of std and tokio, which are written for TCP sockets, with rdmsg's types.
+//! Runs tests of std, tokio and hyper-util, which are written for TCP sockets, with rdmsg's types.
 //!
 //! On a developer's machine this takes the suites from registries, builds them, and runs them with
 //! sockets and with rdmsg over TCP. Then it starts itself in the lab. There it runs them over
@@ -23,10 +23,10 @@ use crate::{
     suite::{Name, Suite},
 };
 
-/// Test suites of std and tokio, with rdmsg's types in place of sockets
+/// Tests of std, tokio and hyper-util, with rdmsg's types in place of sockets
 ///
 /// Takes the tests of TCP sockets from pinned versions of std (the distribution's package rust-src,
-/// which it installs) and of tokio (the package of crates.io). Substitutes rdmsg's streams and
+/// which it installs), tokio and hyper-util (the packages of crates.io). Substitutes rdmsg's streams and
 /// listeners for sockets: integration/others-tool/substitutions.txt has each substitution. Runs
 /// each test with sockets, with rdmsg over TCP on this machine, and with rdmsg over RDMA: on a
 /// local RDMA device if there is one, otherwise in a virtual machine.
@@ -43,7 +43,7 @@ use crate::{
     verbatim_doc_comment
 )]
 struct Options {
-    /// Only the suites of std and tokio, which are all at the moment
+    /// Only the suites of std and tokio
     #[arg(long)]
     quick: bool,
     /// Only this suite; may be repeated
@@ -96,14 +96,17 @@ fn end(records: &[Record]) -> ExitCode {
 
 /// Builds the suites, and runs them on this machine.
 fn run_here(options: &Options, folder: PathBuf) -> Result<Vec<Record>> {
-    let mut generated = Generated::new(folder)?;
+    let is_wanted = |name: &&Name| {
+        (options.only.is_empty() || options.only.contains(name))
+            && !(options.quick && **name == Name::HyperUtil)
+    };
+    let names: Vec<_> = Name::value_variants().iter().filter(is_wanted).collect();
+    let mut generated = Generated::new(folder, names.contains(&&Name::HyperUtil))?;
     let mut suites = Vec::new();
-    for name in Name::value_variants() {
-        if options.only.is_empty() || options.only.contains(name) {
-            let suite = Suite::find(*name, &generated.manifest())?;
-            generated.add(&suite)?;
-            suites.push(suite);
-        }
+    for name in names {
+        let suite = Suite::find(*name, &generated.manifest())?;
+        generated.add(&suite)?;
+        suites.push(suite);
     }
     generated.build()?;
     let mut records = Vec::new();

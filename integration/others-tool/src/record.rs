@@ -102,9 +102,11 @@ impl Record {
 impl Verdict {
     pub(crate) fn new(suite: &str, test: &str, carrier: Carrier, outcome: &Option<String>) -> Self {
         match (outcome, differences::find(suite, test, carrier)) {
-            (None, None) => Self::Passed,
-            (Some(_), Some(reason)) => Self::Documented(reason),
-            (None, Some(_)) => Self::Unexpected("passes, but is documented to fail".to_owned()),
+            (None, None | Some((_, false))) => Self::Passed,
+            (Some(_), Some((reason, _))) => Self::Documented(reason),
+            (None, Some((_, true))) => {
+                Self::Unexpected("passes, but is documented to fail".to_owned())
+            }
             (Some(error), None) => Self::Unexpected(error.clone()),
         }
     }

@@ -13,11 +13,12 @@ use serde_json::Value;
 /// The versions of std whose tests this knows: those of Debian 12, Ubuntu 24.04 and Debian 13.
 const STD: [&str; 3] = ["1.63.0", "1.75.0", "1.85.1"];
 
-/// The tests of TCP sockets of another project.
+/// A project whose tests of TCP sockets run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Name {
     Std,
     Tokio,
+    HyperUtil,
 }
 
 /// A suite on this machine.
@@ -50,6 +51,10 @@ impl Suite {
                     "tcp_stream",
                 ];
                 Self::of_cargo("tokio", MODULES, manifest)
+            }
+            Name::HyperUtil => {
+                let modules = &["legacy_client", "proxy", "test_utils"];
+                Self::of_cargo("hyper-util", modules, manifest)
             }
         }
     }
@@ -103,10 +108,15 @@ impl Suite {
         let package = package.with_context(|| format!("the manifest does not have {name}"))?;
         let text = |key: &str| package[key].as_str().unwrap_or_default().to_owned();
         let tests = Path::new(&text("manifest_path")).with_file_name("tests");
-        let files = modules
-            .iter()
-            .map(|module| tests.join(format!("{module}.rs")))
-            .collect();
+        let file = |module| {
+            let file = tests.join(module).with_extension("rs");
+            if file.exists() {
+                file
+            } else {
+                tests.join(module).join("mod.rs")
+            }
+        };
+        let files = modules.iter().map(file).collect();
         Ok(Self {
             name,
             version: text("version"),
