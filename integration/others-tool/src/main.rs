@@ -1,4 +1,4 @@
-//! Runs tests of std, tokio and hyper-util, which are written for TCP sockets, with rdmsg's types.
+//! Runs tests that std, tokio and hyper-util have for TCP sockets with rdmsg's types.
 //!
 //! On a developer's machine this takes the suites from registries, builds them, and runs them with
 //! sockets and with rdmsg over TCP. Then it starts itself in the lab. There it runs them over
@@ -26,10 +26,10 @@ use crate::{
 /// Tests of std, tokio and hyper-util, with rdmsg's types in place of sockets
 ///
 /// Takes the tests of TCP sockets from pinned versions of std (the distribution's package rust-src,
-/// which it installs), tokio and hyper-util (the packages of crates.io). Substitutes rdmsg's streams and
-/// listeners for sockets: integration/others-tool/substitutions.txt has each substitution. Runs
-/// each test with sockets, with rdmsg over TCP on this machine, and with rdmsg over RDMA: on a
-/// local RDMA device if there is one, otherwise in a virtual machine.
+/// which it installs), tokio and hyper-util (the packages of crates.io). Substitutes rdmsg's
+/// streams and listeners for sockets: integration/others-tool/substitutions.txt has each
+/// substitution. Runs each test with sockets, with rdmsg over TCP on this machine, and with rdmsg
+/// over RDMA: on a local RDMA device if there is one, otherwise in a virtual machine.
 ///
 /// Each test is a process, which is killed if it hangs. A test that does not compile with rdmsg
 /// fails.
@@ -82,8 +82,10 @@ fn play(options: &Options) -> Result<ExitCode> {
     if options.no_lab {
         return Ok(end(&here));
     }
-    let launch = Launch::new(1, Duration::from_secs(3600)).native_where_possible()?;
-    launch.run_without_names()
+    let limit = Duration::from_secs(if options.quick { 1200 } else { 3600 });
+    Launch::new(1, limit)
+        .native_where_possible()?
+        .run_without_names()
 }
 
 fn end(records: &[Record]) -> ExitCode {

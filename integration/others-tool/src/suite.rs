@@ -13,6 +13,11 @@ use serde_json::Value;
 /// The versions of std whose tests this knows: those of Debian 12, Ubuntu 24.04 and Debian 13.
 const STD: [&str; 3] = ["1.63.0", "1.75.0", "1.85.1"];
 
+/// The test files of packages.
+const TOKIO: &str = "tcp_accept tcp_accept_ready tcp_connect tcp_echo tcp_into_split tcp_into_std \
+                     tcp_peek tcp_shutdown tcp_split tcp_stream";
+const HYPER_UTIL: &str = "legacy_client proxy test_utils";
+
 /// A project whose tests of TCP sockets run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Name {
@@ -27,7 +32,7 @@ pub(crate) struct Suite {
     pub(crate) name: &'static str,
     pub(crate) version: String,
     /// The modules of its programs.
-    pub(crate) modules: &'static [&'static str],
+    pub(crate) modules: Vec<&'static str>,
     /// The file of each module.
     pub(crate) files: Vec<PathBuf>,
 }
@@ -37,25 +42,8 @@ impl Suite {
     pub(crate) fn find(name: Name, manifest: &Path) -> Result<Self> {
         match name {
             Name::Std => Self::of_apt(),
-            Name::Tokio => {
-                const MODULES: &[&str] = &[
-                    "tcp_accept",
-                    "tcp_accept_ready",
-                    "tcp_connect",
-                    "tcp_echo",
-                    "tcp_into_split",
-                    "tcp_into_std",
-                    "tcp_peek",
-                    "tcp_shutdown",
-                    "tcp_split",
-                    "tcp_stream",
-                ];
-                Self::of_cargo("tokio", MODULES, manifest)
-            }
-            Name::HyperUtil => {
-                let modules = &["legacy_client", "proxy", "test_utils"];
-                Self::of_cargo("hyper-util", modules, manifest)
-            }
+            Name::Tokio => Self::of_cargo("tokio", TOKIO, manifest),
+            Name::HyperUtil => Self::of_cargo("hyper-util", HYPER_UTIL, manifest),
         }
     }
 
@@ -66,10 +54,11 @@ impl Suite {
             versions.find_map(|version| {
                 let sources = format!("/usr/src/rustc-{version}/library/std/src");
                 let file = PathBuf::from(sources + "/net/tcp/tests.rs");
-                let (version, files) = (version.to_string(), vec![file]);
-                let modules = &["tcp"];
-                files[0].exists().then_some(Self {
-                    name: "std",
+                let (name, modules, version) = ("std", vec!["tcp"], version.to_string());
+                let is_there = file.exists();
+                let files = vec![file];
+                is_there.then_some(Self {
+                    name,
                     version,
                     modules,
                     files,
@@ -86,11 +75,7 @@ impl Suite {
     }
 
     /// Finds the tests of a package on which the generated manifest depends.
-    fn of_cargo(
-        name: &'static str,
-        modules: &'static [&'static str],
-        manifest: &Path,
-    ) -> Result<Self> {
+    fn of_cargo(name: &'static str, files: &'static str, manifest: &Path) -> Result<Self> {
         // Packages for other systems are not fetched.
         let host = output(Command::new("rustc").args(["--print", "host-tuple"]))?;
         let mut cargo = Command::new("cargo");
@@ -116,10 +101,11 @@ impl Suite {
                 tests.join(module).join("mod.rs")
             }
         };
-        let files = modules.iter().map(file).collect();
+        let (modules, version) = (files.split(' ').collect(), text("version"));
+        let files = files.split(' ').map(file).collect();
         Ok(Self {
             name,
-            version: text("version"),
+            version,
             modules,
             files,
         })
