@@ -1,0 +1,50 @@
+//! The root of each generated test program. Modules with the suite's files follow it.
+
+#![allow(dead_code, unused_imports)]
+
+// std's tests name these by `crate`.
+pub use std::{env, fmt, io, mem, os, sync, thread, time};
+
+pub mod net {
+    pub use std::net::*;
+
+    // The next line is left out of the program that uses sockets.
+    pub use rdmsg::{Stream as TcpStream, StreamListener as TcpListener};
+
+    /// Addresses that no other test of this run uses.
+    pub mod test {
+        use std::{
+            net::SocketAddr,
+            process,
+            sync::atomic::{AtomicU16, Ordering},
+        };
+
+        static TAKEN: AtomicU16 = AtomicU16::new(0);
+
+        pub fn next_test_ip4() -> SocketAddr {
+            at("127.0.0.1")
+        }
+
+        pub fn next_test_ip6() -> SocketAddr {
+            at("::1")
+        }
+
+        /// Each test is a process. The ports are below those that the system chooses.
+        fn at(host: &str) -> SocketAddr {
+            let port = 20_000 + (process::id() % 1200) as u16 * 10;
+            let port = port + TAKEN.fetch_add(1, Ordering::Relaxed);
+            SocketAddr::new(crate::here(host).parse().unwrap(), port)
+        }
+    }
+}
+
+/// In the lab, replaces the loopback address by the address of the RDMA device.
+pub fn here(text: &str) -> &'static str {
+    let address = |name, loopback: &str| env::var(name).unwrap_or_else(|_| loopback.to_owned());
+    let v4 = address("LAB_ADDR", "127.0.0.1");
+    let mut text = text.replace("127.0.0.1", &v4);
+    if env::var_os("LAB_ADDR").is_some() {
+        text = text.replace("localhost", &v4);
+    }
+    text.replace("::1", &address("LAB_ADDR6", "::1")).leak()
+}

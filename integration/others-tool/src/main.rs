@@ -1,0 +1,122 @@
+//! Runs tests that std, tokio and hyper-util have for TCP sockets with rdmsg's types.
+//!
+//! On a developer's machine this takes the suites from registries, builds them, and runs them with
+//! sockets and with rdmsg over TCP. Then it starts itself in the lab. There it runs them over
+//! RDMA, and prints the table.
+
+mod build;
+mod differences;
+mod file;
+mod record;
+mod report;
+mod suite;
+
+use std::{env, fs, path::PathBuf, process::ExitCode, time::Duration};
+
+use anyhow::{Context, Result};
+use clap::{Parser, ValueEnum};
+use toolbox::{Lab, Launch};
+
+use crate::{
+    build::Generated,
+    record::{Carrier, Record},
+    suite::{Name, Suite},
+};
+
+/// Tests of std, tokio and hyper-util, with rdmsg's types in place of sockets
+///
+/// Takes the tests of TCP sockets from pinned versions of std (the distribution's package rust-src,
+/// which it installs), tokio and hyper-util (the packages of crates.io). Substitutes rdmsg's
+/// streams and listeners for sockets: integration/others-tool/substitutions.txt has each
+/// substitution. Runs each test with sockets, with rdmsg over TCP on this machine, and with rdmsg
+/// over RDMA: on a local RDMA device if there is one, otherwise in a virtual machine.
+///
+/// Each test is a process, which is killed if it hangs. A test that does not compile with rdmsg
+/// fails.
+///
+/// Prints a table, and the reason for each test that fails. Ends 0 if each of these tests is in
+/// integration/others-tool/differences.txt, and each test there fails.
+#[derive(Parser)]
+#[command(
+    name = "integration/others",
+    bin_name = "integration/others",
+    verbatim_doc_comment
+)]
+struct Options {
+    /// Only the suites of std and tokio
+    #[arg(long)]
+    quick: bool,
+    /// Only this suite; may be repeated
+    #[arg(long, value_name = "SUITE", value_enum)]
+    only: Vec<Name>,
+    /// Only on this machine, without RDMA
+    #[arg(long)]
+    no_lab: bool,
+}
+
+fn main() -> ExitCode {
+    play(&Options::parse()).unwrap_or_else(|error| {
+        eprintln!("others: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn play(options: &Options) -> Result<ExitCode> {
+    let program = env::current_exe()?;
+    let target = program
+        .ancestors()
+        .nth(2)
+        .context("this is built by cargo")?;
+    let folder = target.join("others");
+    let records = folder.join("records.json");
+    if Lab::is_here() {
+        Lab::find()?;
+        let mut records: Vec<Record> = serde_json::from_slice(&fs::read(records)?)?;
+        for record in &mut records {
+            record.run(Carrier::Rdma)?;
+        }
+        return Ok(end(&records));
+    }
+    let here = run_here(options, folder)?;
+    fs::write(records, serde_json::to_vec(&here)?)?;
+    if options.no_lab {
+        return Ok(end(&here));
+    }
+    let limit = Duration::from_secs(if options.quick { 1200 } else { 3600 });
+    Launch::new(1, limit)
+        .native_where_possible()?
+        .run_without_names()
+}
+
+fn end(records: &[Record]) -> ExitCode {
+    if report::print(records) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Builds the suites, and runs them on this machine.
+fn run_here(options: &Options, folder: PathBuf) -> Result<Vec<Record>> {
+    let is_wanted = |name: &&Name| {
+        (options.only.is_empty() || options.only.contains(name))
+            && !(options.quick && **name == Name::HyperUtil)
+    };
+    let names: Vec<_> = Name::value_variants().iter().filter(is_wanted).collect();
+    let mut generated = Generated::new(folder, names.contains(&&Name::HyperUtil))?;
+    let mut suites = Vec::new();
+    for name in names {
+        let suite = Suite::find(*name, &generated.manifest())?;
+        generated.add(&suite)?;
+        suites.push(suite);
+    }
+    generated.build()?;
+    let mut records = Vec::new();
+    for suite in suites {
+        let mut record = generated.record(&suite)?;
+        record.run(Carrier::Sockets)?;
+        record.run(Carrier::Tcp)?;
+        records.push(record);
+    }
+    Ok(records)
+}

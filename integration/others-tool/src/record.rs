@@ -1,0 +1,177 @@
+//! Runs the tests, and keeps their outcomes.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use toolbox::Process;
+
+use crate::differences;
+
+/// The longest that a test may take on an idle machine.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// The types in a suite's program, and the transport of their bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Carrier {
+    /// The types for which the suite was written.
+    Sockets,
+    /// rdmsg's types over TCP.
+    Tcp,
+    /// rdmsg's types over RDMA.
+    Rdma,
+}
+
+/// A suite's tests.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(crate) suite: String,
+    pub(crate) version: String,
+    /// The programs with sockets and with rdmsg.
+    pub(crate) programs: [PathBuf; 2],
+    pub(crate) tests: Vec<Test>,
+}
+
+/// A test, and its outcomes so far.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Test {
+    pub(crate) name: String,
+    /// The compiler's error, if the test does not compile with rdmsg.
+    pub(crate) error: Option<String>,
+    /// The reason for each failure, and `None` for a test that passed.
+    pub(crate) outcomes: BTreeMap<Carrier, Option<String>>,
+}
+
+/// An outcome, compared with the documented differences.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    Passed,
+    Documented(&'static str),
+    Unexpected(String),
+}
+
+impl Record {
+    /// Runs each test in a process of its own, one after the other.
+    pub(crate) fn run(&mut self, carrier: Carrier) -> Result<()> {
+        let [sockets, rdmsg] = &self.programs;
+        let count = self.tests.len();
+        for (at, test) in self.tests.iter_mut().enumerate() {
+            let start = Instant::now();
+            let outcome = match (carrier, &test.error) {
+                (Carrier::Sockets, _) => run(sockets, &test.name, "tcp")?,
+                (_, Some(error)) => Some(format!("does not compile: {error}")),
+                (Carrier::Tcp, None) => run(rdmsg, &test.name, "tcp")?,
+                (Carrier::Rdma, None) => run(rdmsg, &test.name, "rdma")?,
+            };
+            let verdict = match Verdict::new(&self.suite, &test.name, carrier, &outcome) {
+                Verdict::Passed => "ok".to_owned(),
+                Verdict::Documented(_) => "differs, as documented".to_owned(),
+                Verdict::Unexpected(found) => format!("FAILED: {found}"),
+            };
+            let (suite, name, seconds) = (&self.suite, &test.name, start.elapsed().as_secs_f64());
+            let at = at + 1;
+            println!("others: {suite} {carrier} {at}/{count} {name}: {verdict}, {seconds:.1} s");
+            test.outcomes.insert(carrier, outcome);
+        }
+        Ok(())
+    }
+
+    /// Returns the number of tests that passed, or a dash if none ran.
+    pub(crate) fn passed(&self, carrier: Carrier) -> String {
+        let outcomes = self
+            .tests
+            .iter()
+            .filter_map(|test| test.outcomes.get(&carrier));
+        let outcomes: Vec<_> = outcomes.collect();
+        match outcomes.len() {
+            0 => "-".to_owned(),
+            _ => outcomes
+                .iter()
+                .filter(|outcome| outcome.is_none())
+                .count()
+                .to_string(),
+        }
+    }
+}
+
+impl Verdict {
+    pub(crate) fn new(suite: &str, test: &str, carrier: Carrier, outcome: &Option<String>) -> Self {
+        match (outcome, differences::find(suite, test, carrier)) {
+            (None, None | Some((_, false))) => Self::Passed,
+            (Some(_), Some((reason, _))) => Self::Documented(reason),
+            (None, Some((_, true))) => {
+                Self::Unexpected("passes, but is documented to fail".to_owned())
+            }
+            (Some(error), None) => Self::Unexpected(error.clone()),
+        }
+    }
+}
+
+/// Returns the names of a program's tests.
+pub(crate) fn list(program: &Path) -> Result<Vec<String>> {
+    let ended = Process::start(&[text(program)?, "--list"])?.finish(LIMIT)?;
+    ensure!(ended.succeeded(), "{} --list: {ended}", program.display());
+    let names = ended
+        .output
+        .lines()
+        .filter_map(|line| line.strip_suffix(": test"));
+    Ok(names.map(str::to_owned).collect())
+}
+
+/// Runs a test, and returns the reason if it fails.
+fn run(program: &Path, test: &str, transport: &str) -> Result<Option<String>> {
+    let transport = format!("RDMSG_TRANSPORT={transport}");
+    let argv = [
+        "env",
+        "RUST_BACKTRACE=0",
+        &transport,
+        text(program)?,
+        "--exact",
+        test,
+    ];
+    let mut process = Process::start(&argv)?;
+    Ok(match process.end(LIMIT)? {
+        Some(ended) if ended.succeeded() && ended.output.contains("1 passed") => None,
+        Some(ended) => Some(reason(&ended.output)),
+        None => Some(format!(
+            "hangs, and was killed; {}",
+            reason(&process.kill()?.output)
+        )),
+    })
+}
+
+/// Returns the message of the first panic in one line.
+fn reason(output: &str) -> String {
+    let mut lines = output
+        .lines()
+        .skip_while(|line| !line.contains("panicked at "));
+    let message = lines
+        .by_ref()
+        .skip(1)
+        .take_while(|line| !line.starts_with("note: "));
+    let message: Vec<_> = message.map(str::trim).collect();
+    if message.is_empty() {
+        "nothing panicked".to_owned()
+    } else {
+        message.join(" ")
+    }
+}
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().context("the target folder's path is no text")
+}
+
+impl fmt::Display for Carrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sockets => "with sockets",
+            Self::Tcp => "over TCP",
+            Self::Rdma => "over RDMA",
+        })
+    }
+}

@@ -1,0 +1,161 @@
+//! The suites, and the registries that have their files.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+use serde_json::Value;
+
+/// The versions of std whose tests this knows: those of Debian 12, Ubuntu 24.04 and Debian 13.
+const STD: [&str; 3] = ["1.63.0", "1.75.0", "1.85.1"];
+
+/// The test files of packages.
+const TOKIO: &str = "tcp_accept tcp_accept_ready tcp_connect tcp_echo tcp_into_split tcp_into_std \
+                     tcp_peek tcp_shutdown tcp_split tcp_stream";
+const HYPER_UTIL: &str = "legacy_client proxy test_utils";
+
+/// A project whose tests of TCP sockets run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Name {
+    Std,
+    Tokio,
+    HyperUtil,
+}
+
+/// A suite on this machine.
+#[derive(Debug)]
+pub(crate) struct Suite {
+    pub(crate) name: &'static str,
+    pub(crate) version: String,
+    /// The modules of its programs.
+    pub(crate) modules: Vec<&'static str>,
+    /// The file of each module.
+    pub(crate) files: Vec<PathBuf>,
+}
+
+impl Suite {
+    /// Finds a suite, and fetches it if it is not on this machine.
+    pub(crate) fn find(name: Name, manifest: &Path) -> Result<Self> {
+        match name {
+            Name::Std => Self::of_apt(),
+            Name::Tokio => Self::of_cargo("tokio", TOKIO, manifest),
+            Name::HyperUtil => Self::of_cargo("hyper-util", HYPER_UTIL, manifest),
+        }
+    }
+
+    /// Finds std's tests in the distribution's package `rust-src`, and installs it if necessary.
+    fn of_apt() -> Result<Self> {
+        let find = || {
+            let mut versions = STD.iter();
+            versions.find_map(|version| {
+                let sources = format!("/usr/src/rustc-{version}/library/std/src");
+                let file = PathBuf::from(sources + "/net/tcp/tests.rs");
+                let (name, modules, version) = ("std", vec!["tcp"], version.to_string());
+                let is_there = file.exists();
+                let files = vec![file];
+                is_there.then_some(Self {
+                    name,
+                    version,
+                    modules,
+                    files,
+                })
+            })
+        };
+        if let Some(suite) = find() {
+            return Ok(suite);
+        }
+        println!("others: installing the package rust-src");
+        output(Command::new("integration/packages").args(["--package", "rust-src"]))
+            .context("the package rust-src was not installed: is apt's registry reachable?")?;
+        find().with_context(|| format!("this distribution's package rust-src is none of {STD:?}"))
+    }
+
+    /// Finds the tests of a package on which the generated manifest depends.
+    fn of_cargo(name: &'static str, files: &'static str, manifest: &Path) -> Result<Self> {
+        // Packages for other systems are not fetched.
+        let host = output(Command::new("rustc").args(["--print", "host-tuple"]))?;
+        let mut cargo = Command::new("cargo");
+        cargo.args([
+            "metadata",
+            "--format-version=1",
+            "--filter-platform",
+            host.trim(),
+        ]);
+        let metadata = output(cargo.arg("--manifest-path").arg(manifest))
+            .context("cargo did not fetch the suites: is its registry reachable?")?;
+        let metadata: Value = serde_json::from_str(&metadata)?;
+        let mut packages = metadata["packages"].as_array().into_iter().flatten();
+        let package = packages.find(|package| package["name"] == name);
+        let package = package.with_context(|| format!("the manifest does not have {name}"))?;
+        let text = |key: &str| package[key].as_str().unwrap_or_default().to_owned();
+        let tests = Path::new(&text("manifest_path")).with_file_name("tests");
+        let file = |module| {
+            let file = tests.join(module).with_extension("rs");
+            if file.exists() {
+                file
+            } else {
+                tests.join(module).join("mod.rs")
+            }
+        };
+        let (modules, version) = (files.split(' ').collect(), text("version"));
+        let files = files.split(' ').map(file).collect();
+        Ok(Self {
+            name,
+            version,
+            modules,
+            files,
+        })
+    }
+
+    /// Returns the names of the programs with sockets and with rdmsg.
+    pub(crate) fn programs(&self) -> [String; 2] {
+        ["sockets", "rdmsg"].map(|types| format!("{}_{types}", self.name))
+    }
+
+    /// Reads the files, and makes the substitutions for this program.
+    pub(crate) fn read(&self, program: &str) -> Result<Vec<String>> {
+        let read = |path| fs::read_to_string(path).with_context(|| format!("reading {path:?}"));
+        let mut texts = self.files.iter().map(read).collect::<Result<Vec<_>>>()?;
+        let mut applies = false;
+        for line in include_str!("../substitutions.txt").lines() {
+            if line.is_empty() || line.starts_with("# ") || line == "#" {
+                continue;
+            }
+            if let Some(section) = line.strip_prefix("== ") {
+                let words: Vec<_> = section.split(' ').collect();
+                let types = words[words.len() - 1];
+                applies = (words[0] == self.name && (words.len() < 3 || words[1] == self.version))
+                    && (types == "both" || program.ends_with(types));
+                continue;
+            }
+            let (from, to) = line
+                .split_once(" ~> ")
+                .with_context(|| format!("`{line}`"))?;
+            if applies {
+                let is_there = texts.iter().any(|text| text.contains(from));
+                ensure!(
+                    is_there,
+                    "{} {} does not have `{from}`",
+                    self.name,
+                    self.version
+                );
+                texts
+                    .iter_mut()
+                    .for_each(|text| *text = text.replace(from, to));
+            }
+        }
+        Ok(texts)
+    }
+}
+
+/// Runs a command to its end, and returns its stdout.
+fn output(command: &mut Command) -> Result<String> {
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.with_context(|| format!("cannot run {command:?}"))?;
+    ensure!(output.status.success(), "{command:?}: {}", output.status);
+    Ok(String::from_utf8(output.stdout)?)
+}
