@@ -1,17 +1,12 @@
 //! Addresses: with a transport, with a network interface, and those of this host.
 
-#[allow(dead_code)]
-mod apart;
-
 use std::{
     net::{IpAddr, SocketAddr, SocketAddrV6},
     process::Command,
     thread,
 };
 
-use rdmsg::{Endpoint, Listener, Stream, StreamListener, ToAddresses, TransportKind};
-
-use self::apart::{Own, apart};
+use rdmsg::{Endpoint, Listener, ToAddresses, TransportKind};
 
 /// A server that echoes one message, and its port.
 fn echo(address: &str) -> SocketAddr {
@@ -83,56 +78,6 @@ fn all_addresses_to_connect_to_mean_this_host() {
             }
         }
     }
-}
-
-/// Adds a link-local address, and returns it with the number of its interface.
-fn link_local() -> SocketAddrV6 {
-    let added = Command::new("ip")
-        .args(["-6", "address", "add", "fe80::7/64", "dev", "lo", "nodad"])
-        .status()
-        .unwrap();
-    assert!(added.success());
-    SocketAddrV6::new("fe80::7".parse().unwrap(), 0, 0, 1)
-}
-
-#[test]
-fn link_local_addresses_have_their_interface() {
-    apart(
-        "link_local_addresses_have_their_interface",
-        Own::Network,
-        || {
-            let local = link_local();
-            for bound in [
-                "tcp://[fe80::7%lo]:0",
-                "tcp://[fe80::7%1]:0",
-                "tcp://[::]:0",
-            ] {
-                let listener = StreamListener::bind(bound).unwrap();
-                let addr = listener.local_addr().unwrap();
-                let port = addr.port();
-                let to =
-                    SocketAddr::from(SocketAddrV6::new(*local.ip(), port, 0, local.scope_id()));
-                if !addr.ip().is_unspecified() {
-                    assert_eq!(addr, to, "{bound}");
-                }
-                for text in [
-                    format!("tcp://[fe80::7%lo]:{port}"),
-                    format!("[fe80::7%1]:{port}"),
-                ] {
-                    let client = thread::spawn(move || Stream::connect(text).unwrap());
-                    let (server, from) = listener.accept().unwrap();
-                    let client = client.join().unwrap();
-                    assert_eq!(client.peer_addr().unwrap(), to);
-                    assert_eq!(from, client.local_addr().unwrap(), "with its interface");
-                    assert_eq!(server.peer_addr().unwrap(), from);
-                    assert!(
-                        matches!(from, SocketAddr::V6(from) if from.scope_id() == 1),
-                        "{from}"
-                    );
-                }
-            }
-        },
-    );
 }
 
 #[test]

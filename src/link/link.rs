@@ -334,10 +334,13 @@ impl Link {
     ///
     /// The caller holds no lock of this or another connection, because foreign code may call back
     /// into either.
-    pub(super) fn settle(self: &Arc<Self>, deferred: Deferred) {
+    pub(super) fn settle(self: &Arc<Self>, mut deferred: Deferred) {
         if !foreign::collects() {
-            self.settle_here(deferred);
-        } else if deferred.is_left() && self.owed.add(|owed| owed.add(deferred)) {
+            return self.settle_here(deferred);
+        }
+        let happened = Awaited::happened(deferred.arrived, deferred.room);
+        deferred.wake &= self.poller.tasks.is_awaited(happened);
+        if deferred.is_left() && self.owed.add(|owed| owed.add(deferred)) {
             foreign::leave(Arc::<Self>::clone(self));
         }
     }

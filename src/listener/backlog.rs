@@ -101,7 +101,7 @@ impl<T> Backlog<T> {
         self.readiness.announce(|| self.is_ready());
         if !foreign::collects() {
             self.tasks.wake();
-        } else if self.tasks.owed.add(|()| ()) {
+        } else if self.tasks.wakers.is_awaited(u8::MAX) && self.tasks.owed.add(|()| ()) {
             foreign::leave(Arc::<Tasks>::clone(&self.tasks));
         }
     }

@@ -71,6 +71,11 @@ impl Tasks {
         self.wakers.wait(seat, awaited as u8, waker);
     }
 
+    /// Whether a task awaits an event in `happened`.
+    pub(crate) fn is_awaited(&self, happened: u8) -> bool {
+        self.wakers.is_awaited(happened)
+    }
+
     /// Wakes the tasks that await an event in `happened`. The caller holds no lock.
     /// Fails if a waker panicked.
     pub(crate) fn wake(&self, happened: u8) -> Result<(), Panicked> {

@@ -113,11 +113,17 @@ impl Wakers {
         drop(left);
     }
 
+    /// Whether a task waits for a bit of `happened`. A task that waits later sees the event, which
+    /// the caller has brought before this call.
+    pub(crate) fn is_awaited(&self, happened: u8) -> bool {
+        fence(Ordering::SeqCst);
+        self.awaited.load(Ordering::Relaxed) & happened != 0
+    }
+
     /// Wakes the tasks that wait for a bit of `happened`, each once. Fails if a waker panicked,
     /// after it has called the others.
     pub(crate) fn wake(&self, happened: u8) -> Result<(), Panicked> {
-        fence(Ordering::SeqCst);
-        if self.awaited.load(Ordering::Relaxed) & happened == 0 {
+        if !self.is_awaited(happened) {
             return Ok(());
         }
         let mut all = Ok(());

@@ -2,35 +2,22 @@
 
 use std::{env, process::Command};
 
+pub(crate) mod same;
+
 /// The variable that is set in the test's process.
 const APART: &str = "RDMSG_TEST_APART";
 
-/// The resources that no other test shares.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Own {
-    /// Limits and descriptors.
-    Process,
-    /// These, and a network with nothing but the loopback interface.
-    Network,
+/// Runs `body` in a process of its own. `name` is the name of the test that calls this.
+#[allow(dead_code)]
+pub(crate) fn apart(name: &str, body: impl FnOnce()) {
+    apart_with(Command::new(env::current_exe().unwrap()), name, body);
 }
 
-/// Runs `body` in a process of its own. `name` is the name of the test that calls this.
-pub(crate) fn apart(name: &str, own: Own, body: impl FnOnce()) {
+/// Runs `body` in the process that a command starts, which takes the options of a test program.
+pub(crate) fn apart_with(mut command: Command, name: &str, body: impl FnOnce()) {
     if env::var_os(APART).is_some() {
         return body();
     }
-    let program = env::current_exe().unwrap();
-    let mut command = match own {
-        Own::Process => Command::new(program),
-        Own::Network => {
-            let mut command = Command::new("unshare");
-            command
-                .args(["--map-root-user", "--net", "sh", "-c"])
-                .arg("ip link set lo up && exec \"$0\" \"$@\"")
-                .arg(program);
-            command
-        }
-    };
     let output = command
         .args(["--exact", name, "--nocapture"])
         .env(APART, "1")

@@ -111,13 +111,12 @@ impl DeviceTests {
 
 /// Programs of tests that need no device, but a kernel in which they may create networks. They run
 /// in the lab, because a container may refuse that.
-const ONLY_IN_LAB: [&str; 2] = ["addresses", "tcp_errors"];
+const ONLY_IN_LAB: [&str; 1] = ["own_network"];
 
 /// The programs of tests that do not run on software iWARP, and why: what they take that it does
 /// not have. Where one test of another program does not apply, it says so itself.
-pub(crate) const NOT_ON_IWARP: [(&str, &str); 7] = [
-    ("addresses", "it needs no device"),
-    ("tcp_errors", "it needs no device"),
+pub(crate) const NOT_ON_IWARP: [(&str, &str); 6] = [
+    ("own_network", "it needs no device"),
     (
         "waiting",
         "the device lacks a hundred connections in a process",
