@@ -2,7 +2,7 @@
 
 use std::{
     io::{ErrorKind, Read, Write},
-    net::ToSocketAddrs,
+    net::{SocketAddr, ToSocketAddrs},
     thread,
     time::Duration,
 };
@@ -12,12 +12,13 @@ use rdmsg::{Stream, StreamListener, ToAddresses, TransportKind};
 use super::any_rdmsg;
 
 fn ends() -> (StreamListener, Stream, Stream) {
-    ends_at(any_rdmsg())
+    ends_at("", any_rdmsg())
 }
 
-fn ends_at(address: impl ToAddresses) -> (StreamListener, Stream, Stream) {
-    let listener = StreamListener::bind(address).unwrap();
-    let addr = listener.local_addr().unwrap();
+/// Connects two ends, over the transport of a scheme or over the default one.
+fn ends_at(scheme: &str, address: SocketAddr) -> (StreamListener, Stream, Stream) {
+    let listener = StreamListener::bind(format!("{scheme}{address}")).unwrap();
+    let addr = format!("{scheme}{}", listener.local_addr().unwrap());
     let client = thread::spawn(move || Stream::connect(addr).unwrap());
     let (server, _) = listener.accept().unwrap();
     (listener, client.join().unwrap(), server)
@@ -81,8 +82,8 @@ fn any_other_linger_ends_the_stream() {
 
 #[test]
 fn a_time_to_live_is_set_over_each_version_of_ip() {
-    for address in ["tcp://127.0.0.1:0", "tcp://[::1]:0"] {
-        let (listener, client, mut server) = ends_at(address);
+    for address in ["127.0.0.1:0", "[::1]:0"] {
+        let (listener, client, mut server) = ends_at("tcp://", address.parse().unwrap());
         for hops in [0, 256, u32::MAX] {
             for refused in [client.set_ttl(hops), listener.set_ttl(hops)] {
                 assert_eq!(
@@ -99,7 +100,7 @@ fn a_time_to_live_is_set_over_each_version_of_ip() {
         (&client).write_all(b"on").unwrap();
         server.read_exact(&mut [0; 2]).unwrap();
         listener.set_ttl(9).unwrap();
-        let addr = listener.local_addr().unwrap();
+        let addr = format!("tcp://{}", listener.local_addr().unwrap());
         let another = thread::spawn(move || Stream::connect(addr).unwrap());
         let (accepted, _) = listener.accept().unwrap();
         let another = another.join().unwrap();
