@@ -1,13 +1,15 @@
-//! What this machine tells about its configuration, for the texts of errors.
+//! What this machine tells about its configuration, for the texts of errors, and its memory.
 //!
-//! Everything is looked up in `/dev`, `/sys` and `/proc` when an error is created. The answers are
-//! guesses for a person to read, and a lookup that fails leaves its part of the text out. Of
-//! connections that succeed, the addresses alone depend on this module: the device's address that
-//! stands for `0.0.0.0`, and the network interface of a link-local address.
+//! The memory is looked up when an engine starts, for its default limits. Everything else is looked
+//! up in `/dev`, `/sys` and `/proc` when an error is created. These answers are guesses for a
+//! person to read, and a lookup that fails leaves its part of the text out. Of connections that
+//! succeed, the addresses alone depend on this module: the device's address that stands for
+//! `0.0.0.0`, and the network interface of a link-local address.
 
 mod access;
 mod addresses;
 mod container;
+mod memory;
 
 #[cfg(test)]
 mod testing;
@@ -17,4 +19,5 @@ pub(crate) use self::{
     access::{all_denied, denied},
     addresses::{interface_of, rdma_addresses},
     container::is_container,
+    memory::usable_memory,
 };

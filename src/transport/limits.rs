@@ -2,7 +2,10 @@ use std::fs;
 
 use nix::sys::resource::{Resource, getrlimit};
 
-use crate::proto::{LONGEST_CHUNK, SHORTEST_CHUNK};
+use crate::{
+    machine::usable_memory,
+    proto::{LONGEST_CHUNK, SHORTEST_CHUNK},
+};
 
 /// Limits for the memory that an [`Engine`](crate::Engine) uses for its peers' large messages.
 ///
@@ -13,7 +16,8 @@ use crate::proto::{LONGEST_CHUNK, SHORTEST_CHUNK};
 /// one connection.
 ///
 /// The defaults are computed when the first engine that uses them is started, from the process's
-/// limit on locked memory and the machine's memory. All engines with the default, such as
+/// limit on locked memory and the memory that it may use. That is the machine's, or the limit of
+/// the process's control groups (`memory.max`, `memory.limit_in_bytes`) if it is lower. All engines with the default, such as
 /// [`Engine::shared`](crate::Engine::shared), share one budget.
 ///
 /// # Examples
@@ -38,7 +42,7 @@ pub struct EngineLimits {
     /// of at most 64 KiB is always read.
     ///
     /// Default: a quarter of the limit on locked memory (`ulimit -l`), at most an eighth of the
-    /// machine's memory, so that there is room for the buffers of connections.
+    /// usable memory, so that there is room for the buffers of connections.
     pub pinned: u64,
 
     /// The number of bytes of messages that are being read, or received and not yet dropped.
@@ -46,13 +50,13 @@ pub struct EngineLimits {
     /// A message takes its whole length when reading it begins. A single one may be longer than
     /// this. One that is longer than half of it lets others go ahead, within the other half.
     ///
-    /// Default: a quarter of the machine's memory.
+    /// Default: a quarter of the usable memory.
     pub held: u64,
 }
 
 impl Default for EngineLimits {
     fn default() -> Self {
-        let memory = physical_memory();
+        let memory = usable_memory();
         let lockable = if may_lock_anything() {
             u64::MAX
         } else {
@@ -88,20 +92,6 @@ impl EngineLimits {
         let power = share.checked_ilog2().map_or(1, |log| 1 << log);
         power.clamp(SHORTEST_CHUNK, LONGEST_CHUNK)
     }
-}
-
-/// Returns the machine's memory in bytes, or that of a small machine if it is unknown.
-fn physical_memory() -> u64 {
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    total_memory(&meminfo).unwrap_or(1 << 30)
-}
-
-fn total_memory(meminfo: &str) -> Option<u64> {
-    let total = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kib: u64 = total.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 /// Returns whether the limit on locked memory does not apply to this process: it has
@@ -143,14 +133,6 @@ mod tests {
         assert_eq!(limits.longest_chunk(), SHORTEST_CHUNK);
         let default = EngineLimits::default();
         assert!(default.held > 0, "{default:?}");
-    }
-
-    #[test]
-    fn the_machines_memory_is_read() {
-        let meminfo = "MemTotal:        2030956 kB\nMemFree:          123 kB\n";
-        assert_eq!(total_memory(meminfo), Some(2030956 * 1024));
-        assert_eq!(total_memory("MemTotal: many kB"), None);
-        assert_eq!(total_memory(""), None);
     }
 
     #[test]
