@@ -137,6 +137,22 @@ pub struct Config {
     /// 0 to 1 TiB, default 16 MiB.
     pub registration_cache: u64,
 
+    /// The number of bytes that a [`Stream`](crate::Stream) takes from a writer before any is read.
+    ///
+    /// Half of it bounds the bytes that have arrived here and that the program has not read. The
+    /// other half bounds the bytes that the program has written before the peer has room. So
+    /// a stream whose peer does not read takes about this many bytes, whatever the length of the
+    /// writes, as a socket does. A peer with another value has its own halves.
+    ///
+    /// The memory is allocated as it is needed, and not locked. The buffers of
+    /// [`receive_window`](Self::receive_window) and [`send_depth`](Self::send_depth) come on top.
+    /// None of it is used while both sides keep up with each other. The bytes that have arrived
+    /// count in [`EngineLimits::held`](crate::EngineLimits::held), of which all streams together
+    /// use a half at most. When that is in use, unread bytes stay in the receive buffers.
+    ///
+    /// 64 KiB to 1 GiB, default 4 MiB.
+    pub stream_buffer: u64,
+
     /// The depth of the send ring: how many messages and one-sided operations may be in flight.
     ///
     /// Costs `send_depth` × [`eager_size`](Self::eager_size) of locked memory a connection.
@@ -429,6 +445,7 @@ impl Default for Config {
             max_message: 1 << 30,
             large_memory: 64 << 20,
             registration_cache: 16 << 20,
+            stream_buffer: 4 << 20,
             send_depth: 16,
             max_inline: 256,
             connect_timeout: Duration::from_secs(5),
@@ -481,6 +498,7 @@ setters! {
     with_max_message max_message: u64,
     with_large_memory large_memory: u64,
     with_registration_cache registration_cache: u64,
+    with_stream_buffer stream_buffer: u64,
     with_send_depth send_depth: u16,
     with_hold_back hold_back: bool,
     with_max_inline max_inline: u32,
@@ -536,6 +554,7 @@ impl Config {
         within("max_message", self.max_message, 64, 1 << 40)?;
         within("large_memory", self.large_memory, 64 << 10, 1 << 40)?;
         within("registration_cache", self.registration_cache, 0, 1 << 40)?;
+        within("stream_buffer", self.stream_buffer, 64 << 10, 1 << 30)?;
         within("send_depth", self.send_depth, 1, 8192)?;
         within("max_inline", self.max_inline, 0, 1024)?;
         within("connect_timeout", self.connect_timeout, MS10, MIN10)?;
@@ -587,6 +606,7 @@ impl Config {
             keepalive_interval: self.keepalive_interval,
             keepalive_timeout: self.keepalive_timeout,
             stream: self.stream,
+            stream_buffer: self.stream_buffer,
             engine: 0,
             number: 0,
         }

@@ -3,7 +3,10 @@ use std::{
     fmt,
     hash::{Hash, Hasher},
     net::SocketAddr,
-    sync::{Arc, Mutex, atomic::AtomicUsize},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicUsize},
+    },
 };
 
 use crossbeam_channel::Receiver;
@@ -12,7 +15,7 @@ pub use self::{owned::NotSent, tasks::Flushing};
 use crate::{
     Capabilities, CloseReason, Completion, DeviceCounters, Error, Statistics, TransportKind,
     engine::{Engine, Established},
-    link::{Deadline, Ended, Owner},
+    link::{Deadline, Ended, Inflow, Owner},
     observe::Registered,
 };
 
@@ -67,8 +70,12 @@ struct Inner {
     link: Owner,
     /// Here and not in the link: unread messages hold the link, so it must not hold them.
     completions: Receiver<Completion>,
+    /// The unread bytes of a stream.
+    inflow: OnceLock<Arc<Inflow>>,
     /// Completions that a `recv` took from the channel before a message, for `next_completion`.
     aside: Mutex<VecDeque<Completion>>,
+    /// Whether the reader of a stream was given its end.
+    end_taken: AtomicBool,
     /// How many bytes were written to a stream whose peer had closed.
     late: AtomicUsize,
     /// Keeps the engine's thread alive.
@@ -83,6 +90,7 @@ impl Endpoint {
         let Established {
             link,
             completions,
+            inflow,
             local,
             transport,
         } = established;
@@ -91,7 +99,9 @@ impl Endpoint {
                 _registered: Registered::enter(&link, local),
                 link,
                 completions,
+                inflow: inflow.map_or_else(OnceLock::new, OnceLock::from),
                 aside: Mutex::new(VecDeque::new()),
+                end_taken: AtomicBool::new(false),
                 late: AtomicUsize::new(0),
                 engine,
                 local,

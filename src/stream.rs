@@ -13,7 +13,10 @@ use std::{
 use self::timeout::Timeout;
 #[cfg(not(feature = "tokio"))]
 use self::{end::StreamEnd, reading::Reading, turns::Turns};
-use crate::{Endpoint, Error, Interest, TransportKind, link::Deadline};
+use crate::{
+    Endpoint, Error, Interest, TransportKind,
+    link::{Deadline, total},
+};
 
 mod end;
 mod halves;
@@ -34,14 +37,19 @@ pub use self::{
 
 /// A connection that carries bytes in both directions, as [`std::net::TcpStream`] does.
 ///
-/// The bytes travel in messages of an [`Endpoint`], so they are not copied on their way in: what
-/// arrives is read from the buffer that the device wrote, and [`BufRead`] lends that. Writes:
+/// The bytes travel in messages of an [`Endpoint`]. A reader that keeps up reads them from the
+/// buffer that the device wrote, without a copy, and [`BufRead`] lends that buffer. Writes:
 ///
 /// * A write leaves at once, as one message, while the peer has room; there is no delay to disable.
-///   While it has none, writes join others, up to the [eager size](crate::Config::eager_size), and
-///   leave together. Then a write waits.
-/// * A write above the eager size is read by the peer from this side's memory. One call takes up to
-///   1 MiB.
+///   While it has none, writes up to 16 KiB join others, and leave together. A longer write joins
+///   up to the [eager size](crate::Config::eager_size).
+/// * A write above the eager size is read by the peer from this side's memory, in pieces of 1 MiB.
+/// * A blocking write takes all bytes. A write that times out, or does not wait, returns the number
+///   of bytes taken, and fails if that is 0.
+///
+/// Bytes that arrive are kept until they are read. A stream whose peer does not read takes about
+/// [`Config::stream_buffer`](crate::Config::stream_buffer) (4 MiB), whatever the length of the
+/// writes; then a write waits.
 ///
 /// How it differs from `TcpStream`:
 ///
@@ -94,8 +102,9 @@ impl Stream {
     ///
     /// * [`Shutdown::Write`]: the peer reads what was written before, and then the end. Further
     ///   writes fail with [`BrokenPipe`](io::ErrorKind::BrokenPipe).
-    /// * [`Shutdown::Read`]: reads of this side, also those that wait, return what has arrived and
-    ///   then 0. The peer does not learn of it.
+    /// * [`Shutdown::Read`]: reads of this side, also waiting ones, return the bytes that have
+    ///   arrived and then 0. The peer does not learn of it. Its later bytes are kept for a read, up
+    ///   to the size of the buffer, and then its writes wait.
     ///
     /// # Errors
     ///
@@ -140,13 +149,15 @@ impl Stream {
 
     /// Copies bytes that are next without taking them. Waits for some as [`read`](Read::read) does.
     ///
-    /// It may return fewer than there are: no more than arrived in one message.
+    /// It copies from all bytes that have arrived, up to the length of `buf`. A read of that many
+    /// bytes returns them all.
     ///
     /// # Errors
     ///
     /// Those of [`read`](Read::read).
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.shared.read_with(|reading| reading.copy_to(buf))
+        let endpoint = &self.shared.endpoint;
+        self.shared.read_with(|reading| reading.peek(endpoint, buf))
     }
 
     /// Sets how long a read may wait; `None` is for ever, and the default.
@@ -162,7 +173,8 @@ impl Stream {
 
     /// Sets how long a write may wait for room; `None` is for ever, and the default.
     ///
-    /// One that waited for so long fails with [`WouldBlock`](io::ErrorKind::WouldBlock).
+    /// A write that times out returns the number of bytes taken. It fails with
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if that is 0.
     ///
     /// # Errors
     ///
@@ -297,11 +309,26 @@ impl Shared {
         if parts.iter().all(|part| part.is_empty()) {
             return Ok(0);
         }
-        let written = match self.deadline(&self.write_timeout) {
-            Some(deadline) => self.endpoint.write_bytes(parts, &deadline),
+        let deadline = self.deadline(&self.write_timeout);
+        let write = |parts: &[IoSlice<'_>]| match &deadline {
+            Some(deadline) => self.endpoint.write_bytes(parts, deadline),
             None => self.endpoint.try_write_bytes(parts).map_err(Error::from),
         };
-        written.map_err(write_error)
+        let mut written = write(parts).map_err(write_error)?;
+        let len = total(parts);
+        if written < len {
+            // As a socket does, which fails only if it took nothing.
+            let mut parts = parts.to_vec();
+            let mut rest = &mut parts[..];
+            IoSlice::advance_slices(&mut rest, written);
+            while written < len
+                && let Ok(more) = write(rest)
+            {
+                written += more;
+                IoSlice::advance_slices(&mut rest, more);
+            }
+        }
+        Ok(written)
     }
 }
 
@@ -328,6 +355,7 @@ impl From<Endpoint> for Stream {
     /// Other handles of the endpoint must not be used any more: their messages would be missing in
     /// the stream, or stand between its bytes.
     fn from(endpoint: Endpoint) -> Self {
+        endpoint.carry_bytes();
         Self {
             shared: Arc::new(Shared {
                 endpoint: StreamEnd::new(endpoint),
@@ -347,11 +375,8 @@ impl Read for &Stream {
         if buf.is_empty() {
             return Ok(0);
         }
-        self.shared.read_with(|reading| {
-            let count = reading.copy_to(buf);
-            reading.consume(count);
-            count
-        })
+        let endpoint = &self.shared.endpoint;
+        self.shared.read_with(|reading| reading.read(endpoint, buf))
     }
 }
 

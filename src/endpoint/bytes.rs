@@ -9,7 +9,7 @@ use std::{
 use super::{Endpoint, Inner};
 use crate::{
     CloseReason, Error, Message, TrySendError,
-    link::{Awaited, Deadline, Handoff, total},
+    link::{Awaited, Deadline, Handoff, Inflow, total},
 };
 
 /// How many bytes may be written after the peer has closed, before writes fail: some of what a
@@ -17,6 +17,65 @@ use crate::{
 const MOST_LATE: usize = 64 << 10;
 
 impl Endpoint {
+    /// Makes the connection carry the bytes of a stream, to which earlier messages belong as well.
+    pub(crate) fn carry_bytes(&self) {
+        let Inner { link, inflow, .. } = &*self.inner;
+        if inflow.get().is_some() {
+            return;
+        }
+        let inflow = inflow.get_or_init(|| link.carry_bytes());
+        let mut before = Vec::new();
+        while let Some(Ok(message)) = self.take() {
+            before.push(message);
+        }
+        inflow.put_first(before);
+        self.update_readiness();
+    }
+
+    /// Whether there are bytes of a stream to be taken.
+    pub(super) fn has_bytes(&self) -> bool {
+        let inflow = self.inner.inflow.get();
+        inflow.is_some_and(|inflow| !inflow.is_empty())
+    }
+
+    /// Takes the next message of a stream, whose channel returned `taken`. Bytes in the queue
+    /// arrived before an end in the channel.
+    pub(super) fn take_bytes_before(
+        &self,
+        taken: Option<Result<Message, Error>>,
+        inflow: &Inflow,
+    ) -> Option<Result<Message, Error>> {
+        if let Some(Ok(_)) = taken {
+            return taken;
+        }
+        if let Some(message) = inflow.take() {
+            self.update_readiness();
+            return Some(Ok(message));
+        }
+        let end = taken?;
+        self.inner.end_taken.store(true, Ordering::Relaxed);
+        if self.inner.link.peer_has_finished() {
+            // An earlier call may have found bytes when it took the Finish from the channel.
+            return Some(Err(Error::PeerFinished));
+        }
+        Some(end)
+    }
+
+    /// Takes some bytes of a stream.
+    pub(crate) fn take_bytes(&self) -> Option<Message> {
+        let message = self.inner.inflow.get()?.take()?;
+        self.update_readiness();
+        Some(message)
+    }
+
+    /// Copies the first bytes of the queue of a stream without taking them. Returns how many.
+    pub(crate) fn peek_bytes(&self, to: &mut [u8]) -> usize {
+        // A thread that peeks in a loop may be the only thread that polls.
+        self.inner.link.poll_once();
+        let inflow = self.inner.inflow.get();
+        inflow.map_or(0, |inflow| inflow.copy_to(to))
+    }
+
     /// Takes some of the bytes of these parts, of which there is at least one, and returns how
     /// many.
     pub(crate) fn try_write_bytes(&self, parts: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
@@ -52,20 +111,12 @@ impl Endpoint {
     pub(super) fn write_some(&self, parts: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
         match self.inner.link.try_write(parts) {
             Err(TrySendError::Failed(Error::Disconnected(CloseReason::PeerClosed)))
-                if self.is_unread() =>
+                if !self.inner.end_taken.load(Ordering::Relaxed) =>
             {
                 self.write_late(total(parts))
             }
             written => written,
         }
-    }
-
-    /// Whether something is to be taken before the connection's end, which has a completion too.
-    fn is_unread(&self) -> bool {
-        let Inner {
-            link, completions, ..
-        } = &*self.inner;
-        link.goes_on() || completions.len() > usize::from(link.is_over())
     }
 
     /// Has writes after the peer's close fail from the start, because this side has ended its

@@ -156,7 +156,7 @@ impl Endpoint {
     pub(super) fn update_readiness(&self) {
         self.inner
             .link
-            .update_readiness(|| !self.inner.completions.is_empty());
+            .update_readiness(|| !self.inner.completions.is_empty() || self.has_bytes());
     }
 
     fn next_until(&self, deadline: &Deadline) -> Result<Completion, Error> {

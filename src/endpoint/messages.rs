@@ -351,12 +351,20 @@ impl Endpoint {
     }
 
     pub(super) fn take_from(&self, handoff: &Handoff) -> Option<Result<Message, Error>> {
-        handoff.take().map(Ok).or_else(|| self.take())
+        if let Some(message) = handoff.take() {
+            return Some(Ok(message));
+        }
+        let taken = self.take();
+        match self.inner.inflow.get() {
+            None => taken,
+            Some(inflow) if taken.is_none() && inflow.is_empty() => None,
+            Some(inflow) => self.take_bytes_before(taken, inflow),
+        }
     }
 
     /// Takes the next message from the channel, and keeps what comes before it for
     /// `next_completion`.
-    fn take(&self) -> Option<Result<Message, Error>> {
+    pub(super) fn take(&self) -> Option<Result<Message, Error>> {
         let taken = loop {
             // What a waiting thread finds most of the time.
             if self.inner.completions.is_empty() {

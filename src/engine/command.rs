@@ -13,7 +13,7 @@ use super::{promise::Pledge, relief::Desk, statistics::EngineStatistics};
 use crate::{
     config::Config,
     error::Error,
-    link::{Completion, Link, Owner},
+    link::{Completion, Inflow, Link, Owner},
     proto::{CloseReason, Phase},
     sync::Mailbox,
     transport_kind::TransportKind,
@@ -111,6 +111,8 @@ pub(crate) struct Bound {
 pub(crate) struct Established {
     pub(crate) link: Owner,
     pub(crate) completions: Receiver<Completion>,
+    /// The unread bytes of a stream.
+    pub(crate) inflow: Option<Arc<Inflow>>,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) transport: TransportKind,
 }

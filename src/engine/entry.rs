@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     config::Config,
-    link::{Completion, Link, Owner},
+    link::{Completion, Inflow, Link, Owner},
     poll::{Epolls, Registration},
     proto::{CloseReason, CmCall, CmOp, Statistics},
     status::OsError,
@@ -29,6 +29,8 @@ pub(super) struct Entry {
     pub(super) reply: Option<Reply>,
     /// The receiving end of the completions, until an endpoint takes it.
     pub(super) receiver: Option<Receiver<Completion>>,
+    /// The unread bytes of a stream.
+    pub(super) inflow: Option<Arc<Inflow>>,
     pub(super) peer: SocketAddr,
 }
 
@@ -139,6 +141,7 @@ impl Entry {
         reply.send(Ok(Established {
             link: Owner::new(Arc::clone(&self.link)),
             completions,
+            inflow: self.inflow.take(),
             local: self.id.local_addr(),
             transport: self.id.transport(),
         }));

@@ -312,6 +312,7 @@ impl Reactor {
             most_ids,
         );
         self.registration.connection_came(config.longest_close());
+        let inflow = config.stream.then(|| link.carry_bytes());
         let entry = Entry {
             link: Arc::clone(&link),
             id,
@@ -319,6 +320,7 @@ impl Reactor {
             role,
             reply: None,
             receiver: Some(receiver),
+            inflow,
             peer,
         };
         self.links.insert(key, Box::new(entry));

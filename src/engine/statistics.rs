@@ -15,7 +15,8 @@ pub struct EngineStatistics {
     /// Engines that share the budget are counted together. See
     /// [`EngineLimits::pinned`](crate::EngineLimits::pinned).
     pub pinned: u64,
-    /// The number of bytes of large messages that are being read now, or held by the application.
+    /// The number of bytes of large messages that are being read now, or held by the application,
+    /// and of the copies of a stream's unread bytes.
     ///
     /// Engines that share the budget are counted together. See
     /// [`EngineLimits::held`](crate::EngineLimits::held).

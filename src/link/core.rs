@@ -401,6 +401,7 @@ impl Core {
             share.lend(*buffer);
         }
         let home = || Arc::clone(to.home) as Arc<dyn Home>;
+        let inflow = self.completions.as_ref().and_then(Outbox::inflow);
         let completion = match arrival {
             Arrival::Message {
                 buffer,
@@ -408,12 +409,24 @@ impl Core {
                 len,
             } => {
                 let bytes = queues.received(buffer, offset + len).part(offset, len);
+                if let Some(inflow) = inflow
+                    && self
+                        .conn
+                        .may_copy(len, inflow.buffered() as u64, to.handoff.is_some())
+                    && inflow.put_copy(&bytes, |len| queues.in_flight.place_copy(len), home)
+                {
+                    drop(bytes);
+                    self.conn.copied(len);
+                    self.deferred.wake = true;
+                    self.deferred.arrived = true;
+                    return self.release(buffer);
+                }
                 Completion::Received(Message::eager(home(), bytes))
             }
             Arrival::Batch { buffer, len, count } => {
                 return self.deliver_batch(buffer, len, count, to);
             }
-            Arrival::Large { id, .. } => {
+            Arrival::Large { id, len } => {
                 let Some((next, inbound)) = queues.in_flight.take_inbound() else {
                     return;
                 };
@@ -421,6 +434,20 @@ impl Core {
                     next, id,
                     "they are done in the order in which they are begun"
                 );
+                if let (Some(inflow), None) = (inflow, to.handoff)
+                    && self.conn.may_copy_large()
+                    && inflow.put_copy(
+                        inbound.bytes(),
+                        |len| queues.in_flight.place_copy(len),
+                        home,
+                    )
+                {
+                    drop(inbound);
+                    self.conn.copied_large(len, SystemClock);
+                    self.deferred.wake = true;
+                    self.deferred.arrived = true;
+                    return;
+                }
                 Completion::Received(Message::large(home(), inbound))
             }
             Arrival::Immediate {
@@ -499,6 +526,7 @@ impl Core {
             // Its receive follows with the last of them: the peer has credit for the others alone.
             Place::Part(_) if self.conn.accepts_receives() => self.conn.release(SystemClock),
             Place::Part(_) => {}
+            Place::Copied(len) => self.conn.release_copied(len, SystemClock),
             Place::Large(len) => self.conn.release_large(len, SystemClock),
         }
     }

@@ -7,11 +7,15 @@ use crate::proto::{BatchRoom, MOST_PARTS, PART_HEADER_LEN, parts};
 /// no send waits for another to push it.
 #[derive(Debug, Default)]
 pub(super) struct Cork {
-    /// As in a batch: each message behind its length. Kept when it is empty, so that joining
-    /// allocates nothing.
+    /// As in a batch: each message behind its length. The memory of a frame is kept when it is
+    /// empty, so that joining allocates nothing.
     bytes: Vec<u8>,
+    /// The number of bytes at the beginning that have left.
+    gone: usize,
     /// Where the last message begins, behind its length.
     last: usize,
+    /// The longest frame, with a length, at the last joining.
+    frame: usize,
     /// How many messages ever joined, and how many of them have left.
     joined: u64,
     left: u64,
@@ -31,6 +35,10 @@ impl Cork {
         self.bytes.is_empty()
     }
 
+    fn len(&self) -> usize {
+        self.bytes.len() - self.gone
+    }
+
     /// How many messages ever joined.
     pub(super) fn joined(&self) -> u64 {
         self.joined
@@ -44,7 +52,7 @@ impl Cork {
     /// Lets a message of these parts join, if all do not take more than the longest frame does.
     pub(super) fn join(&mut self, parts: &[IoSlice<'_>], longest: usize) -> bool {
         let len = total(parts);
-        let fits = match self.bytes.len() {
+        let fits = match self.len() {
             0 => len <= longest,
             before => before.saturating_add(PART_HEADER_LEN).saturating_add(len) <= longest,
         };
@@ -58,28 +66,39 @@ impl Cork {
         fits
     }
 
-    /// Lets bytes of these parts join the last message, up to `longest` in all. Returns how many
-    /// did.
-    pub(super) fn extend(&mut self, parts: &[IoSlice<'_>], longest: usize) -> usize {
-        if self.is_empty() {
-            if total(parts) == 0 {
-                return 0;
-            }
-            self.begin(longest);
-        }
-        let before = self.bytes.len();
+    /// Returns the number of bytes of a stream that may join.
+    pub(super) fn room(&self, longest: usize, most: usize) -> usize {
+        let most = most.max(PART_HEADER_LEN + longest);
+        most.saturating_sub(self.len().max(PART_HEADER_LEN))
+    }
+
+    /// Lets bytes of these parts join, up to `most` in all or a frame: in the last message, up to
+    /// `longest`, and in further ones. Returns how many did.
+    pub(super) fn extend(&mut self, parts: &[IoSlice<'_>], longest: usize, most: usize) -> usize {
+        let room = self.room(longest, most);
+        let mut left = room;
         for part in parts {
-            let room = (PART_HEADER_LEN + longest).saturating_sub(self.bytes.len());
-            self.bytes.extend_from_slice(&part[..part.len().min(room)]);
+            let mut part = &part[..part.len().min(left)];
+            left -= part.len();
+            while !part.is_empty() {
+                if self.is_empty() || self.bytes.len() - self.last == longest {
+                    self.begin(longest);
+                }
+                let fits = part.len().min(self.last + longest - self.bytes.len());
+                let (here, rest) = part.split_at(fits);
+                self.bytes.extend_from_slice(here);
+                self.end();
+                part = rest;
+            }
         }
-        self.end();
-        self.bytes.len() - before
+        room - left
     }
 
     /// A message begins, whose length is not known yet.
     fn begin(&mut self, longest: usize) {
+        self.frame = PART_HEADER_LEN + longest;
         if self.is_empty() {
-            self.bytes.reserve_exact(PART_HEADER_LEN + longest);
+            self.bytes.reserve_exact(self.frame);
         }
         self.bytes.extend_from_slice(&[0; PART_HEADER_LEN]);
         self.last = self.bytes.len();
@@ -96,7 +115,7 @@ impl Cork {
     /// The first messages, for which there is room in a frame.
     pub(super) fn front(&self, room: BatchRoom) -> Front {
         let mut front = Front { count: 0, len: 0 };
-        for (start, len) in parts(&self.bytes).take(room.messages.min(MOST_PARTS)) {
+        for (start, len) in parts(&self.bytes[self.gone..]).take(room.messages.min(MOST_PARTS)) {
             let end = start as usize + len as usize;
             // Alone it needs no length before it.
             if front.count > 0 && end > room.bytes {
@@ -113,14 +132,22 @@ impl Cork {
     /// What these messages are in a frame: alone one needs no length before it.
     pub(super) fn payload(&self, front: Front) -> &[u8] {
         let start = if front.count == 1 { PART_HEADER_LEN } else { 0 };
-        &self.bytes[start..front.len]
+        &self.bytes[self.gone..][start..front.len]
     }
 
     /// These messages have left.
     pub(super) fn let_go(&mut self, front: Front) {
-        self.bytes.drain(..front.len);
-        self.last = self.last.saturating_sub(front.len);
+        self.gone += front.len;
         self.left += front.count as u64;
+        // A byte is moved once at most, on average.
+        if 2 * self.gone >= self.bytes.len() {
+            self.bytes.drain(..self.gone);
+            self.last = self.last.saturating_sub(self.gone);
+            self.gone = 0;
+        }
+        if self.is_empty() {
+            self.bytes.shrink_to(self.frame);
+        }
     }
 }
 
@@ -201,12 +228,40 @@ mod tests {
     }
 
     #[test]
+    fn bytes_of_a_stream_join_in_long_messages() {
+        let mut cork = Cork::default();
+        let parts = [IoSlice::new(b"abc"), IoSlice::new(b"de")];
+        let room = BatchRoom {
+            messages: 9,
+            bytes: 4,
+        };
+        let (mut written, mut left) = (Vec::new(), Vec::new());
+        for _ in 0..20 {
+            for most in [30, 5, 30] {
+                let count = cork.extend(&parts, 4, most);
+                written.extend_from_slice(&b"abcde"[..count]);
+            }
+            let front = cork.front(room);
+            assert_eq!((front.count, cork.payload(front).len()), (1, 4));
+            left.extend_from_slice(cork.payload(front));
+            cork.let_go(front);
+        }
+        while !cork.is_empty() {
+            let front = cork.front(room);
+            left.extend_from_slice(cork.payload(front));
+            cork.let_go(front);
+        }
+        assert_eq!(left, written);
+        assert!(cork.has_let_go(cork.joined()));
+    }
+
+    #[test]
     fn bytes_of_a_stream_make_one_message() {
         let mut cork = Cork::default();
         let parts = [IoSlice::new(b"abc"), IoSlice::new(b"de")];
-        assert_eq!(cork.extend(&parts, 7), 5);
-        assert_eq!(cork.extend(&parts, 7), 2);
-        assert_eq!(cork.extend(&parts, 7), 0);
+        assert_eq!(cork.extend(&parts, 7, 0), 5);
+        assert_eq!(cork.extend(&parts, 7, 0), 2);
+        assert_eq!(cork.extend(&parts, 7, 0), 0);
         let front = cork.front(BatchRoom {
             messages: 9,
             bytes: 7,
@@ -214,7 +269,7 @@ mod tests {
         assert_eq!(front.count, 1);
         assert_eq!(cork.payload(front), b"abcdeab");
         cork.let_go(front);
-        assert_eq!(cork.extend(&parts[1..], 7), 2);
+        assert_eq!(cork.extend(&parts[1..], 7, 0), 2);
         assert_eq!(cork.payload(cork.front(EVERYTHING)), b"de");
     }
 

@@ -4,6 +4,8 @@
 //! long as all in there fits one frame, and leaves with the others in there when the peer makes
 //! room. So one that is pressed against the peer's window sends batches. What is taken goes before
 //! whatever is sent later, and before a Finish and a Close; who flushes waits for it.
+//!
+//! The bytes of a stream join in the same way, in several frames up to the size of its send buffer.
 
 use std::{io::IoSlice, sync::Arc};
 

@@ -15,7 +15,9 @@ use super::{
     completion::{Completion, Ended},
     core::{Core, Recipient},
     deferred::{Deferred, Later},
+    inflow::Inflow,
     message::{Handoff, Home, Place},
+    outbox::Outbox,
     reports::refused_send,
     taker::Taker,
 };
@@ -198,6 +200,14 @@ impl Link {
     }
 
     // What its handles ask of it.
+
+    /// Makes the connection a byte stream. Returns the queue of its unread bytes.
+    pub(crate) fn carry_bytes(&self) -> Arc<Inflow> {
+        let mut core = self.core();
+        core.conn.carry_bytes();
+        let completions = core.completions.as_mut();
+        completions.map(Outbox::carry_bytes).unwrap_or_default()
+    }
 
     /// Has the peer know that this side sends no more messages.
     pub(crate) fn finish(self: &Arc<Self>) -> Result<(), Error> {

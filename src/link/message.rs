@@ -1,6 +1,6 @@
 use std::{cell::RefCell, fmt, ops::Deref, sync::Arc};
 
-use crate::transport::{InboundBuffer, RecvSlice};
+use crate::transport::{Charge, InboundBuffer, RecvSlice};
 
 /// A received message: a view of the registered buffer that the device wrote, without a copy.
 ///
@@ -14,6 +14,16 @@ pub struct Message {
     inner: Option<Inner>,
 }
 
+/// The length up to which copies join. A read that ends a copy releases its bytes at once.
+pub(super) const LONGEST_COPY: usize = 64 << 10;
+
+struct Copied {
+    bytes: Vec<u8>,
+    /// A part of the budget, released after the bytes.
+    _place: Charge,
+    home: Arc<dyn Home>,
+}
+
 enum Inner {
     /// In a receive buffer of the connection.
     Eager {
@@ -25,6 +35,9 @@ enum Inner {
         bytes: RecvSlice,
         home: Arc<dyn Home>,
     },
+    /// The copy of bytes of a stream. In a box: a channel has a place for each message that may
+    /// come.
+    Copied(Box<Copied>),
     /// In a buffer of its own.
     Large {
         inbound: Box<InboundBuffer>,
@@ -46,6 +59,37 @@ impl Message {
         }
     }
 
+    /// Bytes of a stream that are copied out of their receive buffer.
+    pub(super) fn copied(home: Arc<dyn Home>, bytes: &[u8], place: Charge) -> Self {
+        Self {
+            inner: Some(Inner::Copied(Box::new(Copied {
+                bytes: bytes.to_vec(),
+                _place: place,
+                home,
+            }))),
+        }
+    }
+
+    /// Returns the number of its bytes that are in a receive buffer.
+    pub(super) fn buffered(&self) -> usize {
+        match &self.inner {
+            Some(Inner::Eager { bytes, .. } | Inner::Part { bytes, .. }) => bytes.len(),
+            Some(Inner::Copied(_) | Inner::Large { .. }) | None => 0,
+        }
+    }
+
+    /// Appends bytes, if this is a copy and not long yet. Returns whether it did.
+    pub(super) fn append(&mut self, more: &[u8]) -> bool {
+        let Some(Inner::Copied(copied)) = &mut self.inner else {
+            return false;
+        };
+        let fits = copied.bytes.len() + more.len() <= LONGEST_COPY;
+        if fits {
+            copied.bytes.extend_from_slice(more);
+        }
+        fits
+    }
+
     pub(super) fn large(home: Arc<dyn Home>, inbound: Box<InboundBuffer>) -> Self {
         Self {
             inner: Some(Inner::Large { inbound, home }),
@@ -65,6 +109,7 @@ impl Deref for Message {
     fn deref(&self) -> &[u8] {
         match &self.inner {
             Some(Inner::Eager { bytes, .. } | Inner::Part { bytes, .. }) => bytes,
+            Some(Inner::Copied(copied)) => &copied.bytes,
             Some(Inner::Large { inbound, .. }) => inbound.bytes(),
             None => &[],
         }
@@ -126,6 +171,10 @@ impl Drop for Message {
                 drop(bytes);
                 home.give_back(Place::Part(buffer));
             }
+            Some(Inner::Copied(copied)) => {
+                let Copied { bytes, home, .. } = *copied;
+                home.give_back(Place::Copied(bytes.len() as u64));
+            }
             Some(Inner::Large { inbound, home }) => {
                 let len = inbound.len() as u64;
                 // First, so that the next message can reuse the memory.
@@ -161,6 +210,8 @@ pub(crate) enum Place {
     Buffer(u32),
     /// A credit, and with other messages this receive buffer.
     Part(u32),
+    /// This many copied bytes of a stream.
+    Copied(u64),
     /// This many bytes of the memory for large messages.
     Large(u64),
 }

@@ -18,6 +18,7 @@ mod deferred;
 mod group_queue;
 mod held;
 mod hop_limit;
+mod inflow;
 #[expect(clippy::module_inception, reason = "it is the layer's main type")]
 mod link;
 mod liveness;
@@ -44,6 +45,7 @@ pub(crate) use self::{
     cork::total,
     group_queue::GroupQueue,
     held::Flush,
+    inflow::Inflow,
     link::{Link, Owner},
     liveness::Peers,
     message::Handoff,

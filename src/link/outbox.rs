@@ -2,13 +2,15 @@ use std::{collections::VecDeque, sync::Arc};
 
 use crossbeam_channel::Sender;
 
-use super::{completion::Completion, group_queue::GroupQueue};
+use super::{completion::Completion, group_queue::GroupQueue, inflow::Inflow};
 
 /// Where what happens on a connection is put for the application: the connection's own channel, or
 /// the queue of the group that it is in.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     own: Sender<Completion>,
+    /// The queue for the messages of a stream.
+    inflow: Option<Arc<Inflow>>,
     /// How many were put into the own channel.
     put: u64,
     member: Option<Member>,
@@ -29,6 +31,7 @@ impl Outbox {
     pub(super) fn new(own: Sender<Completion>) -> Self {
         Self {
             own,
+            inflow: None,
             put: 0,
             member: None,
             reports: VecDeque::new(),
@@ -36,18 +39,36 @@ impl Outbox {
         }
     }
 
-    /// Whether the own channel has nothing.
+    /// Whether there is nothing in the own channel, nor of a stream.
     pub(super) fn is_empty(&self) -> bool {
-        self.own.is_empty()
+        self.own.is_empty() && self.inflow.as_ref().is_none_or(|inflow| inflow.is_empty())
     }
 
     /// Whether a message may go past this to the thread that waits for it.
     pub(super) fn may_be_passed(&self) -> bool {
-        self.member.is_none() && self.own.is_empty()
+        self.member.is_none() && self.is_empty()
+    }
+
+    /// Puts further messages into an [`Inflow`], which it returns.
+    pub(super) fn carry_bytes(&mut self) -> Arc<Inflow> {
+        Arc::clone(self.inflow.get_or_insert_default())
+    }
+
+    /// The queue for the messages of a stream that is in no group.
+    pub(super) fn inflow(&self) -> Option<&Inflow> {
+        let inflow = self.inflow.as_deref();
+        inflow.filter(|_| self.member.is_none())
     }
 
     /// Puts something behind what is there. Gives it back where nobody is left to take it.
     pub(super) fn put(&mut self, completion: Completion) -> Result<(), Completion> {
+        let completion = match (completion, self.inflow()) {
+            (Completion::Received(message), Some(inflow)) => {
+                inflow.put(message);
+                return Ok(());
+            }
+            (completion, _) => completion,
+        };
         let has_id = completion.id().is_some();
         let at = self.put_at(completion)?;
         if has_id {

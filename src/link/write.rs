@@ -8,9 +8,9 @@ use crate::{
     proto::{SendRefused, Transmit},
 };
 
-/// The longest piece of a write that is sent as one message. Several of them are under way at a
-/// time, in memory that the peer may take its time to read.
-const LONGEST_PIECE: usize = 1 << 20;
+/// The longest write that joins others beyond a frame. A longer write waits instead, because
+/// another copy of its bytes costs more than a wait for a peer that reads.
+const LONGEST_TO_JOIN: usize = 16 << 10;
 
 impl Link {
     /// Takes some of the bytes of these parts, of which there is at least one, and returns how
@@ -26,8 +26,8 @@ impl Link {
         if let Some(written) = written? {
             return Ok(written);
         }
-        let limit = usize::try_from(self.send_limit()).unwrap_or(usize::MAX);
-        self.try_write_large(parts, limit.min(LONGEST_PIECE))
+        let piece = self.send_limit().min(self.core().conn.stream_piece());
+        self.try_write_large(parts, usize::try_from(piece).unwrap_or(usize::MAX))
     }
 
     /// Returns whether a write of `len` bytes takes some of them, or fails.
@@ -38,10 +38,12 @@ impl Link {
                 return true;
             }
             let limit = core.conn.negotiated().map_or(0, |both| both.send_limit);
-            let piece = LONGEST_PIECE.min(usize::try_from(limit).unwrap_or(usize::MAX));
-            let room = core.conn.may_send(len.min(piece));
-            let refused = matches!(room, Err(SendRefused::Blocked));
-            !refused && (room.is_err() || !core.holds_back())
+            let piece = usize::try_from(limit.min(core.conn.stream_piece()));
+            match core.conn.may_send(len.min(piece.unwrap_or(usize::MAX))) {
+                Ok(()) => !core.holds_back() || core.may_join(len),
+                Err(SendRefused::Blocked) => core.may_join(len),
+                Err(_) => true,
+            }
         })
     }
 
@@ -87,13 +89,36 @@ impl Core {
         match sent {
             Ok(transmit) => self.post_bytes(&transmit, parts).map(|()| Some(len)),
             Err(SendRefused::Blocked) => {
-                match self.hold_back(|cork, longest| cork.extend(parts, longest)) {
+                let most = self.most_held_back(len);
+                match self.hold_back(|cork, longest| cork.extend(parts, longest, most)) {
                     0 => Err(TrySendError::Full),
                     taken => Ok(Some(taken)),
                 }
             }
             Err(refused) => Err(refused_send(refused, len)),
         }
+    }
+
+    /// Returns the number of bytes that may be held back for a write of `len` bytes to join, if it
+    /// is more than a frame.
+    fn most_held_back(&self, len: usize) -> usize {
+        if len > LONGEST_TO_JOIN {
+            return 0;
+        }
+        usize::try_from(self.conn.most_held_back()).unwrap_or(usize::MAX)
+    }
+
+    /// Whether some of `len` bytes may join the bytes that are held back.
+    #[cfg(feature = "tokio")]
+    fn may_join(&self, len: usize) -> bool {
+        let longest = self
+            .conn
+            .negotiated()
+            .map(|sides| sides.send_eager as usize);
+        let room = longest.map(|longest| self.cork.room(longest, self.most_held_back(len)));
+        self.conn.is_eager(len)
+            && !self.conn.is_ending_for_a_cause_to_come()
+            && room.is_some_and(|room| room > 0)
     }
 
     fn post_bytes(

@@ -38,7 +38,7 @@ fn group_limit(root: &Path) -> Option<u64> {
     limits.min()
 }
 
-/// Returns the lowest limit of a group and of those that contain it.
+/// Returns the lowest limit of a group and the groups that contain it.
 ///
 /// Without a namespace of its own, a container sees the name that its group has on the host, and
 /// the group itself as the mount.

@@ -1,4 +1,4 @@
-//! What this machine tells about its configuration, for the texts of errors, and its memory.
+//! The configuration of this machine, for the texts of errors, and its memory.
 //!
 //! The memory is looked up when an engine starts, for its default limits. Everything else is looked
 //! up in `/dev`, `/sys` and `/proc` when an error is created. These answers are guesses for a

@@ -55,6 +55,17 @@ impl Gauge {
         given
     }
 
+    /// Claims `bytes` of the first half of the bound for a claimant that does not wait. Returns
+    /// whether it has them, which it has not while others wait.
+    pub(crate) fn try_claim(&mut self, bytes: u64) -> bool {
+        let used = self.used.saturating_add(bytes);
+        let given = self.waiting.is_empty() && used <= self.limit / 2;
+        if given {
+            self.used = used;
+        }
+        given
+    }
+
     /// Frees `bytes`. Returns the claimants that were granted theirs, which `claim` fetches.
     pub(crate) fn release(&mut self, bytes: u64) -> Vec<u64> {
         debug_assert!(bytes <= self.used, "no more comes back than was given");
@@ -166,6 +177,16 @@ mod tests {
         assert_eq!(gauge.release(10), [2], "in their order");
         assert!(gauge.claim(2, 200));
         assert_eq!(gauge.release(200), [3]);
+    }
+
+    #[test]
+    fn claims_that_do_not_wait_have_half() {
+        let mut gauge = Gauge::new(100);
+        assert!(gauge.try_claim(30) && !gauge.try_claim(21) && gauge.try_claim(20));
+        assert!(gauge.claim(1, 50) && !gauge.claim(2, 90));
+        assert_eq!(gauge.release(70), []);
+        assert!(!gauge.try_claim(10), "another waits");
+        assert_eq!(gauge.used(), 30);
     }
 
     #[derive(Debug, Clone, Copy)]

@@ -41,9 +41,11 @@ pub(super) struct Inbound {
     held: u32,
     /// Their length in all.
     held_bytes: u64,
+    /// The bytes of a stream that were copied and are not read.
+    copied: u64,
     /// The bound on `held`.
     most_held: u32,
-    /// The bound on `held_bytes`, which a single message may exceed.
+    /// The bound on `held_bytes` and `copied` together, which a single message may exceed.
     limit: u64,
 }
 
@@ -112,9 +114,14 @@ impl Inbound {
             reported: 0,
             held: 0,
             held_bytes: 0,
+            copied: 0,
             most_held: most_held.into(),
             limit,
         }
+    }
+
+    pub(super) fn set_limit(&mut self, limit: u64) {
+        self.limit = limit;
     }
 
     /// Whether what arrives may be delivered at once.
@@ -162,11 +169,8 @@ impl Inbound {
         if self.reads.len() >= self.pace.depth() || self.incomplete == 0 {
             return None;
         }
-        let alone = self.held == 0;
-        let (may_hold_more, room) = (
-            self.held < self.most_held,
-            self.limit.saturating_sub(self.held_bytes),
-        );
+        let alone = self.held == 0 && self.copied == 0;
+        let (may_hold_more, room) = (self.held < self.most_held, self.room());
         let large = self.queue.iter_mut().find_map(|queued| match queued {
             Queued::Large(large) if large.requested < large.descriptor.len => Some(large),
             Queued::Large(_) | Queued::Arrival(_) => None,
@@ -322,6 +326,33 @@ impl Inbound {
         debug_assert!(self.held > 0, "no more is released than was started");
         self.held = self.held.saturating_sub(1);
         self.held_bytes = self.held_bytes.saturating_sub(len);
+    }
+
+    /// Returns the number of bytes that may still be held or copied.
+    fn room(&self) -> u64 {
+        let used = self.held_bytes.saturating_add(self.copied);
+        self.limit.saturating_sub(used)
+    }
+
+    /// Whether there is room for `len` copied bytes and for `others`.
+    pub(super) fn has_room_for(&self, len: u64, others: u64) -> bool {
+        others.saturating_add(len) <= self.room()
+    }
+
+    /// Whether more than half of the large messages that may be held are.
+    pub(super) fn may_copy_large(&self) -> bool {
+        2 * self.held > self.most_held
+    }
+
+    /// Records that `len` bytes of a stream were copied.
+    pub(super) fn copied(&mut self, len: u64) {
+        self.copied += len;
+    }
+
+    /// Records that `len` copied bytes were read.
+    pub(super) fn release_copied(&mut self, len: u64) {
+        debug_assert!(self.copied >= len, "no more is read than was copied");
+        self.copied = self.copied.saturating_sub(len);
     }
 
     /// Returns the bytes of large messages that are being read or held by the application.

@@ -33,6 +33,10 @@ impl Outbound {
         }
     }
 
+    pub(super) fn set_limit(&mut self, limit: u64) {
+        self.limit = limit;
+    }
+
     /// Whether a large message of `len` bytes may be exposed now.
     pub(super) fn has_room_for(&self, len: u64) -> bool {
         self.lengths.is_empty()

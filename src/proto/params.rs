@@ -1,6 +1,6 @@
 use std::{fmt, time::Duration};
 
-use super::{account, control_receives::CONTROL_RECEIVES};
+use super::{LONGEST_CHUNK, account, control_receives::CONTROL_RECEIVES};
 
 /// The part of the configuration that the state machine uses.
 #[derive(Clone, Debug)]
@@ -44,6 +44,8 @@ pub(crate) struct Params {
     pub(crate) holds_messages: bool,
     /// Whether the application uses the connection as a byte stream.
     pub(crate) stream: bool,
+    /// The bytes of a stream that may be on their way to the peer and not read here, together.
+    pub(crate) stream_buffer: u64,
     /// The engine's identity, for the hello.
     pub(crate) engine: u64,
     /// Which of the engine's connections it is: what each does now and then they do in turn.
@@ -66,6 +68,39 @@ impl Params {
             account::floor(self.window)
         } else {
             self.window
+        }
+    }
+
+    /// Returns the bound on the unread bytes of a stream, and that on its held back bytes.
+    pub(crate) fn half_stream_buffer(&self) -> u64 {
+        self.stream_buffer / 2
+    }
+
+    /// Returns the length of the pieces in which a long write is read by the peer.
+    pub(crate) fn stream_piece(&self) -> u64 {
+        (self.half_stream_buffer() / 2).min(LONGEST_CHUNK)
+    }
+
+    /// Returns the number of bytes of large messages that may be in flight to the peer.
+    ///
+    /// A stream has one piece more than its half of the buffer, because a receiver reports pieces
+    /// in pairs, and reads a third one at that time.
+    pub(crate) fn outbound_limit(&self) -> u64 {
+        if self.stream {
+            let bytes = self.half_stream_buffer() + self.stream_piece();
+            self.large_memory.min(bytes)
+        } else {
+            self.large_memory
+        }
+    }
+
+    /// Returns the number of bytes of large messages that may be held here, with the copied bytes
+    /// of a stream.
+    pub(crate) fn inbound_limit(&self) -> u64 {
+        if self.stream {
+            self.large_memory.min(self.half_stream_buffer())
+        } else {
+            self.large_memory
         }
     }
 

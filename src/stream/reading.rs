@@ -99,12 +99,41 @@ impl Reading {
         Poll::Ready(Ok(()))
     }
 
-    /// Copies bytes that are here, and returns how many.
-    pub(crate) fn copy_to(&self, to: &mut [u8]) -> usize {
+    /// Copies bytes that have arrived without taking them, and returns how many.
+    /// [`fill`](Self::fill) has waited for some.
+    pub(crate) fn peek(&self, endpoint: &Endpoint, to: &mut [u8]) -> usize {
         let bytes = self.bytes();
-        let count = bytes.len().min(to.len());
-        to[..count].copy_from_slice(&bytes[..count]);
-        count
+        let here = bytes.len().min(to.len());
+        let (to, rest) = to.split_at_mut(here);
+        to.copy_from_slice(&bytes[..here]);
+        if here == 0 || rest.is_empty() {
+            return here;
+        }
+        here + endpoint.peek_bytes(rest)
+    }
+
+    /// Takes bytes that have arrived, and returns how many.
+    pub(crate) fn read(&mut self, endpoint: &Endpoint, to: &mut [u8]) -> usize {
+        let mut read = 0;
+        loop {
+            let bytes = self.bytes();
+            let count = bytes.len().min(to.len() - read);
+            to[read..read + count].copy_from_slice(&bytes[..count]);
+            self.consume(count);
+            read += count;
+            if read == to.len() || !self.go_on(endpoint) {
+                return read;
+            }
+        }
+    }
+
+    /// Takes the next message, if it has arrived and the last one was read. Returns whether it did.
+    pub(crate) fn go_on(&mut self, endpoint: &Endpoint) -> bool {
+        if self.message.is_none() {
+            self.message = endpoint.take_bytes();
+            self.read = 0;
+        }
+        self.message.is_some()
     }
 
     /// Counts bytes as read.

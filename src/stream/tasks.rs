@@ -24,8 +24,7 @@ impl Stream {
         let shared = &*self.shared;
         let mut reading = ready!(shared.turns.poll(cx));
         ready!(reading.poll_fill(cx, &shared.endpoint, &shared.stopped)).map_err(read_error)?;
-        let count = reading.copy_to(buf);
-        reading.consume(count);
+        let count = reading.read(&shared.endpoint, buf);
         reading.announce(&shared.endpoint);
         Poll::Ready(Ok(count))
     }

@@ -55,12 +55,17 @@ impl Reader {
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
-        let reading = ready!(self.poll_fill(cx))?;
-        let bytes = reading.bytes();
-        let count = bytes.len().min(buf.remaining());
-        buf.put_slice(&bytes[..count]);
-        reading.consume(count);
-        Poll::Ready(Ok(()))
+        ready!(self.poll_fill(cx))?;
+        let reading = self.turns.get_mut();
+        loop {
+            let bytes = reading.bytes();
+            let count = bytes.len().min(buf.remaining());
+            buf.put_slice(&bytes[..count]);
+            reading.consume(count);
+            if buf.remaining() == 0 || !reading.go_on(&self.end) {
+                return Poll::Ready(Ok(()));
+            }
+        }
     }
 
     pub(super) fn poll_fill_buf(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
@@ -75,7 +80,8 @@ impl Reader {
 
     pub(super) async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         take_turn(&self.end, |cx, seat| {
-            self.poll_with(cx, (seat, Awaited::Arrival), |reading| reading.copy_to(buf))
+            let who = (seat, Awaited::Arrival);
+            self.poll_with(cx, who, |reading| reading.peek(&self.end, buf))
         })
         .await
     }
@@ -87,7 +93,7 @@ impl Reader {
     ) -> Poll<io::Result<usize>> {
         let peeked = cooperate(cx, |cx| {
             self.poll_with(cx, COMMON, |reading| {
-                reading.copy_to(buf.initialize_unfilled())
+                reading.peek(&self.end, buf.initialize_unfilled())
             })
         });
         peeked.map_ok(|count| {
@@ -112,14 +118,17 @@ impl Reader {
         if buf.is_empty() {
             return Ok(0);
         }
-        self.try_with(|reading| read(reading, buf))
+        self.try_with(|reading| reading.read(&self.end, buf))
     }
 
     pub(super) fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         if bufs.iter().all(|buf| buf.is_empty()) {
             return Ok(0);
         }
-        self.try_with(|reading| bufs.iter_mut().map(|buf| read(reading, buf)).sum())
+        self.try_with(|reading| {
+            let bufs = bufs.iter_mut();
+            bufs.map(|buf| reading.read(&self.end, buf)).sum()
+        })
     }
 
     pub(super) fn try_read_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
@@ -187,10 +196,4 @@ impl Reader {
         reading.fill(&self.end, &NEVER, None).map_err(read_error)?;
         Ok(take(&mut reading))
     }
-}
-
-fn read(reading: &mut Reading, buf: &mut [u8]) -> usize {
-    let count = reading.copy_to(buf);
-    reading.consume(count);
-    count
 }

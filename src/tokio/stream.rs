@@ -79,6 +79,7 @@ impl Stream {
     /// Outside of a runtime with I/O enabled.
     #[track_caller]
     pub fn new(endpoint: Endpoint) -> io::Result<Self> {
+        endpoint.carry_bytes();
         endpoint.enter_runtime()?;
         Ok(Self::of(Reader::new(Arc::new(StreamEnd::new(endpoint)))))
     }

@@ -167,6 +167,13 @@ impl Customer {
         has.then(|| self.charge(What::Pinned, bytes))
     }
 
+    /// Asks for a place for unread bytes of a stream. It does not wait, and leaves half of the
+    /// budget to messages.
+    pub(crate) fn copy(&self, bytes: u64) -> Option<Charge> {
+        let has = lock(&self.budget.accounts).held.try_claim(bytes);
+        has.then(|| self.charge(What::Held, bytes))
+    }
+
     /// Asks for `bytes` that stay pinned. There is no waiting for that.
     pub(crate) fn keep(&self, bytes: u64) -> Option<Charge> {
         let limit = self.budget.limits.pinned_for_keeping();

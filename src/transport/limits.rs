@@ -16,9 +16,9 @@ use crate::{
 /// one connection.
 ///
 /// The defaults are computed when the first engine that uses them is started, from the process's
-/// limit on locked memory and the memory that it may use. That is the machine's, or the limit of
-/// the process's control groups (`memory.max`, `memory.limit_in_bytes`) if it is lower. All engines with the default, such as
-/// [`Engine::shared`](crate::Engine::shared), share one budget.
+/// limit on locked memory and the usable memory: the memory of the machine, or the limit of the
+/// control groups (`memory.max`, `memory.limit_in_bytes`) if that is lower. All engines
+/// with the default, such as [`Engine::shared`](crate::Engine::shared), share one budget.
 ///
 /// # Examples
 ///
@@ -46,6 +46,8 @@ pub struct EngineLimits {
     pub pinned: u64,
 
     /// The number of bytes of messages that are being read, or received and not yet dropped.
+    ///
+    /// Unread bytes of [`Stream`](crate::Stream)s count as well, and use up to half of this.
     ///
     /// A message takes its whole length when reading it begins. A single one may be longer than
     /// this. One that is longer than half of it lets others go ahead, within the other half.

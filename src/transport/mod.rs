@@ -47,7 +47,7 @@ mod tcp;
 #[cfg(feature = "tokio")]
 pub(crate) use self::task_events::TaskEvents;
 pub(crate) use self::{
-    budget::Budget,
+    budget::{Budget, Charge},
     connection_id::ConnectionId,
     connection_manager::{ConnectRequest, ConnectionManager, Event, Report},
     listen_id::ListenId,

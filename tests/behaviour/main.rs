@@ -4,6 +4,7 @@
 
 #![expect(clippy::duplicate_mod, reason = "that is the point")]
 
+mod buffers;
 mod ours;
 
 #[path = "."]

@@ -2,6 +2,8 @@
 //! tokio. Over TCP on this machine, and over RDMA in the lab, where `LAB_ADDR` is an address that a
 //! device serves.
 
+#[cfg(feature = "tokio")]
+mod buffers;
 mod core;
 mod cut;
 mod stage;

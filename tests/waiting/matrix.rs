@@ -299,8 +299,10 @@ fn fill(endpoint: &Endpoint) {
     }
 }
 
+/// Until nothing can be written. The peer's engine moves bytes on for a while, and makes room.
 fn fill_bytes(stream: &mut Stream) {
-    stream.set_nonblocking(true).unwrap();
+    let full = Some(Duration::from_millis(500));
+    stream.set_write_timeout(full).unwrap();
     loop {
         match stream.write(&[7; 1000]) {
             Ok(_) => {}
@@ -308,7 +310,6 @@ fn fill_bytes(stream: &mut Stream) {
             Err(error) => panic!("{error}"),
         }
     }
-    stream.set_nonblocking(false).unwrap();
 }
 
 /// Other users of connections. They wait until the connections end.

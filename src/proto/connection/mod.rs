@@ -9,6 +9,7 @@ mod reading;
 mod receiving;
 mod refusal;
 mod sending;
+mod streaming;
 mod timers;
 mod transfer;
 

@@ -119,8 +119,8 @@ impl Transfer {
             send_credit: SendCredit::new(hello.window, granted, start),
             recv_credit: RecvCredit::new(params.window, params.credits(), start),
             ring: SendRing::new(params.send_slots, params.most_unsignalled),
-            outbound: Outbound::new(params.large_memory),
-            inbound: Inbound::new(params.window, params.large_memory, params.longest_chunk),
+            outbound: Outbound::new(params.outbound_limit()),
+            inbound: Inbound::new(params.window, params.inbound_limit(), params.longest_chunk),
             timers: Tracked::new(Timers {
                 keepalive: None,
                 read_watchdog: ReadWatchdog::new(params.read_timeout),
@@ -189,6 +189,12 @@ impl Transfer {
     /// fails right after it took a frame never sends one.
     pub(super) fn delivered(&self) -> bool {
         self.peer_close == PeerClose::Acknowledged && self.outbound.is_empty()
+    }
+
+    /// Takes the limits of these parameters for large messages.
+    pub(super) fn set_limits(&mut self, params: &Params) {
+        self.outbound.set_limit(params.outbound_limit());
+        self.inbound.set_limit(params.inbound_limit());
     }
 
     /// Whether the peer may send no more data.

@@ -131,6 +131,11 @@ impl InboundPool {
         })))
     }
 
+    /// A place for a copy of `len` bytes, if the process has room for it now.
+    pub(crate) fn place_copy(&self, len: u64) -> Option<Charge> {
+        self.customer.copy(len)
+    }
+
     /// The system had no memory: tells when others have given some back.
     pub(crate) fn starve(&self) {
         self.customer.starve();

@@ -3,7 +3,10 @@ use std::{collections::VecDeque, sync::Arc};
 use super::send_slots::SendSlots;
 use crate::{
     status::OsError,
-    transport::memory::{Exposed, InboundBuffer, InboundPool},
+    transport::{
+        budget::Charge,
+        memory::{Exposed, InboundBuffer, InboundPool},
+    },
 };
 
 /// What work requests in flight use beside the queues' own buffers, kept until the device is done
@@ -40,6 +43,11 @@ impl InFlight {
         };
         self.inbound.push_back((id, buffer));
         Ok(true)
+    }
+
+    /// Finds a place in memory for a copy of `len` bytes, if the process has room for it now.
+    pub(crate) fn place_copy(&self, len: u64) -> Option<Charge> {
+        self.inbound_pool.place_copy(len)
     }
 
     /// Where the large message of this id is read to.

@@ -18,6 +18,7 @@ mod pair;
 mod random;
 mod refusing;
 mod side;
+mod streaming;
 mod table;
 mod transferring;
 
@@ -47,6 +48,7 @@ fn params() -> Params {
         keepalive_timeout: Duration::from_secs(3),
         holds_messages: true,
         stream: false,
+        stream_buffer: 4 << 20,
         engine: 0,
         number: 0,
     }

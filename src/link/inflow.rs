@@ -1,0 +1,108 @@
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use super::message::{Home, LONGEST_COPY, Message};
+use crate::{sync::lock, transport::Charge};
+
+/// The bytes of a stream that have arrived and that no reader has taken.
+///
+/// A short message stays in its receive buffer while a reader keeps up. The connection copies it
+/// when unread messages hold more than half of the receive buffers, so that the peer's credits do
+/// not depend on the length of its writes. Copied bytes join earlier copies.
+///
+/// A thread may take its lock while it holds the lock of `core`. The lock of the budget is taken
+/// under it.
+#[derive(Debug, Default)]
+pub(crate) struct Inflow {
+    queue: Mutex<VecDeque<Message>>,
+    /// The length of `queue`, so that a reader that finds nothing takes no lock.
+    count: AtomicUsize,
+    /// The number of bytes of the messages in `queue` that are in receive buffers.
+    buffered: AtomicUsize,
+}
+
+impl Inflow {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    /// Returns the number of bytes that are in receive buffers.
+    pub(super) fn buffered(&self) -> usize {
+        self.buffered.load(Ordering::Relaxed)
+    }
+
+    /// Adds a message behind the others.
+    pub(super) fn put(&self, message: Message) {
+        let mut queue = lock(&self.queue);
+        self.buffered
+            .fetch_add(message.buffered(), Ordering::Relaxed);
+        queue.push_back(message);
+        self.count(&queue);
+    }
+
+    /// Adds messages that arrived before all others.
+    pub(crate) fn put_first(&self, messages: Vec<Message>) {
+        let mut queue = lock(&self.queue);
+        for message in messages.into_iter().rev() {
+            self.buffered
+                .fetch_add(message.buffered(), Ordering::Relaxed);
+            queue.push_front(message);
+        }
+        self.count(&queue);
+    }
+
+    /// Adds a copy of `bytes` behind the others, if there is a `place` of this length for it.
+    /// Returns whether there is.
+    pub(super) fn put_copy(
+        &self,
+        bytes: &[u8],
+        place: impl FnOnce(u64) -> Option<Charge>,
+        home: impl FnOnce() -> Arc<dyn Home>,
+    ) -> bool {
+        let mut queue = lock(&self.queue);
+        if queue.back_mut().is_some_and(|last| last.append(bytes)) {
+            return true;
+        }
+        let len = bytes.len().max(LONGEST_COPY);
+        let Some(place) = place(len as u64) else {
+            return false;
+        };
+        queue.push_back(Message::copied(home(), bytes, place));
+        self.count(&queue);
+        true
+    }
+
+    /// Takes the first message.
+    pub(crate) fn take(&self) -> Option<Message> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut queue = lock(&self.queue);
+        let message = queue.pop_front()?;
+        self.buffered
+            .fetch_sub(message.buffered(), Ordering::Relaxed);
+        self.count(&queue);
+        Some(message)
+    }
+
+    /// Copies bytes without taking them, and returns how many.
+    pub(crate) fn copy_to(&self, to: &mut [u8]) -> usize {
+        let mut copied = 0;
+        for message in &*lock(&self.queue) {
+            let count = message.len().min(to.len() - copied);
+            to[copied..copied + count].copy_from_slice(&message[..count]);
+            copied += count;
+        }
+        copied
+    }
+
+    fn count(&self, queue: &MutexGuard<'_, VecDeque<Message>>) {
+        self.count.store(queue.len(), Ordering::Release);
+    }
+}

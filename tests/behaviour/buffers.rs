@@ -1,0 +1,346 @@
+//! The bytes that an unread stream takes.
+
+use std::{
+    io::{BufRead, ErrorKind, IoSlice, Read, Write},
+    net::Shutdown,
+    ops::RangeInclusive,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rdmsg::{Config, Connector, Engine, EngineLimits, Listener, Stream};
+
+use super::place;
+
+const MIB: usize = 1 << 20;
+
+/// The bytes that an unread stream takes: `Config::stream_buffer` is 4 MiB. Long pieces up to
+/// the eager size miss most of the half for writing, and large pieces exceed the buffer by one.
+const TAKEN: RangeInclusive<usize> = 2 * MIB..=6 * MIB;
+
+/// How long a write waits for room that comes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a write waits before the stream counts as full. If it is not full then, it takes fewer
+/// bytes than it may.
+const FULL: Duration = Duration::from_millis(200);
+
+fn pair() -> (Stream, Stream) {
+    pair_with(&Config::default())
+}
+
+fn pair_with(config: &Config) -> (Stream, Stream) {
+    pair_of(&Engine::shared().unwrap(), config)
+}
+
+/// Two ends, of which the accepting one has this engine.
+fn pair_of(engine: &Engine, config: &Config) -> (Stream, Stream) {
+    let builder = Listener::builder().engine(engine).config(config.clone());
+    let listener = builder.bind_stream(place()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let connector = Connector::new().config(config.clone());
+    let client = thread::spawn(move || connector.connect_stream(addr).unwrap());
+    let (server, _) = listener.accept().unwrap();
+    (client.join().unwrap(), server)
+}
+
+/// The length after which the bytes repeat: prime, so that a piece that is missing shows.
+const PERIOD: usize = 251;
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at % PERIOD) as u8).collect()
+}
+
+/// Writes pieces until the stream has taken `least` bytes and is full. Returns the number of bytes
+/// taken.
+fn fill(mut stream: &Stream, piece: usize, least: usize) -> usize {
+    let bytes = pattern(piece + PERIOD);
+    let mut taken = 0;
+    loop {
+        let patience = if taken < least { PATIENCE } else { FULL };
+        stream.set_write_timeout(Some(patience)).unwrap();
+        let from = taken % PERIOD;
+        match stream.write(&bytes[from..from + piece]) {
+            Ok(count) => taken += count,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                return taken;
+            }
+        }
+    }
+}
+
+/// Reads to the end, and checks each byte.
+fn read_all(stream: &mut Stream) -> usize {
+    let mut got = Vec::new();
+    stream.read_to_end(&mut got).unwrap();
+    let expected = pattern(PERIOD);
+    assert!(
+        got.chunks(PERIOD)
+            .all(|bytes| *bytes == expected[..bytes.len()])
+    );
+    got.len()
+}
+
+fn unread_stream_takes_its_buffer(piece: usize) {
+    unread_stream_takes(TAKEN, piece, &Config::default());
+}
+
+fn unread_stream_takes(bounds: RangeInclusive<usize>, piece: usize, config: &Config) {
+    let (client, mut server) = pair_with(config);
+    let taken = fill(&client, piece, *bounds.start());
+    assert!(bounds.contains(&taken), "{taken} B in pieces of {piece} B");
+    drop(client);
+    assert_eq!(read_all(&mut server), taken, "all that was taken arrives");
+}
+
+#[test]
+fn unread_stream_takes_its_buffer_in_bytes() {
+    unread_stream_takes_its_buffer(1);
+}
+
+#[test]
+fn unread_stream_takes_its_buffer_in_short_pieces() {
+    unread_stream_takes_its_buffer(64);
+    unread_stream_takes_its_buffer(1000);
+}
+
+#[test]
+fn unread_stream_takes_its_buffer_in_long_pieces() {
+    // Between the eager sizes of the transports.
+    unread_stream_takes_its_buffer(20_000);
+    unread_stream_takes_its_buffer(64 << 10);
+    unread_stream_takes_its_buffer(MIB);
+}
+
+#[test]
+fn unread_stream_takes_its_buffer_whatever_the_window() {
+    // As with RDMA's default, and with few receives.
+    let eager = Config::default().with_eager_size(16 << 10);
+    let narrow = eager.clone().with_receive_window(3).with_send_depth(2);
+    let single = eager.clone().with_receive_window(1).with_send_depth(1);
+    let shared = eager.clone().with_shared_receive(Some(280));
+    for config in [eager, narrow, single, shared] {
+        for piece in [1000, 20_000, 64 << 10, MIB] {
+            unread_stream_takes(TAKEN, piece, &config);
+        }
+    }
+}
+
+#[test]
+fn stream_takes_its_buffer_after_its_reader_stops() {
+    for piece in [100, 20_000] {
+        let (mut client, mut server) = pair();
+        let bytes = pattern(200 * PERIOD);
+        let reading = thread::spawn(move || {
+            let mut got = vec![0; 100 * PERIOD];
+            server.read_exact(&mut got).unwrap();
+            server
+        });
+        // The reader finds many of them at once, and leaves some.
+        for piece in bytes.chunks(PERIOD) {
+            client.write_all(piece).unwrap();
+        }
+        let mut server = reading.join().unwrap();
+        let taken = fill(&client, piece, *TAKEN.start());
+        assert!(TAKEN.contains(&taken), "{taken} B in pieces of {piece} B");
+        drop(client);
+        assert_eq!(read_all(&mut server), 100 * PERIOD + taken);
+    }
+}
+
+#[test]
+fn unread_stream_takes_as_much_as_configured() {
+    // Short frames, because full receive buffers come on top.
+    let config = Config::default().with_stream_buffer(512 << 10);
+    let config = config.with_eager_size(4096);
+    let bounds = 256 << 10..=768 << 10;
+    for piece in [1, 1000, 4096, 10_000, 64 << 10] {
+        unread_stream_takes(bounds.clone(), piece, &config);
+    }
+}
+
+#[test]
+fn unread_bytes_of_all_streams_have_half_of_the_budget() {
+    const HELD: u64 = 3 << 20;
+    let mut limits = EngineLimits::default();
+    limits.held = HELD;
+    let engine = Engine::with_limits(limits).unwrap();
+    let held = || engine.statistics().unwrap().held;
+    let mut streams: Vec<_> = (0..3)
+        .map(|_| {
+            let (client, server) = pair_of(&engine, &Config::default());
+            let taken = fill(&client, 1000, *TAKEN.start());
+            // The writer's half is its own.
+            assert!(TAKEN.contains(&taken), "{taken}");
+            drop(client);
+            (server, taken)
+        })
+        .collect();
+    let start = Instant::now();
+    while held() < HELD / 4 {
+        assert!(start.elapsed() < PATIENCE, "{} are held", held());
+        thread::yield_now();
+    }
+    assert!(held() <= HELD / 2, "{}", held());
+    for (server, taken) in &mut streams {
+        assert_eq!(read_all(server), *taken);
+    }
+    assert_eq!(held(), 0, "what was read is released");
+}
+
+#[test]
+fn pieces_are_lent_as_they_came_while_a_reader_keeps_up() {
+    // They fit half of the window, and the send ring.
+    const PIECES: usize = 10;
+    let (mut client, mut server) = pair();
+    for number in 0..PIECES {
+        client.write_all(&[number as u8; 10]).unwrap();
+    }
+    for number in 0..PIECES {
+        assert_eq!(server.fill_buf().unwrap(), [number as u8; 10]);
+        server.consume(10);
+    }
+}
+
+#[test]
+fn read_takes_what_peek_has_seen() {
+    let (mut client, mut server) = pair();
+    let bytes = pattern(300_000);
+    for piece in bytes.chunks(30_000) {
+        client.write_all(piece).unwrap();
+    }
+    let mut got = vec![0; bytes.len()];
+    while server.peek(&mut got).unwrap() < bytes.len() {}
+    got.fill(0);
+    assert_eq!(server.read(&mut got).unwrap(), bytes.len());
+    assert!(got == bytes);
+}
+
+#[test]
+fn unread_stream_takes_its_buffer_in_mixed_pieces() {
+    let (client, mut server) = pair();
+    let mut taken = 0;
+    let bytes = pattern(300_000 + PERIOD);
+    let full = |size: usize, taken: &mut usize| {
+        let least = *TAKEN.start();
+        let patience = if *taken < least { PATIENCE } else { FULL };
+        client.set_write_timeout(Some(patience)).unwrap();
+        let from = *taken % PERIOD;
+        let written = (&client).write(&bytes[from..from + size]);
+        written.map(|count| *taken += count).is_err()
+    };
+    while !(full(100, &mut taken) || full(300_000, &mut taken)) {}
+    assert!(TAKEN.contains(&taken), "{taken}");
+    drop(client);
+    assert_eq!(read_all(&mut server), taken);
+}
+
+#[test]
+fn pipeline_completes_that_writes_before_it_reads() {
+    const REQUESTS: usize = 10_000;
+    let (mut client, mut server) = pair();
+    let answering = thread::spawn(move || {
+        let mut request = [0; 100];
+        for _ in 0..REQUESTS {
+            server.read_exact(&mut request).unwrap();
+            server.write_all(&request).unwrap();
+        }
+    });
+    for number in 0..REQUESTS {
+        client.write_all(&[number as u8; 100]).unwrap();
+    }
+    let mut answer = [0; 100];
+    for number in 0..REQUESTS {
+        client.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, [number as u8; 100]);
+    }
+    answering.join().unwrap();
+}
+
+#[test]
+fn write_that_waits_takes_all() {
+    let (mut client, mut server) = pair();
+    // Twice in a row.
+    let bytes = pattern(8 * MIB / PERIOD * PERIOD);
+    let reading = thread::spawn(move || read_all(&mut server));
+    assert_eq!(client.write(&bytes).unwrap(), bytes.len());
+    let parts: Vec<_> = bytes.chunks(3 * MIB / 2).map(IoSlice::new).collect();
+    assert_eq!(client.write_vectored(&parts).unwrap(), bytes.len());
+    drop(client);
+    assert_eq!(reading.join().unwrap(), 2 * bytes.len());
+}
+
+#[test]
+fn write_that_times_out_counts_what_it_took() {
+    let (mut client, mut server) = pair();
+    client.set_write_timeout(Some(FULL)).unwrap();
+    let bytes = pattern(32 * MIB);
+    let taken = client.write(&bytes).unwrap();
+    assert!((1..=*TAKEN.end()).contains(&taken), "{taken}");
+    let error = client.write(&bytes[taken..]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    drop(client);
+    assert_eq!(read_all(&mut server), taken);
+}
+
+#[test]
+fn write_without_waiting_takes_what_there_is_room_for() {
+    let (mut client, mut server) = pair();
+    client.set_nonblocking(true).unwrap();
+    let bytes = pattern(32 * MIB);
+    let mut taken = 0;
+    while let Ok(count) = client.write(&bytes[taken..]) {
+        taken += count;
+    }
+    assert!((1..=*TAKEN.end()).contains(&taken), "{taken}");
+    drop(client);
+    assert_eq!(read_all(&mut server), taken);
+}
+
+#[test]
+fn peek_sees_all_that_has_arrived() {
+    let (mut client, mut server) = pair();
+    let header = pattern(1000);
+    for piece in header.chunks(10) {
+        client.write_all(piece).unwrap();
+    }
+    let mut peeked = [0; 2000];
+    // As a program that waits for a whole header.
+    while server.peek(&mut peeked[..1000]).unwrap() < header.len() {}
+    assert_eq!(peeked[..1000], header);
+    assert_eq!(server.peek(&mut peeked).unwrap(), 1000, "more is not here");
+    assert_eq!(server.peek(&mut peeked[..15]).unwrap(), 15);
+    let mut got = vec![0; 995];
+    server.read_exact(&mut got).unwrap();
+    assert_eq!(got, header[..995]);
+    assert_eq!(server.peek(&mut peeked).unwrap(), 5);
+    assert_eq!(peeked[..5], header[995..]);
+}
+
+#[test]
+fn peek_goes_beyond_what_is_unread_in_large_pieces() {
+    let (mut client, mut server) = pair();
+    let bytes = pattern(500_000);
+    client.write_all(&bytes[..100]).unwrap();
+    client.write_all(&bytes[100..300_000]).unwrap();
+    client.write_all(&bytes[300_000..]).unwrap();
+    let mut peeked = vec![0; bytes.len()];
+    while server.peek(&mut peeked).unwrap() < bytes.len() {}
+    assert!(peeked == bytes);
+    drop(client);
+    assert_eq!(read_all(&mut server), bytes.len());
+}
+
+#[test]
+fn peer_writes_after_reading_is_shut_down() {
+    let (mut client, mut server) = pair();
+    server.shutdown(Shutdown::Read).unwrap();
+    assert_eq!(server.read(&mut [0; 8]).unwrap(), 0);
+    client.write_all(b"late").unwrap();
+    let taken = 4 + fill(&client, 1000, *TAKEN.start());
+    assert!(TAKEN.contains(&taken), "{taken}");
+    let mut got = [0; 4];
+    server.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"late");
+}

@@ -1,0 +1,169 @@
+//! The bytes that an unread stream of tokio takes.
+
+use std::{io::ErrorKind, time::Duration};
+
+use rdmsg::tokio::{Stream, StreamListener};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    runtime::Builder,
+    time::timeout,
+};
+
+use super::stage::{bytes, place};
+
+const MIB: usize = 1 << 20;
+
+/// The bytes that an unread stream takes: `Config::stream_buffer` is 4 MiB. Long pieces up to
+/// the eager size miss most of the half for writing, and large pieces exceed the buffer by one.
+const TAKEN: std::ops::RangeInclusive<usize> = 2 * MIB..=6 * MIB;
+
+/// How long a write waits, for a stream that has taken this number of bytes. A stream that is not
+/// full at the end of the shorter time takes fewer bytes than it may.
+fn patience(taken: usize) -> Duration {
+    if taken < *TAKEN.start() {
+        Duration::from_secs(60)
+    } else {
+        Duration::from_millis(200)
+    }
+}
+
+/// Runs it on a runtime of one thread.
+fn on_runtime(run: impl Future<Output = ()>) {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.unwrap().block_on(run);
+}
+
+async fn streams() -> (Stream, Stream) {
+    let listener = StreamListener::bind((place().0, 0)).await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (connected, accepted) = tokio::join!(Stream::connect(addr), listener.accept());
+    (connected.unwrap(), accepted.unwrap().0)
+}
+
+#[test]
+fn cancelled_writes_count_what_they_took() {
+    on_runtime(async {
+        for piece in [1, 1000, 64 << 10, MIB] {
+            let (mut client, mut server) = streams().await;
+            let all = bytes(0, 8 * MIB);
+            let mut taken = 0;
+            // A write that is dropped has taken nothing.
+            loop {
+                let writing = client.write(&all[taken..taken + piece]);
+                let Ok(written) = timeout(patience(taken), writing).await else {
+                    break;
+                };
+                taken += written.unwrap();
+            }
+            assert!(TAKEN.contains(&taken), "{taken} B in pieces of {piece} B");
+            client.shutdown().await.unwrap();
+            let mut got = Vec::new();
+            server.read_to_end(&mut got).await.unwrap();
+            assert_eq!(got.len(), taken);
+            assert!(got == all[..taken]);
+        }
+    });
+}
+
+#[test]
+fn stream_takes_its_buffer_after_its_reader_stops() {
+    on_runtime(async {
+        for piece in [100, 20_000] {
+            let (client, server) = streams().await;
+            let (mut reading, mut writing) = server.into_split();
+            let (_answers, mut requests) = client.into_split();
+            let all = bytes(0, 8 * MIB);
+            // The reader finds many of them at once, and leaves some.
+            for request in all[..20_000].chunks(100) {
+                requests.write_all(request).await.unwrap();
+            }
+            let mut got = vec![0; 5000];
+            reading.read_exact(&mut got).await.unwrap();
+            // A task that writes goes on, and the runtime watches the connection.
+            let answering =
+                tokio::spawn(async move { while writing.write(&[7; 1000]).await.is_ok() {} });
+            let mut taken = 20_000;
+            let mut write = async |taken: usize| {
+                let written = requests.write(&all[taken..taken + piece]);
+                timeout(patience(taken), written).await.map(Result::unwrap)
+            };
+            while let Ok(written) = write(taken).await {
+                taken += written;
+            }
+            assert!(TAKEN.contains(&taken), "{taken} B in all");
+            requests.shutdown().await.unwrap();
+            reading.read_to_end(&mut got).await.unwrap();
+            assert_eq!(got.len(), taken);
+            assert!(got == all[..taken]);
+            answering.abort();
+        }
+    });
+}
+
+#[test]
+fn writable_stream_takes_its_buffer() {
+    on_runtime(async {
+        for piece in [100, 20_000, MIB] {
+            let (mut client, mut server) = streams().await;
+            let all = bytes(0, 8 * MIB);
+            let mut taken = 0;
+            while let Ok(room) = timeout(patience(taken), client.writable()).await {
+                room.unwrap();
+                match client.try_write(&all[taken..taken + piece]) {
+                    Ok(written) => taken += written,
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+                }
+            }
+            assert!(TAKEN.contains(&taken), "{taken} B in pieces of {piece} B");
+            client.shutdown().await.unwrap();
+            let mut got = vec![0; taken];
+            server.readable().await.unwrap();
+            server.read_exact(&mut got).await.unwrap();
+            assert!(got == all[..taken]);
+            assert_eq!(server.read(&mut got).await.unwrap(), 0);
+        }
+    });
+}
+
+#[test]
+fn pipeline_completes_that_writes_before_it_reads() {
+    const REQUESTS: usize = 10_000;
+    on_runtime(async {
+        let (mut client, mut server) = streams().await;
+        let answering = tokio::spawn(async move {
+            let mut request = [0; 100];
+            for _ in 0..REQUESTS {
+                server.read_exact(&mut request).await.unwrap();
+                server.write_all(&request).await.unwrap();
+            }
+            server
+        });
+        for number in 0..REQUESTS {
+            client.write_all(&[number as u8; 100]).await.unwrap();
+        }
+        let mut answer = [0; 100];
+        for number in 0..REQUESTS {
+            client.read_exact(&mut answer).await.unwrap();
+            assert_eq!(answer, [number as u8; 100]);
+        }
+        drop(answering.await.unwrap());
+    });
+}
+
+#[test]
+fn peek_sees_all_that_has_arrived() {
+    on_runtime(async {
+        let (mut client, mut server) = streams().await;
+        let header = bytes(0, 1000);
+        for piece in header.chunks(10) {
+            client.write_all(piece).await.unwrap();
+        }
+        let mut peeked = [0; 2000];
+        while server.peek(&mut peeked[..1000]).await.unwrap() < header.len() {}
+        assert_eq!(peeked[..1000], header);
+        assert_eq!(server.peek(&mut peeked).await.unwrap(), 1000);
+        // A read returns all bytes that a peek saw.
+        assert_eq!(server.read(&mut peeked).await.unwrap(), 1000);
+        assert_eq!(peeked[..1000], header);
+    });
+}
