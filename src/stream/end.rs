@@ -1,4 +1,13 @@
-use std::{fmt, io, net::SocketAddr, ops::Deref, sync::Mutex, time::Duration};
+use std::{
+    fmt, io,
+    net::SocketAddr,
+    ops::Deref,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use crate::{Endpoint, Error, sync::lock};
 
@@ -7,6 +16,8 @@ use crate::{Endpoint, Error, sync::lock};
 pub(crate) struct StreamEnd {
     endpoint: Endpoint,
     linger: Mutex<Option<Duration>>,
+    /// The last value of `set_nodelay`, which has no effect.
+    nodelay: AtomicBool,
 }
 
 /// The code of the abort that stands for a reset.
@@ -17,6 +28,7 @@ impl StreamEnd {
         Self {
             endpoint,
             linger: Mutex::new(None),
+            nodelay: AtomicBool::new(false),
         }
     }
 
@@ -47,6 +59,14 @@ impl StreamEnd {
 
     pub(crate) fn set_linger(&self, linger: Option<Duration>) {
         *lock(&self.linger) = linger;
+    }
+
+    pub(crate) fn nodelay(&self) -> bool {
+        self.nodelay.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_nodelay(&self, nodelay: bool) {
+        self.nodelay.store(nodelay, Ordering::Relaxed);
     }
 }
 

@@ -179,22 +179,24 @@ impl Stream {
         self.set_linger(Some(Duration::ZERO))
     }
 
-    /// Does nothing: nothing is ever delayed.
+    /// Sets the value that [`nodelay`](Self::nodelay) returns. It has no other effect, because a
+    /// stream never delays a write.
     ///
     /// # Errors
     ///
     /// None.
-    pub fn set_nodelay(&self, _nodelay: bool) -> io::Result<()> {
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        self.read.end().set_nodelay(nodelay);
         Ok(())
     }
 
-    /// Returns `true`: nothing is ever delayed.
+    /// Returns the value that [`set_nodelay`](Self::set_nodelay) has set. Default: `false`.
     ///
     /// # Errors
     ///
     /// None.
     pub fn nodelay(&self) -> io::Result<bool> {
-        Ok(true)
+        Ok(self.read.end().nodelay())
     }
 
     /// Returns what carries the connection.

@@ -150,10 +150,11 @@ lines! { (listener, client, server);
         client.writable().await.unwrap();
         client.try_write_vectored(&[IoSlice::new(b"a"), IoSlice::new(b"bc")]).unwrap()
     } => 3;
-    nodelay: {
-        client.set_nodelay(true).unwrap();
+    nodelay_is_off: client.nodelay().unwrap() => false;
+    set_nodelay: [true, false].map(|nodelay| {
+        client.set_nodelay(nodelay).unwrap();
         client.nodelay().unwrap()
-    } => true;
+    }) => [true, false];
     linger_is_off: client.linger().unwrap() => None;
     set_linger: {
         #[allow(deprecated, reason = "tokio's blocks the thread")]
