@@ -43,3 +43,19 @@ fn futures_go_to_any_thread() {
 
     let _: fn(&rdmsg::tokio::Stream) = of_a_stream;
 }
+
+#[test]
+fn a_connecting_task_is_small() {
+    let task = async {
+        let stream = rdmsg::tokio::Stream::connect("127.0.0.1:1").await.unwrap();
+        loop {
+            stream.readable().await.unwrap();
+            let mut buffer = [0; 4096];
+            if stream.try_read(&mut buffer).unwrap() == 0 {
+                break;
+            }
+        }
+    };
+    let size = size_of_val(&task);
+    assert!(size < 800, "{size} bytes");
+}
