@@ -6,7 +6,10 @@ use super::{
     stream_halves::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf},
     writer::Writer,
 };
-use crate::{Connector, Endpoint, ToAddresses, TransportKind, stream::StreamEnd};
+use crate::{
+    Connector, Endpoint, ToAddresses, TransportKind,
+    stream::{StreamEnd, Turns},
+};
 
 /// A connection that carries bytes in both directions, as
 /// [`tokio::net::TcpStream`] does.
@@ -82,7 +85,16 @@ impl Stream {
     #[track_caller]
     pub fn new(endpoint: Endpoint) -> io::Result<Self> {
         endpoint.enter_runtime()?;
-        Ok(Self::of(Reader::new(Arc::new(StreamEnd::new(endpoint)))))
+        let end = Arc::new(StreamEnd::new(endpoint));
+        Ok(Self::of(Reader::new(end, Turns::default())))
+    }
+
+    /// Makes a stream of an endpoint that was accepted.
+    #[track_caller]
+    pub(super) fn accepted(endpoint: Endpoint) -> io::Result<Self> {
+        let stream = Self::new(endpoint)?;
+        stream.read.assume_readable();
+        Ok(stream)
     }
 
     /// Makes a stream of its reading side.

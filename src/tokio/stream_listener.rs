@@ -141,6 +141,6 @@ impl StreamListener {
     fn stream(&self, accepted: Endpoint) -> io::Result<(Stream, SocketAddr)> {
         self.ttl.apply(&accepted);
         let peer = accepted.peer_addr();
-        Ok((Stream::new(accepted)?, peer))
+        Ok((Stream::accepted(accepted)?, peer))
     }
 }

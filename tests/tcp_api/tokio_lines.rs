@@ -28,7 +28,16 @@ pub(super) fn runtime(threads: usize) -> Runtime {
         .unwrap()
 }
 
+/// Returns a connected stream, and an accepted one of which a read has found nothing.
 pub(super) async fn ends() -> (Listener, Stream, Stream) {
+    let (listener, client, server) = fresh_ends().await;
+    let refused = server.try_read(&mut [0; 1]).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+    (listener, client, server)
+}
+
+/// Returns a connected stream, and one that was just accepted.
+pub(super) async fn fresh_ends() -> (Listener, Stream, Stream) {
     let listener = Listener::bind(any()).await.unwrap();
     let addr = listener.local_addr().unwrap();
     let (client, accepted) = tokio::join!(Stream::connect(addr), listener.accept());
