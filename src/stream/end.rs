@@ -16,6 +16,8 @@ use crate::{Endpoint, Error, sync::lock};
 pub(crate) struct StreamEnd {
     endpoint: Endpoint,
     linger: Mutex<Option<Duration>>,
+    /// Whether this side reads no more than what has arrived.
+    stopped: AtomicBool,
     /// The last value of `set_nodelay`, which has no effect.
     nodelay: AtomicBool,
 }
@@ -28,6 +30,7 @@ impl StreamEnd {
         Self {
             endpoint,
             linger: Mutex::new(None),
+            stopped: AtomicBool::new(false),
             nodelay: AtomicBool::new(false),
         }
     }
@@ -59,6 +62,16 @@ impl StreamEnd {
 
     pub(crate) fn set_linger(&self, linger: Option<Duration>) {
         *lock(&self.linger) = linger;
+    }
+
+    /// Has reads return the bytes that have arrived, and then the end.
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.wake_waiting();
+    }
+
+    pub(crate) fn stopped(&self) -> &AtomicBool {
+        &self.stopped
     }
 
     pub(crate) fn nodelay(&self) -> bool {

@@ -17,9 +17,6 @@ use crate::{
     sync::Seat,
 };
 
-/// Nothing but its end stops a stream of a task.
-static NEVER: AtomicBool = AtomicBool::new(false);
-
 /// A call of any task, which has no seat of its own.
 const COMMON: (Seat, Awaited) = (Awaited::Arrival.common(), Awaited::Arrival);
 
@@ -51,10 +48,16 @@ impl Reader {
         &self.end
     }
 
+    pub(super) fn into_parts(self) -> (Arc<StreamEnd>, Turns) {
+        (self.end, self.turns)
+    }
+
     /// Waits for bytes, or the end, with the only reference to this.
     pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut Reading>> {
         let reading = self.turns.get_mut();
-        let filled = cooperate(cx, |cx| reading.poll_fill(cx, &self.end, &NEVER));
+        let filled = cooperate(cx, |cx| {
+            reading.poll_fill(cx, &self.end, self.end.stopped())
+        });
         self.assumed.store(filled.is_ready(), Ordering::Relaxed);
         ready!(filled).map_err(read_error)?;
         Poll::Ready(Ok(reading))
@@ -177,7 +180,9 @@ impl Reader {
     }
 
     fn may_read(&self) -> bool {
-        self.turns.may_have_bytes() || self.end.has_arrived()
+        self.turns.may_have_bytes()
+            || self.end.has_arrived()
+            || self.end.stopped().load(Ordering::Acquire)
     }
 
     /// Waits for bytes, or the end, unless the last read found some.
@@ -218,7 +223,9 @@ impl Reader {
     fn try_with<T>(&self, take: impl FnOnce(&mut Reading) -> T) -> io::Result<T> {
         self.assumed.store(false, Ordering::Relaxed);
         let mut reading = self.turns.take().ok_or(io::ErrorKind::WouldBlock)?;
-        reading.fill(&self.end, &NEVER, None).map_err(read_error)?;
+        reading
+            .fill(&self.end, self.end.stopped(), None)
+            .map_err(read_error)?;
         self.assumed.store(true, Ordering::Relaxed);
         Ok(take(&mut reading))
     }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Connector, Endpoint, ToAddresses, TransportKind,
-    stream::{StreamEnd, Turns},
+    stream::{StreamEnd, Turns, is_shared},
 };
 
 /// A connection that carries bytes in both directions, as
@@ -87,6 +87,44 @@ impl Stream {
         endpoint.enter_runtime()?;
         let end = Arc::new(StreamEnd::new(endpoint));
         Ok(Self::of(Reader::new(end, Turns::default())))
+    }
+
+    /// Makes a stream of one for threads. Bytes that have arrived are read from this one.
+    ///
+    /// Its timeouts end, and it need not be non-blocking.
+    ///
+    /// # Errors
+    ///
+    /// * [`ResourceBusy`](io::ErrorKind::ResourceBusy) if the stream has another handle.
+    /// * When the runtime cannot watch it.
+    ///
+    /// The stream is dropped then.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime with I/O enabled.
+    #[track_caller]
+    pub fn from_std(stream: crate::Stream) -> io::Result<Self> {
+        let (end, turns) = stream.into_parts()?;
+        end.enter_runtime()?;
+        Ok(Self::of(Reader::new(Arc::new(end), turns)))
+    }
+
+    /// Makes a stream for threads of this one. Bytes that have arrived are read from that one.
+    ///
+    /// It is non-blocking, as that of tokio is: see
+    /// [`set_nonblocking`](crate::Stream::set_nonblocking).
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub fn into_std(self) -> io::Result<crate::Stream> {
+        drop(self.write);
+        let (end, mut turns) = self.read.into_parts();
+        let end = Arc::into_inner(end).ok_or_else(is_shared)?;
+        end.leave_runtime();
+        turns.get_mut().announce(&end);
+        Ok(crate::Stream::from_parts(end, turns, true))
     }
 
     /// Makes a stream of an endpoint that was accepted.
@@ -247,6 +285,15 @@ impl OwnedWriteHalf {
     )]
     pub fn reunite(self, read: OwnedReadHalf) -> Result<Stream, ReuniteError> {
         read.reunite(self)
+    }
+}
+
+impl TryFrom<crate::Stream> for Stream {
+    type Error = io::Error;
+
+    /// As [`from_std`](Self::from_std).
+    fn try_from(stream: crate::Stream) -> io::Result<Self> {
+        Self::from_std(stream)
     }
 }
 
