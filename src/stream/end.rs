@@ -16,7 +16,8 @@ use crate::{Endpoint, Error, sync::lock};
 pub(crate) struct StreamEnd {
     endpoint: Endpoint,
     linger: Mutex<Option<Duration>>,
-    /// Whether this side reads no more than what has arrived.
+    /// Set by a shutdown of the reading direction: a read returns the bytes that have arrived, and
+    /// then the end.
     stopped: AtomicBool,
     /// The last value of `set_nodelay`, which has no effect.
     nodelay: AtomicBool,

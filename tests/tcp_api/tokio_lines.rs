@@ -28,7 +28,7 @@ pub(super) fn runtime(threads: usize) -> Runtime {
         .unwrap()
 }
 
-/// Returns a connected stream, and an accepted one of which a read has found nothing.
+/// Returns both ends of a stream. A read of the accepted one has found nothing.
 pub(super) async fn ends() -> (Listener, Stream, Stream) {
     let (listener, client, server) = fresh_ends().await;
     let refused = server.try_read(&mut [0; 1]).unwrap_err();
@@ -36,7 +36,7 @@ pub(super) async fn ends() -> (Listener, Stream, Stream) {
     (listener, client, server)
 }
 
-/// Returns a connected stream, and one that was just accepted.
+/// Returns both ends of a stream, without a read of the accepted one.
 pub(super) async fn fresh_ends() -> (Listener, Stream, Stream) {
     let listener = Listener::bind(any()).await.unwrap();
     let addr = listener.local_addr().unwrap();
