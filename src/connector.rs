@@ -148,8 +148,7 @@ impl Connector {
     /// # }
     /// ```
     pub fn start(&self, address: impl ToAddresses) -> Result<Connecting, Error> {
-        let engine = self.ready_engine()?;
-        Connecting::new(self.clone(), engine, &address)
+        self.clone().into_connecting(&address)
     }
 
     /// As [`start`](Self::start), to a [`StreamListener`](crate::StreamListener).
@@ -162,7 +161,12 @@ impl Connector {
     pub fn start_stream(&self, address: impl ToAddresses) -> Result<Connecting, Error> {
         let mut connector = self.clone();
         connector.config.stream = true;
-        connector.start(address)
+        connector.into_connecting(&address)
+    }
+
+    fn into_connecting(self, address: &impl ToAddresses) -> Result<Connecting, Error> {
+        let engine = self.ready_engine()?;
+        Connecting::new(self, engine, address)
     }
 
     fn ready_engine(&self) -> Result<Engine, Error> {

@@ -90,8 +90,6 @@ pub struct Stream {
 struct Shared {
     endpoint: StreamEnd,
     turns: Turns,
-    /// Whether this side reads no more than what has arrived.
-    stopped: AtomicBool,
     nonblocking: AtomicBool,
     read_timeout: Timeout,
     write_timeout: Timeout,
@@ -111,8 +109,7 @@ impl Stream {
     /// [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         if matches!(how, Shutdown::Read | Shutdown::Both) {
-            self.shared.stopped.store(true, Ordering::Release);
-            self.shared.endpoint.wake_waiting();
+            self.shared.endpoint.stop();
         }
         if matches!(how, Shutdown::Write | Shutdown::Both) {
             let finished = self.shared.endpoint.finish();
@@ -214,22 +211,24 @@ impl Stream {
         Ok(())
     }
 
-    /// Does nothing: nothing is ever delayed.
+    /// Sets the value that [`nodelay`](Self::nodelay) returns. It has no other effect, because a
+    /// stream never delays a write.
     ///
     /// # Errors
     ///
     /// None.
-    pub fn set_nodelay(&self, _nodelay: bool) -> io::Result<()> {
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        self.shared.endpoint.set_nodelay(nodelay);
         Ok(())
     }
 
-    /// Returns `true`: nothing is ever delayed.
+    /// Returns the value that [`set_nodelay`](Self::set_nodelay) has set. Default: `false`.
     ///
     /// # Errors
     ///
     /// None.
     pub fn nodelay(&self) -> io::Result<bool> {
-        Ok(true)
+        Ok(self.shared.endpoint.nodelay())
     }
 
     /// Returns the error with which the connection has ended, if it has and the peer had not
@@ -297,7 +296,7 @@ impl Shared {
         };
         let mut reading = turn.ok_or(io::ErrorKind::WouldBlock)?;
         reading
-            .fill(&self.endpoint, &self.stopped, deadline.as_ref())
+            .fill(&self.endpoint, self.endpoint.stopped(), deadline.as_ref())
             .map_err(read_error)?;
         let taken = take(&mut reading);
         reading.announce(&self.endpoint);
@@ -356,18 +355,38 @@ impl From<Endpoint> for Stream {
     /// the stream, or stand between its bytes.
     fn from(endpoint: Endpoint) -> Self {
         endpoint.carry_bytes();
+        Self::from_parts(StreamEnd::new(endpoint), Turns::default(), false)
+    }
+}
+
+/// Conversion from a stream of a runtime, and to one.
+impl Stream {
+    pub(crate) fn from_parts(endpoint: StreamEnd, turns: Turns, nonblocking: bool) -> Self {
         Self {
             shared: Arc::new(Shared {
-                endpoint: StreamEnd::new(endpoint),
-                turns: Turns::default(),
-                stopped: AtomicBool::new(false),
-                nonblocking: AtomicBool::new(false),
+                endpoint,
+                turns,
+                nonblocking: AtomicBool::new(nonblocking),
                 read_timeout: Timeout::default(),
                 write_timeout: Timeout::default(),
             }),
             lent: Vec::new(),
         }
     }
+
+    /// Fails if there is another handle.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn into_parts(self) -> io::Result<(StreamEnd, Turns)> {
+        let shared = Arc::into_inner(self.shared).ok_or_else(is_shared)?;
+        Ok((shared.endpoint, shared.turns))
+    }
+}
+
+/// Returns the error of a conversion that needs the only handle.
+#[cfg(feature = "tokio")]
+pub(crate) fn is_shared() -> io::Error {
+    let text = "another handle of it is in use, and a runtime needs the only one";
+    io::Error::new(io::ErrorKind::ResourceBusy, text)
 }
 
 impl Read for &Stream {
@@ -397,17 +416,14 @@ impl BufRead for Stream {
         }
         let deadline = self.shared.deadline(&self.shared.read_timeout);
         let Some(Shared {
-            endpoint,
-            turns,
-            stopped,
-            ..
+            endpoint, turns, ..
         }) = Arc::get_mut(&mut self.shared)
         else {
             return Ok(&[]);
         };
         let reading = turns.get_mut();
         reading
-            .fill(endpoint, stopped, deadline.as_ref())
+            .fill(endpoint, endpoint.stopped(), deadline.as_ref())
             .map_err(read_error)?;
         reading.announce(endpoint);
         Ok(reading.bytes())

@@ -1,5 +1,5 @@
-//! The TCP transport in a network with nothing but a loopback interface. The suite runs this program
-//! in the lab, because a container may refuse to create networks.
+//! The TCP transport in a network with nothing but a loopback interface. The suite runs this
+//! program in the lab, because a container may refuse to create networks.
 
 mod apart;
 

@@ -1,4 +1,13 @@
-use std::{fmt, io, net::SocketAddr, ops::Deref, sync::Mutex, time::Duration};
+use std::{
+    fmt, io,
+    net::SocketAddr,
+    ops::Deref,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use crate::{Endpoint, Error, sync::lock};
 
@@ -7,6 +16,11 @@ use crate::{Endpoint, Error, sync::lock};
 pub(crate) struct StreamEnd {
     endpoint: Endpoint,
     linger: Mutex<Option<Duration>>,
+    /// Set by a shutdown of the reading direction: a read returns the bytes that have arrived, and
+    /// then the end.
+    stopped: AtomicBool,
+    /// The last value of `set_nodelay`, which has no effect.
+    nodelay: AtomicBool,
 }
 
 /// The code of the abort that stands for a reset.
@@ -17,6 +31,8 @@ impl StreamEnd {
         Self {
             endpoint,
             linger: Mutex::new(None),
+            stopped: AtomicBool::new(false),
+            nodelay: AtomicBool::new(false),
         }
     }
 
@@ -47,6 +63,24 @@ impl StreamEnd {
 
     pub(crate) fn set_linger(&self, linger: Option<Duration>) {
         *lock(&self.linger) = linger;
+    }
+
+    /// Has reads return the bytes that have arrived, and then the end.
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.wake_waiting();
+    }
+
+    pub(crate) fn stopped(&self) -> &AtomicBool {
+        &self.stopped
+    }
+
+    pub(crate) fn nodelay(&self) -> bool {
+        self.nodelay.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_nodelay(&self, nodelay: bool) {
+        self.nodelay.store(nodelay, Ordering::Relaxed);
     }
 }
 

@@ -43,13 +43,24 @@ struct Shared {
 
 impl StreamListener {
     pub(crate) fn new(listener: Listener) -> Self {
+        Self::from_parts(listener, ListenerTtl::default(), false)
+    }
+
+    pub(crate) fn from_parts(listener: Listener, ttl: ListenerTtl, nonblocking: bool) -> Self {
         Self {
             shared: Arc::new(Shared {
                 listener,
-                nonblocking: AtomicBool::new(false),
-                ttl: ListenerTtl::default(),
+                nonblocking: AtomicBool::new(nonblocking),
+                ttl,
             }),
         }
+    }
+
+    /// Fails if there is another handle.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn into_parts(self) -> io::Result<(Listener, ListenerTtl)> {
+        let shared = Arc::into_inner(self.shared).ok_or_else(super::is_shared)?;
+        Ok((shared.listener, shared.ttl))
     }
 
     /// Makes another handle of the same listener.

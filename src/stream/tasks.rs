@@ -23,7 +23,8 @@ impl Stream {
         }
         let shared = &*self.shared;
         let mut reading = ready!(shared.turns.poll(cx));
-        ready!(reading.poll_fill(cx, &shared.endpoint, &shared.stopped)).map_err(read_error)?;
+        ready!(reading.poll_fill(cx, &shared.endpoint, shared.endpoint.stopped()))
+            .map_err(read_error)?;
         let count = reading.read(&shared.endpoint, buf);
         reading.announce(&shared.endpoint);
         Poll::Ready(Ok(count))

@@ -45,7 +45,8 @@ impl Endpoint {
     ///
     /// Outside of a runtime with I/O enabled.
     pub async fn connect(address: impl ToAddresses) -> Result<Self, Error> {
-        Self::connect_with(&Connector::new(), address).await
+        let connecting = Connector::new().start(address)?;
+        Self::new(connecting.await?)
     }
 
     /// Connects with a configuration, private data or an engine of its own.

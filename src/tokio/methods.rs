@@ -37,8 +37,9 @@ macro_rules! reading_methods {
             /// Waits until a [`try_read`](Self::try_read) may return something: bytes, the end, or
             /// an error.
             ///
-            /// Several tasks may wait. It may return although there is nothing; then `try_read`
-            /// fails with [`WouldBlock`](std::io::ErrorKind::WouldBlock), and the next call waits.
+            /// Several tasks may wait. It returns at once after a read that found something, and
+            /// for a stream just accepted. If there is nothing then, `try_read` fails with
+            /// [`WouldBlock`](std::io::ErrorKind::WouldBlock), and the next call waits.
             ///
             /// # Errors
             ///
@@ -146,8 +147,9 @@ macro_rules! writing_methods {
         impl $type {
             /// Waits until a [`try_write`](Self::try_write) may take some bytes, or fails.
             ///
-            /// Several tasks may wait. It may return although there is no room; then `try_write`
-            /// fails with [`WouldBlock`](std::io::ErrorKind::WouldBlock), and the next call waits.
+            /// Several tasks may wait. It returns at once unless the last write was refused. If
+            /// there is no room then, `try_write` fails with
+            /// [`WouldBlock`](std::io::ErrorKind::WouldBlock), and the next call waits.
             ///
             /// # Errors
             ///
@@ -259,12 +261,10 @@ macro_rules! common_methods {
                 &self,
                 interest: ::tokio::io::Interest,
             ) -> std::io::Result<::tokio::io::Ready> {
-                let states = || {
-                    let states = ::tokio::io::Ready::EMPTY;
-                    $(let states = states | self.$direction.ready_states(interest);)+
-                    (!states.is_empty()).then_some(states)
-                };
-                Ok(super::turn::any_of(self.$part.end(), states).await)
+                let none = ::tokio::io::Ready::EMPTY;
+                let exact = || none $(| self.$direction.ready_states(interest))+;
+                let assumed = || none $(| self.$direction.assumed_states(interest))+;
+                Ok(super::turn::any_of(self.$part.end(), exact, assumed).await)
             }
 
             /// Returns this side's address.

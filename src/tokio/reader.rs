@@ -1,6 +1,9 @@
 use std::{
     io::{self, IoSliceMut},
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, ready},
 };
 
@@ -14,9 +17,6 @@ use crate::{
     sync::Seat,
 };
 
-/// Nothing but its end stops a stream of a task.
-static NEVER: AtomicBool = AtomicBool::new(false);
-
 /// A call of any task, which has no seat of its own.
 const COMMON: (Seat, Awaited) = (Awaited::Arrival.common(), Awaited::Arrival);
 
@@ -25,24 +25,40 @@ const COMMON: (Seat, Awaited) = (Awaited::Arrival.common(), Awaited::Arrival);
 pub(super) struct Reader {
     end: Arc<StreamEnd>,
     turns: Turns,
+    /// Whether the last read found something, so that the next may. Only a hint: readiness lasts
+    /// until a read finds nothing.
+    assumed: AtomicBool,
 }
 
 impl Reader {
-    pub(super) fn new(end: Arc<StreamEnd>) -> Self {
+    pub(super) fn new(end: Arc<StreamEnd>, turns: Turns) -> Self {
         Self {
             end,
-            turns: Turns::default(),
+            turns,
+            assumed: AtomicBool::new(false),
         }
+    }
+
+    /// Assumes that the first read finds something, as tokio does for an accepted socket.
+    pub(super) fn assume_readable(&self) {
+        self.assumed.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn end(&self) -> &Arc<StreamEnd> {
         &self.end
     }
 
+    pub(super) fn into_parts(self) -> (Arc<StreamEnd>, Turns) {
+        (self.end, self.turns)
+    }
+
     /// Waits for bytes, or the end, with the only reference to this.
     pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut Reading>> {
         let reading = self.turns.get_mut();
-        let filled = cooperate(cx, |cx| reading.poll_fill(cx, &self.end, &NEVER));
+        let filled = cooperate(cx, |cx| {
+            reading.poll_fill(cx, &self.end, self.end.stopped())
+        });
+        self.assumed.store(filled.is_ready(), Ordering::Relaxed);
         ready!(filled).map_err(read_error)?;
         Poll::Ready(Ok(reading))
     }
@@ -105,13 +121,13 @@ impl Reader {
     pub(super) async fn readable(&self) {
         let end = &self.end;
         take_turn(end, |cx, seat| {
-            self.poll_arrival(cx, (seat, Awaited::Arrival))
+            self.poll_readable(cx, (seat, Awaited::Arrival))
         })
         .await;
     }
 
     pub(super) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        cooperate(cx, |cx| self.poll_arrival(cx, COMMON)).map(Ok)
+        cooperate(cx, |cx| self.poll_readable(cx, COMMON)).map(Ok)
     }
 
     pub(super) fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
@@ -146,6 +162,15 @@ impl Reader {
         })
     }
 
+    /// Returns the state that the last read has left, as far as `interest` names it.
+    pub(super) fn assumed_states(&self, interest: Interest) -> Ready {
+        if interest.is_readable() && self.assumed.load(Ordering::Relaxed) {
+            Ready::READABLE
+        } else {
+            Ready::EMPTY
+        }
+    }
+
     /// Returns the states of this direction, as far as `interest` names them.
     pub(super) fn ready_states(&self, interest: Interest) -> Ready {
         let mut states = Ready::EMPTY;
@@ -164,7 +189,17 @@ impl Reader {
     }
 
     fn may_read(&self) -> bool {
-        self.turns.may_have_bytes() || self.end.has_arrived()
+        self.turns.may_have_bytes()
+            || self.end.has_arrived()
+            || self.end.stopped().load(Ordering::Acquire)
+    }
+
+    /// Waits for bytes, or the end, unless the last read found some.
+    fn poll_readable(&self, cx: &mut Context<'_>, who: (Seat, Awaited)) -> Poll<()> {
+        if self.assumed.load(Ordering::Relaxed) {
+            return Poll::Ready(());
+        }
+        self.poll_arrival(cx, who)
     }
 
     fn poll_arrival(&self, cx: &mut Context<'_>, who: (Seat, Awaited)) -> Poll<()> {
@@ -179,7 +214,10 @@ impl Reader {
         who: (Seat, Awaited),
         take: impl FnOnce(&mut Reading) -> T,
     ) -> Poll<io::Result<T>> {
-        ready!(self.poll_arrival(cx, who));
+        if self.poll_arrival(cx, who).is_pending() {
+            self.assumed.store(false, Ordering::Relaxed);
+            return Poll::Pending;
+        }
         match self.try_with(take) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 // Something else has arrived, or another task reads at this moment.
@@ -192,8 +230,12 @@ impl Reader {
 
     /// Returns the result of `take`, if there are bytes, or the end.
     fn try_with<T>(&self, take: impl FnOnce(&mut Reading) -> T) -> io::Result<T> {
+        self.assumed.store(false, Ordering::Relaxed);
         let mut reading = self.turns.take().ok_or(io::ErrorKind::WouldBlock)?;
-        reading.fill(&self.end, &NEVER, None).map_err(read_error)?;
+        reading
+            .fill(&self.end, self.end.stopped(), None)
+            .map_err(read_error)?;
+        self.assumed.store(true, Ordering::Relaxed);
         Ok(take(&mut reading))
     }
 }

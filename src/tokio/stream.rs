@@ -6,7 +6,10 @@ use super::{
     stream_halves::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf},
     writer::Writer,
 };
-use crate::{Connector, Endpoint, ToAddresses, TransportKind, stream::StreamEnd};
+use crate::{
+    Connector, Endpoint, ToAddresses, TransportKind,
+    stream::{StreamEnd, Turns, is_shared},
+};
 
 /// A connection that carries bytes in both directions, as
 /// [`tokio::net::TcpStream`] does.
@@ -46,7 +49,9 @@ impl Stream {
     ///
     /// Outside of a runtime with I/O enabled.
     pub async fn connect(address: impl ToAddresses) -> io::Result<Self> {
-        Self::connect_with(&Connector::new(), address).await
+        // No `Connector` is kept while it waits, which makes the future smaller by 200 bytes.
+        let connecting = Connector::new().start_stream(address)?;
+        Self::new(connecting.await?)
     }
 
     /// Connects with a configuration, private data or an engine of its own.
@@ -81,7 +86,54 @@ impl Stream {
     pub fn new(endpoint: Endpoint) -> io::Result<Self> {
         endpoint.carry_bytes();
         endpoint.enter_runtime()?;
-        Ok(Self::of(Reader::new(Arc::new(StreamEnd::new(endpoint)))))
+        let end = Arc::new(StreamEnd::new(endpoint));
+        Ok(Self::of(Reader::new(end, Turns::default())))
+    }
+
+    /// Makes a stream of one for threads. Bytes that have arrived are read from this one.
+    ///
+    /// Its timeouts end, and it need not be non-blocking.
+    ///
+    /// # Errors
+    ///
+    /// * [`ResourceBusy`](io::ErrorKind::ResourceBusy) if the stream has another handle.
+    /// * When the runtime cannot watch it.
+    ///
+    /// The stream is dropped then.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime with I/O enabled.
+    #[track_caller]
+    pub fn from_std(stream: crate::Stream) -> io::Result<Self> {
+        let (end, turns) = stream.into_parts()?;
+        end.enter_runtime()?;
+        Ok(Self::of(Reader::new(Arc::new(end), turns)))
+    }
+
+    /// Makes a stream for threads of this one. Bytes that have arrived are read from that one.
+    ///
+    /// It is non-blocking, as that of tokio is: see
+    /// [`set_nonblocking`](crate::Stream::set_nonblocking).
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub fn into_std(self) -> io::Result<crate::Stream> {
+        drop(self.write);
+        let (end, mut turns) = self.read.into_parts();
+        let end = Arc::into_inner(end).ok_or_else(is_shared)?;
+        end.leave_runtime();
+        turns.get_mut().announce(&end);
+        Ok(crate::Stream::from_parts(end, turns, true))
+    }
+
+    /// Makes a stream of an endpoint that was accepted.
+    #[track_caller]
+    pub(super) fn accepted(endpoint: Endpoint) -> io::Result<Self> {
+        let stream = Self::new(endpoint)?;
+        stream.read.assume_readable();
+        Ok(stream)
     }
 
     /// Makes a stream of its reading side.
@@ -180,22 +232,24 @@ impl Stream {
         self.set_linger(Some(Duration::ZERO))
     }
 
-    /// Does nothing: nothing is ever delayed.
+    /// Sets the value that [`nodelay`](Self::nodelay) returns. It has no other effect, because a
+    /// stream never delays a write.
     ///
     /// # Errors
     ///
     /// None.
-    pub fn set_nodelay(&self, _nodelay: bool) -> io::Result<()> {
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        self.read.end().set_nodelay(nodelay);
         Ok(())
     }
 
-    /// Returns `true`: nothing is ever delayed.
+    /// Returns the value that [`set_nodelay`](Self::set_nodelay) has set. Default: `false`.
     ///
     /// # Errors
     ///
     /// None.
     pub fn nodelay(&self) -> io::Result<bool> {
-        Ok(true)
+        Ok(self.read.end().nodelay())
     }
 
     /// Returns what carries the connection.
@@ -232,6 +286,15 @@ impl OwnedWriteHalf {
     )]
     pub fn reunite(self, read: OwnedReadHalf) -> Result<Stream, ReuniteError> {
         read.reunite(self)
+    }
+}
+
+impl TryFrom<crate::Stream> for Stream {
+    type Error = io::Error;
+
+    /// As [`from_std`](Self::from_std).
+    fn try_from(stream: crate::Stream) -> io::Result<Self> {
+        Self::from_std(stream)
     }
 }
 

@@ -66,6 +66,31 @@ impl StreamListener {
         })
     }
 
+    /// Makes a listener of one for threads. It need not be non-blocking.
+    ///
+    /// # Errors
+    ///
+    /// [`ResourceBusy`](io::ErrorKind::ResourceBusy) if the listener has another handle. This one
+    /// is dropped then.
+    pub fn from_std(listener: crate::StreamListener) -> io::Result<Self> {
+        let (inner, ttl) = listener.into_parts()?;
+        Ok(Self { inner, ttl })
+    }
+
+    /// Makes a listener for threads of this one.
+    ///
+    /// It is non-blocking, as that of tokio is: see
+    /// [`set_nonblocking`](crate::StreamListener::set_nonblocking).
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub fn into_std(self) -> io::Result<crate::StreamListener> {
+        Ok(crate::StreamListener::from_parts(
+            self.inner, self.ttl, true,
+        ))
+    }
+
     /// Accepts the next stream, with the peer's address.
     ///
     /// A future that is dropped loses no stream.
@@ -141,6 +166,15 @@ impl StreamListener {
     fn stream(&self, accepted: Endpoint) -> io::Result<(Stream, SocketAddr)> {
         self.ttl.apply(&accepted);
         let peer = accepted.peer_addr();
-        Ok((Stream::new(accepted)?, peer))
+        Ok((Stream::accepted(accepted)?, peer))
+    }
+}
+
+impl TryFrom<crate::StreamListener> for StreamListener {
+    type Error = io::Error;
+
+    /// As [`from_std`](Self::from_std).
+    fn try_from(listener: crate::StreamListener) -> io::Result<Self> {
+        Self::from_std(listener)
     }
 }

@@ -3,7 +3,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use ::tokio::task::coop::poll_proceed;
+use ::tokio::{io::Ready, task::coop::poll_proceed};
 
 use crate::{Endpoint, link::Awaited, sync::Seat};
 
@@ -32,10 +32,26 @@ pub(super) async fn take_turn<T>(
     .await
 }
 
-/// Waits until `ready` returns something, which it may do after any event.
-pub(super) async fn any_of<T>(endpoint: &Endpoint, mut ready: impl FnMut() -> Option<T>) -> T {
+/// Waits until `exact` returns some states, which it may do after any event, and adds the `assumed`
+/// ones. If there are any of these, it looks for events and does not wait.
+pub(super) async fn any_of(
+    endpoint: &Endpoint,
+    exact: impl Fn() -> Ready,
+    assumed: impl Fn() -> Ready,
+) -> Ready {
+    let some = |states: Ready| (!states.is_empty()).then_some(states);
     take_turn(endpoint, |cx, seat| {
-        endpoint.poll_until(cx, (seat, Awaited::Answer), &mut ready)
+        let who = (seat, Awaited::Answer);
+        match endpoint.poll_until(cx, who, || some(exact())) {
+            Poll::Ready(states) => Poll::Ready(states | assumed()),
+            Poll::Pending => match some(assumed()) {
+                Some(states) => {
+                    endpoint.leave_seat(seat);
+                    Poll::Ready(states)
+                }
+                None => Poll::Pending,
+            },
+        }
     })
     .await
 }

@@ -21,8 +21,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Writer {
     end: Arc<StreamEnd>,
-    /// The length in bytes of the last `try_write`, if it was refused; 0 if it was not. A long
-    /// write needs more room than a short one.
+    /// The length in bytes of the last write, if it was refused; 0 if it was not, so that the next
+    /// may be taken. A long write needs more room than a short one.
     refused: AtomicUsize,
 }
 
@@ -46,7 +46,9 @@ impl Writer {
         if parts.iter().all(|part| part.is_empty()) {
             return Poll::Ready(Ok(0));
         }
-        cooperate(cx, |cx| self.end.poll_write_bytes(cx, parts)).map_err(write_error)
+        let written = cooperate(cx, |cx| self.end.poll_write_bytes(cx, parts));
+        self.note(written.is_pending(), total(parts));
+        written.map_err(write_error)
     }
 
     /// Finishes the direction: the peer reads the bytes that were written before, and then the end.
@@ -74,17 +76,31 @@ impl Writer {
             return Ok(0);
         }
         let written = self.end.write_now(parts);
-        let refused = matches!(written, Err(TrySendError::Full));
-        let refused = if refused { len } else { 0 };
-        self.refused.store(refused, Ordering::Relaxed);
+        self.note(matches!(written, Err(TrySendError::Full)), len);
         written.map_err(|error| write_error(error.into()))
     }
 
-    /// Returns the states of this direction, as far as `interest` names them.
+    fn note(&self, is_refused: bool, len: usize) {
+        let refused = if is_refused { len } else { 0 };
+        self.refused.store(refused, Ordering::Relaxed);
+    }
+
+    /// Returns the state that the last write has left, as far as `interest` names it.
+    pub(super) fn assumed_states(&self, interest: Interest) -> Ready {
+        if interest.is_writable() && self.refused.load(Ordering::Relaxed) == 0 {
+            Ready::WRITABLE
+        } else {
+            Ready::EMPTY
+        }
+    }
+
+    /// Returns the states of this direction, as far as `interest` names them. Without a write that
+    /// was refused, [`assumed_states`](Self::assumed_states) has the state.
     pub(super) fn ready_states(&self, interest: Interest) -> Ready {
         let mut states = Ready::EMPTY;
         if interest.is_writable() {
-            if self.may_write() {
+            let refused = self.refused.load(Ordering::Relaxed);
+            if refused != 0 && self.end.has_room(refused) {
                 states |= Ready::WRITABLE;
             }
             if self.end.is_over() {
@@ -94,12 +110,11 @@ impl Writer {
         states
     }
 
-    fn may_write(&self) -> bool {
-        self.end.has_room(self.refused.load(Ordering::Relaxed))
-    }
-
+    /// Waits for room, unless the last write was taken.
     fn poll_room(&self, cx: &mut Context<'_>, who: (Seat, Awaited)) -> Poll<()> {
-        self.end
-            .poll_until(cx, who, || self.may_write().then_some(()))
+        self.end.poll_until(cx, who, || {
+            let refused = self.refused.load(Ordering::Relaxed);
+            (refused == 0 || self.end.has_room(refused)).then_some(())
+        })
     }
 }

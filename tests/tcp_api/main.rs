@@ -35,6 +35,8 @@ mod std_over_rdmsg {
 #[cfg(feature = "tokio")]
 #[path = "."]
 mod tokio_over_tokio {
+    use std::net::{TcpListener as StdListener, TcpStream as StdStream};
+
     use tokio::net::{
         TcpListener as Listener, TcpStream as Stream,
         tcp::{OwnedReadHalf, ReuniteError},
@@ -45,6 +47,8 @@ mod tokio_over_tokio {
     /// The end of the error for halves that do not belong together.
     const PART: &str = "from the same socket";
 
+    #[path = "conversions.rs"]
+    mod conversions;
     #[path = "tokio_lines.rs"]
     mod lines;
     #[path = "tokio_waits.rs"]
@@ -57,13 +61,18 @@ mod tokio_over_tokio {
 #[cfg(feature = "tokio")]
 #[path = "."]
 mod tokio_over_rdmsg {
-    use rdmsg::tokio::{OwnedReadHalf, ReuniteError, Stream, StreamListener as Listener};
+    use rdmsg::{
+        Stream as StdStream, StreamListener as StdListener,
+        tokio::{OwnedReadHalf, ReuniteError, Stream, StreamListener as Listener},
+    };
 
     use super::any_rdmsg as any;
 
     /// The end of the error for halves that do not belong together.
     const PART: &str = "of the same stream";
 
+    #[path = "conversions.rs"]
+    mod conversions;
     #[path = "tokio_lines.rs"]
     mod lines;
     #[path = "tokio_waits.rs"]

@@ -148,10 +148,15 @@ lines! { (listener, client, server);
         client.write_all(b"abc").unwrap();
         (server.peek(&mut [0; 8]).unwrap(), server.read(&mut [0; 8]).unwrap())
     } => (3, 3);
-    nodelay: {
-        client.set_nodelay(true).unwrap();
+    set_nodelay_of_a_clone: {
+        client.try_clone().unwrap().set_nodelay(true).unwrap();
         client.nodelay().unwrap()
     } => true;
+    nodelay_is_off: client.nodelay().unwrap() => false;
+    set_nodelay: [true, false].map(|nodelay| {
+        client.set_nodelay(nodelay).unwrap();
+        client.nodelay().unwrap()
+    }) => [true, false];
     ttl: match has_ttl(any()) {
         true => {
             client.set_ttl(42).unwrap();

@@ -43,3 +43,42 @@ fn futures_go_to_any_thread() {
 
     let _: fn(&rdmsg::tokio::Stream) = of_a_stream;
 }
+
+#[test]
+fn a_connecting_task_is_small() {
+    let task = async {
+        let stream = rdmsg::tokio::Stream::connect("127.0.0.1:1").await.unwrap();
+        loop {
+            stream.readable().await.unwrap();
+            let mut buffer = [0; 4096];
+            if stream.try_read(&mut buffer).unwrap() == 0 {
+                break;
+            }
+        }
+    };
+    let size = size_of_val(&task);
+    assert!(size < 800, "{size} bytes");
+}
+
+#[test]
+fn a_stream_with_another_handle_enters_no_runtime() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let listener = rdmsg::StreamListener::bind(super::any_rdmsg()).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let client = std::thread::spawn(move || rdmsg::Stream::connect(addr).unwrap());
+        let (server, _) = listener.accept().unwrap();
+        let _client = client.join().unwrap();
+        let handle = server.try_clone().unwrap();
+        let error = rdmsg::tokio::Stream::from_std(server).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ResourceBusy);
+        rdmsg::tokio::Stream::from_std(handle).unwrap();
+        let handle = listener.try_clone().unwrap();
+        let error = rdmsg::tokio::StreamListener::from_std(listener).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ResourceBusy);
+        rdmsg::tokio::StreamListener::from_std(handle).unwrap();
+    });
+}

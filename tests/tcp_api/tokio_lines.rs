@@ -28,7 +28,16 @@ pub(super) fn runtime(threads: usize) -> Runtime {
         .unwrap()
 }
 
+/// Returns both ends of a stream. A read of the accepted one has found nothing.
 pub(super) async fn ends() -> (Listener, Stream, Stream) {
+    let (listener, client, server) = fresh_ends().await;
+    let refused = server.try_read(&mut [0; 1]).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+    (listener, client, server)
+}
+
+/// Returns both ends of a stream, without a read of the accepted one.
+pub(super) async fn fresh_ends() -> (Listener, Stream, Stream) {
     let listener = Listener::bind(any()).await.unwrap();
     let addr = listener.local_addr().unwrap();
     let (client, accepted) = tokio::join!(Stream::connect(addr), listener.accept());
@@ -150,10 +159,11 @@ lines! { (listener, client, server);
         client.writable().await.unwrap();
         client.try_write_vectored(&[IoSlice::new(b"a"), IoSlice::new(b"bc")]).unwrap()
     } => 3;
-    nodelay: {
-        client.set_nodelay(true).unwrap();
+    nodelay_is_off: client.nodelay().unwrap() => false;
+    set_nodelay: [true, false].map(|nodelay| {
+        client.set_nodelay(nodelay).unwrap();
         client.nodelay().unwrap()
-    } => true;
+    }) => [true, false];
     linger_is_off: client.linger().unwrap() => None;
     set_linger: {
         #[allow(deprecated, reason = "tokio's blocks the thread")]

@@ -6,13 +6,14 @@ use std::{
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest, Ready};
 
 use super::{
     PART, ReuniteError, Stream, delivered,
-    lines::{ends, runtime},
+    lines::{ends, fresh_ends, runtime},
 };
 
 /// Runs it on each kind of runtime.
@@ -118,6 +119,80 @@ fn writable_waits_after_a_refusal_until_there_is_room() {
             }
         });
     }
+}
+
+#[test]
+fn only_an_accepted_stream_is_readable_at_first() {
+    run(|| async {
+        let (_listener, client, server) = fresh_ends().await;
+        assert!(is_pending(pin!(client.readable())));
+        assert!(is_pending(pin!(client.ready(Interest::READABLE))));
+        for _ in 0..2 {
+            assert!(!is_pending(pin!(server.readable())));
+            assert_eq!(
+                server.ready(Interest::READABLE).await.unwrap(),
+                Ready::READABLE
+            );
+        }
+        assert_eq!(clear_readable(&server), 0);
+        assert!(is_pending(pin!(server.readable())));
+        assert!(is_pending(pin!(server.ready(Interest::READABLE))));
+    });
+}
+
+#[test]
+fn readable_lasts_until_a_read_finds_nothing() {
+    run(|| async {
+        let (mut client, mut server) = pair().await;
+        client.write_all(b"ping").await.unwrap();
+        server.read_exact(&mut [0; 4]).await.unwrap();
+        assert!(!is_pending(pin!(server.readable())));
+        assert_eq!(clear_readable(&server), 0);
+        assert!(is_pending(pin!(server.readable())));
+        client.write_all(b"ping").await.unwrap();
+        server.readable().await.unwrap();
+        server.read_exact(&mut [0; 4]).await.unwrap();
+        assert!(!is_pending(pin!(server.readable())));
+        assert!(is_pending(pin!(server.read(&mut [0; 1]))));
+        assert!(is_pending(pin!(server.readable())));
+    });
+}
+
+#[test]
+fn writable_lasts_until_a_write_is_refused() {
+    run(|| async {
+        let (client, _server) = pair().await;
+        loop {
+            assert!(!is_pending(pin!(client.writable())));
+            let ready = client.ready(Interest::WRITABLE).await.unwrap();
+            assert_eq!(ready, Ready::WRITABLE);
+            match client.try_write(&[7; 4000]) {
+                Ok(count) => assert!(count > 0),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                    break;
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn ready_finds_bytes_while_the_stream_is_writable() {
+    run(|| async {
+        let (client, mut server) = pair().await;
+        server.write_all(b"ping").await.unwrap();
+        let both = Interest::READABLE.add(Interest::WRITABLE);
+        let arrival = async {
+            while !client.ready(both).await.unwrap().is_readable() {
+                // The runtime looks for news between two tasks.
+                tokio::task::yield_now().await;
+            }
+        };
+        let bound = Duration::from_secs(10);
+        tokio::time::timeout(bound, arrival).await.unwrap();
+        assert_eq!(client.try_read(&mut [0; 8]).unwrap(), 4);
+    });
 }
 
 #[test]

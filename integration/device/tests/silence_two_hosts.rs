@@ -17,7 +17,8 @@ fn shell(lines: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A firewall that drops the packets of RDMA that come to this host, and counts those that it sends.
+/// A firewall that drops the packets of RDMA that come to this host, and counts those that this
+/// host sends.
 struct Firewall;
 
 impl Firewall {

@@ -1,0 +1,125 @@
+//! Streams and listeners that leave a runtime, and that enter one.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::Shutdown,
+    thread,
+};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::{
+    Listener, StdListener, StdStream, Stream, any,
+    lines::{ends, runtime},
+};
+
+/// Returns a connected stream of threads, and an accepted one.
+fn std_ends() -> (StdStream, StdStream) {
+    let listener = StdListener::bind(any()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let client = thread::spawn(move || StdStream::connect(addr).unwrap());
+    let (server, _) = listener.accept().unwrap();
+    (client.join().unwrap(), server)
+}
+
+#[test]
+fn a_stream_leaves_and_returns_with_its_bytes() {
+    for threads in [1, 2] {
+        runtime(threads).block_on(async {
+            let (_listener, mut client, mut server) = ends().await;
+            client.write_all(b"one").await.unwrap();
+            assert_eq!(server.read_u8().await.unwrap(), b'o');
+            server.set_nodelay(true).unwrap();
+
+            let mut std = server.into_std().unwrap();
+            assert!(std.nodelay().unwrap());
+            let mut got = [0; 3];
+            std.read_exact(&mut got[..2]).unwrap();
+            assert_eq!(got[..2], *b"ne");
+            let refused = std.read(&mut got).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+            std.set_nonblocking(false).unwrap();
+            client.write_all(b"two").await.unwrap();
+            std.read_exact(&mut got).unwrap();
+            assert_eq!(got, *b"two");
+            client.write_all(b"six").await.unwrap();
+            std.read_exact(&mut got[..1]).unwrap();
+            std.set_nonblocking(true).unwrap();
+
+            let mut server = Stream::from_std(std).unwrap();
+            assert!(server.nodelay().unwrap());
+            let mut rest = [0; 2];
+            server.read_exact(&mut rest).await.unwrap();
+            assert_eq!(rest, *b"ix");
+            let (wrote, came) = tokio::join!(client.write_u8(7), server.read_u8());
+            wrote.unwrap();
+            assert_eq!(came.unwrap(), 7);
+            server.write_u8(8).await.unwrap();
+            assert_eq!(client.read_u8().await.unwrap(), 8);
+            drop(client);
+            assert_eq!(server.read(&mut got).await.unwrap(), 0);
+        });
+    }
+}
+
+#[test]
+fn a_stream_of_threads_enters_with_its_end() {
+    runtime(1).block_on(async {
+        let (mut client, server) = std_ends();
+        client.write_all(b"last").unwrap();
+        drop(client);
+        server.set_nonblocking(true).unwrap();
+        let mut server: Stream = server.try_into().unwrap();
+        let mut got = String::new();
+        server.read_to_string(&mut got).await.unwrap();
+        assert_eq!(got, "last");
+    });
+}
+
+#[test]
+fn a_stream_that_reads_no_more_stays_so() {
+    runtime(1).block_on(async {
+        let (_client, server) = std_ends();
+        server.shutdown(Shutdown::Read).unwrap();
+        server.set_nonblocking(true).unwrap();
+        let mut server = Stream::from_std(server).unwrap();
+        server.readable().await.unwrap();
+        assert_eq!(server.try_read(&mut [0; 1]).unwrap(), 0);
+        assert_eq!(server.peek(&mut [0; 1]).await.unwrap(), 0);
+        assert_eq!(server.read(&mut [0; 1]).await.unwrap(), 0);
+    });
+}
+
+#[test]
+fn a_stream_enters_another_runtime() {
+    let (mut client, server) = std_ends();
+    server.set_nonblocking(true).unwrap();
+    let first = runtime(1);
+    let server = first.block_on(async { Stream::from_std(server).unwrap().into_std().unwrap() });
+    drop(first);
+    runtime(2).block_on(async {
+        let mut server = Stream::from_std(server).unwrap();
+        client.write_all(b"x").unwrap();
+        assert_eq!(server.read_u8().await.unwrap(), b'x');
+    });
+}
+
+#[test]
+fn a_listener_leaves_and_returns() {
+    runtime(1).block_on(async {
+        let listener = Listener::bind(any()).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let std = listener.into_std().unwrap();
+        assert_eq!(std.local_addr().unwrap(), addr);
+        assert_eq!(std.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+        let listener = Listener::from_std(std).unwrap();
+        let (client, accepted) = tokio::join!(Stream::connect(addr), listener.accept());
+        assert_eq!(accepted.unwrap().1, client.unwrap().local_addr().unwrap());
+        let std = StdListener::bind(any()).unwrap();
+        std.set_nonblocking(true).unwrap();
+        let addr = std.local_addr().unwrap();
+        let listener: Listener = std.try_into().unwrap();
+        let (client, accepted) = tokio::join!(Stream::connect(addr), listener.accept());
+        assert_eq!(accepted.unwrap().1, client.unwrap().local_addr().unwrap());
+    });
+}
