@@ -211,26 +211,6 @@ impl Stream {
         Ok(())
     }
 
-    /// Sets the value that [`nodelay`](Self::nodelay) returns. It has no other effect, because a
-    /// stream never delays a write.
-    ///
-    /// # Errors
-    ///
-    /// None.
-    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
-        self.shared.endpoint.set_nodelay(nodelay);
-        Ok(())
-    }
-
-    /// Returns the value that [`set_nodelay`](Self::set_nodelay) has set. Default: `false`.
-    ///
-    /// # Errors
-    ///
-    /// None.
-    pub fn nodelay(&self) -> io::Result<bool> {
-        Ok(self.shared.endpoint.nodelay())
-    }
-
     /// Returns the error with which the connection has ended, if it has and the peer had not
     /// finished.
     ///

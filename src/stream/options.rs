@@ -52,4 +52,24 @@ impl Stream {
         self.shared.endpoint.set_linger(linger);
         Ok(())
     }
+
+    /// Sets the value that [`nodelay`](Self::nodelay) returns. It has no other effect, because a
+    /// stream never delays a write.
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        self.shared.endpoint.set_nodelay(nodelay);
+        Ok(())
+    }
+
+    /// Returns the value that [`set_nodelay`](Self::set_nodelay) has set. Default: `false`.
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub fn nodelay(&self) -> io::Result<bool> {
+        Ok(self.shared.endpoint.nodelay())
+    }
 }
