@@ -39,6 +39,7 @@
 
 mod endpoint;
 mod halves;
+mod incoming;
 mod listener;
 mod methods;
 mod reader;
@@ -52,6 +53,7 @@ mod writer;
 pub use self::{
     endpoint::Endpoint,
     halves::{ReceiveHalf, SendHalf},
+    incoming::Incoming,
     listener::Listener,
     sink::MessageSink,
     stream::Stream,

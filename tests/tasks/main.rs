@@ -4,6 +4,8 @@
 
 mod core;
 mod cut;
+#[cfg(feature = "tokio")]
+mod incoming;
 mod stage;
 #[cfg(feature = "tokio")]
 mod tokio;
