@@ -1,6 +1,7 @@
 //! A service of tarpc that keeps values by their keys, and a transport of tarpc over an endpoint.
 //!
 //! Each request and each answer is one message, so nothing frames them. serde_json makes the bytes.
+#![expect(clippy::exhaustive_enums, reason = "those that tarpc's macro makes")]
 
 use std::{
     collections::HashMap,
