@@ -30,6 +30,21 @@ impl StreamListener {
     /// # Panics
     ///
     /// The stream panics outside of a runtime with I/O enabled.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use futures_util::StreamExt;
+    ///
+    /// # async fn run() -> std::io::Result<()> {
+    /// let listener = rdmsg::tokio::StreamListener::bind("0.0.0.0:7471").await?;
+    /// let mut incoming = listener.incoming();
+    /// while let Some(stream) = incoming.next().await {
+    ///     println!("connected to {}", stream?.peer_addr()?);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn incoming(&self) -> Incoming<&Self> {
         Incoming::new(self)
     }

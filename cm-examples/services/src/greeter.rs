@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 /// Serves all connections of a listener until the token is cancelled. Requests that have begun are
 /// answered then.
 ///
-/// `P` is the peer's address: `SocketAddr` with tokio's `TcpListener`, `rdmsg::tokio::PeerAddr` with
-/// `rdmsg::tokio::StreamListener`. Nothing else differs between the two.
+/// `P` is the peer's address: `SocketAddr` with tokio's `TcpListener`, and `rdmsg::tokio::PeerAddr`
+/// with `rdmsg::tokio::StreamListener`. Nothing else differs between the two.
 ///
 /// # Errors
 ///

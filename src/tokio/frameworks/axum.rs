@@ -15,9 +15,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// For `axum::serve` (feature `axum`).
 ///
-/// When the runtime cannot watch an accepted connection, this logs a warning, drops the connection,
-/// and accepts the next one after a pause of 1 s. After the listener's end it logs an error once and
-/// accepts nothing more: `axum::serve` goes on to serve the connections that it has.
+/// When the runtime cannot watch an accepted connection, `accept` logs a warning, drops the
+/// connection, and accepts the next one after a pause of 1 s. After the listener's end it logs an
+/// error once and never returns: `axum::serve` goes on to serve the connections that it has.
 ///
 /// # Examples
 ///
