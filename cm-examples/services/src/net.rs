@@ -1,5 +1,4 @@
-//! The two kinds of streams, and all that differs between them: nothing else in these services
-//! names one.
+//! The two kinds of streams as one type, for servers that accept both in one loop.
 
 use std::{
     io::{self, IoSlice},
