@@ -94,6 +94,8 @@
 //!   build; a program starts where they are not installed, and uses TCP there, or returns
 //!   [`Error::NoRdma`], which names the packages.
 //! * `tokio`: endpoints, listeners and streams for tasks, in the module `tokio`.
+//! * `axum`, `hyper-util`, `tonic`: the traits of these crates for the types of `tokio`, and a
+//!   connector for clients of HTTP and gRPC.
 //! * `metrics`: [`observe`] can pass its numbers on to the crate `metrics`.
 //!
 //! With both of the first two it is `dlopen`; with neither there is TCP alone, and no [`cm`],

@@ -6,6 +6,9 @@
 //! [`AsyncRead`](::tokio::io::AsyncRead) and [`AsyncWrite`](::tokio::io::AsyncWrite): hyper, tonic,
 //! tokio-rustls, the codecs of tokio-util.
 //!
+//! The features `axum`, `hyper-util` and `tonic` implement the traits of these crates for streams
+//! and listeners, so that a service takes the types as they are.
+//!
 //! * No thread stands between a task and the device: the runtime watches the connection's
 //!   completion events, as it does a socket, and the task that is polled polls the completion queue
 //!   itself. It sleeps rather than spins, whatever [`Polling`](crate::Polling) says.
@@ -38,7 +41,9 @@
 //! ```
 
 mod endpoint;
+mod frameworks;
 mod halves;
+mod incoming;
 mod listener;
 mod methods;
 mod reader;
@@ -49,9 +54,14 @@ mod stream_listener;
 mod turn;
 mod writer;
 
+#[cfg(feature = "hyper-util")]
+pub use self::frameworks::HttpConnector;
+#[cfg(any(feature = "axum", feature = "hyper-util"))]
+pub use self::frameworks::PeerAddr;
 pub use self::{
     endpoint::Endpoint,
     halves::{ReceiveHalf, SendHalf},
+    incoming::Incoming,
     listener::Listener,
     sink::MessageSink,
     stream::Stream,

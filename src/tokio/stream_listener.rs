@@ -30,7 +30,7 @@ use crate::{
 /// ```
 #[derive(Debug)]
 pub struct StreamListener {
-    inner: crate::Listener,
+    pub(super) inner: crate::Listener,
     ttl: ListenerTtl,
 }
 
@@ -162,8 +162,10 @@ impl StreamListener {
         self.inner.close();
     }
 
+    /// Makes a stream of a connection that `inner` has accepted. An error is this connection's
+    /// alone, whereas an error of `inner` ends the listener.
     #[track_caller]
-    fn stream(&self, accepted: Endpoint) -> io::Result<(Stream, SocketAddr)> {
+    pub(super) fn stream(&self, accepted: Endpoint) -> io::Result<(Stream, SocketAddr)> {
         self.ttl.apply(&accepted);
         let peer = accepted.peer_addr();
         Ok((Stream::accepted(accepted)?, peer))

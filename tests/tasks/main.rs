@@ -6,6 +6,8 @@
 mod buffers;
 mod core;
 mod cut;
+#[cfg(feature = "tokio")]
+mod incoming;
 mod stage;
 #[cfg(feature = "tokio")]
 mod tokio;

@@ -32,7 +32,7 @@ use super::{
 };
 
 /// Runs it on each kind of runtime.
-fn on_each<F: Future<Output = ()>>(run: impl Fn() -> F) {
+pub(super) fn on_each<F: Future<Output = ()>>(run: impl Fn() -> F) {
     runtime(false).block_on(run());
     runtime(true).block_on(run());
 }

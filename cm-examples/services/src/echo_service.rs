@@ -11,9 +11,8 @@ use std::{
 };
 
 use bytes::{Buf, BufMut, Bytes};
-use hyper::{Uri, http};
-use hyper_util::rt::TokioIo;
-use rdmsg::Engine;
+use hyper::http;
+use rdmsg::{Connector, Engine, tokio::HttpConnector};
 use tokio_stream::{Stream, StreamExt};
 use tonic::{
     Request, Response, Status, Streaming,
@@ -23,9 +22,9 @@ use tonic::{
     server::{self, ServerStreamingService, StreamingService, UnaryService},
     transport::{Channel, Endpoint},
 };
-use tower::{Service, service_fn};
+use tower::Service;
 
-use crate::{Result, net::Socket, options::ClientOptions};
+use crate::{Result, options::ClientOptions};
 
 const ONCE: &str = "/rdmsg.Echo/Once";
 const COUNT: &str = "/rdmsg.Echo/Count";
@@ -152,13 +151,14 @@ impl EchoClient {
     ///
     /// Those of connecting.
     pub async fn connect(options: ClientOptions, engine: Engine) -> Result<Self> {
-        let connect = service_fn(move |_: Uri| {
-            let (options, engine) = (options.clone(), engine.clone());
-            async move { Socket::connect(&options, &engine).await.map(TokioIo::new) }
-        });
-        // A name for the requests' headers; where to connect to is the connector's matter.
-        let endpoint = Endpoint::from_static("http://rdmsg");
-        let channel = endpoint.connect_with_connector(connect).await?;
+        let endpoint = Endpoint::from_shared(format!("http://{}", options.host()))?;
+        let channel = if options.tcp {
+            endpoint.connect().await?
+        } else {
+            let connector = Connector::new().config(options.config()).engine(&engine);
+            let connector = HttpConnector::new(connector);
+            endpoint.connect_with_connector(connector).await?
+        };
         Ok(Self {
             grpc: client::Grpc::new(channel),
         })

@@ -1,8 +1,9 @@
 //! What the services share: where their bytes come from ([`net`]), their options, how they start
 //! and end ([`server`]), and the protocols that they speak.
 //!
-//! Only [`net`] knows that there are two kinds of streams. All else is generic over `AsyncRead` and
-//! `AsyncWrite`, or takes the [`Socket`](net::Socket) for one.
+//! [`net`] has an enum of the two kinds of streams. The servers are generic over `AsyncRead` and
+//! `AsyncWrite`, or take that [`Socket`](net::Socket). [`greeter`] and the clients of HTTP and gRPC
+//! take either listener or connector as it is.
 
 use std::{error::Error, fmt::Write, process::ExitCode};
 
@@ -10,9 +11,11 @@ pub mod broker;
 pub mod certificate;
 pub mod copy;
 pub mod echo_service;
+pub mod greeter;
 pub mod net;
 pub mod options;
 pub mod resp;
+pub mod rpc;
 pub mod server;
 pub mod store;
 pub mod web;

@@ -1,5 +1,4 @@
-//! The two kinds of streams, and all that differs between them: nothing else in these services
-//! names one.
+//! The two kinds of streams as one type, for servers that accept both in one loop.
 
 use std::{
     io::{self, IoSlice},
@@ -18,7 +17,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     time::sleep,
 };
-use tonic::transport::server::Connected;
+use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use crate::options::{ClientOptions, ServerOptions};
 
@@ -204,11 +203,14 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// What tonic wants to know of a connection: whose it is.
+/// tonic reads a connection's addresses. Each of the two types has this trait itself.
 impl Connected for Socket {
-    type ConnectInfo = Option<SocketAddr>;
+    type ConnectInfo = TcpConnectInfo;
 
-    fn connect_info(&self) -> Self::ConnectInfo {
-        self.peer_addr().ok()
+    fn connect_info(&self) -> TcpConnectInfo {
+        match self {
+            Self::Rdmsg(stream) => stream.connect_info(),
+            Self::Tcp(stream) => stream.connect_info(),
+        }
     }
 }

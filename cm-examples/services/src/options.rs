@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use clap::Args;
-use rdmsg::Config;
+use rdmsg::{Config, Transport};
 
 /// How soon a peer that is gone is missed.
 #[derive(Args, Clone, Debug)]
@@ -115,6 +115,18 @@ impl ClientOptions {
     /// The configuration of its connections.
     #[must_use]
     pub fn config(&self) -> Config {
-        self.keepalive.config()
+        let config = self.keepalive.config();
+        match self.address.split_once("://") {
+            Some(("rdma", _)) => config.with_transport(Transport::Rdma),
+            Some(("tcp", _)) => config.with_transport(Transport::Tcp),
+            _ => config,
+        }
+    }
+
+    /// The server's host and port, without the scheme.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        let scheme = self.address.split_once("://");
+        scheme.map_or(&self.address, |(_, host)| host)
     }
 }

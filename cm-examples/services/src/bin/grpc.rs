@@ -1,7 +1,7 @@
 //! gRPC: tonic as it is, server and client, over rdmsg, and over plain TCP at the same time.
 //!
-//! tonic takes any stream of connections (`serve_with_incoming`) and any connector
-//! (`connect_with_connector`); all that it wants besides is `Connected` on the type, in `net`.
+//! The server passes a stream of connections to `serve_with_incoming_shutdown`, and the client
+//! passes `rdmsg::tokio::HttpConnector` to `connect_with_connector`.
 
 use std::{
     process::ExitCode,

@@ -1,16 +1,17 @@
 //! tonic as it is, on both kinds of streams.
 
 use bytes::Bytes;
-use rdmsg::Engine;
+use rdmsg::{Engine, tokio::StreamListener};
 use services::{
     echo_service::{EchoClient, EchoService},
-    options::Keepalive,
+    options::{ClientOptions, Keepalive},
 };
 use tokio::sync::mpsc;
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
-use tonic::{Code, transport};
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Request, service::interceptor::InterceptedService, transport};
 
-use super::stage::{Service, run, server};
+use super::stage::{Service, config, place, run, server};
 
 pub(super) async fn service(keepalive: Keepalive) -> (Service, Engine) {
     let server = server(keepalive).await;
@@ -54,6 +55,37 @@ fn calls_of_each_kind_have_their_answers() {
             assert!(answers.next().await.is_none());
         }
         service.stop().await;
+    });
+}
+
+#[test]
+fn request_has_addresses_over_listener_of_rdmsg() {
+    run(async {
+        let engine = Engine::shared().unwrap();
+        let listener = StreamListener::bind_with((place().0, 0), &config(), &engine).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (addresses, mut told) = mpsc::channel(1);
+        let service = InterceptedService::new(EchoService, move |request: Request<()>| {
+            let both = (request.local_addr(), request.remote_addr());
+            addresses.try_send(both).unwrap();
+            Ok(request)
+        });
+        let stop = CancellationToken::new();
+        let serving = transport::Server::builder().serve_with_incoming_shutdown(
+            service,
+            listener.into_incoming(),
+            stop.clone().cancelled_owned(),
+        );
+        let serving = tokio::spawn(serving);
+        let client = EchoClient::connect(ClientOptions::to(address), engine).await;
+        let mut client = client.unwrap();
+        assert_eq!(client.once("hello").await.unwrap(), "hello");
+        let (local, remote) = told.recv().await.unwrap();
+        assert_eq!(local, Some(address));
+        assert_eq!(remote.unwrap().ip(), address.ip());
+        drop(client);
+        stop.cancel();
+        serving.await.unwrap().unwrap();
     });
 }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
-use rdmsg::{Engine, TransportKind, tokio::Endpoint};
+use rdmsg::{Config, Engine, Transport, TransportKind, tokio::Endpoint};
 use services::{
     Result,
     net::Socket,
@@ -52,6 +52,15 @@ pub(crate) fn place() -> (IpAddr, TransportKind) {
         Ok(addr) => (addr.parse().unwrap(), TransportKind::Rdma),
         Err(_) => ([127, 0, 0, 1].into(), TransportKind::Tcp),
     }
+}
+
+/// The configuration of connections that go over that transport alone.
+pub(crate) fn config() -> Config {
+    let transport = match place().1 {
+        TransportKind::Tcp => Transport::Tcp,
+        _ => Transport::Rdma,
+    };
+    Config::default().with_transport(transport)
 }
 
 /// Runs a test, which may not hang.
@@ -144,7 +153,7 @@ pub(crate) async fn connect(options: &ClientOptions) -> Socket {
 }
 
 /// Connects to a service of messages.
-pub(crate) async fn endpoint(address: SocketAddr, config: rdmsg::Config) -> Endpoint {
+pub(crate) async fn endpoint(address: SocketAddr, config: Config) -> Endpoint {
     let connector = rdmsg::Connector::new().config(config);
     let endpoint = Endpoint::connect_with(&connector, address).await.unwrap();
     assert_eq!(endpoint.transport(), place().1, "nothing stands in for it");

@@ -167,6 +167,30 @@ pub(crate) fn services() -> Vec<Service> {
         },
         Service {
             behind: None,
+            server: "axum_server RDMSG --tcp TCP",
+            near: None,
+            clients: vec![
+                client("curl -sS http://TCP/", Text("hello, ")),
+                client("http_get http://RDMSG/", Text("hello, ")),
+                client("http_get http://TCP/ --tcp -c 10 -n N", Rate(REQUESTS)),
+                client("http_get http://RDMSG/ -c 10 -n N", Rate(REQUESTS)),
+                client("http_get http://RDMSG/ -c 10 -n N --http2", Rate(REQUESTS)),
+            ],
+            cut: None,
+        },
+        Service {
+            behind: None,
+            server: "rpc serve RDMSG",
+            near: None,
+            clients: vec![
+                client("rpc set RDMSG name value", Text("set, was None")),
+                client("rpc get RDMSG name", Text("value")),
+                client("rpc get RDMSG name -n N", Rate(REQUESTS)),
+            ],
+            cut: None,
+        },
+        Service {
+            behind: None,
             server: "broker serve RDMSG",
             near: None,
             clients: vec![

@@ -1,0 +1,57 @@
+//! A web server of axum, over rdmsg and over plain TCP at the same time: `axum::serve` takes the
+//! listener of either.
+
+use std::{net::SocketAddr, process::ExitCode};
+
+use clap::Parser;
+use rdmsg::{
+    Engine,
+    tokio::{PeerAddr, StreamListener},
+};
+use services::{
+    Result, greeter,
+    options::ServerOptions,
+    run,
+    server::{finish, stop_on_signals},
+};
+use tokio::net::TcpListener;
+
+#[derive(Parser)]
+#[command(
+    version,
+    about = "Serves HTTP/1 and HTTP/2 by axum: / greets, /echo sends a body back."
+)]
+struct Program {
+    #[command(flatten)]
+    options: ServerOptions,
+}
+
+fn main() -> ExitCode {
+    let Program { options } = Program::parse();
+    run("axum_server", options.debug, serve(&options))
+}
+
+async fn serve(options: &ServerOptions) -> Result<()> {
+    let stop = stop_on_signals()?;
+    let engine = Engine::new()?;
+    let listener = StreamListener::bind_with(options.address, &options.config(), &engine)?;
+    println!("listening on {}", listener.local_addr()?);
+    let over_rdmsg = greeter::serve::<_, PeerAddr>(listener, stop.clone());
+    let over_tcp = async {
+        let Some(address) = options.tcp else {
+            return Ok(());
+        };
+        let listener = TcpListener::bind(address).await?;
+        println!("listening on {} for plain TCP", listener.local_addr()?);
+        greeter::serve::<_, SocketAddr>(listener, stop.clone()).await
+    };
+    let patience = async {
+        stop.cancelled().await;
+        tokio::time::sleep(options.patience()).await;
+    };
+    tokio::select! {
+        served = async { tokio::try_join!(over_rdmsg, over_tcp) } => drop(served?),
+        () = patience => println!("some requests were left"),
+    }
+    finish(engine, options.patience()).await
+}

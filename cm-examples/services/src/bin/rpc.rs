@@ -1,0 +1,139 @@
+//! Remote procedure calls by tarpc, over messages of rdmsg: a server that keeps values by their
+//! keys, and its client. The transport is in `rpc`.
+
+use std::{
+    net::SocketAddr,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use clap::{Parser, Subcommand};
+use rdmsg::{
+    Connector, Engine,
+    tokio::{Endpoint, Listener},
+};
+use services::{
+    Result,
+    options::Keepalive,
+    rpc::{self, StoreClient, Transport, Values},
+    run,
+    server::{finish, stop_on_signals},
+};
+use tarpc::{client, context};
+use tokio_util::task::TaskTracker;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Parser)]
+#[command(
+    version,
+    about = "Keeps values by their keys: server and client of tarpc."
+)]
+struct Program {
+    #[command(subcommand)]
+    role: Role,
+    /// Show the log of the library
+    #[arg(long, global = true)]
+    debug: bool,
+    #[command(flatten)]
+    keepalive: Keepalive,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// Serve
+    Serve {
+        /// Address and port to listen on; port 0 takes a free one
+        #[arg(default_value = "0.0.0.0:7471")]
+        address: SocketAddr,
+    },
+    /// Set a value
+    Set {
+        /// The server's address and port
+        address: String,
+        key: String,
+        value: String,
+    },
+    /// Print a value
+    Get {
+        /// The server's address and port
+        address: String,
+        key: String,
+        /// Get it this many times, one after the other, and print the rate
+        #[arg(short = 'n', long)]
+        requests: Option<u64>,
+    },
+}
+
+fn main() -> ExitCode {
+    let program = Program::parse();
+    run("rpc", program.debug, work(program))
+}
+
+async fn work(program: Program) -> Result<()> {
+    let engine = Engine::new()?;
+    let config = program.keepalive.config();
+    let connector = Connector::new().config(config.clone()).engine(&engine);
+    match program.role {
+        Role::Serve { address } => {
+            let listener = Listener::bind_with(address, &config, &engine)?;
+            println!("listening on {}", listener.local_addr());
+            serve(&listener).await?;
+        }
+        Role::Set {
+            address,
+            key,
+            value,
+        } => {
+            let client = connect(&connector, &address).await?;
+            let before = client.set(context::current(), key, value).await?;
+            println!("set, was {before:?}");
+        }
+        Role::Get {
+            address,
+            key,
+            requests,
+        } => {
+            let client = connect(&connector, &address).await?;
+            println!("connected");
+            let start = Instant::now();
+            for _ in 1..requests.unwrap_or(1) {
+                client.get(context::current(), key.clone()).await?;
+            }
+            let value = client.get(context::current(), key).await?;
+            println!("{}", value.ok_or("there is no such key")?);
+            if let Some(requests) = requests {
+                let rate = requests as f64 / start.elapsed().as_secs_f64();
+                println!("{requests} requests, {rate:.0} requests per second");
+            }
+        }
+    }
+    finish(engine, PATIENCE).await
+}
+
+async fn connect(connector: &Connector, address: &str) -> Result<StoreClient> {
+    let endpoint = Endpoint::connect_with(connector, address).await?;
+    let transport = Transport::new(endpoint);
+    Ok(StoreClient::new(client::Config::default(), transport).spawn())
+}
+
+/// Serves connections until a signal. Clients may finish then.
+async fn serve(listener: &Listener) -> Result<()> {
+    let stop = stop_on_signals()?;
+    let values = Values::default();
+    let clients = TaskTracker::new();
+    loop {
+        tokio::select! {
+            endpoint = listener.accept() => {
+                clients.spawn(rpc::serve(endpoint?, values.clone()));
+            }
+            () = stop.cancelled() => break,
+        }
+    }
+    clients.close();
+    let left = tokio::time::timeout(PATIENCE, clients.wait()).await;
+    if left.is_err() {
+        println!("{} clients were left", clients.len());
+    }
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! A web service for axum, and how it is served on any listener.
+//!
+//! `/` greets the peer by its address, and `/echo` returns the body of the request.
+
+use std::{fmt, io};
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{ConnectInfo, DefaultBodyLimit, connect_info::Connected},
+    routing::{get, post},
+    serve::{IncomingStream, Listener},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Serves all connections of a listener until the token is cancelled. Requests that have begun are
+/// answered then.
+///
+/// `P` is the peer's address: `SocketAddr` with tokio's `TcpListener`, and `rdmsg::tokio::PeerAddr`
+/// with `rdmsg::tokio::StreamListener`. Nothing else differs between the two.
+///
+/// # Errors
+///
+/// None. axum's function returns a `Result`, so this one does.
+pub async fn serve<L, P>(listener: L, stop: CancellationToken) -> io::Result<()>
+where
+    L: Listener,
+    L::Addr: fmt::Debug,
+    P: for<'a> Connected<IncomingStream<'a, L>> + fmt::Display,
+{
+    let service = router::<P>().into_make_service_with_connect_info::<P>();
+    axum::serve(listener, service)
+        .with_graceful_shutdown(stop.cancelled_owned())
+        .await
+}
+
+fn router<P: fmt::Display + Clone + Send + Sync + 'static>() -> Router {
+    let greet = async |ConnectInfo(peer): ConnectInfo<P>| format!("hello, {peer}\n");
+    let echo = async |body: Body| body;
+    Router::new()
+        .route("/", get(greet))
+        .route("/echo", post(echo))
+        .layer(DefaultBodyLimit::disable())
+}

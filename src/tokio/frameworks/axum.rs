@@ -1,0 +1,73 @@
+use std::{future::pending, io, net::SocketAddr, time::Duration};
+
+use ::axum::{
+    extract::connect_info::Connected,
+    serve::{IncomingStream, Listener},
+};
+use ::tokio::time::sleep;
+
+use super::peer_addr::PeerAddr;
+use crate::tokio::{listener::accept, stream::Stream, stream_listener::StreamListener};
+
+/// The pause after a connection that the runtime could not watch, most often because the process
+/// has no file descriptor left.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// For `axum::serve` (feature `axum`).
+///
+/// When the runtime cannot watch an accepted connection, `accept` logs a warning, drops the
+/// connection, and accepts the next one after a pause of 1 s. After the listener's end it logs an
+/// error once and never returns: `axum::serve` goes on to serve the connections that it has.
+///
+/// # Examples
+///
+/// ```no_run
+/// use axum::{Router, extract::ConnectInfo, routing::get};
+/// use rdmsg::tokio::{PeerAddr, StreamListener};
+///
+/// # async fn run() -> std::io::Result<()> {
+/// let greet = |ConnectInfo(PeerAddr(peer)): ConnectInfo<PeerAddr>| async move {
+///     format!("hello, {peer}\n")
+/// };
+/// let router = Router::new().route("/", get(greet));
+/// let listener = StreamListener::bind("0.0.0.0:7471").await?;
+/// axum::serve(listener, router.into_make_service_with_connect_info::<PeerAddr>()).await
+/// # }
+/// ```
+impl Listener for StreamListener {
+    type Io = Stream;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Stream, SocketAddr) {
+        loop {
+            let accepted = match accept(&self.inner).await {
+                Ok(endpoint) => self.stream(endpoint),
+                Err(error) => {
+                    error!(
+                        "{}: the listener has ended: {error}",
+                        self.inner.local_addr()
+                    );
+                    pending().await
+                }
+            };
+            match accepted {
+                Ok(accepted) => return accepted,
+                Err(error) => {
+                    warn!("{}: dropped a connection: {error}", self.inner.local_addr());
+                    sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Self::local_addr(self)
+    }
+}
+
+/// For `Router::into_make_service_with_connect_info` (feature `axum`).
+impl Connected<IncomingStream<'_, StreamListener>> for PeerAddr {
+    fn connect_info(stream: IncomingStream<'_, StreamListener>) -> Self {
+        Self(*stream.remote_addr())
+    }
+}

@@ -1,0 +1,111 @@
+use std::{
+    borrow::Borrow,
+    io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use super::{stream::Stream, stream_listener::StreamListener, turn::cooperate};
+use crate::{Error, sync::Seat};
+
+/// A [`futures` stream](futures_core::Stream) of the connections that a [`StreamListener`] accepts:
+/// see [`StreamListener::incoming`] and [`StreamListener::into_incoming`].
+///
+/// It yields the error with which the listener ends once, as the last item. After a
+/// [`close`](StreamListener::close) it ends without an error. A connection that the runtime cannot
+/// watch is an error too, and the next item follows it.
+#[derive(Debug)]
+pub struct Incoming<L: Borrow<StreamListener>> {
+    listener: L,
+    seat: Seat,
+    /// Whether the listener has ended.
+    over: bool,
+}
+
+impl StreamListener {
+    /// Returns a [`futures` stream](futures_core::Stream) of the connections.
+    ///
+    /// Several tasks may have one each. Dropping it loses no connection.
+    ///
+    /// # Panics
+    ///
+    /// The stream panics outside of a runtime with I/O enabled.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use futures_util::StreamExt;
+    ///
+    /// # async fn run() -> std::io::Result<()> {
+    /// let listener = rdmsg::tokio::StreamListener::bind("0.0.0.0:7471").await?;
+    /// let mut incoming = listener.incoming();
+    /// while let Some(stream) = incoming.next().await {
+    ///     println!("connected to {}", stream?.peer_addr()?);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn incoming(&self) -> Incoming<&Self> {
+        Incoming::new(self)
+    }
+
+    /// Makes a [`futures` stream](futures_core::Stream) of the connections, for a server that takes
+    /// one, as tonic's `serve_with_incoming` does. Dropping it drops the listener.
+    ///
+    /// # Panics
+    ///
+    /// The stream panics outside of a runtime with I/O enabled.
+    #[must_use]
+    pub fn into_incoming(self) -> Incoming<Self> {
+        Incoming::new(self)
+    }
+}
+
+impl<L: Borrow<StreamListener>> Incoming<L> {
+    fn new(listener: L) -> Self {
+        let seat = listener.borrow().inner.seat();
+        Self {
+            listener,
+            seat,
+            over: false,
+        }
+    }
+
+    /// Returns the listener.
+    #[must_use]
+    pub fn get_ref(&self) -> &StreamListener {
+        self.listener.borrow()
+    }
+}
+
+// Nothing in it is pinned.
+impl<L: Borrow<StreamListener>> Unpin for Incoming<L> {}
+
+impl<L: Borrow<StreamListener>> futures_core::Stream for Incoming<L> {
+    type Item = io::Result<Stream>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.over {
+            return Poll::Ready(None);
+        }
+        let (listener, seat) = (self.get_ref(), self.seat);
+        let accept = |cx: &mut Context<'_>| listener.inner.poll_accept_seated(cx, seat);
+        let item = match ready!(cooperate(cx, accept)) {
+            Ok(endpoint) => Some(listener.stream(endpoint).map(|(stream, _)| stream)),
+            Err(error) => {
+                self.over = true;
+                match error {
+                    Error::ListenerClosed => None,
+                    error => Some(Err(error.into())),
+                }
+            }
+        };
+        Poll::Ready(item)
+    }
+}
+
+impl<L: Borrow<StreamListener>> Drop for Incoming<L> {
+    fn drop(&mut self) {
+        self.get_ref().inner.leave_seat(self.seat);
+    }
+}

@@ -1,0 +1,60 @@
+//! The streams of a listener as a stream.
+
+use futures_util::{StreamExt, future::poll_immediate, stream::FuturesUnordered};
+use rdmsg::{
+    Config, Engine, Error,
+    tokio::{Stream, StreamListener},
+};
+
+use super::{stage::place, tokio::on_each};
+
+#[test]
+fn incoming_yields_streams_until_close() {
+    on_each(|| async {
+        let listener = StreamListener::bind((place().0, 0)).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let near = Stream::connect(addr).await.unwrap();
+        let mut incoming = listener.incoming();
+        let far = incoming.next().await.unwrap().unwrap();
+        assert_eq!(far.peer_addr().unwrap(), near.local_addr().unwrap());
+        let _near = Stream::connect(addr).await.unwrap();
+        listener.close();
+        assert!(incoming.next().await.unwrap().is_ok(), "it was established");
+        assert!(incoming.next().await.is_none());
+        assert!(incoming.next().await.is_none());
+    });
+}
+
+#[test]
+fn incoming_yields_end_of_listener_once() {
+    on_each(|| async {
+        let engine = Engine::new().unwrap();
+        let listener =
+            StreamListener::bind_with((place().0, 0), &Config::default(), &engine).unwrap();
+        let mut incoming = listener.into_incoming();
+        engine.shutdown();
+        let end = incoming.next().await.unwrap().unwrap_err();
+        assert_eq!(end.to_string(), Error::EngineShutDown.to_string());
+        assert!(incoming.next().await.is_none());
+    });
+}
+
+#[test]
+fn incoming_of_several_tasks_wakes_each() {
+    const TASKS: usize = 3;
+    on_each(|| async {
+        let listener = StreamListener::bind((place().0, 0)).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        // Each future has a waker of its own, as a task has.
+        let accepting = (0..TASKS).map(|_| async { listener.incoming().next().await });
+        let mut accepting: FuturesUnordered<_> = accepting.collect();
+        assert!(poll_immediate(accepting.next()).await.is_none());
+        let mut near = Vec::new();
+        for _ in 0..TASKS {
+            near.push(Stream::connect(addr).await.unwrap());
+            let accepted = accepting.next().await.unwrap();
+            assert!(accepted.unwrap().is_ok());
+        }
+        assert!(accepting.next().await.is_none());
+    });
+}
