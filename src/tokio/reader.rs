@@ -119,6 +119,10 @@ impl Reader {
     }
 
     pub(super) async fn readable(&self) {
+        // Of the task's budget it takes nothing, as tokio's does not.
+        if self.assumed.load(Ordering::Relaxed) {
+            return;
+        }
         let end = &self.end;
         take_turn(end, |cx, seat| {
             self.poll_readable(cx, (seat, Awaited::Arrival))

@@ -61,6 +61,10 @@ impl Writer {
     }
 
     pub(super) async fn writable(&self) {
+        // Of the task's budget it takes nothing, as tokio's does not.
+        if self.refused.load(Ordering::Relaxed) == 0 {
+            return;
+        }
         let end = &self.end;
         take_turn(end, |cx, seat| self.poll_room(cx, (seat, Awaited::Room))).await;
     }
@@ -114,7 +118,13 @@ impl Writer {
     fn poll_room(&self, cx: &mut Context<'_>, who: (Seat, Awaited)) -> Poll<()> {
         self.end.poll_until(cx, who, || {
             let refused = self.refused.load(Ordering::Relaxed);
-            (refused == 0 || self.end.has_room(refused)).then_some(())
+            if refused != 0 && !self.end.has_room(refused) {
+                return None;
+            }
+            // It stays writable until another write is refused.
+            let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
+            let _ = self.refused.compare_exchange(refused, 0, set, get);
+            Some(())
         })
     }
 }
