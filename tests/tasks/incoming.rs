@@ -17,7 +17,9 @@ fn incoming_yields_streams_until_close() {
         let mut incoming = listener.incoming();
         let far = incoming.next().await.unwrap().unwrap();
         assert_eq!(far.peer_addr().unwrap(), near.local_addr().unwrap());
-        let _near = Stream::connect(addr).await.unwrap();
+        let near = Stream::connect(addr).await.unwrap();
+        // The connector's end may be established first.
+        near.endpoint().start_flush().unwrap().await.unwrap();
         listener.close();
         assert!(incoming.next().await.unwrap().is_ok(), "it was established");
         assert!(incoming.next().await.is_none());
