@@ -40,7 +40,7 @@ static ENDED: Condvar = Condvar::new();
 /// The process whose engines these are; 0 before there is one.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// Time for the report of a connection whose close took as long as it may.
+/// Time for the report of a connection whose close took all of its `close_timeout`.
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// An engine whose thread runs, or is about to.
@@ -125,6 +125,6 @@ extern "C" fn close_all() {
     let is_awaited = |running: &Arc<Running>| running.awaited.load(Ordering::Relaxed);
     let waited = ENDED.wait_timeout_while(all, bound, |all| all.iter().any(is_awaited));
     drop(waited);
-    // Another thread than the one that ended the last engine may be writing its lines.
+    // The thread that ended the last engine may have left its lines to another thread.
     foreign::wait_for_log(MARGIN);
 }

@@ -124,7 +124,8 @@ impl RequestListener {
     /// Stops listening. Its address is free when this returns.
     ///
     /// Requests that the program has not taken are rejected; their connectors get
-    /// [`PeerBusy`](crate::CloseReason::PeerBusy). Those that it has taken can still be accepted.
+    /// [`PeerBusy`](crate::CloseReason::PeerBusy). The program can still accept the requests that
+    /// it has taken.
     pub fn close(&self) {
         self.socket.close();
     }

@@ -71,14 +71,14 @@ impl Socket {
         let (reply, done) = bounded(1);
         let key = self.bound.key;
         if self.engine.send(Command::Unlisten { key, reply }).is_ok() {
-            // It fails if the engine ends meanwhile, and the listener with it.
+            // It fails if the engine, and so the listener, ends before it replies.
             let _ = done.recv();
         }
     }
 
     /// Stops listening soon. The address is free a moment later.
     pub(super) fn start_close(&self) {
-        // Nobody waits for the reply.
+        // The reply is not awaited.
         let (reply, _) = bounded(1);
         let key = self.bound.key;
         let _ = self.engine.send(Command::Unlisten { key, reply });

@@ -17,8 +17,7 @@ fn shell(lines: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A firewall that drops the packets of RDMA that come to this host, and counts those that this
-/// host sends.
+/// A firewall that drops incoming packets of RDMA, and counts outgoing ones.
 struct Firewall;
 
 impl Firewall {

@@ -239,8 +239,8 @@ impl Reactor {
         self.drive(key);
     }
 
-    /// Whether the connections that wait in a listener's backlog, and those that are being
-    /// established for it, leave no place for this request.
+    /// Whether the backlog is full for this request: it counts the connections in the backlog, and
+    /// those that the engine is establishing for the same listener.
     fn finds_backlog_full(&self, key: u64) -> bool {
         let Some(entry) = self.links.get(&key) else {
             return false;
