@@ -297,9 +297,9 @@ pub struct Config {
 
     /// The number of connections that may wait in a [`Listener`](crate::Listener) to be accepted.
     ///
-    /// They are established, and each has the memory of a connection, which over RDMA counts against
-    /// the limit on locked memory. For a [`RequestListener`](crate::RequestListener) it is the
-    /// number of requests that may wait, which have no such memory.
+    /// They are established, and each has the memory of a connection. Over RDMA that counts
+    /// against the limit on locked memory. For a [`RequestListener`](crate::RequestListener) it
+    /// is the number of requests that may wait. These have no such memory.
     /// Further requests are rejected at once; their connectors get
     /// [`PeerBusy`](crate::CloseReason::PeerBusy).
     ///
