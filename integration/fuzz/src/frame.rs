@@ -174,6 +174,7 @@ pub fn one_frame(frame: &[u8]) {
         }
         Some(CloseReason::PeerAborted(code)) => Some(Verdict::Abort(*code)),
         Some(CloseReason::PeerOutOfResources) => Some(Verdict::Failure(1)),
+        Some(CloseReason::PeerBusy) => Some(Verdict::Failure(3)),
         Some(CloseReason::PeerFailed(code)) => Some(Verdict::Failure(*code)),
         Some(CloseReason::PeerClosed) => Some(Verdict::Close),
         Some(other) => panic!("{other:?}"),

@@ -29,6 +29,7 @@ pub(crate) fn params() -> Params {
         keepalive_interval: None,
         keepalive_timeout: Duration::from_secs(3),
         stream: false,
+        stream_buffer: 4 << 10,
         engine: 0,
         number: 0,
     }
