@@ -7,16 +7,27 @@ use std::{
 };
 
 use rdmsg::{
-    CloseReason, Connector, Endpoint, Error, Interest, Listener, Stream, StreamListener,
+    CloseReason, Config, Connector, Endpoint, Error, Interest, Listener, Stream, StreamListener,
     ToAddresses,
 };
 
 use super::place;
 
 fn pair() -> (Stream, Stream) {
-    let listener = StreamListener::bind(place()).unwrap();
+    pair_with(&Config::default())
+}
+
+/// Streams with the smallest buffer: single bytes take long to fill the default one.
+fn small_pair() -> (Stream, Stream) {
+    pair_with(&Config::default().with_stream_buffer(64 << 10))
+}
+
+fn pair_with(config: &Config) -> (Stream, Stream) {
+    let builder = Listener::builder().config(config.clone());
+    let listener = builder.bind_stream(place()).unwrap();
     let addr = listener.local_addr().unwrap();
-    let client = thread::spawn(move || Stream::connect(addr).unwrap());
+    let connector = Connector::new().config(config.clone());
+    let client = thread::spawn(move || connector.connect_stream(addr).unwrap());
     let (server, _) = listener.accept().unwrap();
     (client.join().unwrap(), server)
 }
@@ -148,7 +159,7 @@ fn a_peer_that_sends_nothing_all_the_time_does_not_keep_a_read_from_ending() {
 
 #[test]
 fn small_writes_join_where_the_peer_has_no_room_and_arrive_unasked() {
-    let (client, mut server) = pair();
+    let (client, mut server) = small_pair();
     client.set_nonblocking(true).unwrap();
     let mut written = 0;
     while (&client).write(&[written as u8]).is_ok() {
@@ -165,7 +176,7 @@ fn small_writes_join_where_the_peer_has_no_room_and_arrive_unasked() {
 
 #[test]
 fn what_waits_for_room_is_written_before_the_end() {
-    let (client, mut server) = pair();
+    let (client, mut server) = small_pair();
     client.set_nonblocking(true).unwrap();
     let mut written = 0;
     while (&client).write(&[7]).is_ok() {
@@ -209,7 +220,7 @@ fn the_fd_stays_readable_while_a_part_of_a_message_is_unread_and_at_the_end() {
 
 #[test]
 fn both_builders_make_streams() {
-    let builder = Listener::builder().config(rdmsg::Config::default().with_eager_size(1024));
+    let builder = Listener::builder().config(Config::default().with_eager_size(1024));
     let listener = builder.bind_stream(place()).unwrap();
     let addr = listener.local_addr().unwrap();
     assert!(!listener.transports().is_empty());

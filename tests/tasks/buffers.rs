@@ -43,7 +43,7 @@ async fn streams() -> (Stream, Stream) {
 #[test]
 fn cancelled_writes_count_what_they_took() {
     on_runtime(async {
-        for piece in [1, 1000, 64 << 10, MIB] {
+        for piece in [1000, 64 << 10, MIB] {
             let (mut client, mut server) = streams().await;
             let all = bytes(0, 8 * MIB);
             let mut taken = 0;
