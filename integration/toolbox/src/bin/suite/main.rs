@@ -22,8 +22,8 @@ use crate::{
 
 /// All tests
 ///
-/// Runs formatting, lints and docs with warnings denied, unit, property, API and doc tests and a
-/// moment of fuzzing on this machine; then the device tests on a local RDMA device where there is
+/// Runs formatting, lints and docs with warnings denied, unit, property, API and doc tests, a moment
+/// of fuzzing, and the tests of std and tokio with rdmsg's types on this machine; then the device tests on a local RDMA device where there is
 /// one, otherwise in virtual machines with software RoCE, and most of them in one with software
 /// iWARP, whose driver is built if it has to be; there also connections while networks,
 /// processes and hosts fail, the examples against the C programs of the same names, and what paths
@@ -72,7 +72,7 @@ fn all(options: &Options) -> Result<()> {
     // fewer features of what it depends on, and have a build of its own.
     steps.begin("building all programs and tests");
     let built = tests_of("build --workspace --all-targets --locked")?;
-    let builds = only.tracks(vec![tracks::builds()?]);
+    let builds = only.tracks(tracks::builds()?);
     let beside = only.tracks(tracks::in_idle_time());
     let anywhere = tracks::anywhere(&built, &only)?;
     let tests = DeviceTests::new(built)?;

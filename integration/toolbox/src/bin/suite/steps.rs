@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 use toolbox::{LAB_FAILED, LAB_STOPPED, NO_LAB, clock_millis, words};
 
 /// The variable with the time at which the command was typed, in seconds since 1970: what it takes
@@ -191,8 +191,8 @@ impl Steps {
     }
 
     /// Takes what is in each lane, side by side with the others: track by track, and of a track
-    /// step by step until one fails. A lane that has no more takes from another one. When all have
-    /// ended it fails if one has, and tells all failures.
+    /// step by step. A lane that has no more takes from another one. When all have ended it fails if
+    /// a step has, and tells all failures.
     pub(crate) fn take_side_by_side(&self, lanes: Vec<Vec<Track>>) -> Result<()> {
         let count = lanes.len();
         let waiting: Vec<_> = lanes.into_iter().map(VecDeque::from).collect();
@@ -205,7 +205,7 @@ impl Steps {
         let take_all = |lane| {
             let mut failures = Vec::new();
             while let Some(track) = next(lane) {
-                failures.extend(self.take_one_by_one(track).err());
+                failures.extend(self.take_one_by_one(track));
             }
             failures
         };
@@ -224,17 +224,19 @@ impl Steps {
         Ok(())
     }
 
-    fn take_one_by_one(&self, Track { name, steps }: Track) -> Result<()> {
+    /// Takes each step, also after one that fails, and returns the failures.
+    fn take_one_by_one(&self, Track { name, steps }: Track) -> Vec<Error> {
         let place = self.place(Some(name));
+        let mut failures = Vec::new();
         for mut step in steps {
             self.begin(&format!("{name}| {}", step.what));
             if let Err(error) = step.take(&place) {
                 self.begin(&format!("{name}| FAILED: {error:#}"));
-                return Err(error);
+                failures.push(error);
             }
         }
         self.begin(&format!("{name}| done"));
-        Ok(())
+        failures
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Tests of other builds, step by step: cargo takes one command at a time.
-pub(crate) fn builds() -> Result<Track> {
+pub(crate) fn builds() -> Result<Vec<Track>> {
     // With nothing in reach of what RDMA needs to be built. These builds are for few tests, which
     // take less time than the compiler needs to make them quick.
     let other = "--profile quick --locked --package rdmsg --no-default-features";
@@ -31,6 +31,7 @@ pub(crate) fn builds() -> Result<Track> {
     let dlopen = unlinked(dlopen);
     let models = "cargo test --manifest-path integration/models/Cargo.toml --locked --quiet";
     let native = native_is_possible()?;
+    let others = Step::new("tests of std and tokio", "integration/others --quick");
     let steps = vec![
         Step::new("examples in docs", "cargo test --workspace --doc --locked"),
         Step::new("tests of a build without RDMA", &no_rdma),
@@ -56,7 +57,10 @@ pub(crate) fn builds() -> Result<Track> {
         Step::new("models", models),
         Step::new("fuzzing, for a moment", "integration/fuzz/run all 1"),
     ];
-    Ok(Track::new("builds", steps))
+    Ok(vec![
+        Track::new("builds", steps),
+        Track::new("others", vec![others]),
+    ])
 }
 
 /// What has no clock to keep: it takes the processors only while nothing else wants them, which
