@@ -12,3 +12,4 @@ mod resp;
 mod rpc;
 mod stage;
 mod tls;
+mod tunnel;
