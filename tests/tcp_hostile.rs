@@ -97,6 +97,40 @@ fn memory_that_was_not_given_out_is_neither_read_nor_written() {
     stage.assert_well();
 }
 
+/// A write with immediate data tells the program its length. A peer that repeats a part, leaves some
+/// out, or does something else in between would forge that length.
+#[test]
+fn parts_of_a_write_that_do_not_follow_each_other_end_their_connection() {
+    let stage = stage();
+    type Second = fn(&dyn Fn(u64, &[u8]) -> Vec<u8>) -> Vec<u8>;
+    let seconds: [Second; 5] = [
+        |part| pdu(3, 2, &part(0, b"\0\0\0\x07same")),
+        |part| pdu(2, 2, &part(24, b"left out")),
+        |part| pdu(4, 0, &part(16, &8_u32.to_be_bytes())),
+        |_| pdu(2, 2, &nowhere(b"elsewhere")),
+        |_| pdu(1, 0, &frame(0, b"a frame")),
+    ];
+    for second in seconds {
+        let (mut peer, endpoint) = stage.connect();
+        let region = endpoint.region(64, RemoteAccess::ALL).unwrap();
+        // Address, length and key.
+        let remote = region.remote().to_bytes();
+        let start = u64::from_be_bytes(remote[..8].try_into().unwrap());
+        let part = |at: u64, more: &[u8]| {
+            [&(start + at).to_be_bytes()[..], &remote[16..20], more].concat()
+        };
+        peer.say(&pdu(2, 0, &part(0, &[1; 16])));
+        peer.say(&second(&part));
+        match end_of(&endpoint) {
+            CloseReason::ProtocolViolation(violation) => {
+                assert_eq!(violation.field(), "write part");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    stage.assert_well();
+}
+
 #[test]
 fn a_frame_that_is_too_long_or_finds_no_receive_ends_its_connection() {
     let stage = stage();

@@ -24,6 +24,8 @@ pub(super) enum Place {
     /// receive.
     Exposed {
         part: Option<ExposedPart>,
+        /// The number of bytes of the write so far, with this part.
+        written: u32,
         last: bool,
         signalled: bool,
         imm: Option<(Receive, u32)>,

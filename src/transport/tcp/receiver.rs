@@ -57,8 +57,8 @@ pub(super) struct Receiver {
     coming: Option<Coming>,
     /// How many of the peer's requests were carried out.
     requests: u32,
-    /// How much of a write in several parts has come.
-    written: u32,
+    /// The write whose next part is to come.
+    unfinished: Option<Unfinished>,
     /// Whether the stream has ended: what is staged is all that is left.
     over: bool,
     /// Whether nothing more is to be looked at.
@@ -69,6 +69,16 @@ pub(super) struct Receiver {
     long: bool,
     /// How many bytes make the socket readable.
     awaited: usize,
+}
+
+/// A write of which some parts have come, and the last one has not.
+#[derive(Clone, Copy, Debug)]
+struct Unfinished {
+    /// The address and the key of the next part.
+    addr: u64,
+    rkey: u32,
+    /// The number of bytes so far.
+    len: u32,
 }
 
 /// How many bytes a call had room for: in their place, and in the stage.
@@ -110,7 +120,7 @@ impl Receiver {
             unread: 0..0,
             coming: None,
             requests: 0,
-            written: 0,
+            unfinished: None,
             over: false,
             ended: false,
             stopped: false,
@@ -335,6 +345,7 @@ impl Receiver {
     /// A PDU begins.
     fn begin(&mut self, pdu: Pdu, parts: &mut Parts<'_>) -> Result<(), Fault> {
         let left = pdu.payload() as usize;
+        let written = self.check_part(&pdu)?;
         let to = match pdu {
             Pdu::Send { signalled, len } => {
                 let Some(receive) = parts.receives.take() else {
@@ -362,6 +373,7 @@ impl Receiver {
                 at,
             } => Place::Exposed {
                 part: self.exposed(at, Right::Write, parts)?,
+                written,
                 last,
                 signalled,
                 imm: None,
@@ -377,6 +389,7 @@ impl Receiver {
                 };
                 Place::Exposed {
                     part,
+                    written,
                     last: true,
                     signalled,
                     imm: Some((receive, imm_data)),
@@ -434,6 +447,41 @@ impl Receiver {
         Ok(())
     }
 
+    /// Checks that the parts of a write follow each other, each from where the one before it ended,
+    /// without another request between them. A device counts the bytes of a write itself.
+    ///
+    /// Returns the number of bytes of the write so far, with this part.
+    fn check_part(&mut self, pdu: &Pdu) -> Result<u32, Violation> {
+        let (at, last) = match *pdu {
+            Pdu::Write { at, last, .. } => (Some(at), last),
+            Pdu::WriteWithImm { at, .. } => (Some(at), true),
+            Pdu::Send { .. } | Pdu::Read { .. } | Pdu::Atomic { .. } => (None, true),
+            Pdu::Ack { .. } | Pdu::ReadPart { .. } | Pdu::Old { .. } | Pdu::Nak { .. } => {
+                return Ok(0);
+            }
+        };
+        let before = self.unfinished.take();
+        let wrong = |value| Violation::new("write part", value, "the next part of the write");
+        let Some(at) = at else {
+            return before.map_or(Ok(0), |_| Err(wrong(0)));
+        };
+        let follows = |before: Unfinished| (before.addr, before.rkey) == (at.addr, at.rkey);
+        let len = match before {
+            None => Some(at.len),
+            Some(before) if follows(before) => before.len.checked_add(at.len),
+            Some(_) => None,
+        };
+        let len = len.ok_or_else(|| wrong(at.addr))?;
+        if !last {
+            self.unfinished = Some(Unfinished {
+                addr: at.addr.wrapping_add(at.len.into()),
+                rkey: at.rkey,
+                len,
+            });
+        }
+        Ok(len)
+    }
+
     /// So much of the payload is in its place. Behind the last of it the PDU is carried out.
     fn payload_came(&mut self, count: usize, parts: &mut Parts<'_>) -> Result<(), Fault> {
         let Some(coming) = &mut self.coming else {
@@ -465,14 +513,12 @@ impl Receiver {
                 self.carried_out(signalled, parts);
             }
             Place::Exposed {
-                part,
+                written: len,
                 last,
                 signalled,
                 imm,
+                ..
             } => {
-                let len = part.map_or(0, |part| part.len()) as u32;
-                let len = self.written.saturating_add(len);
-                self.written = if last { 0 } else { len };
                 if let Some((
                     Receive {
                         id: WorkId::Recv(buffer),
