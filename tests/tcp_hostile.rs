@@ -2,12 +2,14 @@
 
 use std::{
     io::{Read, Write},
-    net::Shutdown,
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream},
+    os::fd::AsRawFd,
 };
 
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
 use rdmsg::{CloseReason, Completion, Config, Endpoint, Polling, RemoteAccess, Transport};
 
-use tcp_peer::{PATIENCE, Stage, frame, frame_with, pdu};
+use tcp_peer::{PATIENCE, Peer, Stage, frame, frame_with, pdu};
 
 mod tcp_peer;
 
@@ -300,4 +302,33 @@ impl Random {
     fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }
+}
+
+fn connect_from(host: Ipv4Addr, to: SocketAddr) -> TcpStream {
+    let family = AddressFamily::Inet;
+    let fd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    let from = SocketAddr::from((host, 0));
+    bind(fd.as_raw_fd(), &SockaddrStorage::from(from)).unwrap();
+    connect(fd.as_raw_fd(), &SockaddrStorage::from(to)).unwrap();
+    fd.into()
+}
+
+/// An engine remembers 256 peers that have connected and said nothing.
+#[test]
+fn silent_peers_of_one_address_cost_another_address_no_place() {
+    const SILENT: usize = 300;
+    let stage = stage();
+    let addr = stage.listener.local_addr();
+    let slow = connect_from([127, 0, 0, 2].into(), addr);
+    let mut silent: Vec<_> = (0..SILENT)
+        .map(|_| TcpStream::connect(addr).unwrap())
+        .collect();
+    // With that of the slow peer, so many are too many, and their places are gone.
+    for evicted in &mut silent[..SILENT + 1 - 256] {
+        evicted.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(evicted.read(&mut [0]).unwrap(), 0);
+    }
+    let _peer = Peer::over(slow, 4).unwrap();
+    stage.listener.accept_timeout(PATIENCE).unwrap();
+    stage.assert_well();
 }

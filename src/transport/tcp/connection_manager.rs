@@ -2,7 +2,7 @@
 //! end.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{HashMap, VecDeque},
     net::{SocketAddr, TcpListener},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{Arc, Mutex, Weak},
@@ -20,6 +20,7 @@ use super::{
     event::{Event, What},
     setup::{Arriving, tell},
     setup_message::Kind,
+    silent_peers::SilentPeers,
     stream::Stream,
     watch::Watch,
 };
@@ -36,8 +37,6 @@ const WAKER: u64 = 0;
 const TIMER: u64 = 1;
 const UNNAMED: u64 = 1 << 63;
 
-/// How long a peer that connects may take for its request.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is looked who took longer.
 const TICK: Duration = Duration::from_secs(1);
 /// How many events of the system are taken at a time.
@@ -64,8 +63,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct State {
     sockets: HashMap<u64, Watched>,
-    /// The peers that owe their requests, the oldest first.
-    silent: BTreeMap<u64, Instant>,
+    silent: SilentPeers,
     reports: VecDeque<Report>,
     /// Listeners that could take no more, for want of file descriptors.
     paused: Vec<u64>,
@@ -259,7 +257,7 @@ impl ConnectionManager {
     pub(super) fn forget(&self, key: u64) {
         let mut state = lock(&self.inner.state);
         state.sockets.remove(&key);
-        state.silent.remove(&key);
+        state.silent.remove(key);
         state
             .reports
             .retain(|report| !matches!(report, Report::Event(event) if event.key == key));
@@ -304,11 +302,7 @@ impl ConnectionManager {
     fn tick(&self, state: &mut State) {
         let _ = self.inner.timer.wait();
         let now = Instant::now();
-        while let Some((token, since)) = state.silent.first_key_value()
-            && now.duration_since(*since) >= PATIENCE
-        {
-            let token = *token;
-            state.silent.remove(&token);
+        while let Some(token) = state.silent.expire(now) {
             state.sockets.remove(&token);
         }
         for listener in std::mem::take(&mut state.paused) {

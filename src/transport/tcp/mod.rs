@@ -22,6 +22,7 @@ mod request;
 mod send_queue;
 mod setup;
 mod setup_message;
+mod silent_peers;
 mod socket;
 #[cfg(test)]
 mod socket_errors;

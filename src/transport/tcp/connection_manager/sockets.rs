@@ -26,9 +26,6 @@ use crate::{
     },
 };
 
-/// How many peers that connected may owe their requests. The one that has owed it for longest gives
-/// way to another.
-const MOST_SILENT: usize = 256;
 /// How many connections are taken from a listener at a time.
 const BATCH: usize = 32;
 
@@ -94,15 +91,13 @@ impl ConnectionManager {
         state.drawn += 1;
         let token = UNNAMED | state.drawn;
         self.inner.watch(&socket, token, EpollFlags::EPOLLIN)?;
-        if state.silent.len() >= MOST_SILENT
-            && let Some((oldest, _)) = state.silent.pop_first()
-        {
-            state.sockets.remove(&oldest);
+        let peer = canonical(peer);
+        if let Some(evicted) = state.silent.add(token, peer.ip(), Instant::now()) {
+            state.sockets.remove(&evicted);
         }
-        state.silent.insert(token, Instant::now());
         let watched = Watched::Silent {
             listener,
-            peer: canonical(peer),
+            peer,
             socket: socket.into(),
             arriving: Arriving::default(),
         };
@@ -126,7 +121,7 @@ impl ConnectionManager {
         if let Arrived::NotYet = arrived {
             return;
         }
-        state.silent.remove(&token);
+        state.silent.remove(token);
         let watched = state.sockets.remove(&token);
         let Some(Watched::Silent { socket, .. }) = watched else {
             return;

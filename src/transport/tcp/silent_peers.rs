@@ -1,0 +1,93 @@
+//! Peers that have connected and owe their requests.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+/// The number of peers that may owe their requests.
+const PLACES: usize = 256;
+
+/// The time that a peer has for its request.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The peers that owe their requests, by their tokens, the oldest first.
+///
+/// If all places are taken, the oldest peer of the address with the most places gives up its own.
+/// So a host with many silent connections ends its own, and none of another host.
+#[derive(Debug, Default)]
+pub(super) struct SilentPeers(BTreeMap<u64, Silent>);
+
+#[derive(Debug)]
+struct Silent {
+    since: Instant,
+    host: IpAddr,
+}
+
+impl SilentPeers {
+    /// Adds a peer, whose token is greater than all others. Returns the token of the peer that
+    /// gives up its place for it.
+    pub(super) fn add(&mut self, token: u64, host: IpAddr, now: Instant) -> Option<u64> {
+        self.0.insert(token, Silent { since: now, host });
+        if self.0.len() <= PLACES {
+            return None;
+        }
+        let mut places = HashMap::new();
+        for silent in self.0.values() {
+            *places.entry(silent.host).or_insert(0) += 1;
+        }
+        let most = places.values().max().copied();
+        let mut oldest_first = self.0.iter();
+        let (&token, _) =
+            oldest_first.find(|(_, silent)| places.get(&silent.host).copied() == most)?;
+        self.remove(token);
+        Some(token)
+    }
+
+    pub(super) fn remove(&mut self, token: u64) {
+        self.0.remove(&token);
+    }
+
+    /// Removes the oldest peer if its time is over, and returns its token.
+    pub(super) fn expire(&mut self, now: Instant) -> Option<u64> {
+        let (&token, silent) = self.0.first_key_value()?;
+        if now.duration_since(silent.since) < PATIENCE {
+            return None;
+        }
+        self.remove(token);
+        Some(token)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MANY: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+    const FEW: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+
+    #[test]
+    fn address_with_most_places_gives_one_up() {
+        let mut silent = SilentPeers::default();
+        let now = Instant::now();
+        assert_eq!(silent.add(0, FEW, now), None);
+        for token in 1..PLACES as u64 {
+            assert_eq!(silent.add(token, MANY, now), None);
+        }
+        for token in 0..1000 {
+            let new = PLACES as u64 + token;
+            assert_eq!(silent.add(new, MANY, now), Some(token + 1));
+        }
+        // A newcomer of another address costs that address nothing.
+        assert_eq!(silent.add(5000, FEW, now), Some(1001));
+        assert_eq!(silent.expire(now), None);
+        let later = now + PATIENCE;
+        assert_eq!(silent.expire(later), Some(0));
+        assert_eq!(silent.expire(later), Some(1002));
+    }
+}
