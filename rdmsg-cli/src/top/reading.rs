@@ -64,7 +64,7 @@ impl Reading {
             if !is_named && !options.pids.is_empty() && !options.pids.contains(&pid) {
                 continue;
             }
-            match read(&path) {
+            match read(&path, (!is_named).then_some(pid)) {
                 Ok(text) => this.add(pid, &text),
                 // Of a process that was killed, mostly.
                 Err(error) if is_named => log::warn!("{}: {error}", path.display()),

@@ -2,12 +2,16 @@ use std::{
     collections::BTreeSet,
     fs,
     io::{self, Read, Write},
-    os::unix::net::UnixStream,
+    os::{fd::AsRawFd, unix::net::UnixStream},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use nix::unistd::geteuid;
+use nix::{
+    errno::Errno,
+    sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, getsockopt, sockopt},
+    unistd::geteuid,
+};
 use rdmsg::observe::Export;
 
 /// How long a process may take to say what it has.
@@ -49,10 +53,42 @@ pub(super) fn sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
     sockets.collect()
 }
 
-/// What a process has to say.
-pub(super) fn read(path: &Path) -> io::Result<String> {
+/// Connects to a socket without waiting, because any process may leave the queue of its own full.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let fd = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    match socket::connect(fd.as_raw_fd(), &UnixAddr::new(path)?) {
+        Err(Errno::EAGAIN) => return Err(io::Error::other("the queue of the socket is full")),
+        connected => connected?,
+    }
+    let stream = UnixStream::from(fd);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// Checks that this process listens on the socket, and that root or this user has started it. A
+/// file's name proves nothing.
+fn check_owner(stream: &UnixStream, pid: u32) -> io::Result<()> {
+    let owner = getsockopt(stream, sockopt::PeerCredentials)?;
+    if u32::try_from(owner.pid()) != Ok(pid) {
+        let other = format!("process {} listens, and not process {pid}", owner.pid());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, other));
+    }
+    let user = geteuid();
+    if !user.is_root() && ![0, user.as_raw()].contains(&owner.uid()) {
+        let other = format!("process {pid} belongs to the user {}", owner.uid());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, other));
+    }
+    Ok(())
+}
+
+/// Returns the statistics of a process, which is `pid` if that is known.
+pub(super) fn read(path: &Path, pid: Option<u32>) -> io::Result<String> {
     let start = Instant::now();
-    let mut stream = UnixStream::connect(path)?;
+    let mut stream = connect(path)?;
+    if let Some(pid) = pid {
+        check_owner(&stream, pid)?;
+    }
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
     let mut bytes = Vec::new();
@@ -102,8 +138,31 @@ mod tests {
         let path = path("silent");
         let listener = UnixListener::bind(&path).unwrap();
         let start = Instant::now();
-        assert!(read(&path).is_err());
+        assert!(read(&path, None).is_err());
         assert!(start.elapsed() >= PATIENCE);
+        drop(listener);
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn full_queue_is_an_error_at_once() {
+        let path = path("full");
+        let listener = UnixListener::bind(&path).unwrap();
+        let waiting: Vec<_> = std::iter::from_fn(|| connect(&path).ok()).collect();
+        let error = read(&path, None).unwrap_err();
+        assert_eq!(error.to_string(), "the queue of the socket is full");
+        drop((listener, waiting));
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn socket_of_another_process_is_not_asked() {
+        let path = path("other");
+        let listener = UnixListener::bind(&path).unwrap();
+        let own = std::process::id();
+        let error = read(&path, Some(own + 1)).unwrap_err();
+        let expected = format!("process {own} listens, and not process {}", own + 1);
+        assert_eq!(error.to_string(), expected);
         drop(listener);
         fs::remove_file(&path).unwrap();
     }
@@ -116,7 +175,7 @@ mod tests {
             let (mut stream, _) = listener.accept().unwrap();
             while stream.write_all(&[b'x'; 1 << 16]).is_ok() {}
         });
-        assert!(read(&path).is_err());
+        assert!(read(&path, None).is_err());
         thread.join().unwrap();
         fs::remove_file(&path).unwrap();
     }
