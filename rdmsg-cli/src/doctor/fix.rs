@@ -1,12 +1,13 @@
-use std::{net::IpAddr, path::Path, process::Command};
+use std::net::IpAddr;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use nix::unistd::geteuid;
 
 use super::{
     devices,
     interfaces::{self, Interfaces},
     root::Root,
+    system,
 };
 
 /// Makes a software device if there is none, and says what it does.
@@ -37,20 +38,9 @@ pub(super) fn make_software_device(towards: Option<IpAddr>) -> Result<()> {
 }
 
 fn run(words: &[&str]) -> Result<()> {
-    let status = Command::new(words[0]).args(&words[1..]).status();
-    let status = match status {
-        Err(error) if !Path::new("/usr/sbin").join(words[0]).exists() => {
-            bail!(
-                "--fix: cannot run {}: {error}: apt install iproute2 kmod",
-                words[0]
-            )
-        }
-        // A shell of root's may lack the folder in its PATH.
-        Err(_) => Command::new(Path::new("/usr/sbin").join(words[0]))
-            .args(&words[1..])
-            .status()?,
-        Ok(status) => status,
-    };
+    let mut command = system::command(words[0])
+        .with_context(|| format!("--fix: no {}: apt install iproute2 kmod", words[0]))?;
+    let status = command.args(&words[1..]).status()?;
     ensure!(status.success(), "--fix: {}: {status}", words.join(" "));
     Ok(())
 }

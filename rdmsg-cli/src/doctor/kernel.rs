@@ -1,9 +1,10 @@
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use super::{
     finding::{Finding, as_root, write_line},
     root::Root,
     surroundings::{Distribution, Surroundings},
+    system,
 };
 
 const SUBJECT: &str = "kernel";
@@ -92,7 +93,7 @@ impl Kernel {
 
 /// Whether modprobe finds this module.
 fn can_load(module: &str) -> Option<bool> {
-    let status = Command::new("modprobe")
+    let status = system::command("modprobe")?
         .args(["--dry-run", "--quiet", module])
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -29,6 +29,7 @@ mod report;
 mod root;
 mod route;
 mod surroundings;
+mod system;
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use super::ruleset::{Hook, Ruleset, Verdict};
 use crate::doctor::{
@@ -6,6 +6,7 @@ use crate::doctor::{
     finding::{Finding, as_root},
     root::Root,
     surroundings::Surroundings,
+    system,
 };
 
 const SUBJECT: &str = "firewall";
@@ -46,11 +47,9 @@ impl Firewall {
                 Self::Absent
             };
         }
-        // Where it is for those who are not root.
-        let listed = ["nft", "/usr/sbin/nft"].into_iter().find_map(|nft| {
-            let mut command = Command::new(nft);
-            command.args(["--json", "list", "ruleset"]);
-            command.stdin(Stdio::null()).output().ok()
+        let listed = system::command("nft").and_then(|mut nft| {
+            nft.args(["--json", "list", "ruleset"]);
+            nft.stdin(Stdio::null()).output().ok()
         });
         let Some(listed) = listed else {
             return Self::Unreadable(Unreadable::NotInstalled);
