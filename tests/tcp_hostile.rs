@@ -99,8 +99,8 @@ fn memory_that_was_not_given_out_is_neither_read_nor_written() {
     stage.assert_well();
 }
 
-/// A write with immediate data tells the program its length. A peer that repeats a part, leaves some
-/// out, or does something else in between would forge that length.
+/// A write with immediate data tells the program its length. Parts that do not follow each other
+/// would forge that length.
 #[test]
 fn parts_of_a_write_that_do_not_follow_each_other_end_their_connection() {
     let stage = stage();

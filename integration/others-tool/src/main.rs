@@ -25,11 +25,12 @@ use crate::{
 
 /// Tests of std, tokio and hyper-util, with rdmsg's types in place of sockets
 ///
-/// Takes the tests of TCP sockets from pinned versions of std (the distribution's package rust-src,
-/// which it installs; a version without substitutions is left out), tokio and hyper-util (the packages of crates.io). Substitutes rdmsg's
-/// streams and listeners for sockets: integration/others-tool/substitutions.txt has each
-/// substitution. Runs each test with sockets, with rdmsg over TCP on this machine, and with rdmsg
-/// over RDMA: on a local RDMA device if there is one, otherwise in a virtual machine.
+/// Takes the tests of TCP sockets from pinned versions of std (the distribution's package rust-
+/// src, which it installs; a version without substitutions is left out), tokio and hyper-util (the
+/// packages of crates.io). Substitutes rdmsg's streams and listeners for sockets:
+/// integration/others-tool/substitutions.txt has each substitution. Runs each test with sockets,
+/// with rdmsg over TCP on this machine, and with rdmsg over RDMA: on a local RDMA device if there
+/// is one, otherwise in a virtual machine.
 ///
 /// Each test is a process, which is killed if it hangs. A test that does not compile with rdmsg
 /// fails.

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use serde_json::Value;
 
-/// The versions of std whose tests have substitutions: those of Debian 12, Ubuntu 24.04 and Debian 13.
+/// The versions of std whose tests have substitutions: Debian 12's, Ubuntu 24.04's and Debian 13's.
 pub(crate) const STD: [&str; 3] = ["1.63.0", "1.75.0", "1.85.1"];
 
 /// The test files of packages.

@@ -28,6 +28,7 @@ mod socket;
 mod socket_errors;
 mod stream;
 mod watch;
+mod write_parts;
 mod writing;
 
 pub(crate) use self::{

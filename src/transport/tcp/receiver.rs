@@ -18,6 +18,7 @@ use super::{
     receive_queue::{Receive, ReceiveQueue},
     send_queue::SendQueue,
     socket::{Moved, Socket, Span, Wait, count_bytes},
+    write_parts::WriteParts,
 };
 use crate::{
     proto::{DrainSide, Violation},
@@ -57,8 +58,7 @@ pub(super) struct Receiver {
     coming: Option<Coming>,
     /// How many of the peer's requests were carried out.
     requests: u32,
-    /// The write whose next part is to come.
-    unfinished: Option<Unfinished>,
+    writes: WriteParts,
     /// Whether the stream has ended: what is staged is all that is left.
     over: bool,
     /// Whether nothing more is to be looked at.
@@ -69,16 +69,6 @@ pub(super) struct Receiver {
     long: bool,
     /// How many bytes make the socket readable.
     awaited: usize,
-}
-
-/// A write of which some parts have come, and the last one has not.
-#[derive(Clone, Copy, Debug)]
-struct Unfinished {
-    /// The address and the key of the next part.
-    addr: u64,
-    rkey: u32,
-    /// The number of bytes so far.
-    len: u32,
 }
 
 /// How many bytes a call had room for: in their place, and in the stage.
@@ -120,7 +110,7 @@ impl Receiver {
             unread: 0..0,
             coming: None,
             requests: 0,
-            unfinished: None,
+            writes: WriteParts::default(),
             over: false,
             ended: false,
             stopped: false,
@@ -345,7 +335,7 @@ impl Receiver {
     /// A PDU begins.
     fn begin(&mut self, pdu: Pdu, parts: &mut Parts<'_>) -> Result<(), Fault> {
         let left = pdu.payload() as usize;
-        let written = self.check_part(&pdu)?;
+        let written = self.writes.check(&pdu)?;
         let to = match pdu {
             Pdu::Send { signalled, len } => {
                 let Some(receive) = parts.receives.take() else {
@@ -445,41 +435,6 @@ impl Receiver {
         self.long = left >= LONG;
         self.coming = Some(Coming { left, to });
         Ok(())
-    }
-
-    /// Checks that the parts of a write follow each other, each from where the one before it ended,
-    /// without another request between them. A device counts the bytes of a write itself.
-    ///
-    /// Returns the number of bytes of the write so far, with this part.
-    fn check_part(&mut self, pdu: &Pdu) -> Result<u32, Violation> {
-        let (at, last) = match *pdu {
-            Pdu::Write { at, last, .. } => (Some(at), last),
-            Pdu::WriteWithImm { at, .. } => (Some(at), true),
-            Pdu::Send { .. } | Pdu::Read { .. } | Pdu::Atomic { .. } => (None, true),
-            Pdu::Ack { .. } | Pdu::ReadPart { .. } | Pdu::Old { .. } | Pdu::Nak { .. } => {
-                return Ok(0);
-            }
-        };
-        let before = self.unfinished.take();
-        let wrong = |value| Violation::new("write part", value, "the next part of the write");
-        let Some(at) = at else {
-            return before.map_or(Ok(0), |_| Err(wrong(0)));
-        };
-        let follows = |before: Unfinished| (before.addr, before.rkey) == (at.addr, at.rkey);
-        let len = match before {
-            None => Some(at.len),
-            Some(before) if follows(before) => before.len.checked_add(at.len),
-            Some(_) => None,
-        };
-        let len = len.ok_or_else(|| wrong(at.addr))?;
-        if !last {
-            self.unfinished = Some(Unfinished {
-                addr: at.addr.wrapping_add(at.len.into()),
-                rkey: at.rkey,
-                len,
-            });
-        }
-        Ok(len)
     }
 
     /// So much of the payload is in its place. Behind the last of it the PDU is carried out.

@@ -22,12 +22,13 @@ use crate::{
 
 /// All tests
 ///
-/// Runs formatting, lints and docs with warnings denied, unit, property, API and doc tests, a moment
-/// of fuzzing, and the tests of std and tokio with rdmsg's types on this machine; then the device tests on a local RDMA device where there is
-/// one, otherwise in virtual machines with software RoCE, and most of them in one with software
-/// iWARP, whose driver is built if it has to be; there also connections while networks,
-/// processes and hosts fail, the examples against the C programs of the same names, and what paths
-/// and calls cost, counted in instructions, against figures that are kept.
+/// Runs formatting, lints and docs with warnings denied, unit, property, API and doc tests, and a
+/// moment of fuzzing on this machine; the tests of std and tokio with rdmsg's types; then the
+/// device tests on a local RDMA device where there is one, otherwise in virtual machines with
+/// software RoCE, and most of them in one with software iWARP, whose driver is built if it has to
+/// be; there also connections while networks, processes and hosts fail, the examples against the C
+/// programs of the same names, and what paths and calls cost, counted in instructions, against
+/// figures that are kept.
 ///
 /// What does not wait for each other runs side by side, with a name before each line.
 ///

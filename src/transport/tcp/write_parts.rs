@@ -1,0 +1,54 @@
+//! The parts in which a peer's write arrives.
+
+use super::pdu::Pdu;
+use crate::proto::Violation;
+
+/// The write whose next part is to come, if there is one.
+#[derive(Debug, Default)]
+pub(super) struct WriteParts(Option<Unfinished>);
+
+#[derive(Clone, Copy, Debug)]
+struct Unfinished {
+    /// The address and the key of the next part.
+    addr: u64,
+    rkey: u32,
+    /// The number of bytes so far.
+    len: u32,
+}
+
+impl WriteParts {
+    /// Checks that the parts of a write follow each other, each from where the one before it ended,
+    /// without another request between them. A device counts the bytes of a write itself.
+    ///
+    /// Returns the number of bytes of the write so far, with this part.
+    pub(super) fn check(&mut self, pdu: &Pdu) -> Result<u32, Violation> {
+        let (at, last) = match *pdu {
+            Pdu::Write { at, last, .. } => (Some(at), last),
+            Pdu::WriteWithImm { at, .. } => (Some(at), true),
+            Pdu::Send { .. } | Pdu::Read { .. } | Pdu::Atomic { .. } => (None, true),
+            Pdu::Ack { .. } | Pdu::ReadPart { .. } | Pdu::Old { .. } | Pdu::Nak { .. } => {
+                return Ok(0);
+            }
+        };
+        let before = self.0.take();
+        let wrong = |value| Violation::new("write part", value, "the next part of the write");
+        let Some(at) = at else {
+            return before.map_or(Ok(0), |_| Err(wrong(0)));
+        };
+        let follows = |before: Unfinished| (before.addr, before.rkey) == (at.addr, at.rkey);
+        let len = match before {
+            None => Some(at.len),
+            Some(before) if follows(before) => before.len.checked_add(at.len),
+            Some(_) => None,
+        };
+        let len = len.ok_or_else(|| wrong(at.addr))?;
+        if !last {
+            self.0 = Some(Unfinished {
+                addr: at.addr.wrapping_add(at.len.into()),
+                rkey: at.rkey,
+                len,
+            });
+        }
+        Ok(len)
+    }
+}
