@@ -95,13 +95,15 @@ impl Poller {
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Option<Poll<T>> {
         let watch = self.tasks.watch()?;
-        if self.visit_as_loop(ELSEWHERE) {
-            queue.arm();
-        }
+        let acquired = self.visit_as_loop(ELSEWHERE);
         // If a poll costs a system call, it waits for the runtime to report an event.
         let mut progress = Progress::Nothing;
         if !queue.stays_readable() {
-            progress = queue.poll(1, Answers::MayWait);
+            progress = if acquired {
+                queue.arm_and_poll(Answers::MayWait)
+            } else {
+                queue.poll(1, Answers::MayWait)
+            };
             if let Some(value) = ready() {
                 return Some(Poll::Ready(value));
             }
@@ -113,8 +115,7 @@ impl Poller {
             } else {
                 let seen = watch.poll_with(|events| {
                     events.clear();
-                    queue.arm();
-                    progress = queue.poll(1, Answers::MayWait);
+                    progress = queue.arm_and_poll(Answers::MayWait);
                     progress != Progress::More
                 });
                 match seen {
