@@ -153,8 +153,8 @@ impl Stream {
     ///
     /// Those of [`read`](Read::read).
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
-        let endpoint = &self.shared.endpoint;
-        self.shared.read_with(|reading| reading.peek(endpoint, buf))
+        self.shared
+            .read_with(|reading, endpoint| reading.peek(endpoint, buf))
     }
 
     /// Sets how long a read may wait; `None` is for ever, and the default.
@@ -267,20 +267,22 @@ impl Shared {
     }
 
     /// Waits for bytes, or the end, and returns what `take` does with them.
-    fn read_with<T>(&self, take: impl FnOnce(&mut Reading) -> T) -> io::Result<T> {
+    fn read_with<T>(&self, take: impl FnOnce(&mut Reading, &Endpoint) -> T) -> io::Result<T> {
         let deadline = self.deadline(&self.read_timeout);
         let turn = match &deadline {
             Some(deadline) => self.turns.wait(deadline),
             // While another thread waits there is nothing to read.
             None => self.turns.take(),
         };
-        let mut reading = turn.ok_or(io::ErrorKind::WouldBlock)?;
-        reading
-            .fill(&self.endpoint, self.endpoint.stopped(), deadline.as_ref())
-            .map_err(read_error)?;
-        let taken = take(&mut reading);
-        reading.announce(&self.endpoint);
-        Ok(taken)
+        let mut turn = turn.ok_or(io::ErrorKind::WouldBlock)?;
+        read_in_turn(&mut turn, &self.endpoint, deadline.as_ref(), take)
+    }
+
+    /// As [`read_with`](Self::read_with), for the only handle, which needs no turn.
+    fn read_alone<T>(&mut self, take: impl FnOnce(&mut Reading, &Endpoint) -> T) -> io::Result<T> {
+        let deadline = self.deadline(&self.read_timeout);
+        let reading = self.turns.get_mut();
+        read_in_turn(reading, &self.endpoint, deadline.as_ref(), take)
     }
 
     /// Writes some of the bytes of these parts.
@@ -309,6 +311,21 @@ impl Shared {
         }
         Ok(written)
     }
+}
+
+/// Waits for bytes, or the end, by the handle that has the turn.
+fn read_in_turn<T>(
+    reading: &mut Reading,
+    endpoint: &StreamEnd,
+    deadline: Option<&Deadline>,
+    take: impl FnOnce(&mut Reading, &Endpoint) -> T,
+) -> io::Result<T> {
+    reading
+        .fill(endpoint, endpoint.stopped(), deadline)
+        .map_err(read_error)?;
+    let taken = take(reading, endpoint);
+    reading.announce(endpoint);
+    Ok(taken)
 }
 
 pub(crate) fn write_error(error: Error) -> io::Error {
@@ -374,14 +391,19 @@ impl Read for &Stream {
         if buf.is_empty() {
             return Ok(0);
         }
-        let endpoint = &self.shared.endpoint;
-        self.shared.read_with(|reading| reading.read(endpoint, buf))
+        self.shared
+            .read_with(|reading, endpoint| reading.read(endpoint, buf))
     }
 }
 
 impl Read for Stream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        (&*self).read(buf)
+        match Arc::get_mut(&mut self.shared) {
+            Some(alone) if !buf.is_empty() => {
+                alone.read_alone(|reading, endpoint| reading.read(endpoint, buf))
+            }
+            Some(_) | None => (&*self).read(buf),
+        }
     }
 }
 
@@ -391,25 +413,25 @@ impl BufRead for Stream {
             self.lent.clear();
             let lent = &mut self.lent;
             self.shared
-                .read_with(|reading| lent.extend_from_slice(reading.bytes()))?;
+                .read_with(|reading, _| lent.extend_from_slice(reading.bytes()))?;
             return Ok(&self.lent);
         }
-        let deadline = self.shared.deadline(&self.shared.read_timeout);
-        let Some(Shared {
-            endpoint, turns, ..
-        }) = Arc::get_mut(&mut self.shared)
-        else {
+        let Some(alone) = Arc::get_mut(&mut self.shared) else {
             return Ok(&[]);
         };
-        let reading = turns.get_mut();
-        reading
-            .fill(endpoint, endpoint.stopped(), deadline.as_ref())
-            .map_err(read_error)?;
-        reading.announce(endpoint);
-        Ok(reading.bytes())
+        alone.read_alone(|_, _| ())?;
+        Ok(alone.turns.get_mut().bytes())
     }
 
     fn consume(&mut self, count: usize) {
+        if let Some(Shared {
+            endpoint, turns, ..
+        }) = Arc::get_mut(&mut self.shared)
+        {
+            let reading = turns.get_mut();
+            reading.consume(count);
+            return reading.announce(endpoint);
+        }
         // If another handle waits for bytes, it has taken the ones that were lent.
         if let Some(mut reading) = self.shared.turns.wait_for_bytes() {
             reading.consume(count);

@@ -354,10 +354,25 @@ impl Endpoint {
         if let Some(message) = handoff.take() {
             return Some(Ok(message));
         }
+        if self.has_nothing() {
+            self.update_readiness();
+            return None;
+        }
+        self.take_what_came()
+    }
+
+    /// Whether there is neither a completion nor an end to take, nor bytes of a stream. A wait
+    /// calls [`take_from`](Self::take_from) several times, and most of these calls find nothing.
+    #[inline]
+    fn has_nothing(&self) -> bool {
+        self.inner.completions.is_empty() && self.inner.link.goes_on() && !self.has_bytes()
+    }
+
+    #[inline(never)]
+    fn take_what_came(&self) -> Option<Result<Message, Error>> {
         let taken = self.take();
         match self.inner.inflow.get() {
             None => taken,
-            Some(inflow) if taken.is_none() && inflow.is_empty() => None,
             Some(inflow) => self.take_bytes_before(taken, inflow),
         }
     }
@@ -366,7 +381,6 @@ impl Endpoint {
     /// `next_completion`.
     pub(super) fn take(&self) -> Option<Result<Message, Error>> {
         let taken = loop {
-            // What a waiting thread finds most of the time.
             if self.inner.completions.is_empty() {
                 if self.inner.link.goes_on() {
                     break None;

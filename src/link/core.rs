@@ -206,11 +206,16 @@ impl Core {
     }
 
     /// Does what the state machine wants done, until it wants nothing more. Called after every
-    /// input, before the lock is released.
+    /// input, before the lock is released. After most inputs it wants nothing.
+    #[inline]
     pub(super) fn apply_outputs<H: Home + 'static>(&mut self, to: &Recipient<'_, H>) {
-        if self.conn.is_settled() && !self.deferred.room {
-            return;
+        if !self.conn.is_settled() || self.deferred.room {
+            self.apply_all_outputs(to);
         }
+    }
+
+    #[inline(never)]
+    fn apply_all_outputs<H: Home + 'static>(&mut self, to: &Recipient<'_, H>) {
         loop {
             self.apply_those_there_are(to);
             // Not before: frames are posted in the order in which they were made.

@@ -222,8 +222,10 @@ pub(crate) enum Place {
 pub(crate) struct Handoff(RefCell<Option<Message>>);
 
 impl Handoff {
+    #[inline]
     pub(crate) fn take(&self) -> Option<Message> {
-        self.0.take()
+        // `RefCell::take` moves a whole message even if there is none.
+        if self.is_empty() { None } else { self.0.take() }
     }
 
     pub(super) fn is_empty(&self) -> bool {

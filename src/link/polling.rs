@@ -47,33 +47,33 @@ struct Queue<'a> {
     handoff: Option<&'a Handoff>,
 }
 
+/// Whether a poll requests an event for the next completion first, under the same lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arming {
+    No,
+    First,
+}
+
 impl Link {
     // By the engine's thread.
 
     /// Polls the completion queue once. Returns also whether the connection is to be driven.
     pub(crate) fn poll_in_engine(self: &Arc<Self>) -> (Progress, bool) {
-        self.engine_polls(|_| Ok(()))
+        self.engine_polls(Arming::No)
     }
 
     /// As [`poll_in_engine`](Self::poll_in_engine), and has the device raise an event for the next
     /// completion first.
     pub(crate) fn arm_and_poll_in_engine(self: &Arc<Self>) -> (Progress, bool) {
-        self.engine_polls(PollSide::arm)
+        self.engine_polls(Arming::First)
     }
 
-    fn engine_polls(
-        self: &Arc<Self>,
-        first: impl FnOnce(&PollSide) -> Result<(), OsError>,
-    ) -> (Progress, bool) {
-        let Some(mut side) = self.try_lock_poll() else {
+    fn engine_polls(self: &Arc<Self>, arming: Arming) -> (Progress, bool) {
+        let Some(side) = self.try_lock_poll() else {
             return (Progress::Busy, false);
         };
-        let first = side.as_ref().map_or(Ok(()), first);
-        let (progress, deferred) = self.poll_quietly(&mut side, 1, None, Answers::AtOnce);
-        drop(side);
-        if let Err(error) = first {
-            error!("{self}: {error}");
-        }
+        let mut deferred = None;
+        let progress = self.poll_locked(side, arming, 1, None, Answers::AtOnce, &mut deferred);
         let drive = deferred.as_ref().is_some_and(|deferred| deferred.drive);
         if let Some(deferred) = deferred {
             self.settle(deferred);
@@ -135,17 +135,6 @@ impl Link {
         true
     }
 
-    /// Has the device raise an event for the next completion.
-    pub(crate) fn arm(&self) {
-        let armed = match &*lock(&self.poll) {
-            Some(side) => side.arm(),
-            None => Ok(()),
-        };
-        if let Err(error) = armed {
-            error!("{self}: {error}");
-        }
-    }
-
     // By threads of the application.
 
     /// Polls the completion queue once. The owner stays the same.
@@ -201,19 +190,47 @@ impl Link {
     }
 
     /// Takes completions from the queue and handles them. It polls up to `budget` times while the
-    /// queue is empty. The first message may go to the `handoff`. Returns also the deferred work,
-    /// which the caller does after the lock of `poll`.
-    fn poll_quietly(
+    /// queue is empty. The first message may go to the `handoff`. It releases the lock of `poll`,
+    /// and adds work to `deferred`, which the caller does next.
+    ///
+    /// Two of the three polls of a wait find nothing. These cost few instructions because this is
+    /// inlined and [`act`](Self::act) is not.
+    #[inline(always)]
+    fn poll_locked(
         self: &Arc<Self>,
-        side: &mut Option<PollSide>,
+        mut side: MutexGuard<'_, Option<PollSide>>,
+        arming: Arming,
+        budget: u32,
+        handoff: Option<&Handoff>,
+        answers: Answers,
+        deferred: &mut Option<Deferred>,
+    ) -> Progress {
+        let Some(here) = side.as_mut() else {
+            return Progress::Nothing;
+        };
+        let armed = match arming {
+            Arming::No => Ok(()),
+            Arming::First => here.arm(),
+        };
+        let progress = self.poll_side(here, budget, handoff, answers, deferred);
+        drop(side);
+        if let Err(error) = armed {
+            error!("{self}: {error}");
+        }
+        progress
+    }
+
+    /// As [`poll_locked`](Self::poll_locked), and leaves the lock to the caller.
+    #[inline(always)]
+    fn poll_side(
+        self: &Arc<Self>,
+        side: &mut PollSide,
         mut budget: u32,
         handoff: Option<&Handoff>,
         answers: Answers,
-    ) -> (Progress, Option<Deferred>) {
-        let (mut progress, mut deferred) = (Progress::Nothing, None);
-        let Some(side) = side.as_mut() else {
-            return (progress, deferred);
-        };
+        deferred: &mut Option<Deferred>,
+    ) -> Progress {
+        let mut progress = Progress::Nothing;
         for _ in 0..BATCHES {
             let count = loop {
                 match side.poll(answers) {
@@ -223,12 +240,7 @@ impl Link {
                     }
                     Ok(count) => break count,
                     Err(error) => {
-                        let ((), failed) = self.run(None, |core, _| {
-                            let note = Note::new(Level::Error, format_args!("{error}"));
-                            core.deferred.log(note);
-                            core.conn.handle_post_failure(error, Instant::now());
-                        });
-                        Deferred::join(&mut deferred, failed);
+                        self.poll_failed(error, deferred);
                         break 0;
                     }
                 }
@@ -236,24 +248,41 @@ impl Link {
             budget = 1;
             if count > 0 {
                 progress = Progress::Some;
-                self.act(side, count, handoff, &mut deferred);
+                self.act(side, count, handoff, deferred);
             }
             if !side.has_more(count) {
                 if side.is_drained() {
-                    let ((), drained) =
-                        self.run(None, |core, _| core.conn.handle_drained(DrainSide::Recv));
-                    Deferred::join(&mut deferred, drained);
+                    self.drained(deferred);
                 }
                 if progress == Progress::Nothing && side.is_held() {
                     progress = Progress::Busy;
                 }
-                return (progress, deferred);
+                return progress;
             }
         }
-        (Progress::More, deferred)
+        Progress::More
+    }
+
+    /// The device refused a poll: ends the connection.
+    #[cold]
+    fn poll_failed(self: &Arc<Self>, error: OsError, deferred: &mut Option<Deferred>) {
+        let ((), failed) = self.run(None, |core, _| {
+            let note = Note::new(Level::Error, format_args!("{error}"));
+            core.deferred.log(note);
+            core.conn.handle_post_failure(error, Instant::now());
+        });
+        Deferred::join(deferred, failed);
+    }
+
+    /// The queue is empty, so all receives are back.
+    #[cold]
+    fn drained(self: &Arc<Self>, deferred: &mut Option<Deferred>) {
+        let ((), drained) = self.run(None, |core, _| core.conn.handle_drained(DrainSide::Recv));
+        Deferred::join(deferred, drained);
     }
 
     /// Acts on the first `count` completions of the last poll.
+    #[inline(never)]
     fn act(
         self: &Arc<Self>,
         side: &mut PollSide,
@@ -280,16 +309,17 @@ impl Link {
     }
 }
 
-impl Completions for Queue<'_> {
-    type Events = CompletionEvents;
-
-    fn poll(&self, budget: u32, answers: Answers) -> Progress {
+impl Queue<'_> {
+    /// Polls, and does the deferred work.
+    #[inline(always)]
+    fn poll_by_thread(&self, arming: Arming, budget: u32, answers: Answers) -> Progress {
         let link = self.link;
         if link.engine_waits.load(Ordering::Relaxed) {
             thread::yield_now();
         }
-        let (progress, deferred) =
-            link.poll_quietly(&mut lock(&link.poll), budget, self.handoff, answers);
+        let side = lock(&link.poll);
+        let mut deferred = None;
+        let progress = link.poll_locked(side, arming, budget, self.handoff, answers, &mut deferred);
         if progress == Progress::More && self.stays_readable() {
             // The rest may be in this process already, so that the socket is not readable.
             link.poller.call_engine();
@@ -300,9 +330,17 @@ impl Completions for Queue<'_> {
         }
         progress
     }
+}
 
-    fn arm(&self) {
-        self.link.arm();
+impl Completions for Queue<'_> {
+    type Events = CompletionEvents;
+
+    fn poll(&self, budget: u32, answers: Answers) -> Progress {
+        self.poll_by_thread(Arming::No, budget, answers)
+    }
+
+    fn arm_and_poll(&self, answers: Answers) -> Progress {
+        self.poll_by_thread(Arming::First, 1, answers)
     }
 
     fn events(&self) -> Option<(impl Deref<Target = CompletionEvents>, bool)> {

@@ -28,15 +28,16 @@ pub(crate) trait Completions {
     /// queue is empty.
     fn poll(&self, budget: u32, answers: Answers) -> Progress;
 
-    /// Requests an event for the next completion.
-    fn arm(&self);
+    /// Requests an event for the next completion, and polls once: that takes the completions from
+    /// before the request, which raise no event.
+    fn arm_and_poll(&self, answers: Answers) -> Progress;
 
     /// Returns the events, and whether they stay readable because the connection is about to end.
     /// Returns `None` without a transport.
     fn events(&self) -> Option<(impl Deref<Target = Self::Events>, bool)>;
 
     /// Whether the events are level-triggered: readable while the queue may have completions,
-    /// instead of once after [`arm`](Self::arm). A poll costs a system call then.
+    /// instead of once after [`arm_and_poll`](Self::arm_and_poll). A poll costs a system call then.
     fn stays_readable(&self) -> bool;
 
     /// The same queue for a thread that takes no message: completions go to the channel alone.

@@ -58,8 +58,7 @@ impl Poller {
         }
         let (events, _) = queue.events()?;
         events.clear();
-        queue.arm();
-        if queue.poll(1, Answers::AtOnce) == Progress::More {
+        if queue.arm_and_poll(Answers::AtOnce) == Progress::More {
             self.call_engine();
         }
         ready()

@@ -94,18 +94,27 @@ impl Poller {
         who: (Seat, Awaited),
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Option<Poll<T>> {
-        let watch = self.tasks.watch()?;
-        if self.visit_as_loop(ELSEWHERE) {
-            queue.arm();
+        if !self.tasks.are_in_runtime() {
+            return None;
         }
-        // If a poll costs a system call, it waits for the runtime to report an event.
+        let acquired = self.visit_as_loop(ELSEWHERE);
+        // If a poll costs a system call, it waits for the runtime to report an event. A poll that
+        // finds nothing is followed by another one, or by a call of `ready` after the task has left
+        // its waker.
         let mut progress = Progress::Nothing;
         if !queue.stays_readable() {
-            progress = queue.poll(1, Answers::MayWait);
-            if let Some(value) = ready() {
+            progress = if acquired {
+                queue.arm_and_poll(Answers::MayWait)
+            } else {
+                queue.poll(1, Answers::MayWait)
+            };
+            if progress != Progress::Nothing
+                && let Some(value) = ready()
+            {
                 return Some(Poll::Ready(value));
             }
         }
+        let watch = self.tasks.watch()?;
         for _ in 0..LOOKS {
             let calls = watch.calls();
             if progress == Progress::More {
@@ -113,8 +122,7 @@ impl Poller {
             } else {
                 let seen = watch.poll_with(|events| {
                     events.clear();
-                    queue.arm();
-                    progress = queue.poll(1, Answers::MayWait);
+                    progress = queue.arm_and_poll(Answers::MayWait);
                     progress != Progress::More
                 });
                 match seen {
@@ -141,7 +149,9 @@ impl Poller {
                     }
                 }
             }
-            if let Some(value) = ready() {
+            if progress != Progress::Nothing
+                && let Some(value) = ready()
+            {
                 return Some(Poll::Ready(value));
             }
         }

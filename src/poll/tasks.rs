@@ -98,12 +98,15 @@ impl Tasks {
         watch.is_some()
     }
 
+    /// Whether there is a watch of a runtime, which may end at any time.
+    #[cfg(feature = "tokio")]
+    pub(super) fn are_in_runtime(&self) -> bool {
+        self.in_runtime.load(Ordering::Relaxed)
+    }
+
     /// Returns the watch of the runtime, if there is one.
     #[cfg(feature = "tokio")]
     pub(super) fn watch(&self) -> Option<Arc<RuntimeWatch>> {
-        if !self.in_runtime.load(Ordering::Relaxed) {
-            return None;
-        }
         lock(&self.watch).clone()
     }
 }

@@ -185,9 +185,7 @@ impl Poller {
         if stays_readable {
             events.answer();
         } else {
-            // The poll finds completions from before the request, which raise no event.
-            queue.arm();
-            progress = queue.poll(1, Answers::MayWait);
+            progress = queue.arm_and_poll(Answers::MayWait);
         }
         *value = ready();
         let slept = if value.is_some() || progress == Progress::More {
@@ -231,8 +229,7 @@ impl Poller {
         if !takes_events && !self.is_shared() {
             return;
         }
-        queue.arm();
-        if queue.poll(1, Answers::AtOnce) == Progress::More {
+        if queue.arm_and_poll(Answers::AtOnce) == Progress::More {
             self.call_engine();
         }
     }

@@ -56,8 +56,15 @@ impl Readiness {
         self.set(ready, true);
     }
 
+    #[inline]
     fn set(&self, ready: impl FnOnce() -> bool, news: bool) {
-        let Some(fd) = self.fd.get() else { return };
+        if let Some(fd) = self.fd.get() {
+            self.set_fd(fd, ready, news);
+        }
+    }
+
+    #[inline(never)]
+    fn set_fd(&self, fd: &EventFd, ready: impl FnOnce() -> bool, news: bool) {
         let mut raised = lock(&self.raised);
         let ready = ready();
         // Neither can fail: the counter has room for more than anybody will write, and it is read

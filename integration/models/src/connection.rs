@@ -165,7 +165,7 @@ impl Connection {
                 }
                 Input::Event => {
                     CompletionEvents.clear();
-                    self.arm_and_poll();
+                    self.take_over();
                 }
                 Input::LoopEvent => attended.expect_loops(),
                 Input::Time => self.look_after_attended(&mut attended),
@@ -180,7 +180,7 @@ impl Connection {
             NoticeKind::TakeOver => {
                 attended.forget(KEY);
                 self.poller.expire();
-                self.arm_and_poll();
+                self.take_over();
             }
         }
     }
@@ -193,14 +193,13 @@ impl Connection {
         let Some(now) = attended.next() else { return };
         for _ in attended.look(now, |_| Some(self), pending) {
             if self.mistake != Some(Mistake::UncheckedExpiry) {
-                self.arm_and_poll();
+                self.take_over();
             }
         }
     }
 
-    fn arm_and_poll(&self) {
-        self.arm();
-        (&self).poll(1, Answers::AtOnce);
+    fn take_over(&self) {
+        (&self).arm_and_poll(Answers::AtOnce);
     }
 
     fn arm(&self) {
@@ -249,8 +248,9 @@ impl Completions for &Connection {
         Progress::Some
     }
 
-    fn arm(&self) {
-        Connection::arm(self);
+    fn arm_and_poll(&self, answers: Answers) -> Progress {
+        self.arm();
+        self.poll(1, answers)
     }
 
     fn events(&self) -> Option<(impl Deref<Target = CompletionEvents>, bool)> {
