@@ -191,8 +191,8 @@ impl Steps {
     }
 
     /// Takes what is in each lane, side by side with the others: track by track, and of a track
-    /// step by step. A lane that has no more takes from another one. When all have ended it fails if a
-    /// step has, and tells all failures.
+    /// step by step. A lane that has no more takes from another one. When all have ended it fails
+    /// if a step has, and tells all failures.
     pub(crate) fn take_side_by_side(&self, lanes: Vec<Vec<Track>>) -> Result<()> {
         let count = lanes.len();
         let waiting: Vec<_> = lanes.into_iter().map(VecDeque::from).collect();
