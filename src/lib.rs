@@ -116,6 +116,8 @@
 // First, because the other modules use its macros.
 #[macro_use]
 mod foreign;
+#[macro_use]
+mod log_limit;
 
 mod addresses;
 #[cfg(rdma)]

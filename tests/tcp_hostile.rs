@@ -4,8 +4,11 @@ use std::{
     io::{Read, Write},
     net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream},
     os::fd::AsRawFd,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Instant,
 };
 
+use log::{LevelFilter, Log, Metadata, Record};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
 use rdmsg::{CloseReason, Completion, Config, Endpoint, Polling, RemoteAccess, Transport};
 
@@ -72,6 +75,44 @@ fn what_breaks_the_rules_of_the_stream_is_named_by_its_field() {
             other => panic!("{field}: {other:?}"),
         }
     }
+    stage.assert_well();
+}
+
+/// Counts the lines about violations.
+struct Violations(AtomicUsize);
+
+static VIOLATIONS: Violations = Violations(AtomicUsize::new(0));
+
+impl Log for Violations {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if record.args().to_string().contains("violated the protocol") {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// The bytes of each line are the peer's choice, and so would be the number of lines.
+#[test]
+fn peers_that_violate_the_protocol_cause_one_line_in_a_second() {
+    log::set_logger(&VIOLATIONS).unwrap();
+    log::set_max_level(LevelFilter::Warn);
+    let stage = stage();
+    let start = Instant::now();
+    for _ in 0..200 {
+        let (mut peer, endpoint) = stage.connect();
+        peer.say(b"GET / HTTP/1.1\r\n\r\n");
+        end_of(&endpoint);
+    }
+    // The first line passes, and one after each second.
+    let most = 1 + start.elapsed().as_secs() as usize;
+    let lines = VIOLATIONS.0.load(Ordering::Relaxed);
+    assert!((1..=most).contains(&lines), "{lines} lines, {most} at most");
     stage.assert_well();
 }
 

@@ -17,6 +17,7 @@ mod statistics;
 mod stop;
 mod terminal;
 mod top;
+mod warnings;
 
 use std::process::ExitCode;
 

@@ -163,13 +163,13 @@ impl Entry {
         match reason {
             // An application that aborts does not want it delivered.
             CloseReason::LocallyAborted => {}
-            CloseReason::LocallyClosed => warn!(
+            CloseReason::LocallyClosed => warn_sparsely!(
                 "{link}: given up, and what was sent may not have arrived: the peer did not \
                  confirm it within close_timeout ({:?})",
                 self.config.close_timeout
             ),
             reason => {
-                warn!("{link}: given up, and what was sent may not have arrived: {reason}")
+                warn_sparsely!("{link}: given up, and what was sent may not have arrived: {reason}")
             }
         }
     }

@@ -15,7 +15,6 @@ mod engine;
 mod entry;
 mod exit;
 mod listening;
-mod log_limit;
 mod promise;
 mod reactor;
 mod relief;
@@ -25,6 +24,5 @@ mod timers;
 pub use self::{command::Request, engine::Engine, statistics::EngineStatistics};
 pub(crate) use self::{
     command::{Bound, Command, Established, Incoming, Intake, Reply, wait_for_reply},
-    log_limit::LogLimit,
     promise::{Pledge, Promise},
 };

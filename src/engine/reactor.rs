@@ -25,7 +25,6 @@ use super::{
     entry::{Entry, Role},
     exit::{self, Registration},
     listening::Listening,
-    log_limit::LogLimit,
     relief::Work,
     statistics::EngineStatistics,
     timers::Timers,
@@ -112,9 +111,6 @@ pub(super) struct Reactor {
     more: bool,
     /// The number of processors that were available when the engine started.
     processors: usize,
-    /// For the log.
-    refusals: LogLimit,
-    cm_failures: LogLimit,
     next_key: u64,
     /// What the hellos of this engine's connections carry.
     identity: u64,
@@ -161,8 +157,6 @@ impl Reactor {
             more: false,
             // If it is unknown, a spin finds out whether it pays.
             processors: available_parallelism().map_or(usize::MAX, NonZero::get),
-            refusals: LogLimit::default(),
-            cm_failures: LogLimit::default(),
             next_key: FIRST_KEY,
             identity: random(),
             peers: Peers::default(),

@@ -26,7 +26,7 @@ use crate::{
     error::Error,
     foreign::{self, Errand, Owed},
     poll::{Awaited, Line, Poller, Reliance},
-    proto::{Connection, Negotiated, Note, Statistics},
+    proto::{Connection, Negotiated, Note, Statistics, Topic},
     sync::{Mailbox, Notice, NoticeKind, Readiness, lock},
     transport::{Allocator, DeviceCounters, PollSide, TransportParts, WorkQueues},
     transport_kind::TransportKind,
@@ -363,9 +363,11 @@ impl Link {
             match later {
                 Later::Close(completions) => drop(completions),
                 Later::Drop(completion) => drop(completion),
-                Later::Log(Note { level, text }) => {
-                    foreign::log(level, module_path!(), format_args!("{self}: {text}"));
-                }
+                Later::Log(Note { level, topic, text }) => match topic {
+                    None => foreign::log(level, module_path!(), format_args!("{self}: {text}")),
+                    Some(Topic::Violation) => warn_sparsely!("{self}: {text}"),
+                    Some(Topic::UnexpectedEvent) => warn_sparsely!("{self}: {text}"),
+                },
             }
         }
     }

@@ -3,14 +3,13 @@ use std::{
     os::fd::BorrowedFd,
     sync::{Arc, Mutex, OnceLock},
     task::Waker,
-    time::Instant,
 };
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::{
     Endpoint, Engine, Error, Request,
-    engine::{Established, Incoming, LogLimit},
+    engine::{Established, Incoming},
     foreign::{self, Errand, Owed},
     sync::{Readiness, Seat, Wakers, lock},
 };
@@ -48,8 +47,6 @@ pub(super) struct Connections {
     pub(super) backlog: Backlog<Accepted>,
     /// The engine of the connections.
     engine: Engine,
-    /// Limits the log lines about connections that were not established.
-    failures: Mutex<LogLimit>,
 }
 
 impl<T> Backlog<T> {
@@ -153,7 +150,6 @@ impl Connections {
         Arc::new(Self {
             backlog: Backlog::new(),
             engine: engine.clone(),
-            failures: Mutex::default(),
         })
     }
 
@@ -170,14 +166,8 @@ impl Incoming<Result<Established, Error>> for Connections {
         let endpoint = match accepted {
             Ok(established) => Endpoint::new(established, self.engine.clone()),
             Err(error) => {
-                let report = lock(&self.failures).report(Instant::now());
-                if let Some(others) = report {
-                    warn!(
-                        "listener on {}: a connection was not established ({others} others before \
-                         it): {error}",
-                        self.backlog.tasks.place()
-                    );
-                }
+                let place = self.backlog.tasks.place();
+                warn_sparsely!("listener on {place}: a connection was not established: {error}");
                 return;
             }
         };

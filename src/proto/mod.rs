@@ -47,7 +47,7 @@ pub(crate) use self::{
     hello::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
     output::{
         Arrival, BatchRoom, CmCall, CmInput, CmOp, DrainSide, Event, Note, Output, Read, Refusal,
-        SendRefused, Transmit, TransportTraits, Work,
+        SendRefused, Topic, Transmit, TransportTraits, Work,
     },
     pace::{LONGEST_CHUNK, SHORTEST_CHUNK},
     params::{Params, ReadDepth},

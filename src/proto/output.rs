@@ -97,7 +97,18 @@ pub(crate) enum Output {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Note {
     pub(crate) level: Level,
+    /// The topic of a line whose number has to be limited.
+    pub(crate) topic: Option<Topic>,
     pub(crate) text: String,
+}
+
+/// The topics of lines that a peer or the network can cause at will.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Topic {
+    /// The peer violated the protocol.
+    Violation,
+    /// The connection manager reported an event that means nothing here.
+    UnexpectedEvent,
 }
 
 impl Note {
@@ -105,6 +116,7 @@ impl Note {
     pub(crate) fn new(level: Level, text: fmt::Arguments<'_>) -> Option<Self> {
         (level <= log::max_level()).then(|| Self {
             level,
+            topic: None,
             text: text.to_string(),
         })
     }

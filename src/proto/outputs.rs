@@ -2,7 +2,7 @@ use std::{collections::VecDeque, fmt};
 
 use log::Level;
 
-use super::{Note, Output};
+use super::{Note, Output, Topic};
 
 /// The queue of outputs.
 ///
@@ -38,6 +38,14 @@ impl Outputs {
     pub(super) fn note(&mut self, level: Level, text: fmt::Arguments<'_>) {
         if let Some(note) = Note::new(level, text) {
             self.push(Output::Note(note));
+        }
+    }
+
+    /// Has the driver log a warning of this topic, if its number allows that.
+    pub(super) fn warn(&mut self, topic: Topic, text: fmt::Arguments<'_>) {
+        if let Some(note) = Note::new(Level::Warn, text) {
+            let topic = Some(topic);
+            self.push(Output::Note(Note { topic, ..note }));
         }
     }
 

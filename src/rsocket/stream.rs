@@ -328,7 +328,7 @@ impl Drop for Stream {
             link.name().to_owned()
         });
         if let Err(error) = told.and(drained) {
-            warn!("{name}: closed before all written bytes had arrived: {error}");
+            warn_sparsely!("{name}: closed before all written bytes had arrived: {error}");
         }
     }
 }

@@ -28,8 +28,8 @@ use super::{
     session::{Session, explain},
     signals::{Signals, Told},
     target::{Target, connect_plain, connect_rdmsg},
-    warnings::Warnings,
 };
+use crate::warnings::Warnings;
 
 /// How long nothing is accepted after a failure of what accepts: there are no more files.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -6,7 +6,6 @@
 //! listening  where connections come in      target     where they go
 //! session    one connection: both its ends  carry      its bytes, in both directions
 //! cause      why one is ended by force      counters   what happened so far
-//! warnings   no more than one a second
 //! ```
 
 mod address;
@@ -20,7 +19,6 @@ mod options;
 mod session;
 mod signals;
 mod target;
-mod warnings;
 
 use std::process::ExitCode;
 

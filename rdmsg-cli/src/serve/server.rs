@@ -14,7 +14,7 @@ use rdmsg::{
 };
 
 use super::{options::Options, reports::Reports, session};
-use crate::{say::say, stop::Stop};
+use crate::{say::say, stop::Stop, warnings::Warnings};
 
 /// Code of an abort: there are too many connections.
 const BUSY: u32 = 1;
@@ -26,6 +26,7 @@ pub(super) struct Server {
     listeners: Vec<Listener>,
     shared: Arc<Shared>,
     most: u64,
+    refusals: Warnings,
 }
 
 /// What the threads share.
@@ -67,6 +68,7 @@ impl Server {
                 is_quiet: options.quiet,
             }),
             most: options.max_connections.into(),
+            refusals: Warnings::default(),
         })
     }
 
@@ -108,11 +110,11 @@ impl Server {
         let shared = Arc::clone(&self.shared);
         // This thread alone adds.
         if shared.open.load(Ordering::Relaxed) >= self.most {
-            log::warn!(
+            self.refusals.warn(format_args!(
                 "refused {}: there are {} connections (--max-connections)",
                 endpoint.peer_addr(),
                 self.most
-            );
+            ));
             endpoint.abort(BUSY);
             return Ok(());
         }

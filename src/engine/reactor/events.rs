@@ -44,9 +44,7 @@ impl Reactor {
     /// Takes a transport's connection manager out of the epoll until [`PAUSE`] has passed.
     pub(super) fn leave_alone(&mut self, transport: TransportKind, error: OsError) {
         let now = Instant::now();
-        if let Some(others) = self.cm_failures.report(now) {
-            error!("engine: {error} ({others} others before it)");
-        }
+        error_sparsely!("engine: {error}");
         for (_, fd) in self.manager.fds().filter(|(other, _)| *other == transport) {
             // It fails if the descriptor is not in there.
             let _ = self.epolls.engine.delete(fd);

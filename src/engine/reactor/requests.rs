@@ -131,7 +131,8 @@ impl Reactor {
     /// What befalls a listener's device befalls the listener.
     pub(super) fn handle_listener_event(&mut self, key: u64, event: &Event) {
         let Some(reason) = event.listener_lost() else {
-            return warn!("listener {key}: {event}: ignored");
+            warn_sparsely!("listener {key}: {event}: ignored");
+            return;
         };
         let Some(listener) = self.listeners.get_mut(&key) else {
             return;
@@ -170,7 +171,7 @@ impl Reactor {
             Arc::clone(&listener.engine),
         );
         let Some(peer) = asked.peer_addr() else {
-            warn!("engine: connect request without an address");
+            warn_sparsely!("engine: connect request without an address");
             return;
         };
         let full = if listener.is_full() {
@@ -181,7 +182,7 @@ impl Reactor {
             None
         };
         if let Some((field, limit)) = full {
-            self.report_refusal(
+            report_refusal(
                 peer,
                 &format_args!("{field} is {limit}, and that many wait"),
             );
@@ -213,7 +214,7 @@ impl Reactor {
                 }
             }
             Err(refusal) => {
-                self.report_refusal(peer, &refusal.reason);
+                report_refusal(peer, &refusal.reason);
                 asked.reject(&refusal.private_data);
             }
         }
@@ -229,7 +230,7 @@ impl Reactor {
         if is_full {
             let (peer, limit) = (entry.peer, entry.config.backlog);
             entry.link.in_engine(|core| core.conn.turn_away(now));
-            self.report_refusal(
+            report_refusal(
                 peer,
                 &format_args!("backlog is {limit}, and that many wait"),
             );
@@ -256,12 +257,8 @@ impl Reactor {
             .filter(|other| other.is_accepted_for(half_open));
         queue.waiting() + establishing.count() >= entry.config.backlog.into()
     }
+}
 
-    fn report_refusal(&mut self, peer: SocketAddr, reason: &dyn std::fmt::Display) {
-        if let Some(others) = self.refusals.report(Instant::now()) {
-            warn!(
-                "engine: rejected a connect request of {peer} ({others} others before it): {reason}"
-            );
-        }
-    }
+fn report_refusal(peer: SocketAddr, reason: &dyn std::fmt::Display) {
+    warn_sparsely!("engine: rejected a connect request of {peer}: {reason}");
 }

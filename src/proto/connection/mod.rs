@@ -34,8 +34,8 @@ use self::{
 };
 use super::{
     Account, Capabilities, Clock, CloseReason, CmCall, CmInput, CmOp, DrainSide, Event, Negotiated,
-    Output, Params, Phase, Statistics, TransportTraits, Work, control_receives::CONTROL_RECEIVES,
-    outputs::Outputs,
+    Output, Params, Phase, Statistics, Topic, TransportTraits, Work,
+    control_receives::CONTROL_RECEIVES, outputs::Outputs,
 };
 use crate::status::{OsError, WcStatus};
 
@@ -294,8 +294,8 @@ impl Connection {
             CmInput::TimewaitExit => {}
             // Only an id without a queue pair gets it, and ours have one.
             CmInput::ConnectResponse => self.unexpected("CONNECT_RESPONSE"),
-            CmInput::Other(number) => self.outputs.note(
-                Level::Warn,
+            CmInput::Other(number) => self.outputs.warn(
+                Topic::UnexpectedEvent,
                 format_args!(
                     "connection manager event {number} in state {}: ignored",
                     self.state.name()
@@ -497,8 +497,8 @@ impl Connection {
 
     fn unexpected(&mut self, event: &str) {
         let state = self.state.name();
-        self.outputs.note(
-            Level::Warn,
+        self.outputs.warn(
+            Topic::UnexpectedEvent,
             format_args!("{event} in state {state}: ignored"),
         );
     }

@@ -4,7 +4,7 @@ use log::Level;
 
 use super::{Connection, State, transfer::Heard};
 use crate::proto::{
-    Arrival, Clock, CloseReason, Descriptor, Event, HEADER_LEN, Output, PART_HEADER_LEN,
+    Arrival, Clock, CloseReason, Descriptor, Event, HEADER_LEN, Output, PART_HEADER_LEN, Topic,
     batch::Batch,
     frame::{Control, Header, Kind, NOT_TAKEN, OUT_OF_RESOURCES},
     violation::Violation,
@@ -153,7 +153,7 @@ impl Connection {
 
     fn note_violation(&mut self, violation: &Violation) {
         let text = format_args!("the peer violated the protocol: {violation}");
-        self.outputs.note(Level::Warn, text);
+        self.outputs.warn(Topic::Violation, text);
     }
 
     fn take(&mut self, buffer: u32, incoming: Incoming, now: impl Clock) -> Result<(), Violation> {

@@ -53,7 +53,7 @@ impl Listener for StreamListener {
             match accepted {
                 Ok(accepted) => return accepted,
                 Err(error) => {
-                    warn!("{}: dropped a connection: {error}", self.inner.local_addr());
+                    warn_sparsely!("{}: dropped a connection: {error}", self.inner.local_addr());
                     sleep(PAUSE).await;
                 }
             }

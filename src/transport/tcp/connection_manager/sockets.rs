@@ -58,7 +58,7 @@ impl ConnectionManager {
             match listener.accept() {
                 Ok((socket, peer)) => {
                     if let Err(error) = self.await_request(state, token, socket, peer) {
-                        error!("listener {token}: {error}");
+                        error_sparsely!("listener {token}: {error}");
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -66,7 +66,7 @@ impl ConnectionManager {
                     debug!("listener {token}: accept4: {error}");
                 }
                 Err(error) => {
-                    error!("listener {token}: accept4: {error}");
+                    error_sparsely!("listener {token}: accept4: {error}");
                     // The connections stay in the kernel's queue, which keeps the socket readable.
                     self.inner.change(listener, token, EpollFlags::empty());
                     state.paused.push(token);

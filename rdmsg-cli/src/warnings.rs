@@ -7,10 +7,10 @@ use std::{
 /// The shortest time between two of a kind.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Warnings of one kind, of which one a second is logged: thousands of connections may fail at
-/// once.
+/// Warnings of one kind, of which one a second is logged: peers may cause thousands of
+/// them.
 #[derive(Debug, Default)]
-pub(super) struct Warnings(Mutex<Recent>);
+pub(crate) struct Warnings(Mutex<Recent>);
 
 #[derive(Debug, Default)]
 struct Recent {
@@ -21,7 +21,7 @@ struct Recent {
 }
 
 impl Warnings {
-    pub(super) fn warn(&self, warning: fmt::Arguments<'_>) {
+    pub(crate) fn warn(&self, warning: fmt::Arguments<'_>) {
         if let Some(swallowed) = self.turn(Instant::now()) {
             match swallowed {
                 0 => log::warn!("{warning}"),

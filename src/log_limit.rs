@@ -1,0 +1,97 @@
+//! Log lines that a peer or the network can cause at will.
+
+use std::{
+    fmt,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use crate::sync::lock;
+
+/// The time between two lines of a kind.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Lets one line of a kind pass in a second, and counts the others, so that no peer fills the log.
+#[derive(Debug)]
+pub(crate) struct LogLimit(Mutex<Recent>);
+
+#[derive(Debug)]
+struct Recent {
+    /// The time of the last line.
+    passed: Option<Instant>,
+    /// The number of lines since then.
+    held: u64,
+}
+
+/// The number of lines that were held before this one. Its text follows the line's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Others(u64);
+
+impl LogLimit {
+    pub(crate) const fn new() -> Self {
+        let recent = Recent {
+            passed: None,
+            held: 0,
+        };
+        Self(Mutex::new(recent))
+    }
+
+    /// Counts a line, and returns whether it passes.
+    pub(crate) fn pass(&self, now: Instant) -> Option<Others> {
+        let mut recent = lock(&self.0);
+        let is_early = |passed| now.saturating_duration_since(passed) < PERIOD;
+        if recent.passed.is_some_and(is_early) {
+            recent.held += 1;
+            return None;
+        }
+        recent.passed = Some(now);
+        Some(Others(std::mem::take(&mut recent.held)))
+    }
+}
+
+impl fmt::Display for Others {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            1 => f.write_str(" (1 other since the last such line)"),
+            others => write!(f, " ({others} others since the last such line)"),
+        }
+    }
+}
+
+/// Defines macros that log as those without `_sparsely`, one line in a second for each place in the
+/// code where they stand. The caller holds no lock.
+macro_rules! sparse {
+    ($dollar:tt $($name:ident $all:ident),*) => { $(
+        macro_rules! $name {
+            ($dollar($dollar text:tt)+) => {{
+                static LIMIT: $crate::log_limit::LogLimit = $crate::log_limit::LogLimit::new();
+                if let Some(others) = LIMIT.pass(::std::time::Instant::now()) {
+                    $all!("{}{others}", format_args!($dollar($dollar text)+));
+                }
+            }};
+        }
+    )* };
+}
+
+sparse!($ error_sparsely error, warn_sparsely warn);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_in_a_second_passes_and_others_are_counted() {
+        let start = Instant::now();
+        let limit = LogLimit::new();
+        let millis = [0, 0, 1, 999, 1000, 1001, 60_000];
+        let passed = millis.map(|ms| limit.pass(start + Duration::from_millis(ms)));
+        let expected = [Some(0), None, None, None, Some(3), None, Some(1)];
+        assert_eq!(passed, expected.map(|others| others.map(Others)));
+        assert_eq!(Others(0).to_string(), "");
+        assert_eq!(
+            Others(3).to_string(),
+            " (3 others since the last such line)"
+        );
+    }
+}
