@@ -27,7 +27,7 @@ use super::{
     options::Options,
     session::{Session, explain},
     signals::{Signals, Told},
-    target::{Target, connect_plain, connect_rdmsg},
+    target::{Target, connect_plain, connect_rdmsg, find_rdma},
     warnings::Warnings,
 };
 
@@ -68,11 +68,11 @@ impl Bridge {
         let Options { listen, to, .. } = options;
         let engine = Engine::shared().context("cannot start")?;
         let (listening, target) = if listen.scheme() == Scheme::Plain {
-            let config = options.stream_config(to.scheme());
+            let config = options.stream_config(to.scheme(), find_rdma(&engine).is_ok());
             let target = Target::rdmsg(to.clone(), &config, &engine)?;
             (Listening::bind_plain(listen).await?, target)
         } else {
-            let config = options.stream_config(listen.scheme());
+            let config = options.stream_config(listen.scheme(), find_rdma(&engine).is_ok());
             let target = Target::plain(to.clone(), options.connect_timeout);
             (Listening::bind_rdmsg(listen, &config, &engine)?, target)
         };
