@@ -119,9 +119,9 @@ impl Poller {
                 });
                 match seen {
                     Poll::Ready(Ok(())) if progress != Progress::Nothing => {}
-                    // The runtime reports changes, and there may be no further one. Or tokio reports
-                    // the end of the stream at every poll, which would keep the task awake until
-                    // the engine's thread ends the connection.
+                    // The runtime reports changes, and there may be no further one. Or tokio
+                    // reports the end of the stream at every poll, which would keep the task awake
+                    // until the engine's thread ends the connection.
                     Poll::Ready(Ok(())) | Poll::Pending if self.is_silent(queue) => {
                         self.leave_runtime();
                         return None;

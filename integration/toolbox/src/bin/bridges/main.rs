@@ -19,7 +19,8 @@ use toolbox::{Lab, Launch};
 /// of them, of all programs and the kernel together, on one processor.
 ///
 /// Prints the median, which redis-benchmark rounds to 8 µs, the mean, and the time that the pair
-/// adds to the mean, in multiples of that over TCP. The target is below 2. Ends 0 if everything ran.
+/// adds to the mean, in multiples of that over TCP. The target is below 2. Ends 0 if everything
+/// ran.
 ///
 /// With --no-lab it measures on this machine, over TCP on loopback: connections with one request
 /// each, requests of 64 B, values of 100 KB and streams. Each goes directly, through two programs
