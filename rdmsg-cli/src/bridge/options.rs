@@ -123,12 +123,12 @@ impl Options {
         command.error(ErrorKind::ValueValidation, text).exit();
     }
 
-    /// The configuration of streams over the transport of this scheme, on a machine that has RDMA
-    /// or not.
-    pub(super) fn stream_config(&self, scheme: Scheme, has_rdma: bool) -> Config {
-        let eager_size = self.eager_size.unwrap_or(match scheme {
+    /// The configuration of streams over the transport of this scheme. `has_rdma` returns whether
+    /// this machine has RDMA, if that counts.
+    pub(super) fn stream_config(&self, scheme: Scheme, has_rdma: impl FnOnce() -> bool) -> Config {
+        let eager_size = self.eager_size.unwrap_or_else(|| match scheme {
             Scheme::Rdma => EAGER_SIZE,
-            Scheme::Rdmsg if has_rdma => EAGER_SIZE,
+            Scheme::Rdmsg if has_rdma() => EAGER_SIZE,
             Scheme::Plain | Scheme::Rdmsg | Scheme::RdmsgTcp => EAGER_SIZE_OVER_TCP,
         });
         let mut config = Config::default()
@@ -192,7 +192,7 @@ mod tests {
         let line = ["bridge", "--listen", "tcp://a:1", "--to", "rdmsg+tcp://a:2"];
         let Line { options } = Line::parse_from([&line[..], more].concat());
         let schemes = [Scheme::Rdma, Scheme::Rdmsg, Scheme::RdmsgTcp];
-        schemes.map(|scheme| options.stream_config(scheme, has_rdma).eager_size)
+        schemes.map(|scheme| options.stream_config(scheme, || has_rdma).eager_size)
     }
 
     #[test]
