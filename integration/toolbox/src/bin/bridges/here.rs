@@ -14,9 +14,9 @@ use super::{
 struct Row {
     name: &'static str,
     load: Load,
-    /// The unit of the rate, and how many of what is counted it has.
+    /// The unit of the rate, and the number of counted items in it.
     rate: (&'static str, f64),
-    /// The unit for which the processor time is told, and how many of what is counted it has.
+    /// The unit to which the processor time refers, and the number of counted items in it.
     unit: (&'static str, f64),
 }
 

@@ -30,11 +30,11 @@ pub(crate) enum Load {
 pub(crate) struct Done {
     /// The connections, requests or bytes of each second.
     pub(crate) rate: f64,
-    /// The number of all, with those that ended after the last second.
+    /// The total, including items that ended after the last second.
     pub(crate) all: u64,
 }
 
-/// What clients count, and the sign to stop.
+/// The clients' counter, and their signal to stop.
 #[derive(Default)]
 struct Run {
     count: AtomicU64,
