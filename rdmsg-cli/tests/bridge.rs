@@ -11,6 +11,7 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
+use rdmsg::{Engine, Listener, Statistics};
 use stage::{Service, connect, far, far_at, is_reset, near, raise_open_files, random, reset};
 use toolbox::{Bridge, PATIENCE};
 
@@ -75,6 +76,38 @@ fn many_bytes_go_both_ways_at_once() {
     assert!(received == sent, "{} bytes came back", received.len());
     way.both_report("0 open, 1 total, 0 refused, 0 failed");
     way.both_report("bytes: 10000000 to the target, 10000000 back");
+}
+
+#[test]
+fn pieces_over_tcp_travel_without_a_read_by_the_peer() {
+    const LEN: usize = 10_000_000;
+    // The other bridge's place: a program that speaks rdmsg.
+    let engine = Engine::new().unwrap();
+    let far = Listener::builder()
+        .engine(&engine)
+        .bind_stream("tcp://127.0.0.1:0")
+        .unwrap();
+    let to = format!("rdmsg+tcp://{}", far.local_addr().unwrap());
+    let near = stage::start("tcp://127.0.0.1:0", &to, &[]);
+    let mut client = connect(near.address());
+    let sent = random(10, LEN);
+    let (mut stream, _) = far.accept().unwrap();
+    let received = thread::scope(|scope| {
+        scope.spawn(|| {
+            client.write_all(&sent).unwrap();
+            client.shutdown(Shutdown::Write).unwrap();
+        });
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).unwrap();
+        received
+    });
+    assert!(received == sent, "{} bytes came", received.len());
+    let Statistics {
+        bytes_received,
+        large_received,
+        ..
+    } = engine.statistics().unwrap().all;
+    assert_eq!((bytes_received, large_received), (LEN as u64, 0));
 }
 
 #[test]

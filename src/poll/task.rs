@@ -126,12 +126,15 @@ impl Poller {
                     progress != Progress::More
                 });
                 match seen {
-                    Poll::Ready(Ok(())) => {}
-                    Poll::Pending if self.is_silent(queue) => {
-                        // The runtime reports changes, and there may be no further one.
+                    Poll::Ready(Ok(())) if progress != Progress::Nothing => {}
+                    // The runtime reports changes, and there may be no further one. Or tokio
+                    // reports the end of the stream at every poll, which would keep the task awake
+                    // until the engine's thread ends the connection.
+                    Poll::Ready(Ok(())) | Poll::Pending if self.is_silent(queue) => {
                         self.leave_runtime();
                         return None;
                     }
+                    Poll::Ready(Ok(())) => {}
                     Poll::Pending => {
                         let waits = self.wait_seated(cx, who, ready);
                         if waits.is_ready() || watch.calls() == calls {

@@ -7,8 +7,14 @@ mod buffers;
 mod core;
 mod cut;
 #[cfg(feature = "tokio")]
+mod endings;
+#[cfg(feature = "tokio")]
 mod incoming;
 mod stage;
+#[cfg(feature = "tokio")]
+#[allow(dead_code)]
+#[path = "../tcp_peer/mod.rs"]
+mod tcp_peer;
 #[cfg(feature = "tokio")]
 mod tokio;
 mod wakers;

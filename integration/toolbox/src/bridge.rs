@@ -66,6 +66,12 @@ impl Bridge {
         self.address
     }
 
+    /// The id of its process.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Has it report until it says this: what happens to connections is counted a moment later.
     ///
     /// # Errors

@@ -27,7 +27,7 @@ use super::{
     options::Options,
     session::{Session, explain},
     signals::{Signals, Told},
-    target::{Target, connect_plain, connect_rdmsg},
+    target::{Target, connect_plain, connect_rdmsg, find_rdma},
 };
 use crate::warnings::Warnings;
 
@@ -67,12 +67,13 @@ impl Bridge {
     pub(super) async fn start(options: &Options) -> Result<Self> {
         let Options { listen, to, .. } = options;
         let engine = Engine::shared().context("cannot start")?;
+        let has_rdma = || find_rdma(&engine).is_ok();
         let (listening, target) = if listen.scheme() == Scheme::Plain {
-            let config = options.stream_config(to.scheme());
+            let config = options.stream_config(to.scheme(), has_rdma);
             let target = Target::rdmsg(to.clone(), &config, &engine)?;
             (Listening::bind_plain(listen).await?, target)
         } else {
-            let config = options.stream_config(listen.scheme());
+            let config = options.stream_config(listen.scheme(), has_rdma);
             let target = Target::plain(to.clone(), options.connect_timeout);
             (Listening::bind_rdmsg(listen, &config, &engine)?, target)
         };

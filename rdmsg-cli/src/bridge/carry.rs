@@ -19,12 +19,19 @@ use tokio::{
 
 use super::{
     counters::Flow,
+    options::EAGER_SIZE_OVER_TCP,
     session::{Plain, Rdmsg, Session},
 };
 
 /// The most bytes of a connection that this program holds for the stream. It holds none while the
 /// plain end has nothing.
-const PIECE: usize = 64 * 1024;
+///
+/// With the headers of a frame, of TCP and of IP it fits 64 KiB, the longest segment on loopback
+/// and the longest that the kernel hands to a network card. A longer piece costs a second segment.
+const PIECE: usize = 60 * 1024;
+
+// Over TCP a piece is a frame of its own.
+const _: () = assert!(PIECE <= EAGER_SIZE_OVER_TCP as usize);
 
 /// How often a write to a plain end that takes nothing looks whether the other end is there still.
 const LOOK: Duration = Duration::from_secs(1);

@@ -81,14 +81,23 @@ pub(crate) struct Options {
     pub(crate) statistics: bool,
 
     /// Longest piece in bytes that is sent into a buffer of the peer; longer ones the peer reads.
-    /// A connection over RDMA locks some 60 buffers of this size.
-    #[arg(long, value_name = "BYTES", default_value_t = 4096,
-        value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
-    pub(crate) eager_size: u32,
+    /// The smaller value of both bridges counts. A connection over RDMA locks some 60 buffers of
+    /// this size [default: 65536 with rdmsg+tcp:// and on machines without RDMA, otherwise 4096]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
+    pub(crate) eager_size: Option<u32>,
 }
+
+/// The eager size of connections that may go over RDMA, where buffers are locked memory.
+const EAGER_SIZE: u32 = 4 << 10;
+
+/// The eager size of connections over TCP. A buffer takes memory there when it is first used.
+pub(super) const EAGER_SIZE_OVER_TCP: u32 = 64 << 10;
 
 /// What a connection keeps in memory for longer pieces, in each direction.
 const LARGE_MEMORY: u64 = 256 << 10;
+
+/// The most bytes that both bridges hold of a direction beyond the window, half on each side.
+const STREAM_BUFFER: u64 = 1 << 20;
 
 /// How many pieces may be on their way.
 const WINDOW: u16 = 16;
@@ -114,14 +123,21 @@ impl Options {
         command.error(ErrorKind::ValueValidation, text).exit();
     }
 
-    /// The configuration of streams over the transport of this scheme.
-    pub(super) fn stream_config(&self, scheme: Scheme) -> Config {
+    /// The configuration of streams over the transport of this scheme. `has_rdma` returns whether
+    /// this machine has RDMA, if that counts.
+    pub(super) fn stream_config(&self, scheme: Scheme, has_rdma: impl FnOnce() -> bool) -> Config {
+        let eager_size = self.eager_size.unwrap_or_else(|| match scheme {
+            Scheme::Rdma => EAGER_SIZE,
+            Scheme::Rdmsg if has_rdma() => EAGER_SIZE,
+            Scheme::Plain | Scheme::Rdmsg | Scheme::RdmsgTcp => EAGER_SIZE_OVER_TCP,
+        });
         let mut config = Config::default()
             .with_receive_window(WINDOW)
             .with_send_depth(WINDOW)
-            .with_eager_size(self.eager_size)
+            .with_eager_size(eager_size)
             .with_large_memory(LARGE_MEMORY)
             .with_registration_cache(LARGE_MEMORY)
+            .with_stream_buffer(STREAM_BUFFER)
             .with_backlog(WAITING)
             .with_half_open(WAITING)
             .with_connect_timeout(self.connect_timeout);
@@ -157,5 +173,33 @@ fn threads(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) | Err(_) => Err("expected a number from 1".into()),
         Ok(threads) => Ok(threads),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn eager_sizes(has_rdma: bool, more: &[&str]) -> [Option<u32>; 3] {
+        let line = ["bridge", "--listen", "tcp://a:1", "--to", "rdmsg+tcp://a:2"];
+        let Line { options } = Line::parse_from([&line[..], more].concat());
+        let schemes = [Scheme::Rdma, Scheme::Rdmsg, Scheme::RdmsgTcp];
+        schemes.map(|scheme| options.stream_config(scheme, || has_rdma).eager_size)
+    }
+
+    #[test]
+    fn eager_size_holds_a_piece_if_nothing_is_locked() {
+        assert_eq!(eager_sizes(true, &[]), [4096, 4096, 65536].map(Some));
+        assert_eq!(eager_sizes(false, &[]), [4096, 65536, 65536].map(Some));
+        let more = ["--eager-size", "8192"];
+        assert_eq!(eager_sizes(false, &more), [Some(8192); 3]);
     }
 }

@@ -1,7 +1,7 @@
 use std::{io, time::Duration};
 
 use anyhow::{Context, Result};
-use rdmsg::{Config, Connector, Engine, Listener, Transport};
+use rdmsg::{Config, Connector, Engine, Error, Listener, Transport};
 use tokio::{net::TcpStream, time::timeout};
 
 use super::{
@@ -30,10 +30,7 @@ impl Target {
     /// Fails where this machine has no RDMA, and nothing else will do.
     pub(super) fn rdmsg(address: Address, config: &Config, engine: &Engine) -> Result<Self> {
         if address.scheme() == Scheme::Rdma {
-            let config = config.clone().with_transport(Transport::Rdma);
-            // It takes the same rights and libraries as to connect.
-            Listener::bind_with("0.0.0.0:0", &config, engine)
-                .with_context(|| format!("cannot connect to {address}"))?;
+            find_rdma(engine).with_context(|| format!("cannot connect to {address}"))?;
         }
         let connector = Connector::new().config(config.clone()).engine(engine);
         Ok(Self::Rdmsg { address, connector })
@@ -44,6 +41,13 @@ impl Target {
             Self::Plain { address, .. } | Self::Rdmsg { address, .. } => address,
         }
     }
+}
+
+/// Fails if this machine has no RDMA, or this process no right to it.
+pub(super) fn find_rdma(engine: &Engine) -> Result<(), Error> {
+    let config = Config::default().with_transport(Transport::Rdma);
+    // It takes the same rights and libraries as to connect.
+    Listener::bind_with("0.0.0.0:0", &config, engine).map(drop)
 }
 
 /// Connects to a plain socket.

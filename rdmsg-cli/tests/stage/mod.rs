@@ -39,13 +39,18 @@ pub(crate) fn far(service: SocketAddr, more: &[&str]) -> Bridge {
 
 pub(crate) fn far_at(place: SocketAddr, service: SocketAddr, more: &[&str]) -> Bridge {
     let listen = format!("{}://{place}", scheme());
-    Bridge::start(program(), &listen, &format!("tcp://{service}"), more).unwrap()
+    start(&listen, &format!("tcp://{service}"), more)
 }
 
 /// A bridge beside clients.
 pub(crate) fn near(far: &Bridge, more: &[&str]) -> Bridge {
     let to = format!("{}://{}", scheme(), far.address());
-    Bridge::start(program(), "tcp://127.0.0.1:0", &to, more).unwrap()
+    start("tcp://127.0.0.1:0", &to, more)
+}
+
+/// A bridge between any two addresses.
+pub(crate) fn start(listen: &str, to: &str, more: &[&str]) -> Bridge {
+    Bridge::start(program(), listen, to, more).unwrap()
 }
 
 /// A bridge that does not start.

@@ -1,70 +1,15 @@
-//! What a pair of bridges adds to the time of a service that nobody changed.
+//! A redis server, in the guest whose clock counts instructions.
 
-use std::{
-    env,
-    net::TcpListener,
-    process::{Command, ExitCode},
-    time::Duration,
-};
+use std::{env, net::TcpListener, process::Command};
 
 use anyhow::{Context, Result, ensure};
-use clap::Parser;
-use toolbox::{BridgePair, Heard, Lab, Launch, PATIENCE, Process, words};
-
-/// What a pair of bridges adds to the time of a redis server
-///
-/// Runs redis-server and redis-benchmark (GET) as they come from the distribution: over TCP, and
-/// through a pair of `rdmsg bridge` with rdmsg over its own TCP, and over RDMA, between them. All
-/// of it runs in one guest of the lab whose clock counts instructions: a microsecond is a thousand
-/// of them, of all programs and the kernel together, on one processor.
-///
-/// Prints the median, which redis-benchmark rounds to 8 µs, the mean, and what the pair adds to
-/// the mean, in multiples of that over TCP. The target is below 2. Ends 0 if everything ran.
-#[derive(Parser)]
-#[command(
-    name = "integration/bridges",
-    bin_name = "integration/bridges",
-    verbatim_doc_comment
-)]
-struct Options {
-    /// Requests for each line of the table.
-    #[arg(long, default_value_t = 3000)]
-    requests: u32,
-
-    /// Connections at a time; may be repeated.
-    #[arg(long, default_values_t = [1])]
-    clients: Vec<u32>,
-}
+use toolbox::{BridgePair, Heard, Lab, PATIENCE, Process, words};
 
 /// What the pair may add, in multiples of the time without it.
 const TARGET: f64 = 2.0;
 
-fn main() -> ExitCode {
-    let options = Options::parse();
-    let done = if Lab::is_here() {
-        measure(&options)
-    } else {
-        in_lab()
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("bridges: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// Becomes the lab, in which this program runs anew.
-fn in_lab() -> Result<()> {
-    let mut lab = Launch::counted(Duration::from_secs(900));
-    for argument in env::args().skip(1) {
-        lab = lab.argument(argument);
-    }
-    Err(lab.exec())
-}
-
-fn measure(options: &Options) -> Result<()> {
+/// Measures that many requests with each number of clients.
+pub(crate) fn measure(requests: u32, clients: &[u32]) -> Result<()> {
     let lab = Lab::find()?;
     let service = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let port = service.port().to_string();
@@ -88,10 +33,10 @@ fn measure(options: &Options) -> Result<()> {
         ("bridges, rdma", over_rdma.address()),
     ];
     println!("clients  way                  median µs  mean µs  added to the mean");
-    for clients in &options.clients {
+    for clients in clients {
         let mut alone = None;
         for (name, address) in ways {
-            let (median, mean) = get(address.port(), *clients, options.requests)?;
+            let (median, mean) = get(address.port(), *clients, requests)?;
             let added = alone.map_or_else(String::new, |alone| {
                 let added = (mean - alone) / alone;
                 let met = if added < TARGET { "ok" } else { "MISSED" };

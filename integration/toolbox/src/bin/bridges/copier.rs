@@ -1,0 +1,68 @@
+//! A program that only copies bytes between two TCP connections, in both directions.
+
+use std::{
+    io::{self, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    thread,
+};
+
+use anyhow::{Context, Result};
+use toolbox::{Line, PATIENCE, Process};
+
+/// The length of its buffers.
+const PIECE: usize = 60 << 10;
+
+/// The beginning of the line that it prints when it listens.
+const LISTENS: &str = "listening on ";
+
+/// Starts this program as a copier. Returns also the address on which it listens.
+pub(crate) fn start(target: SocketAddr) -> Result<(Process, SocketAddr)> {
+    let program = std::env::current_exe()?;
+    let argv = [
+        &*program.to_string_lossy(),
+        "--copy-to",
+        &target.to_string(),
+    ];
+    let mut process = Process::start(&argv)?;
+    let line = match process.line(PATIENCE) {
+        Some(Line::Out(line)) => line,
+        Some(Line::Err(_)) | None => anyhow::bail!("{}", process.finish(PATIENCE)?),
+    };
+    let place = line.strip_prefix(LISTENS).context("it does not listen")?;
+    Ok((process, place.parse()?))
+}
+
+/// Copies between each connection that comes in and one to `target`, until it is killed.
+pub(crate) fn run(target: SocketAddr) -> Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    println!("{LISTENS}{}", listener.local_addr()?);
+    loop {
+        let (client, _) = listener.accept()?;
+        thread::spawn(move || {
+            // The end of either side ends the other.
+            let _ = join(&client, target);
+        });
+    }
+}
+
+fn join(client: &TcpStream, target: SocketAddr) -> io::Result<()> {
+    let server = TcpStream::connect(target)?;
+    for end in [client, &server] {
+        end.set_nodelay(true)?;
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| copy(&server, client));
+        copy(client, &server)
+    })
+}
+
+fn copy(mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
+    let mut piece = vec![0; PIECE];
+    loop {
+        let len = from.read(&mut piece)?;
+        if len == 0 {
+            return to.shutdown(Shutdown::Write);
+        }
+        to.write_all(&piece[..len])?;
+    }
+}

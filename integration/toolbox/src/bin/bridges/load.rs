@@ -1,0 +1,183 @@
+//! Clients that keep a service busy, and that service.
+
+use std::{
+    io::{self, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::sync_channel,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, anyhow};
+
+/// A kind of traffic.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Load {
+    /// This many clients, each with a connection for each request of 64 bytes.
+    Connections(usize),
+    /// One client with requests of `len` bytes, and answers of the same length. `at_once` of them
+    /// are on their way at a time.
+    Requests { len: usize, at_once: usize },
+    /// This many connections that carry bytes in one direction.
+    Streams(usize),
+}
+
+/// The result of a load.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Done {
+    /// The connections, requests or bytes of each second.
+    pub(crate) rate: f64,
+    /// The total, including items that ended after the last second.
+    pub(crate) all: u64,
+}
+
+/// The clients' counter, and their signal to stop.
+#[derive(Default)]
+struct Run {
+    count: AtomicU64,
+    stop: AtomicBool,
+}
+
+const SHORT: usize = 64;
+const WRITE: usize = 256 << 10;
+
+impl Load {
+    /// Loads the service at this address for a while.
+    pub(crate) fn run(self, service: SocketAddr, time: Duration) -> Result<Done> {
+        let run = Run::default();
+        let client = || match self {
+            Self::Connections(_) => run.connections(service),
+            Self::Requests { len, at_once } => run.requests(service, len, at_once),
+            Self::Streams(_) => run.stream(service),
+        };
+        let clients = match self {
+            Self::Connections(count) | Self::Streams(count) => count,
+            Self::Requests { .. } => 1,
+        };
+        let rate = thread::scope(|scope| {
+            let clients: Vec<_> = (0..clients).map(|_| scope.spawn(client)).collect();
+            let start = Instant::now();
+            thread::sleep(time);
+            let rate = run.count.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64();
+            run.stop.store(true, Ordering::Relaxed);
+            for client in clients {
+                let ended = client.join().map_err(|_| anyhow!("a client panicked"))?;
+                ended?;
+            }
+            anyhow::Ok(rate)
+        })?;
+        let all = run.count.into_inner();
+        Ok(Done { rate, all })
+    }
+}
+
+impl Run {
+    fn goes_on(&self) -> bool {
+        !self.stop.load(Ordering::Relaxed)
+    }
+
+    fn count(&self, more: usize) {
+        self.count.fetch_add(more as u64, Ordering::Relaxed);
+    }
+
+    fn connections(&self, service: SocketAddr) -> io::Result<()> {
+        while self.goes_on() {
+            let mut stream = connect(service, SHORT)?;
+            exchange(&mut stream, &mut [1; SHORT])?;
+            self.count(1);
+        }
+        Ok(())
+    }
+
+    fn requests(&self, service: SocketAddr, len: usize, at_once: usize) -> io::Result<()> {
+        let mut reader = connect(service, len)?;
+        if at_once == 1 {
+            let mut bytes = vec![1; len];
+            while self.goes_on() {
+                exchange(&mut reader, &mut bytes)?;
+                self.count(1);
+            }
+            return Ok(());
+        }
+        let mut writer = reader.try_clone()?;
+        // One more is being written.
+        let (sent, answered) = sync_channel(at_once - 1);
+        thread::scope(|scope| {
+            let writing = scope.spawn(move || {
+                let bytes = vec![1; len];
+                while self.goes_on() {
+                    writer.write_all(&bytes)?;
+                    if sent.send(()).is_err() {
+                        break;
+                    }
+                }
+                io::Result::Ok(())
+            });
+            let mut bytes = vec![0; len];
+            while answered.recv().is_ok() {
+                reader.read_exact(&mut bytes)?;
+                self.count(1);
+            }
+            writing.join().map_err(|_| io::Error::other("panicked"))?
+        })
+    }
+
+    fn stream(&self, service: SocketAddr) -> io::Result<()> {
+        let mut stream = connect(service, 0)?;
+        let bytes = vec![1; WRITE];
+        while self.goes_on() {
+            stream.write_all(&bytes)?;
+            self.count(bytes.len());
+        }
+        stream.shutdown(Shutdown::Write)?;
+        // All of it has arrived.
+        stream.read_exact(&mut [0])
+    }
+}
+
+/// Connects to the service, which sends back each `len` bytes; with 0 it only reads, and sends one
+/// byte behind the end.
+fn connect(service: SocketAddr, len: usize) -> io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(service)?;
+    stream.set_nodelay(true)?;
+    stream.write_all(&(len as u64).to_le_bytes())?;
+    Ok(stream)
+}
+
+fn exchange(stream: &mut TcpStream, bytes: &mut [u8]) -> io::Result<()> {
+    stream.write_all(bytes)?;
+    stream.read_exact(bytes)
+}
+
+/// Starts the service, which ends with this process.
+pub(crate) fn serve() -> io::Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            // The end of a client ends it.
+            thread::spawn(move || answer(stream));
+        }
+    });
+    Ok(address)
+}
+
+fn answer(mut stream: TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut len = [0; 8];
+    stream.read_exact(&mut len)?;
+    let len = u64::from_le_bytes(len) as usize;
+    if len == 0 {
+        let mut bytes = vec![0; WRITE];
+        while stream.read(&mut bytes)? > 0 {}
+        return stream.write_all(&[1]);
+    }
+    let mut bytes = vec![0; len];
+    loop {
+        stream.read_exact(&mut bytes)?;
+        stream.write_all(&bytes)?;
+    }
+}

@@ -1,0 +1,50 @@
+//! Tasks of a tokio runtime whose connection over TCP ends.
+
+use std::{
+    future::{Future, poll_fn},
+    net::{Shutdown, TcpStream},
+    pin::pin,
+};
+
+use rdmsg::{Config, Engine, Error, Transport, tokio::Listener};
+use tokio::task::spawn_blocking;
+
+use super::{tcp_peer::Peer, tokio::on_each};
+
+/// One poll finds nothing, one sees the end of the stream, and one the end of the connection. The
+/// others are for wakes that came earlier.
+const MOST_POLLS: u32 = 8;
+
+/// Returns the result of a future, and how often it was polled.
+async fn count_polls<T>(future: impl Future<Output = T>) -> (T, u32) {
+    let mut future = pin!(future);
+    let mut polls = 0;
+    poll_fn(|cx| {
+        polls += 1;
+        future.as_mut().poll(cx).map(|result| (result, polls))
+    })
+    .await
+}
+
+#[test]
+fn task_sleeps_until_the_engine_ends_its_connection() {
+    on_each(|| async {
+        let mut config = Config::default();
+        config.transport = Transport::Tcp;
+        let engine = Engine::new().unwrap();
+        let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
+        let addr = listener.local_addr();
+        for _ in 0..100 {
+            let connect = move || Peer::over(TcpStream::connect(addr).unwrap(), 4).unwrap();
+            let (peer, endpoint) = tokio::join!(spawn_blocking(connect), listener.accept());
+            let (peer, endpoint) = (peer.unwrap(), endpoint.unwrap());
+            let leave = async { peer.stream.shutdown(Shutdown::Write).unwrap() };
+            let ((received, polls), ()) = tokio::join!(count_polls(endpoint.recv()), leave);
+            assert!(
+                matches!(received, Err(Error::Disconnected(_))),
+                "{received:?}"
+            );
+            assert!(polls <= MOST_POLLS, "{polls} polls");
+        }
+    });
+}
