@@ -202,6 +202,7 @@ impl Core {
             } => self.send_failed(slot, status, vendor_err),
             Done::Drained(side) => conn.handle_drained(side),
             Done::Violated(violation) => conn.handle_violation(*violation, SystemClock),
+            Done::OutOfMemory(error) => conn.handle_post_failure(*error, Instant::now()),
         }
     }
 
