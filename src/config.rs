@@ -200,10 +200,12 @@ pub struct Config {
     ///
     /// It is retried within [`connect_timeout`](Self::connect_timeout). It is for clients that
     /// start before their server, or all at once. It applies while no program listens at the peer,
-    /// while the peer is [busy](crate::CloseReason::PeerBusy), while it still has state of an
-    /// earlier connection, and when its process ended before it had answered: over RDMA its kernel
-    /// rejects with [`CONSUMER_DEFINED`](crate::status::RejectReason::CONSUMER_DEFINED) without
-    /// data, over TCP it resets or closes the connection
+    /// while the peer is [busy](crate::CloseReason::PeerBusy) or has no [memory, descriptors or
+    /// shared receives](crate::CloseReason::PeerOutOfResources) left, while it still has state of
+    /// an earlier connection, and when its process ended before it had answered: over RDMA its
+    /// kernel rejects with
+    /// [`CONSUMER_DEFINED`](crate::status::RejectReason::CONSUMER_DEFINED) without data, over TCP
+    /// it resets or closes the connection
     /// ([`PeerDisconnected`](crate::CloseReason::PeerDisconnected)).
     ///
     /// Default `false`: each of these ends the connect at once.

@@ -80,7 +80,7 @@ struct Inner {
     late: AtomicUsize,
     /// Keeps the engine's thread alive.
     engine: Engine,
-    local: Option<SocketAddr>,
+    local: SocketAddr,
     transport: TransportKind,
 }
 
@@ -223,9 +223,9 @@ impl Endpoint {
         self.inner.link.peer_addr()
     }
 
-    /// Returns this side's address, if it is known.
+    /// Returns this side's address.
     #[must_use]
-    pub fn local_addr(&self) -> Option<SocketAddr> {
+    pub fn local_addr(&self) -> SocketAddr {
         self.inner.local
     }
 

@@ -225,9 +225,9 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`AddrNotAvailable`](io::ErrorKind::AddrNotAvailable) where it is not known.
+    /// None.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.shared.endpoint.local_addr()
+        Ok(self.shared.endpoint.local_addr())
     }
 
     /// Returns the peer's address.

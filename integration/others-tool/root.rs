@@ -48,3 +48,8 @@ pub fn here(text: &str) -> &'static str {
     }
     text.replace("::1", &address("LAB_ADDR6", "::1")).leak()
 }
+
+/// Returns an octet of the IPv4 address that takes the place of 127.0.0.1.
+fn octet(at: usize) -> u8 {
+    here("127.0.0.1").parse::<net::Ipv4Addr>().unwrap().octets()[at]
+}

@@ -113,7 +113,7 @@ pub(crate) struct Established {
     pub(crate) completions: Receiver<Completion>,
     /// The unread bytes of a stream.
     pub(crate) inflow: Option<Arc<Inflow>>,
-    pub(crate) local: Option<SocketAddr>,
+    pub(crate) local: SocketAddr,
     pub(crate) transport: TransportKind,
 }
 
@@ -135,7 +135,7 @@ pub struct Request {
     /// `None` once it is answered.
     open: Option<Open>,
     peer: SocketAddr,
-    local: Option<SocketAddr>,
+    local: SocketAddr,
     private_data: Vec<u8>,
 }
 
@@ -253,7 +253,7 @@ impl Request {
     pub(super) fn new(
         link: Arc<Link>,
         engine: Arc<Handle>,
-        local: Option<SocketAddr>,
+        local: SocketAddr,
         timeout: Duration,
     ) -> Self {
         let (peer, private_data) = (link.peer_addr(), link.peer_data());
@@ -277,7 +277,7 @@ impl Request {
 
     /// Returns the address on which the request came in.
     #[must_use]
-    pub fn local_addr(&self) -> Option<SocketAddr> {
+    pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 

@@ -202,6 +202,7 @@ impl Core {
             } => self.send_failed(slot, status, vendor_err),
             Done::Drained(side) => conn.handle_drained(side),
             Done::Violated(violation) => conn.handle_violation(*violation, SystemClock),
+            Done::OutOfMemory(error) => conn.handle_post_failure(*error, Instant::now()),
         }
     }
 
@@ -525,6 +526,7 @@ impl Core {
 
     /// Takes a message's place back.
     pub(crate) fn give_back(&mut self, place: Place) {
+        self.conn.read_message();
         match place {
             Place::Buffer(buffer) => self.release(buffer),
             Place::Part(buffer) if self.batches.take(buffer) => self.release(buffer),

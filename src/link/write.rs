@@ -110,15 +110,9 @@ impl Core {
 
     /// Whether some of `len` bytes may join the bytes that are held back.
     #[cfg(feature = "tokio")]
-    fn may_join(&self, len: usize) -> bool {
-        let longest = self
-            .conn
-            .negotiated()
-            .map(|sides| sides.send_eager as usize);
-        let room = longest.map(|longest| self.cork.room(longest, self.most_held_back(len)));
-        self.conn.is_eager(len)
-            && !self.conn.is_ending_for_a_cause_to_come()
-            && room.is_some_and(|room| room > 0)
+    fn may_join(&mut self, len: usize) -> bool {
+        let most = self.most_held_back(len);
+        self.conn.is_eager(len) && self.hold_back(|cork, longest| cork.room(longest, most) > 0)
     }
 
     fn post_bytes(

@@ -27,7 +27,7 @@ struct Registry {
 
 struct Entry {
     link: Arc<Link>,
-    local: Option<SocketAddr>,
+    local: SocketAddr,
     since: Instant,
 }
 
@@ -83,7 +83,7 @@ impl Registry {
 
 impl Registered {
     /// Enters a new connection, if connections are kept track of.
-    pub(crate) fn enter(link: &Arc<Link>, local: Option<SocketAddr>) -> Self {
+    pub(crate) fn enter(link: &Arc<Link>, local: SocketAddr) -> Self {
         if !ENABLED.load(Ordering::Relaxed) {
             return Self(None);
         }

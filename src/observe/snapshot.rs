@@ -26,8 +26,8 @@ pub struct ConnectionSnapshot {
     pub id: u64,
     /// The peer's address.
     pub peer: SocketAddr,
-    /// This side's address, if it is known.
-    pub local: Option<SocketAddr>,
+    /// This side's address.
+    pub local: SocketAddr,
     /// What carries it.
     pub transport: TransportKind,
     /// The time since it was established.
@@ -217,7 +217,7 @@ mod tests {
             connections: vec![ConnectionSnapshot {
                 id: 3,
                 peer: "[fd08::1]:7471".parse().unwrap(),
-                local: None,
+                local: "[fd08::2]:7471".parse().unwrap(),
                 transport: TransportKind::Rdma,
                 age: Duration::from_millis(1500),
                 is_closed: false,

@@ -88,9 +88,10 @@ pub enum CloseReason {
     NotRdmsg,
     /// The peer is an rsocket, which [`rsocket`](crate::rsocket) connects to.
     PeerIsRsocket,
-    /// The peer ran out of resources: of lockable memory or shared receives for another connection,
-    /// or, for longer than its [`read_timeout`](crate::Config::read_timeout), of memory for a
-    /// message above the eager size. A retry later may succeed.
+    /// The peer ran out of resources: of memory, descriptors or shared receives for another
+    /// connection, or, for longer than its [`read_timeout`](crate::Config::read_timeout), of memory
+    /// for a message above the eager size. A retry later may succeed: a connector with
+    /// [`retry_refused`](crate::Config::retry_refused) tries again.
     PeerOutOfResources,
     /// The peer's library ended the connection with a code that this version does not know.
     PeerFailed(u32),

@@ -1,6 +1,5 @@
 use std::{
     fmt, io,
-    net::SocketAddr,
     ops::Deref,
     sync::{
         Mutex,
@@ -34,11 +33,6 @@ impl StreamEnd {
             stopped: AtomicBool::new(false),
             nodelay: AtomicBool::new(false),
         }
-    }
-
-    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
-        let local = self.endpoint.local_addr();
-        local.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
     }
 
     /// Returns the error with which the connection has ended, unless that end is clean.

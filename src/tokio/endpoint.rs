@@ -231,9 +231,9 @@ impl Endpoint {
         self.inner.peer_addr()
     }
 
-    /// Returns this side's address, if it is known.
+    /// Returns this side's address.
     #[must_use]
-    pub fn local_addr(&self) -> Option<SocketAddr> {
+    pub fn local_addr(&self) -> SocketAddr {
         self.inner.local_addr()
     }
 

@@ -5,7 +5,9 @@ use std::{
 };
 
 use super::{endpoint::Endpoint, turn::cooperate};
-use crate::{Config, Engine, Error, ToAddresses, TransportKind, sync::Seat};
+use crate::{
+    Config, Engine, Error, ToAddresses, TransportKind, connector::lookup::addresses, sync::Seat,
+};
 
 /// Accepts connections on an address, for tasks.
 ///
@@ -18,17 +20,14 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on an address, with the default [`Config`] and engine.
-    ///
-    /// A name is looked up in this thread, which blocks it: give an address in a task.
-    ///
-    /// It waits for the engine's thread for a moment; a name may take as long as its lookup.
+    /// Listens on an address, with the default [`Config`] and engine. Another thread looks a name
+    /// up.
     ///
     /// # Errors
     ///
     /// Those of [`Listener::bind`](crate::Listener::bind).
-    pub fn bind(address: impl ToAddresses) -> Result<Self, Error> {
-        crate::Listener::bind(address).map(Self::from)
+    pub async fn bind(address: impl ToAddresses) -> Result<Self, Error> {
+        crate::Listener::bind(addresses(address).await?).map(Self::from)
     }
 
     /// Listens on an address with a configuration and an engine.

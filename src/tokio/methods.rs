@@ -271,9 +271,9 @@ macro_rules! common_methods {
             ///
             /// # Errors
             ///
-            /// [`AddrNotAvailable`](std::io::ErrorKind::AddrNotAvailable) if it is not known.
+            /// None; it is as that of tokio's types is.
             pub fn local_addr(&self) -> std::io::Result<std::net::SocketAddr> {
-                self.$part.end().local_addr()
+                Ok(self.$part.end().local_addr())
             }
 
             /// Returns the peer's address.

@@ -26,7 +26,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), rdmsg::Error> {
-//! let listener = Listener::bind("0.0.0.0:7471")?;
+//! let listener = Listener::bind("0.0.0.0:7471").await?;
 //! loop {
 //!     let endpoint = listener.accept().await?;
 //!     tokio::spawn(async move {

@@ -1,4 +1,7 @@
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
 
 use super::{
     budget::Customer,
@@ -142,12 +145,13 @@ impl ConnectionId {
         }
     }
 
-    /// This side's address.
-    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
-        match self {
+    /// Returns this side's address, or `0.0.0.0:0` if the system does not know it.
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        let known = match self {
             Self::Rdma(id) => id.local_addr(),
             Self::Tcp(id) => id.local_addr(),
-        }
+        };
+        known.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
     }
 
     /// Why making the queues failed, if it did.

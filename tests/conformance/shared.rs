@@ -69,3 +69,34 @@ fn too_few_shared_receives_are_an_error_that_says_so() {
     near.send(b"others go on").unwrap();
     assert_eq!(far.recv_timeout(PATIENCE).unwrap(), b"others go on");
 }
+
+#[test]
+fn refused_connect_is_retried_until_receives_are_free() {
+    let mut config = sharing(50);
+    config.connect_timeout = PATIENCE;
+    config.retry_refused = true;
+    let stage = Stage::new(&config);
+    let pair = stage.pair();
+    let listener = stage.requests(&config);
+    let (connector, addr) = (stage.connector.clone(), listener.local_addr());
+    let connecting = thread::spawn(move || connector.connect(addr).unwrap());
+    let request = listener.requests().recv_timeout(PATIENCE).unwrap();
+    let error = request.accept().unwrap_err();
+    assert!(matches!(error, Error::SharedReceivesExhausted { .. }));
+    let (near, far) = pair;
+    near.close().unwrap();
+    assert!(far.recv_timeout(PATIENCE).is_err());
+    drop(far);
+    let far = loop {
+        let request = listener.requests().recv_timeout(PATIENCE).unwrap();
+        match request.accept() {
+            Ok(endpoint) => break endpoint,
+            // The engine may not have finished the other connection.
+            Err(Error::SharedReceivesExhausted { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let near = connecting.join().unwrap();
+    near.send(b"message").unwrap();
+    assert_eq!(far.recv_timeout(PATIENCE).unwrap(), b"message");
+}

@@ -480,7 +480,7 @@ fn a_runtime_that_stands_still_is_not_a_peer_that_is_dead() {
 #[test]
 fn a_listener_that_closes_tells_all_who_accept() {
     on_each(|| async {
-        let listener = Arc::new(Listener::bind((place().0, 0)).unwrap());
+        let listener = Arc::new(Listener::bind((place().0, 0)).await.unwrap());
         let accepting: Vec<_> = (0..3)
             .map(|_| {
                 let listener = Arc::clone(&listener);
@@ -545,7 +545,7 @@ fn a_batch_goes_as_there_is_room_and_one_that_is_dropped_has_not_gone() {
 }
 
 #[test]
-fn stream_listener_has_a_name_looked_up_elsewhere() {
+fn listeners_have_a_name_looked_up_elsewhere() {
     on_each(|| async {
         let name = as_number((place().0, 0).into());
         let listener = StreamListener::bind(name).await.unwrap();
@@ -555,15 +555,22 @@ fn stream_listener_has_a_name_looked_up_elsewhere() {
             accepted.unwrap().0.peer_addr().unwrap(),
             connected.unwrap().local_addr().unwrap()
         );
-        let unknown = StreamListener::bind("no-such-host.invalid:0").await;
-        assert!(unknown.is_err());
+        let name = as_number((place().0, 0).into());
+        let listener = Listener::bind(name).await.unwrap();
+        let near = Endpoint::connect(listener.local_addr()).await.unwrap();
+        let far = listener.accept().await.unwrap();
+        assert_eq!(far.peer_addr(), near.local_addr());
+        let unknown = "no-such-host.invalid:0";
+        assert!(StreamListener::bind(unknown).await.is_err());
+        let error = Listener::bind(unknown).await.unwrap_err();
+        assert!(matches!(error, Error::AddressLookup { .. }), "{error}");
     });
 }
 
 #[test]
 fn one_task_binds_connects_and_accepts() {
     on_each(|| async {
-        let listener = Listener::bind((place().0, 0)).unwrap();
+        let listener = Listener::bind((place().0, 0)).await.unwrap();
         let near = Endpoint::connect(listener.local_addr()).await.unwrap();
         near.send(b"early").await.unwrap();
         let far = listener.accept().await.unwrap();

@@ -376,7 +376,7 @@ fn private_data_travels_both_ways_and_with_a_rejection() {
     let client = connect(b"user 7");
     let request = listener.requests().recv_timeout(PATIENCE).unwrap();
     assert_eq!(request.private_data(), b"user 7");
-    assert_eq!(request.local_addr(), Some(address));
+    assert_eq!(request.local_addr(), address);
     let server = request
         .accept_with(&[9; rdmsg::Request::ACCEPT_DATA_MAX])
         .unwrap();

@@ -33,14 +33,14 @@ impl Generated {
     /// Writes the manifest of a crate without programs.
     pub(crate) fn new(folder: PathBuf, with_hyper: bool) -> Result<Self> {
         let checkout = env::current_dir()?;
+        let (hyper, feature) = if with_hyper {
+            (include_str!("../hyper.toml"), "hyper-util")
+        } else {
+            ("", "tokio")
+        };
         let manifest = format!(
-            "{}{}rdmsg = {{ path = {checkout:?}, features = [\"tokio\"] }}\n",
+            "{}{hyper}rdmsg = {{ path = {checkout:?}, features = [{feature:?}] }}\n",
             include_str!("../manifest.toml"),
-            if with_hyper {
-                include_str!("../hyper.toml")
-            } else {
-                ""
-            }
         );
         write(&folder.join("Cargo.toml"), &manifest)?;
         write(&folder.join("src/lib.rs"), "")?;
@@ -74,13 +74,7 @@ impl Generated {
         for (program, root) in [(sockets, root.replace(TYPES, "")), (rdmsg, root.to_owned())] {
             let folder = Path::new("tests").join(&program);
             let root_file = self.folder.join(&folder).join("main.rs");
-            let is_hyper = suite.name == "hyper-util" && root.contains(TYPES);
-            let connector = if is_hyper {
-                include_str!("../connector.rs")
-            } else {
-                ""
-            };
-            write(&root_file, &format!("{root}{connector}\n{modules}"))?;
+            write(&root_file, &format!("{root}\n{modules}"))?;
             for (module, text) in suite.modules.iter().zip(suite.read(&program)?) {
                 let path = folder.join(module).with_extension("rs");
                 self.files.push(File::new(path, &text));

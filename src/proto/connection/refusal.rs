@@ -119,14 +119,15 @@ pub(super) fn may_pass(cause: &CloseReason, reason: RejectReason) -> bool {
     is_refusal(cause) || reason == RejectReason::STALE_CONN
 }
 
-/// Whether no program took the request. The kernel answers a request that waits in the queue of a
-/// listener whose process ends: over RDMA it rejects without private data, over TCP it ends the
-/// connection.
+/// Returns whether no program took the request, or the peer had nothing free for a connection. The
+/// kernel answers a request that waits in the queue of a listener whose process ends: over RDMA it
+/// rejects without private data, over TCP it ends the connection.
 pub(super) fn is_refusal(cause: &CloseReason) -> bool {
     matches!(
         cause,
         CloseReason::Refused
             | CloseReason::PeerBusy
+            | CloseReason::PeerOutOfResources
             | CloseReason::RejectedWithoutCause
             | CloseReason::PeerDisconnected
     )

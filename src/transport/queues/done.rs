@@ -1,6 +1,6 @@
 use crate::{
     proto::{DrainSide, Violation},
-    status::WcStatus,
+    status::{OsError, WcStatus},
 };
 
 /// How many completions are taken at a time.
@@ -36,6 +36,8 @@ pub(crate) enum Done {
     /// The peer broke the rules of the transport, where they are this side's to watch.
     /// In a box, so that the others stay small.
     Violated(Box<Violation>),
+    /// The system has no memory for a frame of the peer.
+    OutOfMemory(Box<OsError>),
 }
 
 impl Done {
@@ -46,9 +48,11 @@ impl Done {
             Self::Received { buffer, .. }
             | Self::Immediate { buffer, .. }
             | Self::ReceiveFailed { buffer, .. } => Some(buffer),
-            Self::Sent { .. } | Self::SendFailed { .. } | Self::Drained(_) | Self::Violated(_) => {
-                None
-            }
+            Self::Sent { .. }
+            | Self::SendFailed { .. }
+            | Self::Drained(_)
+            | Self::Violated(_)
+            | Self::OutOfMemory(_) => None,
         }
     }
 }

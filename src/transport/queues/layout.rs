@@ -1,36 +1,63 @@
+use std::ops::Range;
+
 use crate::proto::{CONTROL_RECEIVES, CONTROL_SENDS, HEADER_LEN, Params, READS};
 
 /// Buffers start on cache lines of their own, so that the device and two threads never share one.
 const ALIGN: usize = 64;
 
-/// Where the buffers lie in the region.
+/// The length in bytes of a piece of memory that holds several buffers, at most.
+const PIECE: usize = 256 << 10;
+
+/// The sizes and numbers of a connection's buffers, and their places in memory.
+///
+/// The receive buffers come first, then the send buffers, all of the same size. A piece of memory
+/// holds a power of two of them, and the last piece the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
-    recv_size: usize,
+    size: usize,
     /// How many receives may complete before any is posted again.
     recv_count: u32,
-    /// Whether the receive buffers are not in the region.
+    /// Whether the receive buffers lie elsewhere.
     shared: bool,
-    send_size: usize,
     send_count: u32,
+    /// The number of buffers in a piece, as the exponent of a power of two.
+    piece: u32,
 }
 
 impl Layout {
     /// The buffers that `params` ask for. Send buffers have the size of our own receive buffers:
     /// the peer's limit is not known before it answers, and a longer message than that is refused.
+    /// All lie in one piece of memory.
     pub(crate) fn new(params: &Params) -> Self {
-        let size = (HEADER_LEN + params.eager_size as usize).next_multiple_of(ALIGN);
         Self {
-            recv_size: size,
+            size: (HEADER_LEN + params.eager_size as usize).next_multiple_of(ALIGN),
             recv_count: u32::from(params.window) + CONTROL_RECEIVES,
             shared: params.shared,
-            send_size: size,
             send_count: params.send_slots + READS + CONTROL_SENDS,
+            piece: u32::BITS - 1,
         }
     }
 
-    pub(crate) fn bytes(&self) -> usize {
-        self.send_offset(self.send_count)
+    /// Divides the memory into pieces of at most [`PIECE`] bytes, or of one buffer.
+    pub(crate) fn in_pieces(self) -> Self {
+        let piece = (PIECE / self.size).checked_ilog2().unwrap_or(0);
+        Self { piece, ..self }
+    }
+
+    /// The number of buffers.
+    pub(super) const fn count(&self) -> u32 {
+        self.send_buffer(self.send_count)
+    }
+
+    /// The buffers in the piece of memory that has this one.
+    pub(super) fn beside(&self, buffer: u32) -> Range<u32> {
+        let others = (1 << self.piece) - 1;
+        buffer & !others..((buffer | others) + 1).min(self.count())
+    }
+
+    /// The receive buffers from `first` on in the same piece.
+    pub(crate) fn receives_from(&self, first: u32) -> Range<u32> {
+        first..self.beside(first).end.min(self.recv_count)
     }
 
     /// The depth of the send queue that holds all buffers and a drain marker.
@@ -48,32 +75,26 @@ impl Layout {
         self.send_count + self.recv_count + 2
     }
 
-    pub(crate) const fn recv_offset(&self, buffer: u32) -> usize {
-        self.recv_size * buffer as usize
-    }
-
-    pub(crate) const fn send_offset(&self, slot: u32) -> usize {
+    /// The number of the buffer of a slot of the send ring.
+    pub(crate) const fn send_buffer(&self, slot: u32) -> u32 {
         let receives = if self.shared { 0 } else { self.recv_count };
-        self.recv_size * receives as usize + self.send_size * slot as usize
+        receives + slot
     }
 
-    pub(crate) const fn recv_size(&self) -> usize {
-        self.recv_size
+    /// The length in bytes of each buffer.
+    pub(crate) const fn size(&self) -> usize {
+        self.size
     }
 
     pub(crate) const fn recv_count(&self) -> u32 {
         self.recv_count
     }
 
-    pub(crate) const fn send_size(&self) -> usize {
-        self.send_size
-    }
-
     pub(crate) const fn send_count(&self) -> u32 {
         self.send_count
     }
 
-    /// Whether the receive buffers are not in the region.
+    /// Whether the receive buffers lie elsewhere.
     pub(crate) const fn is_shared(&self) -> bool {
         self.shared
     }
@@ -114,9 +135,9 @@ mod tests {
             } else {
                 ""
             };
-            let bytes = Layout::new(&config.params(TransportKind::Rdma))
-                .bytes()
-                .next_multiple_of(4096) as u64;
+            let layout = Layout::new(&config.params(TransportKind::Rdma));
+            let bytes = layout.size() * layout.beside(0).len();
+            let bytes = bytes.next_multiple_of(4096) as u64;
             let fit = [64 << 10, 8 << 20, 64 << 20, 1 << 30]
                 .map(|limit| (limit - EngineLimits::of(u64::MAX, limit).pinned) / bytes);
             let kib = eager >> 10;
@@ -129,21 +150,44 @@ mod tests {
         }
     }
 
-    #[test]
-    fn buffers_do_not_overlap() {
-        let layout = Layout {
-            recv_size: 128,
+    fn layout(size: usize) -> Layout {
+        Layout {
+            size,
             recv_count: 3,
             shared: false,
-            send_size: 192,
             send_count: 2,
-        };
-        assert_eq!(layout.recv_offset(2) + 128, layout.send_offset(0));
-        assert_eq!(layout.send_offset(1) + 192, layout.bytes());
-        let layout = Layout {
+            piece: u32::BITS - 1,
+        }
+    }
+
+    /// Returns the number of buffers in each piece of memory.
+    fn pieces(layout: Layout) -> Vec<usize> {
+        let mut pieces: Vec<_> = (0..layout.count()).map(|it| layout.beside(it)).collect();
+        pieces.dedup();
+        assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start));
+        pieces.iter().map(Range::len).collect()
+    }
+
+    #[test]
+    fn pieces_hold_all_buffers_once() {
+        assert_eq!(pieces(layout(80 << 10)), [5]);
+        assert_eq!(pieces(layout(128).in_pieces()), [5]);
+        assert_eq!(pieces(layout(80 << 10).in_pieces()), [2, 2, 1]);
+        assert_eq!(pieces(layout(PIECE + 64).in_pieces()), [1; 5]);
+    }
+
+    #[test]
+    fn send_buffers_are_no_receives() {
+        let own = layout(80 << 10).in_pieces();
+        assert_eq!(own.receives_from(0), 0..2);
+        assert_eq!(own.receives_from(2), 2..3);
+        assert_eq!(own.receives_from(3), 3..3);
+        assert_eq!(own.send_buffer(0), 3);
+        let shared = Layout {
             shared: true,
-            ..layout
+            ..own
         };
-        assert_eq!(layout.send_offset(0), 0, "receives are elsewhere");
+        assert_eq!(shared.send_buffer(0), 0, "receives are elsewhere");
+        assert_eq!(pieces(shared), [2]);
     }
 }

@@ -1,6 +1,7 @@
 //! What a connection posts its work to and polls its completions from, whichever transport carries
 //! it: buffers and slots, what goes with each work request, and what its completion says.
 
+mod buffers;
 mod done;
 mod in_flight;
 mod layout;
@@ -17,6 +18,7 @@ mod work_queues;
 mod work_request;
 
 pub(crate) use self::{
+    buffers::Buffers,
     done::{BATCH, Done},
     layout::Layout,
     one_sided::{Checked, OneSided},

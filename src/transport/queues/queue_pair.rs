@@ -1,7 +1,10 @@
 //! A connection's queue pair, of whichever transport.
 #![allow(unsafe_code)]
 
+use std::sync::Arc;
+
 use super::{
+    buffers::Buffers,
     work_id::WorkId,
     work_request::{Frame, SendFlags, SendOp, Sge},
 };
@@ -87,6 +90,21 @@ impl QueuePair {
         }
     }
 
+    /// Lets the queue pair post the receives from `next` on when it needs them. A queue pair of a
+    /// device cannot: all are posted.
+    ///
+    /// # Safety
+    ///
+    /// The receives are the queue pair's own. Until it is destroyed, it alone accesses the memory
+    /// of those from `next` on that have not completed.
+    pub(super) unsafe fn post_on_demand(&self, buffers: &Arc<Buffers>, next: u32) {
+        match self {
+            Self::Rdma(_) => assert_eq!(next, buffers.layout().recv_count()),
+            // SAFETY: the caller vouches for the buffers.
+            Self::Tcp(qp) => unsafe { qp.post_on_demand(Arc::downgrade(buffers), next) },
+        }
+    }
+
     /// Posts a work request on the send queue, with at most two elements.
     ///
     /// # Safety
@@ -112,22 +130,23 @@ impl QueuePair {
 }
 
 impl QueuePair {
-    /// Posts a frame, whose parts are copied before this returns: to `slot`, unless the transport
-    /// takes them from where they are.
+    /// Posts a frame. The transport takes or copies its parts before this returns. It copies them
+    /// to the memory that `slot` returns.
     ///
     /// # Safety
     ///
-    /// As for [`post_send`](Self::post_send), with `slot`, which is as long as the frame.
+    /// As for [`post_send`](Self::post_send), with that memory, which has the frame's length.
     #[inline]
     pub(super) unsafe fn post_frame(
         &self,
         id: WorkId,
         frame: Frame<'_>,
-        slot: Sge,
+        slot: impl FnOnce() -> Result<Sge, OsError>,
         signalled: bool,
     ) -> Result<(), OsError> {
         match self {
             Self::Rdma(qp) => {
+                let slot = slot()?;
                 // SAFETY: the slot is not the device's yet, and the caller vouches for its memory.
                 unsafe { frame.copy_to(slot.start) };
                 let flags = SendFlags {
@@ -137,11 +156,8 @@ impl QueuePair {
                 // SAFETY: the caller vouches for the memory.
                 unsafe { qp.post_send(id, SendOp::Send, &[slot], flags) }
             }
-            Self::Tcp(qp) => {
-                // SAFETY: as above.
-                unsafe { qp.post_frame(id, frame, slot, signalled) };
-                Ok(())
-            }
+            // SAFETY: as above.
+            Self::Tcp(qp) => unsafe { qp.post_frame(id, frame, slot, signalled) },
         }
     }
 }

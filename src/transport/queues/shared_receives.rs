@@ -84,10 +84,6 @@ impl SharedReceives {
         self.size * buffer as usize
     }
 
-    pub(crate) fn size(&self) -> usize {
-        self.size
-    }
-
     /// How many buffers there are.
     pub(crate) fn count(&self) -> u32 {
         self.account.total()

@@ -1,11 +1,10 @@
 //! The registered buffers of one connection and the queue pair that they are posted on.
 //!
-//! One memory region holds all of it: the receive buffers first, unless they are
-//! [shared](super::shared_receives), then the send buffers. This file hands memory to the device,
-//! so it argues why that is sound:
+//! [`Buffers`] hold the receive buffers, unless they are [shared](super::shared_receives), and the
+//! send buffers. This file hands memory to the device, so it argues why that is sound:
 //!
-//! * the region outlives every work request, because [`WorkQueues`] destroys its queue pair (field
-//!   order) before it releases the region;
+//! * the buffers outlive every work request, because [`WorkQueues`] destroys its queue pair (field
+//!   order) before it releases them;
 //! * a receive buffer belongs to the device from [`WorkQueues::post_recv`] until its completion is
 //!   polled, and to a [`RecvSlice`] or to nobody otherwise; the state machine names each buffer
 //!   once for each completion and asks for it to be posted again once for each, which its simulator
@@ -20,6 +19,7 @@
 use std::{io::IoSlice, sync::Arc};
 
 use super::{
+    buffers::{Buffers, Place},
     in_flight::InFlight,
     layout::Layout,
     one_sided::Checked,
@@ -31,7 +31,6 @@ use super::{
 };
 use crate::{
     proto::{HEADER_LEN, MovedBytes, Read, Transmit},
-    remote_access::RemoteAccess,
     status::OsError,
     transport::memory::{Domain, InboundPool, RecvSlice, Registration, received_bytes},
 };
@@ -39,13 +38,11 @@ use crate::{
 /// A connection's queue pair and buffers.
 #[derive(Debug)]
 pub(crate) struct WorkQueues {
-    /// Before `memory`: once it is destroyed the device touches none of the buffers.
+    /// Before `buffers`: once it is destroyed the device touches none of them.
     qp: QueuePair,
     receives: Receives,
-    /// Where the send buffers are. Where there is nothing else, it is made when it is first needed.
-    memory: Option<Registration>,
-    domain: Domain,
-    /// After `qp`, as `memory`.
+    buffers: Arc<Buffers>,
+    /// After `qp`, as `buffers`.
     pub(crate) in_flight: InFlight,
     layout: Layout,
     max_inline: Option<usize>,
@@ -56,19 +53,15 @@ pub(crate) struct WorkQueues {
 /// Where the receive buffers are.
 #[derive(Debug)]
 enum Receives {
-    /// At the start of the connection's own region.
-    Own(Registration),
+    /// Among the connection's own buffers.
+    Own,
     Shared(Arc<SharedReceives>),
-}
-
-/// Allocates and registers the buffers of one connection.
-fn allocate(domain: &Domain, layout: &Layout) -> Result<Registration, OsError> {
-    domain.allocate(layout.bytes(), RemoteAccess::NONE)
 }
 
 impl WorkQueues {
     /// Takes a queue pair with the layout's depths, of the same domain, and on the queue of the
-    /// `shared` receives if the layout has none of its own. Otherwise posts all receives.
+    /// `shared` receives if the layout has none of its own. Otherwise posts those of the first
+    /// piece of memory, and lets the queue pair post others when it needs them.
     pub(crate) fn new(
         qp: QueuePair,
         domain: &Domain,
@@ -82,27 +75,24 @@ impl WorkQueues {
             "the layout says where the receives are"
         );
         let max_inline = qp.max_inline();
-        let (receives, memory) = match shared {
-            Some(shared) => (Receives::Shared(shared), None),
-            None => {
-                let memory = allocate(domain, &layout)?;
-                (Receives::Own(memory.clone()), Some(memory))
-            }
-        };
         let queues = Self {
             qp,
-            receives,
-            memory,
-            domain: domain.clone(),
+            receives: shared.map_or(Receives::Own, Receives::Shared),
+            buffers: Arc::new(Buffers::new(domain, layout)),
             in_flight: InFlight::new(layout.send_count(), inbound_pool),
             layout,
             max_inline,
             marks_receives: false,
         };
-        if let Receives::Own(_) = queues.receives {
-            for buffer in 0..layout.recv_count() {
+        if let Receives::Own = queues.receives {
+            queues.buffers.allocate(0)?;
+            let first = layout.receives_from(0);
+            for buffer in first.clone() {
                 queues.post_recv(buffer)?;
             }
+            // SAFETY: the buffers outlive the queue pair, and those that were not posted are in no
+            // other use.
+            unsafe { queues.qp.post_on_demand(&queues.buffers, first.end) };
         }
         Ok(queues)
     }
@@ -137,6 +127,7 @@ impl WorkQueues {
     }
 
     /// Gives a receive buffer to the device.
+    #[inline(always)]
     pub(crate) fn post_recv(&self, buffer: u32) -> Result<(), OsError> {
         if let Receives::Shared(shared) = &self.receives {
             return shared.post(buffer);
@@ -162,7 +153,7 @@ impl WorkQueues {
             "the state machine names slots that exist"
         );
         assert!(
-            len <= self.layout.send_size(),
+            len <= self.layout.size(),
             "the state machine checked the length"
         );
         let signalled = transmit.signalled || reported;
@@ -181,9 +172,15 @@ impl WorkQueues {
             };
             self.send(WorkId::Send(slot), &sges[..count], flags)?;
         } else {
-            let offset = self.layout.send_offset(slot);
-            let memory = sge(self.staging()?, offset, len);
-            let frame = Frame { header, payload };
+            let frame = Frame {
+                header,
+                payload,
+                len,
+            };
+            let memory = || {
+                let place = self.staging(slot)?;
+                Ok(sge(&place.memory, place.offset, len))
+            };
             // SAFETY: as in `post`; the slot has room for the frame.
             unsafe {
                 self.qp
@@ -249,9 +246,10 @@ impl WorkQueues {
             SendOp::Read(_) => (OperationKind::Read, in_memory()),
             SendOp::Write(_) | SendOp::WriteWithImm(..) => (OperationKind::Write, in_memory()),
             SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. } => {
+                let place = self.staging(slot)?;
                 let answer = SlotBytes {
-                    offset: self.layout.send_offset(slot),
-                    region: self.staging()?.clone(),
+                    region: place.memory.clone(),
+                    offset: place.offset,
                 };
                 let sge = sge(&answer.region, answer.offset, range.len());
                 let offset = range.start;
@@ -273,7 +271,7 @@ impl WorkQueues {
     pub(crate) fn post_drain_markers(&mut self) -> Result<(), OsError> {
         self.in_flight.stop_reading();
         self.fail()?;
-        if let Receives::Own(_) = self.receives {
+        if let Receives::Own = self.receives {
             // Some drivers refuse a receive in the error state. Theirs have come back by then.
             self.marks_receives = match self.recv(WorkId::DrainRecv, None) {
                 Ok(()) => true,
@@ -291,6 +289,7 @@ impl WorkQueues {
     }
 
     /// Looks at the bytes of a completed receive.
+    #[inline]
     pub(crate) fn frame(&self, buffer: u32, len: u32) -> &[u8] {
         let (memory, offset, len) = self.extent(buffer, len);
         received_bytes(memory, offset, len)
@@ -298,11 +297,13 @@ impl WorkQueues {
 
     /// Takes the bytes of a completed receive along. The buffer must not be posted again before the
     /// slice is gone.
+    #[inline]
     pub(crate) fn received(&self, buffer: u32, len: u32) -> RecvSlice {
         let (memory, offset, _) = self.extent(buffer, len);
         RecvSlice::new(memory.clone(), buffer, offset, len)
     }
 
+    #[inline]
     fn extent(&self, buffer: u32, len: u32) -> (&Registration, usize, usize) {
         let (memory, offset, size) = self.receive(buffer);
         assert!(
@@ -313,37 +314,29 @@ impl WorkQueues {
     }
 
     /// Where a receive buffer lies, and its length.
+    #[inline]
     fn receive(&self, buffer: u32) -> (&Registration, usize, usize) {
-        let (memory, count, offset, size) = match &self.receives {
-            Receives::Own(memory) => (
-                memory,
-                self.layout.recv_count(),
-                self.layout.recv_offset(buffer),
-                self.layout.recv_size(),
-            ),
-            Receives::Shared(shared) => (
-                &shared.memory,
-                shared.count(),
-                shared.offset(buffer),
-                shared.size(),
-            ),
+        let (memory, offset) = match &self.receives {
+            Receives::Own => {
+                let place = self.buffers.posted(buffer);
+                (&place.memory, place.offset)
+            }
+            Receives::Shared(shared) => {
+                assert!(buffer < shared.count(), "only buffers that exist are named");
+                (&shared.memory, shared.offset(buffer))
+            }
         };
-        assert!(buffer < count, "only buffers that exist are named");
-        (memory, offset, size)
+        (memory, offset, self.layout.size())
     }
 
-    /// The memory of the send buffers.
-    fn staging(&mut self) -> Result<&Registration, OsError> {
-        let memory = match self.memory.take() {
-            Some(memory) => memory,
-            None => allocate(&self.domain, &self.layout)?,
-        };
-        Ok(self.memory.insert(memory))
+    /// The place of a slot of the send ring.
+    fn staging(&self, slot: u32) -> Result<&Place, OsError> {
+        self.buffers.allocate(self.layout.send_buffer(slot))
     }
 
     fn recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
         // SAFETY: the queue holds all buffers and the marker, and each is posted once at a time.
-        // The buffer belongs to `memory`, which outlives the queue pair, and to nobody else until
+        // The buffer is one of `buffers`, which outlive the queue pair, and in no other use until
         // the completion (see the top of this file).
         unsafe { self.qp.post_recv(id, sge) }
     }
@@ -362,8 +355,8 @@ impl WorkQueues {
 
     fn post(&self, id: WorkId, op: SendOp, sges: &[Sge], flags: SendFlags) -> Result<(), OsError> {
         // SAFETY: the queue holds all slots and the marker, and each is posted once at a time.
-        // Memory that is not inline belongs to `memory` or `in_flight`, which outlive the queue
-        // pair, and to nobody else until a completion covers its slot (top of this file).
+        // Memory that is not inline belongs to `buffers` or `in_flight`, which outlive the queue
+        // pair, and is in no other use until a completion covers its slot (top of this file).
         unsafe { self.qp.post_send(id, op, sges, flags) }
     }
 }

@@ -79,6 +79,8 @@ pub(crate) struct Sge {
 pub(crate) struct Frame<'a> {
     pub(crate) header: &'a [u8; HEADER_LEN],
     pub(crate) payload: &'a [IoSlice<'a>],
+    /// The length of both in bytes.
+    pub(crate) len: usize,
 }
 
 impl Frame<'_> {

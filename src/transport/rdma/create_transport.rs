@@ -55,7 +55,7 @@ pub(super) fn create_transport(
 
     let shared = match config.shared_receive {
         Some(count) => {
-            let size = layout.recv_size();
+            let size = layout.size();
             let make = || shared_receives(device, count, size);
             Some(device.shared_pools().get(count, size, make)?)
         }

@@ -32,10 +32,10 @@ pub(super) fn create_transport(
     config: &Config,
     customer: Customer,
 ) -> Result<TransportParts, NoTransport> {
-    let layout = Layout::new(&config.params(TransportKind::Tcp));
+    let layout = Layout::new(&config.params(TransportKind::Tcp)).in_pieces();
     let shared = match config.shared_receive {
         Some(count) => {
-            let size = layout.recv_size();
+            let size = layout.size();
             Some(shared_pools.get(count, size, || shared_receives(count, size))?)
         }
         None => None,

@@ -1,16 +1,19 @@
 #![allow(unsafe_code)]
 
-use std::{fmt, ptr, sync::Arc};
+use std::{
+    fmt, ptr,
+    sync::{Arc, Weak},
+};
 
 use super::{
-    receive_queue::{Receive, ReceiveQueue},
+    receive_queue::{Receive, ReceiveQueue, Unposted},
     socket::Span,
     stream::Stream,
 };
 use crate::{
     proto::MovedBytes,
     status::OsError,
-    transport::queues::{Frame, SendFlags, SendOp, Sge, WorkId},
+    transport::queues::{Buffers, Frame, SendFlags, SendOp, Sge, WorkId},
 };
 
 /// A reliable-connected queue pair in user space, over a TCP stream.
@@ -53,6 +56,16 @@ impl QueuePair {
         Ok(())
     }
 
+    /// Posts the receives from `next` on, a piece of memory at a time, when there is no other.
+    ///
+    /// # Safety
+    ///
+    /// Until the queue pair is destroyed, it alone accesses the memory of those that have not
+    /// completed.
+    pub(crate) unsafe fn post_on_demand(&self, buffers: Weak<Buffers>, next: u32) {
+        self.0.receives().post_on_demand(Unposted { buffers, next });
+    }
+
     /// Posts a work request on the send queue, with at most one element, which is not inline.
     ///
     /// # Safety
@@ -75,20 +88,22 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Posts a frame. What the socket does not take at once is copied to `slot`.
+    /// Posts a frame. It copies the part that the socket does not take at once to the memory that
+    /// `slot` returns.
     ///
     /// # Safety
     ///
-    /// As for [`post_send`](Self::post_send), with `slot`, which is as long as the frame.
+    /// As for [`post_send`](Self::post_send), with that memory, which has the frame's length.
     pub(crate) unsafe fn post_frame(
         &self,
         id: WorkId,
         frame: Frame<'_>,
-        slot: Sge,
+        slot: impl FnOnce() -> Result<Sge, OsError>,
         signalled: bool,
-    ) {
+    ) -> Result<(), OsError> {
+        let start = || Ok(slot()?.start);
         // SAFETY: the caller vouches for the slot.
-        unsafe { self.0.post_frame(id, frame, span(Some(slot)), signalled) };
+        unsafe { self.0.post_frame(id, frame, start, signalled) }
     }
 }
 

@@ -1,7 +1,11 @@
-use std::sync::Mutex;
+use std::sync::{Mutex, Weak};
 
 use super::socket::Span;
-use crate::{sync::lock, transport::queues::WorkId};
+use crate::{
+    status::OsError,
+    sync::lock,
+    transport::queues::{Buffers, WorkId},
+};
 
 /// Receives that were posted and have not completed.
 #[derive(Debug, Default)]
@@ -15,6 +19,17 @@ struct Posted {
     receives: Vec<Receive>,
     /// Behind all of them: it comes back when nothing is taken any more.
     marker: Option<Receive>,
+    unposted: Option<Unposted>,
+}
+
+/// Receives that are posted when there is no other, so that a connection has memory for the
+/// greatest number that it ever needed at a time.
+#[derive(Debug)]
+pub(super) struct Unposted {
+    /// `None` after the end of the queue pair.
+    pub(super) buffers: Weak<Buffers>,
+    /// The first of them.
+    pub(super) next: u32,
 }
 
 /// A receive that was posted.
@@ -39,9 +54,45 @@ impl ReceiveQueue {
         }
     }
 
-    /// Takes the receive for what comes.
+    /// Posts these as well when there is no other.
+    pub(super) fn post_on_demand(&self, unposted: Unposted) {
+        lock(&self.posted).unposted = Some(unposted);
+    }
+
+    /// Takes the receive for the next frame. If there is none, there may be
+    /// [another](Self::take_another).
     pub(super) fn take(&self) -> Option<Receive> {
         lock(&self.posted).receives.pop()
+    }
+
+    /// Takes a receive that was never posted, and posts those in the same piece of memory. Fails if
+    /// the system has no memory for them.
+    #[cold]
+    pub(super) fn take_another(&self) -> Result<Option<Receive>, OsError> {
+        let mut posted = lock(&self.posted);
+        let Posted {
+            receives, unposted, ..
+        } = &mut *posted;
+        let Some(unposted) = unposted else {
+            return Ok(None);
+        };
+        let Some(buffers) = unposted.buffers.upgrade() else {
+            return Ok(None);
+        };
+        let layout = buffers.layout();
+        let piece = layout.receives_from(unposted.next);
+        for number in piece.clone() {
+            let place = buffers.allocate(number)?;
+            receives.push(Receive {
+                id: WorkId::Recv(number),
+                to: Span {
+                    start: place.memory.as_ptr().wrapping_add(place.offset),
+                    len: layout.size(),
+                },
+            });
+        }
+        unposted.next = piece.end;
+        Ok(receives.pop())
     }
 
     /// Takes the next to come back: the marker last.

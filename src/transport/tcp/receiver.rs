@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     proto::{DrainSide, Violation},
-    status::WcStatus,
+    status::{OsError, WcStatus},
     sync::lock,
     transport::queues::{Done, WorkId},
 };
@@ -95,6 +95,8 @@ pub(super) enum Fault {
     Violation(Violation),
     /// A request of the peer's failed, which it is told.
     Refused,
+    /// The system has no memory for the frame that begins.
+    OutOfMemory(OsError),
 }
 
 impl From<Violation> for Fault {
@@ -338,9 +340,7 @@ impl Receiver {
         let written = self.writes.check(&pdu)?;
         let to = match pdu {
             Pdu::Send { signalled, len } => {
-                let Some(receive) = parts.receives.take() else {
-                    return Err(self.refuse(Cause::NoReceive, parts));
-                };
+                let receive = self.take_receive(parts)?;
                 if left > receive.to.len {
                     if let WorkId::Recv(buffer) = receive.id {
                         parts.done.push_back(Done::ReceiveFailed {
@@ -374,9 +374,7 @@ impl Receiver {
                 imm_data,
             } => {
                 let part = self.exposed(at, Right::Write, parts)?;
-                let Some(receive) = parts.receives.take() else {
-                    return Err(self.refuse(Cause::NoReceive, parts));
-                };
+                let receive = self.take_receive(parts)?;
                 Place::Exposed {
                     part,
                     written,
@@ -435,6 +433,23 @@ impl Receiver {
         self.long = left >= LONG;
         self.coming = Some(Coming { left, to });
         Ok(())
+    }
+
+    #[inline]
+    fn take_receive(&mut self, parts: &mut Parts<'_>) -> Result<Receive, Fault> {
+        match parts.receives.take() {
+            Some(receive) => Ok(receive),
+            None => self.take_another(parts),
+        }
+    }
+
+    #[cold]
+    fn take_another(&mut self, parts: &mut Parts<'_>) -> Result<Receive, Fault> {
+        match parts.receives.take_another() {
+            Ok(Some(receive)) => Ok(receive),
+            Ok(None) => Err(self.refuse(Cause::NoReceive, parts)),
+            Err(error) => Err(Fault::OutOfMemory(error)),
+        }
     }
 
     /// So much of the payload is in its place. Behind the last of it the PDU is carried out.

@@ -1,7 +1,7 @@
 //! What a queue pair sends: its work requests, and the answers to the peer's.
 #![allow(unsafe_code)]
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, ptr};
 
 use super::{
     keys::ExposedPart,
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     proto::Violation,
-    status::WcStatus,
+    status::{OsError, WcStatus},
     transport::queues::{Done, Frame, RemoteAddr, SendOp, WorkId},
 };
 
@@ -335,42 +335,58 @@ impl SendQueue {
         !self.blocked && self.writing.is_empty() && !self.has_more()
     }
 
-    /// Sends a frame of one part where nothing waits to be sent. What the socket does not take is
-    /// copied to `slot`.
+    /// Sends a frame of one part while nothing else waits to be sent. It copies the part that the
+    /// socket does not take to the memory at the address that `slot` returns. If there is none, the
+    /// frame is not posted, but a part of it may be on the wire.
     ///
     /// # Safety
     ///
-    /// The slot is as long as the frame, and the queue's alone until the request completes.
+    /// The memory has the frame's length, and is the queue's alone until the request completes.
     pub(super) unsafe fn send_frame(
         &mut self,
         id: WorkId,
         frame: Frame<'_>,
-        slot: Span,
+        slot: impl FnOnce() -> Result<*mut u8, OsError>,
         signalled: bool,
         socket: &Socket,
-    ) {
-        self.post(id, SendOp::Send, slot, signalled);
+    ) -> Result<(), OsError> {
+        // Without memory until some of it has to wait.
+        let mut memory = Span {
+            start: ptr::null_mut(),
+            len: frame.len,
+        };
+        self.post(id, SendOp::Send, memory, signalled);
         if let Some(requests) = self.acknowledgement.take() {
             self.writing.push(&Pdu::Ack { requests }.emit());
         }
-        let len = slot.len as u32;
+        let len = frame.len as u32;
         self.writing.push(&Pdu::Send { signalled, len }.emit());
-        if self.writing.push_short_frame(frame, slot.len) {
+        if self.writing.push_short_frame(frame) {
             // It is sent with what else there is.
             self.request_sent();
-            return;
+            return Ok(());
         }
         self.writing
-            .put(Payload::Request { at: slot }, Then::RequestSent);
+            .put(Payload::Request { at: memory }, Then::RequestSent);
         let moved = self.writing.send_frame(socket, frame);
         if self.writing.is_taken() {
             self.writing.clear();
             self.request_sent();
-            return;
+            return Ok(());
         }
-        // SAFETY: the caller vouches for the slot.
-        unsafe { frame.copy_rest_to(slot.start, self.writing.taken_of_payload()) };
+        memory.start = slot().inspect_err(|_| {
+            self.requests.pop_back();
+            self.writing.clear();
+        })?;
+        // SAFETY: the caller vouches for the memory.
+        unsafe { frame.copy_rest_to(memory.start, self.writing.taken_of_payload()) };
+        if let Some(request) = self.requests.back_mut() {
+            request.memory = memory;
+        }
+        self.writing
+            .put(Payload::Request { at: memory }, Then::RequestSent);
         self.blocked = moved != Moved::Ended;
+        Ok(())
     }
 
     /// Writes what was gathered, and returns whether the socket took all of it.

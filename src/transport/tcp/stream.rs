@@ -30,6 +30,7 @@ use super::{
 };
 use crate::{
     proto::MovedBytes,
+    status::OsError,
     sync::lock,
     transport::queues::{Answers, BATCH, Done, Frame, SendOp, WorkId},
 };
@@ -184,33 +185,43 @@ impl Stream {
         }
     }
 
-    /// Posts a frame. What the socket does not take at once is copied to `slot`.
+    /// Posts a frame. It copies the part that the socket does not take at once to the memory at the
+    /// address that `slot` returns. If there is none, the frame is not posted, and the stream fails
+    /// if it may have taken a part.
     ///
     /// # Safety
     ///
-    /// The slot is as long as the frame, and the queue pair's alone until the request completes.
+    /// The memory has the frame's length, and is the queue pair's alone until the request
+    /// completes.
     pub(super) unsafe fn post_frame(
         &self,
         id: WorkId,
         frame: Frame<'_>,
-        slot: Span,
+        slot: impl FnOnce() -> Result<*mut u8, OsError>,
         signalled: bool,
-    ) {
+    ) -> Result<(), OsError> {
         let mut send = lock(&self.send);
         let open = self.phase() == Phase::Open;
         if open && send.is_idle() && frame.payload.len() <= 1 {
             // SAFETY: the caller vouches for the slot.
-            unsafe { send.send_frame(id, frame, slot, signalled, &self.socket) };
+            let sent = unsafe { send.send_frame(id, frame, slot, signalled, &self.socket) };
+            // With the lock held, so that nothing follows the part of the frame.
+            sent.inspect_err(|_| self.fail())?;
         } else {
+            let memory = Span {
+                start: slot()?,
+                len: frame.len,
+            };
             // SAFETY: as above.
-            unsafe { frame.copy_to(slot.start) };
-            send.post(id, SendOp::Send, slot, signalled);
+            unsafe { frame.copy_to(memory.start) };
+            send.post(id, SendOp::Send, memory, signalled);
         }
         if open && !send.is_blocked() {
             self.send_more(&mut send, Acks::Alone);
         } else {
             self.watch_room(&mut send);
         }
+        Ok(())
     }
 
     /// Moves to the error state.
@@ -375,6 +386,7 @@ impl Stream {
                 self.flush(receiver, done);
             }
             Err(Fault::Violation(violation)) => done.push_back(Done::Violated(Box::new(violation))),
+            Err(Fault::OutOfMemory(error)) => done.push_back(Done::OutOfMemory(Box::new(error))),
         }
     }
 
@@ -420,5 +432,35 @@ impl Reserved<'_> {
         };
         self.stream.progress(receiver, done, wait);
         *fresh = !done.is_empty();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::IoSlice, os::unix::net::UnixStream};
+
+    use super::*;
+    use crate::proto::HEADER_LEN;
+
+    #[test]
+    fn stream_fails_without_memory_for_the_rest_of_a_frame() {
+        let (socket, _peer) = UnixStream::pair().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let stream = Stream::new(socket.into(), Domain::default(), Arc::default(), true, 4);
+        stream.reach(Phase::Open);
+        let payload = vec![7; 4 << 20];
+        let frame = Frame {
+            header: &[0; HEADER_LEN],
+            payload: &[IoSlice::new(&payload)],
+            len: HEADER_LEN + payload.len(),
+        };
+        let no_memory = || Err(OsError::new("mmap", libc::ENOMEM));
+        // SAFETY: there is no memory.
+        let posted = unsafe { stream.post_frame(WorkId::Send(0), frame, no_memory, true) };
+        assert_eq!(posted, Err(OsError::new("mmap", libc::ENOMEM)));
+        assert_eq!(stream.phase(), Phase::Failed);
+        let mut completions = Vec::new();
+        stream.poll(&mut completions, Answers::AtOnce);
+        assert!(completions.is_empty(), "{completions:?}");
     }
 }

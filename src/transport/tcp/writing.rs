@@ -98,9 +98,9 @@ impl Writing {
         true
     }
 
-    /// Copies a frame of this length behind its header, where it is short. Returns whether it is.
-    pub(super) fn push_short_frame(&mut self, frame: Frame<'_>, len: usize) -> bool {
-        if len > SHORT {
+    /// Copies a frame behind its header if it is short. Returns whether it is.
+    pub(super) fn push_short_frame(&mut self, frame: Frame<'_>) -> bool {
+        if frame.len > SHORT {
             return false;
         }
         self.push_bytes(frame.header);

@@ -298,14 +298,17 @@ fn a_port_of_this_side_that_is_in_use_is_tried_again_with_another() {
 fn what_may_pass_is_tried_again_where_that_is_asked_for() {
     let now = Instant::now();
     let busy = Reject::BUSY.emit(b"");
-    let application = Reject {
-        code: RejectCode::Application,
-        ..Reject::BUSY
-    }
-    .emit(b"");
+    let [application, resources] = [RejectCode::Application, RejectCode::Resources].map(|code| {
+        let reject = Reject {
+            code,
+            ..Reject::BUSY
+        };
+        reject.emit(b"")
+    });
     let consumer = RejectReason::CONSUMER_DEFINED;
     for (reason, private_data, cause, passes) in [
         (consumer, &busy[..], CloseReason::PeerBusy, true),
+        (consumer, &resources, CloseReason::PeerOutOfResources, true),
         // Of a process that ended before it had answered.
         (consumer, &[], CloseReason::RejectedWithoutCause, true),
         (

@@ -1,0 +1,106 @@
+//! The virtual addresses that connections over TCP reserve. Each test limits those of its process.
+
+#[allow(dead_code)]
+mod apart;
+
+use std::{env, process::Command, time::Duration};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Transport};
+
+use self::apart::{apart, apart_with};
+
+/// Makes connections within this process.
+struct Pairs {
+    listener: Listener,
+    connector: Connector,
+}
+
+impl Pairs {
+    fn new() -> Self {
+        let mut config = Config::default();
+        config.transport = Transport::Tcp;
+        let engine = Engine::new().unwrap();
+        Self {
+            listener: Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap(),
+            connector: Connector::new().config(config).engine(&engine),
+        }
+    }
+
+    /// Opens a connection, and sends a message in both directions.
+    fn open(&self) -> [Endpoint; 2] {
+        let client = self.connector.connect(self.listener.local_addr()).unwrap();
+        let ends = [client, self.listener.accept().unwrap()];
+        for (from, to) in [(&ends[0], &ends[1]), (&ends[1], &ends[0])] {
+            from.send(b"message").unwrap();
+            assert_eq!(to.recv().unwrap(), b"message"[..]);
+        }
+        ends
+    }
+}
+
+/// Returns the size in bytes of this process's address space.
+fn addresses() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: usize = statm.split(' ').next().unwrap().parse().unwrap();
+    pages * 4096
+}
+
+/// Runs `what` while the address space may be no greater than it is, and `more` bytes.
+fn within<T>(more: usize, what: impl FnOnce() -> T) -> T {
+    let (_, hard) = getrlimit(Resource::RLIMIT_AS).unwrap();
+    let limit = (addresses() + more) as u64;
+    setrlimit(Resource::RLIMIT_AS, limit, hard).unwrap();
+    let result = what();
+    setrlimit(Resource::RLIMIT_AS, hard, hard).unwrap();
+    result
+}
+
+#[test]
+fn idle_connections_reserve_few_addresses() {
+    const CONNECTIONS: usize = 200;
+    const MOST: usize = 256 << 10;
+    // The C library's allocator reserves no addresses for threads then.
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.env("MALLOC_ARENA_MAX", "1");
+    apart_with(command, "idle_connections_reserve_few_addresses", || {
+        let pairs = Pairs::new();
+        let first = pairs.open();
+        let before = addresses();
+        let all = within(2 * CONNECTIONS * MOST, || {
+            (0..CONNECTIONS).map(|_| pairs.open()).collect::<Vec<_>>()
+        });
+        let each = (addresses() - before) / (2 * CONNECTIONS);
+        assert!(each <= MOST, "{each} B each");
+        drop((first, all));
+    });
+}
+
+#[test]
+fn connection_ends_if_no_address_is_left_for_a_message() {
+    apart(
+        "connection_ends_if_no_address_is_left_for_a_message",
+        || {
+            let pairs = Pairs::new();
+            let [client, server] = pairs.open();
+            let payload = [7; 2000];
+            let received = within(0, || {
+                for _ in 0..3 {
+                    client.send(&payload).unwrap();
+                }
+                // Messages that are kept leave no receive for the others.
+                let mut kept = Vec::new();
+                loop {
+                    match server.recv_timeout(Duration::from_secs(60)) {
+                        Ok(message) => kept.push(message),
+                        Err(error) => break (kept.len(), error),
+                    }
+                }
+            });
+            let (2, Error::Disconnected(CloseReason::Os(error))) = received else {
+                panic!("{received:?}");
+            };
+            assert_eq!((error.call, error.errno), ("mmap", libc::ENOMEM));
+        },
+    );
+}
