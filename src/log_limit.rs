@@ -59,8 +59,8 @@ impl fmt::Display for Others {
     }
 }
 
-/// Defines macros that log as those without `_sparsely`, one line in a second for each place in the
-/// code where they stand. The caller holds no lock.
+/// Defines macros that log as those without `_sparsely`, and let one line in a second pass for each
+/// call in the source. The caller holds no lock.
 macro_rules! sparse {
     ($dollar:tt $($name:ident $all:ident),*) => { $(
         macro_rules! $name {

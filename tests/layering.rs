@@ -32,7 +32,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
         ],
         &["machine", "proto", "status"],
     ),
-    ("sync", &["sync"], &["foreign", "status"]),
+    ("sync", &["sync", "log_limit"], &["foreign", "status"]),
     (
         "transport",
         &["transport"],

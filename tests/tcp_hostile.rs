@@ -364,7 +364,7 @@ fn silent_peers_of_one_address_cost_another_address_no_place() {
     let mut silent: Vec<_> = (0..SILENT)
         .map(|_| TcpStream::connect(addr).unwrap())
         .collect();
-    // With that of the slow peer, so many are too many, and their places are gone.
+    // The slow peer has a place too. These lost theirs.
     for evicted in &mut silent[..SILENT + 1 - 256] {
         evicted.set_read_timeout(Some(PATIENCE)).unwrap();
         assert_eq!(evicted.read(&mut [0]).unwrap(), 0);

@@ -60,7 +60,8 @@ const MORE_THAN_BUSY: f64 = 1.1;
 /// How many messages are sent where one may take a time slice of a processor.
 const FEW: u64 = 50;
 
-/// How many round trips are measured by the clock beside `Polling::Busy`. If the kernel starts both
+/// The number of round trips that the clock measures for `Polling::Busy` and what it is compared
+/// with. If the kernel starts both
 /// ends on one processor, it takes about 30 ms, or 2000 round trips, until it moves one of them.
 const MOVED: u64 = 30_000;
 

@@ -3,7 +3,7 @@
 use super::pdu::Pdu;
 use crate::proto::Violation;
 
-/// The write whose next part is to come, if there is one.
+/// The write whose next part this side expects, if there is one.
 #[derive(Debug, Default)]
 pub(super) struct WriteParts(Option<Unfinished>);
 
@@ -17,8 +17,8 @@ struct Unfinished {
 }
 
 impl WriteParts {
-    /// Checks that the parts of a write follow each other, each from where the one before it ended,
-    /// without another request between them. A device counts the bytes of a write itself.
+    /// Checks that the parts of a write follow each other: each begins at the end of the one before
+    /// it, and no other request comes between them. A device counts the bytes of a write itself.
     ///
     /// Returns the number of bytes of the write so far, with this part.
     pub(super) fn check(&mut self, pdu: &Pdu) -> Result<u32, Violation> {
