@@ -341,6 +341,7 @@ impl WorkQueues {
         unsafe { self.qp.post_recv(id, sge) }
     }
 
+    #[inline(always)]
     fn send(&self, id: WorkId, sges: &[Sge], flags: SendFlags) -> Result<(), OsError> {
         self.post(id, SendOp::Send, sges, flags)
     }
@@ -353,6 +354,8 @@ impl WorkQueues {
         self.post(WorkId::Send(slot), op, &[sge], SIGNALLED)
     }
 
+    /// Inlined, because a compiler that knows the operation drops most of this.
+    #[inline(always)]
     fn post(&self, id: WorkId, op: SendOp, sges: &[Sge], flags: SendFlags) -> Result<(), OsError> {
         // SAFETY: the queue holds all slots and the marker, and each is posted once at a time.
         // Memory that is not inline belongs to `buffers` or `in_flight`, which outlive the queue
