@@ -526,7 +526,6 @@ impl Core {
 
     /// Takes a message's place back.
     pub(crate) fn give_back(&mut self, place: Place) {
-        self.conn.read_message();
         match place {
             Place::Buffer(buffer) => self.release(buffer),
             Place::Part(buffer) if self.batches.take(buffer) => self.release(buffer),

@@ -139,14 +139,6 @@ impl RecvCredit {
         self.patient |= self.held() == 0;
     }
 
-    /// Promises the peer one more of this connection's own receives, up to the window. Returns
-    /// whether there was one more.
-    pub(super) fn grow(&mut self) -> bool {
-        let more = self.promised() < self.window;
-        self.limit = self.limit.wrapping_add(more.into());
-        more
-    }
-
     /// Returns the number of receives that are promised to the peer, or hold what it sent.
     pub(super) fn promised(&self) -> u32 {
         self.limit.wrapping_sub(self.released)

@@ -61,17 +61,11 @@ pub(crate) struct ReadDepth {
     pub(crate) incoming: u8,
 }
 
-/// The frames of a stream that the peer may send before the application reads. The number grows up
-/// to the window as it reads, so that unread streams of many peers fit a small memory.
-const FIRST_OF_STREAM: u16 = 4;
-
 impl Params {
     /// Returns the part of the window that the peer may use before the first grant.
     pub(crate) fn credits(&self) -> u16 {
         if self.shared {
             account::floor(self.window)
-        } else if self.stream {
-            self.window.min(FIRST_OF_STREAM)
         } else {
             self.window
         }

@@ -186,8 +186,8 @@ fn unread_bytes_of_all_streams_have_half_of_the_budget() {
 
 #[test]
 fn pieces_are_lent_as_they_came_while_a_reader_keeps_up() {
-    // They fit half of the first credits of a stream, and the send ring.
-    const PIECES: usize = 2;
+    // They fit half of the window, and the send ring.
+    const PIECES: usize = 10;
     let (mut client, mut server) = pair();
     for number in 0..PIECES {
         client.write_all(&[number as u8; 10]).unwrap();

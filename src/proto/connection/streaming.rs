@@ -74,19 +74,6 @@ impl Connection {
         self.read_on(now);
     }
 
-    /// Takes notice that the application has read a message of a stream: its peer may have one more
-    /// in flight, until it is the window. Unread streams hold a few frames each.
-    #[inline]
-    pub(crate) fn read_message(&mut self) {
-        if self.params.stream
-            && self.account.is_none()
-            && let Some(transfer) = &mut self.transfer
-            && transfer.recv_credit.grow()
-        {
-            self.grant_if_due();
-        }
-    }
-
     /// Takes notice that the application has read `len` bytes that were copied.
     pub(crate) fn release_copied(&mut self, len: u64, now: impl Clock) {
         if let Some(transfer) = &mut self.transfer {

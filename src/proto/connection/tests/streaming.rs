@@ -20,13 +20,13 @@ fn streams(window: u16) -> Pair {
 
 #[test]
 fn messages_are_copied_beyond_half_of_the_receives() {
-    let mut pair = streams(4);
-    for held in 1..=4 {
+    let mut pair = streams(8);
+    for held in 1..=7 {
         assert!(pair.send(A));
         pair.run();
         let conn = &pair.sides[B].conn;
-        assert_eq!(conn.may_copy(100, 0, false), held > 2, "{held} are held");
-        assert_eq!(conn.may_copy(100, 0, true), held > 3, "a reader comes");
+        assert_eq!(conn.may_copy(100, 0, false), held > 4, "{held} are held");
+        assert_eq!(conn.may_copy(100, 0, true), held > 6, "a reader comes");
     }
     let conn = &pair.sides[B].conn;
     assert!(!conn.may_copy(0, 0, false), "an empty one keeps its place");
@@ -37,23 +37,6 @@ fn messages_are_copied_beyond_half_of_the_receives() {
         !pair.sides[B].conn.may_copy(100, 0, false),
         "a reader keeps up"
     );
-}
-
-#[test]
-fn window_grows_as_the_application_reads() {
-    let mut pair = streams(8);
-    let mut rounds = Vec::new();
-    for _ in 0..4 {
-        let sent = (0..10).take_while(|_| pair.send(A)).count();
-        rounds.push(sent);
-        pair.run();
-        for _ in 0..sent {
-            pair.sides[B].conn.read_message();
-        }
-        pair.release_all(B);
-        pair.run();
-    }
-    assert_eq!(rounds, [4, 8, 8, 8]);
 }
 
 #[test]
