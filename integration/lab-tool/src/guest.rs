@@ -100,9 +100,14 @@ pub(crate) fn job(
     guest: &Machine,
     argv: Vec<OsString>,
 ) -> Job {
-    const PATH: &str = "/run/lab:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    // With the folder where the modules of the guest's kernel are.
+    let mut modprobe = OsString::from("-d \"");
+    modprobe.push(&machines.kernel.dir);
+    modprobe.push("\"");
     let mut env: Vec<(OsString, OsString)> = vec![
         ("PATH".into(), PATH.into()),
+        ("MODPROBE_OPTIONS".into(), modprobe),
         ("HOME".into(), "/tmp".into()),
         ("LANG".into(), "C.UTF-8".into()),
     ];

@@ -4,8 +4,7 @@ use crate::{Line, PATIENCE, Process};
 
 /// A shell of root's, into which lines are typed.
 ///
-/// `sudo` is there on any machine, `modprobe` finds the modules of the guest's kernel, and the
-/// programs of this checkout are found by their names.
+/// It has `sudo` on any machine, and finds the programs of this checkout by their names.
 #[derive(Debug)]
 pub struct Shell {
     process: Process,
@@ -27,7 +26,7 @@ impl Shell {
         let programs = programs.parent().context("a program in no folder")?;
         for line in [
             "sudo() { \"$@\"; }".to_owned(),
-            format!("PATH=/run/lab:{}:$PATH", programs.display()),
+            format!("PATH={}:$PATH", programs.display()),
         ] {
             this.run(&line)?;
         }

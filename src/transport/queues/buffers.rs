@@ -14,22 +14,23 @@ use crate::{
 pub(crate) struct Buffers {
     domain: Domain,
     layout: Layout,
-    places: Box<[OnceLock<Place>]>,
+    pieces: Box<[OnceLock<Registration>]>,
 }
 
 /// The place of a buffer: its piece of memory, and its offset there in bytes.
-#[derive(Debug)]
-pub(crate) struct Place {
-    pub(crate) memory: Registration,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    pub(crate) memory: &'a Registration,
     pub(crate) offset: usize,
 }
 
 impl Buffers {
     pub(super) fn new(domain: &Domain, layout: Layout) -> Self {
+        let count = layout.piece_of(layout.count() - 1) + 1;
         Self {
             domain: domain.clone(),
             layout,
-            places: (0..layout.count()).map(|_| OnceLock::new()).collect(),
+            pieces: (0..count).map(|_| OnceLock::new()).collect(),
         }
     }
 
@@ -39,30 +40,20 @@ impl Buffers {
 
     /// Returns the place of a buffer, and allocates its piece of memory if it is the first there.
     #[inline]
-    pub(crate) fn allocate(&self, buffer: u32) -> Result<&Place, OsError> {
-        match self.places[buffer as usize].get() {
-            Some(place) => Ok(place),
-            None => self.allocate_piece(buffer),
-        }
+    pub(crate) fn allocate(&self, buffer: u32) -> Result<Place<'_>, OsError> {
+        let memory = match self.pieces[self.layout.piece_of(buffer)].get() {
+            Some(memory) => memory,
+            None => self.allocate_piece(buffer)?,
+        };
+        Ok(self.place(memory, buffer))
     }
 
     #[cold]
-    fn allocate_piece(&self, buffer: u32) -> Result<&Place, OsError> {
-        let (piece, size) = (self.layout.beside(buffer), self.layout.size());
-        let memory = self
-            .domain
-            .allocate(size * piece.len(), RemoteAccess::NONE)?;
-        let place = |number: u32| {
-            // Another thread may have been faster. Its place is as good.
-            self.places[number as usize].get_or_init(|| Place {
-                memory: memory.clone(),
-                offset: size * (number - piece.start) as usize,
-            })
-        };
-        for number in piece.clone() {
-            place(number);
-        }
-        Ok(place(buffer))
+    fn allocate_piece(&self, buffer: u32) -> Result<&Registration, OsError> {
+        let bytes = self.layout.size() * self.layout.beside(buffer).len();
+        let memory = self.domain.allocate(bytes, RemoteAccess::NONE)?;
+        // Another thread may have been faster. Its piece is as good.
+        Ok(self.pieces[self.layout.piece_of(buffer)].get_or_init(|| memory))
     }
 
     /// Returns the place of a buffer that was posted.
@@ -71,8 +62,14 @@ impl Buffers {
     ///
     /// If it never was.
     #[inline]
-    pub(super) fn posted(&self, buffer: u32) -> &Place {
-        let place = self.places[buffer as usize].get();
-        place.expect("a buffer is posted with its memory")
+    pub(super) fn posted(&self, buffer: u32) -> Place<'_> {
+        let memory = self.pieces[self.layout.piece_of(buffer)].get();
+        self.place(memory.expect("a buffer is posted with its memory"), buffer)
+    }
+
+    #[inline]
+    fn place<'a>(&self, memory: &'a Registration, buffer: u32) -> Place<'a> {
+        let offset = self.layout.offset(buffer);
+        Place { memory, offset }
     }
 }

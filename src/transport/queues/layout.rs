@@ -55,6 +55,18 @@ impl Layout {
         buffer & !others..((buffer | others) + 1).min(self.count())
     }
 
+    /// The number of the piece of memory that has this buffer.
+    #[inline]
+    pub(super) fn piece_of(&self, buffer: u32) -> usize {
+        (buffer >> self.piece) as usize
+    }
+
+    /// The offset in bytes of this buffer in its piece of memory.
+    #[inline]
+    pub(super) fn offset(&self, buffer: u32) -> usize {
+        self.size * (buffer & ((1 << self.piece) - 1)) as usize
+    }
+
     /// The receive buffers from `first` on in the same piece.
     pub(crate) fn receives_from(&self, first: u32) -> Range<u32> {
         first..self.beside(first).end.min(self.recv_count)

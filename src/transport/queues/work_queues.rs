@@ -179,7 +179,7 @@ impl WorkQueues {
             };
             let memory = || {
                 let place = self.staging(slot)?;
-                Ok(sge(&place.memory, place.offset, len))
+                Ok(sge(place.memory, place.offset, len))
             };
             // SAFETY: as in `post`; the slot has room for the frame.
             unsafe {
@@ -319,7 +319,7 @@ impl WorkQueues {
         let (memory, offset) = match &self.receives {
             Receives::Own => {
                 let place = self.buffers.posted(buffer);
-                (&place.memory, place.offset)
+                (place.memory, place.offset)
             }
             Receives::Shared(shared) => {
                 assert!(buffer < shared.count(), "only buffers that exist are named");
@@ -330,7 +330,7 @@ impl WorkQueues {
     }
 
     /// The place of a slot of the send ring.
-    fn staging(&self, slot: u32) -> Result<&Place, OsError> {
+    fn staging(&self, slot: u32) -> Result<Place<'_>, OsError> {
         self.buffers.allocate(self.layout.send_buffer(slot))
     }
 

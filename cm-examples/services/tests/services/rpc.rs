@@ -1,12 +1,21 @@
 //! tarpc as it is, over messages.
 
+use std::time::Instant;
+
 use nix::sys::signal::Signal;
 use rdmsg::{Engine, tokio::Listener};
 use services::rpc::{StoreClient, Transport, Values, serve};
-use tarpc::{client, context};
+use tarpc::{client, context, context::Context};
 use tokio::task::JoinSet;
 
 use super::stage::{PATIENCE, Program, config, endpoint, place, run};
+
+/// The context of a call, which by default has 10 s for its answer.
+fn context() -> Context {
+    let mut context = context::current();
+    context.deadline = Instant::now() + PATIENCE;
+    context
+}
 
 const RPC: &str = env!("CARGO_BIN_EXE_rpc");
 
@@ -20,16 +29,16 @@ fn calls_have_their_answers_until_the_client_ends() {
         let serving = tokio::spawn(serve(served, Values::default()));
         let transport = Transport::new(connected);
         let client = StoreClient::new(client::Config::default(), transport).spawn();
-        let none = client.get(context::current(), "key".into()).await.unwrap();
+        let none = client.get(context(), "key".into()).await.unwrap();
         assert_eq!(none, None);
         let mut calls = JoinSet::new();
         for number in 0..100 {
             let client = client.clone();
             calls.spawn(async move {
                 let (key, value) = (number.to_string(), "x".repeat(number * 1000));
-                let before = client.set(context::current(), key.clone(), value.clone());
+                let before = client.set(context(), key.clone(), value.clone());
                 assert_eq!(before.await.unwrap(), None);
-                let kept = client.get(context::current(), key).await.unwrap();
+                let kept = client.get(context(), key).await.unwrap();
                 assert!(kept == Some(value), "{number}");
             });
         }

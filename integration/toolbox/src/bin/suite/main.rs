@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::Parser;
 use toolbox::Load;
 
@@ -86,7 +86,7 @@ fn all(options: &Options) -> Result<()> {
         let tracks = [builds, beside, anywhere, one, two];
         return steps.take_again(tracks.into_iter().flatten().collect(), count);
     }
-    let all_passed = thread::scope(|scope| {
+    let outcomes = thread::scope(|scope| {
         let beside = scope.spawn(|| steps.take_side_by_side(vec![beside]));
         // Compilers would hold up virtual machines with a clock, so what builds more comes first.
         let compiled = steps.take_side_by_side(vec![builds, anywhere]);
@@ -94,11 +94,13 @@ fn all(options: &Options) -> Result<()> {
         // these go together.
         let tested = steps.take_side_by_side(vec![one, two]);
         let beside = beside.join().expect("it does not panic");
-        compiled.and(tested).and(beside)
+        [compiled, tested, beside]
     });
-    if let Err(error) = all_passed {
+    let failures = outcomes.into_iter().filter_map(Result::err);
+    let failures: Vec<_> = failures.map(|error| error.to_string()).collect();
+    if !failures.is_empty() {
         steps.end("not all tests passed");
-        return Err(error);
+        bail!(failures.join("; "));
     }
     for (name, why) in NOT_ON_IWARP {
         println!("{name} does not apply to software iWARP: {why}");
