@@ -101,7 +101,7 @@ pub(crate) fn job(
     argv: Vec<OsString>,
 ) -> Job {
     const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-    // With the folder where the modules of the guest's kernel are.
+    // The folder has the modules of the guest's kernel.
     let mut modprobe = OsString::from("-d \"");
     modprobe.push(&machines.kernel.dir);
     modprobe.push("\"");

@@ -1,6 +1,6 @@
 use std::{path::Path, process::Command};
 
-/// The folders of the system's commands. The doctor may run as root, whose `PATH` may name folders
+/// The folders with commands of the system. The doctor may run as root, whose `PATH` may name folders
 /// of other users, or lack some of these.
 const FOLDERS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 

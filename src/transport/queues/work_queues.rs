@@ -90,8 +90,8 @@ impl WorkQueues {
             for buffer in first.clone() {
                 queues.post_recv(buffer)?;
             }
-            // SAFETY: the buffers outlive the queue pair, and those that were not posted are in no
-            // other use.
+            // SAFETY: the buffers outlive the queue pair, and the receives that were not posted
+            // are in no other use.
             unsafe { queues.qp.post_on_demand(&queues.buffers, first.end) };
         }
         Ok(queues)

@@ -60,8 +60,8 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// Until the queue pair is destroyed, it alone accesses the memory of those that have not
-    /// completed.
+    /// Until the queue pair is destroyed, it alone accesses the memory of the receives that have
+    /// not completed.
     pub(crate) unsafe fn post_on_demand(&self, buffers: Weak<Buffers>, next: u32) {
         self.0.receives().post_on_demand(Unposted { buffers, next });
     }

@@ -190,8 +190,8 @@ impl Steps {
         Ok(())
     }
 
-    /// Takes what is in each lane, side by side with the others: track by track, and of a track
-    /// step by step. A lane that has no more takes from another one. When all have ended it fails
+    /// Takes the lanes side by side: the tracks of a lane, and the steps of a track, one after the
+    /// other. A lane that is empty takes tracks from another lane. When all have ended it fails
     /// if a step has, and tells all failures.
     pub(crate) fn take_side_by_side(&self, lanes: Vec<Vec<Track>>) -> Result<()> {
         let count = lanes.len();
