@@ -60,8 +60,9 @@ const MORE_THAN_BUSY: f64 = 1.1;
 /// How many messages are sent where one may take a time slice of a processor.
 const FEW: u64 = 50;
 
-/// The number of round trips of each program beside `Polling::Busy`, measured by the clock.
-/// ends on one processor, it takes about 30 ms, or 2000 round trips, until it moves one of them.
+/// The number of round trips of each program beside `Polling::Busy`, measured by the clock. If
+/// the kernel starts both ends on one processor, it takes about 30 ms, or 2000 round trips, until
+/// it moves one of them.
 const MOVED: u64 = 30_000;
 
 /// Connections of one process.
