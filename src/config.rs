@@ -255,7 +255,8 @@ pub struct Config {
     /// long again), and with [`CloseReason::OutOfMemory`](crate::CloseReason::OutOfMemory) when
     /// there was no memory for it for this long. A message that comes slowly is not affected, nor
     /// is one that waits because the application holds others (see
-    /// [`EngineLimits`](crate::EngineLimits)).
+    /// [`EngineLimits`](crate::EngineLimits)). While other connections wait for its memory,
+    /// an eighth of the bytes that have arrived of it must follow within each `read_timeout`.
     ///
     /// 100 ms to 1 h, default 30 s.
     pub read_timeout: Duration,

@@ -98,7 +98,7 @@ impl Entry {
     ) -> Result<(), OsError> {
         self.link.poller.prepare()?;
         let key = self.link.key;
-        let customer = budget.customer(self.link.notices(), key);
+        let customer = budget.customer(self.link.notices(), key, self.peer.ip());
         let transport = self
             .id
             .create_transport(manager, key, &self.config, customer)?;

@@ -132,7 +132,8 @@ impl Core {
     }
 
     /// A deadline may be past. Before it judges the peer this counts the signs of life on other
-    /// connections with the peer's engine, and bytes of incomplete frames.
+    /// connections with the peer's engine, bytes of incomplete frames, and asks whether others wait
+    /// for the memory of its messages.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         if self.conn.is_judged_at(now)
             && let Some(moved) = self.queues.as_ref().and_then(WorkQueues::moved)
@@ -145,6 +146,11 @@ impl Core {
         }
         if let Some(life) = &self.life {
             self.conn.set_engine_activity(life.activity());
+        }
+        if self.conn.judges_reads_at(now)
+            && let Some(queues) = &self.queues
+        {
+            self.conn.set_wanted(queues.in_flight.is_wanted());
         }
         self.conn.handle_timeout(now);
     }
@@ -359,8 +365,7 @@ impl Core {
             return;
         };
         match queues.in_flight.begin(id, len) {
-            Ok(true) => self.conn.handle_memory(id, SystemClock),
-            Ok(false) => {}
+            Ok(()) => self.conn.handle_memory(id, SystemClock),
             Err(error) => self.starve(error),
         }
     }

@@ -1,6 +1,9 @@
 #![allow(unsafe_code)]
 
-use std::ptr::{self, NonNull};
+use std::{
+    ops::Range,
+    ptr::{self, NonNull},
+};
 
 use crate::{
     status::OsError,
@@ -14,6 +17,8 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
+const USABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
+
 // SAFETY: the pages belong to the process and not to a thread; the users of `start` synchronise
 // access to them.
 unsafe impl Send for Mapping {}
@@ -26,18 +31,18 @@ impl Mapping {
     /// A child process does not inherit them (`MADV_DONTFORK`): with copy-on-write, the parent's
     /// next write could be redirected to a copy, while the device keeps the original page.
     pub(crate) fn new(len: usize) -> Result<Self, OsError> {
-        Self::with(len, 0)
+        Self::with(len, USABLE)
     }
 
-    /// Maps `len` bytes of which few may be used: the system reserves no swap space for them.
+    /// Reserves addresses for `len` bytes, which [`make_usable`](Self::make_usable) makes usable.
+    /// Before, they are not memory that the system promises (`Committed_AS`).
     ///
     /// Otherwise the same as [`new`](Self::new).
     pub(crate) fn reserve(len: usize) -> Result<Self, OsError> {
-        Self::with(len, libc::MAP_NORESERVE)
+        Self::with(len, libc::PROT_NONE)
     }
 
-    fn with(len: usize, flags: libc::c_int) -> Result<Self, OsError> {
-        const PROT: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
+    fn with(len: usize, prot: libc::c_int) -> Result<Self, OsError> {
         const FLAGS: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
         let len = len
@@ -45,7 +50,7 @@ impl Mapping {
             .filter(|&len| len > 0 && isize::try_from(len).is_ok())
             .ok_or(OsError::new("mmap", libc::EINVAL))?;
         // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
-        let start = unsafe { libc::mmap(ptr::null_mut(), len, PROT, FLAGS | flags, -1, 0) };
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, prot, FLAGS, -1, 0) };
         let start = if start == libc::MAP_FAILED {
             ptr::null_mut()
         } else {
@@ -60,6 +65,18 @@ impl Mapping {
         let ret = unsafe { libc::madvise(mapping.start.as_ptr().cast(), len, libc::MADV_DONTFORK) };
         cvt("madvise", ret)?;
         Ok(mapping)
+    }
+
+    /// Makes bytes of a reserved mapping usable. The range begins at a page.
+    pub(crate) fn make_usable(&mut self, range: Range<usize>) -> Result<(), OsError> {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "the bytes lie in the mapping"
+        );
+        let start = self.start.as_ptr().wrapping_add(range.start);
+        // SAFETY: these pages belong to the mapping; those that are usable already stay so.
+        let ret = unsafe { libc::mprotect(start.cast(), range.len(), USABLE) };
+        cvt("mprotect", ret).map(drop)
     }
 
     /// Returns the address of the first byte, page aligned.
@@ -102,6 +119,17 @@ mod tests {
         assert_eq!(mapping.len(), 2 * page_size());
         assert_eq!(mapping.start().addr().get() % page_size(), 0);
         // SAFETY: the mapping has that length, and is used here only.
+        let bytes = unsafe { std::slice::from_raw_parts(mapping.start().as_ptr(), mapping.len()) };
+        assert!(bytes.iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn a_reserved_mapping_becomes_usable_piece_by_piece() {
+        let page = page_size();
+        let mut mapping = Mapping::reserve(5 * page).unwrap();
+        mapping.make_usable(0..page).unwrap();
+        mapping.make_usable(page..mapping.len()).unwrap();
+        // SAFETY: the mapping has that length, all of it is usable, and it is used here only.
         let bytes = unsafe { std::slice::from_raw_parts(mapping.start().as_ptr(), mapping.len()) };
         assert!(bytes.iter().all(|&byte| byte == 0));
     }

@@ -28,6 +28,8 @@ pub(super) struct Inbound {
     reads: VecDeque<u64>,
     /// The number of chunks that have been read.
     chunks: u64,
+    /// The number of bytes that have been read.
+    bytes: u64,
     pace: Pace,
     /// The number of large messages started, which is the id of the next one.
     started: u32,
@@ -107,6 +109,7 @@ impl Inbound {
             demand: Demand::Nothing,
             reads: VecDeque::with_capacity(READS as usize),
             chunks: 0,
+            bytes: 0,
             pace: Pace::new(longest_chunk),
             started: 0,
             announced: 0,
@@ -261,6 +264,20 @@ impl Inbound {
         self.chunks
     }
 
+    /// Returns the number of bytes that have been read.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns the number of bytes that have been read of incomplete messages.
+    pub(super) fn incomplete_bytes(&self) -> u64 {
+        let completed = |queued: &Queued| match queued {
+            Queued::Large(large) if large.completed < large.descriptor.len => large.completed,
+            Queued::Large(_) | Queued::Arrival(_) => 0,
+        };
+        self.queue.iter().map(completed).sum()
+    }
+
     /// Records that a read is posted while none is in progress.
     pub(super) fn reads_begin(&mut self, now: Instant) {
         self.pace.begin(now);
@@ -273,6 +290,7 @@ impl Inbound {
             return;
         };
         self.chunks += 1;
+        self.bytes += chunk;
         self.pace.completed(chunk, now);
         let large = self.queue.iter_mut().find_map(|queued| match queued {
             Queued::Large(large) if large.completed < large.descriptor.len => Some(large),

@@ -43,7 +43,7 @@ pub(crate) use self::{
     connection::{Activity, Connection, Flush, MovedBytes, Proof},
     control_receives::CONTROL_RECEIVES,
     frame::{Descriptor, HEADER_LEN},
-    gauge::Gauge,
+    gauge::{Gauge, Part},
     hello::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
     output::{
         Arrival, BatchRoom, CmCall, CmInput, CmOp, DrainSide, Event, Note, Output, Read, Refusal,

@@ -10,6 +10,9 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 /// Bounds the time for which large messages may stand still: the memory of one that is being read
 /// is memory that other connections wait for.
 ///
+/// While others do wait for it, a message has to arrive at a pace that grows with its memory: an
+/// eighth of the bytes that have arrived of it, within each timeout.
+///
 /// Reads are checked periodically, so that a chunk that arrives sets no timer. Reads that stand
 /// still are noticed after the timeout at the earliest, and after one and a half times as long at
 /// the latest.
@@ -27,9 +30,9 @@ enum Watch {
     Reading {
         /// The time of the next check.
         check: Instant,
-        /// The number of chunks that had arrived by the last check.
-        seen: u64,
-        /// Whether none had arrived between the last two checks.
+        /// The progress by the last check.
+        seen: Progress,
+        /// Whether too little had arrived between the last two checks.
         still: bool,
     },
     /// The system has no memory for the next chunk, or for the next message.
@@ -45,13 +48,31 @@ enum Watch {
     Retrying { until: Instant, backoff: Duration },
 }
 
+/// The progress of large messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Progress {
+    /// Chunks, of all connections with the peer's engine.
+    pub(super) chunks: u64,
+    /// Bytes, of this connection.
+    pub(super) bytes: u64,
+    /// Bytes of messages that are incomplete and for whose memory others wait.
+    pub(super) wanted: u64,
+}
+
+impl Progress {
+    /// Whether enough has arrived since `seen`, half a timeout before.
+    fn is_enough_since(&self, seen: Self) -> bool {
+        self.chunks > seen.chunks && self.bytes - seen.bytes >= self.wanted / 16
+    }
+}
+
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Fine,
     /// Ask the system for memory again.
     Retry,
-    /// Nothing has arrived for longer than the timeout.
+    /// Too little has arrived for longer than the timeout.
     Stalled,
     /// There has been no memory for longer than the timeout.
     OutOfMemory(OsError),
@@ -77,13 +98,13 @@ impl ReadWatchdog {
         matches!(self.watch, Watch::Reading { .. })
     }
 
-    /// Records that a read is posted. `chunks` have arrived before it.
-    pub(super) fn read_posted(&mut self, chunks: u64, now: Instant) {
+    /// Records that a read is posted. `seen` has arrived before it.
+    pub(super) fn read_posted(&mut self, seen: Progress, now: Instant) {
         match self.watch {
             Watch::Off | Watch::OutOfMemory { .. } | Watch::Retrying { .. } => {
                 self.watch = Watch::Reading {
                     check: now + self.timeout / 2,
-                    seen: chunks,
+                    seen,
                     still: false,
                 }
             }
@@ -128,20 +149,21 @@ impl ReadWatchdog {
         }
     }
 
-    /// Checks whether the deadline has passed. `chunks` have arrived; `reading` says whether reads
+    /// Checks whether the deadline has passed. `progress` has arrived; `reading` says whether reads
     /// are in progress.
-    pub(super) fn check(&mut self, chunks: u64, reading: bool, now: Instant) -> Verdict {
+    pub(super) fn check(&mut self, progress: Progress, reading: bool, now: Instant) -> Verdict {
         match self.watch {
             Watch::Reading { check, seen, still } if check <= now => {
                 self.watch = Watch::Off;
-                if reading && seen == chunks && still {
+                let too_little = !progress.is_enough_since(seen);
+                if reading && too_little && still {
                     return Verdict::Stalled;
                 }
                 if reading {
                     self.watch = Watch::Reading {
                         check: now + self.timeout / 2,
-                        seen: chunks,
-                        still: seen == chunks,
+                        seen: progress,
+                        still: too_little,
                     };
                 }
                 Verdict::Fine
@@ -168,6 +190,14 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(10);
 
+    fn chunks(chunks: u64) -> Progress {
+        Progress {
+            chunks,
+            bytes: chunks << 16,
+            wanted: 0,
+        }
+    }
+
     /// Checks at each deadline, with the number of chunks that have arrived by then.
     fn checks(
         read_watchdog: &mut ReadWatchdog,
@@ -180,7 +210,7 @@ mod tests {
                 return (count, Verdict::Fine, last);
             };
             last = now;
-            let verdict = read_watchdog.check(came(count), reading, now);
+            let verdict = read_watchdog.check(chunks(came(count)), reading, now);
             if verdict != Verdict::Fine {
                 return (count + 1, verdict, last);
             }
@@ -192,14 +222,14 @@ mod tests {
     fn reads_that_stand_still_are_noticed_in_time() {
         let start = Instant::now();
         let mut read_watchdog = ReadWatchdog::new(TIMEOUT);
-        read_watchdog.read_posted(0, start);
+        read_watchdog.read_posted(chunks(0), start);
         assert_eq!(
             checks(&mut read_watchdog, |_| 0, true),
             (2, Verdict::Stalled, start + TIMEOUT)
         );
 
         let mut read_watchdog = ReadWatchdog::new(TIMEOUT);
-        read_watchdog.read_posted(0, start);
+        read_watchdog.read_posted(chunks(0), start);
         let late = start + 3 * TIMEOUT / 2;
         assert_eq!(
             checks(&mut read_watchdog, |_| 1, true),
@@ -210,11 +240,34 @@ mod tests {
     #[test]
     fn reads_that_go_on_are_left_alone_however_slow() {
         let mut read_watchdog = ReadWatchdog::new(TIMEOUT);
-        read_watchdog.read_posted(0, Instant::now());
+        read_watchdog.read_posted(chunks(0), Instant::now());
         let came = |check: u32| u64::from(check.div_ceil(2));
         assert_eq!(checks(&mut read_watchdog, came, true).1, Verdict::Fine);
         assert_eq!(checks(&mut read_watchdog, came, false).1, Verdict::Fine);
         assert_eq!(read_watchdog.deadline(), None, "until the next one");
+    }
+
+    #[test]
+    fn reads_of_memory_that_others_wait_for_need_a_pace_that_grows_with_it() {
+        for (bytes, slow) in [(1 << 20, false), (2 << 20, true)] {
+            let mut now = Instant::now();
+            let mut read_watchdog = ReadWatchdog::new(TIMEOUT);
+            read_watchdog.read_posted(chunks(0), now);
+            let mut verdict = Verdict::Fine;
+            for arrived in 1..=10 {
+                now += TIMEOUT / 2;
+                let progress = Progress {
+                    wanted: bytes,
+                    ..chunks(arrived)
+                };
+                verdict = read_watchdog.check(progress, true, now);
+                if verdict != Verdict::Fine {
+                    assert_eq!(arrived, 2);
+                    break;
+                }
+            }
+            assert_eq!(verdict == Verdict::Stalled, slow, "{bytes}");
+        }
     }
 
     #[test]
@@ -226,7 +279,7 @@ mod tests {
         let mut tries = Vec::new();
         let end = loop {
             let now = read_watchdog.deadline().expect("it is tried again");
-            match read_watchdog.check(0, false, now) {
+            match read_watchdog.check(chunks(0), false, now) {
                 Verdict::Retry => tries.push(now - start),
                 Verdict::OutOfMemory(why) => break (now - start, why),
                 other => panic!("{other:?}"),

@@ -8,12 +8,13 @@
 use std::{
     collections::{HashMap, VecDeque},
     fmt,
-    sync::{Arc, Mutex, Weak},
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, Weak},
 };
 
 use super::limits::EngineLimits;
 use crate::{
-    proto::Gauge,
+    proto::{Gauge, Part, SHORTEST_CHUNK},
     sync::{Mailbox, Notice, NoticeKind, lock},
 };
 
@@ -26,8 +27,10 @@ pub(crate) struct Budget {
 struct Accounts {
     /// Pinned for the reads in progress.
     pinned: Gauge,
-    /// Messages that were begun and not released.
+    /// Bytes of messages that have arrived or are being read, and that were not released.
     held: Gauge,
+    /// The same for short messages for which `held` has no room at once.
+    reserve: Gauge,
     /// Bytes that stay pinned for next reads.
     kept: u64,
     /// Customers for whom the system had no memory, though they had their place here.
@@ -45,6 +48,7 @@ static SHARED: Mutex<Weak<Budget>> = Mutex::new(Weak::new());
 enum What {
     Pinned,
     Held,
+    Reserve,
     Kept,
 }
 
@@ -52,7 +56,8 @@ impl Budget {
     pub(crate) fn new(limits: EngineLimits) -> Arc<Self> {
         let accounts = Accounts {
             pinned: Gauge::new(limits.pinned_for_reads()),
-            held: Gauge::new(limits.held),
+            held: Gauge::new(limits.held - limits.held_by_short()),
+            reserve: Gauge::new(limits.held_by_short()),
             kept: 0,
             starved: VecDeque::new(),
             customers: HashMap::new(),
@@ -81,12 +86,20 @@ impl Budget {
     /// Bytes that are pinned for reading, or reserved for it, and bytes of messages that are held.
     pub(crate) fn in_use(&self) -> (u64, u64) {
         let accounts = lock(&self.accounts);
-        (accounts.pinned.used() + accounts.kept, accounts.held.used())
+        (
+            accounts.pinned.used() + accounts.kept,
+            accounts.held.used() + accounts.reserve.used(),
+        )
     }
 
-    /// Takes a connection in. When it is served its engine gets a [`NoticeKind::Feed`] with its
-    /// key.
-    pub(crate) fn customer(self: &Arc<Self>, mailbox: &Arc<Mailbox<Notice>>, key: u64) -> Customer {
+    /// Takes a connection with this host in. When it is served its engine gets a
+    /// [`NoticeKind::Feed`] with its key.
+    pub(crate) fn customer(
+        self: &Arc<Self>,
+        mailbox: &Arc<Mailbox<Notice>>,
+        key: u64,
+        host: IpAddr,
+    ) -> Customer {
         let mut accounts = lock(&self.accounts);
         let id = accounts.next;
         accounts.next += 1;
@@ -94,31 +107,32 @@ impl Budget {
         Customer {
             budget: Arc::clone(self),
             id,
+            host,
         }
     }
 
     /// Releases `bytes`. Where they were `used`, not only promised, the system has memory for
     /// others.
-    fn give_back(&self, what: What, bytes: u64, used: bool) {
+    fn give_back(&self, what: What, host: IpAddr, bytes: u64, used: bool) {
         let mut accounts = lock(&self.accounts);
-        let mut served = match what {
-            What::Pinned => accounts.pinned.release(bytes),
-            What::Held => accounts.held.release(bytes),
-            What::Kept => {
-                accounts.kept -= bytes;
-                Vec::new()
-            }
-        };
+        match what {
+            What::Pinned => accounts.pinned.release(host, bytes),
+            What::Held => accounts.held.release(host, bytes),
+            What::Reserve => accounts.reserve.release(host, bytes),
+            What::Kept => accounts.kept -= bytes,
+        }
         // What was freed here the system may have for another. One at a time: if it does not do for
         // that one, it hardly does for the next.
-        if used {
-            served.extend(accounts.starved.pop_front());
-        }
-        Self::notify(accounts, &served);
+        let starved = used.then(|| accounts.starved.pop_front()).flatten();
+        Self::notify(accounts, starved);
     }
 
-    /// Tells customers to come and fetch what they waited for.
-    fn notify(accounts: std::sync::MutexGuard<'_, Accounts>, served: &[u64]) {
+    /// Notifies the customers that have a grant to fetch, and this one.
+    fn notify(mut accounts: MutexGuard<'_, Accounts>, starved: Option<u64>) {
+        let mut served = accounts.pinned.served();
+        served.append(&mut accounts.held.served());
+        served.append(&mut accounts.reserve.served());
+        served.extend(starved);
         if served.is_empty() {
             return;
         }
@@ -151,27 +165,58 @@ impl fmt::Debug for Budget {
 pub(crate) struct Customer {
     budget: Arc<Budget>,
     id: u64,
+    /// The host at the other end.
+    host: IpAddr,
 }
 
 impl Customer {
-    /// Asks for a place for a message, or for one that was waited for. `None`: it waits.
-    pub(crate) fn hold(&self, bytes: u64) -> Option<Charge> {
-        let has = lock(&self.budget.accounts).held.claim(self.id, bytes);
-        has.then(|| self.charge(What::Held, bytes))
+    /// Claims the next `bytes` of a message and adds them to its charge. Returns `false` if the
+    /// connection waits for them: it repeats the call after its notice.
+    ///
+    /// A short message, of up to 64 KiB, does not wait for long ones.
+    pub(crate) fn hold(&self, charge: &mut Option<Charge>, bytes: u64, part: Part) -> bool {
+        let (id, host) = (self.id, self.host);
+        let mut accounts = lock(&self.budget.accounts);
+        let Accounts { held, reserve, .. } = &mut *accounts;
+        let (what, has) = if part != Part::Whole || bytes > SHORTEST_CHUNK {
+            (What::Held, held.claim(id, host, bytes, part))
+        } else if !reserve.knows(id, host) && held.claim_at_once(host, bytes, u64::MAX) {
+            (What::Held, true)
+        } else {
+            (What::Reserve, reserve.claim(id, host, bytes, part))
+        };
+        Budget::notify(accounts, None);
+        match charge {
+            Some(charge) if has => charge.bytes += bytes,
+            None if has => *charge = Some(self.charge(what, bytes)),
+            Some(_) | None => {}
+        }
+        has
     }
 
     /// Asks for `bytes` to pin for a read, or for those that were waited for. `None`: it
     /// waits.
     pub(crate) fn pin(&self, bytes: u64) -> Option<Charge> {
-        let has = lock(&self.budget.accounts).pinned.claim(self.id, bytes);
+        let mut accounts = lock(&self.budget.accounts);
+        let (id, host) = (self.id, self.host);
+        let has = accounts.pinned.claim(id, host, bytes, Part::Whole);
+        Budget::notify(accounts, None);
         has.then(|| self.charge(What::Pinned, bytes))
     }
 
     /// Asks for a place for unread bytes of a stream. It does not wait, and leaves half of the
     /// budget to messages.
     pub(crate) fn copy(&self, bytes: u64) -> Option<Charge> {
-        let has = lock(&self.budget.accounts).held.try_claim(bytes);
+        let most = self.budget.limits.held / 2;
+        let mut accounts = lock(&self.budget.accounts);
+        let has = accounts.held.claim_at_once(self.host, bytes, most);
+        drop(accounts);
         has.then(|| self.charge(What::Held, bytes))
+    }
+
+    /// Whether others wait for memory that messages of this connection's host use.
+    pub(crate) fn is_wanted(&self) -> bool {
+        lock(&self.budget.accounts).held.is_wanted_from(self.host)
     }
 
     /// Asks for `bytes` that stay pinned. There is no waiting for that.
@@ -199,15 +244,23 @@ impl Customer {
     pub(crate) fn leave(&self) {
         let mut accounts = lock(&self.budget.accounts);
         accounts.starved.retain(|id| *id != self.id);
-        let mut served = accounts.pinned.forget(self.id);
-        served.append(&mut accounts.held.forget(self.id));
-        Budget::notify(accounts, &served);
+        let Accounts {
+            pinned,
+            held,
+            reserve,
+            ..
+        } = &mut *accounts;
+        for gauge in [pinned, held, reserve] {
+            gauge.forget(self.id, self.host);
+        }
+        Budget::notify(accounts, None);
     }
 
     fn charge(&self, what: What, bytes: u64) -> Charge {
         Charge {
             budget: Arc::clone(&self.budget),
             what,
+            host: self.host,
             bytes,
             used: true,
         }
@@ -226,6 +279,7 @@ impl Drop for Customer {
 pub(crate) struct Charge {
     budget: Arc<Budget>,
     what: What,
+    host: IpAddr,
     bytes: u64,
     /// Whether the system has given what the budget allowed.
     used: bool,
@@ -240,7 +294,8 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.budget.give_back(self.what, self.bytes, self.used);
+        self.budget
+            .give_back(self.what, self.host, self.bytes, self.used);
     }
 }
 
@@ -254,32 +309,64 @@ mod tests {
         Some(notice.key)
     }
 
+    fn host(number: u8) -> IpAddr {
+        IpAddr::from([10, 8, 0, number])
+    }
+
+    fn hold(customer: &Customer, bytes: u64) -> Option<Charge> {
+        let mut charge = None;
+        customer.hold(&mut charge, bytes, Part::Whole);
+        charge
+    }
+
     #[test]
     fn whoever_is_served_is_told_and_whoever_left_is_not() {
         let budget = Budget::new(EngineLimits {
             pinned: 200,
-            held: 100,
+            held: 800_000,
         });
         let mailbox = Mailbox::new().unwrap();
-        let customers = [16, 17, 18, 19].map(|key| budget.customer(&mailbox, key));
+        let customers = [16, 17, 18, 19].map(|key| budget.customer(&mailbox, key, host(key as u8)));
         let [one, two, three, four] = &customers;
-        let held = one.hold(60).unwrap();
-        assert!(two.hold(50).is_none() && three.hold(50).is_none() && four.hold(50).is_none());
+        let held = hold(one, 400_000).unwrap();
+        for customer in [two, three, four] {
+            assert!(hold(customer, 350_000).is_none());
+        }
+        assert!(one.is_wanted());
         two.leave();
         drop(held);
         assert_eq!(fed(&mailbox), Some(18));
         assert_eq!(fed(&mailbox), Some(19));
-        assert_eq!(budget.in_use(), (0, 100), "given, though not fetched");
-        let held = three.hold(50).unwrap();
+        assert_eq!(budget.in_use(), (0, 700_000), "given, though not fetched");
+        let held = hold(three, 350_000).unwrap();
         drop(customers);
         assert_eq!(
             budget.in_use(),
-            (0, 50),
+            (0, 350_000),
             "a message outlives its connection"
         );
         drop(held);
         assert_eq!(budget.in_use(), (0, 0));
         assert_eq!(fed(&mailbox), None);
+    }
+
+    #[test]
+    fn a_short_message_has_a_reserve() {
+        let budget = Budget::new(EngineLimits {
+            pinned: 200,
+            held: 800_000,
+        });
+        let mailbox = Mailbox::new().unwrap();
+        let [one, two, three] = [16, 17, 18].map(|key| budget.customer(&mailbox, key, host(1)));
+        let mut long = None;
+        assert!(one.hold(&mut long, 510_000, Part::First));
+        assert!(!two.hold(&mut None, 70_000, Part::Whole) && one.is_wanted());
+        two.leave();
+        let short = hold(&two, 60_000).unwrap();
+        assert!(hold(&three, 20_000).is_none());
+        drop(short);
+        assert_eq!(fed(&mailbox), Some(18));
+        assert!(hold(&three, 20_000).is_some());
     }
 
     #[test]
@@ -289,7 +376,7 @@ mod tests {
             held: 100,
         });
         let mailbox = Mailbox::new().unwrap();
-        let [one, two] = [16, 17].map(|key| budget.customer(&mailbox, key));
+        let [one, two] = [16, 17].map(|key| budget.customer(&mailbox, key, host(key as u8)));
         let kept = one.keep(80).unwrap();
         assert!(two.keep(30).is_none(), "no more than half is kept");
         let pinned = two.pin(100).unwrap();

@@ -49,8 +49,9 @@ pub struct EngineLimits {
     ///
     /// Unread bytes of [`Stream`](crate::Stream)s count as well, and use up to half of this.
     ///
-    /// A message takes its whole length when reading it begins. A single one may be longer than
-    /// this. One that is longer than half of it lets others go ahead, within the other half.
+    /// A message takes its bytes as they are read, in chunks of 64 KiB to 1 MiB. The messages of
+    /// one host use at most two thirds of this. An eighth is for messages of up to 64 KiB that find
+    /// no other room. One message at a time may exceed these bounds, so that it becomes complete.
     ///
     /// Default: a quarter of the usable memory.
     pub held: u64,
@@ -85,6 +86,11 @@ impl EngineLimits {
     /// Returns the number of bytes that may stay pinned for later reads.
     pub(crate) fn pinned_for_keeping(&self) -> u64 {
         self.pinned / 2
+    }
+
+    /// Returns the number of bytes of `held` that are for short messages alone.
+    pub(crate) fn held_by_short(&self) -> u64 {
+        self.held / 8
     }
 
     /// Returns the longest chunk that is read: so short that several connections can read at a

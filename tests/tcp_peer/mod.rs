@@ -21,9 +21,13 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn with(config: Config) -> Self {
-        let engine = Engine::new().unwrap();
-        let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
-        let connector = Connector::new().config(config).engine(&engine);
+        Self::on(&Engine::new().unwrap(), config)
+    }
+
+    /// As `with`, on this engine.
+    pub(crate) fn on(engine: &Engine, config: Config) -> Self {
+        let listener = Listener::bind_with("127.0.0.1:0", &config, engine).unwrap();
+        let connector = Connector::new().config(config).engine(engine);
         let addr = listener.local_addr();
         let connecting = thread::spawn(move || connector.connect(addr).unwrap());
         let far = listener.accept_timeout(PATIENCE).unwrap();

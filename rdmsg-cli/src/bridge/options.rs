@@ -96,6 +96,9 @@ pub(super) const EAGER_SIZE_OVER_TCP: u32 = 64 << 10;
 /// What a connection keeps in memory for longer pieces, in each direction.
 const LARGE_MEMORY: u64 = 256 << 10;
 
+/// The longest piece in bytes in which a stream's bytes come.
+const LONGEST_PIECE: u64 = 1 << 20;
+
 /// The most bytes that both bridges hold of a direction beyond the window, half on each side.
 const STREAM_BUFFER: u64 = 1 << 20;
 
@@ -136,6 +139,7 @@ impl Options {
             .with_send_depth(WINDOW)
             .with_eager_size(eager_size)
             .with_large_memory(LARGE_MEMORY)
+            .with_max_message(LONGEST_PIECE)
             .with_registration_cache(LARGE_MEMORY)
             .with_stream_buffer(STREAM_BUFFER)
             .with_backlog(WAITING)

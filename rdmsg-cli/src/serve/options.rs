@@ -1,6 +1,6 @@
 use clap::Args;
 
-use crate::carrier::Carrier;
+use crate::{carrier::Carrier, measure::Size};
 
 /// Serves ping, bench and the doctor of other hosts
 ///
@@ -33,6 +33,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) max_connections: u32,
+
+    /// The longest message that a connection may send.
+    #[arg(long, value_name = "BYTES", default_value = "64M")]
+    pub(super) max_message: Size,
 
     /// Export statistics for `rdmsg top`.
     #[arg(long)]

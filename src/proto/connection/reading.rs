@@ -2,7 +2,10 @@
 
 use std::time::Instant;
 
-use super::{Connection, State, transfer::Heard};
+use super::{
+    Connection, State,
+    transfer::{Heard, Transfer},
+};
 use crate::{
     proto::{
         Clock, CloseReason, Event, Output, Read, Work,
@@ -53,8 +56,8 @@ impl Connection {
                         transfer.inbound.reads_begin(now.now());
                     }
                     if !transfer.timers.read_watchdog.is_watching() {
-                        let chunks = transfer.chunks();
-                        transfer.timers.read_watchdog.read_posted(chunks, now.now());
+                        let seen = transfer.progress();
+                        transfer.timers.read_watchdog.read_posted(seen, now.now());
                     }
                     let (slot, _) = transfer.ring.take(true);
                     Output::Read(Read { slot, ..chunk })
@@ -103,11 +106,25 @@ impl Connection {
         }
     }
 
+    /// Whether [`handle_timeout`](Self::handle_timeout) judges the pace of reads at this time.
+    pub(crate) fn judges_reads_at(&self, now: Instant) -> bool {
+        let deadline = |transfer: &Transfer| transfer.timers.read_watchdog.deadline();
+        let deadline = self.transfer.as_ref().and_then(deadline);
+        deadline.is_some_and(|deadline| deadline <= now)
+    }
+
+    /// Records whether others wait for the memory of messages that are being read.
+    pub(crate) fn set_wanted(&mut self, wanted: bool) {
+        if let Some(transfer) = &mut self.transfer {
+            transfer.is_wanted = wanted;
+        }
+    }
+
     /// Acts on the deadlines of reading that have passed.
     pub(super) fn on_reading_timeout(&mut self, now: Instant) {
         if let Some(transfer) = &mut self.transfer {
-            let (chunks, reading) = (transfer.chunks(), transfer.inbound.is_reading());
-            let verdict = transfer.timers.read_watchdog.check(chunks, reading, now);
+            let (progress, reading) = (transfer.progress(), transfer.inbound.is_reading());
+            let verdict = transfer.timers.read_watchdog.check(progress, reading, now);
             self.act_on(verdict, now);
         }
     }

@@ -15,7 +15,7 @@ use crate::proto::{
     hello::{BATCHES, Hello},
     inbound::Inbound,
     outbound::Outbound,
-    read_watchdog::ReadWatchdog,
+    read_watchdog::{Progress, ReadWatchdog},
     send_ring::SendRing,
     sequence::Sequence,
     violation::Violation,
@@ -51,6 +51,9 @@ pub(super) struct Transfer {
     pub(super) moved: MovedBytes,
     /// Whether `moved` is that of the last check, so that more bytes are a sign of life since.
     pub(super) moved_is_fresh: bool,
+    /// Whether others wait for the memory of messages that are being read, as of the last
+    /// [`set_wanted`](super::Connection::set_wanted).
+    pub(super) is_wanted: bool,
     /// The identity of the peer's engine.
     pub(super) peer_engine: u64,
     /// What is still taken of the peer.
@@ -134,6 +137,7 @@ impl Transfer {
             activity: PeerActivity::default(),
             moved: MovedBytes::default(),
             moved_is_fresh: false,
+            is_wanted: false,
             peer_engine: hello.engine,
             heard: Heard::Everything,
             finished: false,
@@ -164,11 +168,21 @@ impl Transfer {
             .map(|interval| Keepalive::new(interval, timeout, activity, number, now));
     }
 
-    /// Chunks of large messages that were read, here and on any connection with the peer's engine:
-    /// on a slow path reads wait behind those of other connections. If the transport counts bytes,
-    /// these are included.
-    pub(super) fn chunks(&self) -> u64 {
-        self.inbound.chunks() + self.moved.read + self.activity.of_engine.chunks
+    /// Returns the progress of large messages.
+    ///
+    /// The chunks are those of all connections with the peer's engine: on a slow path reads wait
+    /// behind those of other connections. If the transport counts bytes, these are included.
+    pub(super) fn progress(&self) -> Progress {
+        let inbound = &self.inbound;
+        Progress {
+            chunks: inbound.chunks() + self.moved.read + self.activity.of_engine.chunks,
+            bytes: inbound.bytes(),
+            wanted: if self.is_wanted {
+                inbound.incomplete_bytes()
+            } else {
+                0
+            },
+        }
     }
 
     /// If a grant waits for more releases, it is looked at again after a while.

@@ -1,11 +1,11 @@
 //! Memory into which the peer's large messages are read.
 //!
-//! A message has one mapping of its whole length, of which no page exists until it is written, so
-//! an announcement costs address space and nothing else. The device may use parts of it only, its
-//! *steps*: each is registered right before the first read into it, and deregistered when that has
-//! come. Where the connection's cache and the process's budget have room for all of a message, its
-//! steps stay registered, and the mapping serves further messages: registering takes time. On iWARP
-//! peers could write to what stays registered, so there nothing does.
+//! A message has one mapping of its whole length, which becomes memory step by step as chunks are
+//! read, so an announcement costs address space and nothing else. The device may use parts of it
+//! only, its *steps*: each is registered right before the first read into it, and deregistered when
+//! that has come. Where the connection's cache and the process's budget have room for all of a
+//! message, its steps stay registered, and the mapping serves further messages: registering takes
+//! time. On iWARP peers could write to what stays registered, so there nothing does.
 //!
 //! This file makes references to memory that was registered. That is sound because a
 //! [`InboundBuffer`] is owned: while reads into it are in progress it is in the requests in flight
@@ -24,7 +24,7 @@ use std::{
 use super::{domain::Domain, registration::Registration};
 use crate::{
     memory::Mapping,
-    proto::SHORTEST_CHUNK,
+    proto::{Part, SHORTEST_CHUNK},
     status::OsError,
     sync::lock,
     transport::budget::{Charge, Customer},
@@ -32,6 +32,8 @@ use crate::{
 
 /// Up to here mappings are a power of two long, so that they fit many messages.
 const LARGEST_CLASS: usize = 16 << 20;
+/// Longer mappings become memory in steps of this many bytes, as messages arrive.
+const USABLE_STEP: usize = 1 << 20;
 /// How many free mappings are kept at most, so that looking through them stays cheap.
 const MOST_KEPT: usize = 16;
 
@@ -59,8 +61,22 @@ struct Memory {
     /// Before the mapping and the charge.
     steps: Vec<Step>,
     mapping: Mapping,
+    /// The number of bytes from the start of the mapping that are memory, not only addresses.
+    usable: usize,
     /// What it costs of the budget, if its steps stay registered.
     kept: Option<Charge>,
+}
+
+impl Memory {
+    /// Makes the first `end` bytes memory, and up to a step more.
+    fn make_usable(&mut self, end: usize) -> Result<(), OsError> {
+        if end > self.usable {
+            let end = end.next_multiple_of(USABLE_STEP).min(self.mapping.len());
+            self.mapping.make_usable(self.usable..end)?;
+            self.usable = end;
+        }
+        Ok(())
+    }
 }
 
 /// A part that is registered.
@@ -93,42 +109,35 @@ impl InboundPool {
         })
     }
 
-    /// A place for a message of `len` bytes. `None`: the process has no room for it, and will tell
-    /// when it has.
-    pub(crate) fn place(
-        self: &Arc<Self>,
-        len: usize,
-    ) -> Result<Option<Box<InboundBuffer>>, OsError> {
-        // Short messages take whole pages as well.
-        let pages = len.checked_next_multiple_of(4096).unwrap_or(len);
-        let Some(held) = self.customer.hold(pages as u64) else {
-            return Ok(None);
-        };
+    /// Returns a place for a message of `len` bytes, which uses memory when it is
+    /// [prepared](InboundBuffer::prepare).
+    pub(crate) fn place(self: &Arc<Self>, len: usize) -> Result<Box<InboundBuffer>, OsError> {
         let memory = match self.take(len) {
             Some(memory) => memory,
             None => {
-                let mapping = match Mapping::reserve(class(len)) {
-                    Ok(mapping) => mapping,
-                    Err(error) => {
-                        held.cancel();
-                        return Err(error);
-                    }
+                let class = class(len);
+                let (mapping, usable) = if class <= USABLE_STEP {
+                    (Mapping::new(class)?, class)
+                } else {
+                    (Mapping::reserve(class)?, 0)
                 };
                 let kept = self.keep(mapping.len() as u64);
                 Memory {
                     steps: Vec::new(),
                     mapping,
+                    usable,
                     kept,
                 }
             }
         };
         // In a box: a channel has a place for each message that may come.
-        Ok(Some(Box::new(InboundBuffer {
+        Ok(Box::new(InboundBuffer {
             memory: Some(memory),
             len,
+            charged: 0,
             pool: Arc::clone(self),
-            _held: held,
-        })))
+            held: None,
+        }))
     }
 
     /// A place for a copy of `len` bytes, if the process has room for it now.
@@ -139,6 +148,11 @@ impl InboundPool {
     /// The system had no memory: tells when others have given some back.
     pub(crate) fn starve(&self) {
         self.customer.starve();
+    }
+
+    /// Whether others wait for memory that messages of the peer's host use.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.customer.is_wanted()
     }
 
     /// Nothing is waited for any more.
@@ -239,9 +253,11 @@ pub(crate) struct InboundBuffer {
     /// `None` only while it is dropped.
     memory: Option<Memory>,
     len: usize,
+    /// The number of bytes that `held` pays for, apart from the rest of their last page.
+    charged: usize,
     pool: Arc<InboundPool>,
     /// After the memory.
-    _held: Charge,
+    held: Option<Charge>,
 }
 
 impl InboundBuffer {
@@ -257,6 +273,9 @@ impl InboundBuffer {
             len > 0 && offset.checked_add(len).is_some_and(|end| end <= self.len),
             "the state machine reads what was announced"
         );
+        if !self.hold(offset + len) {
+            return Ok(None);
+        }
         let Some(memory) = &mut self.memory else {
             return Ok(None);
         };
@@ -290,6 +309,7 @@ impl InboundBuffer {
                 }
             }
         };
+        memory.make_usable(offset + long)?;
         // Nothing is being read to what lies ahead.
         memory
             .steps
@@ -325,6 +345,22 @@ impl InboundBuffer {
         }
     }
 
+    /// Pays for the first `end` bytes. Returns whether the process has room for them.
+    fn hold(&mut self, end: usize) -> bool {
+        let pages = |len: usize| len.next_multiple_of(4096) as u64;
+        if end <= self.charged {
+            return true;
+        }
+        let bytes = pages(end) - pages(self.charged);
+        let part = Part::of(self.len, self.charged, end);
+        let customer = &self.pool.customer;
+        let has = bytes == 0 || customer.hold(&mut self.held, bytes, part);
+        if has {
+            self.charged = end;
+        }
+        has
+    }
+
     /// Where the device finds a chunk that was prepared: its first byte and key.
     pub(crate) fn chunk(&self, offset: usize, len: usize) -> Option<(*mut u8, u32)> {
         let steps = self.memory.as_ref().map(|memory| &memory.steps)?;
@@ -349,8 +385,9 @@ impl InboundBuffer {
         let Some(memory) = &self.memory else {
             return &[];
         };
-        // SAFETY: the mapping is at least `len` bytes long, zeroed when it was made, and lives as
-        // long as `self`; nobody writes it while there is a reference (top of this file).
+        assert!(self.len <= memory.usable, "all chunks were prepared");
+        // SAFETY: the first `usable` bytes of the mapping are memory, zeroed when it was made, and
+        // live as long as `self`; nobody writes them while there is a reference (top of this file).
         unsafe { slice::from_raw_parts(memory.mapping.start().as_ptr(), self.len) }
     }
 }

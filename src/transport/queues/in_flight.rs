@@ -33,16 +33,13 @@ impl InFlight {
         }
     }
 
-    /// Finds a place in memory for the peer's large message of this id. Returns `false` if the
-    /// process has no room for it now; a notice follows when it has.
-    pub(crate) fn begin(&mut self, id: u32, len: u64) -> Result<bool, OsError> {
+    /// Finds a place for the peer's large message of this id.
+    pub(crate) fn begin(&mut self, id: u32, len: u64) -> Result<(), OsError> {
         // No address space is so large that the length would not fit.
         let len = usize::try_from(len).unwrap_or(usize::MAX);
-        let Some(buffer) = self.inbound_pool.place(len)? else {
-            return Ok(false);
-        };
+        let buffer = self.inbound_pool.place(len)?;
         self.inbound.push_back((id, buffer));
-        Ok(true)
+        Ok(())
     }
 
     /// Finds a place in memory for a copy of `len` bytes, if the process has room for it now.
@@ -66,6 +63,11 @@ impl InFlight {
     /// The system has no memory for reads: a notice is to follow when others have released some.
     pub(crate) fn starve(&self) {
         self.inbound_pool.starve();
+    }
+
+    /// Whether others wait for memory that messages of the peer's host use.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.inbound_pool.is_wanted()
     }
 
     /// Nothing more is read: waits for no memory any more.
