@@ -1,10 +1,11 @@
 //! Peers over TCP that do not keep to the protocol: each costs its own connection and nothing else.
 
 use std::{
-    io::{Read, Write},
+    io::{self, Read, Write},
     net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream},
     os::fd::AsRawFd,
     sync::atomic::{AtomicUsize, Ordering},
+    thread,
     time::Instant,
 };
 
@@ -326,6 +327,41 @@ fn noise_after_a_good_setup_costs_only_its_own_connection() {
         end_of(&endpoint);
     }
     stage.assert_well();
+}
+
+/// A peer that sends pings for as long as others exchange messages.
+#[test]
+fn a_flood_of_pings_over_tcp_holds_up_nobody() {
+    const PING: u8 = 3;
+    let stage = stage();
+    let (peer, endpoint) = stage.connect();
+    let (mut flood, mut answers) = (peer.stream.try_clone().unwrap(), peer.stream);
+    let sent = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut batch = Vec::new();
+            for number in 0..=u16::MAX {
+                let mut ping = frame(number, b"");
+                ping[0] = PING;
+                batch.extend(pdu(1, 0, &ping));
+            }
+            // The numbers begin again after the last one.
+            while flood.write_all(&batch).is_ok() {
+                sent.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        scope.spawn(move || io::copy(&mut answers, &mut io::sink()));
+        // More pings than there are numbers.
+        while sent.load(Ordering::Relaxed) < 2 {
+            assert_eq!(endpoint.close_reason(), None);
+            stage.assert_well();
+        }
+        for _ in 0..100 {
+            stage.assert_well();
+        }
+        endpoint.abort(0);
+        end_of(&endpoint);
+    });
 }
 
 /// Pseudo-random numbers (SplitMix64).

@@ -2,7 +2,12 @@
 
 use std::{thread, time::Duration};
 
-use rdmsg::{Config, Connector, Engine, Error, Listener, Transport};
+use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener, Transport};
+
+#[allow(dead_code)]
+mod apart;
+
+use self::apart::apart;
 
 #[test]
 fn a_process_that_only_waits_uses_no_processor() {
@@ -20,6 +25,66 @@ fn a_process_that_only_waits_uses_no_processor() {
     let used = ticks() - before;
     assert!(used < 20, "{used} hundredths of a second of processor time");
     drop(client);
+}
+
+/// Returns the growth of this process's memory by a connection's two ends, in bytes, when `first`
+/// has been done with each of many new ones.
+fn memory_of_pair(first: impl Fn(&Endpoint, &Endpoint)) -> u64 {
+    const PAIRS: u64 = 50;
+    let mut config = Config::default();
+    config.transport = Transport::Tcp;
+    let engine = Engine::new().unwrap();
+    let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
+    let addr = listener.local_addr();
+    let connector = Connector::new().config(config).engine(&engine);
+    let open = || {
+        let client = connector.connect(addr).unwrap();
+        let server = listener.accept().unwrap();
+        first(&client, &server);
+        (client, server)
+    };
+    // The memory that all connections share.
+    let _before = [open(), open()];
+    let before = anonymous_memory();
+    let pairs: Vec<_> = (0..PAIRS).map(|_| open()).collect();
+    let used = anonymous_memory() - before;
+    drop(pairs);
+    used / PAIRS
+}
+
+/// Returns the anonymous memory of this process, in bytes.
+fn anonymous_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.unwrap().trim().trim_end_matches(" kB");
+    kib.parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn idle_connections_use_little_memory() {
+    apart("idle_connections_use_little_memory", || {
+        let idle = memory_of_pair(|_, _| ());
+        assert!((1..=2 * (48 << 10)).contains(&idle), "{idle} bytes");
+    });
+}
+
+#[test]
+fn buffers_of_a_window_stay_in_memory() {
+    apart("buffers_of_a_window_stay_in_memory", || {
+        let window = Config::default().receive_window;
+        let used = memory_of_pair(|client, server| {
+            let longest = vec![7; client.negotiated().unwrap().send_eager as usize];
+            for _ in 0..window {
+                client.send(&longest).unwrap();
+            }
+            for _ in 0..window {
+                server.recv().unwrap();
+            }
+        });
+        assert!((1 << 20..=5 << 20).contains(&used), "{used} bytes");
+    });
 }
 
 /// The processor time of this process so far, in hundredths of a second.

@@ -234,9 +234,11 @@ mod tests {
     fn one_who_says_nothing_holds_up_others_for_a_moment_only() {
         let path = path("silent");
         let _export = Export::start_at(&path).unwrap();
-        let silent = UnixStream::connect(&path).unwrap();
+        let mut silent = UnixStream::connect(&path).unwrap();
         assert!(ask(&path, b"GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.0 200 OK"));
-        drop(silent);
+        let mut text = String::new();
+        silent.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "", "it was given up before");
     }
 
     #[test]

@@ -88,3 +88,29 @@ impl fmt::Display for Ended {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use rdmsg::{Config, Connector, Listener, Transport};
+
+    use super::*;
+
+    #[test]
+    fn a_connection_that_says_nothing_is_ended() {
+        let config = Config::default().with_transport(Transport::Tcp);
+        let listener =
+            Listener::bind_with("127.0.0.1:0", &config, rdmsg::Engine::shared().unwrap());
+        let listener = listener.unwrap();
+        let addr = listener.local_addr();
+        let silent = thread::spawn(move || Connector::new().config(config).connect(addr).unwrap());
+        let endpoint = listener.accept().unwrap();
+        let silent = silent.join().unwrap();
+        let ended = serve(&endpoint, &Reports::default());
+        assert!(matches!(ended.error, Error::TimedOut), "{ended}");
+        let end = silent.recv().unwrap_err();
+        let told = matches!(end, Error::Disconnected(CloseReason::PeerAborted(UNKNOWN)));
+        assert!(told, "{end}");
+    }
+}

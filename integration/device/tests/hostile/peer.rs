@@ -266,6 +266,10 @@ impl Peer {
     pub(crate) fn flush(&mut self) -> bool {
         let posted = self.posted;
         self.wait(|this| this.acknowledged == posted);
+        if self.acknowledged == posted {
+            // All slots are free again.
+            (self.posted, self.acknowledged) = (0, 0);
+        }
         !self.disconnected
     }
 
