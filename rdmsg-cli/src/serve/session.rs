@@ -93,16 +93,15 @@ impl fmt::Display for Ended {
 mod tests {
     use std::thread;
 
-    use rdmsg::{Config, Connector, Listener, Transport};
+    use rdmsg::{Config, Connector, Engine, Listener, Transport};
 
     use super::*;
 
     #[test]
     fn a_connection_that_says_nothing_is_ended() {
         let config = Config::default().with_transport(Transport::Tcp);
-        let listener =
-            Listener::bind_with("127.0.0.1:0", &config, rdmsg::Engine::shared().unwrap());
-        let listener = listener.unwrap();
+        let engine = Engine::new().unwrap();
+        let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
         let addr = listener.local_addr();
         let silent = thread::spawn(move || Connector::new().config(config).connect(addr).unwrap());
         let endpoint = listener.accept().unwrap();
