@@ -29,6 +29,8 @@ mod protocol_page;
 mod read_watchdog;
 mod reason;
 mod reject;
+#[cfg(test)]
+mod scale;
 mod send_ring;
 mod sequence;
 mod statistics;
