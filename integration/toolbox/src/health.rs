@@ -1,6 +1,6 @@
 use std::fs;
 
-use crate::Lab;
+use crate::{Footprint, Lab};
 
 /// How much more memory in KiB may be resident at the end than at the start. It is more than what
 /// threads come and go with, and far less than what the messages of a minute come to.
@@ -27,18 +27,13 @@ impl Health {
     /// Without /proc.
     #[must_use]
     pub fn now(lab: &Lab) -> Self {
-        let status = fs::read_to_string("/proc/self/status").expect("/proc is mounted");
-        let kib = |name| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            let number = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse().ok());
-            number.unwrap_or_else(|| panic!("/proc/self/status has no line {name} in kB"))
-        };
+        let here = Footprint::of("self").expect("/proc is mounted");
         Self {
             resources: lab.resources(),
-            fds: open_fds(),
+            fds: here.fds,
             rnr_naks: lab.rnr_naks(),
-            pinned: kib("VmPin:"),
-            resident: kib("VmRSS:"),
+            pinned: here.pinned,
+            resident: here.resident,
         }
     }
 

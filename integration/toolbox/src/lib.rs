@@ -11,6 +11,7 @@ mod bridge;
 mod deadline;
 mod device_test;
 mod diagnosis;
+mod footprint;
 mod health;
 mod lab;
 mod launch;
@@ -35,6 +36,7 @@ pub use crate::{
     deadline::{Deadline, slowness},
     device_test::{DeviceTest, applies},
     diagnosis::{Diagnosis, Finding},
+    footprint::Footprint,
     health::{Health, open_fds},
     lab::Lab,
     launch::{LAB_FAILED, LAB_STOPPED, LabDevice, Launch, NO_LAB, native_is_possible},
