@@ -19,12 +19,12 @@ impl Sending {
     /// Creates the initial state.
     ///
     /// The first window is in the peer's private data, the next one at the second index of the
-    /// table.
+    /// table. A first window of no bytes is none, as in the table.
     pub(super) fn new(credits: u16, first: Window) -> Self {
         Self {
             next: 0,
             limit: credits,
-            windows: VecDeque::from([first]),
+            windows: [first].into_iter().filter(|it| it.length > 0).collect(),
             place: 1,
         }
     }
@@ -119,6 +119,14 @@ mod tests {
                 sending.allowed(limit as u16, |_| Some(window(0, 1 << 20)));
             }
         }
+    }
+
+    #[test]
+    fn first_window_of_no_bytes_is_no_room() {
+        let mut sending = Sending::new(2, window(1000, 0));
+        assert_eq!(sending.room(1), None);
+        sending.allowed(2, |_| Some(window(2000, 5)));
+        assert_eq!(sending.room(1), Some(window(2000, 1)));
     }
 
     #[test]
