@@ -11,7 +11,9 @@ use std::{
 
 use log::{LevelFilter, Log, Metadata, Record};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
-use rdmsg::{CloseReason, Completion, Config, Endpoint, Polling, RemoteAccess, Transport};
+use rdmsg::{
+    CloseReason, Completion, Config, Endpoint, Polling, RemoteAccess, RemoteRegion, Transport,
+};
 
 use tcp_peer::{PATIENCE, Peer, Stage, frame, frame_with, pdu};
 
@@ -75,6 +77,86 @@ fn what_breaks_the_rules_of_the_stream_is_named_by_its_field() {
             }
             other => panic!("{field}: {other:?}"),
         }
+    }
+    stage.assert_well();
+}
+
+/// Reads until a PDU of this kind comes, and returns the kinds of those before it, and its rest.
+fn read_until(peer: &mut Peer, wanted: u8) -> (Vec<u8>, Vec<u8>) {
+    let mut before = Vec::new();
+    loop {
+        let mut prefix = [0; 8];
+        peer.stream.read_exact(&mut prefix).unwrap();
+        let [kind, _, _, _, length @ ..] = prefix;
+        let mut rest = vec![0; u32::from_be_bytes(length) as usize];
+        peer.stream.read_exact(&mut rest).unwrap();
+        if kind == wanted {
+            return (before, rest);
+        }
+        before.push(kind);
+    }
+}
+
+#[test]
+fn answers_of_another_length_are_named_by_their_field() {
+    let stage = stage();
+    let large = 100_u64;
+    for (field, answer) in [
+        ("read response", pdu(17, 2, &[7; 99])),
+        ("read response", pdu(17, 2, &[7; 101])),
+        ("read response", pdu(17, 0, &[7; 100])),
+        ("atomic response", pdu(18, 0, &[7; 8])),
+    ] {
+        let (mut peer, endpoint) = stage.connect();
+        // Address, length, key.
+        let place = [
+            &4096_u64.to_be_bytes()[..],
+            &large.to_be_bytes(),
+            &[9; 4],
+            &[0; 4],
+        ]
+        .concat();
+        let mut announcement = frame(0, &place);
+        announcement[0] = 16;
+        peer.say(&pdu(1, 0, &announcement));
+        let (_, asked) = read_until(&mut peer, 4);
+        assert_eq!(asked[12..], (large as u32).to_be_bytes());
+        peer.say(&answer);
+        match end_of(&endpoint) {
+            CloseReason::ProtocolViolation(violation) => assert_eq!(violation.field(), field),
+            other => panic!("{field}: {other:?}"),
+        }
+    }
+    stage.assert_well();
+}
+
+#[test]
+fn no_more_reads_are_in_flight_than_both_sides_serve() {
+    let mut config = config();
+    config.send_depth = 64;
+    let stage = Stage::with(config);
+    let addr = stage.listener.local_addr();
+    for (reads, expected) in [(1, 1), (5, 5), (255, 16)] {
+        let connecting = thread::spawn(move || Peer::serving(TcpStream::connect(addr)?, 4, reads));
+        let endpoint = stage.listener.accept_timeout(PATIENCE).unwrap();
+        let mut peer = connecting.join().unwrap().unwrap();
+        let region = endpoint.region(8, RemoteAccess::NONE).unwrap();
+        let token = [
+            &0_u64.to_be_bytes()[..],
+            &64_u64.to_be_bytes(),
+            &[0, 0, 0, 1, 0, 0, 0, 1],
+        ];
+        let remote = RemoteRegion::try_from(&token.concat()[..]).unwrap();
+        for id in 0..20 {
+            endpoint.read(&region, 0..8, &remote, 0, id).unwrap();
+        }
+        // The acknowledgement passes requests that wait.
+        peer.say(&pdu(1, 1, &frame(0, b"acknowledge this")));
+        let (before, _) = read_until(&mut peer, 16);
+        let asked = before.iter().filter(|kind| **kind == 4).count();
+        assert_eq!(asked, expected, "the peer serves {reads}");
+        drop(peer);
+        end_of(&endpoint);
     }
     stage.assert_well();
 }

@@ -4,9 +4,11 @@ use std::{
     fs,
     path::PathBuf,
     process::{Command, Output},
+    thread,
 };
 
 use nix::sys::signal::Signal;
+use rdmsg::{Config, Engine, Listener, Transport};
 use serde_json::Value;
 use toolbox::{Line, PATIENCE, Process};
 
@@ -93,6 +95,30 @@ fn ping_and_bench_go_over_tcp_on_any_machine() {
     server.signal(Signal::SIGINT).unwrap();
     let ended = server.end(PATIENCE).unwrap().unwrap();
     assert_eq!(ended.status, Some(0), "{}", ended.output);
+}
+
+#[test]
+fn echo_of_another_length_is_logged() {
+    let mut config = Config::default();
+    config.transport = Transport::Tcp;
+    let listener = Listener::bind_with("127.0.0.1:0", &config, &Engine::new().unwrap()).unwrap();
+    let address = listener.local_addr();
+    let serving = thread::spawn(move || {
+        let endpoint = listener.accept_timeout(PATIENCE).unwrap();
+        assert_eq!(
+            *endpoint.recv_timeout(PATIENCE).unwrap(),
+            *b"rdmsg-cli/1 echo"
+        );
+        endpoint.send(b"+").unwrap();
+        let message = endpoint.recv_timeout(PATIENCE).unwrap();
+        endpoint.send(&message[1..]).unwrap();
+        // Until the client has closed.
+        endpoint.recv_timeout(PATIENCE).unwrap_err();
+    });
+    let output = rdmsg(&format!("ping {address} --transport tcp -c 1"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("another message came back"), "{said}");
+    serving.join().unwrap();
 }
 
 #[test]

@@ -207,6 +207,16 @@ mod tests {
     }
 
     #[test]
+    fn credits_above_the_window_count_as_the_window() {
+        for (credits, available) in [(0, 0), (7, 7), (8, 8), (9, 8), (u16::MAX, 8)] {
+            let mut credit = SendCredit::new(8, credits, u32::MAX);
+            assert_eq!(credit.available(), available, "{credits}");
+            // The window bounds the next grant, whatever the hello promised.
+            assert_eq!(credit.granted(7), Ok(available < 8), "{credits}");
+        }
+    }
+
+    #[test]
     fn a_grant_of_its_own_is_due_at_half_the_window() {
         for (window, due_after) in [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (64, 32)] {
             let mut credit = RecvCredit::new(window, window, u32::MAX - 1);

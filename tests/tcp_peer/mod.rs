@@ -70,7 +70,12 @@ impl Peer {
     }
 
     /// Sets up a connection on a stream that has connected.
-    pub(crate) fn over(mut stream: TcpStream, window: u8) -> io::Result<Self> {
+    pub(crate) fn over(stream: TcpStream, window: u8) -> io::Result<Self> {
+        Self::serving(stream, window, 16)
+    }
+
+    /// As `over`, for a peer that serves this number of READs at a time.
+    pub(crate) fn serving(mut stream: TcpStream, window: u8, reads: u8) -> io::Result<Self> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         let mut hello = b"rdms\x03\x24\0\0\0".to_vec();
@@ -79,7 +84,7 @@ impl Peer {
         hello.extend((1_u64 << 20).to_be_bytes());
         hello.extend([0; 4]);
         hello.extend(7_u64.to_be_bytes());
-        stream.write_all(b"rdmt\x01\x01\x10\x24")?;
+        stream.write_all(&[b'r', b'd', b'm', b't', 1, 1, reads, 0x24])?;
         stream.write_all(&hello)?;
         let mut accept = [0; 8 + 36];
         stream.read_exact(&mut accept)?;

@@ -41,3 +41,18 @@ impl fmt::Display for Cause {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_of_other_programs_have_no_cause() {
+        for cause in Cause::ALL {
+            assert_eq!(Cause::of_code(cause.code()), Some(cause));
+        }
+        for code in [0, 5, 9, 257, 1 << 31 | 1, u32::MAX] {
+            assert_eq!(Cause::of_code(code), None, "{code}");
+        }
+    }
+}

@@ -162,8 +162,7 @@ impl Peer {
                 return (None, false);
             }
         };
-        let bad = there.findings.iter().filter(|it| it.state > State::Note);
-        let bad: Vec<&Finding> = bad.take(MOST_FINDINGS).collect();
+        let bad = bad_of_peer(&there.findings);
         let what = format!(
             "rdmsg {} serves there; it finds {} of {} things wrong on its side",
             plain(&there.version),
@@ -171,7 +170,7 @@ impl Peer {
             there.findings.len()
         );
         findings.push(Finding::ok("peer", what));
-        findings.extend(bad.into_iter().map(of_peer));
+        findings.extend(bad);
         (Some(there), false)
     }
 
@@ -364,6 +363,12 @@ fn echo(endpoint: &Endpoint, size: usize, timeout: Duration) -> Result<Duration,
     Ok(times[times.len() / 2])
 }
 
+/// The first bad findings of a peer.
+fn bad_of_peer(findings: &[Finding]) -> Vec<Finding> {
+    let bad = findings.iter().filter(|it| it.state > State::Note);
+    bad.take(MOST_FINDINGS).map(of_peer).collect()
+}
+
 /// What a peer says of itself, for a terminal.
 fn of_peer(finding: &Finding) -> Finding {
     let all = |texts: &[String]| texts.iter().take(5).map(|text| plain(text)).collect();
@@ -406,6 +411,14 @@ mod tests {
         assert_eq!(shown.what.chars().count(), LONGEST_TEXT);
         assert!(!shown.what.chars().any(char::is_control));
         assert_eq!(shown.mend, ["rm?"]);
+    }
+
+    #[test]
+    fn no_more_findings_are_shown_than_a_page_has() {
+        let bad = vec![Finding::warning("x", "y"); MOST_FINDINGS + 1];
+        assert_eq!(bad_of_peer(&bad).len(), MOST_FINDINGS);
+        let many = [vec![Finding::ok("x", "y"); 100], bad].concat();
+        assert_eq!(bad_of_peer(&many).len(), MOST_FINDINGS);
     }
 
     #[test]

@@ -138,6 +138,21 @@ pub(super) mod testing {
     }
 
     #[test]
+    fn ages_that_are_no_time_count_as_zero() {
+        for age in ["-1", "NaN", "inf", "1e300"] {
+            let mut reading = Reading {
+                at: Instant::now(),
+                connections: BTreeMap::new(),
+                processes: 0,
+            };
+            let line = format!("rdmsg_connection_age_seconds{{connection=\"3\"}} {age}\n");
+            reading.add(1, &line);
+            let (_, it) = reading.connections.first_key_value().unwrap();
+            assert_eq!(it.age, Duration::ZERO, "{age}");
+        }
+    }
+
+    #[test]
     fn a_connection_is_put_together_from_its_lines() {
         let reading = reading(Instant::now(), 7, 1000);
         assert_eq!(reading.processes, 1);

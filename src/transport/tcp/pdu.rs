@@ -473,6 +473,12 @@ mod tests {
         }
         assert_eq!(parse(&[WRITE, 0, 0, 0, 0, 0, 0, 11]), "pdu length");
         assert_eq!(parse(&[READ_PART, 0, 0, 0, 0, 4, 0, 1]), "pdu length");
+        let mut add = [0; LONGEST_HEADER - 4];
+        add[0] = FETCH_ADD;
+        add[7] = 28;
+        assert!(Pdu::parse(&add).is_ok());
+        add[35] = 1;
+        assert_eq!(parse(&add), "pdu reserved", "behind the value to add");
         let unknown = [NAK, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 9];
         assert_eq!(parse(&unknown), "nak cause");
     }

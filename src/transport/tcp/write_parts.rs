@@ -52,3 +52,30 @@ impl WriteParts {
         Ok(len)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::tcp::pdu::{LONGEST_PART, RemoteSpan};
+
+    #[test]
+    fn parts_longer_than_32_bits_are_a_violation() {
+        let mut writes = WriteParts::default();
+        let part = |number: u64| Pdu::Write {
+            signalled: false,
+            last: false,
+            at: RemoteSpan {
+                addr: number * u64::from(LONGEST_PART),
+                rkey: 1,
+                len: LONGEST_PART,
+            },
+        };
+        let fitting = u64::from(u32::MAX / LONGEST_PART);
+        for number in 0..fitting {
+            let len = (number + 1) as u32 * LONGEST_PART;
+            assert_eq!(writes.check(&part(number)), Ok(len));
+        }
+        let violation = writes.check(&part(fitting)).unwrap_err();
+        assert_eq!(violation.field(), "write part");
+    }
+}
