@@ -26,7 +26,8 @@ use crate::{
 /// moment of fuzzing on this machine; the tests of std and tokio with rdmsg's types; then the
 /// device tests on a local RDMA device where there is one, otherwise in virtual machines with
 /// software RoCE, and most of them in one with software iWARP, whose driver is built if it has to
-/// be; there also connections while networks, processes and hosts fail, the examples against the C
+/// be; hostile peers of a live listener, over TCP and RDMA; in the lab also connections while
+/// networks, processes and hosts fail, the examples against the C
 /// programs of the same names, and what paths and calls cost, counted in instructions, against
 /// figures that are kept.
 ///

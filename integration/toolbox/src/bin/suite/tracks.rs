@@ -97,10 +97,18 @@ pub(crate) fn anywhere(built: &[Test], only: &Only) -> Result<Vec<Track>> {
     let name = "anywhere";
     let line = programs::anywhere(built, name, only)?;
     let step = line.map(|line| Step::new("tests that need no device", &line));
-    Ok(step
-        .map(|step| Track::new(name, vec![step]))
-        .into_iter()
-        .collect())
+    let tests = step.map(|step| Track::new(name, vec![step]));
+    let attack = attack("attack-tcp", "hostile peers over TCP, for a minute", "tcp")?;
+    Ok(tests.into_iter().chain(only.tracks(vec![attack])).collect())
+}
+
+/// Attacks a live listener. Other processes use the processors as well, so only a client that waits
+/// for seconds counts as slow.
+fn attack(name: &'static str, what: &str, transport: &str) -> Result<Track> {
+    let tool = env::current_exe()?.with_file_name("attack");
+    let options = format!("--minutes 1 --floor 500 --transport {transport}");
+    let line = format!("{} {options}", tool.display());
+    Ok(Track::new(name, vec![Step::new(what, &line)]))
 }
 
 /// What takes devices of one host, the longest first.
@@ -171,6 +179,7 @@ pub(crate) fn on_two_hosts(tests: &DeviceTests, only: &Only) -> Result<Vec<Track
         Track::new("ends", alone(tests)?),
         Track::new("interop-siw", vec![on_siw]),
         Track::new("soak", vec![soak]),
+        attack("attack", "hostile peers over RDMA, for a minute", "rdma")?,
     ];
     tracks = only.tracks(tracks);
     if !native_is_possible()? {
