@@ -182,7 +182,7 @@ impl Connector {
             addresses,
             self.config.transport,
             self.config.connect_timeout,
-            &SILENT_HOSTS,
+            SILENT_HOSTS.get(),
         )
     }
 

@@ -15,8 +15,10 @@ pub use self::{owned::NotSent, tasks::Flushing};
 use crate::{
     Capabilities, CloseReason, Completion, DeviceCounters, Error, Statistics, TransportKind,
     engine::{Engine, Established},
-    link::{Deadline, Ended, Inflow, Owner},
+    link::{Deadline, Ended, Inflow, Link, Owner},
     observe::Registered,
+    sync::{Local, StandIn},
+    sys::PerProcess,
 };
 
 // In the order in which the documentation shows their methods, and before those of this file:
@@ -45,7 +47,8 @@ mod grouping;
 /// Clones are handles of the same connection and may be used by several threads at once. When the
 /// last one is dropped, the connection is closed in the background, as by [`Endpoint::close`]. A
 /// process that ends normally waits for that, and closes what is still open: see [the
-/// guide](crate::guide::ending).
+/// guide](crate::guide::ending). In a child that inherits an endpoint by fork(2) its calls fail with
+/// [`CloseReason::Forked`], and its drop does nothing: see [the guide](crate::guide::processes).
 ///
 /// # Examples
 ///
@@ -61,7 +64,7 @@ mod grouping;
 /// ```
 #[derive(Clone)]
 pub struct Endpoint {
-    inner: Arc<Inner>,
+    inner: Local<Inner>,
 }
 
 struct Inner {
@@ -87,6 +90,11 @@ struct Inner {
 /// Ending the connection, and information about it.
 impl Endpoint {
     pub(crate) fn new(established: Established, engine: Engine) -> Self {
+        let registered = Registered::enter(&established.link, established.local);
+        Self::registered(registered, established, engine)
+    }
+
+    fn registered(registered: Registered, established: Established, engine: Engine) -> Self {
         let Established {
             link,
             completions,
@@ -95,8 +103,8 @@ impl Endpoint {
             transport,
         } = established;
         Self {
-            inner: Arc::new(Inner {
-                _registered: Registered::enter(&link, local),
+            inner: Local::new(Arc::new(Inner {
+                _registered: registered,
                 link,
                 completions,
                 inflow: inflow.map_or_else(OnceLock::new, OnceLock::from),
@@ -106,8 +114,27 @@ impl Endpoint {
                 engine,
                 local,
                 transport,
-            }),
+            })),
         }
+    }
+
+    /// Returns the endpoint of stand-ins for what a child inherits. It has ended.
+    pub(crate) fn forked() -> Self {
+        let (link, completions) = Link::forked();
+        let (local, transport) = (link.peer_addr(), link.transport());
+        let established = Established {
+            link: Owner::new(link),
+            completions,
+            inflow: None,
+            local,
+            transport,
+        };
+        Self::registered(Registered::nowhere(), established, Engine::forked())
+    }
+
+    /// Returns whether another process made the connection.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.inner.is_inherited()
     }
 
     /// Ends a connection that the program has not taken from its listener. The peer may try again.
@@ -202,7 +229,7 @@ impl Endpoint {
     /// has it.
     #[must_use]
     pub fn id(&self) -> u64 {
-        self.inner.link.key
+        self.inner.original().link.key
     }
 
     /// Returns whether the connection has ended. Messages may still wait to be received.
@@ -220,13 +247,13 @@ impl Endpoint {
     /// Returns the peer's address.
     #[must_use]
     pub fn peer_addr(&self) -> SocketAddr {
-        self.inner.link.peer_addr()
+        self.inner.original().link.peer_addr()
     }
 
     /// Returns this side's address.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
-        self.inner.local
+        self.inner.original().local
     }
 
     /// Returns what carries the connection.
@@ -234,7 +261,7 @@ impl Endpoint {
     /// With [`Transport::Auto`](crate::Transport::Auto) that is found out when it is established.
     #[must_use]
     pub fn transport(&self) -> TransportKind {
-        self.inner.transport
+        self.inner.original().transport
     }
 
     /// Returns what the devices of both sides can do, or `None` when the connection has ended.
@@ -255,7 +282,7 @@ impl Endpoint {
     /// Returns the engine that serves this connection.
     #[must_use]
     pub fn engine(&self) -> &Engine {
-        &self.inner.engine
+        &self.inner.original().engine
     }
 
     /// Returns what has passed through this connection so far, and what it holds now.
@@ -276,6 +303,13 @@ impl Endpoint {
     }
 }
 
+impl StandIn for Inner {
+    fn stand_in() -> &'static Self {
+        static ENDED: PerProcess<Endpoint> = PerProcess::new(Endpoint::forked);
+        ENDED.get().inner.original()
+    }
+}
+
 /// What a close came to.
 fn verdict(ended: Ended) -> Result<(), Error> {
     match ended {
@@ -283,6 +317,11 @@ fn verdict(ended: Ended) -> Result<(), Error> {
         Ended {
             reason: reason @ CloseReason::Truncated { .. },
             delivered: true,
+        } => Err(Error::Disconnected(reason)),
+        // The parent closes it.
+        Ended {
+            reason: reason @ CloseReason::Forked,
+            ..
         } => Err(Error::Disconnected(reason)),
         ended if ended.delivered => Ok(()),
         ended => Err(Error::Undelivered(ended.reason)),
@@ -292,7 +331,7 @@ fn verdict(ended: Ended) -> Result<(), Error> {
 impl PartialEq for Endpoint {
     /// Returns whether these are handles of the same connection.
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
+        Arc::ptr_eq(self.inner.original(), other.inner.original())
     }
 }
 
@@ -300,15 +339,17 @@ impl Eq for Endpoint {}
 
 impl Hash for Endpoint {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        Arc::as_ptr(&self.inner).hash(state);
+        Arc::as_ptr(self.inner.original()).hash(state);
     }
 }
 
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // What they print never changes.
+        let inner = self.inner.original();
         f.debug_struct("Endpoint")
-            .field("link", &*self.inner.link)
-            .field("local", &self.inner.local)
+            .field("link", &*inner.link)
+            .field("local", &inner.local)
             .finish_non_exhaustive()
     }
 }

@@ -29,6 +29,8 @@ use std::{
 
 use log::{Level, Record, STATIC_MAX_LEVEL};
 
+use crate::sys::PerProcess;
+
 /// Defines macros with the names and arguments of those of the crate `log`. The lint
 /// `disallowed_macros` refuses the originals.
 macro_rules! levels {
@@ -186,17 +188,11 @@ struct Lines(VecDeque<Line>, usize);
 /// lines of a burst.
 const MOST_LINES: usize = 4096;
 
-static LINES: Owed<Lines> = Owed {
-    owing: Mutex::new(Owing {
-        work: None,
-        is_taken: false,
-    }),
-    idle: Condvar::new(),
-};
+static LINES: PerProcess<Owed<Lines>> = PerProcess::new(Owed::default);
 
 /// Waits until the logger has the lines of all engines' threads, for `bound` at most.
 pub(crate) fn wait_for_log(bound: Duration) {
-    LINES.wait(bound);
+    LINES.get().wait(bound);
 }
 
 /// Writes [`LINES`].
@@ -204,7 +200,7 @@ struct Writer;
 
 impl Errand for Writer {
     fn run(self: Arc<Self>) {
-        while let Some(Lines(lines, lost)) = LINES.next() {
+        while let Some(Lines(lines, lost)) = LINES.get().next() {
             for Line {
                 level,
                 target,
@@ -233,7 +229,7 @@ pub(crate) fn log(level: Level, target: &'static str, text: fmt::Arguments<'_>) 
         return write(level, target, place, text);
     }
     let text = text.to_string();
-    let is_first = LINES.add(|Lines(lines, lost)| {
+    let is_first = LINES.get().add(|Lines(lines, lost)| {
         if lines.len() < MOST_LINES {
             lines.push_back(Line {
                 level,

@@ -2,7 +2,12 @@ use std::{fmt, sync::Arc};
 
 use crossbeam_channel::Receiver;
 
-use crate::{Completion, Endpoint, Error, link::GroupQueue};
+use crate::{
+    Completion, Endpoint, Error,
+    link::GroupQueue,
+    sync::{Local, StandIn},
+    sys::PerProcess,
+};
 
 /// One receiver for everything that happens on many connections.
 ///
@@ -57,7 +62,7 @@ use crate::{Completion, Endpoint, Error, link::GroupQueue};
 /// ```
 #[derive(Clone)]
 pub struct Group {
-    inner: Arc<Inner>,
+    inner: Local<Inner>,
 }
 
 struct Inner {
@@ -71,7 +76,7 @@ impl Group {
     pub fn new() -> Self {
         let (queue, completions) = GroupQueue::new();
         Self {
-            inner: Arc::new(Inner { queue, completions }),
+            inner: Local::new(Arc::new(Inner { queue, completions })),
         }
     }
 
@@ -104,6 +109,9 @@ impl Group {
     /// * [`Error::Grouped`] when it is in a group, this or another one.
     /// * [`Error::Disconnected`] when it has ended, and [`Completion::Disconnected`] was taken.
     pub fn add_with_key(&self, endpoint: &Endpoint, key: u64) -> Result<(), Error> {
+        if self.inner.is_inherited() {
+            return Err(Error::Forked);
+        }
         endpoint.join(&self.inner.queue, key)
     }
 
@@ -138,6 +146,17 @@ impl fmt::Debug for Group {
         f.debug_struct("Group")
             .field("waiting", &self.inner.completions.len())
             .finish_non_exhaustive()
+    }
+}
+
+impl StandIn for Inner {
+    fn stand_in() -> &'static Self {
+        static ENDED: PerProcess<Inner> = PerProcess::new(|| {
+            let (queue, completions) = GroupQueue::new();
+            queue.close();
+            Inner { queue, completions }
+        });
+        ENDED.get()
     }
 }
 

@@ -15,7 +15,9 @@ use self::{
     socket::Socket,
 };
 use crate::{
-    Config, Endpoint, Engine, Error, ToAddresses, TransportKind, engine::Intake, sync::Seat,
+    Config, Endpoint, Engine, Error, ToAddresses, TransportKind,
+    engine::Intake,
+    sync::{Local, Seat},
 };
 
 mod backlog;
@@ -59,7 +61,7 @@ pub use self::requests::RequestListener;
 /// ```
 pub struct Listener {
     socket: Socket,
-    connections: Arc<Connections>,
+    connections: Local<Connections>,
 }
 
 impl Listener {
@@ -116,7 +118,7 @@ impl Listener {
         connections.backlog.listens(socket.local_addr());
         Ok(Self {
             socket,
-            connections,
+            connections: Local::new(connections),
         })
     }
 
@@ -363,6 +365,7 @@ impl fmt::Debug for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.socket.start_close();
+        // Of a stand-in there are none.
         self.connections.turn_away();
     }
 }

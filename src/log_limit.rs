@@ -28,7 +28,7 @@ struct Recent {
 pub(crate) struct Others(u64);
 
 impl LogLimit {
-    pub(crate) const fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let recent = Recent {
             passed: None,
             held: 0,
@@ -65,8 +65,9 @@ macro_rules! sparse {
     ($dollar:tt $($name:ident $all:ident),*) => { $(
         macro_rules! $name {
             ($dollar($dollar text:tt)+) => {{
-                static LIMIT: $crate::log_limit::LogLimit = $crate::log_limit::LogLimit::new();
-                if let Some(others) = LIMIT.pass(::std::time::Instant::now()) {
+                static LIMIT: $crate::sys::PerProcess<$crate::log_limit::LogLimit> =
+                    $crate::sys::PerProcess::new($crate::log_limit::LogLimit::new);
+                if let Some(others) = LIMIT.get().pass(::std::time::Instant::now()) {
                     $all!("{}{others}", format_args!($dollar($dollar text)+));
                 }
             }};

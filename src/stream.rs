@@ -16,6 +16,8 @@ use self::{end::StreamEnd, reading::Reading, turns::Turns};
 use crate::{
     Endpoint, Error, Interest, TransportKind,
     link::{Deadline, total},
+    sync::{Local, StandIn},
+    sys::PerProcess,
 };
 
 mod end;
@@ -81,7 +83,7 @@ pub use self::{
 /// # }
 /// ```
 pub struct Stream {
-    shared: Arc<Shared>,
+    shared: Local<Shared>,
     /// What [`BufRead`] lends where another handle might take the original.
     lent: Vec<u8>,
 }
@@ -127,7 +129,7 @@ impl Stream {
     /// None; it is as [`TcpStream::try_clone`](std::net::TcpStream::try_clone) is.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self {
-            shared: Arc::clone(&self.shared),
+            shared: self.shared.clone(),
             lent: Vec::new(),
         })
     }
@@ -138,7 +140,7 @@ impl Stream {
     #[must_use]
     pub fn split(self) -> (ReadHalf, WriteHalf) {
         let writing = Self {
-            shared: Arc::clone(&self.shared),
+            shared: self.shared.clone(),
             lent: Vec::new(),
         };
         (ReadHalf::new(self), WriteHalf::new(writing))
@@ -227,7 +229,7 @@ impl Stream {
     ///
     /// None.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.shared.endpoint.local_addr())
+        Ok(self.shared.original().endpoint.local_addr())
     }
 
     /// Returns the peer's address.
@@ -236,13 +238,13 @@ impl Stream {
     ///
     /// None.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.shared.endpoint.peer_addr())
+        Ok(self.shared.original().endpoint.peer_addr())
     }
 
     /// Returns what carries the connection.
     #[must_use]
     pub fn transport(&self) -> TransportKind {
-        self.shared.endpoint.transport()
+        self.shared.original().endpoint.transport()
     }
 
     /// Returns a file descriptor for event loops, readable while this interest is met.
@@ -254,6 +256,15 @@ impl Stream {
     /// Those of [`Endpoint::event_fd`].
     pub fn event_fd(&self, interest: Interest) -> io::Result<BorrowedFd<'_>> {
         Ok(self.shared.endpoint.event_fd(interest)?)
+    }
+}
+
+impl StandIn for Shared {
+    fn stand_in() -> &'static Self {
+        static ENDED: PerProcess<Stream> = PerProcess::new(|| {
+            Stream::from_parts(StreamEnd::new(Endpoint::forked()), Turns::default(), false)
+        });
+        ENDED.get().shared.original()
     }
 }
 
@@ -360,13 +371,13 @@ impl From<Endpoint> for Stream {
 impl Stream {
     pub(crate) fn from_parts(endpoint: StreamEnd, turns: Turns, nonblocking: bool) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Local::new(Arc::new(Shared {
                 endpoint,
                 turns,
                 nonblocking: AtomicBool::new(nonblocking),
                 read_timeout: Timeout::default(),
                 write_timeout: Timeout::default(),
-            }),
+            })),
             lent: Vec::new(),
         }
     }
@@ -374,7 +385,10 @@ impl Stream {
     /// Fails if there is another handle.
     #[cfg(feature = "tokio")]
     pub(crate) fn into_parts(self) -> io::Result<(StreamEnd, Turns)> {
-        let shared = Arc::into_inner(self.shared).ok_or_else(is_shared)?;
+        if self.shared.is_inherited() {
+            return Err(Error::Forked.into());
+        }
+        let shared = self.shared.into_inner().ok_or_else(is_shared)?;
         Ok((shared.endpoint, shared.turns))
     }
 }
@@ -398,7 +412,7 @@ impl Read for &Stream {
 
 impl Read for Stream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        match Arc::get_mut(&mut self.shared) {
+        match self.shared.get_mut() {
             Some(alone) if !buf.is_empty() => {
                 alone.read_alone(|reading, endpoint| reading.read(endpoint, buf))
             }
@@ -409,14 +423,14 @@ impl Read for Stream {
 
 impl BufRead for Stream {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        if Arc::get_mut(&mut self.shared).is_none() {
+        if self.shared.get_mut().is_none() {
             self.lent.clear();
             let lent = &mut self.lent;
             self.shared
                 .read_with(|reading, _| lent.extend_from_slice(reading.bytes()))?;
             return Ok(&self.lent);
         }
-        let Some(alone) = Arc::get_mut(&mut self.shared) else {
+        let Some(alone) = self.shared.get_mut() else {
             return Ok(&[]);
         };
         alone.read_alone(|_, _| ())?;
@@ -426,7 +440,7 @@ impl BufRead for Stream {
     fn consume(&mut self, count: usize) {
         if let Some(Shared {
             endpoint, turns, ..
-        }) = Arc::get_mut(&mut self.shared)
+        }) = self.shared.get_mut()
         {
             let reading = turns.get_mut();
             reading.consume(count);
@@ -473,7 +487,7 @@ impl Write for Stream {
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stream")
-            .field("endpoint", &self.shared.endpoint)
+            .field("endpoint", &self.shared.original().endpoint)
             .finish_non_exhaustive()
     }
 }

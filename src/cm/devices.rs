@@ -26,7 +26,7 @@ use std::{
 
 use crate::{
     status::OsError,
-    sys::{cvt, cvt_ptr, ffi},
+    sys::{PerProcess, Process, cvt, cvt_ptr, ffi},
     verbs::Context,
 };
 
@@ -50,6 +50,8 @@ pub(super) struct WeakDevices(Weak<Inner>);
 /// A list that is counted in [`HELD`].
 struct Inner {
     list: List,
+    /// The process that created it.
+    process: Process,
 }
 
 /// A list from librdmacm. It keeps its devices open.
@@ -76,10 +78,10 @@ struct Held {
 /// The devices in lists, by the address of their context.
 ///
 /// Locked while lists are created and freed, so that it is exact.
-static HELD: Mutex<BTreeMap<usize, Held>> = Mutex::new(BTreeMap::new());
+static HELD: PerProcess<Mutex<BTreeMap<usize, Held>>> = PerProcess::new(Mutex::default);
 
 fn held() -> MutexGuard<'static, BTreeMap<usize, Held>> {
-    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+    HELD.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Devices {
@@ -110,7 +112,10 @@ impl Devices {
             held.entry(raw.addr()).or_default().lists += 1;
         }
         Self {
-            inner: Arc::new(Inner { list }),
+            inner: Arc::new(Inner {
+                list,
+                process: Process::this(),
+            }),
         }
     }
 
@@ -180,6 +185,10 @@ impl fmt::Debug for Devices {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // librdmacm's lock may be held by a thread that this process does not have.
+            return;
+        }
         let mut held = held();
         for raw in self.list.all() {
             let Some(device) = held.get_mut(&raw.addr()) else {

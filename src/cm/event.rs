@@ -182,6 +182,9 @@ impl EventChannel {
     #[doc(alias = "rdma_get_cm_event")]
     #[doc(alias = "rdma_ack_cm_event")]
     pub fn poll_event(&self) -> Result<Option<CmEvent>, OsError> {
+        if self.is_inherited() {
+            return Err(OsError::new("rdma_get_cm_event", libc::EBADF));
+        }
         let lock = self.lock();
         let mut raw = ptr::null_mut();
         // SAFETY: the channel exists, the out pointer is a local, and the lock excludes other users

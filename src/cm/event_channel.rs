@@ -15,7 +15,7 @@ use nix::{
 use super::{Devices, devices::WeakDevices};
 use crate::{
     status::OsError,
-    sys::{self, cvt_ptr, ffi},
+    sys::{self, Unshared, cvt_ptr, ffi},
     verbs::Context,
 };
 
@@ -33,7 +33,8 @@ pub struct EventChannel {
 }
 
 struct Inner {
-    raw: NonNull<ffi::rdma_event_channel>,
+    /// In a child of a fork the kernel's connections and listeners are not to live on.
+    raw: Unshared<Raw>,
     /// Held while an event is read, and during calls on an id of this channel.
     ///
     /// librdmacm writes to the id while it reads an event, and has no lock that an id's other users
@@ -43,10 +44,13 @@ struct Inner {
     devices: Mutex<Vec<WeakDevices>>,
 }
 
-// SAFETY: the structure behind the pointer is only read, and librdmacm uses it with `lock` held.
-unsafe impl Send for Inner {}
+struct Raw(NonNull<ffi::rdma_event_channel>);
+
+// SAFETY: the structure behind the pointer is only read, and librdmacm uses it with `Inner::lock`
+// held.
+unsafe impl Send for Raw {}
 // SAFETY: as above.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for Raw {}
 
 impl EventChannel {
     /// Creates a channel.
@@ -65,7 +69,7 @@ impl EventChannel {
         let raw = cvt_ptr("rdma_create_event_channel", raw)?;
         let this = Self {
             inner: Arc::new(Inner {
-                raw,
+                raw: Unshared::new(Raw(raw)),
                 lock: Mutex::default(),
                 devices: Mutex::default(),
             }),
@@ -114,14 +118,25 @@ impl EventChannel {
     }
 
     pub(super) fn as_ptr(&self) -> *mut ffi::rdma_event_channel {
-        self.inner.raw.as_ptr()
+        self.inner.raw.0.as_ptr()
+    }
+
+    /// Returns whether the parent of this process created it.
+    pub(super) fn is_inherited(&self) -> bool {
+        self.inner.raw.is_inherited()
     }
 }
 
 impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.raw.as_fd()
+    }
+}
+
+impl AsFd for Raw {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel exists, and the field does not change.
-        let fd = unsafe { (*self.as_ptr()).fd };
+        let fd = unsafe { (*self.0.as_ptr()).fd };
         // SAFETY: it is open until the channel is destroyed, which `self` prevents.
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
@@ -135,10 +150,10 @@ impl fmt::Debug for EventChannel {
     }
 }
 
-impl Drop for Inner {
+impl Drop for Raw {
     fn drop(&mut self) {
         // SAFETY: every id holds its channel, so there is none any more, and this is the last
         // handle.
-        unsafe { ffi::rdma_destroy_event_channel(self.raw.as_ptr()) };
+        unsafe { ffi::rdma_destroy_event_channel(self.0.as_ptr()) };
     }
 }

@@ -12,7 +12,7 @@ use libc::c_int;
 use super::{EventChannel, groups::Groups};
 use crate::{
     status::OsError,
-    sys::{cvt, ffi, log_destroy_error},
+    sys::{Process, cvt, ffi, log_destroy_error},
 };
 
 /// An id of librdmacm's, destroyed when this is dropped.
@@ -21,6 +21,8 @@ use crate::{
 /// CONNECT_REQUEST until it is taken.
 pub(super) struct OwnedId {
     raw: NonNull<ffi::rdma_cm_id>,
+    /// The process that created it, and that alone destroys it.
+    process: Process,
     /// Locked first, then the channel in it: a thread that holds both has exclusive use of the id.
     home: Mutex<Home>,
 }
@@ -53,6 +55,7 @@ impl OwnedId {
         };
         Self {
             raw,
+            process: Process::this(),
             home: Mutex::new(home),
         }
     }
@@ -158,6 +161,10 @@ impl fmt::Debug for OwnedId {
 
 impl Drop for OwnedId {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // The object is the parent's, which has its descriptor, too.
+            return;
+        }
         let result = self.with(|id, local| {
             // SAFETY: the id exists and is locked, and its events are acknowledged as they are
             // read.

@@ -9,6 +9,7 @@ use super::{Connector, attempts::Attempts, lookup::look_up};
 use crate::{
     Addresses, Endpoint, Engine, Error, ToAddresses,
     engine::{Command, Established, Promise, Reply},
+    sys::leak,
 };
 
 /// A connection that is being established: see [`Connector::start`].
@@ -77,6 +78,9 @@ impl Future for Connecting {
     type Output = Result<Endpoint, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.engine.handle().is_inherited() {
+            return Poll::Ready(Err(Error::Forked));
+        }
         let Self {
             connector,
             engine,
@@ -102,6 +106,14 @@ impl Future for Connecting {
 
 impl Drop for Connecting {
     fn drop(&mut self) {
+        if self.engine.handle().is_inherited() {
+            // A connection that it was kept with is the parent's.
+            match &self.step {
+                Step::LookUp(promise) => leak(Arc::clone(promise)),
+                Step::Attempt(_, promise) => leak(Arc::clone(promise)),
+            }
+            return;
+        }
         match &self.step {
             Step::LookUp(promise) => {
                 promise.give_up();

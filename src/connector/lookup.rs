@@ -10,26 +10,25 @@ use crate::{
     Addresses, ToAddresses,
     engine::{Pledge, Promise},
     sync::lock,
+    sys::PerProcess,
 };
 
 /// The most names that are looked up at a time. The others wait.
 const MOST_THREADS: usize = 8;
 
 /// Names that wait for a thread.
+#[derive(Default)]
 struct Lookups {
     waiting: VecDeque<(String, Pledge<Addresses>)>,
     threads: usize,
 }
 
-static LOOKUPS: Mutex<Lookups> = Mutex::new(Lookups {
-    waiting: VecDeque::new(),
-    threads: 0,
-});
+static LOOKUPS: PerProcess<Mutex<Lookups>> = PerProcess::new(Mutex::default);
 
 /// Looks a name up. Dropping the promise gives the lookup up, unless it has begun.
 pub(super) fn look_up(name: String) -> Arc<Promise<Addresses>> {
     let (promise, pledge) = Promise::new();
-    let mut lookups = lock(&LOOKUPS);
+    let mut lookups = lock(LOOKUPS.get());
     lookups.waiting.push_back((name, pledge));
     if lookups.threads < MOST_THREADS {
         let thread = thread::Builder::new().name("rdmsg-lookup".into());
@@ -51,7 +50,7 @@ pub(super) fn look_up(name: String) -> Arc<Promise<Addresses>> {
 fn work() {
     loop {
         let next = {
-            let mut lookups = lock(&LOOKUPS);
+            let mut lookups = lock(LOOKUPS.get());
             let next = lookups.waiting.pop_front();
             if next.is_none() {
                 lookups.threads -= 1;

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::sync::lock;
+use crate::{sync::lock, sys::PerProcess};
 
 /// The time for which a host is remembered.
 const MEMORY: Duration = Duration::from_secs(60);
@@ -20,7 +20,7 @@ const MOST: usize = 256;
 pub(super) struct SilentHosts(Mutex<VecDeque<(SocketAddr, Instant)>>);
 
 /// Those of this process.
-pub(super) static SILENT_HOSTS: SilentHosts = SilentHosts(Mutex::new(VecDeque::new()));
+pub(super) static SILENT_HOSTS: PerProcess<SilentHosts> = PerProcess::new(SilentHosts::default);
 
 impl SilentHosts {
     /// Returns whether the host of this address is remembered.

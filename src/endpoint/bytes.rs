@@ -31,13 +31,6 @@ impl Endpoint {
         inflow.put_first(before);
         self.update_readiness();
     }
-
-    /// Whether there are bytes of a stream to be taken.
-    pub(super) fn has_bytes(&self) -> bool {
-        let inflow = self.inner.inflow.get();
-        inflow.is_some_and(|inflow| !inflow.is_empty())
-    }
-
     /// Takes the next message of a stream, whose channel returned `taken`. Bytes in the queue
     /// arrived before an end in the channel.
     pub(super) fn take_bytes_before(
@@ -167,5 +160,13 @@ impl Endpoint {
             set_aside.fetch_sub(1, Ordering::Relaxed);
         }
         self.update_readiness();
+    }
+}
+
+impl Inner {
+    /// Whether there are bytes of a stream to be taken.
+    pub(super) fn has_bytes(&self) -> bool {
+        let inflow = self.inflow.get();
+        inflow.is_some_and(|inflow| !inflow.is_empty())
     }
 }

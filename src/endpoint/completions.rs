@@ -154,9 +154,9 @@ impl Endpoint {
 
     /// Makes the fd readable if there is anything to take.
     pub(super) fn update_readiness(&self) {
-        self.inner
-            .link
-            .update_readiness(|| !self.inner.completions.is_empty() || self.has_bytes());
+        let inner = &*self.inner;
+        let unread = || !inner.completions.is_empty() || inner.has_bytes();
+        inner.link.update_readiness(unread);
     }
 
     fn next_until(&self, deadline: &Deadline) -> Result<Completion, Error> {

@@ -365,7 +365,8 @@ impl Endpoint {
     /// calls [`take_from`](Self::take_from) several times, and most of these calls find nothing.
     #[inline]
     fn has_nothing(&self) -> bool {
-        self.inner.completions.is_empty() && self.inner.link.goes_on() && !self.has_bytes()
+        let inner = &*self.inner;
+        inner.completions.is_empty() && inner.link.goes_on() && !inner.has_bytes()
     }
 
     #[inline(never)]

@@ -12,7 +12,7 @@ impl Endpoint {
     /// Returns whether a receive that does not wait returns something: a message, or the end. It
     /// may return nothing for a completion of another kind, which it removes.
     pub(crate) fn has_arrived(&self) -> bool {
-        !self.inner.completions.is_empty() || self.has_bytes() || self.sends_no_more()
+        !self.inner.completions.is_empty() || self.inner.has_bytes() || self.sends_no_more()
     }
 
     /// Returns whether the peer has finished, or the connection has ended.

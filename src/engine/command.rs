@@ -4,6 +4,7 @@ use std::{
     fmt,
     net::SocketAddr,
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -16,6 +17,7 @@ use crate::{
     link::{Completion, Inflow, Link, Owner},
     proto::{CloseReason, Phase},
     sync::Mailbox,
+    sys::{Process, leak},
     transport_kind::TransportKind,
 };
 
@@ -73,7 +75,9 @@ pub(crate) enum Command {
 /// The handles' common access to the engine's thread.
 pub(crate) struct Handle {
     commands: Arc<Mailbox<Command>>,
-    desk: Arc<Desk>,
+    /// Where to wait for the engine's end. `None` after a fork: a child has no thread to wait for.
+    desk: Option<Arc<Desk>>,
+    process: Process,
 }
 
 /// The items that a listener's program takes. The engine's thread brings them.
@@ -149,12 +153,33 @@ pub(crate) struct Open {
 
 impl Handle {
     pub(super) fn new(commands: Arc<Mailbox<Command>>, desk: Arc<Desk>) -> Self {
-        Self { commands, desk }
+        Self {
+            commands,
+            desk: Some(desk),
+            process: Process::this(),
+        }
+    }
+
+    /// Returns the handle of an engine that does not exist, for stand-ins of inherited objects.
+    pub(super) fn forked() -> Self {
+        Self {
+            commands: Mailbox::closed(),
+            desk: None,
+            process: Process::this(),
+        }
+    }
+
+    /// Returns whether another process started the engine. Its locks are not to be taken then.
+    pub(crate) fn is_inherited(&self) -> bool {
+        !self.process.is_this()
     }
 
     /// Sends a command. Fails if the engine has ended.
     pub(crate) fn send(&self, command: Command) -> Result<(), Error> {
-        if self.commands.send(command) {
+        if self.is_inherited() {
+            // What the command has is this process's, and is dropped.
+            Err(Error::Forked)
+        } else if self.commands.send(command) {
             Ok(())
         } else {
             Err(Error::EngineShutDown)
@@ -163,17 +188,22 @@ impl Handle {
 
     /// Whether the engine's thread still runs.
     pub(super) fn runs(&self) -> bool {
-        self.commands.is_read()
+        !self.is_inherited() && self.commands.is_read()
     }
 
-    /// Where to wait for the engine's end.
-    pub(super) fn desk(&self) -> &Desk {
-        &self.desk
+    /// Waits for the engine's end. Fails if its thread panicked.
+    pub(super) fn join(&self) -> thread::Result<()> {
+        self.desk.as_ref().map_or(Ok(()), |desk| desk.join())
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        if self.is_inherited() {
+            // Its threads cannot be joined or detached here.
+            leak((self.desk.take(), Arc::clone(&self.commands)));
+            return;
+        }
         self.commands.send(Command::Retire);
     }
 }
@@ -314,7 +344,10 @@ impl fmt::Debug for Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        if let Some(open) = self.open.take() {
+        let Some(open) = self.open.take() else { return };
+        if open.engine.is_inherited() {
+            leak(open);
+        } else {
             open.link.reject();
         }
     }

@@ -16,6 +16,7 @@ use crate::{
     error::Error,
     status::OsError,
     sync::{Mailbox, lock},
+    sys::PerProcess,
     transport::{Budget, ConnectionManager, EngineLimits},
 };
 
@@ -37,7 +38,7 @@ pub struct Engine {
 }
 
 /// The engine that is used by default. Held weakly: it lives as long as it is used.
-static SHARED: Mutex<Weak<Handle>> = Mutex::new(Weak::new());
+static SHARED: PerProcess<Mutex<Weak<Handle>>> = PerProcess::new(Mutex::default);
 
 impl Engine {
     /// Starts an engine, with the default [`EngineLimits`].
@@ -100,7 +101,7 @@ impl Engine {
     /// * [`Error::PermissionDenied`] when this process has no right to use it.
     /// * [`Error::Os`] when the thread or its file descriptors cannot be created.
     pub fn shared() -> Result<Self, Error> {
-        let mut shared = lock(&SHARED);
+        let mut shared = lock(SHARED.get());
         // One whose thread has ended serves no connection any more.
         if let Some(inner) = shared.upgrade().filter(|inner| inner.runs()) {
             return Ok(Self { inner });
@@ -133,7 +134,10 @@ impl Engine {
     /// # }
     /// ```
     pub fn shutdown(self) {
-        let mut shared = lock(&SHARED);
+        if self.inner.is_inherited() {
+            return;
+        }
+        let mut shared = lock(SHARED.get());
         if ptr::eq(shared.as_ptr(), Arc::as_ptr(&self.inner)) {
             // The next call of `shared` starts one that works.
             *shared = Weak::new();
@@ -141,7 +145,7 @@ impl Engine {
         drop(shared);
         // It fails where it has ended already.
         let _ = self.inner.send(Command::ShutDown);
-        if self.inner.desk().join().is_err() {
+        if self.inner.join().is_err() {
             error!("the engine's thread panicked");
         }
     }
@@ -159,7 +163,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`Error::EngineShutDown`] when the engine was shut down.
+    /// * [`Error::EngineShutDown`] when the engine was shut down.
+    /// * [`Error::Forked`] in a child of the process that started the engine.
     ///
     /// # Examples
     ///
@@ -196,7 +201,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`Error::EngineShutDown`] when the engine was shut down.
+    /// * [`Error::EngineShutDown`] when the engine was shut down.
+    /// * [`Error::Forked`] in a child of the process that started the engine.
     pub fn statistics(&self) -> Result<EngineStatistics, Error> {
         let (reply, statistics) = bounded(1);
         self.send(Command::Statistics { reply })?;
@@ -213,6 +219,11 @@ impl Engine {
 
     pub(crate) fn of(inner: Arc<Handle>) -> Self {
         Self { inner }
+    }
+
+    /// Returns the engine of stand-ins for what a child inherits, which does not exist.
+    pub(crate) fn forked() -> Self {
+        Self::of(Arc::new(Handle::forked()))
     }
 }
 

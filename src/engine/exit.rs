@@ -6,18 +6,16 @@
 //! and waits for those that have connections, each for at most as long as its connections may take.
 //! Two things could go wrong:
 //!
-//! * A forked child has the list and the handler, but no thread of any engine, and perhaps a lock
-//!   that nobody will ever give back. It is another process than the one that was noted, and does
-//!   nothing.
+//! * A forked child inherits the handler, but no thread of any engine, and perhaps a list that is
+//!   locked for good. It has a list of its own, with its own engines.
 //! * The thread that ends the process may be an engine's own, in a waker or a logger. It holds no
 //!   lock then, and the engine's [relief](super::relief) closes the connections.
 
 use std::{
     collections::BTreeMap,
-    process,
     sync::{
         Arc, Condvar, Mutex,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -27,18 +25,22 @@ use crate::{
     foreign,
     status::OsError,
     sync::{Mailbox, lock},
-    sys,
+    sys::{self, PerProcess},
 };
 
-/// The engines whose threads run, those included that finish closing after their last handle is
-/// gone.
-static RUNNING: Mutex<Vec<Arc<Running>>> = Mutex::new(Vec::new());
+static ENGINES: PerProcess<Engines> = PerProcess::new(Engines::default);
 
-/// One of them has ended.
-static ENDED: Condvar = Condvar::new();
+/// Whether the handler is registered, in this process or in one that it descends from.
+static REGISTERED: AtomicBool = AtomicBool::new(false);
 
-/// The process whose engines these are; 0 before there is one.
-static OWNER: AtomicU32 = AtomicU32::new(0);
+#[derive(Default)]
+struct Engines {
+    /// The engines whose threads run, those included that finish closing after their last handle is
+    /// gone.
+    running: Mutex<Vec<Arc<Running>>>,
+    /// One of them has ended.
+    ended: Condvar,
+}
 
 /// Time for the report of a connection whose close took all of its `close_timeout`.
 const MARGIN: Duration = Duration::from_secs(1);
@@ -69,15 +71,11 @@ pub(super) fn register(mailbox: Arc<Mailbox<Command>>) -> Result<Registration, O
         patience: Mutex::default(),
         awaited: AtomicBool::new(false),
     });
-    let mut all = lock(&RUNNING);
-    let this_process = process::id();
-    match OWNER.load(Ordering::Acquire) {
-        0 => sys::at_exit(close_all)?,
-        owner if owner == this_process => {}
-        // A fork: those that the list names are another process's. The handler was inherited.
-        _ => all.clear(),
+    let mut all = lock(&ENGINES.get().running);
+    if !REGISTERED.load(Ordering::Relaxed) {
+        sys::at_exit(close_all)?;
+        REGISTERED.store(true, Ordering::Relaxed);
     }
-    OWNER.store(this_process, Ordering::Release);
     all.push(Arc::clone(&running));
     Ok(Registration(running))
 }
@@ -100,18 +98,17 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        lock(&RUNNING).retain(|running| !Arc::ptr_eq(running, &self.0));
-        ENDED.notify_all();
+        let Engines { running, ended } = ENGINES.get();
+        lock(running).retain(|running| !Arc::ptr_eq(running, &self.0));
+        ended.notify_all();
     }
 }
 
 /// The exit handler. It uses nothing of the thread that is destroyed before exit handlers run, and
 /// does not log: a logger may be what ends the process.
 extern "C" fn close_all() {
-    if OWNER.load(Ordering::Acquire) != process::id() {
-        return;
-    }
-    let all = lock(&RUNNING);
+    let Engines { running, ended } = ENGINES.get();
+    let all = lock(running);
     let mut bound = Duration::ZERO;
     for running in all.iter() {
         // Before it is told, because then there are fewer and fewer.
@@ -123,7 +120,7 @@ extern "C" fn close_all() {
         }
     }
     let is_awaited = |running: &Arc<Running>| running.awaited.load(Ordering::Relaxed);
-    let waited = ENDED.wait_timeout_while(all, bound, |all| all.iter().any(is_awaited));
+    let waited = ended.wait_timeout_while(all, bound, |all| all.iter().any(is_awaited));
     drop(waited);
     // The thread that ended the last engine may have left its lines to another thread.
     foreign::wait_for_log(MARGIN);

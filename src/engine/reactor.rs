@@ -32,7 +32,7 @@ use super::{
 use crate::{
     config::Config,
     error::Error,
-    link::{Core, Ended, Link, Peers},
+    link::{Ended, Link, Peers},
     poll::{Attended, Epolls},
     proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Params, Statistics},
     status::OsError,
@@ -168,8 +168,11 @@ impl Reactor {
             past: EngineStatistics::default(),
             registration,
         };
-        reactor.watch(reactor.commands.waker(), COMMANDS)?;
-        reactor.watch(reactor.notices.waker(), NOTICES)?;
+        let commands = reactor.commands.waker().map(|fd| (fd, COMMANDS));
+        let notices = reactor.notices.waker().map(|fd| (fd, NOTICES));
+        for (fd, token) in commands.into_iter().chain(notices) {
+            reactor.watch(fd, token)?;
+        }
         reactor.watch_managers()?;
         reactor.watch_loops()?;
         Ok(reactor)
@@ -193,12 +196,8 @@ impl Reactor {
 
     fn handle_ready(&mut self, token: u64) {
         match token {
-            COMMANDS => {
-                let _ = self.commands.waker().read();
-            }
-            NOTICES => {
-                let _ = self.notices.waker().read();
-            }
+            COMMANDS => self.commands.clear(),
+            NOTICES => self.notices.clear(),
             CM_RDMA => self.handle_cm_events(TransportKind::Rdma),
             CM_TCP => self.handle_cm_events(TransportKind::Tcp),
             LOOPS => self.expect_loops(),
@@ -486,7 +485,9 @@ impl Drop for Reactor {
         for (_, entry) in self.links.drain() {
             error!("{}: cut off: the engine's thread has ended", entry.link);
             entry.link.end_watch();
-            entry.link.with_core(Core::cut_off);
+            entry
+                .link
+                .with_core(|core| core.cut_off(CloseReason::LocallyAborted));
             if entry.link.is_released() {
                 entry.link.uninstall();
             }

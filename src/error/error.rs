@@ -281,6 +281,16 @@ pub enum Error {
     /// The engine that serves this handle was shut down.
     #[error("the engine was shut down; use Engine::shared or a new one")]
     EngineShutDown,
+
+    /// This process is a child of the one that made the object, which alone can use it.
+    ///
+    /// Connections report it as [`CloseReason::Forked`]. [The guide](crate::guide::processes) says
+    /// what a child can do.
+    #[error(
+        "this belongs to the process that forked this one, and works there only; in the child bind \
+         or connect after the fork"
+    )]
+    Forked,
 }
 
 impl Error {

@@ -42,7 +42,9 @@ impl From<Error> for io::Error {
             }
             Error::Finished => io::ErrorKind::BrokenPipe,
             Error::PeerFinished => io::ErrorKind::UnexpectedEof,
-            Error::ListenerClosed | Error::EngineShutDown => io::ErrorKind::NotConnected,
+            Error::ListenerClosed | Error::EngineShutDown | Error::Forked => {
+                io::ErrorKind::NotConnected
+            }
         };
         Self::new(kind, error)
     }
@@ -78,7 +80,7 @@ fn kind_of(reason: &CloseReason) -> io::ErrorKind {
         }
         CloseReason::OutOfMemory(_) => io::ErrorKind::OutOfMemory,
         CloseReason::PeerClosed => io::ErrorKind::UnexpectedEof,
-        CloseReason::LocallyClosed => io::ErrorKind::NotConnected,
+        CloseReason::LocallyClosed | CloseReason::Forked => io::ErrorKind::NotConnected,
         CloseReason::Os(error) => io::Error::from_raw_os_error(error.errno).kind(),
     }
 }

@@ -281,8 +281,12 @@ impl Core {
         }
     }
 
-    /// Reports the end to the application, after the failure of everything that it ends.
+    /// Reports the end to the application, after the failure of everything that it ends. Only the
+    /// first end counts: the state machine does not know of [`cut_off`](Self::cut_off).
     fn end(&mut self, mut ended: Ended) {
+        if self.ended.is_some() {
+            return;
+        }
         ended.delivered &= !self.holds_back();
         if ended.delivered {
             self.prove(true);
@@ -318,13 +322,11 @@ impl Core {
     }
 
     /// Ends the connection without the engine's thread, which has ended, so that nobody waits.
-    pub(crate) fn cut_off(&mut self) {
-        if self.ended.is_none() {
-            self.end(Ended {
-                reason: CloseReason::LocallyAborted,
-                delivered: false,
-            });
-        }
+    pub(crate) fn cut_off(&mut self, reason: CloseReason) {
+        self.end(Ended {
+            reason,
+            delivered: false,
+        });
     }
 
     /// Whether the channel has a place for the completion of one more operation.

@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::{
     completion::{Completion, Ended},
@@ -22,12 +22,13 @@ use super::{
     taker::Taker,
 };
 use crate::{
-    config::Polling,
+    config::{Config, Polling},
     error::Error,
     foreign::{self, Errand, Owed},
     poll::{Awaited, Line, Poller, Reliance},
-    proto::{Connection, Negotiated, Note, Statistics, Topic},
+    proto::{CloseReason, Connection, Negotiated, Note, Statistics, Topic},
     sync::{Mailbox, Notice, NoticeKind, Readiness, lock},
+    sys::Process,
     transport::{Allocator, DeviceCounters, PollSide, TransportParts, WorkQueues},
     transport_kind::TransportKind,
 };
@@ -84,6 +85,8 @@ pub(crate) struct Link {
     pub(super) writable: Readiness,
     /// Work that the engine's thread deferred.
     owed: Owed<Deferred>,
+    /// The process that made it.
+    process: Process,
 }
 
 impl Link {
@@ -116,7 +119,32 @@ impl Link {
             readable: Readiness::default(),
             writable: Readiness::default(),
             owed: Owed::default(),
+            process: Process::this(),
         })
+    }
+
+    /// Returns a connection that has ended because this process is a child, with the receiver of
+    /// its completions: what a child has in place of those that it inherited.
+    pub(crate) fn forked() -> (Arc<Self>, Receiver<Completion>) {
+        let (sender, completions) = bounded(1);
+        let transport = TransportKind::Tcp;
+        let params = Config::default().params(transport);
+        let link = Self::new(
+            0,
+            (SocketAddr::from(([0; 4], 0)), transport),
+            Polling::default(),
+            Mailbox::closed(),
+            Connection::connect(params, 0, b"", Instant::now()),
+            sender,
+            0,
+        );
+        link.with_core(|core| {
+            core.cut_off(CloseReason::Forked);
+            core.completions = None;
+        });
+        // Each call of an inherited endpoint finds the end again.
+        while completions.try_recv().is_ok() {}
+        (link, completions)
     }
 
     // What is known of the connection.
@@ -211,8 +239,11 @@ impl Link {
 
     /// Has the peer know that this side sends no more messages.
     pub(crate) fn finish(self: &Arc<Self>) -> Result<(), Error> {
-        self.with_core(|core| core.conn.finish())
-            .map_err(|refused| refused_send(refused, 0).into())
+        self.with_core(|core| {
+            core.check_not_ended()?;
+            let finished = core.conn.finish();
+            finished.map_err(|refused| refused_send(refused, 0).into())
+        })
     }
 
     /// Whether the peer sends no more messages. Those that it sent are in the channel.
@@ -527,6 +558,10 @@ impl Errand for Link {
 }
 
 impl Home for Link {
+    fn is_inherited(&self) -> bool {
+        !self.process.is_this()
+    }
+
     fn give_back(self: Arc<Self>, place: Place) {
         self.with_core(|core| core.give_back(place));
     }
@@ -567,7 +602,9 @@ impl Deref for Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.0.abandon();
+        if !self.0.is_inherited() {
+            self.0.abandon();
+        }
     }
 }
 
@@ -579,10 +616,7 @@ impl fmt::Debug for Owner {
 
 #[cfg(test)]
 mod tests {
-    use crossbeam_channel::bounded;
-
     use super::*;
-    use crate::{config::Config, proto::CloseReason};
 
     #[test]
     fn a_connection_that_was_cut_off_says_so_in_every_call() {
@@ -598,7 +632,7 @@ mod tests {
             1,
         );
         assert_eq!(link.ended(), None);
-        link.with_core(Core::cut_off);
+        link.with_core(|core| core.cut_off(CloseReason::LocallyAborted));
         let ended = Ended {
             reason: CloseReason::LocallyAborted,
             delivered: false,

@@ -1,6 +1,9 @@
 use std::{cell::RefCell, fmt, ops::Deref, sync::Arc};
 
-use crate::transport::{Charge, InboundBuffer, RecvSlice};
+use crate::{
+    sys::{Process, leak},
+    transport::{Charge, InboundBuffer, RecvSlice},
+};
 
 /// A received message: a view of the registered buffer that the device wrote, without a copy.
 ///
@@ -8,7 +11,8 @@ use crate::transport::{Charge, InboundBuffer, RecvSlice};
 /// the peer's window or, above the eager size, its part of
 /// [`Config::large_memory`](crate::Config::large_memory). Dropping it, in any thread, releases
 /// both. So a receiver slows its peer down by holding messages. [`Message::into_vec`] keeps the
-/// bytes and releases the place. A message stays readable after its connection has ended.
+/// bytes and releases the place. A message stays readable after its connection has ended, and in a
+/// child that inherits it by fork(2).
 pub struct Message {
     /// `None` only while it is dropped.
     inner: Option<Inner>,
@@ -96,6 +100,17 @@ impl Message {
         }
     }
 
+    #[cold]
+    fn is_inherited(&self) -> bool {
+        let home = self.inner.as_ref().map(|inner| match inner {
+            Inner::Eager { home, .. } | Inner::Part { home, .. } | Inner::Large { home, .. } => {
+                home
+            }
+            Inner::Copied(copied) => &copied.home,
+        });
+        home.is_some_and(|home| home.is_inherited())
+    }
+
     /// Copies the bytes and releases the buffer at once.
     #[must_use]
     pub fn into_vec(self) -> Vec<u8> {
@@ -159,6 +174,11 @@ impl From<Message> for Vec<u8> {
 
 impl Drop for Message {
     fn drop(&mut self) {
+        if Process::is_child() && self.is_inherited() {
+            // Its place is the parent's to give back.
+            leak(self.inner.take());
+            return;
+        }
         match self.inner.take() {
             // The view first: the release gives the buffer to the device.
             Some(Inner::Eager { bytes, home }) => {
@@ -199,6 +219,9 @@ impl fmt::Debug for Message {
 /// A message knows its connection only as this, and so the module of messages does not depend on
 /// the one of connections, which makes them.
 pub(crate) trait Home: fmt::Display + Send + Sync {
+    /// Returns whether another process made the connection.
+    fn is_inherited(&self) -> bool;
+
     /// Takes back the place of a message that was dropped, whatever has become of the connection.
     fn give_back(self: Arc<Self>, place: Place);
 }

@@ -41,7 +41,6 @@ pub(crate) use crate::poll::{Awaited, Deadline, Progress};
 
 pub(crate) use self::{
     completion::Ended,
-    core::Core,
     cork::total,
     group_queue::GroupQueue,
     held::Flush,

@@ -11,7 +11,8 @@ use crate::{
     Endpoint, Engine, Error, Request,
     engine::{Established, Incoming},
     foreign::{self, Errand, Owed},
-    sync::{Readiness, Seat, Wakers, lock},
+    sync::{Readiness, Seat, StandIn, Wakers, lock},
+    sys::PerProcess,
 };
 
 /// An item of the channel of connections.
@@ -59,6 +60,13 @@ impl<T> Backlog<T> {
             readiness: Readiness::default(),
             tasks: Arc::default(),
         }
+    }
+
+    /// Returns the queue that a child of a fork has in place of those that it inherited.
+    fn forked() -> Self {
+        let backlog = Self::new();
+        backlog.close(Error::Forked, None);
+        backlog
     }
 
     /// Sets the listener's address for the log.
@@ -158,6 +166,23 @@ impl Connections {
         for endpoint in self.backlog.items.try_iter().flatten() {
             endpoint.turn_away();
         }
+    }
+}
+
+impl StandIn for Connections {
+    fn stand_in() -> &'static Self {
+        static ENDED: PerProcess<Connections> = PerProcess::new(|| Connections {
+            backlog: Backlog::forked(),
+            engine: Engine::forked(),
+        });
+        ENDED.get()
+    }
+}
+
+impl StandIn for Backlog<Request> {
+    fn stand_in() -> &'static Self {
+        static ENDED: PerProcess<Backlog<Request>> = PerProcess::new(Backlog::forked);
+        ENDED.get()
     }
 }
 

@@ -8,6 +8,7 @@ use crate::{
     engine::{Command, Intake, Reply, Request, wait_for_reply},
     private_data::check_private_data,
     proto::{REJECT_DATA_MAX, REPLY_DATA_MAX},
+    sync::Local,
 };
 
 /// Listens on an address, and leaves each request for a connection to the program.
@@ -45,7 +46,7 @@ use crate::{
 /// ```
 pub struct RequestListener {
     socket: Socket,
-    backlog: Arc<Backlog<Request>>,
+    backlog: Local<Backlog<Request>>,
 }
 
 impl RequestListener {
@@ -72,6 +73,7 @@ impl RequestListener {
         let intake = Intake::Requests(Arc::<Backlog<Request>>::clone(&backlog));
         let socket = Socket::bind(address, config, engine, &intake)?;
         backlog.listens(socket.local_addr());
+        let backlog = Local::new(backlog);
         Ok(Self { socket, backlog })
     }
 

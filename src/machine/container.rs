@@ -1,4 +1,6 @@
-use std::{env, fs, path::Path, sync::OnceLock};
+use std::{env, fs, path::Path};
+
+use crate::sys::PerProcess;
 
 /// Files that container runtimes create in a container's root.
 const FILES: [&str; 3] = [".dockerenv", "run/.containerenv", "run/systemd/container"];
@@ -8,12 +10,12 @@ const GROUPS: [&str; 5] = ["docker", "kubepods", "containerd", "libpod", "lxc"];
 
 /// Returns whether this process appears to run in a container.
 pub(crate) fn is_container() -> bool {
-    static IS: OnceLock<bool> = OnceLock::new();
-    *IS.get_or_init(|| {
+    static IS: PerProcess<bool> = PerProcess::new(|| {
         env::var_os("KUBERNETES_SERVICE_HOST").is_some()
             || env::var_os("container").is_some()
             || looks_like_one(Path::new("/"))
-    })
+    });
+    *IS.get()
 }
 
 fn looks_like_one(root: &Path) -> bool {

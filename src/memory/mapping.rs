@@ -1,13 +1,15 @@
 #![allow(unsafe_code)]
 
 use std::{
+    ffi::CStr,
+    mem,
     ops::Range,
     ptr::{self, NonNull},
 };
 
 use crate::{
     status::OsError,
-    sys::{cvt, cvt_ptr},
+    sys::{PerProcess, cvt, cvt_ptr},
 };
 
 /// Zeroed pages that are private to this process.
@@ -27,9 +29,6 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `len` bytes, rounded up to whole pages.
-    ///
-    /// A child process does not inherit them (`MADV_DONTFORK`): with copy-on-write, the parent's
-    /// next write could be redirected to a copy, while the device keeps the original page.
     pub(crate) fn new(len: usize) -> Result<Self, OsError> {
         Self::with(len, USABLE)
     }
@@ -56,15 +55,26 @@ impl Mapping {
         } else {
             start
         };
-        let mapping = Self {
+        Ok(Self {
             start: cvt_ptr("mmap", start.cast())?,
             len,
-        };
-        // SAFETY: these are exactly the pages mapped above; the advice has no effect on this
+        })
+    }
+
+    /// Prepares the pages for a device, which goes on using them after a fork.
+    ///
+    /// Before Linux 5.12 a write after a fork would give this process another page than the one
+    /// that the device uses. There a child does not have them. Newer kernels give the child a copy.
+    pub(crate) fn keep_for_device(&self) -> Result<(), OsError> {
+        static ARE_COPIED: PerProcess<bool> = PerProcess::new(fork_copies_pinned_pages);
+        if *ARE_COPIED.get() {
+            return Ok(());
+        }
+        let start = self.start.as_ptr().cast();
+        // SAFETY: these are exactly the pages of this mapping; the advice has no effect on this
         // process.
-        let ret = unsafe { libc::madvise(mapping.start.as_ptr().cast(), len, libc::MADV_DONTFORK) };
-        cvt("madvise", ret)?;
-        Ok(mapping)
+        let ret = unsafe { libc::madvise(start, self.len, libc::MADV_DONTFORK) };
+        cvt("madvise", ret).map(drop)
     }
 
     /// Makes bytes of a reserved mapping usable. The range begins at a page.
@@ -101,6 +111,28 @@ impl Drop for Mapping {
     }
 }
 
+/// Returns whether fork(2) copies the pages that a device uses.
+fn fork_copies_pinned_pages() -> bool {
+    // SAFETY: all zero is a valid value of the structure, which holds arrays of bytes.
+    let mut names: libc::utsname = unsafe { mem::zeroed() };
+    // SAFETY: the structure is a local.
+    let ret = unsafe { libc::uname(&raw mut names) };
+    let release = names.release.map(|byte| byte.cast_unsigned());
+    let release = CStr::from_bytes_until_nul(&release);
+    ret == 0 && release.is_ok_and(|release| is_at_least(&release.to_string_lossy(), (5, 12)))
+}
+
+/// Returns whether a kernel of this release, such as `6.1.0-18-amd64`, is at least of a version.
+fn is_at_least(release: &str, version: (u32, u32)) -> bool {
+    let mut numbers = release
+        .split(|other: char| !other.is_ascii_digit())
+        .map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= version,
+        _ => false,
+    }
+}
+
 fn page_size() -> usize {
     // SAFETY: `sysconf` only reads.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
@@ -132,6 +164,21 @@ mod tests {
         // SAFETY: the mapping has that length, all of it is usable, and it is used here only.
         let bytes = unsafe { std::slice::from_raw_parts(mapping.start().as_ptr(), mapping.len()) };
         assert!(bytes.iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn releases_are_compared_by_number() {
+        for (release, is) in [
+            ("6.1.0-18-amd64", true),
+            ("5.12", true),
+            ("5.11.22", false),
+            ("4.18.0-553.el8", false),
+            ("10.0", true),
+            ("", false),
+            ("rolling", false),
+        ] {
+            assert_eq!(is_at_least(release, (5, 12)), is, "{release}");
+        }
     }
 
     #[test]

@@ -19,6 +19,7 @@ use std::{
 use nix::unistd::geteuid;
 
 use super::registry::{enable, snapshot};
+use crate::sys::{Process, leak};
 
 /// How long one who asks may hold up the others.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -55,6 +56,8 @@ const LONGEST: usize = 4096;
 /// ```
 #[derive(Debug)]
 pub struct Export {
+    /// The process that started it.
+    process: Process,
     path: PathBuf,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -108,6 +111,7 @@ impl Export {
             .name("rdmsg-export".into())
             .spawn(move || serve(&listener, &stopped))?;
         Ok(Self {
+            process: Process::this(),
             path,
             stop,
             thread: Some(thread),
@@ -123,6 +127,11 @@ impl Export {
 
 impl Drop for Export {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // Socket and thread are the parent's.
+            leak(self.thread.take());
+            return;
+        }
         self.stop.store(true, Ordering::Release);
         // It waits for somebody.
         let woken = UnixStream::connect(&self.path);

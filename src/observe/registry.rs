@@ -10,12 +10,12 @@ use std::{
 };
 
 use super::snapshot::{ConnectionSnapshot, Snapshot};
-use crate::{link::Link, proto::Statistics, sync::lock};
+use crate::{link::Link, proto::Statistics, sync::lock, sys::PerProcess};
 
 /// Whether connections are kept track of.
 static ENABLED: AtomicBool = AtomicBool::new(false);
 
-static REGISTRY: Mutex<Registry> = Mutex::new(Registry::new());
+static REGISTRY: PerProcess<Mutex<Registry>> = PerProcess::new(|| Mutex::new(Registry::new()));
 
 /// The connections of this process that have handles, and the sum of those that had.
 struct Registry {
@@ -44,7 +44,7 @@ pub fn enable() {
 /// Returns what has passed through the connections of this process since [`enable`].
 #[must_use]
 pub fn snapshot() -> Snapshot {
-    lock(&REGISTRY).snapshot()
+    lock(REGISTRY.get()).snapshot()
 }
 
 impl Registry {
@@ -82,12 +82,17 @@ impl Registry {
 }
 
 impl Registered {
+    /// Returns the place of a connection that is not counted.
+    pub(crate) fn nowhere() -> Self {
+        Self(None)
+    }
+
     /// Enters a new connection, if connections are kept track of.
     pub(crate) fn enter(link: &Arc<Link>, local: SocketAddr) -> Self {
         if !ENABLED.load(Ordering::Relaxed) {
             return Self(None);
         }
-        let mut registry = lock(&REGISTRY);
+        let mut registry = lock(REGISTRY.get());
         let id = registry.next;
         registry.next += 1;
         let entry = Entry {
@@ -105,7 +110,7 @@ impl Drop for Registered {
         let Some(id) = self.0 else {
             return;
         };
-        let mut registry = lock(&REGISTRY);
+        let mut registry = lock(REGISTRY.get());
         let entry = registry.connections.remove(&id);
         if let Some(entry) = &entry {
             let mut last = entry.link.statistics();

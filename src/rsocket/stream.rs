@@ -1,6 +1,7 @@
 use std::{
     fmt,
     io::{self, Read, Write},
+    mem,
     net::{Shutdown, SocketAddr, ToSocketAddrs},
     sync::{
         Arc, PoisonError, RwLock,
@@ -19,6 +20,7 @@ use super::{
 use crate::{
     cm::{CmId, EventChannel, PortSpace},
     status::CmEventType,
+    sys::leak,
 };
 
 /// The timeout for resolving an address, and for resolving a route.
@@ -185,6 +187,7 @@ impl Stream {
     }
 
     fn keep_alive(&self, interval: Duration) -> io::Result<Sender<()>> {
+        self.waiting.check()?;
         let (sender, ended) = channel();
         let waiting = Arc::clone(&self.waiting);
         let keep = move || {
@@ -220,6 +223,7 @@ impl Stream {
     }
 
     fn end(&self, how: Shutdown) -> io::Result<()> {
+        self.waiting.check()?;
         self.waiting.with(|link| {
             if how != Shutdown::Write {
                 link.shutdown_read()?;
@@ -318,6 +322,16 @@ impl fmt::Debug for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        if self.waiting.check().is_err() {
+            // The connection is the parent's, and a thread of the parent may hold these locks.
+            leak(Arc::clone(&self.waiting));
+            let options = self
+                .options
+                .get_mut()
+                .unwrap_or_else(PoisonError::into_inner);
+            leak(mem::take(options));
+            return;
+        }
         let told = self.end(Shutdown::Both);
         let until = Until::after(Some(self.linger));
         let drained = self

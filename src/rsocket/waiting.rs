@@ -11,7 +11,7 @@ use nix::{
 };
 
 use super::link::Link;
-use crate::{cm::EventChannel, verbs::CompletionChannel};
+use crate::{cm::EventChannel, sys::Process, verbs::CompletionChannel};
 
 /// The time for which a thread polls before it sleeps, the same as librdmacm's.
 const SPIN: Duration = Duration::from_micros(10);
@@ -28,6 +28,8 @@ const LAST_NUDGE: Duration = Duration::from_secs(1);
 /// its state, so it needs no `poll::Poller`.
 #[derive(Debug)]
 pub(super) struct Waiting {
+    /// The process that made it.
+    process: Process,
     state: Mutex<State>,
     awake: Condvar,
     done: CompletionChannel,
@@ -84,6 +86,7 @@ impl Until {
 impl Waiting {
     pub(super) fn new(link: Link) -> Self {
         Self {
+            process: Process::this(),
             done: link.done.clone(),
             events: link.events().clone(),
             state: Mutex::new(State {
@@ -92,6 +95,15 @@ impl Waiting {
             }),
             awake: Condvar::new(),
         }
+    }
+
+    /// Returns an error in a child of the process that made the connection, which must not lock it.
+    pub(super) fn check(&self) -> io::Result<()> {
+        if self.process.is_this() {
+            return Ok(());
+        }
+        let text = "the stream belongs to the process that forked this one; connect after the fork";
+        Err(io::Error::new(io::ErrorKind::NotConnected, text))
     }
 
     /// Makes progress, and calls `f` with the connection, without waiting.
@@ -111,6 +123,7 @@ impl Waiting {
         until: Until,
         mut ready: impl FnMut(&mut Link) -> Option<T>,
     ) -> io::Result<T> {
+        self.check()?;
         let mut state = self.lock();
         let mut spinning = None;
         let mut patience = FIRST_NUDGE;

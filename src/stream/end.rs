@@ -95,6 +95,9 @@ impl Deref for StreamEnd {
 
 impl Drop for StreamEnd {
     fn drop(&mut self) {
+        if self.endpoint.is_inherited() {
+            return;
+        }
         if self.linger() == Some(Duration::ZERO) {
             return self.endpoint.abort(RESET);
         }

@@ -14,7 +14,8 @@ use crate::status::OsError;
 pub(crate) struct Mailbox<T> {
     /// `None` when the reading thread has ended.
     queue: Mutex<Option<Queue<T>>>,
-    waker: EventFd,
+    /// `None` for one that no thread reads.
+    waker: Option<EventFd>,
 }
 
 #[derive(Debug)]
@@ -57,8 +58,16 @@ impl<T> Mailbox<T> {
                 letters: VecDeque::with_capacity(64),
                 is_expected: false,
             })),
-            waker: eventfd()?,
+            waker: Some(eventfd()?),
         }))
+    }
+
+    /// Returns one whose reading thread has ended.
+    pub(crate) fn closed() -> Arc<Self> {
+        Arc::new(Self {
+            queue: Mutex::new(None),
+            waker: None,
+        })
     }
 
     /// Queues a letter and wakes the reading thread. Returns `false` if that has ended.
@@ -87,8 +96,10 @@ impl<T> Mailbox<T> {
     }
 
     fn wake(&self) {
-        // It fails only when the counter is full, and then the thread is awake anyway.
-        let _ = self.waker.write(1);
+        if let Some(waker) = &self.waker {
+            // It fails only when the counter is full, and then the thread is awake anyway.
+            let _ = waker.write(1);
+        }
     }
 
     /// The reading thread will come by itself, until it [says](Self::stays_expected) that it does
@@ -125,8 +136,16 @@ impl<T> Mailbox<T> {
         drop(left);
     }
 
-    pub(crate) fn waker(&self) -> &EventFd {
-        &self.waker
+    /// Returns the descriptor that wakes the reading thread.
+    pub(crate) fn waker(&self) -> Option<&EventFd> {
+        self.waker.as_ref()
+    }
+
+    /// Resets the descriptor.
+    pub(crate) fn clear(&self) {
+        if let Some(waker) = &self.waker {
+            let _ = waker.read();
+        }
     }
 }
 
@@ -139,7 +158,10 @@ mod tests {
     use super::*;
 
     fn wakes<T>(mailbox: &Mailbox<T>) -> bool {
-        let mut fds = [PollFd::new(mailbox.waker().as_fd(), PollFlags::POLLIN)];
+        let mut fds = [PollFd::new(
+            mailbox.waker().unwrap().as_fd(),
+            PollFlags::POLLIN,
+        )];
         poll(&mut fds, PollTimeout::ZERO).unwrap() > 0
     }
 

@@ -1,9 +1,11 @@
 //! What threads need to work together: a lock that outlives a panic, a queue that wakes its reader,
-//! a file descriptor that is readable while something is ready, and the wakers of tasks that wait.
+//! a file descriptor that is readable while something is ready, the wakers of tasks that wait, and
+//! handles that a forked child does not follow.
 //!
 //! Nothing here knows what a connection is, except [`Notice`], which names one by its key.
 
 mod eventfd;
+mod local;
 mod lock;
 mod mailbox;
 mod primitives;
@@ -12,6 +14,7 @@ mod wakers;
 
 pub(crate) use self::{
     eventfd::eventfd,
+    local::{Local, StandIn},
     lock::lock,
     mailbox::{Mailbox, Notice, NoticeKind},
     readiness::Readiness,

@@ -15,6 +15,7 @@ mod convert;
 pub(crate) mod dlopen;
 #[cfg(rdma)]
 mod fd;
+mod fork;
 #[cfg(all(feature = "rdma", any(test, not(feature = "dlopen"))))]
 pub(crate) mod linked;
 mod process;
@@ -30,6 +31,7 @@ pub(crate) use convert::{cvt_errno, log_destroy_error};
 pub(crate) use dlopen as ffi;
 #[cfg(rdma)]
 pub(crate) use fd::{set_nonblocking, wait_readable};
+pub(crate) use fork::{PerProcess, Process, Unshared, leak};
 #[cfg(all(rdma, not(feature = "dlopen")))]
 pub(crate) use linked as ffi;
 pub(crate) use process::at_exit;

@@ -12,6 +12,7 @@ use bytes::BufMut;
 
 use super::turn::{cooperate, take_turn};
 use crate::{
+    Error,
     link::Awaited,
     stream::{Reading, StreamEnd, Turns, read_error},
     sync::Seat,
@@ -193,7 +194,8 @@ impl Reader {
     }
 
     fn may_read(&self) -> bool {
-        self.turns.may_have_bytes()
+        self.end.is_inherited()
+            || self.turns.may_have_bytes()
             || self.end.has_arrived()
             || self.end.stopped().load(Ordering::Acquire)
     }
@@ -234,6 +236,10 @@ impl Reader {
 
     /// Returns the result of `take`, if there are bytes, or the end.
     fn try_with<T>(&self, take: impl FnOnce(&mut Reading) -> T) -> io::Result<T> {
+        if self.end.is_inherited() {
+            // Its lock may be held by a thread of the parent.
+            return Err(Error::Forked.into());
+        }
         self.assumed.store(false, Ordering::Relaxed);
         let mut reading = self.turns.take().ok_or(io::ErrorKind::WouldBlock)?;
         reading

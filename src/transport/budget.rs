@@ -16,6 +16,7 @@ use super::limits::EngineLimits;
 use crate::{
     proto::{Gauge, Part, SHORTEST_CHUNK},
     sync::{Mailbox, Notice, NoticeKind, lock},
+    sys::PerProcess,
 };
 
 /// What there is for all, and who has what of it.
@@ -41,7 +42,7 @@ struct Accounts {
 
 /// The budget of the engines that have the default limits. Held weakly: those of the next engine
 /// may be others.
-static SHARED: Mutex<Weak<Budget>> = Mutex::new(Weak::new());
+static SHARED: PerProcess<Mutex<Weak<Budget>>> = PerProcess::new(Mutex::default);
 
 /// What a charge is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +72,7 @@ impl Budget {
 
     /// The one of all that have the default limits.
     pub(crate) fn shared() -> Arc<Self> {
-        let mut shared = lock(&SHARED);
+        let mut shared = lock(SHARED.get());
         shared.upgrade().unwrap_or_else(|| {
             let budget = Self::new(EngineLimits::default());
             *shared = Arc::downgrade(&budget);

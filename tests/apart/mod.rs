@@ -2,6 +2,7 @@
 
 use std::{env, process::Command};
 
+#[allow(dead_code)]
 pub(crate) mod same;
 
 /// The variable that is set in the test's process.

@@ -1,12 +1,10 @@
 //! The functions of both libraries, all found at once when the libraries are opened.
 
-use std::sync::OnceLock;
-
 use libc::{c_char, c_int, c_uint, c_void, sockaddr, ssize_t};
 use libloading::Library;
 
 use super::{attributes::*, constants::*, objects::*, rdma_cm::*, work::*};
-use crate::status::OsError;
+use crate::{status::OsError, sys::PerProcess};
 
 /// Opens the libraries, if that was not done before.
 ///
@@ -22,12 +20,9 @@ pub(crate) fn open_libraries() -> Result<(), OsError> {
 }
 
 fn functions() -> Result<&'static Functions, OsError> {
-    static FUNCTIONS: OnceLock<Result<Functions, OsError>> = OnceLock::new();
+    static FUNCTIONS: PerProcess<Result<Functions, OsError>> = PerProcess::new(Functions::open);
 
-    FUNCTIONS
-        .get_or_init(Functions::open)
-        .as_ref()
-        .map_err(|error| *error)
+    FUNCTIONS.get().as_ref().map_err(|error| *error)
 }
 
 fn library(file: &'static str) -> Result<Library, OsError> {

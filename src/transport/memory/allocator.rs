@@ -19,8 +19,8 @@ impl Allocator {
     /// Keeps at most `keep` bytes of free memory.
     pub(crate) fn new(domain: Domain, keep: u64) -> Self {
         Self {
+            outbound: OutboundPool::new(keep, domain.pins()),
             domain,
-            outbound: OutboundPool::new(keep),
         }
     }
 

@@ -121,6 +121,9 @@ impl InboundPool {
                 } else {
                     (Mapping::reserve(class)?, 0)
                 };
+                if self.domain.pins() {
+                    mapping.keep_for_device()?;
+                }
                 let kept = self.keep(mapping.len() as u64);
                 Memory {
                     steps: Vec::new(),

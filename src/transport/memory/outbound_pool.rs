@@ -23,7 +23,7 @@ use std::{
 };
 
 use super::{domain::Domain, registration::Registration};
-use crate::{memory::Mapping, proto::Descriptor, status::OsError, sync::lock};
+use crate::{memory::Mapping, proto::Descriptor, status::OsError, sync::lock, sys::Process};
 
 /// The smallest piece: a smaller one would cost as much time.
 const SMALLEST: usize = 64 << 10;
@@ -35,6 +35,10 @@ const MOST_KEPT: usize = 16;
 
 /// Makes memory for messages and keeps what is free, up to a bound.
 pub(crate) struct OutboundPool {
+    /// The process that made it.
+    process: Process,
+    /// Whether a device uses what is exposed.
+    pins: bool,
     /// How many bytes are kept at most.
     limit: u64,
     free: Mutex<Free>,
@@ -48,8 +52,10 @@ struct Free {
 }
 
 impl OutboundPool {
-    pub(crate) fn new(limit: u64) -> Arc<Self> {
+    pub(crate) fn new(limit: u64, pins: bool) -> Arc<Self> {
         Arc::new(Self {
+            process: Process::this(),
+            pins,
             limit,
             free: Mutex::new(Free {
                 pieces: Vec::new(),
@@ -63,13 +69,21 @@ impl OutboundPool {
     pub(crate) fn get(self: &Arc<Self>, len: usize) -> Result<OutboundBuffer, OsError> {
         let piece = match self.take(len) {
             Some(piece) => piece,
-            None => Mapping::new(class(len))?,
+            None => self.map(class(len))?,
         };
         Ok(OutboundBuffer {
             piece: Some(piece),
             len,
             pool: Arc::clone(self),
         })
+    }
+
+    fn map(&self, len: usize) -> Result<Mapping, OsError> {
+        let mapping = Mapping::new(len)?;
+        if self.pins {
+            mapping.keep_for_device()?;
+        }
+        Ok(mapping)
     }
 
     /// The free piece that fits best, if one does without wasting more than half of it.
@@ -193,7 +207,10 @@ impl OutboundBuffer {
 
 impl Drop for OutboundBuffer {
     fn drop(&mut self) {
-        if let Some(piece) = self.piece.take() {
+        // In a child the memory is a copy, and a thread of the parent may hold the pool's lock.
+        if let Some(piece) = self.piece.take()
+            && self.pool.process.is_this()
+        {
             self.pool.put_back(piece);
         }
     }
@@ -248,7 +265,7 @@ mod tests {
 
     #[test]
     fn what_is_free_is_used_again_within_the_bound() {
-        let pool = OutboundPool::new(256 << 10);
+        let pool = OutboundPool::new(256 << 10, false);
         let mut first = pool.get(140_000).unwrap();
         first.bytes_mut().fill(7);
         first.truncate(10);

@@ -5,7 +5,7 @@ use std::{
 };
 
 use super::stream::Stream;
-use crate::status::OsError;
+use crate::{status::OsError, sys::Unshared};
 
 /// What a connection goes by.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub(super) enum Carrier {
     /// Before the first attempt, and between two.
     Nothing,
     /// Until there are queues.
-    Socket(OwnedFd),
+    Socket(Unshared<OwnedFd>),
     /// With queues, or what of them could be made.
     Stream(Arc<Stream>),
 }
@@ -26,7 +26,7 @@ impl Carrier {
     /// told.
     pub(super) fn open(
         &mut self,
-        open: impl FnOnce(OwnedFd) -> Arc<Stream>,
+        open: impl FnOnce(Unshared<OwnedFd>) -> Arc<Stream>,
     ) -> Result<&Arc<Stream>, OsError> {
         if let Self::Socket(socket) = mem::replace(self, Self::Nothing) {
             *self = Self::Stream(open(socket));

@@ -20,6 +20,7 @@ use crate::{
     config::Config,
     error::Error,
     status::OsError,
+    sys::Unshared,
     transport::{budget::Customer, queues::TransportParts},
 };
 
@@ -73,7 +74,7 @@ impl ConnectionId {
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let socket = socket(family, SockType::Stream, flags, None)
             .map_err(|errno| OsError::new("socket", errno as i32))?;
-        self.carrier = Carrier::Socket(socket);
+        self.carrier = Carrier::Socket(Unshared::new(socket));
         self.peer = Some(peer);
         Ok(())
     }

@@ -28,6 +28,7 @@ use crate::{
     proto::ReadDepth,
     status::OsError,
     sync::{eventfd, lock},
+    sys::Unshared,
     transport::queues::SharedPools,
 };
 
@@ -74,12 +75,12 @@ struct State {
 /// What is watched.
 #[derive(Debug)]
 enum Watched {
-    Listener(TcpListener),
+    Listener(Unshared<TcpListener>),
     /// A peer has connected, and owes its request.
     Silent {
         listener: u64,
         peer: SocketAddr,
-        socket: OwnedFd,
+        socket: Unshared<OwnedFd>,
         arriving: Arriving,
     },
     /// A peer's request was reported.
@@ -114,7 +115,7 @@ pub(crate) struct ConnectRequest {
     private_data: Vec<u8>,
     reads: ReadDepth,
     /// Until it is answered.
-    socket: Option<OwnedFd>,
+    socket: Option<Unshared<OwnedFd>>,
     manager: ConnectionManager,
 }
 
@@ -220,7 +221,7 @@ impl ConnectionManager {
     // Sockets.
 
     /// Takes connections from a socket that listens.
-    pub(super) fn listen(&self, key: u64, listener: TcpListener) -> Result<(), OsError> {
+    pub(super) fn listen(&self, key: u64, listener: Unshared<TcpListener>) -> Result<(), OsError> {
         self.inner.watch(&listener, key, EpollFlags::EPOLLIN)?;
         lock(&self.inner.state)
             .sockets
@@ -264,7 +265,7 @@ impl ConnectionManager {
     }
 
     /// From now on a request's socket has this key.
-    fn name(&self, token: u64, key: u64, socket: &OwnedFd) {
+    fn name(&self, token: u64, key: u64, socket: &Unshared<OwnedFd>) {
         let mut state = lock(&self.inner.state);
         if let Some(watched) = state.sockets.remove(&token) {
             state.sockets.insert(key, watched);
@@ -372,7 +373,7 @@ impl ConnectRequest {
     }
 
     /// Takes it on, as the connection with this key.
-    pub(super) fn take_on(mut self, key: u64) -> (Option<OwnedFd>, ConnectionManager) {
+    pub(super) fn take_on(mut self, key: u64) -> (Option<Unshared<OwnedFd>>, ConnectionManager) {
         let socket = self.socket.take();
         if let Some(socket) = &socket {
             self.manager.name(self.token, key, socket);

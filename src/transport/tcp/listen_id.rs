@@ -9,7 +9,7 @@ use nix::sys::socket::{
 };
 
 use super::{addresses::local_addr, connection_manager::ConnectionManager};
-use crate::status::OsError;
+use crate::{status::OsError, sys::Unshared};
 
 /// The connections that the kernel keeps until they are taken from it.
 const KERNEL_BACKLOG: i32 = 1024;
@@ -40,7 +40,7 @@ impl ListenId {
         let backlog = Backlog::new(KERNEL_BACKLOG).map_err(failed("listen"))?;
         listen(&socket, backlog).map_err(failed("listen"))?;
         let local = local_addr(socket.as_fd());
-        manager.listen(key, TcpListener::from(socket))?;
+        manager.listen(key, Unshared::new(TcpListener::from(socket)))?;
         Ok(Self {
             key,
             manager: manager.clone(),

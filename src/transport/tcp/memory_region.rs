@@ -7,12 +7,15 @@ use crate::{
     memory::{Mapping, SharedBytes},
     remote_access::RemoteAccess,
     status::OsError,
+    sys::Process,
 };
 
 /// What memory is registered in: the keys of one connection. Clones are the same domain.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Domain {
     pub(super) keys: Arc<Keys>,
+    /// The process that made it, and that alone ends keys.
+    process: Process,
 }
 
 /// Memory that the queue pairs of a domain may use, and the peer as far as it has the right. Clones
@@ -38,6 +41,15 @@ struct Inner {
 unsafe impl Send for Inner {}
 // SAFETY: nothing of it changes but the bytes, and those are accessed as `SharedBytes`.
 unsafe impl Sync for Inner {}
+
+impl Default for Domain {
+    fn default() -> Self {
+        Self {
+            keys: Arc::default(),
+            process: Process::this(),
+        }
+    }
+}
 
 impl Domain {
     /// Whether memory was registered here.
@@ -149,7 +161,9 @@ impl MemoryRegion {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(exposure) = &self.exposure {
+        if let Some(exposure) = &self.exposure
+            && self.domain.process.is_this()
+        {
             self.domain.keys.end(exposure);
         }
     }

@@ -20,10 +20,12 @@ use nix::{
     },
 };
 
+use crate::sys::Unshared;
+
 /// See the top of this file.
 #[derive(Debug)]
 pub(super) struct Socket {
-    fd: OwnedFd,
+    fd: Unshared<OwnedFd>,
     /// How many bytes were received. Written by the thread that may receive.
     received: AtomicU64,
     /// How many bytes were given to the socket. Written by the thread that may send.
@@ -66,7 +68,7 @@ const MOST_SPANS: usize = 4;
 
 impl Socket {
     /// Takes a socket that does not block.
-    pub(super) fn new(fd: OwnedFd) -> Self {
+    pub(super) fn new(fd: Unshared<OwnedFd>) -> Self {
         Self {
             fd,
             received: AtomicU64::new(0),

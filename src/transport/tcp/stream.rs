@@ -32,6 +32,7 @@ use crate::{
     proto::MovedBytes,
     status::OsError,
     sync::lock,
+    sys::Unshared,
     transport::queues::{Answers, BATCH, Done, Frame, SendOp, WorkId},
 };
 
@@ -93,7 +94,7 @@ enum Phase {
 impl Stream {
     /// Takes a socket that does not block, for a queue pair of this depth.
     pub(super) fn new(
-        fd: OwnedFd,
+        fd: Unshared<OwnedFd>,
         domain: Domain,
         receives: Arc<ReceiveQueue>,
         own_receives: bool,

@@ -10,7 +10,9 @@ use std::{
 
 use crate::{
     status::OsError,
-    sys::{cvt, cvt_errno, cvt_ptr, ffi, log_destroy_error, set_nonblocking, wait_readable},
+    sys::{
+        Process, cvt, cvt_errno, cvt_ptr, ffi, log_destroy_error, set_nonblocking, wait_readable,
+    },
     verbs::device::Context,
 };
 
@@ -36,6 +38,8 @@ pub struct CompletionChannel {
 
 struct Inner {
     raw: NonNull<ffi::ibv_comp_channel>,
+    /// The process that created it, and that alone destroys it.
+    process: Process,
     context: Context,
 }
 
@@ -60,6 +64,7 @@ impl CompletionChannel {
         let channel = Self {
             inner: Arc::new(Inner {
                 raw,
+                process: Process::this(),
                 context: context.clone(),
             }),
         };
@@ -137,6 +142,10 @@ impl fmt::Debug for CompletionChannel {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // The object is the parent's, which has its descriptor, too.
+            return;
+        }
         // SAFETY: created by `new`, destroyed once, here; its queues have been destroyed, as they
         // hold the channel.
         let ret = unsafe { ffi::ibv_destroy_comp_channel(self.raw.as_ptr()) };

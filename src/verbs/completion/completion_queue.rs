@@ -9,7 +9,10 @@ use std::{
 use super::{CompletionChannel, ExtendedCompletion, WorkCompletion, extended_completion};
 use crate::{
     status::OsError,
-    sys::{consts::IBV_WC_STANDARD_FLAGS, cvt_errno, cvt_ptr, ffi, log_destroy_error, verbs_ext},
+    sys::{
+        Process, consts::IBV_WC_STANDARD_FLAGS, cvt_errno, cvt_ptr, ffi, log_destroy_error,
+        verbs_ext,
+    },
     verbs::device::Context,
 };
 
@@ -27,6 +30,8 @@ pub struct CompletionQueue {
 
 struct Inner {
     raw: NonNull<ffi::ibv_cq>,
+    /// The process that created it, and that alone destroys it.
+    process: Process,
     /// The same object, if it is an extended one, which is read field by field.
     extended: Option<NonNull<ffi::ibv_cq_ex>>,
     cqe: u32,
@@ -115,6 +120,7 @@ impl CompletionQueue {
         let granted = unsafe { (*raw.as_ptr()).cqe };
         let inner = Inner {
             raw,
+            process: Process::this(),
             extended,
             cqe: u32::try_from(granted).unwrap_or(0),
             context: context.clone(),
@@ -231,6 +237,10 @@ impl fmt::Debug for CompletionQueue {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // The object is the parent's, which has its descriptor, too.
+            return;
+        }
         // SAFETY: created by `new`, destroyed once, here; its queue pairs have been destroyed, as
         // they hold it. Its events are acknowledged as soon as they are read, so the call does not
         // block.

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     status::OsError,
-    sys::{cvt_errno, ffi, log_destroy_error, verbs_ext},
+    sys::{Process, cvt_errno, ffi, log_destroy_error, verbs_ext},
 };
 
 /// An open device. Clones refer to the same object.
@@ -33,6 +33,8 @@ pub struct Context {
 
 struct Inner {
     raw: NonNull<ffi::ibv_context>,
+    /// The process that created it, and that alone destroys it.
+    process: Process,
     owner: Owner,
 }
 
@@ -61,6 +63,7 @@ impl Context {
         Self {
             inner: Arc::new(Inner {
                 raw,
+                process: Process::this(),
                 owner: Owner::Opened,
             }),
         }
@@ -78,6 +81,7 @@ impl Context {
         Self {
             inner: Arc::new(Inner {
                 raw,
+                process: Process::this(),
                 owner: Owner::Borrowed {
                     _keep_alive: keep_alive,
                 },
@@ -310,6 +314,10 @@ impl fmt::Debug for Context {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // The object is the parent's, which has its descriptor, too.
+            return;
+        }
         match self.owner {
             Owner::Opened => {
                 // SAFETY: opened for this object alone; everything created on it has been

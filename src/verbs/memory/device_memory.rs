@@ -4,7 +4,7 @@ use std::{fmt, ptr::NonNull, sync::Arc};
 
 use crate::{
     status::OsError,
-    sys::{cvt_errno, cvt_ptr, ffi, log_destroy_error, verbs_ext},
+    sys::{Process, cvt_errno, cvt_ptr, ffi, log_destroy_error, verbs_ext},
     verbs::device::Context,
 };
 
@@ -23,6 +23,8 @@ pub struct DeviceMemory {
 
 struct Inner {
     raw: NonNull<ffi::ibv_dm>,
+    /// The process that created it, and that alone destroys it.
+    process: Process,
     len: usize,
     context: Context,
 }
@@ -53,6 +55,7 @@ impl DeviceMemory {
         let raw = cvt_ptr("ibv_alloc_dm", raw)?;
         let inner = Inner {
             raw,
+            process: Process::this(),
             len,
             context: context.clone(),
         };
@@ -145,6 +148,10 @@ impl fmt::Debug for DeviceMemory {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // The object is the parent's, which has its descriptor, too.
+            return;
+        }
         // SAFETY: allocated for this object alone, freed once, here; its regions have been
         // deregistered, as they hold it.
         let ret = unsafe { verbs_ext::ibv_free_dm(self.raw.as_ptr()) };

@@ -13,6 +13,7 @@ use crate::{
     memory::{Mapping, SharedBytes},
     status::OsError,
     sys::{
+        Process,
         consts::{IBV_ACCESS_OPTIONAL_RANGE, IBV_ADVISE_MR_FLAG_FLUSH},
         cvt_errno, cvt_ptr, ffi, log_destroy_error, verbs_ext,
     },
@@ -51,6 +52,8 @@ const ADVICE_STEP: usize = 1 << 30;
 
 struct Inner {
     raw: NonNull<ffi::ibv_mr>,
+    /// The process that created it, and that alone destroys it.
+    process: Process,
     lkey: u32,
     rkey: u32,
     start: NonNull<u8>,
@@ -90,6 +93,7 @@ impl MemoryRegion {
     #[doc(alias = "ibv_reg_mr")]
     pub fn new(pd: &ProtectionDomain, len: usize, access: AccessFlags) -> Result<Self, OsError> {
         let mapping = Mapping::new(len)?;
+        mapping.keep_for_device()?;
         let start = mapping.start();
         // SAFETY: the mapping is at least `len` bytes long, and moves into the region below, which
         // keeps it until it is deregistered.
@@ -169,6 +173,7 @@ impl MemoryRegion {
             return Err(OsError::new(CALL, libc::EINVAL));
         }
         let mapping = Mapping::new(len)?;
+        mapping.keep_for_device()?;
         let (start, reach) = (mapping.start(), mapping.len());
         let access = (access | AccessFlags::ON_DEMAND).bits().cast_signed();
         // SAFETY: the domain exists. The key is used for nothing but the mapping: elements of the
@@ -210,6 +215,7 @@ impl MemoryRegion {
         Ok(Self {
             inner: Arc::new(Inner {
                 raw,
+                process: Process::this(),
                 lkey,
                 rkey,
                 // The processor cannot access the bytes.
@@ -275,6 +281,7 @@ impl MemoryRegion {
         Self {
             inner: Arc::new(Inner {
                 raw,
+                process: Process::this(),
                 lkey,
                 rkey,
                 start,
@@ -410,6 +417,10 @@ impl fmt::Debug for MemoryRegion {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // The object is the parent's, which has its descriptor, too.
+            return;
+        }
         // SAFETY: registered for this object alone, deregistered once, here.
         let ret = unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) };
         let result = cvt_errno("ibv_dereg_mr", ret);

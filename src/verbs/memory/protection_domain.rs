@@ -4,7 +4,7 @@ use std::{fmt, ptr::NonNull, sync::Arc};
 
 use crate::{
     status::OsError,
-    sys::{cvt_errno, cvt_ptr, ffi, log_destroy_error},
+    sys::{Process, cvt_errno, cvt_ptr, ffi, log_destroy_error},
     verbs::device::Context,
 };
 
@@ -21,6 +21,8 @@ pub struct ProtectionDomain {
 
 struct Inner {
     raw: NonNull<ffi::ibv_pd>,
+    /// The process that created it, and that alone destroys it.
+    process: Process,
     context: Context,
 }
 
@@ -45,6 +47,7 @@ impl ProtectionDomain {
         Ok(Self {
             inner: Arc::new(Inner {
                 raw,
+                process: Process::this(),
                 context: context.clone(),
             }),
         })
@@ -77,6 +80,10 @@ impl fmt::Debug for ProtectionDomain {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // The object is the parent's, which has its descriptor, too.
+            return;
+        }
         // SAFETY: allocated by `new`, freed once, here; everything created in it has been
         // destroyed, as it holds the domain.
         let ret = unsafe { ffi::ibv_dealloc_pd(self.raw.as_ptr()) };

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     status::OsError,
-    sys::{cvt_errno, cvt_ptr, ffi, log_destroy_error, verbs_ext},
+    sys::{Process, cvt_errno, cvt_ptr, ffi, log_destroy_error, verbs_ext},
     verbs::{
         completion::CompletionQueue,
         memory::ProtectionDomain,
@@ -36,6 +36,8 @@ use crate::{
 #[doc(alias = "ibv_qp")]
 pub struct QueuePair {
     raw: NonNull<ffi::ibv_qp>,
+    /// The process that created it, and that alone destroys it.
+    process: Process,
     qp_num: u32,
     qp_type: QpType,
     cap: QpCap,
@@ -152,6 +154,7 @@ impl QueuePair {
         let qp_num = unsafe { (*raw.as_ptr()).qp_num };
         Self {
             raw,
+            process: Process::this(),
             qp_num,
             qp_type: attr.qp_type,
             cap,
@@ -408,6 +411,10 @@ impl fmt::Debug for QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // The object is the parent's, which has its descriptor, too.
+            return;
+        }
         match &self.owner {
             Some(owner) => owner.destroy_qp(self.raw),
             None => {

@@ -10,7 +10,7 @@ use std::{
 use super::recv_queue::RecvQueue;
 use crate::{
     status::OsError,
-    sys::{cvt_errno, cvt_ptr, ffi, log_destroy_error},
+    sys::{Process, cvt_errno, cvt_ptr, ffi, log_destroy_error},
     verbs::{
         memory::ProtectionDomain,
         work_request::{PostError, RecvWr},
@@ -47,6 +47,8 @@ pub struct SrqAttr {
 
 struct Inner {
     raw: NonNull<ffi::ibv_srq>,
+    /// The process that created it, and that alone destroys it.
+    process: Process,
     max_wr: u32,
     max_sge: u32,
     /// Dropped after the queue is destroyed.
@@ -89,6 +91,7 @@ impl SharedReceiveQueue {
         let raw = unsafe { ffi::ibv_create_srq(pd.as_ptr(), &raw mut init) };
         let inner = Inner {
             raw: cvt_ptr(CALL, raw)?,
+            process: Process::this(),
             max_wr: init.attr.max_wr,
             max_sge: init.attr.max_sge,
             queue: Mutex::default(),
@@ -221,6 +224,10 @@ impl fmt::Debug for SharedReceiveQueue {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // The object is the parent's, which has its descriptor, too.
+            return;
+        }
         // SAFETY: created for this object alone, destroyed once, here; its queue pairs have been
         // destroyed, as they hold it.
         let ret = unsafe { ffi::ibv_destroy_srq(self.raw.as_ptr()) };

@@ -4,7 +4,7 @@ use std::{fmt, mem::MaybeUninit, ptr, ptr::NonNull, sync::Arc};
 
 use crate::{
     status::OsError,
-    sys::{cvt_errno, cvt_ptr, ffi, log_destroy_error},
+    sys::{Process, cvt_errno, cvt_ptr, ffi, log_destroy_error},
     verbs::{completion::WorkCompletion, device::Gid, memory::ProtectionDomain},
 };
 
@@ -100,6 +100,8 @@ pub struct AddressHandle {
 
 struct Inner {
     raw: NonNull<ffi::ibv_ah>,
+    /// The process that created it, and that alone destroys it.
+    process: Process,
     pd: ProtectionDomain,
 }
 
@@ -171,6 +173,7 @@ impl AddressHandle {
         Ok(Self {
             inner: Arc::new(Inner {
                 raw,
+                process: Process::this(),
                 pd: pd.clone(),
             }),
         })
@@ -201,6 +204,10 @@ impl fmt::Debug for AddressHandle {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // The object is the parent's, which has its descriptor, too.
+            return;
+        }
         // SAFETY: created for this object alone, destroyed once, here; queue pairs hold a clone of
         // each handle posted.
         let ret = unsafe { ffi::ibv_destroy_ah(self.raw.as_ptr()) };

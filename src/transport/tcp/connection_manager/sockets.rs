@@ -17,6 +17,7 @@ use super::{ConnectRequest, ConnectionManager, Report, State, UNNAMED, Watched};
 use crate::{
     proto::{CloseReason, ReadDepth},
     status::OsError,
+    sys::Unshared,
     transport::tcp::{
         addresses::canonical,
         event::{Event, What},
@@ -98,7 +99,7 @@ impl ConnectionManager {
         let watched = Watched::Silent {
             listener,
             peer,
-            socket: socket.into(),
+            socket: Unshared::new(socket.into()),
             arriving: Arriving::default(),
         };
         state.sockets.insert(token, watched);

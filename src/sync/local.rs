@@ -1,0 +1,93 @@
+use std::{fmt, ops::Deref, sync::Arc};
+
+use crate::sys::{Process, leak};
+
+/// A shared object that only the process uses that made it.
+///
+/// In a child of a fork it dereferences to a [stand-in](StandIn), which is as the object is after
+/// its end, and which no thread of the parent has ever locked. There the drop leaves the object
+/// alone: it is the parent's.
+pub(crate) struct Local<T: StandIn> {
+    object: Arc<T>,
+    process: Process,
+}
+
+/// An object that has a stand-in for the children of a fork.
+pub(crate) trait StandIn: Sized + 'static {
+    /// Returns this process's stand-in for all inherited objects of the type.
+    fn stand_in() -> &'static Self;
+}
+
+impl<T: StandIn> Local<T> {
+    pub(crate) fn new(object: Arc<T>) -> Self {
+        Self {
+            object,
+            process: Process::this(),
+        }
+    }
+
+    /// Returns whether another process made it.
+    #[inline]
+    pub(crate) fn is_inherited(&self) -> bool {
+        !self.process.is_this()
+    }
+
+    /// Returns the object itself also if it is inherited, for what never changes and has no lock.
+    pub(crate) fn original(&self) -> &Arc<T> {
+        &self.object
+    }
+
+    /// Returns the object if this is the only handle, and it is not inherited.
+    pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
+        if self.is_inherited() {
+            return None;
+        }
+        Arc::get_mut(&mut self.object)
+    }
+
+    /// Returns the object itself if this is the last handle, and it is not inherited.
+    pub(crate) fn into_inner(self) -> Option<T> {
+        let (object, is_inherited) = (Arc::clone(&self.object), self.is_inherited());
+        drop(self);
+        if is_inherited {
+            return None;
+        }
+        Arc::into_inner(object)
+    }
+}
+
+impl<T: StandIn> Deref for Local<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        if self.is_inherited() {
+            return T::stand_in();
+        }
+        &self.object
+    }
+}
+
+impl<T: StandIn> Clone for Local<T> {
+    fn clone(&self) -> Self {
+        Self {
+            object: Arc::clone(&self.object),
+            process: self.process,
+        }
+    }
+}
+
+impl<T: StandIn> Drop for Local<T> {
+    fn drop(&mut self) {
+        if self.is_inherited() {
+            // One more handle, which is never dropped.
+            leak(Arc::clone(&self.object));
+        }
+    }
+}
+
+impl<T: StandIn + fmt::Debug> fmt::Debug for Local<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}

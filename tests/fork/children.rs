@@ -1,0 +1,78 @@
+//! Children that are forked while threads of the parent hold locks.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use rdmsg::{Endpoint, Engine};
+
+use crate::stage::{PATIENCE, alone, assert_forked, bind, exchange, forked, is_rdma, pair};
+
+/// As many forks as find each of the parent's threads in some lock.
+const FORKS: usize = 60;
+
+#[test]
+fn child_waits_for_no_lock_of_its_parent() {
+    alone(
+        module_path!(),
+        "child_waits_for_no_lock_of_its_parent",
+        || {
+            let listener = bind();
+            let pairs: Vec<_> = (0..2).map(|_| pair(&listener)).collect();
+            let address = listener.local_addr();
+            let engine = Engine::shared().unwrap();
+            let stop = AtomicBool::new(false);
+            thread::scope(|scope| {
+                for (client, server) in &pairs {
+                    scope.spawn(|| {
+                        while !stop.load(Ordering::Relaxed) {
+                            client.send(b"to and fro").unwrap();
+                            drop(client.recv_timeout(PATIENCE).unwrap());
+                        }
+                        client.send(b"").unwrap();
+                    });
+                    scope.spawn(|| {
+                        loop {
+                            let message = server.recv_timeout(PATIENCE).unwrap();
+                            if message.is_empty() {
+                                break;
+                            }
+                            server.send(&message).unwrap();
+                        }
+                    });
+                }
+                scope.spawn(|| {
+                    // Over RDMA a child may find a lock of librdmacm held: the guide says so.
+                    while !is_rdma() && !stop.load(Ordering::Relaxed) {
+                        let client = Endpoint::connect(address).unwrap();
+                        let server = listener.accept_timeout(PATIENCE).unwrap();
+                        engine.statistics().unwrap();
+                        drop((client, server));
+                    }
+                });
+                for round in 0..FORKS {
+                    forked(|| {
+                        for (client, server) in &pairs {
+                            assert_forked(&client.send(b"from a child").unwrap_err());
+                            assert_forked(&server.recv().unwrap_err());
+                            assert_forked(&server.close().unwrap_err());
+                        }
+                        assert_forked(&listener.accept().unwrap_err());
+                        assert_forked(&engine.statistics().unwrap_err());
+                        if round % 10 == 0 {
+                            let own = bind();
+                            let (mine, other) = pair(&own);
+                            exchange(&mine, &other);
+                        }
+                    })
+                    .succeed();
+                }
+                stop.store(true, Ordering::Relaxed);
+            });
+            for (client, server) in &pairs {
+                exchange(client, server);
+            }
+        },
+    );
+}

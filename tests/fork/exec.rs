@@ -1,0 +1,60 @@
+//! Programs that a process starts.
+
+use std::{
+    collections::BTreeSet,
+    os::{fd::RawFd, unix::process::CommandExt},
+    process::Command,
+};
+
+use rdmsg::{Group, Interest};
+
+use crate::stage::{PATIENCE, alone, bind, exchange, pair};
+
+/// The descriptors that a program has which this process starts.
+fn inherited(command: &mut Command) -> BTreeSet<RawFd> {
+    let output = command.output().unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.split_whitespace()
+        .map(|fd| fd.parse().unwrap())
+        .collect()
+}
+
+fn list() -> Command {
+    let mut command = Command::new("/bin/sh");
+    // By a glob, so that no other program has more of them.
+    command.args(["-c", "cd /proc/$$/fd && echo *"]);
+    command
+}
+
+#[test]
+fn program_inherits_no_descriptor_and_the_parent_goes_on() {
+    alone(
+        module_path!(),
+        "program_inherits_no_descriptor_and_the_parent_goes_on",
+        || {
+            let before = inherited(&mut list());
+            let listener = bind();
+            let (client, server) = pair(&listener);
+            let group = Group::new();
+            let (grouped, _other) = pair(&listener);
+            group.add(&grouped).unwrap();
+            for interest in [Interest::Readable, Interest::Writable] {
+                client.event_fd(interest).unwrap();
+            }
+            listener.event_fd().unwrap();
+            client.send(&vec![1; 3_000_000]).unwrap();
+            assert_eq!(server.recv_timeout(PATIENCE).unwrap().len(), 3_000_000);
+            // By posix_spawn(3).
+            assert_eq!(inherited(&mut list()), before);
+            exchange(&client, &server);
+            let mut command = list();
+            // SAFETY: it does nothing.
+            unsafe { command.pre_exec(|| Ok(())) };
+            // By fork(3) and execve(2).
+            assert_eq!(inherited(&mut command), before);
+            exchange(&client, &server);
+            client.close().unwrap();
+        },
+    );
+}

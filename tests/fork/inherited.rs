@@ -1,0 +1,349 @@
+//! A child calls what it inherits, drops it, and ends: each call fails at once, and the parent's
+//! connections go on.
+
+use std::{
+    cell::Cell,
+    future::Future,
+    io::{self, IoSlice, Read, Write},
+    net::Shutdown,
+    process,
+    task::{Context, Poll, Waker},
+    thread,
+    time::Duration,
+};
+
+use rdmsg::{
+    CloseReason, Config, Connector, Endpoint, Engine, Error, Group, Interest, RemoteAccess,
+    RequestListener, Stream, StreamListener, Transport, TrySendError,
+};
+
+use crate::stage::{PATIENCE, alone, assert_forked, bind, exchange, forked, is_rdma, pair, place};
+
+#[track_caller]
+fn assert_ready<T>(poll: Poll<Result<T, Error>>) {
+    match poll {
+        Poll::Ready(Err(error)) => assert_forked(&error),
+        Poll::Ready(Ok(_)) => panic!("it succeeded"),
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+#[track_caller]
+fn assert_io<T>(result: io::Result<T>) {
+    let Err(error) = result else {
+        panic!("it succeeded")
+    };
+    assert_eq!(error.kind(), io::ErrorKind::NotConnected, "{error}");
+    assert!(error.to_string().contains("fork"), "{error}");
+}
+
+fn use_endpoint(endpoint: &Endpoint) {
+    let soon = Duration::from_secs(1);
+    assert_forked(&endpoint.send(b"from a child").unwrap_err());
+    assert_forked(&endpoint.send(&vec![1; 3_000_000]).unwrap_err());
+    assert_forked(&endpoint.send_timeout(b"from a child", soon).unwrap_err());
+    assert_forked(&endpoint.send_with_id(b"from a child", 1).unwrap_err());
+    assert_forked(
+        &endpoint
+            .send_batch(&[IoSlice::new(b"1"), IoSlice::new(b"2")])
+            .unwrap_err(),
+    );
+    let Err(TrySendError::Failed(error)) = endpoint.try_send(b"from a child") else {
+        panic!("it was sent")
+    };
+    assert_forked(&error);
+    assert_forked(&endpoint.recv().unwrap_err());
+    assert_forked(&endpoint.recv_timeout(PATIENCE).unwrap_err());
+    assert_forked(&endpoint.try_recv().unwrap_err());
+    assert_forked(&endpoint.next_completion().unwrap_err());
+    assert_forked(&endpoint.try_next_completion().unwrap_err());
+    assert!(endpoint.completions().recv().is_err(), "nothing comes");
+    assert_forked(&endpoint.flush().unwrap_err());
+    assert_forked(&endpoint.finish().unwrap_err());
+    assert_forked(&endpoint.buffer(100).unwrap_err());
+    assert_forked(&endpoint.region(100, RemoteAccess::NONE).unwrap_err());
+    assert_forked(&endpoint.close().unwrap_err());
+    endpoint.abort(7);
+    let cx = &mut Context::from_waker(Waker::noop());
+    assert_ready(endpoint.poll_recv(cx));
+    assert_ready(endpoint.poll_send(cx, b"from a child"));
+    assert_ready(endpoint.poll_ready(cx));
+    assert_ready(endpoint.poll_next_completion(cx));
+    assert_ready(endpoint.poll_close(cx));
+    assert!(endpoint.is_closed());
+    assert_eq!(endpoint.close_reason(), Some(CloseReason::Forked));
+    assert_eq!(endpoint.send_limit(), 0);
+    assert_eq!(endpoint.statistics().messages_sent, 0);
+    let _ = (
+        endpoint.negotiated(),
+        endpoint.capabilities(),
+        endpoint.peer_data(),
+    );
+    let _ = (endpoint.device_counters(), format!("{endpoint:?}"));
+    endpoint.event_fd(Interest::Readable).unwrap();
+}
+
+#[test]
+fn endpoint_fails_and_the_parents_goes_on() {
+    alone(
+        module_path!(),
+        "endpoint_fails_and_the_parents_goes_on",
+        || {
+            let listener = bind();
+            let (client, server) = pair(&listener);
+            exchange(&client, &server);
+            let before = (client.peer_addr(), client.local_addr(), client.id());
+            let buffer = client.buffer(8).unwrap();
+            forked(|| {
+                use_endpoint(&client);
+                use_endpoint(&server.clone());
+                assert_eq!(
+                    (client.peer_addr(), client.local_addr(), client.id()),
+                    before
+                );
+                assert_forked(&client.send_owned(buffer).unwrap_err().error);
+            })
+            .succeed();
+            exchange(&client, &server);
+            client.close().unwrap();
+        },
+    );
+}
+
+#[test]
+fn drop_and_exit_leave_the_parents_alone() {
+    alone(
+        module_path!(),
+        "drop_and_exit_leave_the_parents_alone",
+        || {
+            let listener = bind();
+            let (client, server) = pair(&listener);
+            server.send(b"kept").unwrap();
+            server.send(&vec![7; 3_000_000]).unwrap();
+            let small = client.recv_timeout(PATIENCE).unwrap();
+            let large = client.recv_timeout(PATIENCE).unwrap();
+            let buffer = client.buffer(100_000).unwrap();
+            let region = client.region(5000, RemoteAccess::READ).unwrap();
+            let engine = Engine::shared().unwrap();
+            let ends = (
+                client, server, listener, small, large, buffer, region, engine,
+            );
+            let ends = Cell::new(Some(ends));
+            forked(|| drop(ends.take())).succeed();
+            // The handlers of a normal end run.
+            forked(|| process::exit(0)).succeed();
+            let Some((client, server, listener, small, large, buffer, region, engine)) =
+                ends.take()
+            else {
+                panic!("the parent has its own")
+            };
+            assert_eq!((&*small, large.len()), (&b"kept"[..], 3_000_000));
+            drop((small, large, region));
+            client.send_owned(buffer).unwrap();
+            assert_eq!(server.recv_timeout(PATIENCE).unwrap().len(), 100_000);
+            exchange(&client, &server);
+            let (other, accepted) = pair(&listener);
+            exchange(&other, &accepted);
+            assert_eq!(engine.statistics().unwrap().connections, 4);
+        },
+    );
+}
+
+#[test]
+fn memory_stays_readable() {
+    alone(module_path!(), "memory_stays_readable", || {
+        let listener = bind();
+        let (client, server) = pair(&listener);
+        server.send(b"short").unwrap();
+        server.send(&pattern::sequence(3, 2_000_000)).unwrap();
+        let short = client.recv_timeout(PATIENCE).unwrap();
+        let long = client.recv_timeout(PATIENCE).unwrap();
+        let mut buffer = client.buffer(200_000).unwrap();
+        buffer.copy_from_slice(&pattern::sequence(5, 200_000));
+        let region = client.region(9000, RemoteAccess::READ).unwrap();
+        region.copy_in(1000, b"in a region");
+        forked(|| {
+            assert_eq!(*short, *b"short");
+            assert_eq!(*long, pattern::sequence(3, 2_000_000)[..]);
+            assert_eq!(buffer[..], pattern::sequence(5, 200_000)[..]);
+            let mut bytes = [0; 11];
+            region.copy_out(1000, &mut bytes);
+            assert_eq!(bytes, *b"in a region");
+            // The child's pages are its own.
+            buffer.fill(0);
+            region.copy_in(1000, b"in a child!");
+        })
+        .succeed();
+        let mut bytes = [0; 11];
+        region.copy_out(1000, &mut bytes);
+        assert_eq!(bytes, *b"in a region");
+        client.send_owned(buffer).unwrap();
+        let received = server.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(*received, pattern::sequence(5, 200_000)[..]);
+        drop((short, long));
+        exchange(&client, &server);
+    });
+}
+
+#[test]
+fn engine_fails_and_its_shutdown_does_nothing() {
+    alone(
+        module_path!(),
+        "engine_fails_and_its_shutdown_does_nothing",
+        || {
+            let engine = Engine::shared().unwrap();
+            let listener = bind();
+            let (client, server) = pair(&listener);
+            forked(|| {
+                assert_forked(&engine.statistics().unwrap_err());
+                assert_forked(&engine.drain(PATIENCE).unwrap_err());
+                let connector = Connector::new().engine(&engine);
+                assert_forked(&connector.connect(listener.local_addr()).unwrap_err());
+                let config = Config::default();
+                let bound = rdmsg::Listener::bind_with((place(), 0), &config, &engine);
+                assert_forked(&bound.unwrap_err());
+                engine.clone().shutdown();
+            })
+            .succeed();
+            exchange(&client, &server);
+            assert_eq!(engine.statistics().unwrap().connections, 2);
+        },
+    );
+}
+
+#[test]
+fn listeners_fail_and_the_parents_accept() {
+    alone(
+        module_path!(),
+        "listeners_fail_and_the_parents_accept",
+        || {
+            let listener = bind();
+            let requests = RequestListener::bind((place(), 0)).unwrap();
+            let asking = requests.local_addr();
+            let client = thread::spawn(move || Endpoint::connect(asking).unwrap());
+            let request = requests.requests().recv_timeout(PATIENCE).unwrap();
+            let request = Cell::new(Some(request));
+            forked(|| {
+                assert_forked(&listener.accept().unwrap_err());
+                assert_forked(&listener.accept_timeout(PATIENCE).unwrap_err());
+                assert_forked(&listener.try_accept().unwrap_err());
+                assert!(listener.established().recv().is_err(), "nothing comes");
+                assert_ready(listener.poll_accept(&mut Context::from_waker(Waker::noop())));
+                listener.event_fd().unwrap();
+                listener.close();
+                assert!(requests.requests().recv().is_err(), "nothing comes");
+                assert!(requests.try_request().is_none());
+                requests.close();
+                assert_forked(&request.take().unwrap().accept().unwrap_err());
+            })
+            .succeed();
+            // A drop rejects a request, but not in a child.
+            forked(|| drop(request.take())).succeed();
+            let server = request.take().unwrap().accept().unwrap();
+            exchange(&client.join().unwrap(), &server);
+            let (client, server) = pair(&listener);
+            exchange(&client, &server);
+        },
+    );
+}
+
+#[test]
+fn connect_in_progress_fails_and_the_parents_goes_on() {
+    alone(
+        module_path!(),
+        "connect_in_progress_fails_and_the_parents_goes_on",
+        || {
+            let requests = RequestListener::bind((place(), 0)).unwrap();
+            let mut config = Config::default();
+            // One attempt, which begins at once.
+            config.transport = if is_rdma() {
+                Transport::Rdma
+            } else {
+                Transport::Tcp
+            };
+            let connector = Connector::new().config(config);
+            let mut connecting = Box::pin(connector.start(requests.local_addr()).unwrap());
+            let request = requests.requests().recv_timeout(PATIENCE).unwrap();
+            let cx = &mut Context::from_waker(Waker::noop());
+            assert!(connecting.as_mut().poll(cx).is_pending());
+            forked(|| assert_ready(connecting.as_mut().poll(cx))).succeed();
+            let connecting = Cell::new(Some(connecting));
+            forked(|| drop(connecting.take())).succeed();
+            let server = request.accept().unwrap();
+            let client = smol::block_on(connecting.take().unwrap()).unwrap();
+            exchange(&client, &server);
+        },
+    );
+}
+
+#[test]
+fn group_fails_and_the_parents_goes_on() {
+    alone(
+        module_path!(),
+        "group_fails_and_the_parents_goes_on",
+        || {
+            let listener = bind();
+            let (client, server) = pair(&listener);
+            let group = Group::new();
+            group.add(&client).unwrap();
+            forked(|| {
+                assert!(group.completions().recv().is_err(), "nothing comes");
+                assert_forked(&group.add(&client).unwrap_err());
+                assert!(!group.remove(&client));
+                let own = bind();
+                let (mine, _other) = pair(&own);
+                assert_forked(&group.add(&mine).unwrap_err());
+                Group::new().add(&mine).unwrap();
+            })
+            .succeed();
+            server.send(b"to the group").unwrap();
+            let (key, completion) = group.completions().recv_timeout(PATIENCE).unwrap();
+            assert_eq!(key, client.id());
+            assert!(matches!(completion, rdmsg::Completion::Received(m) if *m == *b"to the group"));
+        },
+    );
+}
+
+#[test]
+fn stream_fails_and_the_parents_goes_on() {
+    alone(
+        module_path!(),
+        "stream_fails_and_the_parents_goes_on",
+        || {
+            let listener = StreamListener::bind((place(), 0)).unwrap();
+            let address = listener.local_addr().unwrap();
+            let connecting = thread::spawn(move || Stream::connect(address).unwrap());
+            let (mut server, _) = listener.accept().unwrap();
+            let mut client = connecting.join().unwrap();
+            let clone = client.try_clone().unwrap();
+            let addresses = (client.local_addr().unwrap(), client.peer_addr().unwrap());
+            forked(|| {
+                for mut stream in [&client, &clone, &server] {
+                    assert_io(stream.read(&mut [0; 8]));
+                    assert_io(stream.write(b"from a child"));
+                    assert_io(stream.peek(&mut [0; 8]));
+                    assert_io(stream.shutdown(Shutdown::Both));
+                    stream.flush().unwrap();
+                    assert_io(stream.take_error().unwrap().map_or(Ok(()), Err));
+                    stream.set_nonblocking(true).unwrap();
+                    assert_io(stream.read(&mut [0; 8]));
+                    stream.set_nonblocking(false).unwrap();
+                }
+                assert_eq!(
+                    addresses,
+                    (client.local_addr().unwrap(), client.peer_addr().unwrap())
+                );
+                assert_io(listener.accept());
+                assert_io(listener.take_error().unwrap().map_or(Ok(()), Err));
+                let (reading, writing) = clone.split();
+                drop((reading, writing));
+                process::exit(0);
+            })
+            .succeed();
+            client.write_all(b"as before").unwrap();
+            let mut bytes = [0; 9];
+            server.read_exact(&mut bytes).unwrap();
+            assert_eq!(bytes, *b"as before");
+        },
+    );
+}

@@ -1,0 +1,116 @@
+//! A child uses objects of its own, after its parent has used the library.
+
+use rdmsg::{Engine, Error, Listener, observe};
+
+use crate::stage::{PATIENCE, alone, answer, ask, bind, exchange, forked, pair, place};
+
+#[test]
+fn child_listens_connects_and_counts() {
+    alone(module_path!(), "child_listens_connects_and_counts", || {
+        let listener = bind();
+        let (client, server) = pair(&listener);
+        forked(|| {
+            let own = bind();
+            let (mine, other) = pair(&own);
+            exchange(&mine, &other);
+            mine.send(&vec![5; 3_000_000]).unwrap();
+            assert_eq!(other.recv_timeout(PATIENCE).unwrap().len(), 3_000_000);
+            let engine = Engine::shared().unwrap();
+            assert_eq!(engine.statistics().unwrap().connections, 2);
+            mine.close().unwrap();
+            drop((mine, other, own));
+            assert_eq!(engine.drain(PATIENCE).unwrap(), 0);
+            engine.shutdown();
+        })
+        .succeed();
+        exchange(&client, &server);
+    });
+}
+
+#[test]
+fn parent_and_child_connect_to_each_other() {
+    alone(
+        module_path!(),
+        "parent_and_child_connect_to_each_other",
+        || {
+            let listener = bind();
+            let address = listener.local_addr();
+            let child = forked(|| assert_eq!(ask(address, b"of a child"), *b"of its parent"));
+            assert_eq!(answer(&listener, b"of its parent"), *b"of a child");
+            child.succeed();
+        },
+    );
+}
+
+#[test]
+fn child_of_a_child_uses_its_own() {
+    alone(module_path!(), "child_of_a_child_uses_its_own", || {
+        let listener = bind();
+        let (client, server) = pair(&listener);
+        forked(|| {
+            let own = bind();
+            let (mine, other) = pair(&own);
+            // Makes what stands in for it, which the grandchild inherits.
+            assert!(client.recv().is_err());
+            forked(|| {
+                assert!(client.recv().is_err());
+                assert!(mine.recv().is_err());
+                assert!(matches!(own.accept(), Err(Error::Forked)));
+                let third = bind();
+                let (one, two) = pair(&third);
+                exchange(&one, &two);
+            })
+            .succeed();
+            exchange(&mine, &other);
+        })
+        .succeed();
+        exchange(&client, &server);
+    });
+}
+
+#[test]
+fn observer_of_a_child_sees_its_own_connections() {
+    alone(
+        module_path!(),
+        "observer_of_a_child_sees_its_own_connections",
+        || {
+            let path = std::env::temp_dir().join(format!("rdmsg-fork-{}", std::process::id()));
+            let export = observe::Export::start_at(&path).unwrap();
+            let export = std::cell::Cell::new(Some(export));
+            let listener = bind();
+            let _ends = pair(&listener);
+            assert_eq!(observe::snapshot().connections.len(), 2);
+            forked(|| {
+                assert!(observe::snapshot().connections.is_empty());
+                let own = bind();
+                let _mine = pair(&own);
+                assert_eq!(observe::snapshot().connections.len(), 2);
+                drop(export.take());
+            })
+            .succeed();
+            assert!(path.exists(), "the parent's");
+            assert_eq!(observe::snapshot().connections.len(), 2);
+            drop(export.take());
+            assert!(!path.exists());
+        },
+    );
+}
+
+#[test]
+fn first_use_after_a_fork_is_a_first_use() {
+    alone(
+        module_path!(),
+        "first_use_after_a_fork_is_a_first_use",
+        || {
+            let child = || {
+                let own = bind();
+                let (mine, other) = pair(&own);
+                exchange(&mine, &other);
+            };
+            forked(child).succeed();
+            child();
+            forked(child).succeed();
+            let _ = Listener::bind((place(), 0)).unwrap();
+        },
+    );
+}

@@ -1,0 +1,149 @@
+//! Daemons, servers whose workers are forked, and parents that end before their children.
+
+use std::{
+    io::{Read, Write},
+    net::SocketAddr,
+    os::unix::net::UnixStream,
+    process,
+};
+
+use nix::{
+    sys::{
+        signal::{Signal, kill},
+        wait::waitpid,
+    },
+    unistd::pause,
+};
+use rdmsg::{Config, Connector, Endpoint, Error, Listener};
+
+use crate::stage::{PATIENCE, alone, answer, ask, assert_forked, bind, forked, pair, place};
+
+/// Sends an address through a socket.
+fn tell(mut to: &UnixStream, address: SocketAddr) {
+    to.write_all(format!("{address}\n").as_bytes()).unwrap();
+}
+
+/// Receives an address from a socket.
+fn hear(mut from: &UnixStream) -> SocketAddr {
+    let mut text = Vec::new();
+    let mut byte = [0];
+    loop {
+        from.read_exact(&mut byte).unwrap();
+        if byte == *b"\n" {
+            return String::from_utf8(text).unwrap().parse().unwrap();
+        }
+        text.extend(byte);
+    }
+}
+
+#[test]
+fn daemon_that_bound_before_the_fork_binds_again() {
+    alone(
+        module_path!(),
+        "daemon_that_bound_before_the_fork_binds_again",
+        || {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let (go, wait) = UnixStream::pair().unwrap();
+            // The process that becomes a daemon. Its parent is this test.
+            let starter = forked(|| {
+                let listener = bind();
+                let address = listener.local_addr();
+                drop(pair(&listener));
+                // The daemon, which nobody waits for: it ends when this test does.
+                drop(forked(|| {
+                    assert_forked(&listener.accept().unwrap_err());
+                    // The starter has ended.
+                    hear(&wait);
+                    let again = Listener::bind(address).unwrap();
+                    tell(&theirs, again.local_addr());
+                    assert_eq!(answer(&again, b"of the daemon"), *b"to the daemon");
+                    tell(&theirs, again.local_addr());
+                }));
+                tell(&theirs, address);
+                process::exit(0);
+            });
+            let bound = hear(&ours);
+            starter.succeed();
+            tell(&go, bound);
+            assert_eq!(hear(&ours), bound);
+            assert_eq!(ask(bound, b"to the daemon"), *b"of the daemon");
+            assert_eq!(hear(&ours), bound);
+        },
+    );
+}
+
+#[test]
+fn workers_listen_each_by_itself() {
+    const WORKERS: u8 = 4;
+    alone(module_path!(), "workers_listen_each_by_itself", || {
+        // The master has used the library: it has a connection.
+        let listener = bind();
+        let ends = pair(&listener);
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let workers: Vec<_> = (0..WORKERS)
+            .map(|_| {
+                forked(|| {
+                    let listener = bind();
+                    tell(&theirs, listener.local_addr());
+                    let id = process::id().to_string();
+                    assert_eq!(answer(&listener, id.as_bytes()), *b"which one");
+                })
+            })
+            .collect();
+        let mut answers: Vec<String> = (0..WORKERS)
+            .map(|_| String::from_utf8(ask(hear(&ours), b"which one")).unwrap())
+            .collect();
+        answers.sort();
+        let mut ids: Vec<_> = workers.iter().map(|worker| worker.0.to_string()).collect();
+        ids.sort();
+        assert_eq!(answers, ids);
+        workers.into_iter().for_each(|worker| worker.succeed());
+        crate::stage::exchange(&ends.0, &ends.1);
+    });
+}
+
+/// A child must not keep the connections of its parent open.
+#[test]
+fn peer_of_a_killed_parent_sees_the_end() {
+    alone(
+        module_path!(),
+        "peer_of_a_killed_parent_sees_the_end",
+        || {
+            let listener = bind();
+            let address = listener.local_addr();
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let parent = forked(|| {
+                let own = bind();
+                let mut config = Config::default();
+                config.keepalive_interval = None;
+                let client = Connector::new().config(config).connect(address).unwrap();
+                client.send(b"there").unwrap();
+                let child = forked(|| pause());
+                tell(&theirs, SocketAddr::from(([0, 0, 0, 0], 0)));
+                tell(&theirs, own.local_addr());
+                (&theirs)
+                    .write_all(&child.0.as_raw().to_ne_bytes())
+                    .unwrap();
+                let _ = client.recv();
+            });
+            let server = listener.accept_timeout(PATIENCE).unwrap();
+            assert_eq!(*server.recv_timeout(PATIENCE).unwrap(), *b"there");
+            hear(&ours);
+            let bound = hear(&ours);
+            let mut child = [0; 4];
+            (&ours).read_exact(&mut child).unwrap();
+            kill(parent.0, Signal::SIGKILL).unwrap();
+            waitpid(parent.0, None).unwrap();
+            let end = server.recv_timeout(PATIENCE).unwrap_err();
+            assert!(matches!(end, Error::Disconnected(_)), "{end:?}");
+            assert!(Endpoint::connect(bound).is_err(), "nobody listens");
+            assert_eq!(Listener::bind(bound).unwrap().local_addr(), bound);
+            assert_eq!(bound.ip(), place());
+            kill(
+                nix::unistd::Pid::from_raw(i32::from_ne_bytes(child)),
+                Signal::SIGKILL,
+            )
+            .unwrap();
+        },
+    );
+}

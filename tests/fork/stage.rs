@@ -1,0 +1,129 @@
+//! Two ends of a connection in one process, and children of that process.
+
+use std::{
+    env,
+    net::{IpAddr, SocketAddr},
+    panic::{AssertUnwindSafe, catch_unwind},
+    thread,
+    time::Duration,
+};
+
+use nix::{
+    sys::wait::{WaitStatus, waitpid},
+    unistd::{ForkResult, Pid, alarm, fork},
+};
+use rdmsg::{CloseReason, Endpoint, Error, Listener};
+
+use crate::apart::apart;
+
+/// No call takes longer, on a machine that does something. Nothing waits for it to pass.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A child that lasts longer is killed, and fails its test.
+const LIFETIME: u32 = 60;
+
+/// The address for this machine's connections to itself.
+pub(crate) fn place() -> IpAddr {
+    match env::var("LAB_ADDR") {
+        Ok(addr) => addr.parse().unwrap(),
+        Err(_) => [127, 0, 0, 1].into(),
+    }
+}
+
+/// Whether connections go over RDMA.
+pub(crate) fn is_rdma() -> bool {
+    env::var_os("LAB_ADDR").is_some()
+}
+
+pub(crate) fn bind() -> Listener {
+    Listener::bind((place(), 0)).unwrap()
+}
+
+/// Connects to a listener of this process: the end that connects, and the end that accepts.
+pub(crate) fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
+    let address = listener.local_addr();
+    let client = thread::spawn(move || Endpoint::connect(address).unwrap());
+    let server = listener.accept_timeout(PATIENCE).unwrap();
+    (client.join().unwrap(), server)
+}
+
+/// Sends a message each way and receives it.
+#[track_caller]
+pub(crate) fn exchange(one: &Endpoint, other: &Endpoint) {
+    for (from, to) in [(one, other), (other, one)] {
+        from.send(b"as before").unwrap();
+        assert_eq!(*to.recv_timeout(PATIENCE).unwrap(), *b"as before");
+    }
+}
+
+/// Sends to whoever listens on an address, and receives the answer.
+#[track_caller]
+pub(crate) fn ask(address: SocketAddr, question: &[u8]) -> Vec<u8> {
+    let endpoint = Endpoint::connect(address).unwrap();
+    endpoint.send(question).unwrap();
+    let answer = endpoint.recv_timeout(PATIENCE).unwrap().into_vec();
+    endpoint.close().unwrap();
+    answer
+}
+
+/// Accepts a connection and answers its first message with another one.
+#[track_caller]
+pub(crate) fn answer(listener: &Listener, with: &[u8]) -> Vec<u8> {
+    let endpoint = listener.accept_timeout(PATIENCE).unwrap();
+    let question = endpoint.recv_timeout(PATIENCE).unwrap().into_vec();
+    endpoint.send(with).unwrap();
+    let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+    assert!(
+        matches!(end, Error::Disconnected(CloseReason::PeerClosed)),
+        "{end:?}"
+    );
+    question
+}
+
+/// A child of this process.
+pub(crate) struct Forked(pub(crate) Pid);
+
+/// Forks. The child runs `body`, ends as soon as that returns, and succeeds if it does.
+pub(crate) fn forked(body: impl FnOnce()) -> Forked {
+    // SAFETY: this process's allocator works in a child, and what else the child uses of this
+    // library is what is tested.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Parent { child } => Forked(child),
+        ForkResult::Child => {
+            alarm::set(LIFETIME);
+            // The panic's message is in the output.
+            let ran = catch_unwind(AssertUnwindSafe(body));
+            // SAFETY: it has no preconditions.
+            unsafe { libc::_exit(if ran.is_ok() { 0 } else { 101 }) }
+        }
+    }
+}
+
+impl Forked {
+    #[track_caller]
+    pub(crate) fn succeed(self) {
+        assert_eq!(
+            waitpid(self.0, None).unwrap(),
+            WaitStatus::Exited(self.0, 0)
+        );
+    }
+}
+
+/// Runs a test in a process of its own, so that no thread of another test is forked. `name` is the
+/// name of the test in its module.
+pub(crate) fn alone(module: &str, name: &str, body: impl FnOnce()) {
+    let (_, module) = module.split_once("::").unwrap();
+    apart(&format!("{module}::{name}"), body);
+}
+
+#[track_caller]
+pub(crate) fn assert_forked(error: &Error) {
+    let names_fork = matches!(
+        error,
+        Error::Forked | Error::Disconnected(CloseReason::Forked)
+    );
+    assert!(
+        names_fork && error.to_string().contains("fork"),
+        "{error:?}"
+    );
+}
