@@ -6,6 +6,7 @@ use super::command::{Handle, Intake};
 use crate::{
     config::Config,
     error::Error,
+    proto::CloseReason,
     transport::{ConnectionManager, ListenId},
     transport_kind::TransportKind,
 };
@@ -109,6 +110,14 @@ impl Listening {
             Err(error) => debug!("listener {key} on {}: not yet: {error}", self.local),
         }
         Some(wait)
+    }
+}
+
+impl Listening {
+    /// Ends it with its engine, which has failed.
+    pub(super) fn end(self, reason: CloseReason) {
+        let address = self.local;
+        self.intake.finish(Error::ListenerEnded { address, reason });
     }
 }
 

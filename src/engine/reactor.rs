@@ -87,8 +87,10 @@ pub(super) struct Reactor {
     stage: Stage,
     /// The tokens of the descriptors that were ready and were not looked after.
     ready: VecDeque<u64>,
-    /// Whether waiting failed, which ends the engine.
-    failed: bool,
+    /// The error that ends the engine: of waiting, or of the connection manager.
+    failed: Option<OsError>,
+    /// How often the connection manager of RDMA has failed in a row.
+    failures: u32,
     epolls: Arc<Epolls>,
     manager: ConnectionManager,
     commands: Arc<Mailbox<Command>>,
@@ -141,7 +143,8 @@ impl Reactor {
         let reactor = Self {
             stage: Stage::Wait,
             ready: VecDeque::with_capacity(64),
-            failed: false,
+            failed: None,
+            failures: 0,
             epolls: Arc::new(Epolls::new()?),
             manager,
             commands,
@@ -187,8 +190,7 @@ impl Reactor {
                 .extend(events[..count].iter().map(EpollEvent::data)),
             Err(nix::Error::EINTR) => {}
             Err(errno) => {
-                error!("engine: epoll_wait: {errno}");
-                self.failed = true;
+                self.fail(OsError::new("epoll_wait", errno as i32));
             }
         }
         Stage::Events
@@ -237,6 +239,11 @@ impl Reactor {
                 self.listen_again(key);
             }
         }
+    }
+
+    /// Ends the engine as soon as this step is done.
+    fn fail(&mut self, error: OsError) {
+        self.failed.get_or_insert(error);
     }
 
     /// Lets those establish their connections whose turn it is.
@@ -366,6 +373,9 @@ impl Reactor {
             let call = op.call();
             if let Err(error) = entry.execute(op, &mut self.manager, &self.epolls, &self.budget) {
                 debug!("{}: {error}", entry.link);
+                if is_of_manager(error) {
+                    self.failed.get_or_insert(error);
+                }
                 let withdrawn = entry.is_withdrawn(call, error);
                 entry.link.in_engine(|core| {
                     let now = Instant::now();
@@ -448,7 +458,7 @@ impl Reactor {
 impl Work for Reactor {
     fn goes_on(&self) -> bool {
         let is_empty = self.links.is_empty() && self.listeners.is_empty();
-        let is_over = self.failed || (self.ending && is_empty);
+        let is_over = self.failed.is_some() || (self.ending && is_empty);
         !is_over
     }
 
@@ -477,22 +487,42 @@ impl Work for Reactor {
 }
 
 impl Drop for Reactor {
-    /// Connections are left only when the thread ends for a reason that is none: a panic, or an
-    /// epoll that fails.
+    /// Connections are left only when the thread ends for a reason that is none: a panic, or a
+    /// call that fails for good.
     fn drop(&mut self) {
         self.commands.abandon();
         self.notices.abandon();
-        for (_, entry) in self.links.drain() {
-            error!("{}: cut off: the engine's thread has ended", entry.link);
+        let reason = self
+            .failed
+            .map_or(CloseReason::LocallyAborted, CloseReason::Os);
+        if self.failed.is_some() || !self.links.is_empty() {
+            let (links, listeners) = (self.links.len(), self.listeners.len());
+            error!("engine: {links} connections and {listeners} listeners are cut off: {reason}");
+        }
+        for (_, listener) in self.listeners.drain() {
+            if self.failed.is_some() {
+                listener.end(reason.clone());
+            }
+        }
+        for (_, mut entry) in self.links.drain() {
             entry.link.end_watch();
-            entry
-                .link
-                .with_core(|core| core.cut_off(CloseReason::LocallyAborted));
+            entry.link.with_core(|core| core.cut_off(reason.clone()));
+            if let Some(reply) = entry.reply.take() {
+                let transport = entry.id.transport();
+                let error = Error::from_connect(entry.peer, transport, reason.clone());
+                reply.send(Err(error));
+            }
             if entry.link.is_released() {
                 entry.link.uninstall();
             }
         }
     }
+}
+
+/// Whether an error is none of a connection or listener, but of the connection manager's
+/// descriptor, by which the kernel refuses all further calls.
+fn is_of_manager(error: OsError) -> bool {
+    error.is_of_credentials() && matches!(error.call, "rdma_create_id" | "rdma_get_cm_event")
 }
 
 /// A number that nobody else has. It is no secret.

@@ -5,7 +5,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use crate::{machine, status::OsError};
+use crate::{CloseReason, machine, status::OsError};
 
 /// Whether a listener on one of the addresses prevents listening on all over RDMA, for which the
 /// kernel has no error of its own.
@@ -135,6 +135,14 @@ pub(super) fn device_advice(in_container: bool) -> &'static str {
          --device=/dev/infiniband/uverbs0` and the host's network or an RDMA-capable one"
     } else {
         ""
+    }
+}
+
+/// Returns how to listen again after an end.
+pub(super) fn rebind_advice(reason: &CloseReason) -> &'static str {
+    match reason {
+        CloseReason::Os(_) => ". Bind a new one",
+        _ => ". Bind again when the device is back, or set rebind in its Config",
     }
 }
 

@@ -7,7 +7,7 @@ use nix::sys::resource::{Resource, getrlimit};
 
 use super::advice::{
     BindProblem, LoopbackProblem, ScopeAdvice, WhatOffersRdma, device_advice, is_taken_elsewhere,
-    memlock_advice,
+    memlock_advice, rebind_advice,
 };
 use crate::{
     CloseReason, Phase,
@@ -257,11 +257,9 @@ pub enum Error {
         limit: u64,
     },
 
-    /// The device or the address of a listener was removed. It stays so; bind a new one.
-    #[error(
-        "the listener on {address} has ended: {reason}. Bind again when the device is back, or set \
-         rebind in its Config"
-    )]
+    /// The device or the address of a listener was removed, or its engine failed. It stays so; bind
+    /// a new one.
+    #[error("the listener on {address} has ended: {reason}{}", rebind_advice(.reason))]
     ListenerEnded {
         /// The address that was listened on.
         address: SocketAddr,

@@ -158,8 +158,8 @@ impl Core {
     }
 
     fn flush(&mut self) -> Result<Flush, Error> {
+        self.check_not_ended()?;
         if self.holds_back() {
-            self.check_not_ended()?;
             return Ok(Flush::Held(self.cork.joined()));
         }
         self.ask()

@@ -215,7 +215,8 @@ impl Link {
         let progress = self.poll_side(here, budget, handoff, answers, deferred);
         drop(side);
         if let Err(error) = armed {
-            error!("{self}: {error}");
+            // Without an event nothing would wake who waits.
+            self.poll_failed(error, deferred);
         }
         progress
     }
@@ -263,11 +264,12 @@ impl Link {
         Progress::More
     }
 
-    /// The device refused a poll: ends the connection.
+    /// The device refused a poll, or to raise an event: ends the connection.
     #[cold]
     fn poll_failed(self: &Arc<Self>, error: OsError, deferred: &mut Option<Deferred>) {
         let ((), failed) = self.run(None, |core, _| {
-            let note = Note::new(Level::Error, format_args!("{error}"));
+            // The connection's end has the error. Further ones follow from it.
+            let note = Note::new(Level::Debug, format_args!("{error}"));
             core.deferred.log(note);
             core.conn.handle_post_failure(error, Instant::now());
         });

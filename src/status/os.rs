@@ -31,6 +31,20 @@ impl OsError {
     }
 }
 
+impl OsError {
+    /// Whether the kernel refuses a descriptor of RDMA that a process opened with other
+    /// credentials, for all further calls. Other causes have other numbers, but for the calls that
+    /// open a device or take a privileged port.
+    pub(crate) fn is_of_credentials(&self) -> bool {
+        let opens = matches!(
+            self.call,
+            "rdma_create_event_channel" | "rdma_bind_addr" | "ibv_open_device"
+        );
+        let is_rdma = self.call.starts_with("rdma_") || self.call.starts_with("ibv_");
+        self.errno == libc::EACCES && is_rdma && !opens
+    }
+}
+
 impl fmt::Display for OsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.errno == ENOTSUPP {
@@ -45,7 +59,14 @@ impl fmt::Display for OsError {
             "{}: {}",
             self.call,
             io::Error::from_raw_os_error(self.errno)
-        )
+        )?;
+        if self.is_of_credentials() {
+            f.write_str(
+                "; most often the process changed its user or group after it first used RDMA: \
+                 change them before",
+            )?;
+        }
+        Ok(())
     }
 }
 
@@ -78,5 +99,20 @@ mod tests {
             error(libc::EINVAL),
             "rdma_join_multicast: Invalid argument (os error 22)"
         );
+    }
+
+    #[test]
+    fn refused_descriptor_names_the_remedy() {
+        let text = |call| OsError::new(call, libc::EACCES).to_string();
+        for call in ["rdma_get_cm_event", "rdma_create_id", "ibv_post_send"] {
+            assert!(
+                text(call).ends_with(": change them before"),
+                "{}",
+                text(call)
+            );
+        }
+        for call in ["rdma_bind_addr", "rdma_create_event_channel", "bind"] {
+            assert!(text(call).ends_with("(os error 13)"), "{}", text(call));
+        }
     }
 }

@@ -34,14 +34,15 @@ pub(crate) fn cvt_ptr<T>(call: &'static str, ptr: *mut T) -> Result<NonNull<T>, 
 
 /// Logs that an object could not be destroyed, from its `Drop`, which cannot return an error.
 ///
-/// A device that was removed returns `EIO` or `ENODEV`, which is no defect. Any other error is a
-/// defect of this crate: an object was destroyed before those that depend on it.
+/// A device that was removed returns `EIO` or `ENODEV`, and the kernel `EACCES` after a change of
+/// the process's credentials: neither is a defect. Any other error is a defect of this crate: an
+/// object was destroyed before those that depend on it.
 #[cfg(rdma)]
 pub(crate) fn log_destroy_error(result: Result<(), OsError>) {
     let Err(error) = result else { return };
-    error!("{error}: the object is leaked");
+    error_sparsely!("{error}: the object is leaked");
     debug_assert!(
-        matches!(error.errno, libc::EIO | libc::ENODEV) || std::thread::panicking(),
+        matches!(error.errno, libc::EIO | libc::ENODEV | libc::EACCES) || std::thread::panicking(),
         "{error}: destroyed while something still depends on it"
     );
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{BATCH, CM_RDMA, CM_TCP, Reactor};
+use super::{BATCH, CM_RDMA, CM_TCP, Reactor, is_of_manager};
 use crate::{
     status::OsError,
     transport::{Event, Report},
@@ -12,6 +12,9 @@ use crate::{
 /// How long a connection manager that fails is left alone. Its descriptor stays readable, so that
 /// the engine would look again at once.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// How often a connection manager may fail in a row, by a cause that may pass.
+const MOST_FAILURES: u32 = 20;
 
 /// The epoll token of a transport's connection manager, and the timer key of its next look.
 fn token(transport: TransportKind) -> u64 {
@@ -34,11 +37,25 @@ impl Reactor {
             match self.manager.poll(transport) {
                 Ok(Some(Report::Request(request))) => self.handle_request(request),
                 Ok(Some(Report::Event(event))) => self.handle_cm_event(event),
-                Ok(None) => return,
+                Ok(None) => {
+                    self.failures = 0;
+                    return;
+                }
+                Err(error) if self.fails_for_good(transport, error) => return self.fail(error),
                 Err(error) => return self.leave_alone(transport, error),
             }
             self.keep_time();
         }
+    }
+
+    /// Whether a connection manager that failed will do so again and again. Without it the engine
+    /// serves nobody over RDMA, which it must not hide.
+    fn fails_for_good(&mut self, transport: TransportKind, error: OsError) -> bool {
+        if transport != TransportKind::Rdma || error.is_shortage() {
+            return false;
+        }
+        self.failures += 1;
+        is_of_manager(error) || self.failures > MOST_FAILURES
     }
 
     /// Takes a transport's connection manager out of the epoll until [`PAUSE`] has passed.

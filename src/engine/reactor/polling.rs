@@ -100,7 +100,7 @@ impl Reactor {
         if watched && !attended.expects_loops() {
             let awaits = self.await_loops(|engine, loops, event| engine.modify(loops, event));
             if let Err(error) = awaits {
-                error!("engine: {error}");
+                error_sparsely!("engine: {error}");
             }
         }
         for key in expired {

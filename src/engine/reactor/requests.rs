@@ -8,7 +8,7 @@ use super::{
         entry::Role,
         listening::Listening,
     },
-    Reactor,
+    Reactor, is_of_manager,
 };
 use crate::{
     config::{Config, Transport},
@@ -62,7 +62,7 @@ impl Reactor {
 
     /// Listens on both transports with one port, or on that of them that can be.
     fn listen_on_both(
-        &self,
+        &mut self,
         key: u64,
         address: SocketAddr,
         config: &Config,
@@ -75,7 +75,9 @@ impl Reactor {
         loop {
             let (rdma, local) = match self.listen_on_rdma(key, address, config) {
                 Ok(listening) => listening,
-                Err(error) if error.is_address_in_use() => return Err(error),
+                Err(error) if error.is_address_in_use() || self.failed.is_some() => {
+                    return Err(error);
+                }
                 Err(error) => {
                     warn!("listener {key} on {address}: over TCP only: {error}");
                     let (tcp, local) = self.listen_on_tcp(key, address, config)?;
@@ -100,14 +102,19 @@ impl Reactor {
     }
 
     fn listen_on_rdma(
-        &self,
+        &mut self,
         key: u64,
         address: SocketAddr,
         config: &Config,
     ) -> Result<(ListenId, SocketAddr), Error> {
         let kind = TransportKind::Rdma;
-        let id = ListenId::bind(kind, &self.manager, key, address, config.backlog)
-            .map_err(|error| Error::from_bind(address, error))?;
+        let bound = ListenId::bind(kind, &self.manager, key, address, config.backlog);
+        let id = bound.map_err(|error| {
+            if is_of_manager(error) {
+                self.failed.get_or_insert(error);
+            }
+            Error::from_bind(address, error)
+        })?;
         if !id.has_device() {
             Error::from_bound_to_none(address)?;
         }

@@ -296,7 +296,7 @@ impl ConnectionManager {
             self.inner.timer.unset()
         };
         if let Err(errno) = result {
-            error!("timerfd_settime: {errno}");
+            error_sparsely!("timerfd_settime: {errno}");
         }
     }
 
@@ -333,7 +333,7 @@ impl Inner {
 
     fn change(&self, fd: impl AsFd, token: u64, flags: EpollFlags) {
         if let Err(errno) = self.epoll.modify(fd, &mut EpollEvent::new(flags, token)) {
-            error!("epoll_ctl: {errno}");
+            error_sparsely!("epoll_ctl: {errno}");
         }
     }
 }

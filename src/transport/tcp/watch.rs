@@ -31,7 +31,7 @@ impl Watch {
         };
         let mut event = EpollEvent::new(flags, self.token);
         if let Err(errno) = self.epoll.modify(socket, &mut event) {
-            error!("epoll_ctl: {errno}");
+            error_sparsely!("epoll_ctl: {errno}");
         }
     }
 

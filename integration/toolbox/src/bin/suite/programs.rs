@@ -71,6 +71,8 @@ impl DeviceTests {
             "waiting",
             "logging",
             "engine_end",
+            "fork",
+            "privileges",
             "services",
         ];
         let (mut one, mut two) = (Vec::new(), Vec::new());

@@ -1,0 +1,256 @@
+//! Processes that give up root's rights after they have used the library. Over TCP nothing changes.
+//! Over RDMA, in the lab, the kernel refuses what root has opened: the engine ends, once, and says
+//! what to do.
+
+use std::{
+    env,
+    io::{BufRead, BufReader, Write, stdin},
+    net::{IpAddr, SocketAddr},
+    process::{Child, ChildStdout, Command, Stdio},
+    sync::Mutex,
+    time::Duration,
+};
+
+use log::{LevelFilter, Log, Metadata, Record};
+use nix::unistd::{Gid, Uid, geteuid, setgid, setuid};
+use rdmsg::{CloseReason, Endpoint, Engine, Error, Listener};
+
+/// No call takes longer, on a machine that does something. Nothing waits for it to pass.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Nobody.
+const NOBODY: u32 = 65534;
+
+/// What the library may log of a change of credentials, however long the process goes on.
+const MOST_LINES: usize = 30;
+
+const REMEDY: &str = "change them before";
+
+/// Counts the lines from warnings on, and prints them.
+struct Lines(Mutex<usize>);
+
+static LINES: Lines = Lines(Mutex::new(0));
+
+impl Log for Lines {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        *self.0.lock().unwrap() += 1;
+        eprintln!("{} {}", record.level(), record.args());
+    }
+
+    fn flush(&self) {}
+}
+
+fn place() -> IpAddr {
+    match env::var("LAB_ADDR") {
+        Ok(addr) => addr.parse().unwrap(),
+        Err(_) => [127, 0, 0, 1].into(),
+    }
+}
+
+fn is_rdma() -> bool {
+    env::var_os("LAB_ADDR").is_some()
+}
+
+/// A role of this program, which another process plays.
+struct Role {
+    child: Child,
+    says: BufReader<ChildStdout>,
+}
+
+impl Role {
+    /// Starts it. Returns the address on which it listens.
+    fn start(name: &str) -> (Self, SocketAddr) {
+        assert!(geteuid().is_root(), "only root can give up its rights");
+        let mut child = Command::new(env::current_exe().unwrap())
+            .args(["--ignored", "--exact", name, "--nocapture"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let says = BufReader::new(child.stdout.take().unwrap());
+        let mut this = Self { child, says };
+        let address = this.hears("address ").parse().unwrap();
+        (this, address)
+    }
+
+    /// Waits for a line that begins so, and returns the rest of it.
+    fn hears(&mut self, begin: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(
+                self.says.read_line(&mut line).unwrap(),
+                0,
+                "it ended before: {begin}"
+            );
+            // The harness begins a line and does not end it.
+            if let Some((_, rest)) = line.split_once(begin) {
+                return rest.trim().to_owned();
+            }
+        }
+    }
+
+    fn go_on(&mut self) {
+        let mut stdin = self.child.stdin.as_ref().unwrap();
+        stdin.write_all(b"go on\n").unwrap();
+    }
+
+    fn succeed(mut self) {
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Role {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn wait_for_sign() {
+    assert_ne!(stdin().read_line(&mut String::new()).unwrap(), 0);
+}
+
+/// Begins a role: listens.
+fn bind() -> Listener {
+    log::set_logger(&LINES).unwrap();
+    log::set_max_level(LevelFilter::Warn);
+    let listener = Listener::bind((place(), 0)).unwrap();
+    println!("address {}", listener.local_addr());
+    listener
+}
+
+fn give_up_rights() {
+    setgid(Gid::from_raw(NOBODY)).unwrap();
+    setuid(Uid::from_raw(NOBODY)).unwrap();
+}
+
+/// Ends a role: nothing is logged over and over.
+fn count_lines() {
+    let lines = *LINES.0.lock().unwrap();
+    assert!(lines <= MOST_LINES, "{lines} lines");
+}
+
+fn echo(endpoint: &Endpoint) {
+    let message = endpoint.recv_timeout(PATIENCE).unwrap();
+    endpoint.send(&message).unwrap();
+}
+
+fn asks(endpoint: &Endpoint) {
+    endpoint.send(b"once").unwrap();
+    assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *b"once");
+}
+
+#[test]
+#[ignore = "a program that another test runs"]
+fn role_binds_before() {
+    let listener = bind();
+    give_up_rights();
+    println!("gave up");
+    let accepted = listener.accept_timeout(PATIENCE);
+    if !is_rdma() {
+        let endpoint = accepted.unwrap();
+        echo(&endpoint);
+        endpoint.close().unwrap();
+        return count_lines();
+    }
+    let error = accepted.unwrap_err();
+    let is_end = matches!(
+        error,
+        Error::ListenerEnded {
+            reason: CloseReason::Os(_),
+            ..
+        }
+    );
+    assert!(is_end && error.to_string().contains(REMEDY), "{error}");
+    let again = listener.accept().unwrap_err();
+    assert_eq!(again.to_string(), error.to_string(), "it stays so");
+    // Another engine, with descriptors of its own.
+    let engine = Engine::shared().unwrap();
+    assert_eq!(engine.statistics().unwrap().connections, 0);
+    drop((listener, engine));
+    count_lines();
+}
+
+#[test]
+fn listener_goes_on_over_tcp_and_ends_once_over_rdma() {
+    let (mut role, address) = Role::start("role_binds_before");
+    role.hears("gave up");
+    let connected = Endpoint::connect(address);
+    if is_rdma() {
+        let error = connected.unwrap_err();
+        assert!(matches!(error, Error::Connect { .. }), "{error:?}");
+    } else {
+        let endpoint = connected.unwrap();
+        asks(&endpoint);
+    }
+    role.succeed();
+}
+
+#[test]
+#[ignore = "a program that another test runs"]
+fn role_has_a_connection_before() {
+    let listener = bind();
+    let endpoint = listener.accept_timeout(PATIENCE).unwrap();
+    echo(&endpoint);
+    give_up_rights();
+    println!("gave up");
+    wait_for_sign();
+    if is_rdma() {
+        // It may have been posted already when it fails.
+        let end = (0..1000)
+            .find_map(|_| endpoint.send(&[7; 3000]).err())
+            .unwrap();
+        assert!(end.to_string().contains(REMEDY), "{end}");
+        let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+        assert!(end.to_string().contains(REMEDY), "{end}");
+        assert!(endpoint.close().is_err());
+    } else {
+        echo(&endpoint);
+    }
+    drop((endpoint, listener));
+    count_lines();
+}
+
+#[test]
+fn connection_goes_on_over_tcp_and_ends_over_rdma() {
+    let (mut role, address) = Role::start("role_has_a_connection_before");
+    let endpoint = Endpoint::connect(address).unwrap();
+    asks(&endpoint);
+    role.hears("gave up");
+    role.go_on();
+    if is_rdma() {
+        while endpoint.recv_timeout(PATIENCE).is_ok() {}
+        let reason = endpoint.close_reason();
+        assert!(reason.is_some(), "the other side's end reaches it");
+    } else {
+        asks(&endpoint);
+    }
+    role.succeed();
+}
+
+#[test]
+#[ignore = "a program that another test runs"]
+fn role_gives_up_rights_first() {
+    give_up_rights();
+    let listener = bind();
+    let endpoint = listener.accept_timeout(PATIENCE).unwrap();
+    echo(&endpoint);
+    let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+    assert!(
+        matches!(end, Error::Disconnected(CloseReason::PeerClosed)),
+        "{end}"
+    );
+}
+
+#[test]
+fn rights_that_are_given_up_first_do_no_harm() {
+    let (role, address) = Role::start("role_gives_up_rights_first");
+    let endpoint = Endpoint::connect(address).unwrap();
+    asks(&endpoint);
+    endpoint.close().unwrap();
+    role.succeed();
+}
