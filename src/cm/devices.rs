@@ -18,6 +18,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     fs::File,
+    mem::MaybeUninit,
     os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
     ptr::{self, NonNull},
     slice,
@@ -26,7 +27,7 @@ use std::{
 
 use crate::{
     status::OsError,
-    sys::{PerProcess, Process, cvt, cvt_ptr, ffi},
+    sys::{PerProcess, Process, cvt, cvt_errno, cvt_ptr, ffi},
     verbs::Context,
 };
 
@@ -210,6 +211,12 @@ impl Drop for Inner {
 
 impl List {
     fn get() -> Result<Self, OsError> {
+        own_descriptors()?;
+        Self::get_any()
+    }
+
+    /// As [`get`](Self::get), also with descriptors that this process has inherited.
+    fn get_any() -> Result<Self, OsError> {
         ffi::open_libraries()?;
         let mut len = 0;
         // SAFETY: the count is a local.
@@ -257,6 +264,71 @@ impl Drop for List {
         // SAFETY: `rdma_get_devices` allocated it, and it is freed once.
         unsafe { ffi::rdma_free_devices(self.start.as_ptr()) };
     }
+}
+
+/// The vendors of software RoCE and software iWARP, as `ibv_query_device` returns them.
+const SOFTWARE: [u32; 2] = [0xff_ffff, 0x62_6d74];
+
+/// Gives a child of a fork descriptors of its own for the software devices that librdmacm has
+/// opened in the parent.
+///
+/// To post, the drivers of software devices write(2) to the descriptor, which the kernel allows
+/// only the process that opened it. With these drivers all state of a context is in the kernel, so
+/// the context works as well on another descriptor. A driver of an adapter has state in memory, so
+/// a child uses its parent's descriptors, by ioctl(2), which any process may call.
+pub(super) fn own_descriptors() -> Result<(), OsError> {
+    static OWN: PerProcess<Mutex<bool>> = PerProcess::new(Mutex::default);
+    if !Process::is_child() {
+        return Ok(());
+    }
+    let mut own = OWN.get().lock().unwrap_or_else(PoisonError::into_inner);
+    if !*own {
+        let Ok(list) = List::get_any() else {
+            // There are no devices, and so no descriptors of any.
+            return Ok(());
+        };
+        for context in list.all().iter().filter_map(|raw| NonNull::new(*raw)) {
+            // SAFETY: the list keeps the device open, and nothing of this process is on it yet.
+            unsafe { renew(context) }?;
+        }
+        *own = true;
+    }
+    Ok(())
+}
+
+/// Replaces the descriptors of a software device by new ones.
+///
+/// # Safety
+///
+/// The context is open, and no object on it is used any more.
+unsafe fn renew(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
+    let mut attr = MaybeUninit::zeroed();
+    // SAFETY: the caller vouches for the context, and the structure is a local.
+    let ret = unsafe { ffi::ibv_query_device(context.as_ptr(), attr.as_mut_ptr()) };
+    cvt_errno("ibv_query_device", ret)?;
+    // SAFETY: a structure of integers: zeroed, then filled in.
+    let vendor = unsafe { attr.assume_init() }.vendor_id;
+    if !SOFTWARE.contains(&vendor) {
+        return Ok(());
+    }
+    // SAFETY: the caller vouches for the context, whose device exists.
+    let device = unsafe { (*context.as_ptr()).device };
+    // SAFETY: the device of an open context exists.
+    let new = cvt_ptr("ibv_open_device", unsafe { ffi::ibv_open_device(device) })?;
+    // SAFETY: just opened.
+    let (new_cmd, new_async) = unsafe { (new.as_ref().cmd_fd, new.as_ref().async_fd) };
+    // SAFETY: the caller vouches for the context.
+    let (cmd, async_) = unsafe { (context.as_ref().cmd_fd, context.as_ref().async_fd) };
+    // SAFETY: the numbers belong to the two contexts.
+    let replaced = cvt("dup3", unsafe { libc::dup3(new_cmd, cmd, libc::O_CLOEXEC) });
+    // SAFETY: as above.
+    let async_replaced = cvt("dup3", unsafe {
+        libc::dup3(new_async, async_, libc::O_CLOEXEC)
+    });
+    // SAFETY: opened here, and used for its descriptors alone, of which there are copies.
+    let ret = unsafe { ffi::ibv_close_device(new.as_ptr()) };
+    replaced.and(async_replaced)?;
+    cvt_errno("ibv_close_device", ret)
 }
 
 /// Has librdmacm close a device that was removed.

@@ -12,7 +12,10 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
 
-use super::{Devices, devices::WeakDevices};
+use super::{
+    Devices,
+    devices::{WeakDevices, own_descriptors},
+};
 use crate::{
     status::OsError,
     sys::{self, Unshared, cvt_ptr, ffi},
@@ -64,6 +67,7 @@ impl EventChannel {
     #[doc(alias = "rdma_create_event_channel")]
     pub fn new() -> Result<Self, OsError> {
         ffi::open_libraries()?;
+        own_descriptors()?;
         // SAFETY: the call has no preconditions.
         let raw = unsafe { ffi::rdma_create_event_channel() };
         let raw = cvt_ptr("rdma_create_event_channel", raw)?;

@@ -12,6 +12,15 @@ use crate::stage::{PATIENCE, alone, assert_forked, bind, exchange, forked, is_rd
 /// As many forks as find each of the parent's threads in some lock.
 const FORKS: usize = 60;
 
+/// Ends the threads, also if the test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn child_waits_for_no_lock_of_its_parent() {
     alone(
@@ -51,6 +60,7 @@ fn child_waits_for_no_lock_of_its_parent() {
                         drop((client, server));
                     }
                 });
+                let _stop = Stop(&stop);
                 for round in 0..FORKS {
                     forked(|| {
                         for (client, server) in &pairs {
@@ -68,7 +78,6 @@ fn child_waits_for_no_lock_of_its_parent() {
                     })
                     .succeed();
                 }
-                stop.store(true, Ordering::Relaxed);
             });
             for (client, server) in &pairs {
                 exchange(client, server);
