@@ -81,6 +81,7 @@
 //! throughput.
 //!
 //! [Security](guide::security): what protects memory, and what nothing protects.
+//! [Processes](guide::processes): daemons, fork, `Command` and dropped privileges.
 //! [Containers](guide::containers): what they need. [Observing](guide::observing): numbers, a live
 //! view, logs.
 //!

@@ -13,7 +13,7 @@ use std::{
 
 use log::{LevelFilter, Log, Metadata, Record};
 use nix::unistd::{Gid, Uid, geteuid, setgid, setuid};
-use rdmsg::{CloseReason, Endpoint, Engine, Error, Listener};
+use rdmsg::{CloseReason, Endpoint, Error, Listener, TransportKind};
 
 /// No call takes longer, on a machine that does something. Nothing waits for it to pass.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -168,10 +168,18 @@ fn role_binds_before() {
     assert!(is_end && error.to_string().contains(REMEDY), "{error}");
     let again = listener.accept().unwrap_err();
     assert_eq!(again.to_string(), error.to_string(), "it stays so");
-    // Another engine, with descriptors of its own.
-    let engine = Engine::shared().unwrap();
-    assert_eq!(engine.statistics().unwrap().connections, 0);
-    drop((listener, engine));
+    drop(listener);
+    // By another engine, with descriptors of its own.
+    let listener = Listener::bind((place(), 0)).unwrap();
+    println!("again {}", listener.local_addr());
+    let endpoint = listener.accept_timeout(PATIENCE).unwrap();
+    assert_eq!(endpoint.transport(), TransportKind::Rdma);
+    echo(&endpoint);
+    let end = endpoint.recv_timeout(PATIENCE).unwrap_err();
+    assert!(
+        matches!(end, Error::Disconnected(CloseReason::PeerClosed)),
+        "{end}"
+    );
     count_lines();
 }
 
@@ -183,6 +191,10 @@ fn listener_goes_on_over_tcp_and_ends_once_over_rdma() {
     if is_rdma() {
         let error = connected.unwrap_err();
         assert!(matches!(error, Error::Connect { .. }), "{error:?}");
+        let again = role.hears("again ").parse::<SocketAddr>().unwrap();
+        let endpoint = Endpoint::connect(again).unwrap();
+        asks(&endpoint);
+        endpoint.close().unwrap();
     } else {
         let endpoint = connected.unwrap();
         asks(&endpoint);

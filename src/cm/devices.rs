@@ -25,6 +25,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
+use nix::unistd::{Gid, Uid, getegid, geteuid};
+
 use crate::{
     status::OsError,
     sys::{PerProcess, Process, cvt, cvt_errno, cvt_ptr, ffi},
@@ -48,7 +50,7 @@ pub struct Devices {
 /// A [`Devices`] that does not keep its devices open.
 pub(super) struct WeakDevices(Weak<Inner>);
 
-/// A list that is counted in [`HELD`].
+/// A list that is counted in [`OPEN`].
 struct Inner {
     list: List,
     /// The process that created it.
@@ -61,7 +63,7 @@ struct List {
     len: usize,
 }
 
-// SAFETY: the list does not change once it is counted in `HELD`, and any thread may call
+// SAFETY: the list does not change once it is counted in `OPEN`, and any thread may call
 // `rdma_get_devices` and `rdma_free_devices`.
 unsafe impl Send for List {}
 // SAFETY: as above.
@@ -76,13 +78,49 @@ struct Held {
     removed: bool,
 }
 
-/// The devices in lists, by the address of their context.
-///
-/// Locked while lists are created and freed, so that it is exact.
-static HELD: PerProcess<Mutex<BTreeMap<usize, Held>>> = PerProcess::new(Mutex::default);
+/// What this process has of librdmacm's devices.
+#[derive(Default)]
+struct Open {
+    /// The devices in lists, by the address of their context.
+    held: BTreeMap<usize, Held>,
+    /// The user and group that the kernel knows the descriptors by; `None` before the first use.
+    credentials: Option<(Uid, Gid)>,
+}
 
-fn held() -> MutexGuard<'static, BTreeMap<usize, Held>> {
-    HELD.get().lock().unwrap_or_else(PoisonError::into_inner)
+/// Locked while lists are created and freed, so that it is exact.
+static OPEN: PerProcess<Mutex<Open>> = PerProcess::new(Mutex::default);
+
+fn open() -> MutexGuard<'static, Open> {
+    OPEN.get().lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes sure that the descriptors of software devices are of this process and its credentials.
+///
+/// To post, the drivers of software devices write(2) to the descriptor of the device, which the
+/// kernel allows only with the credentials that opened it; a forked child has others. With these
+/// drivers all state of a context is in the kernel, so the context works as well on another
+/// descriptor, as long as no object is on it. A driver of an adapter has state in memory, so a
+/// child uses its parent's descriptors, by ioctl(2), which the kernel allows.
+pub(super) fn own_descriptors() -> Result<(), OsError> {
+    let mut open = open();
+    let credentials = (geteuid(), getegid());
+    let are_foreign = match open.credentials {
+        None => Process::is_child(),
+        Some(before) => before != credentials && open.held.is_empty(),
+    };
+    if are_foreign {
+        // Without devices there are no descriptors.
+        for context in List::get().iter().flat_map(List::all) {
+            if let Some(context) = NonNull::new(*context) {
+                // SAFETY: the list keeps the device open, and this process has no object on it.
+                unsafe { renew(context) }?;
+            }
+        }
+    }
+    if are_foreign || open.credentials.is_none() {
+        open.credentials = Some(credentials);
+    }
+    Ok(())
 }
 
 impl Devices {
@@ -92,9 +130,10 @@ impl Devices {
     ///
     /// Those of `rdma_get_devices`: for instance `ENODEV` if the kernel has no RDMA support.
     pub fn get() -> Result<Self, OsError> {
-        let mut held = held();
+        own_descriptors()?;
+        let mut open = open();
         let list = List::get()?;
-        Ok(Self::enter(list, &mut held))
+        Ok(Self::enter(list, &mut open.held))
     }
 
     /// Returns a list of one device only, by the pointer that an id has.
@@ -102,10 +141,10 @@ impl Devices {
     /// Such a list does not block the removal of other devices. `None` if the device is not present
     /// any more.
     pub(super) fn only(raw: *mut ffi::ibv_context) -> Result<Option<Self>, OsError> {
-        let mut held = held();
+        let mut open = open();
         let mut list = List::get()?;
         let found = list.keep_only(raw)?;
-        Ok(found.then(|| Self::enter(list, &mut held)))
+        Ok(found.then(|| Self::enter(list, &mut open.held)))
     }
 
     fn enter(list: List, held: &mut BTreeMap<usize, Held>) -> Self {
@@ -129,8 +168,8 @@ impl Devices {
         let Some(context) = NonNull::new(raw) else {
             return;
         };
-        let mut held = held();
-        match held.get_mut(&raw.addr()) {
+        let mut open = open();
+        match open.held.get_mut(&raw.addr()) {
             Some(device) => device.removed = true,
             // SAFETY: the id, which exists, prevents librdmacm from freeing it.
             None => unsafe { release(context) },
@@ -190,7 +229,7 @@ impl Drop for Inner {
             // librdmacm's lock may be held by a thread that this process does not have.
             return;
         }
-        let mut held = held();
+        let Open { held, .. } = &mut *open();
         for raw in self.list.all() {
             let Some(device) = held.get_mut(&raw.addr()) else {
                 continue;
@@ -211,12 +250,6 @@ impl Drop for Inner {
 
 impl List {
     fn get() -> Result<Self, OsError> {
-        own_descriptors()?;
-        Self::get_any()
-    }
-
-    /// As [`get`](Self::get), also with descriptors that this process has inherited.
-    fn get_any() -> Result<Self, OsError> {
         ffi::open_libraries()?;
         let mut len = 0;
         // SAFETY: the count is a local.
@@ -268,33 +301,6 @@ impl Drop for List {
 
 /// The vendors of software RoCE and software iWARP, as `ibv_query_device` returns them.
 const SOFTWARE: [u32; 2] = [0xff_ffff, 0x62_6d74];
-
-/// Gives a child of a fork descriptors of its own for the software devices that librdmacm has
-/// opened in the parent.
-///
-/// To post, the drivers of software devices write(2) to the descriptor, which the kernel allows
-/// only the process that opened it. With these drivers all state of a context is in the kernel, so
-/// the context works as well on another descriptor. A driver of an adapter has state in memory, so
-/// a child uses its parent's descriptors, by ioctl(2), which any process may call.
-pub(super) fn own_descriptors() -> Result<(), OsError> {
-    static OWN: PerProcess<Mutex<bool>> = PerProcess::new(Mutex::default);
-    if !Process::is_child() {
-        return Ok(());
-    }
-    let mut own = OWN.get().lock().unwrap_or_else(PoisonError::into_inner);
-    if !*own {
-        let Ok(list) = List::get_any() else {
-            // There are no devices, and so no descriptors of any.
-            return Ok(());
-        };
-        for context in list.all().iter().filter_map(|raw| NonNull::new(*raw)) {
-            // SAFETY: the list keeps the device open, and nothing of this process is on it yet.
-            unsafe { renew(context) }?;
-        }
-        *own = true;
-    }
-    Ok(())
-}
 
 /// Replaces the descriptors of a software device by new ones.
 ///
