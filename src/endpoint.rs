@@ -47,8 +47,9 @@ mod grouping;
 /// Clones are handles of the same connection and may be used by several threads at once. When the
 /// last one is dropped, the connection is closed in the background, as by [`Endpoint::close`]. A
 /// process that ends normally waits for that, and closes what is still open: see [the
-/// guide](crate::guide::ending). In a child that inherits an endpoint by fork(2) its calls fail with
-/// [`CloseReason::Forked`], and its drop does nothing: see [the guide](crate::guide::processes).
+/// guide](crate::guide::ending). In a child that inherits an endpoint by fork(2) its calls fail
+/// with [`CloseReason::Forked`], and its drop does nothing: see [the
+/// guide](crate::guide::processes).
 ///
 /// # Examples
 ///

@@ -272,6 +272,13 @@ pub mod guide {
         use crate::*;
     }
 
+    pub mod processes {
+        #![doc = include_str!("../docs/guide/processes.md")]
+
+        #[cfg(doc)]
+        use crate::*;
+    }
+
     pub mod containers {
         #![doc = include_str!("../docs/guide/containers.md")]
 

@@ -10,15 +10,15 @@ use std::{
 /// The layers from the bottom up, each with those that it may name. A layer is a folder, or files
 /// at the top.
 const LAYERS: &[(&str, &[&str], &[&str])] = &[
-    ("foreign", &["foreign"], &[]),
+    ("foreign", &["foreign"], &["sys"]),
     ("status", &["status"], &[]),
     ("sys", &["sys"], &["status"]),
     ("memory", &["memory"], &["sys", "status"]),
     ("verbs", &["verbs"], &["memory", "sys", "status"]),
     ("cm", &["cm"], &["verbs", "sys", "status"]),
     ("proto", &["proto"], &["status"]),
-    ("rsocket", &["rsocket"], &["cm", "verbs", "status"]),
-    ("machine", &["machine"], &["status"]),
+    ("rsocket", &["rsocket"], &["cm", "verbs", "sys", "status"]),
+    ("machine", &["machine"], &["sys", "status"]),
     // What all layers above speak in.
     (
         "vocabulary",
@@ -32,7 +32,11 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
         ],
         &["machine", "proto", "status"],
     ),
-    ("sync", &["sync", "log_limit"], &["foreign", "status"]),
+    (
+        "sync",
+        &["sync", "log_limit"],
+        &["foreign", "sys", "status"],
+    ),
     (
         "transport",
         &["transport"],
@@ -62,6 +66,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
             "vocabulary",
             "sync",
             "proto",
+            "sys",
             "status",
             "foreign",
         ],
@@ -69,7 +74,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
     (
         "engine",
         &["engine"],
-        // Of `sys` the exit handler.
+        // Of `sys` the exit handler, and what a child of a fork needs.
         &[
             "link",
             "poll",
@@ -85,7 +90,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
     (
         "observe",
         &["observe"],
-        &["link", "vocabulary", "sync", "proto"],
+        &["link", "vocabulary", "sync", "proto", "sys"],
     ),
     (
         "handles",
@@ -110,6 +115,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
             "machine",
             "sync",
             "proto",
+            "sys",
             "foreign",
         ],
     ),

@@ -59,6 +59,8 @@ fn reasons() -> Vec<CloseReason> {
         CloseReason::PeerDisconnected,
         CloseReason::LocallyClosed,
         CloseReason::LocallyAborted,
+        CloseReason::Forked,
+        CloseReason::Os(OsError::new("rdma_get_cm_event", libc::EACCES)),
         CloseReason::WakerPanicked,
         CloseReason::OutOfMemory(error),
         CloseReason::Os(error),
@@ -135,6 +137,7 @@ fn errors() -> Vec<Error> {
         },
         Error::ListenerClosed,
         Error::EngineShutDown,
+        Error::Forked,
     ]
 }
 
