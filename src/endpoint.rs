@@ -119,7 +119,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns the endpoint of stand-ins for what a child inherits. It has ended.
+    /// Returns the stand-in for the endpoints that a child inherits. It has ended.
     pub(crate) fn forked() -> Self {
         let (link, completions) = Link::forked();
         let (local, transport) = (link.peer_addr(), link.transport());
@@ -346,7 +346,7 @@ impl Hash for Endpoint {
 
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What they print never changes.
+        // These fields never change.
         let inner = self.inner.original();
         f.debug_struct("Endpoint")
             .field("link", &*inner.link)

@@ -74,7 +74,7 @@ const LAYERS: &[(&str, &[&str], &[&str])] = &[
     (
         "engine",
         &["engine"],
-        // Of `sys` the exit handler, and what a child of a fork needs.
+        // Of `sys` the exit handler and the process of an object.
         &[
             "link",
             "poll",

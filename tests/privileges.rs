@@ -1,6 +1,6 @@
 //! Processes that give up root's rights after they have used the library. Over TCP nothing changes.
-//! Over RDMA, in the lab, the kernel refuses what root has opened: the engine ends, once, and says
-//! what to do.
+//! Over RDMA, in the lab, the kernel refuses descriptors that root has opened: the engine ends once,
+//! with an error that names the remedy.
 
 use std::{
     env,
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Nobody.
 const NOBODY: u32 = 65534;
 
-/// What the library may log of a change of credentials, however long the process goes on.
+/// The most lines that the library may log in a role.
 const MOST_LINES: usize = 30;
 
 const REMEDY: &str = "change them before";

@@ -78,7 +78,7 @@ struct Held {
     removed: bool,
 }
 
-/// What this process has of librdmacm's devices.
+/// The state of librdmacm's devices in this process.
 #[derive(Default)]
 struct Open {
     /// The devices in lists, by the address of their context.
@@ -98,8 +98,8 @@ fn open() -> MutexGuard<'static, Open> {
 ///
 /// To post, the drivers of software devices write(2) to the descriptor of the device, which the
 /// kernel allows only with the credentials that opened it; a forked child has others. With these
-/// drivers all state of a context is in the kernel, so the context works as well on another
-/// descriptor, as long as no object is on it. A driver of an adapter has state in memory, so a
+/// drivers all state of a context is in the kernel, so a context without objects works as well on
+/// another descriptor. A driver of an adapter has state in memory, so a
 /// child uses its parent's descriptors, by ioctl(2), which the kernel allows.
 pub(super) fn own_descriptors() -> Result<(), OsError> {
     let mut open = open();
@@ -306,7 +306,7 @@ const SOFTWARE: [u32; 2] = [0xff_ffff, 0x62_6d74];
 ///
 /// # Safety
 ///
-/// The context is open, and no object on it is used any more.
+/// The context is open, and this process uses no object on it.
 unsafe fn renew(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
     let mut attr = MaybeUninit::zeroed();
     // SAFETY: the caller vouches for the context, and the structure is a local.
@@ -322,19 +322,21 @@ unsafe fn renew(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
     // SAFETY: the device of an open context exists.
     let new = cvt_ptr("ibv_open_device", unsafe { ffi::ibv_open_device(device) })?;
     // SAFETY: just opened.
-    let (new_cmd, new_async) = unsafe { (new.as_ref().cmd_fd, new.as_ref().async_fd) };
+    let source = unsafe { new.as_ref() };
     // SAFETY: the caller vouches for the context.
-    let (cmd, async_) = unsafe { (context.as_ref().cmd_fd, context.as_ref().async_fd) };
-    // SAFETY: the numbers belong to the two contexts.
-    let replaced = cvt("dup3", unsafe { libc::dup3(new_cmd, cmd, libc::O_CLOEXEC) });
-    // SAFETY: as above.
-    let async_replaced = cvt("dup3", unsafe {
-        libc::dup3(new_async, async_, libc::O_CLOEXEC)
+    let target = unsafe { context.as_ref() };
+    let pairs = [
+        (source.cmd_fd, target.cmd_fd),
+        (source.async_fd, target.async_fd),
+    ];
+    let replaced = pairs.into_iter().try_for_each(|(new, old)| {
+        // SAFETY: the numbers belong to the two contexts.
+        cvt("dup3", unsafe { libc::dup3(new, old, libc::O_CLOEXEC) }).map(drop)
     });
-    // SAFETY: opened here, and used for its descriptors alone, of which there are copies.
+    // SAFETY: opened here, and used for its descriptors alone, which were duplicated.
     let ret = unsafe { ffi::ibv_close_device(new.as_ptr()) };
-    replaced.and(async_replaced)?;
-    cvt_errno("ibv_close_device", ret)
+    let closed = cvt_errno("ibv_close_device", ret);
+    replaced.and(closed)
 }
 
 /// Has librdmacm close a device that was removed.

@@ -177,7 +177,7 @@ impl Handle {
     /// Sends a command. Fails if the engine has ended.
     pub(crate) fn send(&self, command: Command) -> Result<(), Error> {
         if self.is_inherited() {
-            // What the command has is this process's, and is dropped.
+            // The command's objects belong to this process, which drops them.
             Err(Error::Forked)
         } else if self.commands.send(command) {
             Ok(())

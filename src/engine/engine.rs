@@ -221,7 +221,7 @@ impl Engine {
         Self { inner }
     }
 
-    /// Returns the engine of stand-ins for what a child inherits, which does not exist.
+    /// Returns the engine of stand-ins. It has no thread.
     pub(crate) fn forked() -> Self {
         Self::of(Arc::new(Handle::forked()))
     }

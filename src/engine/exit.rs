@@ -30,7 +30,7 @@ use crate::{
 
 static ENGINES: PerProcess<Engines> = PerProcess::new(Engines::default);
 
-/// Whether the handler is registered, in this process or in one that it descends from.
+/// Whether this process or an ancestor has registered the handler.
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
 #[derive(Default)]

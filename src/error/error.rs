@@ -280,10 +280,10 @@ pub enum Error {
     #[error("the engine was shut down; use Engine::shared or a new one")]
     EngineShutDown,
 
-    /// This process is a child of the one that made the object, which alone can use it.
+    /// The object belongs to the process that forked this one, and works there only.
     ///
-    /// Connections report it as [`CloseReason::Forked`]. [The guide](crate::guide::processes) says
-    /// what a child can do.
+    /// Connections report it as [`CloseReason::Forked`]. [The guide](crate::guide::processes) lists
+    /// the operations that work in a child.
     #[error(
         "this belongs to the process that forked this one, and works there only; in the child bind \
          or connect after the fork"

@@ -123,8 +123,8 @@ impl Link {
         })
     }
 
-    /// Returns a connection that has ended because this process is a child, with the receiver of
-    /// its completions: what a child has in place of those that it inherited.
+    /// Returns the stand-in for the connections that a child inherits, with the receiver of its
+    /// completions. It has ended with [`CloseReason::Forked`].
     pub(crate) fn forked() -> (Arc<Self>, Receiver<Completion>) {
         let (sender, completions) = bounded(1);
         let transport = TransportKind::Tcp;

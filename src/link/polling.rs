@@ -215,7 +215,7 @@ impl Link {
         let progress = self.poll_side(here, budget, handoff, answers, deferred);
         drop(side);
         if let Err(error) = armed {
-            // Without an event nothing would wake who waits.
+            // The threads that wait would sleep although there are completions.
             self.poll_failed(error, deferred);
         }
         progress

@@ -62,7 +62,7 @@ impl<T> Backlog<T> {
         }
     }
 
-    /// Returns the queue that a child of a fork has in place of those that it inherited.
+    /// Returns the stand-in for the queues that a child inherits.
     fn forked() -> Self {
         let backlog = Self::new();
         backlog.close(Error::Forked, None);

@@ -63,8 +63,9 @@ impl Mapping {
 
     /// Prepares the pages for a device, which goes on using them after a fork.
     ///
-    /// Before Linux 5.12 a write after a fork would give this process another page than the one
-    /// that the device uses. There a child does not have them. Newer kernels give the child a copy.
+    /// Linux 5.12 and newer give a child a copy of these pages. On older kernels a write after a
+    /// fork would move this process to another page, and leave the old one to the device. There a
+    /// child does not inherit the pages.
     pub(crate) fn keep_for_device(&self) -> Result<(), OsError> {
         static ARE_COPIED: PerProcess<bool> = PerProcess::new(fork_copies_pinned_pages);
         if *ARE_COPIED.get() {

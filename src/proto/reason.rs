@@ -156,7 +156,7 @@ pub enum CloseReason {
     /// A waker of a task that waited on the connection panicked. The task may never be polled
     /// again, so this side gave the connection up.
     WakerPanicked,
-    /// This process is a child of the one that made the connection, which goes on there.
+    /// The connection belongs to the process that forked this one, and goes on there.
     Forked,
     /// For longer than [`Config::read_timeout`](crate::Config::read_timeout) there was no memory
     /// for a message above the eager size that the peer announced: most often because the process

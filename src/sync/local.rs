@@ -2,11 +2,11 @@ use std::{fmt, ops::Deref, sync::Arc};
 
 use crate::sys::{Process, leak};
 
-/// A shared object that only the process uses that made it.
+/// A handle of a shared object, for the process that made it alone.
 ///
-/// In a child of a fork it dereferences to a [stand-in](StandIn), which is as the object is after
-/// its end, and which no thread of the parent has ever locked. There the drop leaves the object
-/// alone: it is the parent's.
+/// In a child of a fork the handle dereferences to a [stand-in](StandIn): an object of the child,
+/// in the state that the real object has after its end. The drop of an inherited handle leaks the
+/// object, because it belongs to the parent.
 pub(crate) struct Local<T: StandIn> {
     object: Arc<T>,
     process: Process,
@@ -32,7 +32,8 @@ impl<T: StandIn> Local<T> {
         !self.process.is_this()
     }
 
-    /// Returns the object itself also if it is inherited, for what never changes and has no lock.
+    /// Returns the object itself, also if it is inherited. The caller uses only fields that never
+    /// change and have no lock.
     pub(crate) fn original(&self) -> &Arc<T> {
         &self.object
     }
@@ -46,6 +47,7 @@ impl<T: StandIn> Local<T> {
     }
 
     /// Returns the object itself if this is the last handle, and it is not inherited.
+    #[cfg(feature = "tokio")]
     pub(crate) fn into_inner(self) -> Option<T> {
         let (object, is_inherited) = (Arc::clone(&self.object), self.is_inherited());
         drop(self);

@@ -14,7 +14,7 @@ use crate::status::OsError;
 pub(crate) struct Mailbox<T> {
     /// `None` when the reading thread has ended.
     queue: Mutex<Option<Queue<T>>>,
-    /// `None` for one that no thread reads.
+    /// `None` in a closed mailbox.
     waker: Option<EventFd>,
 }
 
@@ -62,7 +62,7 @@ impl<T> Mailbox<T> {
         }))
     }
 
-    /// Returns one whose reading thread has ended.
+    /// Returns a mailbox that refuses all letters.
     pub(crate) fn closed() -> Arc<Self> {
         Arc::new(Self {
             queue: Mutex::new(None),

@@ -1,4 +1,4 @@
-//! What threads need to work together: a lock that outlives a panic, a queue that wakes its reader,
+//! Tools for threads that work together: a lock that outlives a panic, a queue that wakes its reader,
 //! a file descriptor that is readable while something is ready, the wakers of tasks that wait, and
 //! handles that a forked child does not follow.
 //!

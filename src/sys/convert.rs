@@ -34,9 +34,9 @@ pub(crate) fn cvt_ptr<T>(call: &'static str, ptr: *mut T) -> Result<NonNull<T>, 
 
 /// Logs that an object could not be destroyed, from its `Drop`, which cannot return an error.
 ///
-/// A device that was removed returns `EIO` or `ENODEV`, and the kernel `EACCES` after a change of
-/// the process's credentials: neither is a defect. Any other error is a defect of this crate: an
-/// object was destroyed before those that depend on it.
+/// A device that was removed returns `EIO` or `ENODEV`. After a change of credentials the kernel
+/// returns `EACCES`. Neither is a defect. Any other error is a defect of this crate: an object was
+/// destroyed before its dependents.
 #[cfg(rdma)]
 pub(crate) fn log_destroy_error(result: Result<(), OsError>) {
     let Err(error) = result else { return };

@@ -1,13 +1,13 @@
 #![allow(unsafe_code)]
 
-//! Which process an object belongs to.
+//! Distinguishes the objects of this process from inherited ones.
 //!
-//! A child of fork(2) has a copy of the parent's memory and shares its descriptors, but has one
-//! thread: the one that called fork. A lock that another thread held stays locked in the child, and
-//! a thread that serves connections does not exist there. So an object notes the [`Process`] that
-//! made it, which costs a child one comparison to look at, and the child leaves what it inherited
-//! alone. What is global is made anew in each process ([`PerProcess`]), and the descriptors that
-//! keep a connection or an address alive are replaced in the child ([`Unshared`]).
+//! A child of fork(2) has a copy of the parent's memory, shares the parent's descriptors, and has
+//! one thread. A lock that another thread held during the fork stays locked in the child, and the
+//! engines' threads do not exist there. So an object notes the [`Process`] that made it, and the
+//! child leaves inherited objects alone. Each process makes its own global values ([`PerProcess`]).
+//! A child replaces the descriptors that would keep a connection open or an address in use
+//! ([`Unshared`]).
 //!
 //! Handlers of `pthread_atfork` count the forks. They run in fork(3), and neither in vfork(2) nor
 //! in posix_spawn(3), whose child executes another program.
@@ -25,7 +25,7 @@ use std::{
     },
 };
 
-/// The number of forks between this process and the first one that used the crate.
+/// The number of forks since the first process of this family that used the crate.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 static WATCHED: Once = Once::new();
@@ -38,10 +38,9 @@ thread_local! {
     static HELD: Cell<Option<MutexGuard<'static, DescriptorSet>>> = const { Cell::new(None) };
 }
 
-/// The process that made an object, as this process compares it with itself.
+/// The process that made an object: this one, or one of its ancestors.
 ///
-/// An object's process is this one or one of those that it descends from, so the number of forks
-/// tells them apart.
+/// The number of forks is enough to tell these apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process(u32);
 
@@ -49,7 +48,7 @@ impl Process {
     /// Returns this process. From the first call on forks are counted.
     pub(crate) fn this() -> Self {
         WATCHED.call_once(|| {
-            // SAFETY: the handlers take nothing, and are there for as long as the crate is loaded.
+            // SAFETY: the handlers take no argument, and stay loaded with the crate.
             let ret =
                 unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
             if ret != 0 {
@@ -59,7 +58,7 @@ impl Process {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Returns whether this process is the one that made the object.
+    /// Returns whether this process made the object.
     #[inline]
     pub(crate) fn is_this(self) -> bool {
         self.0 == FORKS.load(Ordering::Relaxed)
@@ -123,8 +122,8 @@ impl DescriptorSet {
         }
     }
 
-    /// Replaces all of them by descriptors of an eventfd that nobody uses, so that their numbers
-    /// stay taken. Makes calls only that a child of a program with threads may make.
+    /// Replaces all of them by descriptors of an unused eventfd, so that their numbers stay in use.
+    /// Makes only calls that are safe in a child of a process with threads.
     fn give_up(&mut self) {
         // SAFETY: it has no preconditions.
         let dummy = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
@@ -210,11 +209,11 @@ impl<T: AsFd> Drop for Unshared<T> {
     }
 }
 
-/// A global value of which each process has its own: a child makes one when it first needs it, as
-/// it does not know in which state the parent's threads left the inherited one.
+/// A global value that each process makes for itself at the first use, because a child may inherit
+/// a value that another thread of the parent was changing.
 pub(crate) struct PerProcess<T: 'static> {
     make: fn() -> T,
-    /// Null, or the value of this process or of one that it descends from. Never freed.
+    /// Null, or the value of this process or of an ancestor. Never freed.
     made: AtomicPtr<(Process, T)>,
 }
 
@@ -244,7 +243,7 @@ impl<T: Send + Sync> PerProcess<T> {
         let current = match self.made.compare_exchange(stale, new, order.0, order.1) {
             Ok(_) => new,
             Err(faster) => {
-                // SAFETY: made above, and nobody else has seen it.
+                // SAFETY: made above, and not published.
                 drop(unsafe { Box::from_raw(new) });
                 faster
             }
@@ -269,7 +268,7 @@ mod tests {
         assert!(Process::this().is_this());
     }
 
-    /// Runs `check` in a child, and returns what it returns.
+    /// Runs `check` in a child, and returns its result.
     fn in_child(check: impl FnOnce() -> bool) -> bool {
         // SAFETY: the child makes a few calls, and ends.
         match unsafe { libc::fork() } {

@@ -9,7 +9,7 @@ use rdmsg::{Endpoint, Engine};
 
 use crate::stage::{PATIENCE, alone, assert_forked, bind, exchange, forked, is_rdma, pair};
 
-/// As many forks as find each of the parent's threads in some lock.
+/// Enough forks to interrupt each thread of the parent while it holds a lock.
 const FORKS: usize = 60;
 
 /// Ends the threads, also if the test fails.
@@ -52,7 +52,7 @@ fn child_waits_for_no_lock_of_its_parent() {
                     });
                 }
                 scope.spawn(|| {
-                    // Over RDMA a child may find a lock of librdmacm held: the guide says so.
+                    // Over RDMA a child may inherit a held lock of librdmacm, as the guide warns.
                     while !is_rdma() && !stop.load(Ordering::Relaxed) {
                         let client = Endpoint::connect(address).unwrap();
                         let server = listener.accept_timeout(PATIENCE).unwrap();

@@ -1,5 +1,5 @@
-//! A child calls what it inherits, drops it, and ends: each call fails at once, and the parent's
-//! connections go on.
+//! A child calls methods of inherited objects, drops them, and ends. Each call fails at once, and
+//! the parent's connections go on.
 
 use std::{
     cell::Cell,

@@ -1,6 +1,6 @@
-//! What a child that was forked can do: nothing with what it inherits, which the parent goes on
-//! using, and everything with what it makes. Over TCP on this machine, and over RDMA in the lab,
-//! where `LAB_ADDR` is an address that a device serves.
+//! Children of fork(2) use their own objects, and leave inherited ones to their parent. The tests
+//! run over TCP on this machine, and over RDMA in the lab, where `LAB_ADDR` is an address that a
+//! device serves.
 
 #[path = "../apart/mod.rs"]
 mod apart;

@@ -50,7 +50,7 @@ fn child_of_a_child_uses_its_own() {
         forked(|| {
             let own = bind();
             let (mine, other) = pair(&own);
-            // Makes what stands in for it, which the grandchild inherits.
+            // The child makes the stand-in, which the grandchild inherits.
             assert!(client.recv().is_err());
             forked(|| {
                 assert!(client.recv().is_err());

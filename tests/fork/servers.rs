@@ -49,8 +49,8 @@ fn daemon_that_bound_before_the_fork_binds_again() {
                 let listener = bind();
                 let address = listener.local_addr();
                 drop(pair(&listener));
-                // The daemon, which nobody waits for: it ends when this test does.
-                drop(forked(|| {
+                // The daemon. It ends by itself.
+                forked(|| {
                     assert_forked(&listener.accept().unwrap_err());
                     // The starter has ended.
                     hear(&wait);
@@ -58,7 +58,7 @@ fn daemon_that_bound_before_the_fork_binds_again() {
                     tell(&theirs, again.local_addr());
                     assert_eq!(answer(&again, b"of the daemon"), *b"to the daemon");
                     tell(&theirs, again.local_addr());
-                }));
+                });
                 tell(&theirs, address);
                 process::exit(0);
             });
@@ -118,7 +118,7 @@ fn peer_of_a_killed_parent_sees_the_end() {
                 config.keepalive_interval = None;
                 let client = Connector::new().config(config).connect(address).unwrap();
                 client.send(b"there").unwrap();
-                let child = forked(|| pause());
+                let child = forked(pause);
                 tell(&theirs, SocketAddr::from(([0, 0, 0, 0], 0)));
                 tell(&theirs, own.local_addr());
                 (&theirs)

@@ -56,7 +56,7 @@ pub(crate) fn exchange(one: &Endpoint, other: &Endpoint) {
     }
 }
 
-/// Sends to whoever listens on an address, and receives the answer.
+/// Connects, sends a question, and returns the answer.
 #[track_caller]
 pub(crate) fn ask(address: SocketAddr, question: &[u8]) -> Vec<u8> {
     let endpoint = Endpoint::connect(address).unwrap();
@@ -85,8 +85,7 @@ pub(crate) struct Forked(pub(crate) Pid);
 
 /// Forks. The child runs `body`, ends as soon as that returns, and succeeds if it does.
 pub(crate) fn forked(body: impl FnOnce()) -> Forked {
-    // SAFETY: this process's allocator works in a child, and what else the child uses of this
-    // library is what is tested.
+    // SAFETY: the system's allocator works in a child, and the tests are about this library.
     match unsafe { fork() }.unwrap() {
         ForkResult::Parent { child } => Forked(child),
         ForkResult::Child => {

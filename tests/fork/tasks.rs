@@ -12,11 +12,7 @@ use crate::stage::{alone, assert_forked, forked, place};
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.unwrap();
-    let done = runtime.block_on(future);
-    // What it has of the parent's descriptors stays there.
-    std::mem::forget(runtime);
-    done
+    runtime.unwrap().block_on(future)
 }
 
 #[test]

@@ -48,8 +48,8 @@ impl Reactor {
         }
     }
 
-    /// Whether a connection manager that failed will do so again and again. Without it the engine
-    /// serves nobody over RDMA, which it must not hide.
+    /// Returns whether a connection manager that failed will fail again and again. The engine ends
+    /// then, because it cannot serve its listeners.
     fn fails_for_good(&mut self, transport: TransportKind, error: OsError) -> bool {
         if transport != TransportKind::Rdma || error.is_shortage() {
             return false;

@@ -37,7 +37,7 @@ const MOST_KEPT: usize = 16;
 pub(crate) struct OutboundPool {
     /// The process that made it.
     process: Process,
-    /// Whether a device uses what is exposed.
+    /// Whether a device uses exposed memory.
     pins: bool,
     /// How many bytes are kept at most.
     limit: u64,

@@ -447,7 +447,13 @@ mod tests {
     fn stream_fails_without_memory_for_the_rest_of_a_frame() {
         let (socket, _peer) = UnixStream::pair().unwrap();
         socket.set_nonblocking(true).unwrap();
-        let stream = Stream::new(socket.into(), Domain::default(), Arc::default(), true, 4);
+        let stream = Stream::new(
+            Unshared::new(socket.into()),
+            Domain::default(),
+            Arc::default(),
+            true,
+            4,
+        );
         stream.reach(Phase::Open);
         let payload = vec![7; 4 << 20];
         let frame = Frame {
