@@ -41,6 +41,9 @@ pub use self::requests::RequestListener;
 /// that the program has not taken. Their peers get [`PeerBusy`](crate::CloseReason::PeerBusy): the
 /// program has seen none of their messages. Connections that were taken go on.
 ///
+/// A child that inherits the listener by fork(2) cannot use it: calls fail with [`Error::Forked`].
+/// Bind after the fork: see [the guide](crate::guide::processes).
+///
 /// # Examples
 ///
 /// ```no_run

@@ -1,6 +1,6 @@
 //! Processes that give up root's rights after they have used the library. Over TCP nothing changes.
-//! Over RDMA, in the lab, the kernel refuses descriptors that root has opened: the engine ends once,
-//! with an error that names the remedy.
+//! Over RDMA, in the lab, the kernel refuses descriptors that root has opened. The engine ends
+//! once, with an error that names the remedy.
 
 use std::{
     env,

@@ -89,6 +89,9 @@ impl Engine {
     /// [`Endpoint::connect`](crate::Endpoint::connect), [`Listener::bind`](crate::Listener::bind)
     /// and a [`Connector`](crate::Connector) without an engine use it.
     ///
+    /// A child of fork(2) has a shared engine of its own: see [the
+    /// guide](crate::guide::processes).
+    ///
     /// When everything that uses the engine is gone it ends, in the background, and the next call
     /// starts another one. A handle that is kept from the start keeps its
     /// [`statistics`](Self::statistics), and can wait for connections that are being closed in the

@@ -9,6 +9,7 @@ use std::{
     fmt,
     os::fd::AsFd,
     sync::{Arc, MutexGuard},
+    thread,
     time::Duration,
 };
 
@@ -25,6 +26,9 @@ use crate::{
 
 /// The longest single sleep. It bounds the harm of a bug; no code relies on it.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
+
+/// The pause after a sleep that failed.
+const BACK_OFF: Duration = Duration::from_millis(10);
 
 /// The cause of the end of a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +112,11 @@ impl Alarm {
             Ok(_) if left.is_some_and(|left| left.is_zero()) => Ok(Woken::Time),
             Ok(_) if fds[1].any() == Some(true) => Ok(Woken::Alarm),
             Ok(_) | Err(nix::Error::EINTR) => Ok(Woken::Event),
-            Err(errno) => Err(OsError::new("poll", errno as i32)),
+            Err(errno) => {
+                // The caller tries again, and the next call may fail as well.
+                thread::sleep(BACK_OFF);
+                Err(OsError::new("poll", errno as i32))
+            }
         }
     }
 
