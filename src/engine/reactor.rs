@@ -71,6 +71,10 @@ const SIDE_BY_SIDE: usize = 8;
 /// After how long a turn that still lasts is one of a connection that waits for its peer.
 const ADMISSION_PATIENCE: Duration = Duration::from_secs(2);
 
+/// The same for a connection that a peer requested. When it has been accepted, only the last step
+/// of the peer is missing. So a peer that never takes this step holds up others for a moment.
+const ACCEPTANCE_PATIENCE: Duration = Duration::from_millis(250);
+
 /// A part of each round.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
@@ -156,7 +160,7 @@ impl Reactor {
             late: HashMap::new(),
             unfinished: BTreeSet::new(),
             connects: Admission::new(SIDE_BY_SIDE, ADMISSION_PATIENCE),
-            accepts: Admission::new(SIDE_BY_SIDE, ADMISSION_PATIENCE),
+            accepts: Admission::new(SIDE_BY_SIDE, ACCEPTANCE_PATIENCE),
             more: false,
             // If it is unknown, a spin finds out whether it pays.
             processors: available_parallelism().map_or(usize::MAX, NonZero::get),
