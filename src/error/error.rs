@@ -6,8 +6,7 @@ use std::{
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::advice::{
-    BindProblem, LoopbackProblem, ScopeAdvice, WhatOffersRdma, device_advice, is_taken_elsewhere,
-    memlock_advice,
+    BindProblem, LoopbackProblem, ScopeAdvice, WhatOffersRdma, device_advice, memlock_advice,
 };
 use crate::{
     CloseReason, Phase,
@@ -341,6 +340,8 @@ impl Error {
                 None if is_loopback(address) => Self::loopback(address),
                 None => Self::Bind { address, error },
             },
+            // No peer can connect to it over RDMA, so the port does not matter.
+            libc::EADDRINUSE if is_loopback(address) => Self::loopback(address),
             libc::EADDRINUSE | libc::EADDRNOTAVAIL => Self::Bind { address, error },
             _ => Self::from_os(error),
         }
@@ -348,8 +349,7 @@ impl Error {
 
     /// Whether an address cannot be listened on because another listener has it.
     pub(crate) fn is_address_in_use(&self) -> bool {
-        matches!(self, Self::Bind { address, error }
-            if error.errno == libc::EADDRINUSE || is_taken_elsewhere(address, error))
+        matches!(self, Self::Bind { error, .. } if error.errno == libc::EADDRINUSE)
     }
 
     /// Whether another transport may lead to the peer, which has not answered.
