@@ -277,8 +277,12 @@ pub enum Error {
     #[error("{0}")]
     Os(#[from] OsError),
 
-    /// The engine that serves this handle was shut down.
-    #[error("the engine was shut down; use Engine::shared or a new one")]
+    /// The engine that serves this handle was shut down, or the process is exiting: its exit
+    /// handler closes all connections and ends all engines.
+    #[error(
+        "the engine was shut down, or the process is exiting, which ends all engines: join threads \
+         before main returns; after Engine::shutdown use Engine::shared or a new engine"
+    )]
     EngineShutDown,
 }
 

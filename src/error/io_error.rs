@@ -63,6 +63,7 @@ fn kind_of(reason: &CloseReason) -> io::ErrorKind {
         | CloseReason::ProtocolViolation(_) => io::ErrorKind::InvalidData,
         CloseReason::WorkRequest { .. }
         | CloseReason::PeerFailed(_)
+        | CloseReason::PeerGaveUp(_)
         | CloseReason::PeerAborted(_)
         | CloseReason::PeerDisconnected
         | CloseReason::Truncated { .. } => io::ErrorKind::ConnectionReset,

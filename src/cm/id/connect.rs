@@ -31,9 +31,9 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// Those of the two, and of `create`. `EADDRINUSE` on port 0: all ports that it tried were in use. Also
-    /// `EADDRINUSE`, for which the kernel returns `EADDRNOTAVAIL`, if another id has the port on
-    /// all addresses, or has it on one of them and `addr` is all addresses.
+    /// Those of the two, and of `create`. `EADDRINUSE` on port 0: all ports that it tried were in
+    /// use. Also `EADDRINUSE`, for which the kernel returns `EADDRNOTAVAIL`, if another id has the
+    /// port on all addresses, or has it on one of them and `addr` is all addresses.
     pub fn listen_on(
         create: impl Fn() -> Result<Self, OsError>,
         addr: SocketAddr,

@@ -6,7 +6,7 @@ use super::{Connection, State, transfer::Heard};
 use crate::{
     proto::{
         Clock, CloseReason, Event, Output, Read, Work,
-        frame::{Control, OUT_OF_RESOURCES},
+        frame::{Control, OUT_OF_RESOURCES, READ_TIMEOUT},
         inbound::Step,
         read_watchdog::Verdict,
         violation::Violation,
@@ -116,7 +116,12 @@ impl Connection {
         match verdict {
             Verdict::Fine => {}
             Verdict::Retry => self.retry_memory(),
-            Verdict::Stalled => self.fail(CloseReason::ReadTimeout, now),
+            Verdict::Stalled => self.notify_and_disconnect(
+                CloseReason::ReadTimeout,
+                Control::Failure,
+                READ_TIMEOUT,
+                now,
+            ),
             Verdict::OutOfMemory(error) => {
                 self.notify_and_disconnect(
                     CloseReason::OutOfMemory(error),
