@@ -29,6 +29,46 @@ impl OsError {
             libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS
         )
     }
+
+    /// Returns the resource that is lacking and how to get more of it, if the error says so.
+    fn shortage(&self) -> Option<&'static str> {
+        let is_of_rdma = self.call.starts_with("ibv_") || self.call.starts_with("rdma_");
+        Some(match (self.errno, self.call) {
+            (libc::EMFILE, _) => {
+                "this process has as many files open as it may (`ulimit -n`): raise nofile in \
+                 /etc/security/limits.conf or with LimitNOFILE= in the service's unit, or close \
+                 connections"
+            }
+            (libc::ENFILE, _) => {
+                "this machine has as many files open as it may: raise fs.file-max with `sysctl`"
+            }
+            (libc::EAGAIN, "pthread_create") => {
+                "no other thread can be started: raise TasksMax= in the service's unit, pids.max \
+                 of the control group or container, nproc (`ulimit -u`) or the limit on the \
+                 address space (`ulimit -v`)"
+            }
+            // The error that contains this one names the limit on locked memory.
+            (libc::ENOMEM, "ibv_reg_mr") => return None,
+            (libc::ENOMEM, "mmap" | "malloc") => {
+                "no memory can be mapped: raise the limit on the address space (`ulimit -v`), \
+                 vm.max_map_count with `sysctl` or memory.max of the control group, or see \
+                 vm.overcommit_memory"
+            }
+            (libc::ENOMEM, _) if is_of_rdma => {
+                "the RDMA device or its driver has no more of these objects, or this process may \
+                 lock no more memory (`ulimit -l`): close connections (`rdma resource` counts the \
+                 objects), or lower receive_window and send_depth in the Config"
+            }
+            (libc::ENOMEM | libc::ENOBUFS, _) => {
+                "the system has no memory for it: see `free`, and memory.max of the control group"
+            }
+            (libc::ENOSPC, "epoll_ctl") => {
+                "this user watches as many files as it may: raise fs.epoll.max_user_watches with \
+                 `sysctl`"
+            }
+            _ => return None,
+        })
+    }
 }
 
 impl fmt::Display for OsError {
@@ -40,12 +80,10 @@ impl fmt::Display for OsError {
                 self.call
             );
         }
-        write!(
-            f,
-            "{}: {}",
-            self.call,
-            io::Error::from_raw_os_error(self.errno)
-        )
+        let error = io::Error::from_raw_os_error(self.errno);
+        write!(f, "{}: {error}", self.call)?;
+        self.shortage()
+            .map_or(Ok(()), |advice| write!(f, "; {advice}"))
     }
 }
 
@@ -78,5 +116,30 @@ mod tests {
             error(libc::EINVAL),
             "rdma_join_multicast: Invalid argument (os error 22)"
         );
+    }
+
+    #[test]
+    fn shortage_says_how_to_get_more() {
+        for (call, errno, advice) in [
+            ("socket", libc::EMFILE, "LimitNOFILE="),
+            ("accept4", libc::ENFILE, "fs.file-max"),
+            ("pthread_create", libc::EAGAIN, "TasksMax="),
+            ("mmap", libc::ENOMEM, "vm.max_map_count"),
+            ("malloc", libc::ENOMEM, "ulimit -v"),
+            ("rdma_create_qp", libc::ENOMEM, "rdma resource"),
+            ("ibv_create_cq", libc::ENOMEM, "ulimit -l"),
+            ("ibv_alloc_pd", libc::ENOMEM, "close connections"),
+            ("socket", libc::ENOBUFS, "memory.max"),
+            ("epoll_create1", libc::ENOMEM, "memory.max"),
+            ("epoll_ctl", libc::ENOSPC, "fs.epoll.max_user_watches"),
+        ] {
+            let text = OsError::new(call, errno).to_string();
+            assert!(text.contains(advice), "{text}");
+        }
+        let others = [("send", libc::EAGAIN), ("ibv_reg_mr", libc::ENOMEM)];
+        for (call, errno) in others {
+            let text = OsError::new(call, errno).to_string();
+            assert!(text.ends_with(&format!("(os error {errno})")), "{text}");
+        }
     }
 }
