@@ -65,7 +65,8 @@ struct State {
     sockets: HashMap<u64, Watched>,
     silent: SilentPeers,
     reports: VecDeque<Report>,
-    /// Listeners that could take no more, for want of file descriptors.
+    /// Listeners that could take no more, for want of file descriptors, and peers that owe their
+    /// requests and could not be watched.
     paused: Vec<u64>,
     drawn: u64,
     ticking: bool,
@@ -305,9 +306,27 @@ impl ConnectionManager {
         while let Some(token) = state.silent.expire(now) {
             state.sockets.remove(&token);
         }
-        for listener in std::mem::take(&mut state.paused) {
-            if let Some(Watched::Listener(socket)) = state.sockets.get(&listener) {
-                self.inner.change(socket, listener, EpollFlags::EPOLLIN);
+        for token in std::mem::take(&mut state.paused) {
+            match state.sockets.get(&token) {
+                Some(Watched::Listener(socket)) => {
+                    self.inner.change(socket, token, EpollFlags::EPOLLIN);
+                }
+                Some(Watched::Silent { socket, .. }) => {
+                    if self
+                        .inner
+                        .watch(socket, token, EpollFlags::EPOLLIN)
+                        .is_err()
+                    {
+                        state.paused.push(token);
+                    }
+                }
+                None
+                | Some(
+                    Watched::Requested
+                    | Watched::Connecting { .. }
+                    | Watched::Asking { .. }
+                    | Watched::Open(_),
+                ) => {}
             }
         }
         self.start_ticking(state);

@@ -90,7 +90,7 @@ impl ConnectionManager {
             .map_err(|error| OsError::new("fcntl", error.raw_os_error().unwrap_or_default()))?;
         state.drawn += 1;
         let token = UNNAMED | state.drawn;
-        self.inner.watch(&socket, token, EpollFlags::EPOLLIN)?;
+        let is_watched = self.inner.watch(&socket, token, EpollFlags::EPOLLIN);
         let peer = canonical(peer);
         if let Some(evicted) = state.silent.add(token, peer.ip(), Instant::now()) {
             state.sockets.remove(&evicted);
@@ -102,7 +102,10 @@ impl ConnectionManager {
             arriving: Arriving::default(),
         };
         state.sockets.insert(token, watched);
-        Ok(())
+        if is_watched.is_err() {
+            state.paused.push(token);
+        }
+        is_watched
     }
 
     /// Reports the request of a peer that has connected, when it is whole.
