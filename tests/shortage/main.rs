@@ -22,7 +22,7 @@ use nix::{
     fcntl::{FcntlArg, fcntl},
     sys::resource::{Resource, getrlimit, setrlimit},
 };
-use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener, TransportKind};
+use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener, TransportKind, observe::Export};
 
 use self::{apart::apart, calls::Calls};
 
@@ -248,5 +248,19 @@ fn each_object_of_rdma_fails_one_request_alone() {
         let shared = config().with_shared_receive(Some(256));
         let functions = [("ibv_create_srq", "rdma resource")];
         each_call_fails_one_request_alone(&functions, &shared);
+    });
+}
+
+#[test]
+fn export_without_a_thread_leaves_no_socket() {
+    calls::in_front("export_without_a_thread_leaves_no_socket", || {
+        let path = env::temp_dir().join(format!("rdmsg-export-{}", std::process::id()));
+        let calls = Calls::loaded();
+        calls.fail("pthread_create", 1);
+        let error = Export::start_at(&path).unwrap_err();
+        assert!(calls.have_failed());
+        assert_eq!(error.raw_os_error(), Some(libc::EAGAIN), "{error}");
+        assert!(!path.exists());
+        drop(Export::start_at(&path).unwrap());
     });
 }
