@@ -6,13 +6,16 @@
 #[path = "../apart/mod.rs"]
 mod apart;
 mod calls;
+#[allow(dead_code)]
+#[path = "../tcp_peer/mod.rs"]
+mod tcp_peer;
 
 use std::{
     env,
     fmt::Debug,
     fs::{self, File},
-    net::IpAddr,
-    os::fd::BorrowedFd,
+    net::{IpAddr, TcpStream},
+    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
     process::Command,
     thread,
     time::{Duration, Instant},
@@ -20,11 +23,16 @@ use std::{
 
 use nix::{
     fcntl::{FcntlArg, fcntl},
-    sys::resource::{Resource, getrlimit, setrlimit},
+    sys::{
+        resource::{Resource, getrlimit, setrlimit},
+        socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket},
+    },
 };
-use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener, TransportKind, observe::Export};
+use rdmsg::{
+    Config, Connector, Endpoint, Engine, Error, Listener, Transport, TransportKind, observe::Export,
+};
 
-use self::{apart::apart, calls::Calls};
+use self::{apart::apart, calls::Calls, tcp_peer::Peer};
 
 /// No call takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -263,4 +271,42 @@ fn export_without_a_thread_leaves_no_socket() {
         assert!(!path.exists());
         drop(Export::start_at(&path).unwrap());
     });
+}
+
+/// The peers that find no descriptors wait, and are served when others have ended.
+#[test]
+fn listener_accepts_no_more_than_it_has_descriptors_for() {
+    const CLIENTS: usize = 12;
+    apart(
+        "listener_accepts_no_more_than_it_has_descriptors_for",
+        || {
+            let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+            setrlimit(Resource::RLIMIT_NOFILE, MOST as u64, most).unwrap();
+            let config = config().with_transport(Transport::Tcp);
+            let engine = Engine::new().unwrap();
+            let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
+            let address = SockaddrStorage::from(listener.local_addr());
+            let (family, kind) = (AddressFamily::Inet, SockType::Stream);
+            let sockets: Vec<OwnedFd> = (0..CLIENTS)
+                .map(|_| socket(family, kind, SockFlag::SOCK_CLOEXEC, None).unwrap())
+                .collect();
+            let mut files: Vec<File> =
+                std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+            // For four connections, and one descriptor that is not enough for another.
+            files.truncate(files.len() - 9);
+            let peers: Vec<_> = sockets
+                .into_iter()
+                .map(|socket| {
+                    connect(socket.as_raw_fd(), &address).unwrap();
+                    thread::spawn(move || Peer::over(TcpStream::from(socket), 4).map(drop))
+                })
+                .collect();
+            for _ in 0..CLIENTS {
+                drop(listener.accept_timeout(PATIENCE).unwrap());
+            }
+            for peer in peers {
+                peer.join().unwrap().unwrap();
+            }
+        },
+    );
 }

@@ -81,6 +81,8 @@ enum Watched {
         listener: u64,
         peer: SocketAddr,
         socket: OwnedFd,
+        /// The second descriptor that its connection will need.
+        reserve: EventFd,
         arriving: Arriving,
     },
     /// A peer's request was reported.
@@ -116,6 +118,7 @@ pub(crate) struct ConnectRequest {
     reads: ReadDepth,
     /// Until it is answered.
     socket: Option<OwnedFd>,
+    reserve: Option<EventFd>,
     manager: ConnectionManager,
 }
 
@@ -391,12 +394,15 @@ impl ConnectRequest {
     }
 
     /// Takes it on, as the connection with this key.
-    pub(super) fn take_on(mut self, key: u64) -> (Option<OwnedFd>, ConnectionManager) {
-        let socket = self.socket.take();
+    pub(super) fn take_on(
+        mut self,
+        key: u64,
+    ) -> (Option<OwnedFd>, Option<EventFd>, ConnectionManager) {
+        let (socket, reserve) = (self.socket.take(), self.reserve.take());
         if let Some(socket) = &socket {
             self.manager.name(self.token, key, socket);
         }
-        (socket, self.manager.clone())
+        (socket, reserve, self.manager.clone())
     }
 }
 
