@@ -48,7 +48,7 @@ impl Stage {
         (client, server, engine)
     }
 
-    /// Has the sockets of all connections drop what arrives.
+    /// Has the sockets of all connections drop arriving packets.
     fn cut(&self) -> Cut {
         let port = self.listener.local_addr().port();
         let names = fs::read_dir("/proc/self/fd").unwrap();

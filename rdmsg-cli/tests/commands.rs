@@ -96,8 +96,8 @@ fn ping_and_bench_go_over_tcp_on_any_machine() {
     assert_eq!(ended.status, Some(0), "{}", ended.output);
 }
 
-/// The limit on the address space fails a thread's stack, which no other allocation here is as long
-/// as.
+/// Sets the limit on the address space. A limit slightly above the present size prevents a thread's
+/// stack, which is longer than all other allocations here.
 fn limit_address_space(process: &Process, more: Option<u64>) {
     let pid = process.id();
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();

@@ -108,7 +108,7 @@ impl Export {
             .name("rdmsg-export".into())
             .spawn(move || serve(&listener, &stopped))
             .inspect_err(|_| {
-                // Nobody answers there.
+                // No thread answers there.
                 let _ = fs::remove_file(&path);
             })?;
         Ok(Self {

@@ -30,7 +30,7 @@ impl OsError {
         )
     }
 
-    /// Returns the resource that is lacking and how to get more of it, if the error says so.
+    /// Returns the resource that is lacking and how to get more of it, if this is such an error.
     fn shortage(&self) -> Option<&'static str> {
         let is_of_rdma = self.call.starts_with("ibv_") || self.call.starts_with("rdma_");
         Some(match (self.errno, self.call) {

@@ -122,8 +122,8 @@ impl ConnectionId {
         }
     }
 
-    /// Closes what a listener over TCP reserved for the connection's descriptors, which the caller
-    /// makes next.
+    /// Closes the descriptor that a listener over TCP reserved. The caller creates the connection's
+    /// own next.
     pub(crate) fn release_reserve(&mut self) {
         match self {
             Self::Rdma(_) => {}

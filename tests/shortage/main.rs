@@ -52,7 +52,7 @@ fn config() -> Config {
     Config::default().with_connect_timeout(Duration::from_secs(2))
 }
 
-/// A connection that goes on, and what the process has while there is no other.
+/// A connection that goes on, and the resources of the process while there is no other.
 struct Bystander {
     near: Endpoint,
     far: Endpoint,
@@ -71,7 +71,7 @@ impl Bystander {
         assert_eq!(near.transport(), place().1);
         let far = listener.accept_timeout(PATIENCE).unwrap();
         exchange(&near, &far).unwrap();
-        // What is made once for all connections exists from here on.
+        // Objects that all connections share exist afterwards.
         whole_life(&config()).unwrap();
         thread::sleep(Duration::from_millis(100));
         Self {
@@ -84,7 +84,7 @@ impl Bystander {
         }
     }
 
-    /// The connection carries messages, and what others had has been given back.
+    /// The connection carries messages, and others have released their resources.
     fn assert_well(&self) {
         exchange(&self.near, &self.far).unwrap();
         comes_back(descriptors, &self.descriptors, "descriptors");

@@ -65,8 +65,8 @@ struct State {
     sockets: HashMap<u64, Watched>,
     silent: SilentPeers,
     reports: VecDeque<Report>,
-    /// Listeners that could take no more, for want of file descriptors, and peers that owe their
-    /// requests and could not be watched.
+    /// Listeners that lacked file descriptors, and silent peers that could not be watched: the
+    /// timer resumes both.
     paused: Vec<u64>,
     drawn: u64,
     ticking: bool,
