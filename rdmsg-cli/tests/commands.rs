@@ -104,7 +104,10 @@ fn limit_address_space(process: &Process, more: Option<u64>) {
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
     let size = size.and_then(|size| size.split_whitespace().next());
     let size: u64 = size.unwrap().parse().unwrap();
-    let limit = more.map_or("unlimited".into(), |more| ((size << 10) + more).to_string());
+    let limit = more.map_or_else(
+        || "unlimited".into(),
+        |more| ((size << 10) + more).to_string(),
+    );
     let set = Command::new("prlimit")
         .args([format!("--pid={pid}"), format!("--as={limit}:unlimited")])
         .status();
