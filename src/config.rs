@@ -232,6 +232,12 @@ pub struct Config {
     /// same [`Engine`](crate::Engine) of the peer: on a slow link a probe may wait behind their
     /// bytes. A side that is too busy to poll in time extends the peer's time by what it lost.
     ///
+    /// The report comes up to 100 ms later while the peer is sent the reason
+    /// ([`CloseReason::PeerGaveUp`](crate::CloseReason::PeerGaveUp)). Over TCP it comes up to
+    /// `keepalive_timeout` later if bytes of this side are not acknowledged: the kernel repeats
+    /// them after pauses that double, and the peer has until the next repetition. So an outage
+    /// shorter than `keepalive_timeout` ends no connection.
+    ///
     /// So of many idle connections with one engine of the peer a few are probed in an interval, and
     /// each of them at least every 16 intervals: one that is lost while the others live is reported
     /// as late as that.

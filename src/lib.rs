@@ -169,7 +169,9 @@ pub use crate::{
     listener::{Listener, RequestListener},
     listener_builder::ListenerBuilder,
     machine::Denied,
-    proto::{Capabilities, CloseReason, Mismatch, Negotiated, Phase, Statistics, Violation},
+    proto::{
+        Capabilities, CloseReason, Mismatch, Negotiated, PeerTimeout, Phase, Statistics, Violation,
+    },
     remote_access::RemoteAccess,
     send_buffer::SendBuffer,
     stream::{ReadHalf, Stream, StreamListener, WriteHalf},

@@ -104,7 +104,7 @@ fn a_port_that_is_taken_is_said_to_be() {
         let error = Listener::bind(format!("{scheme}://{addr}")).unwrap_err();
         assert!(matches!(error, Error::Bind { .. }), "{error}");
         assert!(
-            error.to_string().contains("Another listener has it"),
+            error.to_string().contains("address in use over TCP"),
             "{error}"
         );
     }

@@ -66,7 +66,7 @@ fn missing_descriptors_are_said() {
     });
 }
 
-/// Sends a sign of each line about `accept4` to the test.
+/// Sends a sign of each line about lacking descriptors to the test.
 struct Accepts(Mutex<Option<Sender<()>>>);
 
 static ACCEPTS: Accepts = Accepts(Mutex::new(None));
@@ -77,7 +77,7 @@ impl Log for Accepts {
     }
 
     fn log(&self, record: &Record<'_>) {
-        if record.args().to_string().contains("accept4")
+        if record.args().to_string().contains("Too many open files")
             && let Some(lines) = &*self.0.lock().unwrap()
         {
             let _ = lines.send(());
@@ -87,7 +87,7 @@ impl Log for Accepts {
     fn flush(&self) {}
 }
 
-fn accept4_lines() -> Receiver<()> {
+fn lines_about_descriptors() -> Receiver<()> {
     let (sender, lines) = channel();
     *ACCEPTS.0.lock().unwrap() = Some(sender);
     log::set_logger(&ACCEPTS).unwrap();
@@ -108,7 +108,7 @@ fn listener_without_descriptors_loses_no_connection() {
         let engine = Engine::new().unwrap();
         let listener = Listener::bind_with("127.0.0.1:0", &tcp(), &engine).unwrap();
         let address = listener.local_addr();
-        let lines = accept4_lines();
+        let lines = lines_about_descriptors();
         let (family, kind) = (AddressFamily::Inet, SockType::Stream);
         let socket = socket(family, kind, SockFlag::SOCK_CLOEXEC, None).unwrap();
         let files = take_descriptors();

@@ -8,7 +8,7 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
-use rdmsg::{Config, Engine, Listener, Transport};
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Transport};
 use serde_json::Value;
 use toolbox::{Line, PATIENCE, Process};
 
@@ -95,6 +95,55 @@ fn ping_and_bench_go_over_tcp_on_any_machine() {
     server.signal(Signal::SIGINT).unwrap();
     let ended = server.end(PATIENCE).unwrap().unwrap();
     assert_eq!(ended.status, Some(0), "{}", ended.output);
+}
+
+/// Sets the limit on the address space. A limit slightly above the present size prevents a thread's
+/// stack, which is longer than all other allocations here.
+fn limit_address_space(process: &Process, more: Option<u64>) {
+    let pid = process.id();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+    let size = size.and_then(|size| size.split_whitespace().next());
+    let size: u64 = size.unwrap().parse().unwrap();
+    let limit = more.map_or_else(
+        || "unlimited".into(),
+        |more| ((size << 10) + more).to_string(),
+    );
+    let set = Command::new("prlimit")
+        .args([format!("--pid={pid}"), format!("--as={limit}:unlimited")])
+        .status();
+    assert!(set.unwrap().success());
+}
+
+#[test]
+fn serve_goes_on_without_a_thread_for_another_connection() {
+    let (mut server, address) = serve();
+    let config = Config::default().with_transport(Transport::Tcp);
+    let connect = || Connector::new().config(config.clone()).connect(&*address);
+    let echo = |endpoint: &Endpoint, message: &[u8]| {
+        endpoint.send(message).unwrap();
+        assert_eq!(*endpoint.recv_timeout(PATIENCE).unwrap(), *message);
+    };
+    let first = connect().unwrap();
+    first.send(b"rdmsg-cli/1 echo").unwrap();
+    first.recv_timeout(PATIENCE).unwrap();
+    echo(&first, b"before");
+    limit_address_space(&server, Some(1 << 20));
+    for _ in 0..3 {
+        let refused = connect().unwrap().recv_timeout(PATIENCE).unwrap_err();
+        let expected = Error::Disconnected(CloseReason::PeerAborted(1));
+        assert_eq!(refused.to_string(), expected.to_string());
+        echo(&first, b"meanwhile");
+    }
+    limit_address_space(&server, None);
+    let output = rdmsg(&format!("ping {address} --transport tcp -c 3 -i 0"));
+    assert!(output.status.success(), "{output:?}");
+    echo(&first, b"after");
+    server.signal(Signal::SIGINT).unwrap();
+    let ended = server.end(PATIENCE).unwrap().unwrap();
+    assert_eq!(ended.status, Some(0), "{}", ended.output);
+    let said = "cannot start a thread for it: Resource temporarily unavailable";
+    assert!(ended.output.contains(said), "{}", ended.output);
 }
 
 #[test]

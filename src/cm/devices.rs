@@ -18,6 +18,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     fs::File,
+    io,
     mem::MaybeUninit,
     os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
     ptr::{self, NonNull},
@@ -254,7 +255,7 @@ impl List {
         let mut len = 0;
         // SAFETY: the count is a local.
         let start = unsafe { ffi::rdma_get_devices(&raw mut len) };
-        let start = cvt_ptr("rdma_get_devices", start)?;
+        let start = cvt_ptr("rdma_get_devices", start).map_err(of_descriptors)?;
         // The length is never negative.
         let len = usize::try_from(len).unwrap_or(0);
         Ok(Self { start, len })
@@ -289,6 +290,19 @@ impl List {
         kept.copy_from_slice(&[raw, ptr::null_mut()]);
         self.len = 1;
         Ok(true)
+    }
+}
+
+/// Returns the error that is behind `ENODEV` if librdmacm had no descriptors to look for devices.
+fn of_descriptors(error: OsError) -> OsError {
+    // As many as it uses at a time.
+    let files = [(); 4].map(|()| File::open("/"));
+    let errors = files.iter().filter_map(|file| file.as_ref().err());
+    let mut errnos = errors.filter_map(io::Error::raw_os_error);
+    let lacking = errnos.find(|errno| [libc::EMFILE, libc::ENFILE].contains(errno));
+    match lacking {
+        Some(errno) if error.errno == libc::ENODEV => OsError::new(error.call, errno),
+        _ => error,
     }
 }
 

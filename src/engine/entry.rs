@@ -96,6 +96,7 @@ impl Entry {
         epolls: &Arc<Epolls>,
         budget: &Arc<Budget>,
     ) -> Result<(), OsError> {
+        self.id.release_reserve();
         self.link.poller.prepare()?;
         let key = self.link.key;
         let customer = budget.customer(self.link.notices(), key, self.peer.ip());

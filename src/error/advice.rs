@@ -5,14 +5,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use crate::{CloseReason, machine, status::OsError};
-
-/// Whether a listener on one of the addresses prevents listening on all over RDMA, for which the
-/// kernel has no error of its own.
-pub(super) fn is_taken_elsewhere(address: &SocketAddr, error: &OsError) -> bool {
-    let is_rdma = error.call.starts_with("rdma_");
-    is_rdma && error.errno == libc::EADDRNOTAVAIL && address.ip().is_unspecified()
-}
+use crate::{CloseReason, machine, status::OsError, transport_kind::TransportKind};
 
 /// The remedy for a link-local address without its network interface, with the call to which that
 /// was an invalid argument; empty for others.
@@ -94,16 +87,19 @@ impl fmt::Display for BindProblem<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(address, error) = self;
         match error.errno {
-            libc::EADDRINUSE => write!(
-                f,
-                "{error}. Another listener has it; end that one, or use another port"
-            ),
-            _ if is_taken_elsewhere(address, error) => write!(
-                f,
-                "address in use: another listener has port {} already, on all addresses or on one \
-                 of them; end that one, or use another port ({error})",
-                address.port()
-            ),
+            libc::EADDRINUSE => {
+                let transport = if error.call.starts_with("rdma_") {
+                    TransportKind::Rdma
+                } else {
+                    TransportKind::Tcp
+                };
+                write!(
+                    f,
+                    "address in use over {transport}: another listener has port {}, on this \
+                     address or on all; end that one, or use another port ({error})",
+                    address.port()
+                )
+            }
             libc::EADDRNOTAVAIL if error.call == "bind" => write!(
                 f,
                 "{error}. The address must belong to a network interface of this machine (`ip \
@@ -116,8 +112,7 @@ impl fmt::Display for BindProblem<'_> {
             libc::EADDRNOTAVAIL => write!(
                 f,
                 "{error}. The address must belong to a network interface with an RDMA device \
-                 (`rdma link` and `ip address` show both), and no listener on all addresses may \
-                 have its port"
+                 (`rdma link` and `ip address` show both)"
             ),
             _ => write!(
                 f,

@@ -6,8 +6,8 @@ use std::{
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::advice::{
-    BindProblem, LoopbackProblem, ScopeAdvice, WhatOffersRdma, device_advice, is_taken_elsewhere,
-    memlock_advice, rebind_advice,
+    BindProblem, LoopbackProblem, ScopeAdvice, WhatOffersRdma, device_advice, memlock_advice,
+    rebind_advice,
 };
 use crate::{
     CloseReason, Phase,
@@ -276,8 +276,12 @@ pub enum Error {
     #[error("{0}")]
     Os(#[from] OsError),
 
-    /// The engine that serves this handle was shut down.
-    #[error("the engine was shut down; use Engine::shared or a new one")]
+    /// The engine that serves this handle was shut down, or the process is exiting: its exit
+    /// handler closes all connections and ends all engines.
+    #[error(
+        "the engine was shut down, or the process is exiting, which ends all engines: join threads \
+         before main returns; after Engine::shutdown use Engine::shared or a new engine"
+    )]
     EngineShutDown,
 
     /// The object belongs to the process that forked this one, and works there only.
@@ -349,6 +353,8 @@ impl Error {
                 None if is_loopback(address) => Self::loopback(address),
                 None => Self::Bind { address, error },
             },
+            // No peer can connect to it over RDMA, so the port does not matter.
+            libc::EADDRINUSE if is_loopback(address) => Self::loopback(address),
             libc::EADDRINUSE | libc::EADDRNOTAVAIL => Self::Bind { address, error },
             _ => Self::from_os(error),
         }
@@ -356,8 +362,7 @@ impl Error {
 
     /// Whether an address cannot be listened on because another listener has it.
     pub(crate) fn is_address_in_use(&self) -> bool {
-        matches!(self, Self::Bind { address, error }
-            if error.errno == libc::EADDRINUSE || is_taken_elsewhere(address, error))
+        matches!(self, Self::Bind { error, .. } if error.errno == libc::EADDRINUSE)
     }
 
     /// Whether another transport may lead to the peer, which has not answered.

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{advice::is_taken_elsewhere, error::Error, try_send_error::TrySendError};
+use super::{error::Error, try_send_error::TrySendError};
 use crate::CloseReason;
 
 impl From<Error> for io::Error {
@@ -30,9 +30,6 @@ impl From<Error> for io::Error {
             Error::CompletionsNotTaken | Error::WindowFull => io::ErrorKind::WouldBlock,
             Error::NotAllowed { .. } | Error::PermissionDenied { .. } => {
                 io::ErrorKind::PermissionDenied
-            }
-            Error::Bind { address, error } if is_taken_elsewhere(address, error) => {
-                io::ErrorKind::AddrInUse
             }
             Error::LockedMemory { .. } | Error::SharedReceivesExhausted { .. } => {
                 io::ErrorKind::OutOfMemory
@@ -68,6 +65,7 @@ fn kind_of(reason: &CloseReason) -> io::ErrorKind {
         | CloseReason::ProtocolViolation(_) => io::ErrorKind::InvalidData,
         CloseReason::WorkRequest { .. }
         | CloseReason::PeerFailed(_)
+        | CloseReason::PeerGaveUp(_)
         | CloseReason::PeerAborted(_)
         | CloseReason::PeerDisconnected
         | CloseReason::Truncated { .. } => io::ErrorKind::ConnectionReset,

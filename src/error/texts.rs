@@ -6,7 +6,7 @@ use super::{Error, TrySendError};
 use crate::{
     CloseReason,
     machine::Denied,
-    proto::{Mismatch, Phase, Violation},
+    proto::{Mismatch, PeerTimeout, Phase, Violation},
     remote_access::RemoteAccess,
     status::{CmStatus, OsError, RejectReason, WcStatus},
 };
@@ -39,6 +39,8 @@ fn reasons() -> Vec<CloseReason> {
         CloseReason::PeerIsRsocket,
         CloseReason::PeerOutOfResources,
         CloseReason::PeerFailed(9),
+        CloseReason::PeerGaveUp(PeerTimeout::Keepalive),
+        CloseReason::PeerGaveUp(PeerTimeout::Read),
         CloseReason::PeerBusy,
         CloseReason::PeerIncompatible(Mismatch {
             field: "version",

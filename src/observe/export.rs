@@ -109,7 +109,11 @@ impl Export {
         let stopped = Arc::clone(&stop);
         let thread = thread::Builder::new()
             .name("rdmsg-export".into())
-            .spawn(move || serve(&listener, &stopped))?;
+            .spawn(move || serve(&listener, &stopped))
+            .inspect_err(|_| {
+                // No thread answers there.
+                let _ = fs::remove_file(&path);
+            })?;
         Ok(Self {
             process: Process::this(),
             path,

@@ -97,6 +97,14 @@ pub(crate) const WAKER_PANICKED: u32 = 2;
 /// listener, which has ended. It has seen no message of the receiver of this frame.
 pub(crate) const NOT_TAKEN: u32 = 3;
 
+/// The `arg` of a Failure: the sender saw no sign of life of the receiver of this frame within
+/// `keepalive_interval` and `keepalive_timeout`.
+pub(crate) const KEEPALIVE_TIMEOUT: u32 = 4;
+
+/// The `arg` of a Failure: the sender could read nothing of a large message of the receiver of this
+/// frame within `read_timeout`.
+pub(crate) const READ_TIMEOUT: u32 = 5;
+
 /// A frame's header.
 ///
 /// On the wire, in network order: kind `u8`, flags `u8` = 0, sequence `u16`, grant `u32`, len

@@ -59,7 +59,7 @@ pub(crate) use self::{
 pub use self::{
     capabilities::Capabilities,
     params::Negotiated,
-    reason::{CloseReason, Mismatch, Phase},
+    reason::{CloseReason, Mismatch, PeerTimeout, Phase},
     statistics::Statistics,
     violation::Violation,
 };

@@ -57,6 +57,19 @@ impl fmt::Display for Phase {
     }
 }
 
+/// The timeout within which the peer expected something of this side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PeerTimeout {
+    /// A sign of life, within the peer's
+    /// [`keepalive_interval`](crate::Config::keepalive_interval) and
+    /// [`keepalive_timeout`](crate::Config::keepalive_timeout).
+    Keepalive,
+    /// Bytes of a message above the eager size, within the peer's
+    /// [`read_timeout`](crate::Config::read_timeout).
+    Read,
+}
+
 /// The cause for which a connection ended, or was not established: the first one, where several
 /// follow each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +106,9 @@ pub enum CloseReason {
     /// for a message above the eager size. A retry later may succeed: a connector with
     /// [`retry_refused`](crate::Config::retry_refused) tries again.
     PeerOutOfResources,
+    /// The peer ended the connection because a timeout of its [`Config`](crate::Config) passed, and
+    /// its last frame reached this side. Both processes were running.
+    PeerGaveUp(PeerTimeout),
     /// The peer's library ended the connection with a code that this version does not know.
     PeerFailed(u32),
     /// The peer's listener has no place for another connection
@@ -146,8 +162,8 @@ pub enum CloseReason {
     /// The peer's application aborted the connection with this code.
     PeerAborted(u32),
     /// The connection was disconnected without a close: the peer's process has ended, or its engine
-    /// gave up. Before the connection is established, a connector with
-    /// [`retry_refused`](crate::Config::retry_refused) tries again.
+    /// gave up and its [notice](Self::PeerGaveUp) did not arrive. Before the connection is
+    /// established, a connector with [`retry_refused`](crate::Config::retry_refused) tries again.
     PeerDisconnected,
     /// This side closed the connection.
     LocallyClosed,
@@ -224,6 +240,17 @@ impl fmt::Display for CloseReason {
                 "the peer ran out of resources (memory, descriptors or shared receives), of which \
                  its own error says more; a retry later may succeed",
             ),
+            Self::PeerGaveUp(PeerTimeout::Keepalive) => write!(
+                f,
+                "the peer gave up: it saw no sign of life of this side within its \
+                 keepalive_interval and keepalive_timeout, because this process stood still or the \
+                 network lost packets; {LONG_PACKETS}"
+            ),
+            Self::PeerGaveUp(PeerTimeout::Read) => write!(
+                f,
+                "the peer gave up: it could not read a message of this side within its \
+                 read_timeout, because the path is too slow or loses packets; {LONG_PACKETS}"
+            ),
             Self::PeerFailed(code) => {
                 write!(f, "the peer gave up (code {code}); its own error says why")
             }
@@ -253,13 +280,15 @@ impl fmt::Display for CloseReason {
             Self::DeviceRemoved => f.write_str("the RDMA device was removed"),
             Self::AddressChanged => f.write_str("the network device's address changed"),
             Self::TimedOut(phase) => write!(f, "timed out while {phase}"),
-            Self::KeepaliveTimeout => f.write_str(
+            Self::KeepaliveTimeout => write!(
+                f,
                 "the peer gives no sign of life: its process has stopped, or its host or the path \
-                 to it is down",
+                 to it is down; {LONG_PACKETS}"
             ),
-            Self::ReadTimeout => f.write_str(
+            Self::ReadTimeout => write!(
+                f,
                 "the peer announced a message that cannot be read: its host does not answer, or \
-                 the path to it is too slow for read_timeout in the Config",
+                 the path to it is too slow for read_timeout in the Config; {LONG_PACKETS}"
             ),
             Self::PeerClosed => f.write_str("closed by the peer"),
             Self::Truncated { missing } => write!(
@@ -310,6 +339,10 @@ impl fmt::Display for CloseReason {
         }
     }
 }
+
+/// The cause of an end after which short messages pass and long ones do not.
+const LONG_PACKETS: &str = "if short messages pass and long ones do not, the MTUs of the hosts and \
+                            the switches differ";
 
 fn explanation(reason: RejectReason) -> &'static str {
     reason.explanation().unwrap_or("rejected")

@@ -126,7 +126,7 @@ impl Link {
     /// Creates the objects that an id needs before it connects or accepts.
     pub(super) fn new(mut id: CmId, events: EventChannel, config: &Config) -> io::Result<Self> {
         let gone = || io::Error::new(io::ErrorKind::NotConnected, "the device was removed");
-        let device = id.verbs().ok_or_else(gone)?;
+        let device = id.device()?.ok_or_else(gone)?;
         let limits = device.query_device()?;
         let receives = u32::from(config.receive_queue) + u32::from(EXTRA_RECEIVES);
         let sends = (u32::from(config.send_queue) + CONTROL) * Telling::requests(&device);

@@ -29,6 +29,46 @@ impl OsError {
             libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS
         )
     }
+
+    /// Returns the resource that is lacking and how to get more of it, if this is such an error.
+    fn shortage(&self) -> Option<&'static str> {
+        let is_of_rdma = self.call.starts_with("ibv_") || self.call.starts_with("rdma_");
+        Some(match (self.errno, self.call) {
+            (libc::EMFILE, _) => {
+                "this process has as many files open as it may (`ulimit -n`): raise nofile in \
+                 /etc/security/limits.conf or with LimitNOFILE= in the service's unit, or close \
+                 connections"
+            }
+            (libc::ENFILE, _) => {
+                "this machine has as many files open as it may: raise fs.file-max with `sysctl`"
+            }
+            (libc::EAGAIN, "pthread_create") => {
+                "no other thread can be started: raise TasksMax= in the service's unit, pids.max \
+                 of the control group or container, nproc (`ulimit -u`) or the limit on the \
+                 address space (`ulimit -v`)"
+            }
+            // The error that contains this one names the limit on locked memory.
+            (libc::ENOMEM, "ibv_reg_mr") => return None,
+            (libc::ENOMEM, "mmap" | "malloc") => {
+                "no memory can be mapped: raise the limit on the address space (`ulimit -v`), \
+                 vm.max_map_count with `sysctl` or memory.max of the control group, or see \
+                 vm.overcommit_memory"
+            }
+            (libc::ENOMEM, _) if is_of_rdma => {
+                "the RDMA device or its driver has no more of these objects, or this process may \
+                 lock no more memory (`ulimit -l`): close connections (`rdma resource` counts the \
+                 objects), or lower receive_window and send_depth in the Config"
+            }
+            (libc::ENOMEM | libc::ENOBUFS, _) => {
+                "the system has no memory for it: see `free`, and memory.max of the control group"
+            }
+            (libc::ENOSPC, "epoll_ctl") => {
+                "this user watches as many files as it may: raise fs.epoll.max_user_watches with \
+                 `sysctl`"
+            }
+            _ => return None,
+        })
+    }
 }
 
 impl OsError {
@@ -54,19 +94,17 @@ impl fmt::Display for OsError {
                 self.call
             );
         }
-        write!(
-            f,
-            "{}: {}",
-            self.call,
-            io::Error::from_raw_os_error(self.errno)
-        )?;
-        if self.is_of_credentials() {
-            f.write_str(
-                "; most often the process changed its user or group after it first used RDMA: \
+        let error = io::Error::from_raw_os_error(self.errno);
+        write!(f, "{}: {error}", self.call)?;
+        let advice = if self.is_of_credentials() {
+            Some(
+                "most often the process changed its user or group after it first used RDMA: \
                  change them before",
-            )?;
-        }
-        Ok(())
+            )
+        } else {
+            self.shortage()
+        };
+        advice.map_or(Ok(()), |advice| write!(f, "; {advice}"))
     }
 }
 
@@ -113,6 +151,31 @@ mod tests {
         }
         for call in ["rdma_bind_addr", "rdma_create_event_channel", "bind"] {
             assert!(text(call).ends_with("(os error 13)"), "{}", text(call));
+        }
+    }
+
+    #[test]
+    fn shortage_says_how_to_get_more() {
+        for (call, errno, advice) in [
+            ("socket", libc::EMFILE, "LimitNOFILE="),
+            ("accept4", libc::ENFILE, "fs.file-max"),
+            ("pthread_create", libc::EAGAIN, "TasksMax="),
+            ("mmap", libc::ENOMEM, "vm.max_map_count"),
+            ("malloc", libc::ENOMEM, "ulimit -v"),
+            ("rdma_create_qp", libc::ENOMEM, "rdma resource"),
+            ("ibv_create_cq", libc::ENOMEM, "ulimit -l"),
+            ("ibv_alloc_pd", libc::ENOMEM, "close connections"),
+            ("socket", libc::ENOBUFS, "memory.max"),
+            ("epoll_create1", libc::ENOMEM, "memory.max"),
+            ("epoll_ctl", libc::ENOSPC, "fs.epoll.max_user_watches"),
+        ] {
+            let text = OsError::new(call, errno).to_string();
+            assert!(text.contains(advice), "{text}");
+        }
+        let others = [("send", libc::EAGAIN), ("ibv_reg_mr", libc::ENOMEM)];
+        for (call, errno) in others {
+            let text = OsError::new(call, errno).to_string();
+            assert!(text.ends_with(&format!("(os error {errno})")), "{text}");
         }
     }
 }

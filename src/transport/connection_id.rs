@@ -122,6 +122,15 @@ impl ConnectionId {
         }
     }
 
+    /// Closes the descriptor that a listener over TCP reserved. The caller creates the connection's
+    /// own next.
+    pub(crate) fn release_reserve(&mut self) {
+        match self {
+            Self::Rdma(_) => {}
+            Self::Tcp(id) => id.release_reserve(),
+        }
+    }
+
     /// Makes the queues. With an error that says less than there is to say, the
     /// [problem](Self::take_problem) says the rest.
     pub(crate) fn create_transport(

@@ -35,14 +35,6 @@ impl ListenId {
         }
     }
 
-    /// Whether nothing else can listen on its port over TCP.
-    pub(crate) fn takes_tcp_port(&self) -> bool {
-        match self {
-            Self::Rdma(id) => id.takes_tcp_port(),
-            Self::Tcp(_) => true,
-        }
-    }
-
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         match self {
             Self::Rdma(id) => id.local_addr(),

@@ -144,7 +144,6 @@ without_values! {
     }
     ListenId {
         fn has_device() -> bool;
-        fn takes_tcp_port() -> bool;
         fn local_addr() -> Option<SocketAddr>;
     }
 }

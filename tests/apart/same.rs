@@ -16,7 +16,7 @@ const OF_RDMA: [&str; 11] = [
     "4791",
     "device",
     "memlock",
-    "ulimit",
+    "ulimit -l",
     "rsocket",
     "CONSUMER_DEFINED",
     "ibv_",

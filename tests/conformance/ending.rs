@@ -1,5 +1,6 @@
 use std::{
     io::{ErrorKind, Read, Write},
+    sync::{Arc, Barrier},
     thread,
     time::Duration,
 };
@@ -104,6 +105,34 @@ fn an_abort_carries_its_code() {
         reason(near.recv_timeout(PATIENCE)),
         CloseReason::LocallyAborted
     );
+}
+
+/// The reason depends on the confirmation alone, not on the order of the two calls.
+#[test]
+fn abort_is_the_reason_of_an_unconfirmed_close() {
+    for _ in 0..100 {
+        let (near, far) = pair();
+        near.send(b"a message").unwrap();
+        let start = Arc::new(Barrier::new(2));
+        let aborting = thread::spawn({
+            let (start, far) = (Arc::clone(&start), far.clone());
+            move || {
+                start.wait();
+                far.abort(42);
+            }
+        });
+        start.wait();
+        let expected = match near.close() {
+            Ok(()) => CloseReason::LocallyClosed,
+            Err(Error::Undelivered(reason) | Error::Disconnected(reason)) => {
+                assert_eq!(reason, CloseReason::PeerAborted(42));
+                reason
+            }
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!(reason(near.recv_timeout(PATIENCE)), expected);
+        aborting.join().unwrap();
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use std::{fs, net::IpAddr, path::Path, thread, time::Duration};
 
+use rdmsg::{Config, Engine, Listener, Transport};
 use toolbox::{Deadline, DeviceTest, Diagnosis, Finding, Heard, PATIENCE, Process, Shell, example};
 
 /// What is typed first, by somebody without any rights.
@@ -253,4 +254,35 @@ fn a_peer_where_nobody_serves_is_told_to() {
     server.signal(nix::sys::signal::Signal::SIGTERM).unwrap();
     let ended = server.end(PATIENCE).unwrap().unwrap();
     assert_eq!(ended.status, Some(0), "{}", ended.output);
+}
+
+/// A client with `Transport::Auto` reaches the other program.
+#[test]
+fn another_program_on_the_port_over_rdma_is_named() {
+    let lab = DeviceTest::start();
+    let config = Config::default().with_transport(Transport::Rdma);
+    let engine = Engine::new().unwrap();
+    let other = Listener::bind_with(lab.at(0), &config, &engine).unwrap();
+    let address = other.local_addr();
+    let program = example("rdmsg").display().to_string();
+    let argv = [
+        &program,
+        "serve",
+        &address.to_string(),
+        "--transport",
+        "tcp",
+    ];
+    let mut server = Process::start(&argv).unwrap();
+    assert_eq!(server.hear("over TCP", PATIENCE), Heard::Said);
+    let mut shell = Shell::start().unwrap();
+    let ending = thread::spawn(move || other.accept_timeout(PATIENCE).map(drop));
+    let wrong = Diagnosis::typed(&mut shell, &format!("{DOCTOR} {address}")).unwrap();
+    ending.join().unwrap().unwrap();
+    let finding = wrong.only_error("messages");
+    assert!(finding.is_of_peer, "{finding:?}");
+    assert!(
+        finding.what.starts_with("no message comes back over RDMA"),
+        "{finding:?}"
+    );
+    server.kill().unwrap();
 }

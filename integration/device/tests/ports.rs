@@ -1,7 +1,12 @@
 //! Ports that are left to the kernel. The connection manager chooses them without regard to TCP,
 //! of which the ports of iWARP are, and whose port a listener on both transports takes as well.
 
-use std::{fs, io, iter, net::TcpListener, ops::RangeInclusive, thread};
+use std::{
+    fs, io, iter,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
+    ops::RangeInclusive,
+    thread,
+};
 
 use rdmsg::{
     Config, Connector, Engine, Error, Listener, Transport, TransportKind,
@@ -71,9 +76,75 @@ fn take(lab: &Lab, port: u16) -> Option<TcpListener> {
 }
 
 fn bind(lab: &Lab, transport: Transport, engine: &Engine) -> Result<Listener, Error> {
+    bind_at(lab.at(0), transport, engine)
+}
+
+fn bind_at(at: SocketAddr, transport: Transport, engine: &Engine) -> Result<Listener, Error> {
     let mut config = Config::default();
     config.transport = transport;
-    Listener::bind_with(lab.at(0), &config, engine)
+    Listener::bind_with(at, &config, engine)
+}
+
+fn all(port: u16) -> SocketAddr {
+    (Ipv4Addr::UNSPECIFIED, port).into()
+}
+
+fn all_v6(port: u16) -> SocketAddr {
+    (Ipv6Addr::UNSPECIFIED, port).into()
+}
+
+/// A listener on both transports would share its port with another program, to which peers came
+/// that may choose.
+#[test]
+fn port_of_one_transport_is_in_use_on_both() {
+    let lab = DeviceTest::start();
+    let engine = Engine::new().unwrap();
+    let at: [fn(&Lab, u16) -> SocketAddr; 3] = [
+        |lab, port| lab.at(port),
+        |_, port| all(port),
+        |_, port| all_v6(port),
+    ];
+    for of_other in at {
+        for transport in [Transport::Rdma, Transport::Tcp] {
+            let other = bind_at(of_other(&lab, 0), transport, &engine).unwrap();
+            let port = other.local_addr().port();
+            for of_this in at {
+                let address = of_this(&lab, port);
+                let error = bind_at(address, Transport::Auto, &engine).unwrap_err();
+                let text = error.to_string();
+                let over = if lab.is_iwarp() {
+                    "address in use over ".into()
+                } else {
+                    format!("address in use over {}", other.transports()[0])
+                };
+                assert!(
+                    text.contains(&over),
+                    "{transport:?} on {}, then {address}: {text}",
+                    other.local_addr()
+                );
+                assert_eq!(io::Error::from(error).kind(), io::ErrorKind::AddrInUse);
+            }
+            drop(other);
+            let again = bind_at(lab.at(port), Transport::Auto, &engine).unwrap();
+            assert_eq!(again.transports().len(), 2 - usize::from(lab.is_iwarp()));
+        }
+    }
+}
+
+/// No peer can connect to a loopback address over RDMA, so the port is free there.
+#[test]
+fn port_of_rdma_is_free_on_a_loopback_address() {
+    let lab = DeviceTest::start();
+    let engine = Engine::new().unwrap();
+    let other = bind_at(all(0), Transport::Rdma, &engine).unwrap();
+    let address = (Ipv4Addr::LOCALHOST, other.local_addr().port()).into();
+    let bound = bind_at(address, Transport::Auto, &engine);
+    if lab.is_iwarp() {
+        let error = io::Error::from(bound.unwrap_err());
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    } else {
+        assert_eq!(bound.unwrap().transports(), [TransportKind::Tcp]);
+    }
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use crate::{
-    proto::{Arrival, CloseReason, CmInput, Connection, Event, Output, TransportTraits},
+    proto::{
+        Arrival, CloseReason, CmInput, Connection, Event, Output, PeerTimeout, TransportTraits,
+    },
     sizes::{BOTH_WAYS, hello, params},
 };
 
@@ -175,6 +177,8 @@ pub fn one_frame(frame: &[u8]) {
         Some(CloseReason::PeerAborted(code)) => Some(Verdict::Abort(*code)),
         Some(CloseReason::PeerOutOfResources) => Some(Verdict::Failure(1)),
         Some(CloseReason::PeerBusy) => Some(Verdict::Failure(3)),
+        Some(CloseReason::PeerGaveUp(PeerTimeout::Keepalive)) => Some(Verdict::Failure(4)),
+        Some(CloseReason::PeerGaveUp(PeerTimeout::Read)) => Some(Verdict::Failure(5)),
         Some(CloseReason::PeerFailed(code)) => Some(Verdict::Failure(*code)),
         Some(CloseReason::PeerClosed) => Some(Verdict::Close),
         Some(other) => panic!("{other:?}"),

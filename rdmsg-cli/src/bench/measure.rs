@@ -4,7 +4,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use rdmsg::Endpoint;
 
 use super::{
@@ -68,11 +68,13 @@ pub(super) fn measure(
                     limit: options.timeout,
                     stop,
                 };
-                scope.spawn(move || worker.run(point.test, options.seconds))
+                thread::Builder::new()
+                    .spawn_scoped(scope, move || worker.run(point.test, options.seconds))
+                    .context("cannot start a thread for each connection")
             })
             .collect();
         let ended = workers.into_iter().map(|worker| {
-            let ended = worker.join().map_err(|_| anyhow!("a thread panicked"));
+            let ended = worker?.join().map_err(|_| anyhow!("a thread panicked"));
             ended.and_then(|part| part)
         });
         // Each is waited for, whatever another one came to.

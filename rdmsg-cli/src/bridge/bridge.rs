@@ -7,6 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
+    thread,
     time::Duration,
 };
 
@@ -15,7 +16,7 @@ use rdmsg::Engine;
 use tokio::{
     select,
     sync::Notify,
-    task::{JoinSet, spawn_blocking},
+    task::JoinSet,
     time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, timeout},
 };
 
@@ -235,7 +236,7 @@ impl Shared {
             return;
         }
         let shared = Arc::clone(self);
-        spawn_blocking(move || {
+        let printing = move || {
             loop {
                 let wanted = shared.reports.load(Ordering::Acquire);
                 print(format_args!("{}", shared.counters));
@@ -249,7 +250,13 @@ impl Shared {
                 }
             }
             shared.printed.notify_waiters();
-        });
+        };
+        let thread = thread::Builder::new().name("rdmsg-report".into());
+        if let Err(error) = thread.spawn(printing) {
+            log::error!("no report: cannot start a thread for it: {error}");
+            self.reports.store(0, Ordering::Release);
+            self.printed.notify_waiters();
+        }
     }
 
     /// Waits until all that was asked for has been printed.

@@ -1,6 +1,6 @@
-use std::{net::IpAddr, thread, time::Duration};
+use std::{io, net::IpAddr, thread, time::Duration};
 
-use rdmsg::{Config, Connector, Engine, Error, Listener, Transport};
+use rdmsg::{Config, Connector, Engine, Error, Listener, Transport, status::OsError};
 
 use super::{devices::Device, finding::Finding};
 
@@ -34,6 +34,12 @@ pub(super) fn over_each(devices: &[Device], timeout: Duration) -> Vec<Finding> {
         .collect()
 }
 
+/// Returns the error of a thread that cannot be started.
+fn no_thread(error: io::Error) -> Error {
+    let errno = error.raw_os_error().unwrap_or_default();
+    Error::Os(OsError::new("pthread_create", errno))
+}
+
 fn exchange(address: IpAddr, timeout: Duration) -> Result<(), Error> {
     let mut config = Config::default();
     config.transport = Transport::Rdma;
@@ -41,7 +47,8 @@ fn exchange(address: IpAddr, timeout: Duration) -> Result<(), Error> {
     let engine = Engine::new()?;
     let listener = Listener::bind_with((address, 0), &config, &engine)?;
     let at = listener.local_addr();
-    let echo = thread::spawn(move || {
+    let echo = thread::Builder::new().name("rdmsg-echo".into());
+    let echo = echo.spawn(move || {
         let endpoint = listener.accept_timeout(timeout)?;
         let message = endpoint.recv_timeout(timeout)?;
         endpoint.send_timeout(&message, timeout)?;
@@ -53,6 +60,7 @@ fn exchange(address: IpAddr, timeout: Duration) -> Result<(), Error> {
             Ok(_) => Ok(()),
         }
     });
+    let echo = echo.map_err(no_thread)?;
     let connector = Connector::new().config(config).engine(&engine);
     let asked = connector.connect(at).and_then(|endpoint| {
         endpoint.send_timeout(MESSAGE, timeout)?;

@@ -234,7 +234,7 @@ impl Peer {
         let endpoint = match self.connect(Transport::Rdma, timeout) {
             Ok(endpoint) => endpoint,
             Err(error) => {
-                findings.push(judge_no_connection(&error, serves, findings));
+                findings.push(self.judge_no_connection(&error, serves, findings));
                 return;
             }
         };
@@ -301,12 +301,44 @@ impl Peer {
             Err(error) => {
                 endpoint.abort(0);
                 let what = format!("no message comes back over RDMA: {error}");
-                findings.push(
-                    Finding::error("messages", what)
-                        .because("the connection was established, and carries nothing"),
-                );
+                let finding = Finding::error("messages", what);
+                findings.push(if serves {
+                    self.of_another_program(finding)
+                } else {
+                    finding.because("the connection was established, and carries nothing")
+                });
             }
         }
+    }
+
+    fn judge_no_connection(&self, error: &Error, serves: bool, before: &[Finding]) -> Finding {
+        let what = format!("no RDMA connection: {error}");
+        let finding = Finding::error("connection", what);
+        let blamed = |host: Host| {
+            let bad = |it: &&Finding| it.host == host && it.state == State::Error;
+            before.iter().find(bad).map(|it| it.subject.clone())
+        };
+        match blamed(Host::Peer) {
+            Some(subject) => finding.hint(format!("the fault is at the peer: see {subject} above")),
+            None if serves && is_of_another_program(error) => self.of_another_program(finding),
+            None if serves => finding.because("TCP goes the same way, and passes").hint(
+                "both hosts look well: if the peer does not answer, something between \
+                 them (a switch, a cloud's security group, iptables-legacy) drops UDP port 4791",
+            ),
+            None => finding,
+        }
+    }
+
+    /// Adds that two programs may have the port, one on each transport.
+    fn of_another_program(&self, finding: Finding) -> Finding {
+        let port = self.address.port();
+        finding
+            .because("another program may have the port over RDMA than over TCP")
+            .hint(format!(
+                "`rdma resource show cm_id lport {port}` and `ss -ltnp sport = :{port}` show the \
+                 programs on the peer: end one of them, or give it another port"
+            ))
+            .at(Host::Peer)
     }
 
     fn connect(&self, transport: Transport, timeout: Duration) -> Result<Endpoint, Error> {
@@ -318,21 +350,18 @@ impl Peer {
     }
 }
 
-fn judge_no_connection(error: &Error, serves: bool, before: &[Finding]) -> Finding {
-    let what = format!("no RDMA connection: {error}");
-    let finding = Finding::error("connection", what);
-    let blamed = |host: Host| {
-        let bad = |it: &&Finding| it.host == host && it.state == State::Error;
-        before.iter().find(bad).map(|it| it.subject.clone())
-    };
-    match blamed(Host::Peer) {
-        Some(subject) => finding.hint(format!("the fault is at the peer: see {subject} above")),
-        None if serves => finding.because("TCP goes the same way, and passes").hint(
-            "both hosts look well: if the peer does not answer, something between \
-             them (a switch, a cloud's security group, iptables-legacy) drops UDP port 4791",
-        ),
-        None => finding,
-    }
+/// Whether a program answers at the peer that is no listener of messages.
+fn is_of_another_program(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Connect {
+            reason: CloseReason::NotRdmsg
+                | CloseReason::PeerIsRsocket
+                | CloseReason::PeerIncompatible(_)
+                | CloseReason::RejectedWithoutCause,
+            ..
+        }
+    )
 }
 
 /// Whether the host is there, and nobody listens.

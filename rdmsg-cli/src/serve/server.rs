@@ -1,4 +1,5 @@
 use std::{
+    fmt,
     process::ExitCode,
     sync::{
         Arc,
@@ -7,7 +8,7 @@ use std::{
     thread,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use rdmsg::{
     Config, Endpoint, Engine, Error, Listener,
     crossbeam_channel::{Select, TryRecvError},
@@ -16,7 +17,7 @@ use rdmsg::{
 use super::{options::Options, reports::Reports, session};
 use crate::{say::say, stop::Stop, warnings::Warnings};
 
-/// Code of an abort: there are too many connections.
+/// Code of an abort: there are too many connections, or no thread for another one.
 const BUSY: u32 = 1;
 
 /// Listens, and serves each connection in a thread.
@@ -95,7 +96,7 @@ impl Server {
                 continue;
             };
             match self.listeners[number].established().try_recv() {
-                Ok(Ok(endpoint)) => self.serve(endpoint)?,
+                Ok(Ok(endpoint)) => self.serve(&endpoint),
                 Ok(Err(Error::ListenerEnded { reason, .. })) => {
                     bail!("a listener has ended: {reason}")
                 }
@@ -107,38 +108,69 @@ impl Server {
         }
     }
 
-    fn serve(&self, endpoint: Endpoint) -> Result<()> {
-        let shared = Arc::clone(&self.shared);
+    fn serve(&self, endpoint: &Endpoint) {
+        let shared = &self.shared;
         // This thread alone adds.
         if shared.open.load(Ordering::Relaxed) >= self.most {
-            self.refusals.warn(format_args!(
-                "refused {}: there are {} connections (--max-connections)",
-                endpoint.peer_addr(),
-                self.most
-            ));
-            endpoint.abort(BUSY);
-            return Ok(());
+            let most = self.most;
+            return self.refuse(
+                endpoint,
+                format_args!("there are {most} connections (--max-connections)"),
+            );
         }
-        shared.open.fetch_add(1, Ordering::Relaxed);
-        let serving = move || {
-            let (peer, over) = (endpoint.peer_addr(), endpoint.transport());
-            let ended = session::serve(&endpoint, &shared.reports);
-            let statistics = endpoint.statistics();
-            drop(endpoint);
-            shared.open.fetch_sub(1, Ordering::Relaxed);
-            if !shared.is_quiet {
-                say(format_args!(
-                    "{peer} over {over}: {ended}; {} messages ({} bytes) came, {} ({} bytes) went",
-                    statistics.messages_received,
-                    statistics.bytes_received,
-                    statistics.messages_sent,
-                    statistics.bytes_sent,
-                ));
-            }
+        let open = Open::new(shared);
+        let serving = {
+            let endpoint = endpoint.clone();
+            move || serve_open(endpoint, open)
         };
-        let spawned = thread::Builder::new()
-            .name("rdmsg-serve".into())
-            .spawn(serving);
-        spawned.map(drop).context("cannot start a thread")
+        let thread = thread::Builder::new().name("rdmsg-serve".into());
+        if let Err(error) = thread.spawn(serving) {
+            self.refuse(
+                endpoint,
+                format_args!("cannot start a thread for it: {error}"),
+            );
+        }
+    }
+
+    /// Ends a connection for which there is no place. The others go on.
+    fn refuse(&self, endpoint: &Endpoint, reason: fmt::Arguments<'_>) {
+        let peer = endpoint.peer_addr();
+        self.refusals.warn(format_args!("refused {peer}: {reason}"));
+        endpoint.abort(BUSY);
+    }
+}
+
+/// A connection that counts as open until this is dropped.
+#[derive(Debug)]
+struct Open(Arc<Shared>);
+
+impl Open {
+    fn new(shared: &Arc<Shared>) -> Self {
+        shared.open.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn serve_open(endpoint: Endpoint, open: Open) {
+    let (peer, over) = (endpoint.peer_addr(), endpoint.transport());
+    let ended = session::serve(&endpoint, &open.0.reports);
+    let statistics = endpoint.statistics();
+    drop(endpoint);
+    let is_quiet = open.0.is_quiet;
+    drop(open);
+    if !is_quiet {
+        say(format_args!(
+            "{peer} over {over}: {ended}; {} messages ({} bytes) came, {} ({} bytes) went",
+            statistics.messages_received,
+            statistics.bytes_received,
+            statistics.messages_sent,
+            statistics.bytes_sent,
+        ));
     }
 }

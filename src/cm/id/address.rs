@@ -117,16 +117,18 @@ impl CmId {
     /// it.
     #[must_use]
     pub fn verbs(&self) -> Option<Context> {
+        self.device().inspect_err(|error| error!("{error}")).ok()?
+    }
+
+    /// The same, with the error of a process that lacks descriptors or memory to look at its
+    /// devices.
+    pub(crate) fn device(&self) -> Result<Option<Context>, OsError> {
         let raw = self.inner.with(|id, _| {
             // SAFETY: the id exists and is locked.
             unsafe { (*id).verbs }
         });
         // The id, which `self` holds, keeps its device open.
-        self.inner
-            .channel()
-            .device(raw)
-            .inspect_err(|error| error!("{error}"))
-            .ok()?
+        self.inner.channel().device(raw)
     }
 
     /// Returns the device's port, numbered from 1, once the id is bound to one; 0 before.

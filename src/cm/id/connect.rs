@@ -31,7 +31,9 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// Those of the two, and of `create`. `EADDRINUSE` on port 0: so many were in use.
+    /// Those of the two, and of `create`. `EADDRINUSE` on port 0: all ports that it tried were in
+    /// use. Also `EADDRINUSE`, for which the kernel returns `EADDRNOTAVAIL`, if another id has the
+    /// port on all addresses, or has it on one of them and `addr` is all addresses.
     pub fn listen_on(
         create: impl Fn() -> Result<Self, OsError>,
         addr: SocketAddr,
@@ -44,14 +46,29 @@ impl CmId {
         };
         loop {
             let mut id = create()?;
-            id.bind_addr(addr)?;
             tries -= 1;
-            match id.listen(backlog) {
+            match id.bind_addr(addr).and_then(|()| id.listen(backlog)) {
                 Ok(()) => return Ok(id),
                 Err(error) if error.errno == libc::EADDRINUSE && tries > 0 => {}
+                Err(error) if Self::is_port_taken(&create, addr, error) => {
+                    return Err(OsError::new(error.call, libc::EADDRINUSE));
+                }
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Whether `addr` failed for its port: the address is available with port 0.
+    fn is_port_taken(
+        create: impl Fn() -> Result<Self, OsError>,
+        mut addr: SocketAddr,
+        error: OsError,
+    ) -> bool {
+        if error.errno != libc::EADDRNOTAVAIL || addr.port() == 0 {
+            return false;
+        }
+        addr.set_port(0);
+        create().and_then(|mut id| id.bind_addr(addr)).is_ok()
     }
 
     /// Listens for connect requests; each is a CONNECT_REQUEST.

@@ -18,8 +18,8 @@ use crate::{
     transport_kind::TransportKind,
 };
 
-/// How many ports are tried that the kernel chooses for RDMA, by chance, until one of them is free
-/// over TCP as well.
+/// How many ports are tried that the kernel chooses for TCP until one of them is free over RDMA as
+/// well.
 const FREE_PORT_TRIES: u32 = 64;
 
 /// Over RDMA, and over TCP.
@@ -60,7 +60,8 @@ impl Reactor {
         })
     }
 
-    /// Listens on both transports with one port, or on that of them that can be.
+    /// Listens on both transports with one port, or on that of them that can be. A port that is in
+    /// use on either is in use: peers with `Transport::Auto` would connect to the other program.
     fn listen_on_both(
         &mut self,
         key: u64,
@@ -73,30 +74,29 @@ impl Reactor {
             1
         };
         loop {
-            let (rdma, local) = match self.listen_on_rdma(key, address, config) {
-                Ok(listening) => listening,
-                Err(error) if error.is_address_in_use() || self.failed.is_some() => {
-                    return Err(error);
-                }
+            let (tcp, local) = self.listen_on_tcp(key, address, config)?;
+            match self.listen_on_rdma(key, local, config) {
+                Ok((rdma, local)) => return Ok(((Some(rdma), Some(tcp)), local)),
+                Err(error) if error.is_address_in_use() => {}
+                Err(error) if self.failed.is_some() => return Err(error),
                 Err(error) => {
-                    warn!("listener {key} on {address}: over TCP only: {error}");
-                    let (tcp, local) = self.listen_on_tcp(key, address, config)?;
+                    warn!("listener {key} on {local}: over TCP only: {error}");
                     return Ok(((None, Some(tcp)), local));
                 }
-            };
+            }
+            // A port of iWARP is one of TCP, so this listener itself may have it.
+            drop(tcp);
             tries -= 1;
-            match self.listen_on_tcp(key, local, config) {
-                Ok((tcp, local)) => return Ok(((Some(rdma), Some(tcp)), local)),
-                Err(error) if !error.is_address_in_use() => return Err(error),
-                Err(_) if rdma.takes_tcp_port() => {
+            match self.listen_on_rdma(key, local, config) {
+                Ok((rdma, local)) => {
                     warn!(
                         "listener {key} on {local}: over RDMA only: a port of iWARP is one of \
                          TCP, and taken by it"
                     );
                     return Ok(((Some(rdma), None), local));
                 }
-                Err(error) if tries == 0 => return Err(error),
-                Err(_) => debug!("listener {key}: port {} is in use over TCP", local.port()),
+                Err(error) if tries == 0 || !error.is_address_in_use() => return Err(error),
+                Err(_) => debug!("listener {key}: port {} is in use over RDMA", local.port()),
             }
         }
     }

@@ -33,6 +33,8 @@ enum Role {
     Responder,
     /// This side aborts. It disconnects when its Abort or Failure has been acknowledged.
     Aborter,
+    /// The same, and the peer gives no sign of life, so DISCONNECTED is not waited for.
+    Abandoner,
 }
 
 /// How long work requests are waited for where nothing says that they are flushed. What has
@@ -133,10 +135,19 @@ impl Connection {
         code: u32,
         now: Instant,
     ) {
-        if matches!(&self.state, State::Closing(closing) if closing.role == Role::Aborter) {
+        if let State::Closing(Closing {
+            role: Role::Aborter | Role::Abandoner,
+            ..
+        }) = &self.state
+        {
             return;
         }
-        self.start_closing(Role::Aborter, reason, ABORT_TIMEOUT, now);
+        let role = if disconnected_may_come(&reason) {
+            Role::Aborter
+        } else {
+            Role::Abandoner
+        };
+        self.start_closing(role, reason, ABORT_TIMEOUT, now);
         if let Some(transfer) = &mut self.transfer {
             transfer.queue_notice(control, code);
         }
@@ -241,7 +252,7 @@ impl Connection {
         let acknowledged = transfer.control.is_final_frame_acknowledged();
         let done = match closing.role {
             Role::Initiator => acknowledged && transfer.delivered() && transfer.is_quiescent(),
-            Role::Aborter => acknowledged,
+            Role::Aborter | Role::Abandoner => acknowledged,
             // The peer disconnects.
             Role::Responder => false,
         };
@@ -295,8 +306,13 @@ impl Connection {
 
     /// Disconnects and waits for the work requests to be flushed.
     pub(super) fn drain(&mut self, now: Instant) {
+        let abandons =
+            matches!(&self.state, State::Closing(closing) if closing.role == Role::Abandoner);
         self.cm(CmOp::Disconnect);
         self.start_draining(None, now);
+        if abandons {
+            self.expect_no_disconnected();
+        }
     }
 
     /// Ends the connection because a large message could not be read. A process that ended loses
@@ -375,6 +391,18 @@ pub(super) fn is_symptom(reason: &CloseReason) -> bool {
         CloseReason::Os(error) => error.errno == libc::ENOTCONN,
         _ => false,
     }
+}
+
+/// Whether an Abort or a Failure of the peer gave this cause.
+pub(super) fn is_notice(reason: &CloseReason) -> bool {
+    matches!(
+        reason,
+        CloseReason::PeerAborted(_)
+            | CloseReason::PeerOutOfResources
+            | CloseReason::PeerBusy
+            | CloseReason::PeerGaveUp(_)
+            | CloseReason::PeerFailed(_)
+    )
 }
 
 /// Whether DISCONNECTED may follow this cause. It is not waited for where the peer or the device

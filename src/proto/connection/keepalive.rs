@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use super::{Connection, State, timers::earlier};
-use crate::proto::CloseReason;
+use crate::proto::{
+    CloseReason,
+    frame::{Control, KEEPALIVE_TIMEOUT},
+};
 
 /// A check that is late by no more than this counts as in time, however short the timeout is.
 const TOLERANCE: Duration = Duration::from_millis(50);
@@ -12,12 +15,19 @@ const TOLERANCE: Duration = Duration::from_millis(50);
 /// pings: every sixteen intervals.
 const SPARED: u64 = 32;
 
+/// The time for the answer to bytes that the transport has repeated.
+const ANSWER: Duration = Duration::from_millis(100);
+
 /// Checks twice an interval whether the peer showed activity, so that the arrival of a frame needs
 /// no clock.
 ///
 /// A silence is noticed between half an interval and one interval after its beginning. A peer that
 /// shows no activity for one timeout after that is dead: no later than `interval + timeout` after
 /// its last sign of life.
+///
+/// Over TCP the peer's system may have had no chance to answer: the kernel repeats lost bytes
+/// after pauses that double. So a peer whose system has not acknowledged everything
+/// counts as dead only after the next repetition, which may come a timeout later.
 #[derive(Debug)]
 pub(super) struct Keepalive {
     interval: Duration,
@@ -27,6 +37,8 @@ pub(super) struct Keepalive {
     activity: PeerActivity,
     /// The time of the check that found a silence and sent a ping, until the next sign of life.
     silent: Option<Instant>,
+    /// Whether the timeout of this silence has passed.
+    overtime: Overtime,
     /// Counts checks, from the connection's number on: so connections take turns with those pings,
     /// and each hears of the others' in between.
     turn: u64,
@@ -49,6 +61,23 @@ pub(crate) struct MovedBytes {
     pub(crate) signs: u64,
     /// The number of bytes of large messages that have been read.
     pub(crate) read: u64,
+    /// The number of bytes that the peer's system has acknowledged.
+    pub(crate) acknowledged: u64,
+    /// The time until the kernel repeats bytes that the peer's system has not acknowledged, if
+    /// there are any.
+    pub(crate) repeats_in: Option<Duration>,
+}
+
+/// The time beyond the timeout.
+#[derive(Clone, Copy, Debug)]
+enum Overtime {
+    None,
+    /// Until bytes are repeated. The number of bytes that the peer's system had acknowledged.
+    Repeating {
+        acknowledged: u64,
+    },
+    /// The peer's system acknowledged them, and the timeout began a second time.
+    Spent,
 }
 
 /// The signs of life of a connection's peer.
@@ -83,6 +112,7 @@ impl Keepalive {
             deadline: now + interval / 2,
             activity,
             silent: None,
+            overtime: Overtime::None,
             turn: number,
         }
     }
@@ -97,7 +127,7 @@ impl Keepalive {
         let here = activity.here != self.activity.here;
         let passes = here || (activity != self.activity && !self.has_turn());
         if passes {
-            self.check(activity, now);
+            self.check(activity, MovedBytes::default(), now);
         }
         passes
     }
@@ -107,11 +137,12 @@ impl Keepalive {
         self.turn.is_multiple_of(SPARED)
     }
 
-    fn check(&mut self, activity: PeerActivity, now: Instant) -> Check {
+    fn check(&mut self, activity: PeerActivity, moved: MovedBytes, now: Instant) -> Check {
         let before = std::mem::replace(&mut self.activity, activity);
         let next = now + self.interval / 2;
         if activity != before {
             self.silent = None;
+            self.overtime = Overtime::None;
             self.deadline = next;
             // A peer that is alive elsewhere may have lost this connection, which only a send finds
             // out. That is rare, and its connections may be many: it has time.
@@ -132,7 +163,31 @@ impl Keepalive {
             self.deadline = next.min(end);
             return if new { Check::Probe } else { Check::Alive };
         }
-        Check::Dead
+        self.check_in_overtime(moved, now)
+    }
+
+    fn check_in_overtime(&mut self, moved: MovedBytes, now: Instant) -> Check {
+        let acknowledged = moved.acknowledged;
+        match (self.overtime, moved.repeats_in) {
+            (Overtime::None, Some(wait)) if wait <= self.timeout => {
+                self.overtime = Overtime::Repeating { acknowledged };
+                self.deadline = now + wait + ANSWER;
+                Check::Alive
+            }
+            // The outage is over. The peer's own bytes may wait for their repetition.
+            (
+                Overtime::Repeating {
+                    acknowledged: before,
+                },
+                _,
+            ) if acknowledged > before => {
+                self.overtime = Overtime::Spent;
+                self.silent = Some(now);
+                self.deadline = now + self.timeout.min(self.interval / 2);
+                Check::Alive
+            }
+            (Overtime::None | Overtime::Repeating { .. } | Overtime::Spent, _) => Check::Dead,
+        }
     }
 }
 
@@ -280,9 +335,9 @@ impl Connection {
         let Some(transfer) = &mut self.transfer else {
             return;
         };
-        let activity = transfer.activity;
+        let (activity, moved) = (transfer.activity, transfer.moved);
         let check = match &mut transfer.timers.keepalive {
-            Some(keepalive) if keepalive.deadline() <= now => keepalive.check(activity, now),
+            Some(keepalive) if keepalive.deadline() <= now => keepalive.check(activity, moved, now),
             Some(_) | None => return,
         };
         match check {
@@ -291,7 +346,12 @@ impl Connection {
                 transfer.probe.wanted();
                 self.send_control();
             }
-            Check::Dead => self.fail(CloseReason::KeepaliveTimeout, now),
+            Check::Dead => self.notify_and_disconnect(
+                CloseReason::KeepaliveTimeout,
+                Control::Failure,
+                KEEPALIVE_TIMEOUT,
+                now,
+            ),
         }
     }
 }

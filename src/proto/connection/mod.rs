@@ -26,7 +26,7 @@ use std::{collections::VecDeque, sync::Arc, time::Instant};
 use log::Level;
 
 use self::{
-    closing::{Closing, Draining, disconnected_may_come, is_symptom},
+    closing::{Closing, Draining, disconnected_may_come, is_notice, is_symptom},
     connecting::Attempts,
     establish::Early,
     timers::earlier,
@@ -60,7 +60,8 @@ use crate::status::{OsError, WcStatus};
 ///
 /// The last output is [`Event::Disconnected`]; it comes exactly once. It reports the first cause of
 /// the end, except that a mere symptom (flushed work requests, a DISCONNECTED without a close)
-/// gives way to the cause itself when that is found in the completion queue while draining.
+/// gives way to the cause itself when that is found in the completion queue while draining, and a
+/// close of this side gives way to the peer's Abort or Failure unless the peer has confirmed it.
 #[derive(Debug)]
 pub(crate) struct Connection {
     params: Params,
@@ -450,11 +451,15 @@ impl Connection {
         }
     }
 
-    /// Records the cause of the end. The first one stays, unless it was a mere symptom.
+    /// Records the cause of the end. The first one stays, unless it was a mere symptom, or a close
+    /// of this side that the peer has not confirmed before it gave notice.
     fn record_cause(&mut self, reason: CloseReason) {
+        let unconfirmed_close = matches!(self.reason, Some(CloseReason::LocallyClosed))
+            && !self.transfer.as_ref().is_some_and(Transfer::delivered);
         let weight = |reason: &CloseReason| match reason {
             symptom if is_symptom(symptom) => 0,
             CloseReason::PeerDisconnected => 1,
+            notice if unconfirmed_close && is_notice(notice) => 3,
             // The peer's program has processed nothing, which the caller has to know.
             CloseReason::PeerBusy => 3,
             _ => 2,

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     proto::{
         Clock, CloseReason, Event, Output, Read, Work,
-        frame::{Control, OUT_OF_RESOURCES},
+        frame::{Control, OUT_OF_RESOURCES, READ_TIMEOUT},
         inbound::Step,
         read_watchdog::Verdict,
         violation::Violation,
@@ -133,7 +133,12 @@ impl Connection {
         match verdict {
             Verdict::Fine => {}
             Verdict::Retry => self.retry_memory(),
-            Verdict::Stalled => self.fail(CloseReason::ReadTimeout, now),
+            Verdict::Stalled => self.notify_and_disconnect(
+                CloseReason::ReadTimeout,
+                Control::Failure,
+                READ_TIMEOUT,
+                now,
+            ),
             Verdict::OutOfMemory(error) => {
                 self.notify_and_disconnect(
                     CloseReason::OutOfMemory(error),

@@ -4,9 +4,10 @@ use log::Level;
 
 use super::{Connection, State, transfer::Heard};
 use crate::proto::{
-    Arrival, Clock, CloseReason, Descriptor, Event, HEADER_LEN, Output, PART_HEADER_LEN, Topic,
+    Arrival, Clock, CloseReason, Descriptor, Event, HEADER_LEN, Output, PART_HEADER_LEN,
+    PeerTimeout, Topic,
     batch::Batch,
-    frame::{Control, Header, Kind, NOT_TAKEN, OUT_OF_RESOURCES},
+    frame::{Control, Header, KEEPALIVE_TIMEOUT, Kind, NOT_TAKEN, OUT_OF_RESOURCES, READ_TIMEOUT},
     violation::Violation,
 };
 
@@ -322,6 +323,8 @@ impl Connection {
                 let reason = match header.arg {
                     OUT_OF_RESOURCES => CloseReason::PeerOutOfResources,
                     NOT_TAKEN => CloseReason::PeerBusy,
+                    KEEPALIVE_TIMEOUT => CloseReason::PeerGaveUp(PeerTimeout::Keepalive),
+                    READ_TIMEOUT => CloseReason::PeerGaveUp(PeerTimeout::Read),
                     code => CloseReason::PeerFailed(code),
                 };
                 self.fail(reason, now.now());

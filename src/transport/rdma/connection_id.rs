@@ -104,7 +104,7 @@ impl ConnectionId {
     ) -> Result<TransportParts, OsError> {
         let id = self.id()?;
         let context = id
-            .verbs()
+            .device()?
             .ok_or(OsError::new("rdma_create_qp", libc::ENODEV))?;
         let device = manager.devices.get(context)?;
         match create_transport(&device, id, key, config, customer) {

@@ -1,11 +1,7 @@
 use std::net::SocketAddr;
 
 use super::connection_manager::ConnectionManager;
-use crate::{
-    cm::{CmId, Devices},
-    status::OsError,
-    verbs::{Context, TransportType},
-};
+use crate::{cm::CmId, status::OsError};
 
 /// The requests that the kernel keeps until they are taken from it. What is too much is rejected by
 /// the engine, by name: the kernel drops it without a word, and the peer repeats it some seconds
@@ -38,16 +34,6 @@ impl ListenId {
     /// Whether the address is one of a device, or of all.
     pub(crate) fn has_device(&self) -> bool {
         self.id.has_device()
-    }
-
-    /// Whether its port is one of the host's TCP, as those of iWARP are: where it listens at all of
-    /// the host's addresses, one such device is enough.
-    pub(crate) fn takes_tcp_port(&self) -> bool {
-        let is_iwarp = |device: &Context| device.transport_type() == TransportType::IWARP;
-        match self.id.verbs() {
-            Some(device) => is_iwarp(&device),
-            None => Devices::get().is_ok_and(|devices| devices.contexts().iter().any(is_iwarp)),
-        }
     }
 
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {

@@ -4,8 +4,11 @@ use std::{
     time::Duration,
 };
 
-use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt,
+use nix::sys::{
+    eventfd::EventFd,
+    socket::{
+        AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt,
+    },
 };
 
 use super::{
@@ -34,6 +37,8 @@ pub(crate) struct ConnectionId {
     /// How many READs the peer that asked serves at a time.
     reads: u8,
     carrier: Carrier,
+    /// A descriptor for the transport of a request, which is closed before that is made.
+    reserve: Option<EventFd>,
     /// Why making the transport failed, in more detail than the state machine keeps.
     problem: Option<Error>,
 }
@@ -47,6 +52,7 @@ impl ConnectionId {
             peer: None,
             reads: 0,
             carrier: Carrier::Nothing,
+            reserve: None,
             problem: None,
         }
     }
@@ -54,13 +60,14 @@ impl ConnectionId {
     /// Takes a peer's request on, as the connection with this key.
     pub(crate) fn of_request(request: ConnectRequest, key: u64) -> Self {
         let (peer, reads) = (request.peer_addr(), request.reads().outgoing);
-        let (socket, manager) = request.take_on(key);
+        let (socket, reserve, manager) = request.take_on(key);
         Self {
             key,
             manager,
             peer: Some(peer),
             reads,
             carrier: socket.map_or(Carrier::Nothing, Carrier::Socket),
+            reserve,
             problem: None,
         }
     }
@@ -87,6 +94,11 @@ impl ConnectionId {
     /// Nor does a route.
     pub(crate) fn resolve_route(&mut self) {
         self.manager.resolved_route(self.key);
+    }
+
+    /// Leaves the descriptor to the transport that was reserved for it.
+    pub(crate) fn release_reserve(&mut self) {
+        self.reserve = None;
     }
 
     /// Makes the queues on the socket, connected or not.

@@ -66,7 +66,8 @@ struct State {
     sockets: HashMap<u64, Watched>,
     silent: SilentPeers,
     reports: VecDeque<Report>,
-    /// Listeners that could take no more, for want of file descriptors.
+    /// Listeners that lacked file descriptors, and silent peers that could not be watched: the
+    /// timer resumes both.
     paused: Vec<u64>,
     drawn: u64,
     ticking: bool,
@@ -81,6 +82,8 @@ enum Watched {
         listener: u64,
         peer: SocketAddr,
         socket: Unshared<OwnedFd>,
+        /// The second descriptor that its connection will need.
+        reserve: EventFd,
         arriving: Arriving,
     },
     /// A peer's request was reported.
@@ -116,6 +119,7 @@ pub(crate) struct ConnectRequest {
     reads: ReadDepth,
     /// Until it is answered.
     socket: Option<Unshared<OwnedFd>>,
+    reserve: Option<EventFd>,
     manager: ConnectionManager,
 }
 
@@ -306,9 +310,27 @@ impl ConnectionManager {
         while let Some(token) = state.silent.expire(now) {
             state.sockets.remove(&token);
         }
-        for listener in std::mem::take(&mut state.paused) {
-            if let Some(Watched::Listener(socket)) = state.sockets.get(&listener) {
-                self.inner.change(socket, listener, EpollFlags::EPOLLIN);
+        for token in std::mem::take(&mut state.paused) {
+            match state.sockets.get(&token) {
+                Some(Watched::Listener(socket)) => {
+                    self.inner.change(socket, token, EpollFlags::EPOLLIN);
+                }
+                Some(Watched::Silent { socket, .. }) => {
+                    if self
+                        .inner
+                        .watch(socket, token, EpollFlags::EPOLLIN)
+                        .is_err()
+                    {
+                        state.paused.push(token);
+                    }
+                }
+                None
+                | Some(
+                    Watched::Requested
+                    | Watched::Connecting { .. }
+                    | Watched::Asking { .. }
+                    | Watched::Open(_),
+                ) => {}
             }
         }
         self.start_ticking(state);
@@ -373,12 +395,19 @@ impl ConnectRequest {
     }
 
     /// Takes it on, as the connection with this key.
-    pub(super) fn take_on(mut self, key: u64) -> (Option<Unshared<OwnedFd>>, ConnectionManager) {
-        let socket = self.socket.take();
+    pub(super) fn take_on(
+        mut self,
+        key: u64,
+    ) -> (
+        Option<Unshared<OwnedFd>>,
+        Option<EventFd>,
+        ConnectionManager,
+    ) {
+        let (socket, reserve) = (self.socket.take(), self.reserve.take());
         if let Some(socket) = &socket {
             self.manager.name(self.token, key, socket);
         }
-        (socket, self.manager.clone())
+        (socket, reserve, self.manager.clone())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    net::IpAddr,
+    net::{IpAddr, Ipv6Addr},
     time::{Duration, Instant},
 };
 
@@ -14,8 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The peers that owe their requests, by their tokens, the oldest first.
 ///
-/// If all places are taken, the oldest peer of the address with the most places gives up its own.
-/// So a host with many silent connections ends its own, and none of another host.
+/// If all places are taken, the oldest peer of the host with the most places gives up its own. So a
+/// host with many silent connections ends its own, and none of another host.
 #[derive(Debug, Default)]
 pub(super) struct SilentPeers(BTreeMap<u64, Silent>);
 
@@ -28,7 +28,8 @@ struct Silent {
 impl SilentPeers {
     /// Adds a peer, whose token is greater than all others. Returns the token of the peer that
     /// gives up its place for it.
-    pub(super) fn add(&mut self, token: u64, host: IpAddr, now: Instant) -> Option<u64> {
+    pub(super) fn add(&mut self, token: u64, address: IpAddr, now: Instant) -> Option<u64> {
+        let host = host_of(address);
         self.0.insert(token, Silent { since: now, host });
         if self.0.len() <= PLACES {
             return None;
@@ -64,6 +65,15 @@ impl SilentPeers {
     }
 }
 
+/// Returns an address that all addresses of a host have in common: of IPv6 the network of 64 bits,
+/// in which a host may take any number of addresses.
+fn host_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => v4.into(),
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 64)).into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,5 +99,29 @@ mod tests {
         let later = now + PATIENCE;
         assert_eq!(silent.expire(later), Some(0));
         assert_eq!(silent.expire(later), Some(1002));
+    }
+
+    #[test]
+    fn host_is_the_network_of_an_ipv6_address() {
+        let host = |text: &str| host_of(text.parse().unwrap()).to_string();
+        assert_eq!(host("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+        assert_eq!(host("2001:db8:1:3::1"), "2001:db8:1:3::");
+        assert_eq!(host("fe80::1"), host("fe80::ffff:2"));
+        assert_eq!(host("10.0.0.1"), "10.0.0.1");
+        assert_eq!(host("::ffff:10.0.0.1"), "10.0.0.1");
+    }
+
+    #[test]
+    fn many_addresses_of_one_host_cost_another_host_no_place() {
+        let mut silent = SilentPeers::default();
+        let now = Instant::now();
+        let other = "2001:db8:0:2::1".parse().unwrap();
+        assert_eq!(silent.add(0, other, now), None);
+        for token in 1..1000 {
+            let of_one = Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, token as u16);
+            let evicted = silent.add(token, of_one.into(), now);
+            let expected = token.checked_sub(PLACES as u64 - 1).filter(|it| *it > 0);
+            assert_eq!(evicted, expected);
+        }
     }
 }

@@ -90,6 +90,36 @@ impl Socket {
         sent.saturating_sub(self.queued(libc::TIOCOUTQ))
     }
 
+    /// Returns the time until the kernel repeats bytes that the peer's system has not acknowledged,
+    /// with the time that its answer takes.
+    pub(super) fn repeats_in(&self) -> Option<Duration> {
+        if self.queued(libc::TIOCOUTQ) == 0 {
+            return None;
+        }
+        // SAFETY: the C structure holds integers: all zero is a valid value.
+        let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+        let mut size = size_of_val(&info) as libc::socklen_t;
+        // SAFETY: the structure and its size live on this stack for the call, and bound it.
+        let result = unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                (&raw mut info).cast(),
+                &raw mut size,
+            )
+        };
+        if result != 0 || info.tcpi_unacked == 0 {
+            return None;
+        }
+        // The kernel doubles `tcpi_rto` with each repetition. Its timer may be an eighth late.
+        let pause = Duration::from_micros(info.tcpi_rto.into());
+        let pause = pause + pause / 8;
+        let waited = Duration::from_millis(info.tcpi_last_data_sent.into());
+        let answer = Duration::from_micros(info.tcpi_rtt.into());
+        Some(pause.saturating_sub(waited) + answer)
+    }
+
     /// Returns the number of bytes in a queue of the socket; 0 after a failure.
     fn queued(&self, queue: libc::Ioctl) -> u64 {
         let mut count: libc::c_int = 0;

@@ -98,7 +98,7 @@ const OF_RDMA: [&str; 9] = [
     "4791",
     "device",
     "memlock",
-    "ulimit",
+    "ulimit -l",
     "rsocket",
     "CONSUMER_DEFINED",
     "ibv_",

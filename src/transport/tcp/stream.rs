@@ -236,9 +236,12 @@ impl Stream {
     /// Returns the counters of bytes. Bytes that wait in the socket have arrived, even if the
     /// thread that receives does not run.
     pub(super) fn moved(&self) -> MovedBytes {
+        let acknowledged = self.socket.acknowledged();
         MovedBytes {
-            signs: self.socket.arrived() + self.socket.acknowledged() / ACKNOWLEDGED,
+            signs: self.socket.arrived() + acknowledged / ACKNOWLEDGED,
             read: self.read.load(Ordering::Relaxed),
+            acknowledged,
+            repeats_in: self.socket.repeats_in(),
         }
     }
 

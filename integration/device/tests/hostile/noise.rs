@@ -88,9 +88,10 @@ fn check(endpoint: &Endpoint, frames: &[Vec<u8>]) -> &'static str {
     let kind = match reason {
         CloseReason::ProtocolViolation(violation) => violation.field(),
         CloseReason::PeerAborted(_) => "aborted",
-        CloseReason::PeerFailed(_) | CloseReason::PeerOutOfResources | CloseReason::PeerBusy => {
-            "failed"
-        }
+        CloseReason::PeerFailed(_)
+        | CloseReason::PeerOutOfResources
+        | CloseReason::PeerBusy
+        | CloseReason::PeerGaveUp(_) => "failed",
         CloseReason::PeerClosed => "closed",
         CloseReason::PeerDisconnected => "disconnected",
         other => panic!("{other:?} after {frames:?}"),

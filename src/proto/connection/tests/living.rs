@@ -6,10 +6,12 @@ use super::{
     pair::{A, B, Pair, Step},
     params,
 };
-use crate::proto::{Activity, CloseReason, MovedBytes, Params};
+use crate::proto::{Activity, CloseReason, MovedBytes, Params, PeerTimeout};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(3);
+/// The time for the notice to the peer.
+const NOTICE: Duration = Duration::from_millis(100);
 
 fn alive() -> Params {
     Params {
@@ -44,7 +46,7 @@ fn a_dead_host_is_noticed_within_interval_and_timeout_whenever_it_dies() {
             assert_eq!(pair.reason(A), &CloseReason::KeepaliveTimeout);
             let noticed = pair.now - death;
             assert!(
-                noticed <= INTERVAL + TIMEOUT,
+                noticed <= INTERVAL + TIMEOUT + NOTICE,
                 "at {offset} ms, busy {busy}: after {noticed:?}"
             );
         }
@@ -74,7 +76,7 @@ fn a_dead_host_is_noticed_in_time_while_closing() {
         );
         let noticed = pair.now - death;
         assert!(
-            noticed <= INTERVAL + TIMEOUT,
+            noticed <= INTERVAL + TIMEOUT + NOTICE,
             "at {offset} ms: after {noticed:?}"
         );
     }
@@ -143,20 +145,91 @@ fn bytes_that_move_are_signs_of_life() {
     let mut pair = Pair::established(alive(), alive());
     stop(&mut pair, B);
     for signs in 1..60 {
-        pair.sides[A].conn.set_moved(MovedBytes { signs, read: 0 });
+        pair.sides[A].conn.set_moved(MovedBytes {
+            signs,
+            ..MovedBytes::default()
+        });
         pair.wait(Duration::from_millis(500));
         assert!(pair.sides[A].ended.is_none(), "after {signs} half seconds");
     }
     let start = pair.now;
     while pair.sides[A].conn.close_reason().is_none() {
         // A reading that another thread changes is lower than the last one.
-        let moved = MovedBytes { signs: 58, read: 0 };
+        let moved = MovedBytes {
+            signs: 58,
+            ..MovedBytes::default()
+        };
         pair.sides[A].conn.set_moved(moved);
         pair.wait(Duration::from_millis(500));
     }
     let reason = pair.sides[A].conn.close_reason();
     assert_eq!(reason, Some(&CloseReason::KeepaliveTimeout));
     assert!(pair.now - start <= INTERVAL + TIMEOUT);
+}
+
+#[test]
+fn bytes_that_are_about_to_be_repeated_extend_the_timeout_once() {
+    let moved = |acknowledged, wait: u64| MovedBytes {
+        acknowledged,
+        repeats_in: Some(Duration::from_millis(wait)),
+        ..MovedBytes::default()
+    };
+    for wait in [0, 1200, 3000, 3001] {
+        for acknowledges in [false, true] {
+            let mut pair = Pair::established(alive(), alive());
+            stop(&mut pair, B);
+            pair.sides[A].conn.set_moved(moved(0, wait));
+            let start = pair.now;
+            let mut extended = None;
+            while pair.sides[A].conn.close_reason().is_none() {
+                assert!(pair.pass());
+                if pair.sides[A].conn.close_reason().is_none()
+                    && pair.now - start >= INTERVAL / 2 + TIMEOUT
+                {
+                    extended.get_or_insert(pair.now - start);
+                    if acknowledges {
+                        pair.sides[A].conn.set_moved(moved(1, wait));
+                    }
+                }
+            }
+            let reason = pair.sides[A].conn.close_reason();
+            assert_eq!(reason, Some(&CloseReason::KeepaliveTimeout));
+            let limit = INTERVAL + TIMEOUT;
+            let overtime = Duration::from_millis(wait + 100);
+            let limit = match (wait <= 3000, acknowledges) {
+                (false, _) => limit,
+                (true, false) => limit + overtime,
+                (true, true) => limit + overtime + TIMEOUT,
+            };
+            assert_eq!(extended.is_some(), wait <= 3000, "{wait}, {acknowledges}");
+            let noticed = pair.now - start;
+            assert!(noticed <= limit, "{wait}, {acknowledges}: {noticed:?}");
+            assert!(
+                noticed > limit - INTERVAL,
+                "{wait}, {acknowledges}: {noticed:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn peer_that_was_stopped_reads_that_it_was_given_up() {
+    let mut pair = Pair::established(alive(), alive());
+    // B's process stands still, and its device goes on.
+    while pair.sides[A].ended.is_none() {
+        for step in [Step::Wire(A), Step::Ack(A), Step::Cq(A), Step::Cm(A)] {
+            while pair.can(step) {
+                pair.take(step);
+            }
+        }
+        pair.now = pair.sides[A].conn.next_timeout().unwrap_or(pair.now);
+        pair.sides[A].conn.handle_timeout(pair.now);
+        pair.settle(A);
+    }
+    assert_eq!(pair.reason(A), &CloseReason::KeepaliveTimeout);
+    pair.finish();
+    let expected = CloseReason::PeerGaveUp(PeerTimeout::Keepalive);
+    assert_eq!(pair.reason(B), &expected);
 }
 
 #[test]

@@ -2,11 +2,12 @@
 //!
 //! [`pair`] puts two of them on a simulated wire and a simulated connection manager, with
 //! [`actions`] of their applications, processes and devices. [`establishing`], [`refusing`],
-//! [`transferring`], [`large`], [`finishing`], [`living`], [`memory`], [`ending`] and [`hostile`]
-//! play named scenes on it, [`random`] plays anything, and [`table`] checks each input in each
-//! state.
+//! [`transferring`], [`large`], [`finishing`], [`living`], [`memory`], [`ending`], [`crossing`] and
+//! [`hostile`] play named scenes on it, [`random`] plays anything, and [`table`] checks each input
+//! in each state.
 
 mod actions;
+mod crossing;
 mod ending;
 mod establishing;
 mod finishing;

@@ -1,7 +1,6 @@
 //! What the connection manager does when a socket that it watches is ready.
 
 use std::{
-    io,
     net::{SocketAddr, TcpStream},
     os::fd::AsFd,
     sync::Arc,
@@ -10,6 +9,7 @@ use std::{
 
 use nix::sys::{
     epoll::EpollFlags,
+    eventfd::EventFd,
     socket::{getsockopt, sockopt},
 };
 
@@ -17,6 +17,7 @@ use super::{ConnectRequest, ConnectionManager, Report, State, UNNAMED, Watched};
 use crate::{
     proto::{CloseReason, ReadDepth},
     status::OsError,
+    sync::eventfd,
     sys::Unshared,
     transport::tcp::{
         addresses::canonical,
@@ -56,18 +57,24 @@ impl ConnectionManager {
             let Some(Watched::Listener(listener)) = state.sockets.get(&token) else {
                 return;
             };
-            match listener.accept() {
-                Ok((socket, peer)) => {
-                    if let Err(error) = self.await_request(state, token, socket, peer) {
+            let accepted = eventfd().and_then(|reserve| {
+                let (socket, peer) = listener.accept().map_err(|error| {
+                    OsError::new("accept4", error.raw_os_error().unwrap_or_default())
+                })?;
+                Ok((socket, peer, reserve))
+            });
+            match accepted {
+                Ok((socket, peer, reserve)) => {
+                    if let Err(error) = self.await_request(state, token, socket, peer, reserve) {
                         error_sparsely!("listener {token}: {error}");
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if is_of_one_connection(&error) => {
-                    debug!("listener {token}: accept4: {error}");
+                Err(error) if error.errno == libc::EWOULDBLOCK => break,
+                Err(error) if is_of_one_connection(error.errno) => {
+                    debug!("listener {token}: {error}");
                 }
                 Err(error) => {
-                    error_sparsely!("listener {token}: accept4: {error}");
+                    error_sparsely!("listener {token}: {error}");
                     // The connections stay in the kernel's queue, which keeps the socket readable.
                     self.inner.change(listener, token, EpollFlags::empty());
                     state.paused.push(token);
@@ -85,13 +92,14 @@ impl ConnectionManager {
         listener: u64,
         socket: TcpStream,
         peer: SocketAddr,
+        reserve: EventFd,
     ) -> Result<(), OsError> {
         socket
             .set_nonblocking(true)
             .map_err(|error| OsError::new("fcntl", error.raw_os_error().unwrap_or_default()))?;
         state.drawn += 1;
         let token = UNNAMED | state.drawn;
-        self.inner.watch(&socket, token, EpollFlags::EPOLLIN)?;
+        let is_watched = self.inner.watch(&socket, token, EpollFlags::EPOLLIN);
         let peer = canonical(peer);
         if let Some(evicted) = state.silent.add(token, peer.ip(), Instant::now()) {
             state.sockets.remove(&evicted);
@@ -100,10 +108,14 @@ impl ConnectionManager {
             listener,
             peer,
             socket: Unshared::new(socket.into()),
+            reserve,
             arriving: Arriving::default(),
         };
         state.sockets.insert(token, watched);
-        Ok(())
+        if is_watched.is_err() {
+            state.paused.push(token);
+        }
+        is_watched
     }
 
     /// Reports the request of a peer that has connected, when it is whole.
@@ -113,6 +125,7 @@ impl ConnectionManager {
             peer,
             socket,
             arriving,
+            ..
         }) = state.sockets.get_mut(&token)
         else {
             return;
@@ -124,7 +137,10 @@ impl ConnectionManager {
         }
         state.silent.remove(token);
         let watched = state.sockets.remove(&token);
-        let Some(Watched::Silent { socket, .. }) = watched else {
+        let Some(Watched::Silent {
+            socket, reserve, ..
+        }) = watched
+        else {
             return;
         };
         let Arrived::Message {
@@ -145,6 +161,7 @@ impl ConnectionManager {
             private_data,
             reads: both_ways(reads),
             socket: Some(socket),
+            reserve: Some(reserve),
             manager: self.clone(),
         }));
     }
@@ -224,22 +241,20 @@ impl State {
 /// Whether an error of accept4(2) is that of one connection, which the kernel then removes from its
 /// queue: the peer or the network has gone, or a firewall forbids it. Other errors may come again
 /// for the same connection.
-fn is_of_one_connection(error: &io::Error) -> bool {
+fn is_of_one_connection(errno: i32) -> bool {
     matches!(
-        error.raw_os_error(),
-        Some(
-            libc::EINTR
-                | libc::ECONNABORTED
-                | libc::EPERM
-                | libc::ENETDOWN
-                | libc::EPROTO
-                | libc::ENOPROTOOPT
-                | libc::EHOSTDOWN
-                | libc::ENONET
-                | libc::EHOSTUNREACH
-                | libc::ENETUNREACH
-                | libc::ETIMEDOUT
-        )
+        errno,
+        libc::EINTR
+            | libc::ECONNABORTED
+            | libc::EPERM
+            | libc::ENETDOWN
+            | libc::EPROTO
+            | libc::ENOPROTOOPT
+            | libc::EHOSTDOWN
+            | libc::ENONET
+            | libc::EHOSTUNREACH
+            | libc::ENETUNREACH
+            | libc::ETIMEDOUT
     )
 }
 
@@ -258,10 +273,7 @@ mod tests {
     /// An error that comes again and again would keep the engine's thread busy.
     #[test]
     fn listener_pauses_after_errors_that_stay() {
-        let stays = |errno: &&i32| {
-            let error = io::Error::from_raw_os_error(**errno);
-            error.kind() != io::ErrorKind::WouldBlock && !is_of_one_connection(&error)
-        };
+        let stays = |errno: &&i32| **errno != libc::EWOULDBLOCK && !is_of_one_connection(**errno);
         let stay: Vec<i32> = ACCEPT4.iter().filter(stays).copied().collect();
         let expected = [
             libc::EBADF,

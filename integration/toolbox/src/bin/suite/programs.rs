@@ -68,6 +68,7 @@ impl DeviceTests {
             "tcp_api",
             "tasks",
             "task_leaks",
+            "shortage",
             "waiting",
             "logging",
             "engine_end",

@@ -1,0 +1,78 @@
+/* Loaded in front of the libraries: fails the n-th call of one function. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <time.h>
+
+static const char *_Atomic failing;
+static atomic_long calls_left;
+
+/* From now on the n-th call of `function` fails, and no other. */
+void fail_call(const char *function, long n)
+{
+	atomic_store(&calls_left, n);
+	atomic_store(&failing, function);
+}
+
+/* Returns whether the call has failed, and lets all calls pass. */
+int has_failed(void)
+{
+	atomic_store(&failing, NULL);
+	return atomic_load(&calls_left) <= 0;
+}
+
+static int fails(const char *function)
+{
+	const char *name = atomic_load(&failing);
+	return name && !strcmp(name, function) && atomic_fetch_sub(&calls_left, 1) == 1;
+}
+
+#define WRAP(result, name, error, failure, parameters, arguments)             \
+	result name parameters                                                \
+	{                                                                     \
+		static result(*_Atomic next) parameters;                      \
+		if (!next)                                                    \
+			next = (result(*) parameters)dlsym(RTLD_NEXT, #name); \
+		if (fails(#name)) {                                           \
+			errno = error;                                        \
+			return failure;                                       \
+		}                                                             \
+		return next arguments;                                        \
+	}
+
+WRAP(int, pthread_create, EAGAIN, EAGAIN,
+     (pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *data),
+     (thread, attr, run, data))
+WRAP(int, socket, EMFILE, -1, (int domain, int type, int protocol), (domain, type, protocol))
+WRAP(int, accept4, ENFILE, -1, (int fd, struct sockaddr *peer, socklen_t *size, int flags),
+     (fd, peer, size, flags))
+WRAP(int, epoll_create1, EMFILE, -1, (int flags), (flags))
+WRAP(int, epoll_ctl, ENOSPC, -1, (int fd, int op, int of, struct epoll_event *event),
+     (fd, op, of, event))
+WRAP(int, eventfd, ENFILE, -1, (unsigned int count, int flags), (count, flags))
+WRAP(int, timerfd_create, EMFILE, -1, (int clock, int flags), (clock, flags))
+WRAP(void *, mmap, ENOMEM, MAP_FAILED,
+     (void *at, size_t length, int access, int flags, int fd, off_t offset),
+     (at, length, access, flags, fd, offset))
+
+#define OBJECT(name, parameters, arguments) WRAP(void *, name, ENOMEM, NULL, parameters, arguments)
+#define CALL(name, parameters, arguments) WRAP(int, name, ENOMEM, -1, parameters, arguments)
+
+OBJECT(rdma_create_event_channel, (void), ())
+CALL(rdma_create_id, (void *channel, void **id, void *context, int space),
+     (channel, id, context, space))
+CALL(rdma_create_qp, (void *id, void *pd, void *attr), (id, pd, attr))
+OBJECT(ibv_alloc_pd, (void *context), (context))
+OBJECT(ibv_create_comp_channel, (void *context), (context))
+OBJECT(ibv_create_cq, (void *context, int cqe, void *data, void *channel, int vector),
+       (context, cqe, data, channel, vector))
+OBJECT(ibv_create_srq, (void *pd, void *attr), (pd, attr))
+OBJECT(ibv_reg_mr, (void *pd, void *at, size_t length, int access), (pd, at, length, access))

@@ -1,0 +1,75 @@
+//! Functions whose calls fail on request. A library in front of all others has them.
+
+use std::{
+    env,
+    ffi::{CStr, CString, c_char, c_int, c_long},
+    mem,
+    path::PathBuf,
+    process::Command,
+};
+
+use crate::apart::apart_with;
+
+type FailCall = unsafe extern "C" fn(*const c_char, c_long);
+type HasFailed = unsafe extern "C" fn() -> c_int;
+
+/// The library's functions.
+pub(crate) struct Calls {
+    fail_call: FailCall,
+    has_failed: HasFailed,
+}
+
+/// Runs `body` in a process of its own, with the library. `name` is the name of the test that calls
+/// this.
+pub(crate) fn in_front(name: &str, body: impl FnOnce()) {
+    let mut command = Command::new(env::current_exe().unwrap());
+    if env::var_os("LD_PRELOAD").is_none() {
+        command.env("LD_PRELOAD", build(name));
+    }
+    apart_with(command, name, body);
+}
+
+fn build(name: &str) -> PathBuf {
+    let library = env::temp_dir().join(format!("rdmsg-{name}-{}.so", std::process::id()));
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shortage/calls.c");
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-Wall", "-o"])
+        .args([library.as_path(), source.as_ref()])
+        .args(["-ldl", "-lpthread"])
+        .status()
+        .unwrap();
+    assert!(built.success());
+    library
+}
+
+impl Calls {
+    pub(crate) fn loaded() -> Self {
+        let find = |name: &CStr| {
+            // SAFETY: the name is a C string.
+            let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+            assert!(!found.is_null(), "{name:?}");
+            found
+        };
+        let (fail_call, has_failed) = (find(c"fail_call"), find(c"has_failed"));
+        Self {
+            // SAFETY: the function has this type.
+            fail_call: unsafe { mem::transmute::<*mut libc::c_void, FailCall>(fail_call) },
+            // SAFETY: as above.
+            has_failed: unsafe { mem::transmute::<*mut libc::c_void, HasFailed>(has_failed) },
+        }
+    }
+
+    /// Has the call of `function` with this number fail, counted from 1 on, and no other.
+    pub(crate) fn fail(&self, function: &str, number: i64) {
+        // Other threads read it at any time.
+        let name = CString::new(function).unwrap().into_raw();
+        // SAFETY: the text is a C string, and stays.
+        unsafe { (self.fail_call)(name, number) };
+    }
+
+    /// Lets all calls pass, and returns whether the call failed.
+    pub(crate) fn have_failed(&self) -> bool {
+        // SAFETY: it has no conditions.
+        unsafe { (self.has_failed)() != 0 }
+    }
+}

@@ -1,0 +1,312 @@
+//! Connections while one resource after the other is lacking: the request that needs it fails with
+//! an error that names it, and nothing else. Over TCP on this machine, and over RDMA in the lab.
+#![allow(unsafe_code)]
+
+#[allow(dead_code)]
+#[path = "../apart/mod.rs"]
+mod apart;
+mod calls;
+#[allow(dead_code)]
+#[path = "../tcp_peer/mod.rs"]
+mod tcp_peer;
+
+use std::{
+    env,
+    fmt::Debug,
+    fs::{self, File},
+    net::{IpAddr, TcpStream},
+    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    fcntl::{FcntlArg, fcntl},
+    sys::{
+        resource::{Resource, getrlimit, setrlimit},
+        socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket},
+    },
+};
+use rdmsg::{
+    Config, Connector, Endpoint, Engine, Error, Listener, Transport, TransportKind, observe::Export,
+};
+
+use self::{apart::apart, calls::Calls, tcp_peer::Peer};
+
+/// No call takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The limit on descriptors.
+const MOST: i32 = 256;
+
+/// The address for this machine's connections to itself, and their transport.
+fn place() -> (IpAddr, TransportKind) {
+    match env::var("LAB_ADDR") {
+        Ok(addr) => (addr.parse().unwrap(), TransportKind::Rdma),
+        Err(_) => ([127, 0, 0, 1].into(), TransportKind::Tcp),
+    }
+}
+
+fn config() -> Config {
+    Config::default().with_connect_timeout(Duration::from_secs(2))
+}
+
+/// A connection that goes on, and the resources of the process while there is no other.
+struct Bystander {
+    near: Endpoint,
+    far: Endpoint,
+    _listener: Listener,
+    descriptors: usize,
+    threads: usize,
+    objects: String,
+}
+
+impl Bystander {
+    fn new() -> Self {
+        let engine = Engine::new().unwrap();
+        let listener = Listener::bind_with((place().0, 0), &config(), &engine).unwrap();
+        let connector = Connector::new().config(config()).engine(&engine);
+        let near = connector.connect(listener.local_addr()).unwrap();
+        assert_eq!(near.transport(), place().1);
+        let far = listener.accept_timeout(PATIENCE).unwrap();
+        exchange(&near, &far).unwrap();
+        // Objects that all connections share exist afterwards.
+        whole_life(&config()).unwrap();
+        thread::sleep(Duration::from_millis(100));
+        Self {
+            near,
+            far,
+            _listener: listener,
+            descriptors: descriptors(),
+            threads: threads(),
+            objects: objects(),
+        }
+    }
+
+    /// The connection carries messages, and others have released their resources.
+    fn assert_well(&self) {
+        exchange(&self.near, &self.far).unwrap();
+        comes_back(descriptors, &self.descriptors, "descriptors");
+        comes_back(threads, &self.threads, "threads");
+        comes_back(objects, &self.objects, "objects of devices");
+    }
+}
+
+/// Returns the number of open descriptors, without opening one.
+fn descriptors() -> usize {
+    let is_open = |fd: &i32| {
+        // SAFETY: the descriptor is only looked at.
+        let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
+        fcntl(fd, FcntlArg::F_GETFD).is_ok()
+    };
+    (0..MOST).filter(is_open).count()
+}
+
+fn threads() -> usize {
+    fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+/// Returns the numbers of protection domains, queues and other objects of each device, except
+/// memory regions: the bystander keeps some, and each region keeps its protection domain.
+fn objects() -> String {
+    if place().1 == TransportKind::Tcp {
+        return String::new();
+    }
+    let output = Command::new("rdma").args(["resource", "show"]).output();
+    let text = String::from_utf8(output.unwrap().stdout).unwrap();
+    assert!(text.contains(" pd "), "{text}");
+    let (before, from_regions) = text.split_once(" mr ").unwrap();
+    let (_, after) = from_regions.split_once(' ').unwrap();
+    format!("{before} {after}")
+}
+
+/// Waits until `count` returns this value.
+fn comes_back<T: Debug + PartialEq>(count: impl Fn() -> T, value: &T, unit: &str) {
+    let end = Instant::now() + PATIENCE;
+    while count() != *value {
+        assert!(Instant::now() < end, "{:?} {unit}, not {value:?}", count());
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn exchange(client: &Endpoint, server: &Endpoint) -> Result<(), Error> {
+    for len in [9, 300_000] {
+        let message = vec![7; len];
+        for (from, to) in [(client, server), (server, client)] {
+            from.send(&message)?;
+            assert!(*to.recv_timeout(PATIENCE)? == message[..]);
+        }
+    }
+    Ok(())
+}
+
+/// Everything from an engine's start to its end.
+fn whole_life(config: &Config) -> Result<(), Error> {
+    let engine = Engine::new()?;
+    let listener = Listener::bind_with((place().0, 0), config, &engine)?;
+    let connector = Connector::new().config(config.clone()).engine(&engine);
+    let client = connector.connect(listener.local_addr())?;
+    let server = listener.accept_timeout(PATIENCE)?;
+    exchange(&client, &server)?;
+    client.close()?;
+    engine.shutdown();
+    Ok(())
+}
+
+#[test]
+fn each_lacking_descriptor_fails_one_request_alone() {
+    apart("each_lacking_descriptor_fails_one_request_alone", || {
+        let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, MOST as u64, most).unwrap();
+        let bystander = Bystander::new();
+        let mut texts = Vec::new();
+        loop {
+            let mut files: Vec<File> =
+                std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+            files.truncate(files.len() - texts.len());
+            let result = whole_life(&config());
+            exchange(&bystander.near, &bystander.far).unwrap();
+            drop(files);
+            bystander.assert_well();
+            match result {
+                Ok(()) => break,
+                Err(error) => texts.push(error.to_string()),
+            }
+        }
+        assert!(texts.len() >= 8, "{texts:#?}");
+        for text in &texts {
+            let is_here = text.contains("Too many open files") && text.contains("LimitNOFILE=");
+            let is_at_peer = text.contains("the peer ran out of resources");
+            // The peer's listener takes the connection when it has a descriptor for it.
+            let waits = text.contains("timed out while waiting for the peer's answer");
+            assert!(is_here || is_at_peer || waits, "{texts:#?}");
+        }
+    });
+}
+
+/// Fails one call of a function after the other, until none is left that a connection needs.
+fn each_call_fails_one_request_alone(functions: &[(&str, &str)], config: &Config) {
+    let calls = Calls::loaded();
+    let bystander = Bystander::new();
+    whole_life(config).unwrap();
+    for (function, advice) in functions {
+        let mut count = 0;
+        loop {
+            calls.fail(function, count + 1);
+            let result = whole_life(config);
+            if !calls.have_failed() {
+                result.unwrap();
+                break;
+            }
+            count += 1;
+            bystander.assert_well();
+            let Err(error) = result else { continue };
+            let text = error.to_string();
+            let is_here = text.contains(function) && text.contains(advice);
+            // Drivers map memory for their objects.
+            let is_of_driver = *function == "mmap" && text.contains("rdma resource");
+            let is_at_peer = text.contains("the peer ran out of resources");
+            assert!(
+                is_here || is_of_driver || is_at_peer,
+                "{function}, call {count}: {text}"
+            );
+        }
+        assert!(count > 0, "{function} is not called");
+        println!("{function}: {count} calls");
+    }
+}
+
+#[test]
+fn each_call_of_the_system_fails_one_request_alone() {
+    let functions = [
+        ("pthread_create", "TasksMax="),
+        ("epoll_create1", "LimitNOFILE="),
+        ("epoll_ctl", "fs.epoll.max_user_watches"),
+        ("eventfd", "fs.file-max"),
+        ("timerfd_create", "LimitNOFILE="),
+        ("mmap", "vm.max_map_count"),
+    ];
+    let of_tcp = [("socket", "LimitNOFILE="), ("accept4", "fs.file-max")];
+    calls::in_front("each_call_of_the_system_fails_one_request_alone", || {
+        each_call_fails_one_request_alone(&functions, &config());
+        if place().1 == TransportKind::Tcp {
+            each_call_fails_one_request_alone(&of_tcp, &config());
+        }
+    });
+}
+
+#[test]
+fn each_object_of_rdma_fails_one_request_alone() {
+    if place().1 == TransportKind::Tcp {
+        // There are none.
+        return;
+    }
+    let functions = [
+        ("rdma_create_event_channel", ""),
+        ("rdma_create_id", ""),
+        ("rdma_create_qp", "rdma resource"),
+        ("ibv_alloc_pd", "rdma resource"),
+        ("ibv_create_comp_channel", "rdma resource"),
+        ("ibv_create_cq", "rdma resource"),
+        ("ibv_reg_mr", "memlock"),
+    ];
+    calls::in_front("each_object_of_rdma_fails_one_request_alone", || {
+        each_call_fails_one_request_alone(&functions, &config());
+        let shared = config().with_shared_receive(Some(256));
+        let functions = [("ibv_create_srq", "rdma resource")];
+        each_call_fails_one_request_alone(&functions, &shared);
+    });
+}
+
+#[test]
+fn export_without_a_thread_leaves_no_socket() {
+    calls::in_front("export_without_a_thread_leaves_no_socket", || {
+        let path = env::temp_dir().join(format!("rdmsg-export-{}", std::process::id()));
+        let calls = Calls::loaded();
+        calls.fail("pthread_create", 1);
+        let error = Export::start_at(&path).unwrap_err();
+        assert!(calls.have_failed());
+        assert_eq!(error.raw_os_error(), Some(libc::EAGAIN), "{error}");
+        assert!(!path.exists());
+        drop(Export::start_at(&path).unwrap());
+    });
+}
+
+/// The peers that find no descriptors wait, and are served when others have ended.
+#[test]
+fn listener_accepts_no_more_than_it_has_descriptors_for() {
+    const CLIENTS: usize = 12;
+    apart(
+        "listener_accepts_no_more_than_it_has_descriptors_for",
+        || {
+            let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+            setrlimit(Resource::RLIMIT_NOFILE, MOST as u64, most).unwrap();
+            let config = config().with_transport(Transport::Tcp);
+            let engine = Engine::new().unwrap();
+            let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
+            let address = SockaddrStorage::from(listener.local_addr());
+            let (family, kind) = (AddressFamily::Inet, SockType::Stream);
+            let sockets: Vec<OwnedFd> = (0..CLIENTS)
+                .map(|_| socket(family, kind, SockFlag::SOCK_CLOEXEC, None).unwrap())
+                .collect();
+            let mut files: Vec<File> =
+                std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+            // For four connections, and one descriptor that is not enough for another.
+            files.truncate(files.len() - 9);
+            let peers: Vec<_> = sockets
+                .into_iter()
+                .map(|socket| {
+                    connect(socket.as_raw_fd(), &address).unwrap();
+                    thread::spawn(move || Peer::over(TcpStream::from(socket), 4).map(drop))
+                })
+                .collect();
+            for _ in 0..CLIENTS {
+                drop(listener.accept_timeout(PATIENCE).unwrap());
+            }
+            for peer in peers {
+                peer.join().unwrap().unwrap();
+            }
+        },
+    );
+}

@@ -1,0 +1,252 @@
+//! Connections over TCP while the network loses everything for some seconds.
+#![allow(unsafe_code)]
+
+#[allow(dead_code)]
+mod tcp_peer;
+
+use std::{
+    fs,
+    io::Read,
+    os::fd::RawFd,
+    ptr,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use nix::sys::socket::{SockaddrIn, getpeername, getsockname};
+use rdmsg::{
+    CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, PeerTimeout,
+    Transport,
+};
+
+use self::tcp_peer::{PATIENCE, Stage as RawStage, pdu};
+
+/// A test's listener, and its connections.
+struct Stage {
+    listener: Listener,
+}
+
+/// The sockets of a test's connections, which receive nothing.
+struct Cut(Vec<RawFd>);
+
+impl Stage {
+    fn new() -> Self {
+        let config = Config::default().with_transport(Transport::Tcp);
+        let engine = Engine::new().unwrap();
+        let listener = Listener::bind_with("127.0.0.1:0", &config, &engine).unwrap();
+        Self { listener }
+    }
+
+    /// Connects from an engine of its own, so no other connection vouches for the peer.
+    fn connect(&self) -> (Endpoint, Endpoint, Engine) {
+        let engine = Engine::new().unwrap();
+        let config = Config::default().with_transport(Transport::Tcp);
+        let connector = Connector::new().engine(&engine).config(config);
+        let client = connector.connect(self.listener.local_addr()).unwrap();
+        let server = self.listener.accept().unwrap();
+        (client, server, engine)
+    }
+
+    /// Has the sockets of all connections drop arriving packets.
+    fn cut(&self) -> Cut {
+        let port = self.listener.local_addr().port();
+        let names = fs::read_dir("/proc/self/fd").unwrap();
+        let fds = names.filter_map(|name| name.unwrap().file_name().to_str()?.parse().ok());
+        let fds: Vec<RawFd> = fds
+            .filter(|fd| {
+                let Ok(peer) = getpeername::<SockaddrIn>(*fd) else {
+                    return false;
+                };
+                let here = getsockname::<SockaddrIn>(*fd);
+                peer.port() == port || here.is_ok_and(|here| here.port() == port)
+            })
+            .collect();
+        assert!(!fds.is_empty());
+        for fd in &fds {
+            filter(*fd, true);
+        }
+        Cut(fds)
+    }
+}
+
+impl Cut {
+    /// Ends the outage.
+    fn mend(self) {
+        for fd in &self.0 {
+            filter(*fd, false);
+        }
+    }
+}
+
+/// Has a socket drop all packets that arrive, or none. A connection that has ended has none.
+fn filter(fd: RawFd, drops: bool) {
+    let mut nothing = libc::sock_filter {
+        code: (libc::BPF_RET | libc::BPF_K) as u16,
+        jt: 0,
+        jf: 0,
+        k: 0,
+    };
+    let program = libc::sock_fprog {
+        len: 1,
+        filter: ptr::from_mut(&mut nothing),
+    };
+    let option = if drops {
+        libc::SO_ATTACH_FILTER
+    } else {
+        libc::SO_DETACH_FILTER
+    };
+    // SAFETY: the program lives on this stack for the call.
+    let result = unsafe {
+        libc::setsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            option,
+            (&raw const program).cast(),
+            size_of_val(&program) as libc::socklen_t,
+        )
+    };
+    assert!(result == 0 || !drops, "{}", std::io::Error::last_os_error());
+}
+
+/// Sends a message every 10 ms until `ends`, and returns their number.
+fn send_all_the_time(endpoint: &Endpoint, ends: &AtomicBool) -> Result<u64, Error> {
+    let mut count = 0;
+    while !ends.load(Ordering::SeqCst) {
+        endpoint.send_timeout(b"a message of a busy connection", PATIENCE)?;
+        count += 1;
+        thread::sleep(Duration::from_millis(10));
+    }
+    endpoint.finish()?;
+    Ok(count)
+}
+
+fn count_messages(endpoint: &Endpoint) -> Result<u64, Error> {
+    let mut count = 0;
+    loop {
+        match endpoint.recv_timeout(PATIENCE) {
+            Ok(_) => count += 1,
+            Err(Error::PeerFinished) => return Ok(count),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn exchange(client: &Endpoint, server: &Endpoint) -> Result<(), Error> {
+    for (from, to) in [(client, server), (server, client)] {
+        from.send(b"still there")?;
+        assert_eq!(*to.recv_timeout(PATIENCE)?, *b"still there");
+    }
+    Ok(())
+}
+
+/// The peer has `keepalive_timeout` (3 s) from a probe on, which leaves at any time of the outage.
+#[test]
+fn outage_ends_no_idle_connection() {
+    const OUTAGE: Duration = Duration::from_millis(2500);
+    let stage = Stage::new();
+    let mut pairs = Vec::new();
+    // In different phases of keepalive.
+    for _ in 0..16 {
+        pairs.push(stage.connect());
+        thread::sleep(Duration::from_millis(130));
+    }
+    let cut = stage.cut();
+    thread::sleep(OUTAGE);
+    cut.mend();
+    // A probe that was lost waits for its repetition.
+    thread::sleep(2 * OUTAGE);
+    for (client, server, _engine) in &pairs {
+        exchange(client, server).unwrap();
+    }
+}
+
+/// A probe leaves after a silence of a second at least.
+#[test]
+fn longer_outage_ends_no_busy_connection() {
+    const OUTAGE: Duration = Duration::from_millis(3500);
+    let stage = Stage::new();
+    let ends = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let mut threads = Vec::new();
+        let mut engines = Vec::new();
+        for _ in 0..8 {
+            let (client, server, engine) = stage.connect();
+            engines.push(engine);
+            for (from, to) in [(client.clone(), server.clone()), (server, client)] {
+                let sending = scope.spawn(|| {
+                    let from = from;
+                    send_all_the_time(&from, &ends)
+                });
+                let counting = scope.spawn(move || count_messages(&to));
+                threads.push((sending, counting));
+            }
+            thread::sleep(Duration::from_millis(250));
+        }
+        let cut = stage.cut();
+        thread::sleep(OUTAGE);
+        cut.mend();
+        thread::sleep(2 * OUTAGE);
+        ends.store(true, Ordering::SeqCst);
+        let results: Vec<_> = threads
+            .into_iter()
+            .map(|(sending, counting)| (sending.join().unwrap(), counting.join().unwrap()))
+            .collect();
+        for (sent, received) in results {
+            assert_eq!(sent.unwrap(), received.unwrap());
+        }
+    });
+}
+
+fn end(endpoint: &Endpoint) -> CloseReason {
+    loop {
+        if let Completion::Disconnected(reason) =
+            endpoint.next_completion_timeout(PATIENCE).unwrap()
+        {
+            return reason;
+        }
+    }
+}
+
+/// A Failure with this code, which has this number on its connection.
+fn failure(number: u8, code: u8) -> [u8; 16] {
+    [8, 0, 0, number, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, code]
+}
+
+/// Its system takes the last frame, as that of a process which stands still.
+#[test]
+fn peer_without_a_sign_of_life_is_sent_the_reason() {
+    let config = Config::default()
+        .with_transport(Transport::Tcp)
+        .with_receive_window(4)
+        .with_keepalive_interval(Some(Duration::from_millis(100)))
+        .with_keepalive_timeout(Duration::from_millis(300));
+    let stage = RawStage::with(config);
+    let (mut peer, endpoint) = stage.connect();
+    assert_eq!(end(&endpoint), CloseReason::KeepaliveTimeout);
+    let mut bytes = Vec::new();
+    peer.stream.read_to_end(&mut bytes).unwrap();
+    // The Ping has number 0.
+    let notice = failure(1, 4);
+    assert_eq!(bytes[bytes.len() - notice.len()..], notice, "{bytes:?}");
+    stage.assert_well();
+}
+
+#[test]
+fn side_that_is_given_up_reads_which_timeout_passed() {
+    let config = Config::default()
+        .with_transport(Transport::Tcp)
+        .with_receive_window(4);
+    let stage = RawStage::with(config);
+    for (code, timeout, field) in [
+        (4, PeerTimeout::Keepalive, "keepalive_timeout"),
+        (5, PeerTimeout::Read, "read_timeout"),
+    ] {
+        let (mut peer, endpoint) = stage.connect();
+        peer.say(&pdu(1, 0, &failure(0, code)));
+        let reason = end(&endpoint);
+        assert_eq!(reason, CloseReason::PeerGaveUp(timeout));
+        let text = reason.to_string();
+        assert!(text.contains(field) && text.contains("MTU"), "{text}");
+    }
+}
