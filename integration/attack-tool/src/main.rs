@@ -58,7 +58,7 @@ use crate::attack::Kind;
     verbatim_doc_comment
 )]
 struct Options {
-    /// Minutes for each transport, fractions allowed
+    /// Minutes in all, fractions allowed; with both transports each takes half of them
     #[arg(long, value_name = "M", default_value_t = 10.0, value_parser = minutes)]
     minutes: f64,
     /// The seed of all random choices [default: a new one, which is printed]
@@ -153,6 +153,14 @@ fn run(options: &Options) -> Result<ExitCode> {
 }
 
 impl Options {
+    /// Returns the minutes for each transport.
+    fn minutes_each(&self) -> f64 {
+        match self.transport {
+            Over::Both => self.minutes / 2.0,
+            Over::Tcp | Over::Rdma => self.minutes,
+        }
+    }
+
     fn settings(&self) -> Settings {
         let all = Kind::value_variants();
         let chosen = if self.only.is_empty() {
@@ -163,7 +171,7 @@ impl Options {
         let kinds = chosen.iter().filter(|kind| !self.without.contains(kind));
         Settings {
             seed: self.seed.unwrap_or_else(|| fastrand::u64(..)),
-            duration: Duration::from_secs_f64(self.minutes * 60.0),
+            duration: Duration::from_secs_f64(self.minutes_each() * 60.0),
             transport: Transport::Tcp,
             addr: IpAddr::V4(Ipv4Addr::LOCALHOST),
             kinds: kinds.copied().collect(),
@@ -175,12 +183,13 @@ impl Options {
     /// This program on a host of the lab.
     fn in_the_lab(&self, seed: u64) -> Result<Launch> {
         // After each attack the victim has a while to settle.
-        let limit = Duration::from_secs_f64(self.minutes * 60.0) + Duration::from_secs(900);
+        let minutes = self.minutes_each();
+        let limit = Duration::from_secs_f64(minutes * 60.0) + Duration::from_secs(900);
         let mut launch = Launch::new(1, limit)
             .option("--cpus", "2")
             .option("--memory", "2G")
             .argument(format!("--seed={seed}"))
-            .argument(format!("--minutes={}", self.minutes))
+            .argument(format!("--minutes={minutes}"))
             .argument(format!("--floor={}", self.floor))
             .argument("--transport=rdma")
             .native_where_possible()?;

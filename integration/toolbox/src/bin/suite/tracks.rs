@@ -97,9 +97,10 @@ pub(crate) fn anywhere(built: &[Test], only: &Only) -> Result<Vec<Track>> {
     let name = "anywhere";
     let line = programs::anywhere(built, name, only)?;
     let step = line.map(|line| Step::new("tests that need no device", &line));
-    let tests = step.map(|step| Track::new(name, vec![step]));
-    let attack = attack("attack-tcp", "hostile peers over TCP, for a minute", "tcp")?;
-    Ok(tests.into_iter().chain(only.tracks(vec![attack])).collect())
+    Ok(step
+        .map(|step| Track::new(name, vec![step]))
+        .into_iter()
+        .collect())
 }
 
 /// Attacks a live listener. Other processes use the processors as well, so only a client that waits
@@ -179,6 +180,8 @@ pub(crate) fn on_two_hosts(tests: &DeviceTests, only: &Only) -> Result<Vec<Track
         Track::new("ends", alone(tests)?),
         Track::new("interop-siw", vec![on_siw]),
         Track::new("soak", vec![soak]),
+        // Over TCP on this machine, with a clock too.
+        attack("attack-tcp", "hostile peers over TCP, for a minute", "tcp")?,
         attack("attack", "hostile peers over RDMA, for a minute", "rdma")?,
     ];
     tracks = only.tracks(tracks);
