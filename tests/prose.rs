@@ -1,4 +1,4 @@
-//! Prose is as narrow as code, and a file as long as one sitting.
+//! Prose is as narrow as code, a file is as long as one sitting, and links of pages lead somewhere.
 
 use std::{
     fs,
@@ -91,4 +91,67 @@ fn no_file_is_longer_than_a_sitting() {
         }
     }
     assert!(long.is_empty(), "{}", long.join("\n"));
+}
+
+/// Returns the targets of a page's links, but not those of code.
+fn links(page: &str) -> Vec<&str> {
+    let mut in_code = false;
+    let lines = page.lines().filter(|line| {
+        in_code ^= line.trim_start().starts_with("```");
+        !in_code
+    });
+    let targets = lines.flat_map(|line| line.split("](").skip(1));
+    targets
+        .filter_map(|rest| Some(rest.split_once(')')?.0))
+        .collect()
+}
+
+/// Pages of the guide link to items of the crate, which rustdoc checks.
+#[test]
+fn links_of_pages_lead_to_files_and_headings() {
+    assert_eq!(links("[a](b.md) [c](#d)\n```\n[e](f)\n```"), ["b.md", "#d"]);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut pages: Vec<_> = fs::read_dir(root)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "md"))
+        .collect();
+    for folder in ["rdmsg-cli", "cm-examples", "integration"] {
+        sources(&root.join(folder), &mut pages);
+    }
+    pages.retain(|path| path.extension().is_some_and(|ending| ending == "md"));
+    assert!(pages.len() >= 7, "{pages:?}");
+    let mut dead = Vec::new();
+    for page in pages {
+        let text = fs::read_to_string(&page).unwrap();
+        for link in links(&text) {
+            if link.contains("://") || link.starts_with("mailto:") {
+                continue;
+            }
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() {
+                page.clone()
+            } else {
+                page.with_file_name(file)
+            };
+            let has_heading = || {
+                let text = fs::read_to_string(&target).unwrap();
+                let mut headings = text.lines().filter(|line| line.starts_with('#'));
+                headings.any(|line| anchor(line) == heading)
+            };
+            if !target.exists() || !(heading.is_empty() || has_heading()) {
+                dead.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(dead.is_empty(), "{}", dead.join("\n"));
+}
+
+/// Returns the name by which links refer to a heading.
+fn anchor(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    text.chars()
+        .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
+        .map(|c| if c == ' ' { '-' } else { c })
+        .collect()
 }
