@@ -35,12 +35,14 @@ fn patient() -> Config {
     config
 }
 
-/// Announces a message of this length and lets nothing of it be read, but stays.
+/// Announces a message of this length, answers no READ as soon as the announcement has arrived, and
+/// stays. READs that come before are answered, up to more bytes than come in that time.
 fn announce_and_stall(peer: &mut Peer, len: u64) {
+    let region = peer.lend(MIB as usize);
     let lie = Descriptor {
-        addr: peer.region().addr(),
+        addr: region.addr(),
         len,
-        rkey: peer.region().rkey(),
+        rkey: region.rkey(),
         reserved: 0,
     };
     let frame = Frame {
