@@ -93,8 +93,8 @@ fn all_v6(port: u16) -> SocketAddr {
     (Ipv6Addr::UNSPECIFIED, port).into()
 }
 
-/// Whether no socket of TCP has the port of this listener over RDMA. A connection of an earlier test
-/// may have it for a minute after its end.
+/// Whether no socket of TCP has the port of this listener over RDMA. A connection of an earlier
+/// test may have it for a minute after its end.
 fn is_free_over_tcp(lab: &Lab, listener: &Listener) -> bool {
     let port = listener.local_addr().port();
     lab.is_iwarp() || TcpListener::bind(all_v6(port)).is_ok()
