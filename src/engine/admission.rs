@@ -12,9 +12,10 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    net::IpAddr,
     time::{Duration, Instant},
 };
+
+use crate::proto::Host;
 
 /// See the top of this file. Connections go by their keys.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ pub(super) struct Admission {
     patience: Duration,
     /// The turns that hold up others.
     taken: Vec<Turn>,
-    hosts: HashMap<IpAddr, Host>,
+    hosts: HashMap<Host, OfHost>,
     /// All connections that wait or have a turn.
     members: HashMap<u64, Member>,
     next_ticket: u64,
@@ -34,7 +35,7 @@ pub(super) struct Admission {
 
 /// What is known of a host at the other end.
 #[derive(Debug, Default)]
-struct Host {
+struct OfHost {
     /// Who waits, by ticket: the oldest first.
     waiting: BTreeMap<u64, u64>,
     /// How many connections have a turn, those that have lasted for long included.
@@ -46,15 +47,15 @@ struct Host {
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     key: u64,
-    host: IpAddr,
+    host: Host,
     /// When it holds up nobody any more.
     end: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Member {
-    Waiting { host: IpAddr, ticket: u64 },
-    Started { host: IpAddr },
+    Waiting { host: Host, ticket: u64 },
+    Started { host: Host },
 }
 
 impl Admission {
@@ -71,7 +72,7 @@ impl Admission {
     }
 
     /// A connection with this host waits for its turn from now on, behind those that wait already.
-    pub(super) fn join(&mut self, key: u64, host: IpAddr) {
+    pub(super) fn join(&mut self, key: u64, host: Host) {
         self.leave(key);
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -173,8 +174,8 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_millis(500);
 
-    fn host(number: u8) -> IpAddr {
-        IpAddr::from([10, 8, 0, number])
+    fn host(number: u8) -> Host {
+        Host::of([10, 8, 0, number].into())
     }
 
     fn drain(turns: &mut Admission, now: Instant) -> Vec<u64> {

@@ -13,7 +13,7 @@ use crate::{
     config::Config,
     link::{Completion, Inflow, Link, Owner},
     poll::{Epolls, Registration},
-    proto::{CloseReason, CmCall, CmOp, Statistics},
+    proto::{CloseReason, CmCall, CmOp, Host, Statistics},
     status::OsError,
     transport::{Budget, ConnectionId, ConnectionManager},
 };
@@ -99,7 +99,7 @@ impl Entry {
         self.id.release_reserve();
         self.link.poller.prepare()?;
         let key = self.link.key;
-        let customer = budget.customer(self.link.notices(), key, self.peer.ip());
+        let customer = budget.customer(self.link.notices(), key, Host::of(self.peer.ip()));
         let transport = self
             .id
             .create_transport(manager, key, &self.config, customer)?;

@@ -34,7 +34,7 @@ use crate::{
     error::Error,
     link::{Ended, Link, Peers},
     poll::{Attended, Epolls},
-    proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Params, Statistics},
+    proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Host, Params, Statistics},
     status::OsError,
     sync::{Mailbox, Notice},
     transport::{Budget, ConnectionId, ConnectionManager, Event},
@@ -371,7 +371,7 @@ impl Reactor {
             trace!("{}: {op:?}", entry.link);
             if op == CmOp::AwaitTurn {
                 let turns = entry.role.choose(&mut self.connects, &mut self.accepts);
-                turns.join(key, entry.peer.ip());
+                turns.join(key, Host::of(entry.peer.ip()));
                 continue;
             }
             let call = op.call();

@@ -1,7 +1,6 @@
-use std::{
-    collections::{HashMap, VecDeque},
-    net::IpAddr,
-};
+use std::collections::{HashMap, VecDeque};
+
+use super::host::Host;
 
 /// A bound on bytes that many connections use at a time, with a queue of those who wait for some.
 ///
@@ -17,7 +16,7 @@ use std::{
 #[derive(Debug)]
 pub(crate) struct Gauge {
     total: Level,
-    hosts: HashMap<IpAddr, Host>,
+    hosts: HashMap<Host, Share>,
     /// The number of claims that wait, of all hosts.
     waiting: usize,
     /// Claims that were granted and not fetched. Their bytes are in use.
@@ -68,7 +67,7 @@ struct Claim {
 
 /// The bytes in use by a host.
 #[derive(Debug)]
-struct Host {
+struct Share {
     level: Level,
     /// Later parts before first parts, then the oldest first.
     waiting: VecDeque<Claim>,
@@ -126,7 +125,7 @@ impl Level {
     }
 }
 
-impl Host {
+impl Share {
     /// Returns the index of the claim that is next, if the share of the host has room for it.
     fn next(&self) -> Option<usize> {
         let front = self.waiting.front()?;
@@ -178,7 +177,7 @@ impl Gauge {
     /// Claims `bytes` for a claimant of this host, or fetches its grant. Returns whether it
     /// has them now; otherwise it waits. A claim changes only by
     /// [`forget`](Self::forget).
-    pub(crate) fn claim(&mut self, who: u64, host: IpAddr, bytes: u64, part: Part) -> bool {
+    pub(crate) fn claim(&mut self, who: u64, host: Host, bytes: u64, part: Part) -> bool {
         if self.fetch(who) {
             return true;
         }
@@ -207,7 +206,7 @@ impl Gauge {
 
     /// Claims `bytes` for a claimant that does not wait, up to `limit` in use. Returns whether it
     /// has them, which it has not while others wait.
-    pub(crate) fn claim_at_once(&mut self, host: IpAddr, bytes: u64, limit: u64) -> bool {
+    pub(crate) fn claim_at_once(&mut self, host: Host, bytes: u64, limit: u64) -> bool {
         let claim = Claim {
             who: u64::MAX,
             ticket: u64::MAX,
@@ -226,14 +225,14 @@ impl Gauge {
     }
 
     /// Whether this claimant waits or has a grant to fetch.
-    pub(crate) fn knows(&self, who: u64, host: IpAddr) -> bool {
-        let waits = |share: &Host| share.index_of(who).is_some();
+    pub(crate) fn knows(&self, who: u64, host: Host) -> bool {
+        let waits = |share: &Share| share.index_of(who).is_some();
         self.granted.iter().any(|claim| claim.who == who)
             || self.hosts.get(&host).is_some_and(waits)
     }
 
     /// Whether another claim waits for bytes that this host uses.
-    pub(crate) fn is_wanted_from(&self, host: IpAddr) -> bool {
+    pub(crate) fn is_wanted_from(&self, host: Host) -> bool {
         self.waiting > 0
             && self.hosts.iter().any(|(other, share)| {
                 !share.waiting.is_empty() && (*other == host || share.next().is_some())
@@ -241,7 +240,7 @@ impl Gauge {
     }
 
     /// Frees `bytes` of a host.
-    pub(crate) fn release(&mut self, host: IpAddr, bytes: u64) {
+    pub(crate) fn release(&mut self, host: Host, bytes: u64) {
         self.total.release(bytes);
         if let Some(share) = self.hosts.get_mut(&host) {
             share.level.release(bytes);
@@ -251,7 +250,7 @@ impl Gauge {
     }
 
     /// Removes the claim of `who`, granted or not.
-    pub(crate) fn forget(&mut self, who: u64, host: IpAddr) {
+    pub(crate) fn forget(&mut self, who: u64, host: Host) {
         self.served.retain(|served| *served != who);
         self.total.forget(who);
         if let Some(share) = self.hosts.get_mut(&host) {
@@ -294,7 +293,7 @@ impl Gauge {
     }
 
     /// Returns the host and the index of the claim that is granted next.
-    fn next(&self) -> Option<(IpAddr, usize)> {
+    fn next(&self) -> Option<(Host, usize)> {
         if self.waiting == 0 {
             return None;
         }
@@ -318,14 +317,14 @@ impl Gauge {
         })
     }
 
-    fn take(&mut self, host: IpAddr, claim: &Claim) {
+    fn take(&mut self, host: Host, claim: &Claim) {
         self.total.take(claim);
         self.host(host).level.take(claim);
     }
 
-    fn host(&mut self, host: IpAddr) -> &mut Host {
+    fn host(&mut self, host: Host) -> &mut Share {
         let limit = self.total.limit - self.total.limit / 4;
-        self.hosts.entry(host).or_insert_with(|| Host {
+        self.hosts.entry(host).or_insert_with(|| Share {
             level: Level::new(limit),
             waiting: VecDeque::new(),
             turn: 0,
@@ -333,8 +332,8 @@ impl Gauge {
     }
 
     /// Forgets a host that uses nothing and waits for nothing.
-    fn clean(&mut self, host: IpAddr) {
-        let idle = |share: &Host| share.level.used == 0 && share.waiting.is_empty();
+    fn clean(&mut self, host: Host) {
+        let idle = |share: &Share| share.level.used == 0 && share.waiting.is_empty();
         if self.hosts.get(&host).is_some_and(idle) {
             self.hosts.remove(&host);
         }
@@ -348,8 +347,8 @@ mod tests {
     use super::*;
     use crate::proto::testing::cases;
 
-    fn host(number: u8) -> IpAddr {
-        IpAddr::from([10, 8, 0, number])
+    fn host(number: u8) -> Host {
+        Host::of([10, 8, 0, number].into())
     }
 
     /// Releases bytes and returns the claimants that are served.
@@ -535,7 +534,7 @@ mod tests {
         }
     }
 
-    fn host_of(who: u64) -> IpAddr {
+    fn host_of(who: u64) -> Host {
         host((who % 3) as u8)
     }
 

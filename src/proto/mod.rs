@@ -17,6 +17,7 @@ mod credit;
 mod frame;
 mod gauge;
 mod hello;
+mod host;
 mod inbound;
 mod outbound;
 mod output;
@@ -47,6 +48,7 @@ pub(crate) use self::{
     frame::{Descriptor, HEADER_LEN},
     gauge::{Gauge, Part},
     hello::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
+    host::Host,
     output::{
         Arrival, BatchRoom, CmCall, CmInput, CmOp, DrainSide, Event, Note, Output, Read, Refusal,
         SendRefused, Topic, Transmit, TransportTraits, Work,

@@ -8,13 +8,12 @@
 use std::{
     collections::{HashMap, VecDeque},
     fmt,
-    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, Weak},
 };
 
 use super::limits::EngineLimits;
 use crate::{
-    proto::{Gauge, Part, SHORTEST_CHUNK},
+    proto::{Gauge, Host, Part, SHORTEST_CHUNK},
     sync::{Mailbox, Notice, NoticeKind, lock},
     sys::PerProcess,
 };
@@ -99,7 +98,7 @@ impl Budget {
         self: &Arc<Self>,
         mailbox: &Arc<Mailbox<Notice>>,
         key: u64,
-        host: IpAddr,
+        host: Host,
     ) -> Customer {
         let mut accounts = lock(&self.accounts);
         let id = accounts.next;
@@ -114,7 +113,7 @@ impl Budget {
 
     /// Releases `bytes`. Where they were `used`, not only promised, the system has memory for
     /// others.
-    fn give_back(&self, what: What, host: IpAddr, bytes: u64, used: bool) {
+    fn give_back(&self, what: What, host: Host, bytes: u64, used: bool) {
         let mut accounts = lock(&self.accounts);
         match what {
             What::Pinned => accounts.pinned.release(host, bytes),
@@ -167,7 +166,7 @@ pub(crate) struct Customer {
     budget: Arc<Budget>,
     id: u64,
     /// The host at the other end.
-    host: IpAddr,
+    host: Host,
 }
 
 impl Customer {
@@ -280,7 +279,7 @@ impl Drop for Customer {
 pub(crate) struct Charge {
     budget: Arc<Budget>,
     what: What,
-    host: IpAddr,
+    host: Host,
     bytes: u64,
     /// Whether the system has given what the budget allowed.
     used: bool,
@@ -310,8 +309,8 @@ mod tests {
         Some(notice.key)
     }
 
-    fn host(number: u8) -> IpAddr {
-        IpAddr::from([10, 8, 0, number])
+    fn host(number: u8) -> Host {
+        Host::of([10, 8, 0, number].into())
     }
 
     fn hold(customer: &Customer, bytes: u64) -> Option<Charge> {

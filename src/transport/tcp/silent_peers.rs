@@ -2,9 +2,11 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    net::{IpAddr, Ipv6Addr},
+    net::IpAddr,
     time::{Duration, Instant},
 };
+
+use crate::proto::Host;
 
 /// The number of peers that may owe their requests.
 const PLACES: usize = 256;
@@ -22,14 +24,14 @@ pub(super) struct SilentPeers(BTreeMap<u64, Silent>);
 #[derive(Debug)]
 struct Silent {
     since: Instant,
-    host: IpAddr,
+    host: Host,
 }
 
 impl SilentPeers {
     /// Adds a peer, whose token is greater than all others. Returns the token of the peer that
     /// gives up its place for it.
     pub(super) fn add(&mut self, token: u64, address: IpAddr, now: Instant) -> Option<u64> {
-        let host = host_of(address);
+        let host = Host::of(address);
         self.0.insert(token, Silent { since: now, host });
         if self.0.len() <= PLACES {
             return None;
@@ -65,21 +67,14 @@ impl SilentPeers {
     }
 }
 
-/// Returns an address that all addresses of a host have in common: of IPv6 the network of 64 bits,
-/// in which a host may take any number of addresses.
-fn host_of(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V4(v4) => v4.into(),
-        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 64)).into(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
     use super::*;
 
-    const MANY: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
-    const FEW: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+    const MANY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+    const FEW: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
     #[test]
     fn address_with_most_places_gives_one_up() {
@@ -99,16 +94,6 @@ mod tests {
         let later = now + PATIENCE;
         assert_eq!(silent.expire(later), Some(0));
         assert_eq!(silent.expire(later), Some(1002));
-    }
-
-    #[test]
-    fn host_is_the_network_of_an_ipv6_address() {
-        let host = |text: &str| host_of(text.parse().unwrap()).to_string();
-        assert_eq!(host("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
-        assert_eq!(host("2001:db8:1:3::1"), "2001:db8:1:3::");
-        assert_eq!(host("fe80::1"), host("fe80::ffff:2"));
-        assert_eq!(host("10.0.0.1"), "10.0.0.1");
-        assert_eq!(host("::ffff:10.0.0.1"), "10.0.0.1");
     }
 
     #[test]
