@@ -24,6 +24,12 @@ use crate::{
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
+/// The bytes that a peer lets the library read before it stalls: its first three chunks.
+const READABLE: usize = 256 << 10;
+
+/// Four chunks may be pinned then: 128 KiB and each of the next ones twice as much as the last.
+const NEXT_TO_NOTHING: u64 = 2 * MIB;
+
 /// A hostile's configuration at this side, where reads may take for ever: no answer is no error of
 /// the device's for a long time.
 fn patient() -> Config {
@@ -38,7 +44,7 @@ fn patient() -> Config {
 /// Announces a message of this length, answers no READ as soon as the announcement has arrived, and
 /// stays. READs that come before are answered, up to more bytes than come in that time.
 fn announce_and_stall(peer: &mut Peer, len: u64) {
-    let region = peer.lend(MIB as usize);
+    let region = peer.lend(READABLE);
     let lie = Descriptor {
         addr: region.addr(),
         len,
@@ -103,10 +109,10 @@ fn an_announcement_of_a_gibibyte_pins_next_to_nothing() {
             );
             // With software iWARP the count was seen to be up while no more was registered, for a
             // reason that is not known.
-            if more >= MIB {
+            if more >= NEXT_TO_NOTHING {
                 let (regions, bytes) = registered();
                 assert!(
-                    Lab::get().is_iwarp() && bytes < registered_before + MIB,
+                    Lab::get().is_iwarp() && bytes < registered_before + NEXT_TO_NOTHING,
                     "{role:?}: {more} bytes are pinned for it, beside {before}:\n{regions}"
                 );
             }
