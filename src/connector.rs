@@ -7,10 +7,14 @@ use self::{
     silent_hosts::SILENT_HOSTS,
 };
 use crate::{
-    Addresses, Config, Endpoint, Engine, Error, Stream, ToAddresses,
-    engine::{Command, Reply, wait_for_reply},
+    addresses::{Addresses, ToAddresses},
+    config::Config,
+    endpoint::Endpoint,
+    engine::{Command, Engine, Reply, wait_for_reply},
+    error::Error,
     private_data::check_private_data,
     proto::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
+    stream::Stream,
 };
 
 mod attempts;

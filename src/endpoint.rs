@@ -13,12 +13,15 @@ use crossbeam_channel::Receiver;
 
 pub use self::{owned::NotSent, tasks::Flushing};
 use crate::{
-    Capabilities, CloseReason, Completion, DeviceCounters, Error, Statistics, TransportKind,
     engine::{Engine, Established},
-    link::{Deadline, Ended, Inflow, Link, Owner},
+    error::Error,
+    link::{Completion, Deadline, Ended, Inflow, Link, Owner},
     observe::Registered,
+    os::PerProcess,
+    proto::{Capabilities, CloseReason, Statistics},
     sync::{Local, StandIn},
-    sys::PerProcess,
+    transport::DeviceCounters,
+    transport_kind::TransportKind,
 };
 
 // In the order in which the documentation shows their methods, and before those of this file:
@@ -210,7 +213,7 @@ impl Endpoint {
 
     /// Returns the values that the two sides agreed on when the connection was established.
     #[must_use]
-    pub fn negotiated(&self) -> Option<crate::Negotiated> {
+    pub fn negotiated(&self) -> Option<crate::proto::Negotiated> {
         self.inner.link.negotiated()
     }
 

@@ -3,10 +3,11 @@ use std::{fmt, sync::Arc};
 use crossbeam_channel::Receiver;
 
 use crate::{
-    Completion, Endpoint, Error,
-    link::GroupQueue,
+    endpoint::Endpoint,
+    error::Error,
+    link::{Completion, GroupQueue},
+    os::PerProcess,
     sync::{Local, StandIn},
-    sys::PerProcess,
 };
 
 /// One receiver for everything that happens on many connections.

@@ -110,19 +110,14 @@
 #![deny(unsafe_code)]
 #![warn(clippy::disallowed_macros)]
 #![cfg_attr(
-    not(rdma),
+    not(feature = "rdma"),
     allow(dead_code, unused_imports, reason = "what RDMA alone needs")
 )]
 
-// First, because the other modules use its macros.
-#[macro_use]
-mod foreign;
-#[macro_use]
-mod log_limit;
+#[macro_use(debug, error, error_sparsely, info, trace, warn, warn_sparsely)]
+extern crate rdmsg_os;
 
 mod addresses;
-#[cfg(rdma)]
-pub mod cm;
 mod config;
 mod connector;
 mod endpoint;
@@ -134,27 +129,29 @@ mod link;
 mod listener;
 mod listener_builder;
 mod machine;
-mod memory;
 pub mod observe;
 mod poll;
 mod private_data;
-mod proto;
 mod remote_access;
-#[cfg(rdma)]
-pub mod rsocket;
 mod send_buffer;
-pub mod status;
 mod stream;
 mod sync;
-mod sys;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod transport;
 mod transport_kind;
-#[cfg(rdma)]
-pub mod verbs;
 
 pub use crossbeam_channel;
+#[doc(inline)]
+pub use rdma_status as status;
+#[cfg(feature = "rdma")]
+#[doc(inline)]
+pub use rdma_verbs::{cm, verbs};
+use rdmsg_os as os;
+use rdmsg_proto as proto;
+#[cfg(feature = "rdma")]
+#[doc(inline)]
+pub use rdmsg_rsocket as rsocket;
 
 pub use crate::{
     addresses::{Addresses, ToAddresses},

@@ -15,9 +15,13 @@ use self::{
     socket::Socket,
 };
 use crate::{
-    Config, Endpoint, Engine, Error, ToAddresses, TransportKind,
-    engine::Intake,
+    addresses::ToAddresses,
+    config::Config,
+    endpoint::Endpoint,
+    engine::{Engine, Intake},
+    error::Error,
     sync::{Local, Seat},
+    transport_kind::TransportKind,
 };
 
 mod backlog;

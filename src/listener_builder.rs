@@ -1,6 +1,13 @@
 use std::io;
 
-use crate::{Config, Engine, Error, Listener, RequestListener, StreamListener, ToAddresses};
+use crate::{
+    addresses::ToAddresses,
+    config::Config,
+    engine::Engine,
+    error::Error,
+    listener::{Listener, RequestListener},
+    stream::StreamListener,
+};
 
 /// Listens with a configuration or an engine of its own: [`Listener::builder`].
 ///

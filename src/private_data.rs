@@ -1,4 +1,4 @@
-use crate::Error;
+use crate::error::Error;
 
 /// Returns an error if private data does not fit.
 pub(crate) fn check_private_data(

@@ -14,10 +14,13 @@ use self::timeout::Timeout;
 #[cfg(not(feature = "tokio"))]
 use self::{end::StreamEnd, reading::Reading, turns::Turns};
 use crate::{
-    Endpoint, Error, Interest, TransportKind,
+    endpoint::Endpoint,
+    error::Error,
+    interest::Interest,
     link::{Deadline, total},
+    os::PerProcess,
     sync::{Local, StandIn},
-    sys::PerProcess,
+    transport_kind::TransportKind,
 };
 
 mod end;

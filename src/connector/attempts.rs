@@ -4,7 +4,10 @@ use std::{
 };
 
 use super::silent_hosts::SilentHosts;
-use crate::{Addresses, Error, Transport, TransportKind, machine::rdma_addresses};
+use crate::{
+    addresses::Addresses, config::Transport, error::Error, machine::rdma_addresses,
+    transport_kind::TransportKind,
+};
 
 /// What connecting tries, one after the other, within one bound.
 #[derive(Debug)]
@@ -153,7 +156,7 @@ fn reachable(address: SocketAddr, transport: TransportKind) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CloseReason, Phase};
+    use crate::proto::{CloseReason, Phase};
 
     fn addresses(count: u8) -> Addresses {
         let address = |number| SocketAddr::from(([10, 8, 0, number], 7471));

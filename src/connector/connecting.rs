@@ -7,9 +7,11 @@ use std::{
 
 use super::{Connector, attempts::Attempts, lookup::look_up};
 use crate::{
-    Addresses, Endpoint, Engine, Error, ToAddresses,
-    engine::{Command, Established, Promise, Reply},
-    sys::leak,
+    addresses::{Addresses, ToAddresses},
+    endpoint::Endpoint,
+    engine::{Command, Engine, Established, Promise, Reply},
+    error::Error,
+    os::leak,
 };
 
 /// A connection that is being established: see [`Connector::start`].

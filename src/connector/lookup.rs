@@ -7,10 +7,10 @@ use std::{
 };
 
 use crate::{
-    Addresses, ToAddresses,
+    addresses::{Addresses, ToAddresses},
     engine::{Pledge, Promise},
+    os::PerProcess,
     sync::lock,
-    sys::PerProcess,
 };
 
 /// The most names that are looked up at a time. The others wait.
@@ -67,7 +67,7 @@ fn work() {
 
 /// Returns the addresses, for a task.
 #[cfg(feature = "tokio")]
-pub(crate) async fn addresses(of: impl ToAddresses) -> Result<Addresses, crate::Error> {
+pub(crate) async fn addresses(of: impl ToAddresses) -> Result<Addresses, crate::error::Error> {
     match of.name() {
         Some(name) => {
             let promise = look_up(name);

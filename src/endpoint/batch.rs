@@ -1,7 +1,10 @@
 use std::io::IoSlice;
 
 use super::Endpoint;
-use crate::{Error, TrySendError, link::Deadline};
+use crate::{
+    error::{Error, TrySendError},
+    link::Deadline,
+};
 
 /// Batches of messages.
 impl Endpoint {

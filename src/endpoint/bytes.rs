@@ -8,8 +8,9 @@ use std::{
 
 use super::{Endpoint, Inner};
 use crate::{
-    CloseReason, Error, Message, TrySendError,
-    link::{Awaited, Deadline, Handoff, Inflow, total},
+    error::{Error, TrySendError},
+    link::{Awaited, Deadline, Handoff, Inflow, Message, total},
+    proto::CloseReason,
 };
 
 /// How many bytes may be written after the peer has closed, before writes fail: some of what a

@@ -9,8 +9,9 @@ use crossbeam_channel::{Receiver, TryRecvError};
 
 use super::Endpoint;
 use crate::{
-    Completion, Error, Interest,
-    link::{Deadline, Handoff},
+    error::Error,
+    interest::Interest,
+    link::{Completion, Deadline, Handoff},
     sync::lock,
 };
 

@@ -1,7 +1,10 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use super::Endpoint;
-use crate::{Completion, Error, link::GroupQueue};
+use crate::{
+    error::Error,
+    link::{Completion, GroupQueue},
+};
 
 /// What a [`Group`](crate::Group) asks of its members.
 impl Endpoint {

@@ -8,8 +8,8 @@ use crossbeam_channel::TryRecvError;
 
 use super::Endpoint;
 use crate::{
-    Completion, Error, Message, TrySendError,
-    link::{Deadline, Handoff, Outgoing, Taken},
+    error::{Error, TrySendError},
+    link::{Completion, Deadline, Handoff, Message, Outgoing, Taken},
 };
 
 /// How often a call that needs a place for its completion looks whether one has become free.

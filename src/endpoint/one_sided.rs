@@ -2,7 +2,7 @@ use std::ops::Range;
 
 use super::Endpoint;
 use crate::{
-    Error, TrySendError,
+    error::{Error, TrySendError},
     link::Deadline,
     remote_access::RemoteAccess,
     transport::{OneSided, Region, RemoteRegion},

@@ -2,8 +2,9 @@ use std::{io, time::Duration};
 
 use super::Endpoint;
 use crate::{
-    Error, SendBuffer,
+    error::Error,
     link::{Deadline, Outgoing},
+    send_buffer::SendBuffer,
 };
 
 /// The error of sending a [`SendBuffer`], with the buffer.

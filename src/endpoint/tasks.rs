@@ -10,8 +10,9 @@ use std::{
 
 use super::{Endpoint, NotSent};
 use crate::{
-    Completion, Error, Message, SendBuffer, TrySendError,
-    link::{Awaited, Flush, Handoff, Outgoing, Taken},
+    error::{Error, TrySendError},
+    link::{Awaited, Completion, Flush, Handoff, Message, Outgoing, Taken},
+    send_buffer::SendBuffer,
     sync::Seat,
 };
 

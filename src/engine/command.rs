@@ -15,9 +15,9 @@ use crate::{
     config::Config,
     error::Error,
     link::{Completion, Inflow, Link, Owner},
+    os::{Process, leak},
     proto::{CloseReason, Phase},
     sync::Mailbox,
-    sys::{Process, leak},
     transport_kind::TransportKind,
 };
 

@@ -14,9 +14,9 @@ use super::{
 };
 use crate::{
     error::Error,
+    os::PerProcess,
     status::OsError,
     sync::{Mailbox, lock},
-    sys::PerProcess,
     transport::{Budget, ConnectionManager, EngineLimits},
 };
 

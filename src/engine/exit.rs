@@ -22,10 +22,9 @@ use std::{
 
 use super::command::Command;
 use crate::{
-    foreign,
+    os::{self, PerProcess, foreign},
     status::OsError,
     sync::{Mailbox, lock},
-    sys::{self, PerProcess},
 };
 
 static ENGINES: PerProcess<Engines> = PerProcess::new(Engines::default);
@@ -73,7 +72,7 @@ pub(super) fn register(mailbox: Arc<Mailbox<Command>>) -> Result<Registration, O
     });
     let mut all = lock(&ENGINES.get().running);
     if !REGISTERED.load(Ordering::Relaxed) {
-        sys::at_exit(close_all)?;
+        os::at_exit(close_all)?;
         REGISTERED.store(true, Ordering::Relaxed);
     }
     all.push(Arc::clone(&running));

@@ -34,7 +34,7 @@ use crate::{
     error::Error,
     link::{Ended, Link, Peers},
     poll::{Attended, Epolls},
-    proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Host, Params, Statistics},
+    proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Host, Params},
     status::OsError,
     sync::{Mailbox, Notice},
     transport::{Budget, ConnectionId, ConnectionManager, Event},
@@ -441,12 +441,7 @@ impl Reactor {
         }
         self.past.ended += 1;
         // What messages still hold after the end is the process's, not the engine's.
-        self.past.all += Statistics {
-            buffers_held: 0,
-            large_bytes_held: 0,
-            large_bytes_exposed: 0,
-            ..entry.link.statistics()
-        };
+        self.past.all += entry.link.statistics().counters();
         if let Some(reply) = entry.reply.take() {
             let error = entry
                 .id

@@ -17,8 +17,8 @@
 //! So a waker or a logger that blocks delays the engine once, by two times [`PATIENCE`] at most. A
 //! relief that comes too early, because the system did not run the first thread, does no harm.
 //!
-//! Each connection's code is run by one thread at a time ([`Owed`](crate::foreign::Owed)), and so
-//! are the log's lines. A connection whose waker never returns keeps one thread, and its other
+//! Each connection's code is run by one thread at a time ([`Owed`](foreign::Owed)), and so are the
+//! log's lines. A connection whose waker never returns keeps one thread, and its other
 //! tasks wait behind that waker; other connections go on.
 //!
 //! The relief is started with the first foreign code. A program whose threads wait for their
@@ -32,7 +32,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{foreign, sync::lock};
+use crate::{os::foreign, sync::lock};
 
 /// How long foreign code may run before the relief takes the reactor: far longer than a waker
 /// takes, and shorter than a peer notices.

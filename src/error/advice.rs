@@ -5,7 +5,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use crate::{CloseReason, machine, status::OsError, transport_kind::TransportKind};
+use crate::{machine, proto::CloseReason, status::OsError, transport_kind::TransportKind};
 
 /// The remedy for a link-local address without its network interface, with the call to which that
 /// was an invalid argument; empty for others.

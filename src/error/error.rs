@@ -10,8 +10,8 @@ use super::advice::{
     rebind_advice,
 };
 use crate::{
-    CloseReason, Phase,
     machine::{self, Denied},
+    proto::{CloseReason, Phase},
     remote_access::RemoteAccess,
     status::{CmStatus, OsError},
     transport_kind::TransportKind,
@@ -51,9 +51,9 @@ pub enum Error {
     #[error("this machine offers no RDMA: {0}. {remedy}", remedy = WhatOffersRdma(.0))]
     NoRdma(OsError),
 
-    /// This program was built without RDMA: without rdmsg's features `rdma` and `dlopen`.
+    /// This program was built without RDMA: without rdmsg's feature `rdma`.
     #[error(
-        "this program was built without RDMA: build it with rdmsg's feature rdma or dlopen, or set \
+        "this program was built without RDMA: build it with rdmsg's feature rdma, or set \
          transport to Auto or Tcp in the Config"
     )]
     RdmaNotBuilt,
@@ -445,7 +445,7 @@ impl Error {
             // By these `sys` says that a library cannot be opened, or lacks a function.
             (_, libc::ELIBACC | libc::ELIBBAD) => Self::NoRdma(error),
             // It returns the same for a file that may not be opened as for one that is missing.
-            ("rdma_create_event_channel", _) if cfg!(not(rdma)) => Self::RdmaNotBuilt,
+            ("rdma_create_event_channel", _) if cfg!(not(feature = "rdma")) => Self::RdmaNotBuilt,
             ("rdma_create_event_channel", errno) => match (machine::denied(), errno) {
                 (Some(denied), _) => Self::PermissionDenied { error, denied },
                 (None, libc::ENODEV | libc::ENOENT | libc::ENOSYS) => Self::NoRdma(error),

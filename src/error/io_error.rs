@@ -3,7 +3,7 @@
 use std::io;
 
 use super::{error::Error, try_send_error::TrySendError};
-use crate::CloseReason;
+use crate::proto::CloseReason;
 
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
@@ -25,7 +25,7 @@ impl From<Error> for io::Error {
             Error::Connect { reason, .. }
             | Error::Disconnected(reason)
             | Error::Undelivered(reason)
-            | Error::ListenerEnded { reason, .. } => kind_of(reason),
+            | Error::ListenerEnded { reason, .. } => reason.io_kind(),
             Error::TimedOut => io::ErrorKind::TimedOut,
             Error::CompletionsNotTaken | Error::WindowFull => io::ErrorKind::WouldBlock,
             Error::NotAllowed { .. } | Error::PermissionDenied { .. } => {
@@ -44,42 +44,6 @@ impl From<Error> for io::Error {
             }
         };
         Self::new(kind, error)
-    }
-}
-
-/// Returns the `std::io` kind that a program written for TCP expects.
-fn kind_of(reason: &CloseReason) -> io::ErrorKind {
-    match reason {
-        CloseReason::AddrResolution(_)
-        | CloseReason::RouteResolution(_)
-        | CloseReason::Unreachable(_) => io::ErrorKind::HostUnreachable,
-        CloseReason::Refused
-        | CloseReason::Rejected { .. }
-        | CloseReason::RejectedWithoutCause
-        | CloseReason::PeerOutOfResources
-        | CloseReason::PeerBusy
-        | CloseReason::ConnectFailed(_) => io::ErrorKind::ConnectionRefused,
-        CloseReason::NotRdmsg
-        | CloseReason::PeerIsRsocket
-        | CloseReason::PeerIncompatible(_)
-        | CloseReason::ProtocolViolation(_) => io::ErrorKind::InvalidData,
-        CloseReason::WorkRequest { .. }
-        | CloseReason::PeerFailed(_)
-        | CloseReason::PeerGaveUp(_)
-        | CloseReason::PeerAborted(_)
-        | CloseReason::PeerDisconnected
-        | CloseReason::Truncated { .. } => io::ErrorKind::ConnectionReset,
-        CloseReason::LocallyAborted | CloseReason::WakerPanicked => {
-            io::ErrorKind::ConnectionAborted
-        }
-        CloseReason::DeviceRemoved | CloseReason::AddressChanged => io::ErrorKind::NetworkDown,
-        CloseReason::TimedOut(_) | CloseReason::KeepaliveTimeout | CloseReason::ReadTimeout => {
-            io::ErrorKind::TimedOut
-        }
-        CloseReason::OutOfMemory(_) => io::ErrorKind::OutOfMemory,
-        CloseReason::PeerClosed => io::ErrorKind::UnexpectedEof,
-        CloseReason::LocallyClosed | CloseReason::Forked => io::ErrorKind::NotConnected,
-        CloseReason::Os(error) => io::Error::from_raw_os_error(error.errno).kind(),
     }
 }
 

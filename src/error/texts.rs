@@ -4,9 +4,8 @@ use std::net::SocketAddr;
 
 use super::{Error, TrySendError};
 use crate::{
-    CloseReason,
     machine::Denied,
-    proto::{Mismatch, PeerTimeout, Phase, Violation},
+    proto::{CloseReason, Mismatch, PeerTimeout, Phase, Violation},
     remote_access::RemoteAccess,
     status::{CmStatus, OsError, RejectReason, WcStatus},
 };

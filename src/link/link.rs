@@ -24,11 +24,13 @@ use super::{
 use crate::{
     config::{Config, Polling},
     error::Error,
-    foreign::{self, Errand, Owed},
+    os::{
+        Process,
+        foreign::{self, Errand, Owed},
+    },
     poll::{Awaited, Line, Poller, Reliance},
     proto::{CloseReason, Connection, Negotiated, Note, Statistics, Topic},
     sync::{Mailbox, Notice, NoticeKind, Readiness, lock},
-    sys::Process,
     transport::{Allocator, DeviceCounters, PollSide, TransportParts, WorkQueues},
     transport_kind::TransportKind,
 };

@@ -1,7 +1,7 @@
 use std::{cell::RefCell, fmt, ops::Deref, sync::Arc};
 
 use crate::{
-    sys::{Process, leak},
+    os::{Process, leak},
     transport::{Charge, InboundBuffer, RecvSlice},
 };
 

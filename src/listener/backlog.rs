@@ -8,11 +8,14 @@ use std::{
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::{
-    Endpoint, Engine, Error, Request,
-    engine::{Established, Incoming},
-    foreign::{self, Errand, Owed},
+    endpoint::Endpoint,
+    engine::{Engine, Established, Incoming, Request},
+    error::Error,
+    os::{
+        PerProcess,
+        foreign::{self, Errand, Owed},
+    },
     sync::{Readiness, Seat, StandIn, Wakers, lock},
-    sys::PerProcess,
 };
 
 /// An item of the channel of connections.

@@ -4,11 +4,15 @@ use crossbeam_channel::{Receiver, bounded};
 
 use super::{backlog::Backlog, socket::Socket};
 use crate::{
-    Config, Endpoint, Engine, Error, ToAddresses, TransportKind,
-    engine::{Command, Intake, Reply, Request, wait_for_reply},
+    addresses::ToAddresses,
+    config::Config,
+    endpoint::Endpoint,
+    engine::{Command, Engine, Intake, Reply, Request, wait_for_reply},
+    error::Error,
     private_data::check_private_data,
     proto::{REJECT_DATA_MAX, REPLY_DATA_MAX},
     sync::Local,
+    transport_kind::TransportKind,
 };
 
 /// Listens on an address, and leaves each request for a connection to the program.

@@ -3,8 +3,11 @@ use std::{net::SocketAddr, sync::Arc};
 use crossbeam_channel::bounded;
 
 use crate::{
-    Config, Engine, Error, ToAddresses, TransportKind,
-    engine::{Bound, Command, Intake},
+    addresses::ToAddresses,
+    config::Config,
+    engine::{Bound, Command, Engine, Intake},
+    error::Error,
+    transport_kind::TransportKind,
 };
 
 /// A listener in the engine. It ends with [`close`](Self::close) or

@@ -1,6 +1,6 @@
 use std::{env, fs, path::Path};
 
-use crate::sys::PerProcess;
+use crate::os::PerProcess;
 
 /// Files that container runtimes create in a container's root.
 const FILES: [&str; 3] = [".dockerenv", "run/.containerenv", "run/systemd/container"];

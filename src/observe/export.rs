@@ -19,7 +19,7 @@ use std::{
 use nix::unistd::geteuid;
 
 use super::registry::{enable, snapshot};
-use crate::sys::{Process, leak};
+use crate::os::{Process, leak};
 
 /// How long one who asks may hold up the others.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::snapshot::{ConnectionSnapshot, Snapshot};
-use crate::{link::Link, proto::Statistics, sync::lock, sys::PerProcess};
+use crate::{link::Link, os::PerProcess, proto::Statistics, sync::lock};
 
 /// Whether connections are kept track of.
 static ENABLED: AtomicBool = AtomicBool::new(false);

@@ -208,11 +208,9 @@ mod tests {
 
     #[test]
     fn the_text_has_each_value_once_and_those_of_connections_by_labels() {
-        let statistics = Statistics {
-            messages_sent: 7,
-            stalls: 2,
-            ..Statistics::ZERO
-        };
+        let mut statistics = Statistics::ZERO;
+        statistics.messages_sent = 7;
+        statistics.stalls = 2;
         let snapshot = Snapshot {
             connections: vec![ConnectionSnapshot {
                 id: 3,

@@ -13,7 +13,7 @@ use super::runtime_watch::RuntimeWatch;
 #[cfg(feature = "tokio")]
 use crate::sync::lock;
 use crate::{
-    foreign::Panicked,
+    os::foreign::Panicked,
     sync::{Seat, Wakers},
 };
 

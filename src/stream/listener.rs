@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{Stream, ttl::ListenerTtl};
-use crate::{Endpoint, Listener, TransportKind};
+use crate::{endpoint::Endpoint, listener::Listener, transport_kind::TransportKind};
 
 /// Accepts [`Stream`]s on an address, as [`std::net::TcpListener`] does.
 ///

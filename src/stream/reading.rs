@@ -4,7 +4,11 @@ use std::{
     time::Instant,
 };
 
-use crate::{Endpoint, Error, Message, link::Deadline};
+use crate::{
+    endpoint::Endpoint,
+    error::Error,
+    link::{Deadline, Message},
+};
 
 /// How many empty messages a read that does not wait takes.
 const MOST_EMPTY: u32 = 64;

@@ -3,7 +3,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use crate::{Endpoint, Listener, TransportKind};
+use crate::{endpoint::Endpoint, listener::Listener, transport_kind::TransportKind};
 
 /// The time to live that a listener gives to the streams that it accepts.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 use std::{fmt, ops::Deref, sync::Arc};
 
-use crate::sys::{Process, leak};
+use crate::os::{Process, leak};
 
 /// A handle of a shared object, for the process that made it alone.
 ///

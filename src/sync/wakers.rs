@@ -1,7 +1,7 @@
 use std::{mem, task::Waker};
 
 use super::primitives::{AtomicU8, AtomicU64, Mutex, Ordering, fence, lock};
-use crate::foreign::{self, Panicked};
+use crate::os::foreign::{self, Panicked};
 
 /// How many tasks are woken before the lock is taken again.
 const BATCH: usize = 4;

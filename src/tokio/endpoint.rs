@@ -2,7 +2,13 @@ use std::{io::IoSlice, net::SocketAddr, slice};
 
 use super::turn::take_turn;
 use crate::{
-    Completion, Connector, Error, Message, NotSent, SendBuffer, ToAddresses, TransportKind,
+    addresses::ToAddresses,
+    connector::Connector,
+    endpoint::NotSent,
+    error::Error,
+    link::{Completion, Message},
+    send_buffer::SendBuffer,
+    transport_kind::TransportKind,
 };
 
 /// A handle of an established connection that carries whole messages, for tasks.
@@ -28,7 +34,7 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    inner: crate::Endpoint,
+    inner: crate::endpoint::Endpoint,
 }
 
 impl Endpoint {
@@ -76,7 +82,7 @@ impl Endpoint {
     ///
     /// Outside of a runtime with I/O enabled.
     #[track_caller]
-    pub fn new(endpoint: crate::Endpoint) -> Result<Self, Error> {
+    pub fn new(endpoint: crate::endpoint::Endpoint) -> Result<Self, Error> {
         endpoint.enter_runtime()?;
         Ok(Self { inner: endpoint })
     }
@@ -245,13 +251,13 @@ impl Endpoint {
 
     /// Returns the connection, for what does not wait.
     #[must_use]
-    pub fn get_ref(&self) -> &crate::Endpoint {
+    pub fn get_ref(&self) -> &crate::endpoint::Endpoint {
         &self.inner
     }
 
     /// Returns the connection, for threads. The runtime watches it no more.
     #[must_use]
-    pub fn into_inner(self) -> crate::Endpoint {
+    pub fn into_inner(self) -> crate::endpoint::Endpoint {
         self.inner.leave_runtime();
         self.inner
     }

@@ -5,7 +5,7 @@ use std::{
 };
 
 use super::{endpoint::Endpoint, turn::cooperate};
-use crate::{Error, Message};
+use crate::{error::Error, link::Message};
 
 /// The receiving half of an [`Endpoint`]: see [`Endpoint::into_split`].
 ///

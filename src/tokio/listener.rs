@@ -6,7 +6,8 @@ use std::{
 
 use super::{endpoint::Endpoint, turn::cooperate};
 use crate::{
-    Config, Engine, Error, ToAddresses, TransportKind, connector::lookup::addresses, sync::Seat,
+    addresses::ToAddresses, config::Config, connector::lookup::addresses, engine::Engine,
+    error::Error, sync::Seat, transport_kind::TransportKind,
 };
 
 /// Accepts connections on an address, for tasks.
@@ -16,7 +17,7 @@ use crate::{
 /// See [the module](super).
 #[derive(Debug)]
 pub struct Listener {
-    inner: crate::Listener,
+    inner: crate::listener::Listener,
 }
 
 impl Listener {
@@ -27,7 +28,7 @@ impl Listener {
     ///
     /// Those of [`Listener::bind`](crate::Listener::bind).
     pub async fn bind(address: impl ToAddresses) -> Result<Self, Error> {
-        crate::Listener::bind(addresses(address).await?).map(Self::from)
+        crate::listener::Listener::bind(addresses(address).await?).map(Self::from)
     }
 
     /// Listens on an address with a configuration and an engine.
@@ -42,7 +43,7 @@ impl Listener {
         config: &Config,
         engine: &Engine,
     ) -> Result<Self, Error> {
-        crate::Listener::bind_with(address, config, engine).map(Self::from)
+        crate::listener::Listener::bind_with(address, config, engine).map(Self::from)
     }
 
     /// Accepts the next connection.
@@ -97,20 +98,20 @@ impl Listener {
 
     /// Returns the listener, for what does not wait.
     #[must_use]
-    pub fn get_ref(&self) -> &crate::Listener {
+    pub fn get_ref(&self) -> &crate::listener::Listener {
         &self.inner
     }
 }
 
-impl From<crate::Listener> for Listener {
-    fn from(inner: crate::Listener) -> Self {
+impl From<crate::listener::Listener> for Listener {
+    fn from(inner: crate::listener::Listener) -> Self {
         Self { inner }
     }
 }
 
 /// A task's place among those that accept, left when its future is dropped.
 struct Turn<'a> {
-    listener: &'a crate::Listener,
+    listener: &'a crate::listener::Listener,
     seat: Seat,
 }
 
@@ -120,7 +121,9 @@ impl Drop for Turn<'_> {
     }
 }
 
-pub(super) async fn accept(listener: &crate::Listener) -> Result<crate::Endpoint, Error> {
+pub(super) async fn accept(
+    listener: &crate::listener::Listener,
+) -> Result<crate::endpoint::Endpoint, Error> {
     let turn = Turn {
         listener,
         seat: listener.seat(),

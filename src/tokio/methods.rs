@@ -287,7 +287,7 @@ macro_rules! common_methods {
 
             /// Returns the connection, for calls that do not wait: addresses, statistics.
             #[must_use]
-            pub fn endpoint(&self) -> &crate::Endpoint {
+            pub fn endpoint(&self) -> &crate::endpoint::Endpoint {
                 self.$part.end()
             }
         }

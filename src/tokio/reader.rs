@@ -12,7 +12,7 @@ use bytes::BufMut;
 
 use super::turn::{cooperate, take_turn};
 use crate::{
-    Error,
+    error::Error,
     link::Awaited,
     stream::{Reading, StreamEnd, Turns, read_error},
     sync::Seat,

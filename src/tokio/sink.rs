@@ -4,7 +4,7 @@ use std::{
 };
 
 use super::{halves::SendHalf, turn::cooperate};
-use crate::Error;
+use crate::error::Error;
 
 /// A [`Sink`](futures_sink::Sink) whose items are messages: see [`SendHalf::into_sink`].
 ///

@@ -7,8 +7,11 @@ use super::{
     writer::Writer,
 };
 use crate::{
-    Connector, Endpoint, ToAddresses, TransportKind,
+    addresses::ToAddresses,
+    connector::Connector,
+    endpoint::Endpoint,
     stream::{StreamEnd, Turns, is_shared},
+    transport_kind::TransportKind,
 };
 
 /// A connection that carries bytes in both directions, as
@@ -105,7 +108,7 @@ impl Stream {
     ///
     /// Outside of a runtime with I/O enabled.
     #[track_caller]
-    pub fn from_std(stream: crate::Stream) -> io::Result<Self> {
+    pub fn from_std(stream: crate::stream::Stream) -> io::Result<Self> {
         let (end, turns) = stream.into_parts()?;
         end.enter_runtime()?;
         Ok(Self::of(Reader::new(Arc::new(end), turns)))
@@ -119,13 +122,13 @@ impl Stream {
     /// # Errors
     ///
     /// None.
-    pub fn into_std(self) -> io::Result<crate::Stream> {
+    pub fn into_std(self) -> io::Result<crate::stream::Stream> {
         drop(self.write);
         let (end, mut turns) = self.read.into_parts();
         let end = Arc::into_inner(end).ok_or_else(is_shared)?;
         end.leave_runtime();
         turns.get_mut().announce(&end);
-        Ok(crate::Stream::from_parts(end, turns, true))
+        Ok(crate::stream::Stream::from_parts(end, turns, true))
     }
 
     /// Makes a stream of an endpoint that was accepted.
@@ -289,11 +292,11 @@ impl OwnedWriteHalf {
     }
 }
 
-impl TryFrom<crate::Stream> for Stream {
+impl TryFrom<crate::stream::Stream> for Stream {
     type Error = io::Error;
 
     /// As [`from_std`](Self::from_std).
-    fn try_from(stream: crate::Stream) -> io::Result<Self> {
+    fn try_from(stream: crate::stream::Stream) -> io::Result<Self> {
         Self::from_std(stream)
     }
 }

@@ -6,8 +6,8 @@ use std::{
 
 use super::{listener::accept, stream::Stream, turn::cooperate};
 use crate::{
-    Config, Endpoint, Engine, ToAddresses, TransportKind, connector::lookup::addresses,
-    stream::ListenerTtl,
+    addresses::ToAddresses, config::Config, connector::lookup::addresses, endpoint::Endpoint,
+    engine::Engine, stream::ListenerTtl, transport_kind::TransportKind,
 };
 
 /// Accepts [`Stream`]s on an address, as [`tokio::net::TcpListener`]
@@ -30,7 +30,7 @@ use crate::{
 /// ```
 #[derive(Debug)]
 pub struct StreamListener {
-    pub(super) inner: crate::Listener,
+    pub(super) inner: crate::listener::Listener,
     ttl: ListenerTtl,
 }
 
@@ -59,7 +59,7 @@ impl StreamListener {
     ) -> io::Result<Self> {
         let mut config = config.clone();
         config.stream = true;
-        let inner = crate::Listener::bind_with(address, &config, engine)?;
+        let inner = crate::listener::Listener::bind_with(address, &config, engine)?;
         Ok(Self {
             inner,
             ttl: ListenerTtl::default(),
@@ -72,7 +72,7 @@ impl StreamListener {
     ///
     /// [`ResourceBusy`](io::ErrorKind::ResourceBusy) if the listener has another handle. This one
     /// is dropped then.
-    pub fn from_std(listener: crate::StreamListener) -> io::Result<Self> {
+    pub fn from_std(listener: crate::stream::StreamListener) -> io::Result<Self> {
         let (inner, ttl) = listener.into_parts()?;
         Ok(Self { inner, ttl })
     }
@@ -85,8 +85,8 @@ impl StreamListener {
     /// # Errors
     ///
     /// None.
-    pub fn into_std(self) -> io::Result<crate::StreamListener> {
-        Ok(crate::StreamListener::from_parts(
+    pub fn into_std(self) -> io::Result<crate::stream::StreamListener> {
+        Ok(crate::stream::StreamListener::from_parts(
             self.inner, self.ttl, true,
         ))
     }
@@ -172,11 +172,11 @@ impl StreamListener {
     }
 }
 
-impl TryFrom<crate::StreamListener> for StreamListener {
+impl TryFrom<crate::stream::StreamListener> for StreamListener {
     type Error = io::Error;
 
     /// As [`from_std`](Self::from_std).
-    fn try_from(listener: crate::StreamListener) -> io::Result<Self> {
+    fn try_from(listener: crate::stream::StreamListener) -> io::Result<Self> {
         Self::from_std(listener)
     }
 }

@@ -11,7 +11,7 @@ use ::tokio::io::{Interest, Ready};
 
 use super::turn::{cooperate, take_turn};
 use crate::{
-    Error, TrySendError,
+    error::{Error, TrySendError},
     link::{Awaited, total},
     stream::{StreamEnd, write_error},
     sync::Seat,

@@ -13,9 +13,9 @@ use std::{
 
 use super::limits::EngineLimits;
 use crate::{
+    os::PerProcess,
     proto::{Gauge, Host, Part, SHORTEST_CHUNK},
     sync::{Mailbox, Notice, NoticeKind, lock},
-    sys::PerProcess,
 };
 
 /// What there is for all, and who has what of it.

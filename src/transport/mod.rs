@@ -35,9 +35,9 @@ mod limits;
 mod listen_id;
 mod memory;
 mod queues;
-#[cfg(rdma)]
+#[cfg(feature = "rdma")]
 mod rdma;
-#[cfg(not(rdma))]
+#[cfg(not(feature = "rdma"))]
 #[path = "no_rdma.rs"]
 mod rdma;
 #[cfg(feature = "tokio")]

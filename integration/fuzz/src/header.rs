@@ -1,6 +1,6 @@
 //! One PDU's header on a TCP stream, against what must be true of any parser of it.
 
-use crate::pdu::{LONGEST_HEADER, Pdu};
+use rdmsg_proto::tcp::{LONGEST_HEADER, Pdu};
 
 /// Parses the bytes, and all that they begin with.
 pub fn one_header(bytes: &[u8]) {

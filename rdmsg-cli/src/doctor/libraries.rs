@@ -35,7 +35,7 @@ impl Libraries {
             Self::NotBuilt => Some(
                 Finding::error(SUBJECT, "this program was built without RDMA")
                     .because("it speaks TCP alone")
-                    .mend("cargo install rdmsg-cli --no-default-features --features dlopen"),
+                    .mend("cargo install rdmsg-cli"),
             ),
             Self::Failed(error) if !devices.is_empty() => Some(
                 Finding::error(SUBJECT, format!("libibverbs lists no devices: {error}"))
@@ -66,14 +66,14 @@ impl Libraries {
 }
 
 /// The names of the devices. `None` of a program that has no way to ask.
-#[cfg(any(feature = "rdma", feature = "dlopen"))]
+#[cfg(feature = "rdma")]
 fn offered() -> Option<Result<Vec<String>, String>> {
     let devices = rdmsg::verbs::DeviceList::new();
     let names = devices.map(|devices| devices.iter().map(|device| device.name()).collect());
     Some(names.map_err(|error| error.to_string()))
 }
 
-#[cfg(not(any(feature = "rdma", feature = "dlopen")))]
+#[cfg(not(feature = "rdma"))]
 fn offered() -> Option<Result<Vec<String>, String>> {
     None
 }

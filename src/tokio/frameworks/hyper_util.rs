@@ -12,7 +12,7 @@ use http::{Uri, uri::Scheme};
 use tower_service::Service;
 
 use super::peer_addr::PeerAddr;
-use crate::{Connector, tokio::stream::Stream};
+use crate::{connector::Connector, tokio::stream::Stream};
 
 /// Connects [`Stream`]s to the hosts of URIs (feature `hyper-util`), for
 /// `hyper_util::client::legacy::Client` and for tonic's `Endpoint::connect_with_connector`.

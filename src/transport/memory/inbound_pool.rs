@@ -23,7 +23,7 @@ use std::{
 
 use super::{domain::Domain, registration::Registration};
 use crate::{
-    memory::Mapping,
+    os::Mapping,
     proto::{Part, SHORTEST_CHUNK},
     status::OsError,
     sync::lock,

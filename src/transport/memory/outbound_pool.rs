@@ -23,7 +23,12 @@ use std::{
 };
 
 use super::{domain::Domain, registration::Registration};
-use crate::{memory::Mapping, proto::Descriptor, status::OsError, sync::lock, sys::Process};
+use crate::{
+    os::{Mapping, Process},
+    proto::Descriptor,
+    status::OsError,
+    sync::lock,
+};
 
 /// The smallest piece: a smaller one would cost as much time.
 const SMALLEST: usize = 64 << 10;

@@ -44,10 +44,10 @@ impl Devices {
         let attr = context.query_device()?;
         // All ports of a device move as much.
         let max_msg_sz = context.query_port(1)?.max_msg_sz;
-        let capabilities = Capabilities {
-            atomic: attr.atomic_cap() != AtomicCap::NONE,
-            write_with_imm: context.transport_type() != TransportType::IWARP,
-        };
+        let capabilities = Capabilities::new(
+            attr.atomic_cap() != AtomicCap::NONE,
+            context.transport_type() != TransportType::IWARP,
+        );
         let device = Arc::new(Device {
             context,
             max_qp_wr: attr.max_qp_wr(),

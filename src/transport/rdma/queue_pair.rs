@@ -3,13 +3,12 @@
 //! name is sound.
 #![allow(unsafe_code)]
 
-use std::{mem::MaybeUninit, ptr};
+use std::ptr;
 
 use crate::{
     status::OsError,
-    sys::ffi,
     transport::queues::{RemoteAddr, SendFlags, SendOp, Sge, WorkId},
-    verbs::{self, SendOp as Op},
+    verbs::{self, RawSend, RawSge},
 };
 
 /// The `min_rnr_timer` code for 0.64 ms (`ibv_modify_qp(3)`). Credits keep receives posted, so it
@@ -52,11 +51,8 @@ impl QueuePair {
     /// completes or the queue pair is destroyed, the memory is registered and nobody accesses it.
     #[inline]
     pub(crate) unsafe fn post_recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
-        let mut sge = sge.map(raw);
-        let mut wr = recv_wr(id, sge.as_mut());
-        // SAFETY: the request and its element live on this stack for the call; the caller vouches
-        // for the memory.
-        unsafe { self.0.post_recv_raw(&raw mut wr) }
+        // SAFETY: the caller vouches for the place and the memory.
+        unsafe { self.0.post_recv_raw(id.encode(), sge.map(raw)) }
     }
 
     /// Posts a work request on the send queue, with at most two elements.
@@ -74,20 +70,17 @@ impl QueuePair {
         sges: &[Sge],
         flags: SendFlags,
     ) -> Result<(), OsError> {
-        let element = |number: usize| sges.get(number).map_or(EMPTY, |sge| raw(*sge));
-        let mut raw_sges = [element(0), element(1)];
-        let mut wr = MaybeUninit::<ffi::ibv_send_wr>::zeroed();
-        // SAFETY: the C structure holds integers, raw pointers and unions of them: all zero is a
-        // valid value.
-        let wr = unsafe { wr.assume_init_mut() };
-        wr.wr_id = id.encode();
-        wr.sg_list = raw_sges.as_mut_ptr();
-        wr.num_sge = sges.len().min(raw_sges.len()) as i32;
-        wr.send_flags = self::flags(flags);
-        encode(op, wr);
-        // SAFETY: the request and its elements live on this stack for the call; the caller vouches
-        // for the memory.
-        unsafe { self.0.post_send_raw(wr) }
+        let element = |number: usize| raw(sges.get(number).copied().unwrap_or(EMPTY));
+        let elements = [element(0), element(1)];
+        let request = RawSend {
+            wr_id: id.encode(),
+            op: operation(op),
+            sges: &elements[..sges.len().min(elements.len())],
+            signalled: flags.signalled,
+            inline: flags.inline,
+        };
+        // SAFETY: the caller vouches for the place and the memory.
+        unsafe { self.0.post_send_raw(request) }
     }
 }
 
@@ -108,61 +101,33 @@ impl SharedReceiveQueue {
     /// registered in the queue's domain and nobody accesses it.
     #[inline]
     pub(crate) unsafe fn post_recv(&self, id: WorkId, sge: Sge) -> Result<(), OsError> {
-        let mut sge = raw(sge);
-        let mut wr = recv_wr(id, Some(&mut sge));
-        // SAFETY: the request and its element live on this stack for the call; the caller vouches
-        // for the memory.
-        unsafe { self.0.post_recv_raw(&mut wr) }
+        // SAFETY: the caller vouches for the place and the memory.
+        unsafe { self.0.post_recv_raw(id.encode(), raw(sge)) }
     }
 }
 
-const EMPTY: ffi::ibv_sge = ffi::ibv_sge {
-    addr: 0,
-    length: 0,
+const EMPTY: Sge = Sge {
+    start: ptr::null_mut(),
+    len: 0,
     lkey: 0,
 };
 
-fn raw(sge: Sge) -> ffi::ibv_sge {
-    ffi::ibv_sge {
-        addr: sge.start.expose_provenance() as u64,
-        length: sge.len,
-        lkey: sge.lkey,
-    }
+fn raw(sge: Sge) -> RawSge {
+    RawSge::new(sge.start, sge.len, sge.lkey)
 }
 
-fn recv_wr(id: WorkId, sge: Option<&mut ffi::ibv_sge>) -> ffi::ibv_recv_wr {
-    let (sg_list, num_sge) = sge.map_or((ptr::null_mut(), 0), |sge| (ptr::from_mut(sge), 1));
-    ffi::ibv_recv_wr {
-        wr_id: id.encode(),
-        next: ptr::null_mut(),
-        sg_list,
-        num_sge,
-    }
-}
-
-fn flags(flags: SendFlags) -> u32 {
-    let mut raw = 0;
-    if flags.signalled {
-        raw |= ffi::ibv_send_flags::IBV_SEND_SIGNALED.0;
-    }
-    if flags.inline {
-        raw |= ffi::ibv_send_flags::IBV_SEND_INLINE.0;
-    }
-    raw
-}
-
-fn encode(op: SendOp, wr: &mut ffi::ibv_send_wr) {
+fn operation(op: SendOp) -> verbs::SendOp {
     let addr = |RemoteAddr { addr, rkey }| verbs::RemoteAddr { addr, rkey };
     match op {
-        SendOp::Send => Op::Send.encode(wr),
-        SendOp::Read(remote) => Op::Read(addr(remote)).encode(wr),
-        SendOp::Write(remote) => Op::Write(addr(remote)).encode(wr),
+        SendOp::Send => verbs::SendOp::Send,
+        SendOp::Read(remote) => verbs::SendOp::Read(addr(remote)),
+        SendOp::Write(remote) => verbs::SendOp::Write(addr(remote)),
         SendOp::WriteWithImm(remote, imm_data) => {
-            Op::WriteWithImm(addr(remote), imm_data).encode(wr);
+            verbs::SendOp::WriteWithImm(addr(remote), imm_data)
         }
         SendOp::FetchAdd { remote, add } => {
             let remote = addr(remote);
-            Op::FetchAdd { remote, add }.encode(wr);
+            verbs::SendOp::FetchAdd { remote, add }
         }
         SendOp::CompareSwap {
             remote,
@@ -170,12 +135,11 @@ fn encode(op: SendOp, wr: &mut ffi::ibv_send_wr) {
             swap,
         } => {
             let remote = addr(remote);
-            Op::CompareSwap {
+            verbs::SendOp::CompareSwap {
                 remote,
                 compare,
                 swap,
             }
-            .encode(wr);
         }
     }
 }

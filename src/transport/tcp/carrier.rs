@@ -5,7 +5,7 @@ use std::{
 };
 
 use super::stream::Stream;
-use crate::{status::OsError, sys::Unshared};
+use crate::{os::Unshared, status::OsError};
 
 /// What a connection goes by.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::ptr::{self, NonNull};
 
 use super::{keys::ExposedPart, receive_queue::Receive, socket::Span};
-use crate::memory::SharedBytes;
+use crate::os::SharedBytes;
 
 /// Payload on its way to its place.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ impl Coming {
 ///
 /// # Safety
 ///
-/// There are so many bytes at `to`, in whole pages of a [`Mapping`](crate::memory::Mapping), and
+/// There are so many bytes at `to`, in whole pages of a [`Mapping`](crate::os::Mapping), and
 /// there is no reference to them.
 pub(super) unsafe fn copy_shared(bytes: &[u8], to: *mut u8) {
     // Whole words: so `SharedBytes` treats each as the memory's owner does, whose pages are made of

@@ -22,8 +22,8 @@ use super::{
 use crate::{
     config::Config,
     error::Error,
+    os::Unshared,
     status::OsError,
-    sys::Unshared,
     transport::{budget::Customer, queues::TransportParts},
 };
 

@@ -25,10 +25,10 @@ use super::{
     watch::Watch,
 };
 use crate::{
+    os::Unshared,
     proto::ReadDepth,
     status::OsError,
     sync::{eventfd, lock},
-    sys::Unshared,
     transport::queues::SharedPools,
 };
 

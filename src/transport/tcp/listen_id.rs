@@ -9,7 +9,7 @@ use nix::sys::socket::{
 };
 
 use super::{addresses::local_addr, connection_manager::ConnectionManager};
-use crate::{status::OsError, sys::Unshared};
+use crate::{os::Unshared, status::OsError};
 
 /// The connections that the kernel keeps until they are taken from it.
 const KERNEL_BACKLOG: i32 = 1024;

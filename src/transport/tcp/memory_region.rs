@@ -4,10 +4,9 @@ use std::{fmt, ptr::NonNull, sync::Arc};
 
 use super::keys::{Exposure, Keys};
 use crate::{
-    memory::{Mapping, SharedBytes},
+    os::{Mapping, Process, SharedBytes},
     remote_access::RemoteAccess,
     status::OsError,
-    sys::Process,
 };
 
 /// What memory is registered in: the keys of one connection. Clones are the same domain.

@@ -14,7 +14,6 @@ mod hop_limit;
 mod keys;
 mod listen_id;
 mod memory_region;
-mod pdu;
 mod queue_pair;
 mod receive_queue;
 mod receiver;

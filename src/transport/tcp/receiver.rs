@@ -14,14 +14,16 @@ use std::{
 use super::{
     coming::{Coming, Place, copy_shared},
     keys::{ExposedPart, Keys, Right},
-    pdu::{Cause, Change, Pdu, RemoteSpan},
     receive_queue::{Receive, ReceiveQueue},
     send_queue::SendQueue,
     socket::{Moved, Socket, Span, Wait, count_bytes},
     write_parts::WriteParts,
 };
 use crate::{
-    proto::{DrainSide, Violation},
+    proto::{
+        DrainSide, Violation,
+        tcp::{Cause, Change, Pdu, RemoteSpan},
+    },
     status::{OsError, WcStatus},
     sync::lock,
     transport::queues::{Done, WorkId},

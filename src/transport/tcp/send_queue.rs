@@ -5,13 +5,12 @@ use std::{collections::VecDeque, ptr};
 
 use super::{
     keys::ExposedPart,
-    pdu::{Cause, Change, LONGEST_PART, Pdu, RemoteSpan},
     request::Request,
     socket::{Moved, Socket, Span},
     writing::{Payload, Then, Writing},
 };
 use crate::{
-    proto::Violation,
+    proto::{Violation, tcp},
     status::{OsError, WcStatus},
     transport::queues::{Done, Frame, RemoteAddr, SendOp, WorkId},
 };
@@ -41,7 +40,7 @@ pub(super) struct SendQueue {
     answers: VecDeque<Answer>,
     /// How many of the peer's requests to acknowledge, if that has not been said.
     acknowledgement: Option<u32>,
-    refusal: Option<(u32, Cause)>,
+    refusal: Option<(u32, tcp::Cause)>,
     /// What the socket is given, and what is left of that.
     writing: Writing,
     /// Whether an answer's part is next, where there are requests as well.
@@ -220,7 +219,7 @@ impl SendQueue {
     pub(super) fn refused(
         &mut self,
         requests: u32,
-        cause: Cause,
+        cause: tcp::Cause,
         done: &mut VecDeque<Done>,
     ) -> Result<(), Violation> {
         let before = requests.wrapping_sub(self.completed) as usize;
@@ -230,9 +229,9 @@ impl SendQueue {
         self.acknowledge(requests)?;
         self.complete(done);
         let status = match cause {
-            Cause::Access => WcStatus::REM_ACCESS_ERR,
-            Cause::TooLong => WcStatus::REM_INV_REQ_ERR,
-            Cause::NoReceive => WcStatus::RNR_RETRY_EXC_ERR,
+            tcp::Cause::Access => WcStatus::REM_ACCESS_ERR,
+            tcp::Cause::TooLong => WcStatus::REM_INV_REQ_ERR,
+            tcp::Cause::NoReceive => WcStatus::RNR_RETRY_EXC_ERR,
         };
         if let Some(failed) = self.requests.pop_front() {
             done.extend(failed.failure(status));
@@ -266,7 +265,7 @@ impl SendQueue {
     }
 
     /// Refuses the peer's request behind the first so many.
-    pub(super) fn refuse_peer(&mut self, requests: u32, cause: Cause) {
+    pub(super) fn refuse_peer(&mut self, requests: u32, cause: tcp::Cause) {
         self.refusal = Some((requests, cause));
     }
 
@@ -357,10 +356,10 @@ impl SendQueue {
         };
         self.post(id, SendOp::Send, memory, signalled);
         if let Some(requests) = self.acknowledgement.take() {
-            self.writing.push(&Pdu::Ack { requests }.emit());
+            self.writing.push(&tcp::Pdu::Ack { requests }.emit());
         }
         let len = frame.len as u32;
-        self.writing.push(&Pdu::Send { signalled, len }.emit());
+        self.writing.push(&tcp::Pdu::Send { signalled, len }.emit());
         if self.writing.push_short_frame(frame) {
             // It is sent with what else there is.
             self.request_sent();
@@ -460,14 +459,14 @@ impl SendQueue {
             (Some(_), Acks::WaitForCompany) if !self.has_more() => return false,
             (Some(requests), _) => {
                 self.acknowledgement = None;
-                self.writing.push(&Pdu::Ack { requests }.emit());
+                self.writing.push(&tcp::Pdu::Ack { requests }.emit());
                 true
             }
             (None, _) => false,
         };
         // Not before the answers: it would be taken for a refusal of what they answer.
         if let Some((requests, cause)) = self.refusal.take_if(|_| self.answers.is_empty()) {
-            self.writing.push(&Pdu::Nak { requests, cause }.emit());
+            self.writing.push(&tcp::Pdu::Nak { requests, cause }.emit());
             return true;
         }
         let first_answers = self.answers_turn;
@@ -494,13 +493,13 @@ impl SendQueue {
         };
         match answer {
             Answer::Old(value) => {
-                self.writing.push(&Pdu::Old { value: *value }.emit());
+                self.writing.push(&tcp::Pdu::Old { value: *value }.emit());
                 self.answers.pop_front();
             }
             Answer::Read { part, sent } => {
                 let all = part.as_ref().map_or(0, ExposedPart::len);
-                let (offset, len) = (*sent, (all - sent).min(LONGEST_PART as usize));
-                let pdu = Pdu::ReadPart {
+                let (offset, len) = (*sent, (all - sent).min(tcp::LONGEST_PART as usize));
+                let pdu = tcp::Pdu::ReadPart {
                     last: offset + len == all,
                     len: len as u32,
                 };
@@ -519,7 +518,7 @@ impl SendQueue {
     fn answer_part_sent(&mut self) {
         if let Some(Answer::Read { part, sent }) = self.answers.front_mut() {
             let all = part.as_ref().map_or(0, ExposedPart::len);
-            *sent = (*sent + LONGEST_PART as usize).min(all);
+            *sent = (*sent + tcp::LONGEST_PART as usize).min(all);
             if *sent == all {
                 self.answers.pop_front();
             }
@@ -534,7 +533,7 @@ impl SendQueue {
             return false;
         }
         let (memory, signalled) = (request.memory, request.signalled);
-        let span = |remote: RemoteAddr, offset: usize, len: usize| RemoteSpan {
+        let span = |remote: RemoteAddr, offset: usize, len: usize| tcp::RemoteSpan {
             addr: remote.addr.wrapping_add(offset as u64),
             rkey: remote.rkey,
             len: len as u32,
@@ -546,7 +545,7 @@ impl SendQueue {
                     return false;
                 }
                 let len = memory.len as u32;
-                self.writing.push(&Pdu::Send { signalled, len }.emit());
+                self.writing.push(&tcp::Pdu::Send { signalled, len }.emit());
                 // SAFETY: a frame's memory is the queue's alone until the request completes.
                 if unsafe { self.writing.push_short(memory) } {
                     self.request_sent();
@@ -558,7 +557,7 @@ impl SendQueue {
             }
             SendOp::Write(remote) | SendOp::WriteWithImm(remote, _) => {
                 let offset = request.moved;
-                let len = (memory.len - offset).min(LONGEST_PART as usize);
+                let len = (memory.len - offset).min(tcp::LONGEST_PART as usize);
                 let last = offset + len == memory.len;
                 request.moved += len;
                 let payload = Payload::Request {
@@ -569,12 +568,12 @@ impl SendQueue {
                 };
                 let at = span(remote, offset, len);
                 let pdu = match request.op {
-                    SendOp::WriteWithImm(_, imm_data) if last => Pdu::WriteWithImm {
+                    SendOp::WriteWithImm(_, imm_data) if last => tcp::Pdu::WriteWithImm {
                         signalled,
                         at,
                         imm_data,
                     },
-                    _ => Pdu::Write {
+                    _ => tcp::Pdu::Write {
                         signalled,
                         last,
                         at,
@@ -589,22 +588,22 @@ impl SendQueue {
                 self.writing.put(payload, then);
                 return true;
             }
-            SendOp::Read(remote) => Pdu::Read {
+            SendOp::Read(remote) => tcp::Pdu::Read {
                 at: span(remote, 0, memory.len),
             },
-            SendOp::FetchAdd { remote, add } => Pdu::Atomic {
+            SendOp::FetchAdd { remote, add } => tcp::Pdu::Atomic {
                 addr: remote.addr,
                 rkey: remote.rkey,
-                change: Change::FetchAdd { add },
+                change: tcp::Change::FetchAdd { add },
             },
             SendOp::CompareSwap {
                 remote,
                 compare,
                 swap,
-            } => Pdu::Atomic {
+            } => tcp::Pdu::Atomic {
                 addr: remote.addr,
                 rkey: remote.rkey,
-                change: Change::CompareSwap { compare, swap },
+                change: tcp::Change::CompareSwap { compare, swap },
             },
         };
         self.writing.push(&pdu.emit());

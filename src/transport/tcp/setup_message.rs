@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn the_table_of_protocol_md_is_this() {
-        let page = include_str!("../../../PROTOCOL.md");
+        let page = include_str!("../../../proto/PROTOCOL.md");
         let (_, table) = page.split_once("<!-- table: setup -->\n").unwrap();
         let rows = table.lines().take_while(|line| line.starts_with('|'));
         let cells = |line: &'static str| line.trim_matches('|').split('|').map(str::trim);

@@ -20,7 +20,7 @@ use nix::{
     },
 };
 
-use crate::sys::Unshared;
+use crate::os::Unshared;
 
 /// See the top of this file.
 #[derive(Debug)]

@@ -29,10 +29,10 @@ use super::{
     watch::Watch,
 };
 use crate::{
+    os::Unshared,
     proto::MovedBytes,
     status::OsError,
     sync::lock,
-    sys::Unshared,
     transport::queues::{Answers, BATCH, Done, Frame, SendOp, WorkId},
 };
 

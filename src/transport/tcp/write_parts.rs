@@ -1,7 +1,7 @@
 //! The parts in which a peer's write arrives.
 
-use super::pdu::Pdu;
 use crate::proto::Violation;
+use crate::proto::tcp::Pdu;
 
 /// The write whose next part this side expects, if there is one.
 #[derive(Debug, Default)]
@@ -56,7 +56,7 @@ impl WriteParts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::tcp::pdu::{LONGEST_PART, RemoteSpan};
+    use crate::proto::tcp::{LONGEST_PART, RemoteSpan};
 
     #[test]
     fn parts_longer_than_32_bits_are_a_violation() {

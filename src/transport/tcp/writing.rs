@@ -2,11 +2,11 @@
 
 use std::ptr;
 
-use super::{
-    pdu::{Header, LONGEST_HEADER},
-    socket::{Moved, Socket, Span},
+use super::socket::{Moved, Socket, Span};
+use crate::{
+    proto::tcp::{Header, LONGEST_HEADER},
+    transport::queues::Frame,
 };
-use crate::transport::queues::Frame;
 
 /// How many bytes of short PDUs are gathered for one call.
 const GATHERED: usize = 4 << 10;

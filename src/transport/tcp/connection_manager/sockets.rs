@@ -15,10 +15,10 @@ use nix::sys::{
 
 use super::{ConnectRequest, ConnectionManager, Report, State, UNNAMED, Watched};
 use crate::{
+    os::Unshared,
     proto::{CloseReason, ReadDepth},
     status::OsError,
     sync::eventfd,
-    sys::Unshared,
     transport::tcp::{
         addresses::canonical,
         event::{Event, What},

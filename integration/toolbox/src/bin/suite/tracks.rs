@@ -26,29 +26,32 @@ pub(crate) fn builds() -> Result<Vec<Track>> {
         format!("{cargo} {other} {tests}")
     };
     let no_rdma = unlinked("--test conformance --test tcp");
-    // What is above these layers is the same.
-    let dlopen = "--features dlopen --lib --test conformance -- sys:: verbs:: cm:: error:: setup::";
-    let dlopen = unlinked(dlopen);
+    let bindings = "cargo test --profile quick --locked --package rdma-verbs --features linked";
     let models = "cargo test --manifest-path integration/models/Cargo.toml --locked --quiet";
     let native = native_is_possible()?;
     let others = Step::new("tests of std and tokio", "integration/others --quick");
     let steps = vec![
         Step::new("examples in docs", "cargo test --workspace --doc --locked"),
         Step::new("tests of a build without RDMA", &no_rdma),
-        Step::new("tests of a build that opens RDMA's libraries", &dlopen),
-        Step::of(
-            "the same build, where these libraries are, and where not",
+        Step::new("tests of bindings, compared with the headers", bindings),
+        Step::of("a build that opens RDMA's libraries, where they are not", {
+            let built = format!("test {other} --features rdma --no-run --test conformance");
             move |place| {
-                let options = "--features dlopen --no-run --test conformance";
-                let built = tests_of(&format!("test {other} {options}"))?;
-                for test in &built {
-                    run_bare(&test.program, place)?;
-                }
-                for test in &built {
+                let built = tests_of(&built)?;
+                built
+                    .iter()
+                    .try_for_each(|test| run_bare(&test.program, place))
+            }
+        }),
+        Step::of(
+            "a build that is linked with RDMA's libraries",
+            move |place| {
+                let built = format!("test {other} --features linked --no-run --test conformance");
+                for test in tests_of(&built)? {
                     // These call all of it that connections take.
-                    let opened = "setup:: messages:: one_sided:: shared:: ending::";
+                    let called = "setup:: messages:: one_sided:: shared:: ending::";
                     let program = test.program.display();
-                    let line = words(&format!("{program} --test-threads=1 {opened}"));
+                    let line = words(&format!("{program} --test-threads=1 {called}"));
                     place.run(&mut lab(&one_host(), native, &line))?;
                 }
                 Ok(())

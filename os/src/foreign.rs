@@ -1,0 +1,290 @@
+//! Runs code that is not this crate's: wakers of the application's tasks, and its logger.
+//!
+//! Foreign code may panic, block, or call back into this crate. Three rules keep that harmless:
+//!
+//! * No lock is held while it runs. A waker may poll its task at once, and a logger may send its
+//!   line over a connection.
+//! * [`call`] stops a panic, so that it ends neither the engine's thread nor a destructor. A waker
+//!   that panics ends the connection that its task waits on, because that task may never be polled
+//!   again. A logger that panics loses the line that it was given and nothing else: no connection
+//!   is at fault, and a second line about the first would meet the same logger.
+//! * A thread that others depend on, the engine's, [collects](collect) its foreign code as
+//!   [errands](Errand) and runs them when it can be relieved. All other threads run foreign code at
+//!   once, and are the only ones that it delays.
+//!
+//! A program that is built with `panic = "abort"` ends at the first panic, as always.
+//!
+//! `clone` and `drop` of a waker may also run inside of a poll of the task that owns the waker.
+//! There a panic passes to the caller of that poll.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::VecDeque,
+    fmt,
+    mem::{self, ManuallyDrop},
+    panic::{AssertUnwindSafe, Location, catch_unwind},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+pub use log::Level;
+use log::{Record, STATIC_MAX_LEVEL};
+
+use crate::PerProcess;
+
+/// Defines macros with the names and arguments of those of the crate `log`. The lint
+/// `disallowed_macros` refuses the originals.
+macro_rules! levels {
+    ($dollar:tt $($name:ident $level:ident),*) => { $(
+        /// Logs as the macro of this name of the crate `log`, through [`foreign`](crate::foreign).
+        #[macro_export]
+        macro_rules! $name {
+            (target: $target:literal, $dollar($dollar text:tt)+) => {
+                $crate::foreign::log(
+                    $crate::foreign::Level::$level,
+                    $target,
+                    format_args!($dollar($dollar text)+),
+                )
+            };
+            ($dollar($dollar text:tt)+) => {
+                $crate::foreign::log(
+                    $crate::foreign::Level::$level,
+                    module_path!(),
+                    format_args!($dollar($dollar text)+),
+                )
+            };
+        }
+    )* };
+}
+
+levels!($ error Error, warn Warn, info Info, debug Debug, trace Trace);
+
+/// Foreign code panicked. The panic hook has printed the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Panicked;
+
+/// Runs foreign code. The caller holds no lock.
+pub fn call<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
+    catch_unwind(AssertUnwindSafe(code)).map_err(|payload| {
+        // The payload is foreign too: its drop may panic. That second payload is leaked.
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(payload)));
+        let _leaked = dropped.map_err(ManuallyDrop::new);
+        Panicked
+    })
+}
+
+thread_local! {
+    /// Whether this thread collects errands. It is a variable of its own because it needs no
+    /// destructor, so that other threads pay for one look.
+    static COLLECTS: Cell<bool> = const { Cell::new(false) };
+    static ERRANDS: RefCell<Vec<Arc<dyn Errand>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Foreign code to be run later, by one thread.
+pub trait Errand: Send + Sync {
+    /// Runs the code.
+    fn run(self: Arc<Self>);
+}
+
+/// Has this thread collect its foreign code, or run it at once.
+pub fn collect(collects: bool) {
+    COLLECTS.set(collects);
+}
+
+/// Whether this thread collects its foreign code.
+pub fn collects() -> bool {
+    COLLECTS.get()
+}
+
+/// Leaves an errand to this thread, which collects.
+pub fn leave(errand: Arc<dyn Errand>) {
+    ERRANDS.with_borrow_mut(|errands| errands.push(errand));
+}
+
+/// Takes the errands that were left to this thread.
+pub fn take_errands() -> Vec<Arc<dyn Errand>> {
+    ERRANDS.take()
+}
+
+/// Runs foreign code that is run once: now, or as an errand if this thread collects.
+pub fn call_once(code: impl FnOnce() + Send + 'static) {
+    struct Once<F>(Mutex<Option<F>>);
+
+    impl<F: FnOnce() + Send> Errand for Once<F> {
+        fn run(self: Arc<Self>) {
+            let code = lock(&self.0).take();
+            // The caller has seen to a panic, or it concerns nothing.
+            let _ = code.map(call);
+        }
+    }
+
+    if collects() {
+        leave(Arc::new(Once(Mutex::new(Some(code)))));
+    } else {
+        let _ = call(code);
+    }
+}
+
+/// Work for one kind of foreign code, such as a connection's. One thread at a time does it, so that
+/// foreign code that never returns stops one thread only.
+#[derive(Debug, Default)]
+pub struct Owed<T> {
+    owing: Mutex<Owing<T>>,
+    /// No thread does the work any longer.
+    idle: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Owing<T> {
+    work: Option<T>,
+    /// Whether a thread does the work, or has an errand to.
+    is_taken: bool,
+}
+
+impl<T: Default> Owed<T> {
+    /// Adds work. Returns whether the caller has to leave an errand, because no thread is at it.
+    pub fn add(&self, add: impl FnOnce(&mut T)) -> bool {
+        let mut owing = lock(&self.owing);
+        add(owing.work.get_or_insert_default());
+        !mem::replace(&mut owing.is_taken, true)
+    }
+
+    /// Returns the next work, or `None` if there is none, which ends the errand.
+    pub fn next(&self) -> Option<T> {
+        let mut owing = lock(&self.owing);
+        let work = owing.work.take();
+        owing.is_taken = work.is_some();
+        if work.is_none() {
+            self.idle.notify_all();
+        }
+        work
+    }
+
+    /// Waits until no thread does the work, for `bound` at most.
+    fn wait(&self, bound: Duration) {
+        let is_taken = |owing: &mut Owing<T>| owing.is_taken;
+        drop(
+            self.idle
+                .wait_timeout_while(lock(&self.owing), bound, is_taken),
+        );
+    }
+}
+
+/// Takes a lock that no thread holds during foreign code, so that none panics with it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A line for the log.
+struct Line {
+    level: Level,
+    target: &'static str,
+    place: &'static Location<'static>,
+    text: String,
+}
+
+/// The lines of all engines' threads that the logger has not taken, and how many were lost after
+/// them because there were [`MOST_LINES`].
+#[derive(Default)]
+struct Lines(VecDeque<Line>, usize);
+
+/// The number of lines that wait for a logger that blocks. A logger that is merely slow gets all
+/// lines of a burst.
+const MOST_LINES: usize = 4096;
+
+static LINES: PerProcess<Owed<Lines>> = PerProcess::new(Owed::default);
+
+/// Waits until the logger has the lines of all engines' threads, for `bound` at most.
+pub fn wait_for_log(bound: Duration) {
+    LINES.get().wait(bound);
+}
+
+/// Writes [`LINES`].
+struct Writer;
+
+impl Errand for Writer {
+    fn run(self: Arc<Self>) {
+        while let Some(Lines(lines, lost)) = LINES.get().next() {
+            for Line {
+                level,
+                target,
+                place,
+                text,
+            } in lines
+            {
+                write(level, target, place, format_args!("{text}"));
+            }
+            if lost > 0 {
+                warn!("{lost} lines were lost while the logger blocked");
+            }
+        }
+    }
+}
+
+/// Has the logger write a line, if it takes lines of this level. The caller holds no lock, or
+/// collects.
+#[track_caller]
+pub fn log(level: Level, target: &'static str, text: fmt::Arguments<'_>) {
+    if level > STATIC_MAX_LEVEL || level > log::max_level() {
+        return;
+    }
+    let place = Location::caller();
+    if !collects() {
+        return write(level, target, place, text);
+    }
+    let text = text.to_string();
+    let is_first = LINES.get().add(|Lines(lines, lost)| {
+        if lines.len() < MOST_LINES {
+            lines.push_back(Line {
+                level,
+                target,
+                place,
+                text,
+            });
+        } else {
+            *lost += 1;
+        }
+    });
+    if is_first {
+        leave(Arc::new(Writer));
+    }
+}
+
+fn write(level: Level, target: &str, place: &'static Location<'_>, text: fmt::Arguments<'_>) {
+    // A panic loses the line.
+    let _ = call(|| {
+        let line = Record::builder()
+            .level(level)
+            .target(target)
+            .module_path(Some(target))
+            .file_static(Some(place.file()))
+            .line(Some(place.line()))
+            .args(text)
+            .build();
+        log::logger().log(&line);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::panic_any;
+
+    use super::*;
+
+    /// Panics when it is dropped.
+    struct Fragile;
+
+    impl Drop for Fragile {
+        fn drop(&mut self) {
+            panic!("a drop that fails");
+        }
+    }
+
+    #[test]
+    fn call_returns_after_every_panic() {
+        assert_eq!(call(|| 7), Ok(7));
+        assert_eq!(call(|| panic!("a call that fails")), Err::<(), _>(Panicked));
+        assert_eq!(call(|| drop(Fragile)), Err(Panicked));
+        assert_eq!(call(|| panic_any(Fragile)), Err::<(), _>(Panicked));
+    }
+}

@@ -1,0 +1,34 @@
+//! What rdmsg takes from Linux and from the process that it runs in.
+//!
+//! The crates of rdmsg share it: `rdma-verbs`, `rdmsg-rsocket` and `rdmsg` itself. It is no
+//! interface for programs, and changes with each version.
+//!
+//! * [`Process`], [`PerProcess`] and [`Unshared`] tell the objects of this process from those that
+//!   it inherited by fork(2). [`at_exit`] runs a function before the process ends.
+//! * [`Mapping`] makes memory that a device, the kernel or a peer accesses, and [`SharedBytes`]
+//!   reads and writes it.
+//! * [`cvt`], [`cvt_errno`] and [`cvt_ptr`] convert the results of C functions.
+//! * [`foreign`] runs code of the program, its logger and its wakers. The macros [`error!`],
+//!   [`warn!`], [`info!`], [`debug!`] and [`trace!`] log through it. [`error_sparsely!`] and
+//!   [`warn_sparsely!`] write at most one line a second.
+#![deny(unsafe_code)]
+#![warn(clippy::disallowed_macros)]
+
+// First, because the other modules use its macros.
+#[macro_use]
+pub mod foreign;
+#[macro_use]
+mod log_limit;
+
+mod convert;
+mod exit;
+mod fork;
+mod memory;
+
+pub use self::{
+    convert::{cvt, cvt_errno, cvt_ptr, log_destroy_error},
+    exit::at_exit,
+    fork::{PerProcess, Process, Unshared, leak},
+    log_limit::{LogLimit, Others},
+    memory::{Mapping, SharedBytes},
+};

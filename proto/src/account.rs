@@ -1,0 +1,185 @@
+//! The account of receives that several connections share.
+//!
+//! A receive that is posted for all of them is either promised, to the peer of one connection, or
+//! free. No more receives are ever promised than are posted, so each peer that sends finds one.
+//! What was promised to a connection cannot be taken back while it is idle, so half of the receives
+//! are kept for what connections need at least, those that are there and those that may still come:
+//! beyond that an established one draws on the other half, and gives receives back as it goes when
+//! that half runs out.
+
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+use super::control_receives::CONTROL_RECEIVES;
+
+/// The data receives that a connection always has: one for the message that is being processed, one
+/// for the next.
+const FLOOR: u16 = 2;
+
+/// How many times as much as it leaves to the others a connection may take. So few busy ones leave
+/// little of the pool unused, and many of them something for the next.
+const SHARE: u32 = 4;
+
+/// The number of receives of a pool, and of those that are free.
+#[derive(Debug)]
+pub struct Account {
+    total: u32,
+    free: AtomicU32,
+    /// How many of the free ones are kept for connections to come: less than none, once there are
+    /// more connections than half of all receives are for.
+    kept: AtomicI32,
+}
+
+impl Account {
+    /// Makes the account of `total` receives, all of them posted and free.
+    pub fn new(total: u32) -> Self {
+        Self {
+            total,
+            free: AtomicU32::new(total),
+            kept: AtomicI32::new((total / 2).cast_signed()),
+        }
+    }
+
+    /// Returns the number of receives that a connection needs at least.
+    pub fn least(window: u16) -> u32 {
+        CONTROL_RECEIVES + u32::from(floor(window))
+    }
+
+    /// Reserves what a connection needs at least. Returns whether that much is free.
+    pub fn open(&self, window: u16) -> bool {
+        let need = Self::least(window);
+        let opened = self
+            .free
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| {
+                free.checked_sub(need)
+            })
+            .is_ok();
+        // Behind the free ones: in between too few are to spare, never too many.
+        if opened {
+            self.kept.fetch_sub(need.cast_signed(), Ordering::Relaxed);
+        }
+        opened
+    }
+
+    /// A connection is gone: frees `count` receives of those that were promised to it.
+    pub fn close(&self, window: u16, count: u32) {
+        let need = Self::least(window).cast_signed();
+        // Before the free ones, for the same reason.
+        self.kept.fetch_add(need, Ordering::Relaxed);
+        self.give(count);
+    }
+
+    /// Frees `count` receives that were promised, and are posted.
+    pub fn give(&self, count: u32) {
+        let before = self.free.fetch_add(count, Ordering::Relaxed);
+        debug_assert!(
+            before + count <= self.total,
+            "no more is freed than was reserved"
+        );
+    }
+
+    /// Frees `given` receives and reserves up to `wanted`, for a connection that has so many `more`
+    /// than its floor apart from these. Returns the number of those that were reserved.
+    ///
+    /// Who has more than its [`SHARE`] of what is left gives back: so those that are busy end up
+    /// with as much as each other, whoever came first.
+    pub(super) fn trade(&self, given: u32, more: u32, wanted: u32) -> u32 {
+        let mut free = self.free.load(Ordering::Relaxed);
+        loop {
+            let kept = self.kept.load(Ordering::Relaxed).max(0).cast_unsigned();
+            let spare = (free + given).saturating_sub(kept);
+            // By a quarter, so that it does not go back and forth by one.
+            let room = spare.saturating_mul(SHARE).saturating_sub(more);
+            let taken = wanted.min(room.div_ceil(4));
+            // This is what a busy connection does most of the time. It writes no cache line.
+            if taken == given {
+                return taken;
+            }
+            match self.free.compare_exchange_weak(
+                free,
+                free + given - taken,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return taken,
+                Err(now) => free = now,
+            }
+        }
+    }
+
+    /// Returns the number of receives that are not promised to any peer.
+    pub fn free(&self) -> u32 {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of receives in all.
+    pub fn total(&self) -> u32 {
+        self.total
+    }
+}
+
+/// Returns the data receives that a connection of this window is promised from the beginning on.
+pub(super) fn floor(window: u16) -> u16 {
+    window.min(FLOOR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_does_not_fit_changes_nothing() {
+        let account = Account::new(32);
+        assert!(account.open(64) && account.open(64));
+        assert_eq!(account.free(), 4);
+        assert!(!account.open(64));
+        assert_eq!(account.free(), 4);
+        account.give(Account::least(64));
+        assert!(account.open(64));
+    }
+
+    /// The numbers of `Config::shared_receive` and of the example in the crate's documentation.
+    #[test]
+    fn a_connection_keeps_as_many_as_is_written() {
+        assert_eq!(Account::least(2), 14);
+        assert_eq!(Account::least(8192), 14);
+    }
+
+    #[test]
+    fn half_is_kept_for_what_connections_need_at_least() {
+        let account = Account::new(112);
+        assert!(account.open(64));
+        let mut taken = 0;
+        while account.trade(0, 0, 64) > 0 {
+            taken = 112 - 14 - account.free();
+        }
+        assert_eq!(taken, 56);
+        for _ in 1..4 {
+            assert!(account.open(64), "as many as half of them is for");
+        }
+        assert!(!account.open(64), "one more finds nothing");
+        account.close(64, 14);
+        assert_eq!(account.trade(0, 0, 64), 0, "nothing of what is kept again");
+        assert!(account.open(64));
+    }
+
+    #[test]
+    fn who_has_more_than_its_share_gives_back() {
+        let account = Account::new(112);
+        assert_eq!(account.trade(0, 0, 40), 40);
+        assert_eq!(account.trade(1, 39, 1), 1, "it has less than four times 17");
+        assert_eq!(account.trade(0, 0, 40), 16, "all that is to spare");
+        assert_eq!(account.trade(1, 39, 1), 0);
+        assert_eq!(account.trade(0, 0, 40), 1, "which the next one gets");
+    }
+
+    #[test]
+    fn who_is_within_its_share_changes_nothing() {
+        let account = Account::new(800);
+        assert_eq!(account.trade(0, 0, 64), 64);
+        let free = account.free();
+        for _ in 0..100 {
+            assert_eq!(account.trade(1, 63, 1), 1);
+        }
+        assert_eq!(account.free(), free);
+    }
+}

@@ -1,0 +1,112 @@
+//! Several messages in one frame: each is preceded by its length.
+
+use super::violation::Violation;
+
+/// The length in bytes of what precedes each message of a batch: its length, in network order.
+pub const PART_HEADER_LEN: usize = 4;
+
+/// The most messages that this side puts into a batch. A peer may send as many as it has credit
+/// for.
+pub const MOST_PARTS: usize = 64;
+
+/// The content of a Batch frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Batch {
+    /// The number of messages: at least 1.
+    pub(super) count: u32,
+    /// The length in bytes of the longest one.
+    pub(super) longest: u32,
+}
+
+impl Batch {
+    /// Checks a frame's payload. What it returns is all that [`parts`] then yields.
+    pub(super) fn parse(payload: &[u8]) -> Result<Self, Violation> {
+        let mut parts = parts(payload);
+        let batch = parts.by_ref().fold(
+            Self {
+                count: 0,
+                longest: 0,
+            },
+            |batch, (_, len)| Self {
+                count: batch.count + 1,
+                longest: batch.longest.max(len),
+            },
+        );
+        let rest = parts.rest();
+        if rest > 0 || batch.count == 0 {
+            return Err(Violation::new(
+                "batch",
+                rest as u64,
+                "messages whose lengths add up to the frame's",
+            ));
+        }
+        Ok(batch)
+    }
+}
+
+/// The messages of a batch: where each begins in the payload, and its length.
+pub fn parts(payload: &[u8]) -> Parts<'_> {
+    Parts { payload, at: 0 }
+}
+
+/// See [`parts`].
+#[derive(Debug)]
+pub struct Parts<'a> {
+    payload: &'a [u8],
+    at: usize,
+}
+
+impl Parts<'_> {
+    /// The number of bytes that are not yielded: after the end, of those that are no message.
+    fn rest(&self) -> usize {
+        self.payload.len() - self.at
+    }
+}
+
+impl Iterator for Parts<'_> {
+    type Item = (u32, u32);
+
+    fn next(&mut self) -> Option<(u32, u32)> {
+        let (len, rest) = self.payload[self.at..].split_first_chunk::<PART_HEADER_LEN>()?;
+        let len = u32::from_be_bytes(*len);
+        if len as usize > rest.len() {
+            return None;
+        }
+        // A frame is far shorter than 4 GiB.
+        let start = (self.at + PART_HEADER_LEN) as u32;
+        self.at = start as usize + len as usize;
+        Some((start, len))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_parsed_is_what_comes_out() {
+        let payload = b"\0\0\0\x02hi\0\0\0\0\0\0\0\x01!";
+        let batch = Batch::parse(payload).unwrap();
+        assert_eq!((batch.count, batch.longest), (3, 2));
+        let texts = parts(payload).map(|(at, len)| &payload[at as usize..][..len as usize]);
+        assert_eq!(texts.collect::<Vec<_>>(), [&b"hi"[..], b"", b"!"]);
+    }
+
+    #[test]
+    fn what_does_not_add_up_is_a_violation() {
+        let cases: [(&[u8], u64); 6] = [
+            (b"", 0),
+            (b"\0\0\0", 3),
+            (b"\0\0\0\x02h", 5),
+            (b"\0\0\0\x01hi", 1),
+            (b"\0\0\0\x01h\0\0\0\x01", 4),
+            (b"\xff\xff\xff\xffh", 5),
+        ];
+        for (payload, rest) in cases {
+            let violation = Batch::parse(payload).unwrap_err();
+            assert_eq!(violation.field(), "batch", "{payload:?}");
+            let expected = format!("{rest}");
+            assert!(violation.to_string().contains(&expected), "{violation}");
+        }
+    }
+}

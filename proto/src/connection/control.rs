@@ -1,0 +1,143 @@
+//! Control frames that wait for a slot of the send ring, and those that end a connection.
+
+use std::mem;
+
+use crate::frame::Control;
+
+/// Control frames to be sent as soon as there is a slot: at most one of each kind.
+#[derive(Debug, Default)]
+pub(super) struct ControlQueue {
+    /// An Abort or a Failure with its code: the only frame that is sent then.
+    notice: Option<(Control, u32)>,
+    pong: bool,
+    finish: bool,
+    close: bool,
+    close_ack: bool,
+    grant: bool,
+    /// Whether a message is still to be sent before a Finish or a Close.
+    held: bool,
+    close_sent: bool,
+    final_frame: FinalFrame,
+}
+
+/// The state of this side's last frame: CloseAck, Abort or Failure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum FinalFrame {
+    #[default]
+    None,
+    /// To be sent as soon as there is a slot.
+    Queued,
+    /// Posted in this slot.
+    Sent(u32),
+    /// Acknowledged by the peer's device.
+    Acknowledged,
+}
+
+impl ControlQueue {
+    pub(super) fn queue_pong(&mut self) {
+        self.pong = true;
+    }
+
+    pub(super) fn queue_grant(&mut self) {
+        self.grant = true;
+    }
+
+    pub(super) fn queue_finish(&mut self) {
+        self.finish = true;
+    }
+
+    pub(super) fn queue_close(&mut self) {
+        self.close = true;
+    }
+
+    pub(super) fn queue_close_ack(&mut self) {
+        self.close_ack = true;
+        self.final_frame = FinalFrame::Queued;
+    }
+
+    /// Queues an Abort or a Failure. The caller has cancelled everything else.
+    pub(super) fn queue_notice(&mut self, control: Control, code: u32) {
+        self.notice = Some((control, code));
+        self.final_frame = FinalFrame::Queued;
+    }
+
+    /// Keeps a Finish and a Close back until [`let_go`](Self::let_go).
+    pub(super) fn hold(&mut self) {
+        self.held = true;
+    }
+
+    pub(super) fn let_go(&mut self) {
+        self.held = false;
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        self.held
+    }
+
+    /// Drops what is queued.
+    pub(super) fn cancel(&mut self) {
+        self.notice = None;
+        self.pong = false;
+        self.finish = false;
+        self.close = false;
+        self.close_ack = false;
+        self.grant = false;
+        self.held = false;
+    }
+
+    /// Takes the next frame, with the code of an Abort or a Failure. A queued grant that is not due
+    /// any more is dropped: another frame has carried it meanwhile.
+    pub(super) fn pop(&mut self, grant_due: bool) -> Option<(Control, Option<u32>)> {
+        if let Some((control, code)) = self.notice.take() {
+            return Some((control, Some(code)));
+        }
+        let control = if mem::take(&mut self.pong) {
+            Control::Pong
+        } else if !self.held && mem::take(&mut self.finish) {
+            Control::Finish
+        } else if !self.held && mem::take(&mut self.close) {
+            Control::Close
+        } else if !self.held && mem::take(&mut self.close_ack) {
+            // It follows this side's Close.
+            Control::CloseAck
+        } else if mem::take(&mut self.grant) && grant_due {
+            Control::Grant
+        } else {
+            return None;
+        };
+        Some((control, None))
+    }
+
+    /// Records that a frame goes out in this slot.
+    pub(super) fn posted(&mut self, control: Control, slot: u32) {
+        match control {
+            Control::Close => self.close_sent = true,
+            Control::CloseAck | Control::Abort | Control::Failure => {
+                self.final_frame = FinalFrame::Sent(slot);
+            }
+            Control::Grant | Control::Ping | Control::Pong | Control::Finish => {}
+        }
+    }
+
+    /// Records that the peer's device has acknowledged what was sent in this slot.
+    pub(super) fn acknowledged(&mut self, slot: u32) {
+        if self.final_frame == FinalFrame::Sent(slot) {
+            self.final_frame = FinalFrame::Acknowledged;
+        }
+    }
+
+    /// Whether this side's Close has been posted.
+    pub(super) fn is_close_sent(&self) -> bool {
+        self.close_sent
+    }
+
+    /// Whether this side's last frame has been queued or sent.
+    pub(super) fn has_final_frame(&self) -> bool {
+        self.final_frame != FinalFrame::None
+    }
+
+    /// Whether the peer's device has acknowledged this side's last frame.
+    pub(super) fn is_final_frame_acknowledged(&self) -> bool {
+        self.final_frame == FinalFrame::Acknowledged
+    }
+}

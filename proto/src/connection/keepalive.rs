@@ -1,0 +1,357 @@
+//! Detecting a dead peer, and pings.
+
+use std::time::{Duration, Instant};
+
+use super::{Connection, State, timers::earlier};
+use crate::{
+    CloseReason,
+    frame::{Control, KEEPALIVE_TIMEOUT},
+};
+
+/// A check that is late by no more than this counts as in time, however short the timeout is.
+const TOLERANCE: Duration = Duration::from_millis(50);
+
+/// While the peer's engine gives signs of life on other connections alone, one of so many checks
+/// pings: every sixteen intervals.
+const SPARED: u64 = 32;
+
+/// The time for the answer to bytes that the transport has repeated.
+const ANSWER: Duration = Duration::from_millis(100);
+
+/// Checks twice an interval whether the peer showed activity, so that the arrival of a frame needs
+/// no clock.
+///
+/// A silence is noticed between half an interval and one interval after its beginning. A peer that
+/// shows no activity for one timeout after that is dead: no later than `interval + timeout` after
+/// its last sign of life.
+///
+/// Over TCP the peer's system may have had no chance to answer: the kernel repeats lost bytes
+/// after pauses that double. So a peer whose system has not acknowledged everything
+/// counts as dead only after the next repetition, which may come a timeout later.
+#[derive(Debug)]
+pub(super) struct Keepalive {
+    interval: Duration,
+    timeout: Duration,
+    deadline: Instant,
+    /// The activity up to the last check.
+    activity: PeerActivity,
+    /// The time of the check that found a silence and sent a ping, until the next sign of life.
+    silent: Option<Instant>,
+    /// Whether the timeout of this silence has passed.
+    overtime: Overtime,
+    /// Counts checks, from the connection's number on: so connections take turns with those pings,
+    /// and each hears of the others' in between.
+    turn: u64,
+}
+
+/// Counters of signs of life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Frames, and completions which prove that bytes have moved.
+    pub signs: u64,
+    /// Chunks of large messages that were read.
+    pub chunks: u64,
+}
+
+/// Counters of bytes of one connection, from a transport that counts them: signs of life before a
+/// frame is complete.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MovedBytes {
+    /// The number of bytes that have arrived, and of each 4 KiB that the peer has acknowledged.
+    pub signs: u64,
+    /// The number of bytes of large messages that have been read.
+    pub read: u64,
+    /// The number of bytes that the peer's system has acknowledged.
+    pub acknowledged: u64,
+    /// The time until the kernel repeats bytes that the peer's system has not acknowledged, if
+    /// there are any.
+    pub repeats_in: Option<Duration>,
+}
+
+/// The time beyond the timeout.
+#[derive(Clone, Copy, Debug)]
+enum Overtime {
+    None,
+    /// Until bytes are repeated. The number of bytes that the peer's system had acknowledged.
+    Repeating {
+        acknowledged: u64,
+    },
+    /// The peer's system acknowledged them, and the timeout began a second time.
+    Spent,
+}
+
+/// The signs of life of a connection's peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct PeerActivity {
+    /// On this connection.
+    pub(super) here: u64,
+    /// On all connections with the same engine of the peer, as of the last
+    /// [`set_engine_activity`](Connection::set_engine_activity).
+    pub(super) of_engine: Activity,
+}
+
+/// The result of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Check {
+    Alive,
+    Probe,
+    Dead,
+}
+
+impl Keepalive {
+    pub(super) fn new(
+        interval: Duration,
+        timeout: Duration,
+        activity: PeerActivity,
+        number: u64,
+        now: Instant,
+    ) -> Self {
+        Self {
+            interval,
+            timeout,
+            deadline: now + interval / 2,
+            activity,
+            silent: None,
+            overtime: Overtime::None,
+            turn: number,
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Whether the peer gives signs of life and no ping is due, so that there is nothing to do
+    /// until the next check.
+    fn passes(&mut self, activity: PeerActivity, now: Instant) -> bool {
+        let here = activity.here != self.activity.here;
+        let passes = here || (activity != self.activity && !self.has_turn());
+        if passes {
+            self.check(activity, MovedBytes::default(), now);
+        }
+        passes
+    }
+
+    /// Whether it is this connection's turn to ping a peer that is alive elsewhere.
+    fn has_turn(&self) -> bool {
+        self.turn.is_multiple_of(SPARED)
+    }
+
+    fn check(&mut self, activity: PeerActivity, moved: MovedBytes, now: Instant) -> Check {
+        let before = std::mem::replace(&mut self.activity, activity);
+        let next = now + self.interval / 2;
+        if activity != before {
+            self.silent = None;
+            self.overtime = Overtime::None;
+            self.deadline = next;
+            // A peer that is alive elsewhere may have lost this connection, which only a send finds
+            // out. That is rare, and its connections may be many: it has time.
+            let probes = activity.here == before.here && self.has_turn();
+            self.turn = self.turn.wrapping_add(1);
+            return if probes { Check::Probe } else { Check::Alive };
+        }
+        let late = now.saturating_duration_since(self.deadline);
+        let since = match self.silent {
+            Some(since) if late <= (self.timeout / 4).max(TOLERANCE) => since,
+            // This side was too busy to check in time, so the peer's answer may wait unread: the
+            // timeout begins anew.
+            Some(_) | None => now,
+        };
+        let new = self.silent.replace(since) != Some(since);
+        let end = since + self.timeout;
+        if end > now {
+            self.deadline = next.min(end);
+            return if new { Check::Probe } else { Check::Alive };
+        }
+        self.check_in_overtime(moved, now)
+    }
+
+    fn check_in_overtime(&mut self, moved: MovedBytes, now: Instant) -> Check {
+        let acknowledged = moved.acknowledged;
+        match (self.overtime, moved.repeats_in) {
+            (Overtime::None, Some(wait)) if wait <= self.timeout => {
+                self.overtime = Overtime::Repeating { acknowledged };
+                self.deadline = now + wait + ANSWER;
+                Check::Alive
+            }
+            // The outage is over. The peer's own bytes may wait for their repetition.
+            (
+                Overtime::Repeating {
+                    acknowledged: before,
+                },
+                _,
+            ) if acknowledged > before => {
+                self.overtime = Overtime::Spent;
+                self.silent = Some(now);
+                self.deadline = now + self.timeout.min(self.interval / 2);
+                Check::Alive
+            }
+            (Overtime::None | Overtime::Repeating { .. } | Overtime::Spent, _) => Check::Dead,
+        }
+    }
+}
+
+/// Pings: one at a time, so each pong belongs to the last ping.
+///
+/// A pong proves that the peer's library has processed everything that was sent before its ping.
+#[derive(Debug, Default)]
+pub(super) struct Probe {
+    state: ProbeState,
+    /// The number of pongs received.
+    pub(super) answered: u64,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum ProbeState {
+    #[default]
+    Idle,
+    /// To be sent as soon as there is a slot.
+    Wanted,
+    /// Sent and not answered.
+    Sent,
+    /// Sent and not answered, and another one is to follow.
+    SentAndWanted,
+}
+
+impl Probe {
+    /// Requests a sign of life: a ping that has been sent already will do.
+    pub(super) fn wanted(&mut self) {
+        if self.state == ProbeState::Idle {
+            self.state = ProbeState::Wanted;
+        }
+    }
+
+    /// Requests a ping that is sent from now on. Returns the value of `answered` with its pong.
+    pub(super) fn wanted_from_now(&mut self) -> u64 {
+        match self.state {
+            ProbeState::Idle | ProbeState::Wanted => {
+                self.state = ProbeState::Wanted;
+                self.answered + 1
+            }
+            ProbeState::Sent | ProbeState::SentAndWanted => {
+                self.state = ProbeState::SentAndWanted;
+                self.answered + 2
+            }
+        }
+    }
+
+    /// Whether a ping is to be sent now. The caller sends it.
+    pub(super) fn take(&mut self) -> bool {
+        let wanted = self.state == ProbeState::Wanted;
+        if wanted {
+            self.state = ProbeState::Sent;
+        }
+        wanted
+    }
+
+    /// Takes a pong. Returns whether there was a ping for it.
+    pub(super) fn answer(&mut self) -> bool {
+        self.state = match self.state {
+            ProbeState::Idle | ProbeState::Wanted => return false,
+            ProbeState::Sent => ProbeState::Idle,
+            ProbeState::SentAndWanted => ProbeState::Wanted,
+        };
+        self.answered += 1;
+        true
+    }
+}
+
+impl Connection {
+    /// Returns the peer's signs of life on this connection.
+    pub fn peer_activity(&self) -> Activity {
+        self.transfer
+            .as_ref()
+            .map_or_else(Activity::default, |transfer| Activity {
+                signs: transfer.activity.here,
+                chunks: transfer.inbound.chunks() + transfer.moved.read,
+            })
+    }
+
+    /// Whether [`handle_timeout`](Self::handle_timeout) judges the peer now by the bytes that have
+    /// moved.
+    pub fn is_judged_at(&self, now: Instant) -> bool {
+        self.transfer.as_ref().is_some_and(|transfer| {
+            let timers = &transfer.timers;
+            let keepalive = timers.keepalive.as_ref().map(Keepalive::deadline);
+            let judged = earlier(keepalive, timers.read_watchdog.deadline());
+            judged.is_some_and(|at| at <= now)
+        })
+    }
+
+    /// Sets the counters of a transport that counts bytes. The caller does so before
+    /// `handle_timeout`, which judges the peer by them.
+    pub fn set_moved(&mut self, moved: MovedBytes) {
+        if let Some(transfer) = &mut self.transfer {
+            let before = std::mem::replace(&mut transfer.moved, moved);
+            let known = std::mem::replace(&mut transfer.moved_is_fresh, true);
+            if known && moved.signs > before.signs {
+                transfer.activity.here += 1;
+            }
+            // A reading that another thread changes may miss some bytes.
+            transfer.moved.signs = moved.signs.max(before.signs);
+        }
+    }
+
+    /// Sets the signs of life of the peer's engine on all of its connections. The caller does so
+    /// before `handle_timeout`, which judges the peer by them.
+    pub fn set_engine_activity(&mut self, activity: Activity) {
+        if let Some(transfer) = &mut self.transfer {
+            transfer.activity.of_engine = activity;
+        }
+    }
+
+    /// Returns the identity of the peer's engine, from its hello.
+    pub fn peer_engine(&self) -> Option<u64> {
+        self.transfer.as_ref().map(|transfer| transfer.peer_engine)
+    }
+
+    /// Whether what is due is a look at whether the peer lives, and it does: by its engine's signs
+    /// of life, and what has come here by now. Then all is done, and the next deadline is set.
+    pub fn passes_check(&mut self, of_engine: Activity, now: Instant) -> bool {
+        let (State::Established, Some(transfer)) = (&self.state, &mut self.transfer) else {
+            return false;
+        };
+        transfer.activity.of_engine = of_engine;
+        let activity = transfer.activity;
+        let other = transfer.timers.earliest_but_keepalive();
+        if other.is_some_and(|at| at <= now) {
+            return false;
+        }
+        let passes = match &mut transfer.timers.keepalive {
+            Some(keepalive) if keepalive.deadline() <= now => keepalive.passes(activity, now),
+            Some(_) | None => return false,
+        };
+        if passes {
+            // The next check does not count the bytes that moved before this one.
+            transfer.moved_is_fresh = false;
+            // The caller learns of it so.
+            transfer.timers.take_touched();
+            self.reported_timeout = self.next_timeout();
+        }
+        passes
+    }
+
+    pub(super) fn on_keepalive_timeout(&mut self, now: Instant) {
+        let Some(transfer) = &mut self.transfer else {
+            return;
+        };
+        let (activity, moved) = (transfer.activity, transfer.moved);
+        let check = match &mut transfer.timers.keepalive {
+            Some(keepalive) if keepalive.deadline() <= now => keepalive.check(activity, moved, now),
+            Some(_) | None => return,
+        };
+        match check {
+            Check::Alive => {}
+            Check::Probe => {
+                transfer.probe.wanted();
+                self.send_control();
+            }
+            Check::Dead => self.notify_and_disconnect(
+                CloseReason::KeepaliveTimeout,
+                Control::Failure,
+                KEEPALIVE_TIMEOUT,
+                now,
+            ),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Nudging a peer that was spoken to first.
+//!
+//! On iWARP the active side sends as soon as the passive one has replied, so what it says first may
+//! come while the peer's driver is still about to take over the stream. Linux's software iWARP
+//! leaves it unread then, until more comes. Where the first frame was also the last for now, both
+//! sides would wait for each other.
+
+use std::time::{Duration, Instant};
+
+use super::Connection;
+use crate::Output;
+
+/// The time before the first nudge. Each further one waits twice as long, up to the last.
+const FIRST: Duration = Duration::from_millis(20);
+const LAST: Duration = Duration::from_secs(1);
+
+/// Nudges the peer until it has answered.
+#[derive(Debug)]
+pub(super) struct Nudge {
+    deadline: Instant,
+    wait: Duration,
+}
+
+impl Nudge {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            deadline: now + FIRST,
+            wait: FIRST,
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    fn next(&self, now: Instant) -> Self {
+        let wait = (self.wait * 2).min(LAST);
+        Self {
+            deadline: now + wait,
+            wait,
+        }
+    }
+}
+
+impl Connection {
+    pub(super) fn on_nudge_timeout(&mut self, now: Instant) {
+        let Some(transfer) = &mut self.transfer else {
+            return;
+        };
+        let Some(nudge) = transfer.timers.nudge.as_ref() else {
+            return;
+        };
+        if nudge.deadline > now {
+            return;
+        }
+        if transfer.probe.answered > 0 {
+            transfer.timers.nudge = None;
+            return;
+        }
+        let next = nudge.next(now);
+        transfer.timers.nudge = Some(next);
+        if transfer.ring.has_room() {
+            let (slot, _) = transfer.ring.take(true);
+            self.outputs.push(Output::Nudge { slot });
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Why two sides do not connect, as pure functions of what they exchange.
+
+use rdma_status::RejectReason;
+
+use crate::{
+    CloseReason, Mismatch, Params, ReadDepth,
+    hello::{Hello, HelloError, STREAM, VERSION, is_rsocket},
+    reject::{Reject, RejectCode},
+};
+
+/// Returns the cause of a peer's hello that cannot be read.
+pub(super) fn unreadable(error: HelloError) -> CloseReason {
+    match error {
+        HelloError::NotRdmsg => CloseReason::NotRdmsg,
+        HelloError::Rsocket => CloseReason::PeerIsRsocket,
+        HelloError::Version(theirs) => CloseReason::PeerIncompatible(Mismatch {
+            field: "version",
+            ours: VERSION.into(),
+            theirs: theirs.into(),
+        }),
+    }
+}
+
+/// Checks whether two sides can work together at all. Without READs in both directions no large
+/// message could ever be read, and everything sent after one would wait for ever.
+pub(super) fn compatible(
+    params: &Params,
+    hello: &Hello,
+    reads: ReadDepth,
+) -> Result<(), (RejectCode, Mismatch)> {
+    for (code, ours, theirs) in [
+        (
+            RejectCode::Window,
+            u64::from(params.window),
+            u64::from(hello.window),
+        ),
+        (
+            RejectCode::EagerSize,
+            params.eager_size.into(),
+            hello.eager_size.into(),
+        ),
+        (
+            RejectCode::MaxMessage,
+            params.max_message,
+            hello.max_message,
+        ),
+        (RejectCode::ResponderResources, 1, reads.outgoing.into()),
+        (RejectCode::InitiatorDepth, 1, reads.incoming.into()),
+    ] {
+        if theirs == 0 {
+            return Err((
+                code,
+                Mismatch {
+                    field: code.field(),
+                    ours,
+                    theirs,
+                },
+            ));
+        }
+    }
+    let (ours, theirs) = (params.stream, hello.features & STREAM != 0);
+    if ours != theirs {
+        let mismatch = Mismatch {
+            field: RejectCode::Stream.field(),
+            ours: ours.into(),
+            theirs: theirs.into(),
+        };
+        return Err((RejectCode::Stream, mismatch));
+    }
+    Ok(())
+}
+
+/// Returns the cause behind a REJECTED event.
+pub(super) fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReason {
+    match Reject::parse(private_data).filter(|_| reason.is_consumer()) {
+        Some((
+            Reject {
+                code: RejectCode::Application,
+                ..
+            },
+            data,
+        )) => CloseReason::Rejected {
+            reason,
+            data: data.into(),
+        },
+        Some((
+            Reject {
+                code: RejectCode::Resources,
+                ..
+            },
+            _,
+        )) => CloseReason::PeerOutOfResources,
+        Some((
+            Reject {
+                code: RejectCode::Busy,
+                ..
+            },
+            _,
+        )) => CloseReason::PeerBusy,
+        // The rejecting side's own value is the peer's here.
+        Some((Reject { code, own, theirs }, _)) => CloseReason::PeerIncompatible(Mismatch {
+            field: code.field(),
+            ours: theirs,
+            theirs: own,
+        }),
+        None if nobody_listens(reason, private_data) => CloseReason::Refused,
+        None if is_rsocket(private_data) => CloseReason::PeerIsRsocket,
+        None if reason.is_consumer() && is_blank(private_data) => CloseReason::RejectedWithoutCause,
+        None => CloseReason::Rejected {
+            reason,
+            data: Box::default(),
+        },
+    }
+}
+
+/// Whether the same request may be accepted later.
+pub(super) fn may_pass(cause: &CloseReason, reason: RejectReason) -> bool {
+    is_refusal(cause) || reason == RejectReason::STALE_CONN
+}
+
+/// Returns whether no program took the request, or the peer had nothing free for a connection. The
+/// kernel answers a request that waits in the queue of a listener whose process ends: over RDMA it
+/// rejects without private data, over TCP it ends the connection.
+pub(super) fn is_refusal(cause: &CloseReason) -> bool {
+    matches!(
+        cause,
+        CloseReason::Refused
+            | CloseReason::PeerBusy
+            | CloseReason::PeerOutOfResources
+            | CloseReason::RejectedWithoutCause
+            | CloseReason::PeerDisconnected
+    )
+}
+
+/// Whether an error does not go away within seconds: there is no route, or no permission to use it.
+pub(super) fn is_permanent(errno: i32) -> bool {
+    matches!(
+        errno,
+        libc::ENODEV
+            | libc::ENETUNREACH
+            | libc::EINVAL
+            | libc::EAFNOSUPPORT
+            | libc::EACCES
+            | libc::EPERM
+    )
+}
+
+/// Whether the peer has no listener on the port. InfiniBand and RoCE have a reason for that; on
+/// iWARP it is TCP's refusal, from which a program's rejection differs by its private data alone.
+fn nobody_listens(reason: RejectReason, private_data: &[u8]) -> bool {
+    reason == RejectReason::INVALID_SERVICE_ID
+        || (reason.raw() == -libc::ECONNREFUSED && is_blank(private_data))
+}
+
+/// Whether private data is nothing but the connection manager's padding.
+fn is_blank(private_data: &[u8]) -> bool {
+    private_data.iter().all(|byte| *byte == 0)
+}

@@ -1,0 +1,277 @@
+//! What applications, processes and devices of a [`Pair`] do.
+
+use rdma_status::WcStatus;
+
+use super::{
+    pair::Pair,
+    side::{Cm, InFlight, Kept, What, exposed},
+};
+use crate::{
+    BatchRoom, CloseReason, PART_HEADER_LEN, SendRefused, Work,
+    connection::Flush,
+    frame::{Descriptor, Header, Kind},
+};
+
+impl Pair {
+    /// Sends the next message. Returns whether it was accepted.
+    pub(super) fn send(&mut self, at: usize) -> bool {
+        let side = &mut self.sides[at];
+        if side.held > 0 {
+            return false;
+        }
+        let sent = side.conn.send(4).map(|transmit| {
+            let number = side.sent.to_le_bytes();
+            side.post(transmit, &number);
+        });
+        self.sent(at, sent)
+    }
+
+    /// Sends the next messages in one frame, up to so many. Returns how many were accepted.
+    pub(super) fn send_batch(&mut self, at: usize, most: usize) -> usize {
+        let side = &mut self.sides[at];
+        if side.held > 0 {
+            return 0;
+        }
+        let fits = |room: BatchRoom| {
+            most.min(room.messages)
+                .min(room.bytes / (PART_HEADER_LEN + 4))
+        };
+        let mut count = 0;
+        let sent = side.conn.batch_room().and_then(|room| {
+            count = fits(room);
+            let payload = batch(side.sent, count as u32);
+            let transmit = side.conn.send_batch(count as u32, payload.len())?;
+            side.post(transmit, &payload);
+            side.sent += count as u32 - 1;
+            Ok(())
+        });
+        if self.sent(at, sent) { count } else { 0 }
+    }
+
+    /// Sends the next message as a large one of `len` bytes. Returns whether it was accepted.
+    pub(super) fn send_large(&mut self, at: usize, len: u64) -> bool {
+        let side = &mut self.sides[at];
+        if side.held > 0 {
+            return false;
+        }
+        let descriptor = exposed(side.sent, len);
+        let sent = side.conn.send_large(&descriptor).map(|transmit| {
+            side.exposed.push_back(descriptor);
+            side.post(transmit, &descriptor.emit());
+        });
+        self.sent(at, sent)
+    }
+
+    fn sent(&mut self, at: usize, sent: Result<(), SendRefused>) -> bool {
+        let side = &mut self.sides[at];
+        match sent {
+            Ok(()) => side.sent += 1,
+            Err(SendRefused::Blocked) => side.writable = false,
+            Err(SendRefused::Finished | SendRefused::Closed(_)) => {}
+            Err(SendRefused::TooLong { limit }) => panic!("nothing is longer than {limit}"),
+        }
+        self.settle(at);
+        sent.is_ok()
+    }
+
+    /// Says that this side sends no more messages.
+    pub(super) fn finish_sending(&mut self, at: usize) {
+        let _ = self.sides[at].conn.finish();
+        self.settle(at);
+    }
+
+    /// Takes a message from the application for which there is no room, to send it when there is
+    /// some. Returns whether it was taken.
+    pub(super) fn hold_back(&mut self, at: usize) -> bool {
+        let side = &mut self.sides[at];
+        let frame = side.conn.negotiated().map_or(0, |sides| sides.send_eager);
+        let full = (side.held + 1) * (PART_HEADER_LEN as u32 + 4) > frame;
+        if full || (side.held == 0 && side.conn.may_send(4) != Err(SendRefused::Blocked)) {
+            return false;
+        }
+        if !side.conn.hold() {
+            return false;
+        }
+        if side.held == 0 {
+            side.writable = false;
+        }
+        side.held += 1;
+        true
+    }
+
+    /// Sends what was held back, as much as there is room for now.
+    pub(super) fn send_held(&mut self, at: usize) {
+        let side = &mut self.sides[at];
+        let first = side.sent;
+        let sent = side.conn.held_room().and_then(|room| {
+            let count = side.held.min(room.messages as u32);
+            let payload: Vec<u8> = match count {
+                1 => first.to_le_bytes().to_vec(),
+                _ => batch(first, count),
+            };
+            let transmit = side.conn.send_held(count, payload.len())?;
+            side.post(transmit, &payload);
+            Ok(count)
+        });
+        match sent {
+            Ok(count) => {
+                side.sent += count;
+                side.held -= count;
+                if side.held == 0 {
+                    side.conn.let_go();
+                }
+            }
+            Err(SendRefused::Blocked) => side.writable = false,
+            Err(_) => side.held = 0,
+        }
+    }
+
+    /// Releases a message of the application: the oldest, or the newest.
+    pub(super) fn release(&mut self, at: usize, oldest: bool) {
+        let side = &mut self.sides[at];
+        let kept = if oldest {
+            side.kept.pop_front()
+        } else {
+            side.kept.pop_back()
+        };
+        if side.ended.is_none() {
+            match kept {
+                Some(Kept::Buffer(buffer)) if side.conn.accepts_receives() => {
+                    side.repost(buffer);
+                    side.conn.release(self.now);
+                }
+                Some(Kept::Part(buffer)) => {
+                    let left = side.batches.get_mut(&buffer).unwrap();
+                    *left -= 1;
+                    if side.conn.accepts_receives() {
+                        if *left == 0 {
+                            side.repost(buffer);
+                        }
+                        side.conn.release(self.now);
+                    }
+                }
+                Some(Kept::Large(len)) => side.conn.release_large(len, self.now),
+                Some(Kept::Buffer(_)) | None => {}
+            }
+        }
+        self.settle(at);
+    }
+
+    pub(super) fn release_all(&mut self, at: usize) {
+        while !self.sides[at].kept.is_empty() {
+            self.release(at, true);
+        }
+    }
+
+    pub(super) fn close(&mut self, at: usize) {
+        self.sides[at].conn.close(self.now);
+        self.settle(at);
+    }
+
+    pub(super) fn abort(&mut self, at: usize, code: u32) {
+        self.sides[at].conn.abort(code, self.now);
+        self.settle(at);
+    }
+
+    pub(super) fn turn_away(&mut self, at: usize) {
+        self.sides[at].conn.turn_away(self.now);
+        self.settle(at);
+    }
+
+    /// Kills this side's process: its queue pair is destroyed, and its kernel disconnects.
+    pub(super) fn kill(&mut self, at: usize) {
+        self.sides[at].killed = true;
+        self.sides[at].ended = Some((CloseReason::LocallyAborted, false));
+        self.sides[at].break_down();
+        self.report_disconnected(1 - at);
+    }
+
+    pub(super) fn report_disconnected(&mut self, at: usize) {
+        let side = &mut self.sides[at];
+        if !std::mem::replace(&mut side.disconnected, true) {
+            side.cm.push_back(Cm::Disconnected);
+        }
+    }
+
+    /// Kills this side's host: nothing comes from it and nothing reaches it.
+    pub(super) fn vanish(&mut self, at: usize) {
+        self.sides[at].killed = true;
+        self.sides[at].ended = Some((CloseReason::LocallyAborted, false));
+        self.sides[at].break_down();
+        self.sides[1 - at].disconnected = true;
+    }
+
+    /// Removes this side's device.
+    pub(super) fn remove_device(&mut self, at: usize) {
+        let side = &mut self.sides[at];
+        if !std::mem::replace(&mut side.removed, true) {
+            side.disconnected = true;
+            side.break_down();
+            side.cm.push_back(Cm::DeviceRemoval);
+        }
+    }
+
+    /// Fails this side's oldest send.
+    pub(super) fn fail_send(&mut self, at: usize, status: WcStatus) {
+        let side = &mut self.sides[at];
+        let slot = *side.slots.front().expect("a send is in flight");
+        side.conn
+            .handle_work_error(Work::Send { slot }, status, 0x81, self.now);
+        self.settle(at);
+    }
+
+    pub(super) fn reason(&self, at: usize) -> &CloseReason {
+        &self.sides[at].ended.as_ref().expect("it has ended").0
+    }
+
+    pub(super) fn delivered(&self, at: usize) -> bool {
+        self.sides[at].ended.as_ref().expect("it has ended").1
+    }
+
+    /// Puts the announcement of a large message on the wire that no connection made.
+    pub(super) fn forge_large(&mut self, from: usize, descriptor: &Descriptor) {
+        let header = Header {
+            kind: Kind::Rendezvous,
+            sequence: 0,
+            grant: self.sides[from].params.window.into(),
+            len: 24,
+            arg: 0,
+        };
+        self.forge(from, &[&header.emit()[..], &descriptor.emit()].concat());
+    }
+
+    /// Sends a ping whose pong proves that the peer has processed everything sent before.
+    pub(super) fn flush(&mut self, at: usize) -> Flush {
+        let flush = self.sides[at].conn.flush().expect("it is established");
+        self.settle(at);
+        flush
+    }
+
+    /// Puts a frame on the wire that no connection made, with the number that is next.
+    pub(super) fn forge(&mut self, from: usize, frame: &[u8]) {
+        let mut frame = frame.to_vec();
+        if let Some(transfer) = &mut self.sides[from].conn.transfer
+            && let Some(number) = frame.get_mut(2..4)
+        {
+            number.copy_from_slice(&transfer.sequence.send().to_be_bytes());
+        }
+        self.put_on_wire(from, frame);
+    }
+
+    /// Puts bytes on the wire as they are.
+    pub(super) fn put_on_wire(&mut self, from: usize, frame: Vec<u8>) {
+        self.sides[from].sending.push_back(InFlight {
+            slot: u32::MAX,
+            signalled: false,
+            what: What::Frame(frame),
+        });
+    }
+}
+
+/// The content of a batch of so many messages.
+fn batch(first: u32, count: u32) -> Vec<u8> {
+    (first..)
+        .take(count as usize)
+        .flat_map(|number| [4_u32.to_be_bytes(), number.to_le_bytes()].concat())
+        .collect()
+}

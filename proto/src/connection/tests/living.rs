@@ -1,0 +1,276 @@
+//! Scenes of keepalive: who is alive, who is dead, and when that is known.
+
+use std::time::Duration;
+
+use super::{
+    pair::{A, B, Pair, Step},
+    params,
+};
+use crate::{Activity, CloseReason, MovedBytes, Params, PeerTimeout};
+
+const INTERVAL: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(3);
+/// The time for the notice to the peer.
+const NOTICE: Duration = Duration::from_millis(100);
+
+fn alive() -> Params {
+    Params {
+        keepalive_interval: Some(INTERVAL),
+        keepalive_timeout: TIMEOUT,
+        ..params()
+    }
+}
+
+/// This side's process stops: its device goes on, and its completions are not polled.
+fn stop(pair: &mut Pair, at: usize) {
+    pair.sides[at].ended = Some((CloseReason::LocallyAborted, false));
+}
+
+#[test]
+fn a_dead_host_is_noticed_within_interval_and_timeout_whenever_it_dies() {
+    for offset in (0..3000).step_by(50) {
+        for busy in [false, true] {
+            let mut pair = Pair::established(alive(), alive());
+            // Until a moment before it dies it answers, and sends as well where it is busy.
+            for _ in 0..offset / 50 {
+                pair.wait(Duration::from_millis(50));
+                if busy {
+                    assert!(pair.send(B));
+                }
+                pair.run_dry();
+                assert!(pair.sides.iter().all(|side| side.ended.is_none()));
+            }
+            let death = pair.now;
+            pair.vanish(B);
+            pair.finish();
+            assert_eq!(pair.reason(A), &CloseReason::KeepaliveTimeout);
+            let noticed = pair.now - death;
+            assert!(
+                noticed <= INTERVAL + TIMEOUT + NOTICE,
+                "at {offset} ms, busy {busy}: after {noticed:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_dead_host_is_noticed_in_time_while_closing() {
+    let patient = Params {
+        close_timeout: 10 * (INTERVAL + TIMEOUT),
+        ..alive()
+    };
+    for offset in [0, 700, 2_500] {
+        let mut pair = Pair::established(patient.clone(), patient.clone());
+        assert!(pair.send(B));
+        pair.run_dry();
+        let death = pair.now;
+        pair.vanish(B);
+        for _ in 0..offset / 50 {
+            pair.wait(Duration::from_millis(50));
+        }
+        pair.close(A);
+        pair.finish();
+        assert_eq!(
+            (pair.reason(A), pair.delivered(A)),
+            (&CloseReason::LocallyClosed, false)
+        );
+        let noticed = pair.now - death;
+        assert!(
+            noticed <= INTERVAL + TIMEOUT + NOTICE,
+            "at {offset} ms: after {noticed:?}"
+        );
+    }
+}
+
+#[test]
+fn bytes_that_the_peers_device_takes_are_a_sign_of_life() {
+    let wide = Params {
+        window: 16,
+        send_slots: 16,
+        ..alive()
+    };
+    let mut pair = Pair::established(wide.clone(), wide);
+    for _ in 0..16 {
+        assert!(pair.send(A));
+    }
+    stop(&mut pair, B);
+    // A slow link: one frame gets through in 900 ms, and nothing comes back but acknowledgements.
+    for frame in 0..16 {
+        pair.wait(Duration::from_millis(900));
+        pair.take(Step::Wire(A));
+        pair.take(Step::Ack(A));
+        while pair.can(Step::Cq(A)) {
+            pair.take(Step::Cq(A));
+        }
+        assert!(pair.sides[A].ended.is_none(), "frame {frame}");
+    }
+    // The ping is acknowledged as well, which proves nothing about the peer's library.
+    let start = pair.now;
+    loop {
+        let steps = [Step::Wire(A), Step::Ack(A), Step::Cq(A)];
+        while let Some(step) = steps.into_iter().find(|step| pair.can(*step)) {
+            pair.take(step);
+        }
+        if pair.sides[A].ended.is_some() {
+            break;
+        }
+        assert!(pair.pass());
+    }
+    assert!(pair.now - start <= INTERVAL + TIMEOUT);
+    assert_eq!(pair.reason(A), &CloseReason::KeepaliveTimeout);
+}
+
+#[test]
+fn a_sign_of_life_on_another_connection_counts_and_does_not_stop_the_probes() {
+    let mut pair = Pair::established(alive(), alive());
+    stop(&mut pair, B);
+    for second in 1..60 {
+        pair.sides[A].conn.set_engine_activity(Activity {
+            signs: second,
+            chunks: 0,
+        });
+        pair.wait(Duration::from_millis(500));
+        assert!(pair.sides[A].ended.is_none(), "after {second} half seconds");
+    }
+    let statistics = pair.sides[A].conn.statistics();
+    assert_eq!(statistics.pings_sent, 1, "one is out, and stays out");
+    let start = pair.now;
+    pair.finish();
+    assert_eq!(pair.reason(A), &CloseReason::KeepaliveTimeout);
+    assert!(pair.now - start <= INTERVAL + TIMEOUT);
+}
+
+#[test]
+fn bytes_that_move_are_signs_of_life() {
+    let mut pair = Pair::established(alive(), alive());
+    stop(&mut pair, B);
+    for signs in 1..60 {
+        pair.sides[A].conn.set_moved(MovedBytes {
+            signs,
+            ..MovedBytes::default()
+        });
+        pair.wait(Duration::from_millis(500));
+        assert!(pair.sides[A].ended.is_none(), "after {signs} half seconds");
+    }
+    let start = pair.now;
+    while pair.sides[A].conn.close_reason().is_none() {
+        // A reading that another thread changes is lower than the last one.
+        let moved = MovedBytes {
+            signs: 58,
+            ..MovedBytes::default()
+        };
+        pair.sides[A].conn.set_moved(moved);
+        pair.wait(Duration::from_millis(500));
+    }
+    let reason = pair.sides[A].conn.close_reason();
+    assert_eq!(reason, Some(&CloseReason::KeepaliveTimeout));
+    assert!(pair.now - start <= INTERVAL + TIMEOUT);
+}
+
+#[test]
+fn bytes_that_are_about_to_be_repeated_extend_the_timeout_once() {
+    let moved = |acknowledged, wait: u64| MovedBytes {
+        acknowledged,
+        repeats_in: Some(Duration::from_millis(wait)),
+        ..MovedBytes::default()
+    };
+    for wait in [0, 1200, 3000, 3001] {
+        for acknowledges in [false, true] {
+            let mut pair = Pair::established(alive(), alive());
+            stop(&mut pair, B);
+            pair.sides[A].conn.set_moved(moved(0, wait));
+            let start = pair.now;
+            let mut extended = None;
+            while pair.sides[A].conn.close_reason().is_none() {
+                assert!(pair.pass());
+                if pair.sides[A].conn.close_reason().is_none()
+                    && pair.now - start >= INTERVAL / 2 + TIMEOUT
+                {
+                    extended.get_or_insert(pair.now - start);
+                    if acknowledges {
+                        pair.sides[A].conn.set_moved(moved(1, wait));
+                    }
+                }
+            }
+            let reason = pair.sides[A].conn.close_reason();
+            assert_eq!(reason, Some(&CloseReason::KeepaliveTimeout));
+            let limit = INTERVAL + TIMEOUT;
+            let overtime = Duration::from_millis(wait + 100);
+            let limit = match (wait <= 3000, acknowledges) {
+                (false, _) => limit,
+                (true, false) => limit + overtime,
+                (true, true) => limit + overtime + TIMEOUT,
+            };
+            assert_eq!(extended.is_some(), wait <= 3000, "{wait}, {acknowledges}");
+            let noticed = pair.now - start;
+            assert!(noticed <= limit, "{wait}, {acknowledges}: {noticed:?}");
+            assert!(
+                noticed > limit - INTERVAL,
+                "{wait}, {acknowledges}: {noticed:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn peer_that_was_stopped_reads_that_it_was_given_up() {
+    let mut pair = Pair::established(alive(), alive());
+    // B's process stands still, and its device goes on.
+    while pair.sides[A].ended.is_none() {
+        for step in [Step::Wire(A), Step::Ack(A), Step::Cq(A), Step::Cm(A)] {
+            while pair.can(step) {
+                pair.take(step);
+            }
+        }
+        pair.now = pair.sides[A].conn.next_timeout().unwrap_or(pair.now);
+        pair.sides[A].conn.handle_timeout(pair.now);
+        pair.settle(A);
+    }
+    assert_eq!(pair.reason(A), &CloseReason::KeepaliveTimeout);
+    pair.finish();
+    let expected = CloseReason::PeerGaveUp(PeerTimeout::Keepalive);
+    assert_eq!(pair.reason(B), &expected);
+}
+
+#[test]
+fn where_the_peers_engine_is_alive_elsewhere_few_probes_do() {
+    let mut pair = Pair::established(alive(), alive());
+    let pings = |pair: &Pair| -> u64 {
+        let sent = |at: usize| pair.sides[at].conn.statistics().pings_sent;
+        sent(A) + sent(B)
+    };
+    for half in 1..=160 {
+        let signs = half;
+        for at in [A, B] {
+            let elsewhere = Activity { signs, chunks: 0 };
+            pair.sides[at].conn.set_engine_activity(elsewhere);
+        }
+        pair.wait(Duration::from_millis(500));
+        pair.run_dry();
+        assert!(pair.sides.iter().all(|side| side.ended.is_none()));
+    }
+    let probed = pings(&pair);
+    assert!((4..=12).contains(&probed), "in 80 intervals: {probed}");
+    // Nothing comes from anywhere: as without others.
+    let start = pair.now;
+    pair.vanish(B);
+    pair.finish();
+    assert_eq!(pair.reason(A), &CloseReason::KeepaliveTimeout);
+    assert!(pair.now - start <= INTERVAL + TIMEOUT);
+}
+
+#[test]
+fn a_side_that_is_too_busy_to_look_does_not_judge_its_peer() {
+    let mut pair = Pair::established(alive(), alive());
+    // Nobody looks for a long time, again and again, and the answer is as late as that.
+    for _ in 0..10 {
+        pair.wait(Duration::from_secs(20));
+        assert!(pair.sides[A].ended.is_none() && pair.sides[B].ended.is_none());
+    }
+    pair.run();
+    for _ in 0..10 {
+        assert!(pair.pass());
+        pair.run();
+        assert!(pair.sides.iter().all(|side| side.ended.is_none()));
+    }
+}

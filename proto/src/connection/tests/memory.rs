@@ -1,0 +1,193 @@
+//! Scenes of large messages for which there is no memory, and of those that keep memory because
+//! they do not come.
+
+use std::time::Duration;
+
+use super::{
+    pair,
+    pair::{A, B, Pair, Step, no_memory},
+    params,
+};
+use crate::{Activity, CloseReason, Params, connection::State, frame::Header};
+
+const MIB: u64 = 1 << 20;
+
+/// Side A announces a message of 3 MiB, and B reads it as far as it has memory.
+fn announced(pair: &mut Pair) {
+    assert!(pair.send_large(A, 3 * MIB));
+    pair.take(Step::Wire(A));
+    pair.take(Step::Cq(B));
+}
+
+/// The peer offered no responder resources, so its device never answers. Nothing else is wrong with
+/// it.
+#[test]
+fn a_read_that_is_never_answered_ends_the_connection_and_says_so() {
+    let mut pair = pair();
+    announced(&mut pair);
+    pair.take(Step::Memory(B));
+    let reads = pair.sides[B].sending.len();
+    assert_eq!(reads, 2, "no more memory than that is pinned for it");
+    pair.wait(Duration::from_secs(15));
+    pair.wait(Duration::from_secs(14));
+    assert_eq!(pair.sides[B].conn.close_reason(), None);
+    pair.wait(Duration::from_secs(16));
+    assert_eq!(
+        pair.sides[B].conn.close_reason(),
+        Some(&CloseReason::ReadTimeout)
+    );
+}
+
+/// Where the path is slow, reads wait behind those of other connections.
+#[test]
+fn a_read_stands_still_only_where_those_of_other_connections_do_as_well() {
+    let mut pair = pair();
+    announced(&mut pair);
+    pair.take(Step::Memory(B));
+    for chunks in 1..10 {
+        pair.wait(Duration::from_secs(15));
+        let signs = 2 * chunks;
+        pair.sides[B]
+            .conn
+            .set_engine_activity(Activity { signs, chunks });
+    }
+    assert_eq!(pair.sides[B].conn.close_reason(), None);
+    for signs in 20..23 {
+        pair.wait(Duration::from_secs(15));
+        let chunks = 9;
+        pair.sides[B]
+            .conn
+            .set_engine_activity(Activity { signs, chunks });
+    }
+    assert_eq!(
+        pair.sides[B].conn.close_reason(),
+        Some(&CloseReason::ReadTimeout),
+        "a sign of life is no chunk"
+    );
+}
+
+#[test]
+fn a_message_that_comes_slowly_is_left_alone() {
+    let mut pair = pair();
+    announced(&mut pair);
+    pair.take(Step::Memory(B));
+    let mut chunks = 0;
+    while pair.sides[B].received == 0 {
+        pair.wait(Duration::from_secs(12));
+        for step in [Step::Wire(B), Step::Ack(B), Step::Cq(B)] {
+            pair.take(step);
+        }
+        chunks += 1;
+    }
+    assert!(chunks >= 3 * 16, "in the shortest chunks");
+    assert!(matches!(pair.sides[B].conn.state, State::Established));
+}
+
+/// A slow link shows signs of life while it moves a message: keepalive does not take it for dead.
+#[test]
+fn a_slow_link_on_which_chunks_come_is_alive() {
+    let keepalive = Params {
+        keepalive_interval: Some(Duration::from_secs(2)),
+        ..params()
+    };
+    let mut pair = Pair::established(params(), keepalive);
+    announced(&mut pair);
+    pair.take(Step::Memory(B));
+    for _ in 0..20 {
+        // 64 KiB at 1 Mbit/s, and others' as well. The probes wait behind them.
+        pair.wait(Duration::from_millis(1900));
+        for step in [Step::Wire(B), Step::Ack(B), Step::Cq(B)] {
+            pair.take(step);
+        }
+    }
+    assert!(matches!(pair.sides[B].conn.state, State::Established));
+}
+
+/// The peer reads late, and answers pings until then.
+#[test]
+fn a_slow_close_goes_on_while_the_peer_answers() {
+    let patient = Params {
+        keepalive_interval: Some(Duration::from_secs(1)),
+        keepalive_timeout: Duration::from_secs(2),
+        close_timeout: Duration::from_secs(60),
+        ..params()
+    };
+    let mut pair = Pair::established(patient.clone(), patient);
+    pair.sides[B].starving = true;
+    announced(&mut pair);
+    pair.close(A);
+    for _ in 0..20 {
+        pair.run_dry();
+        pair.wait(Duration::from_millis(500));
+    }
+    pair.sides[B].starving = false;
+    pair.wait(Duration::from_secs(1));
+    pair.finish();
+    assert!(pair.delivered(A));
+}
+
+#[test]
+fn a_message_waits_for_memory_and_comes_when_there_is_some() {
+    let mut pair = pair();
+    pair.sides[B].starving = true;
+    announced(&mut pair);
+    assert_eq!(pair.sides[B].starved, 1);
+    // Nothing else is held up by it.
+    assert!(pair.send(B));
+    pair.run();
+    assert_eq!(pair.sides[A].received, 1);
+    pair.wait(Duration::from_millis(10));
+    pair.wait(Duration::from_millis(20));
+    assert_eq!(pair.sides[B].starved, 3, "by itself");
+    pair.feed(B);
+    assert_eq!(pair.sides[B].starved, 4, "and when others give some back");
+    pair.sides[B].starving = false;
+    pair.feed(B);
+    pair.take(Step::Memory(B));
+    pair.sides[B].starving = true;
+    pair.take(Step::Wire(B));
+    pair.take(Step::Ack(B));
+    pair.take(Step::Cq(B));
+    assert_eq!(pair.sides[B].starved, 5, "in the middle of it");
+    pair.sides[B].starving = false;
+    pair.wait(Duration::from_secs(1));
+    pair.run();
+    assert_eq!(pair.sides[B].received, 1);
+}
+
+/// The reason travels: otherwise the client would see a server that went away without a word.
+#[test]
+fn a_peer_learns_that_there_was_no_memory_for_its_message() {
+    let mut pair = pair();
+    pair.sides[B].starving = true;
+    announced(&mut pair);
+    let mut waited = Duration::ZERO;
+    while pair.sides[B].conn.close_reason().is_none() {
+        assert!(waited < Duration::from_secs(31), "not for ever");
+        pair.wait(Duration::from_millis(500));
+        waited += Duration::from_millis(500);
+    }
+    assert!(waited >= Duration::from_secs(30), "{waited:?}");
+    assert!((10..50).contains(&pair.sides[B].starved), "now and then");
+    // What the application does then says nothing more.
+    pair.abort(B, 7);
+    assert_eq!(pair.sides[B].sending.len(), 1);
+    pair.finish();
+    assert_eq!(pair.reason(B), &CloseReason::OutOfMemory(no_memory()));
+    assert_eq!(pair.reason(A), &CloseReason::PeerOutOfResources);
+}
+
+#[test]
+fn a_failure_of_another_version_ends_the_connection_with_its_code() {
+    let mut pair = pair();
+    let header = Header {
+        kind: crate::frame::Kind::Control(crate::frame::Control::Failure),
+        sequence: 0,
+        grant: 4,
+        len: 0,
+        arg: 77,
+    };
+    pair.forge(A, &header.emit());
+    pair.finish();
+    assert_eq!(pair.reason(B), &CloseReason::PeerFailed(77));
+}

@@ -1,0 +1,126 @@
+//! Tests of a connection against another one.
+//!
+//! [`pair`] puts two of them on a simulated wire and a simulated connection manager, with
+//! [`actions`] of their applications, processes and devices. [`establishing`], [`refusing`],
+//! [`transferring`], [`large`], [`finishing`], [`living`], [`memory`], [`ending`], [`crossing`] and
+//! [`hostile`] play named scenes on it, [`random`] plays anything, and [`table`] checks each input
+//! in each state.
+
+mod actions;
+mod crossing;
+mod ending;
+mod establishing;
+mod finishing;
+mod hostile;
+mod large;
+mod living;
+mod memory;
+mod pair;
+mod random;
+mod refusing;
+mod side;
+mod streaming;
+mod table;
+mod transferring;
+
+use std::time::{Duration, Instant};
+
+use self::pair::Pair;
+use super::Connection;
+use crate::{CloseReason, CmInput, CmOp, Event, Output, Params, hello::Hello};
+
+fn params() -> Params {
+    Params {
+        window: 4,
+        shared: false,
+        eager_size: 64,
+        max_message: 8 << 20,
+        large_memory: 4 << 20,
+        longest_chunk: 1 << 20,
+        read_timeout: Duration::from_secs(30),
+        send_slots: 4,
+        most_unsignalled: 64 << 10,
+        connect_timeout: Duration::from_secs(5),
+        resolve_timeout: Duration::from_secs(2),
+        retry_refused: false,
+        close_timeout: Duration::from_secs(5),
+        drain_timeout: Duration::from_secs(2),
+        keepalive_interval: None,
+        keepalive_timeout: Duration::from_secs(3),
+        holds_messages: true,
+        stream: false,
+        stream_buffer: 4 << 20,
+        engine: 0,
+        number: 0,
+    }
+}
+
+/// Makes two sides with an established connection.
+fn pair() -> Pair {
+    Pair::established(params(), params())
+}
+
+/// Makes a connection whose turn to connect comes at once.
+fn started(params: Params, nonce: u64, data: &[u8], now: Instant) -> Connection {
+    let mut conn = Connection::connect(params, nonce, data, now);
+    assert!(matches!(
+        conn.poll_output(),
+        Some(Output::Cm(CmOp::AwaitTurn))
+    ));
+    conn.take_turn(now);
+    conn
+}
+
+fn last_event(conn: &mut Connection) -> Option<Event> {
+    std::iter::from_fn(|| conn.poll_output())
+        .filter_map(|output| {
+            if let Output::Event(event) = output {
+                Some(event)
+            } else {
+                None
+            }
+        })
+        .last()
+}
+
+fn ops(conn: &mut Connection) -> Vec<CmOp> {
+    std::iter::from_fn(|| conn.poll_output())
+        .filter_map(|output| {
+            if let Output::Cm(op) = output {
+                Some(op)
+            } else {
+                None
+            }
+        })
+        .collect()
+}
+
+fn end(conn: &mut Connection) -> CloseReason {
+    match last_event(conn) {
+        Some(Event::Disconnected {
+            reason,
+            delivered: false,
+        }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn hello(version: u8, window: u16) -> Hello {
+    Hello {
+        version,
+        features: 0,
+        window,
+        credits: 0,
+        eager_size: 64,
+        max_message: 64,
+        keepalive_ms: 0,
+        engine: 1,
+    }
+}
+
+fn connecting(now: Instant) -> Connection {
+    let mut conn = started(params(), 1, b"", now);
+    conn.handle_cm_event(CmInput::AddrResolved, now);
+    conn.handle_cm_event(CmInput::RouteResolved, now);
+    conn
+}

@@ -1,0 +1,455 @@
+//! A simulation of two connections: a wire that keeps the order of each direction, and queues in
+//! which completions and connection manager events wait. The test chooses the next step, so events
+//! and completions overtake each other, and acknowledgements come as late as they like.
+
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use rdma_status::OsError;
+
+use super::side::{Cm, Completion, InFlight, Shared, Side, What};
+use crate::{
+    Account, Arrival, CONTROL_RECEIVES, CmCall, CmInput, CmOp, Connection, DrainSide, Event,
+    HEADER_LEN, Output, Params, TransportTraits, connection::Transfer, hello::VERSION,
+    testing::BOTH_WAYS,
+};
+
+/// Which side.
+pub(super) const A: usize = 0;
+pub(super) const B: usize = 1;
+
+/// The number of receives in a shared pool.
+const SHARED: u32 = 30;
+
+/// The error of a system without memory.
+pub(super) const fn no_memory() -> OsError {
+    OsError::new("ibv_reg_mr", libc::ENOMEM)
+}
+
+/// The two sides and the clock.
+#[derive(Debug)]
+pub(super) struct Pair {
+    pub(super) sides: [Side; 2],
+    pub(super) now: Instant,
+    /// Whether the last acknowledgements of a device are lost when its queue pair breaks.
+    pub(super) acknowledgements_get_lost: bool,
+    traits: TransportTraits,
+}
+
+/// A step that the simulation may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The front frame of this side's send queue arrives.
+    Wire(usize),
+    /// This side's oldest frame is acknowledged.
+    Ack(usize),
+    /// This side polls its next completion.
+    Cq(usize),
+    /// This side takes its next connection manager event.
+    Cm(usize),
+    /// Memory is found for the large message that this side has started.
+    Memory(usize),
+}
+
+impl Pair {
+    /// Makes two sides of which A connects to B; nothing has happened yet.
+    pub(super) fn new(a: Params, b: Params) -> Self {
+        Self::over(TransportTraits::UNRESTRICTED, a, b)
+    }
+
+    /// The same, over such a transport.
+    pub(super) fn over(traits: TransportTraits, a: Params, b: Params) -> Self {
+        let now = Instant::now();
+        let connecting = Connection::connect(a.clone(), 1, b"from a", now);
+        // B's connection is made when A's request arrives. Until then this is a placeholder.
+        let listening = Connection::connect(b.clone(), 2, b"", now);
+        let mut pair = Self {
+            sides: [Side::new(connecting, a), Side::new(listening, b)],
+            now,
+            acknowledgements_get_lost: false,
+            traits,
+        };
+        pair.settle(A);
+        pair
+    }
+
+    /// Makes two sides with an established connection.
+    pub(super) fn established(a: Params, b: Params) -> Self {
+        let mut pair = Self::new(a, b);
+        pair.run();
+        assert!(pair.sides.iter().all(|side| side.established), "{pair:?}");
+        pair
+    }
+
+    /// Makes two sides whose counters are about to wrap around.
+    pub(super) fn near_the_wrap(a: Params, b: Params) -> Self {
+        let mut pair = Self::established(a, b);
+        for side in [A, B] {
+            let (ours, theirs) = (
+                pair.sides[side].params.clone(),
+                pair.sides[1 - side].params.clone(),
+            );
+            let hello = crate::hello::Hello {
+                version: VERSION,
+                features: 0,
+                window: theirs.window,
+                credits: 0,
+                eager_size: theirs.eager_size,
+                max_message: theirs.max_message,
+                keepalive_ms: 0,
+                engine: 0,
+            };
+            pair.sides[side].conn.transfer =
+                Some(Transfer::starting_at(&ours, &hello, u32::MAX - 5));
+        }
+        pair
+    }
+
+    /// Carries out the outputs of a side's connection.
+    pub(super) fn settle(&mut self, at: usize) {
+        self.carry_out(at);
+        while self.sides[at].held > 0 && self.sides[at].writable && self.sides[at].ended.is_none() {
+            self.send_held(at);
+            self.carry_out(at);
+        }
+    }
+
+    fn carry_out(&mut self, at: usize) {
+        while let Some(output) = self.sides[at].conn.poll_output() {
+            let side = &mut self.sides[at];
+            assert!(
+                side.ended.is_none(),
+                "nothing comes after the end: {output:?}"
+            );
+            match output {
+                Output::Cm(op) => self.cm(at, op),
+                Output::Post(transmit) => side.post(transmit, &[]),
+                Output::Repost(buffer) => side.repost(buffer),
+                Output::Release(buffer) => {
+                    side.repost(buffer);
+                    side.conn.release(self.now);
+                }
+                Output::Nudge { slot } => side.posted(InFlight {
+                    slot,
+                    signalled: true,
+                    what: What::Nudge,
+                }),
+                Output::PostDrainMarkers => {
+                    side.break_down();
+                    side.cq.push_back(Completion::Drained(DrainSide::Recv));
+                    side.cq.push_back(Completion::Drained(DrainSide::Send));
+                }
+                Output::Timer => side.timer = side.conn.next_timeout(),
+                Output::Note(_) => {}
+                Output::Event(Event::Established) => {
+                    assert!(!std::mem::replace(&mut side.established, true), "once");
+                }
+                Output::Begin { .. } | Output::Prepare { .. } if side.starving => {
+                    side.starved += 1;
+                    side.conn.handle_out_of_memory(no_memory(), self.now);
+                }
+                Output::Begin { id, len } => side.begin(id, len),
+                Output::Prepare { id, offset, len } => {
+                    let ready = side.prepare(id, offset, len);
+                    side.conn.handle_prepared(ready, self.now);
+                }
+                Output::Read(read) => side.read(read),
+                Output::Event(Event::Arrived(arrival)) => side.arrive(arrival),
+                Output::Event(Event::Answered) => side.answered += 1,
+                Output::Event(Event::Taken(count)) => {
+                    assert!(count > 0);
+                    side.exposed.drain(..count as usize);
+                }
+                Output::Event(Event::Writable) => {
+                    let writable = std::mem::replace(&mut side.writable, true);
+                    assert!(!writable, "Writable follows a refusal");
+                }
+                Output::Event(Event::Disconnected { reason, delivered }) => {
+                    side.ended = Some((reason, delivered));
+                    // Its queue pair and id are destroyed, and its kernel disconnects.
+                    side.break_down();
+                    self.report_disconnected(1 - at);
+                }
+            }
+        }
+        let side = &self.sides[at];
+        if side.ended.is_none() {
+            assert_eq!(
+                side.timer,
+                side.conn.next_timeout(),
+                "the driver knows the deadline"
+            );
+        }
+    }
+
+    /// There may be memory for this side's large messages again.
+    pub(super) fn feed(&mut self, at: usize) {
+        self.sides[at].conn.retry_memory();
+        self.settle(at);
+    }
+
+    fn cm(&mut self, at: usize, op: CmOp) {
+        let other = 1 - at;
+        match op {
+            CmOp::ResolveAddr { .. } => self.sides[at].cm.push_back(Cm::AddrResolved),
+            CmOp::ResolveRoute { .. } => self.sides[at].cm.push_back(Cm::RouteResolved),
+            CmOp::CreateTransport => {
+                let side = &mut self.sides[at];
+                let window = side.params.window;
+                let mut count = u32::from(window) + CONTROL_RECEIVES;
+                if side.params.shared {
+                    count = SHARED;
+                    let account = Arc::new(Account::new(count));
+                    assert!(account.open(window));
+                    side.conn.use_account(Arc::clone(&account));
+                    side.shared = Some(Shared {
+                        account,
+                        promised: 0,
+                        taken: VecDeque::new(),
+                    });
+                }
+                side.posted = (0..count).collect();
+                side.conn.handle_transport(self.traits);
+            }
+            CmOp::Connect { private_data } => {
+                let params = self.sides[other].params.clone();
+                // The connection manager pads.
+                let mut padded = private_data.to_vec();
+                padded.resize(56, 0);
+                let mut conn =
+                    Connection::requested(params.clone(), &padded, BOTH_WAYS, self.now).unwrap();
+                conn.accept(b"from b", self.now);
+                self.sides[other] = Side::new(conn, params);
+                self.settle(other);
+            }
+            CmOp::Accept { private_data } => {
+                let mut padded = private_data.to_vec();
+                padded.resize(196, 0);
+                self.sides[other].cm.push_back(Cm::Established(padded));
+                self.sides[at].cm.push_back(Cm::Established(Vec::new()));
+            }
+            CmOp::Disconnect => {
+                let side = &mut self.sides[at];
+                side.break_down();
+                if side.removed || (side.disconnected && side.cm.is_empty()) {
+                    let error = OsError::new("rdma_disconnect", libc::EINVAL);
+                    side.conn
+                        .handle_cm_failure(CmCall::Disconnect, error, self.now);
+                } else {
+                    self.report_disconnected(A);
+                    self.report_disconnected(B);
+                }
+            }
+            // The turn comes at once.
+            CmOp::AwaitTurn => self.sides[at].conn.take_turn(self.now),
+            CmOp::CreateId | CmOp::SetMinRnrTimer => {}
+            CmOp::Reject { .. } | CmOp::Discard => panic!("not in these scenes: {op:?}"),
+        }
+    }
+
+    /// Whether a step is possible now.
+    pub(super) fn can(&self, step: Step) -> bool {
+        match step {
+            // A frame arrives only where there is a live queue pair: established at least on the
+            // accepting side.
+            Step::Wire(from) => {
+                !self.sides[from].sending.is_empty() && !self.sides[1 - from].broken
+            }
+            Step::Ack(from) => {
+                let lost = self.acknowledgements_get_lost && self.sides[1 - from].broken;
+                !self.sides[from].unacknowledged.is_empty() && !lost
+            }
+            Step::Cq(at) => !self.sides[at].cq.is_empty() && self.sides[at].ended.is_none(),
+            Step::Cm(at) => !self.sides[at].cm.is_empty() && self.sides[at].ended.is_none(),
+            Step::Memory(at) => {
+                self.sides[at].waiting_for_memory().is_some() && self.sides[at].ended.is_none()
+            }
+        }
+    }
+
+    pub(super) fn take(&mut self, step: Step) {
+        let now = self.now;
+        match step {
+            Step::Wire(from) => {
+                let sent = self.sides[from].sending.pop_front().unwrap();
+                let to = &mut self.sides[1 - from];
+                match &sent.what {
+                    What::Frame(frame) => {
+                        let buffer = to
+                            .posted
+                            .pop_front()
+                            .expect("a receive is posted for every frame: no RNR NAK, ever");
+                        assert!(
+                            frame.len() <= HEADER_LEN + to.params.eager_size as usize,
+                            "the frame fits the buffer"
+                        );
+                        to.cq.push_back(Completion::Recv {
+                            buffer,
+                            frame: frame.clone(),
+                        });
+                    }
+                    What::Read(read) => assert!(
+                        to.exposed.iter().any(|memory| memory.rkey == read.rkey
+                            && memory.addr <= read.remote_addr
+                            && read.remote_addr + read.len <= memory.addr + memory.len),
+                        "memory is read only while it is exposed: {read:?}"
+                    ),
+                    What::Nudge => {}
+                }
+                self.sides[from].unacknowledged.push_back(sent);
+            }
+            Step::Ack(from) => {
+                let side = &mut self.sides[from];
+                let sent = side.unacknowledged.pop_front().unwrap();
+                let slot = sent.slot;
+                match sent.what {
+                    What::Read(read) => {
+                        side.read_completed(&read);
+                        side.cq.push_back(Completion::Read { slot });
+                    }
+                    What::Frame(_) | What::Nudge if sent.signalled => {
+                        side.cq.push_back(Completion::Sent { slot });
+                    }
+                    What::Frame(_) | What::Nudge => {}
+                }
+            }
+            Step::Cq(at) => {
+                let side = &mut self.sides[at];
+                match side.cq.pop_front().unwrap() {
+                    Completion::Recv { buffer, frame } => {
+                        // The fast path and the general one must do the same.
+                        let short = !side.received.is_multiple_of(3);
+                        match short.then(|| side.conn.take_message(&frame)).flatten() {
+                            Some(len) => {
+                                side.buffers.insert(buffer, frame);
+                                side.arrive(Arrival::Message {
+                                    buffer,
+                                    offset: HEADER_LEN as u32,
+                                    len,
+                                });
+                            }
+                            None => {
+                                side.conn.handle_recv(buffer, &frame, now);
+                                side.buffers.insert(buffer, frame);
+                            }
+                        }
+                    }
+                    Completion::Sent { slot } => {
+                        side.slots_are_free_up_to(slot);
+                        side.conn.handle_sent(slot, now);
+                    }
+                    Completion::Read { slot } => {
+                        side.slots_are_free_up_to(slot);
+                        side.conn.handle_read(slot, now);
+                    }
+                    Completion::Failed(work, status) => {
+                        side.conn.handle_work_error(work, status, 0x81, now);
+                    }
+                    Completion::Drained(drained) => side.conn.handle_drained(drained),
+                }
+                self.settle(at);
+            }
+            Step::Memory(at) => {
+                let side = &mut self.sides[at];
+                let reading = side.reads.iter_mut().find(|reading| !reading.has_memory);
+                let reading = reading.expect("it was started");
+                reading.has_memory = true;
+                let id = reading.id;
+                side.conn.handle_memory(id, now);
+                self.settle(at);
+            }
+            Step::Cm(at) => {
+                let side = &mut self.sides[at];
+                let event = side.cm.pop_front().unwrap();
+                side.conn.handle_cm_event(
+                    match &event {
+                        Cm::AddrResolved => CmInput::AddrResolved,
+                        Cm::RouteResolved => CmInput::RouteResolved,
+                        Cm::Established(private_data) => CmInput::Established {
+                            private_data,
+                            reads: BOTH_WAYS,
+                        },
+                        Cm::Disconnected => CmInput::Disconnected,
+                        Cm::DeviceRemoval => CmInput::DeviceRemoval,
+                    },
+                    now,
+                );
+                self.settle(at);
+            }
+        }
+    }
+
+    /// Takes steps until there is none left, without any time passing.
+    pub(super) fn run(&mut self) {
+        const STEPS: [Step; 10] = [
+            Step::Wire(A),
+            Step::Wire(B),
+            Step::Ack(A),
+            Step::Ack(B),
+            Step::Cm(A),
+            Step::Cm(B),
+            Step::Cq(A),
+            Step::Cq(B),
+            Step::Memory(A),
+            Step::Memory(B),
+        ];
+        while let Some(step) = STEPS.into_iter().find(|step| self.can(*step)) {
+            self.take(step);
+        }
+    }
+
+    /// Takes steps and releases what was received until nothing more arrives.
+    pub(super) fn run_dry(&mut self) {
+        self.run();
+        while self.sides.iter().any(|side| !side.kept.is_empty()) {
+            self.release_all(A);
+            self.release_all(B);
+            self.run();
+        }
+    }
+
+    /// Lets time pass until the next deadline of either side, if there is one.
+    pub(super) fn pass(&mut self) -> bool {
+        let deadlines = self
+            .sides
+            .iter()
+            .filter(|side| side.ended.is_none())
+            .filter_map(|side| side.conn.next_timeout());
+        let Some(next) = deadlines.min() else {
+            return false;
+        };
+        self.wait(next.saturating_duration_since(self.now));
+        true
+    }
+
+    /// Lets this much time pass. A side whose deadline has passed takes its completions first, as
+    /// the contract demands.
+    pub(super) fn wait(&mut self, time: Duration) {
+        self.now += time;
+        for at in [A, B] {
+            let due = self.sides[at]
+                .timer
+                .is_some_and(|deadline| deadline <= self.now);
+            while due && self.can(Step::Cq(at)) {
+                self.take(Step::Cq(at));
+            }
+            if self.sides[at].ended.is_none() {
+                self.sides[at].conn.handle_timeout(self.now);
+                self.settle(at);
+            }
+        }
+    }
+
+    /// Runs until both sides have ended.
+    pub(super) fn finish(&mut self) {
+        for _ in 0..100 {
+            self.run();
+            if self.sides.iter().all(|side| side.ended.is_some()) || !self.pass() {
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Anything, in any order.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use rdma_status::WcStatus;
+
+use super::{
+    pair::{A, B, Pair, Step},
+    params,
+};
+use crate::{
+    CloseReason, Connection, Params,
+    testing::{BOTH_WAYS, cases},
+};
+
+/// One thing that happens.
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Step(Step),
+    Send(usize),
+    SendBatch(usize),
+    SendLarge {
+        at: usize,
+        len: u64,
+    },
+    Flush(usize),
+    Finish(usize),
+    HoldBack(usize),
+    Release {
+        at: usize,
+        oldest: bool,
+    },
+    Wait(u16),
+    Close(usize),
+    Abort(usize),
+    Kill(usize),
+    RemoveDevice(usize),
+    GiveUp(usize),
+    /// Others that share receives with this side want some, receive, or release.
+    Stranger {
+        at: usize,
+        kind: u8,
+    },
+}
+
+fn side() -> impl Strategy<Value = usize> {
+    prop_oneof![Just(A), Just(B)]
+}
+
+fn step() -> impl Strategy<Value = Op> {
+    (side(), 0..5).prop_map(|(at, kind)| {
+        Op::Step(match kind {
+            0 => Step::Wire(at),
+            1 => Step::Cq(at),
+            2 => Step::Ack(at),
+            3 => Step::Memory(at),
+            _ => Step::Cm(at),
+        })
+    })
+}
+
+/// What happens while a connection lives.
+fn life() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        8 => step(),
+        5 => side().prop_map(Op::Send),
+        3 => side().prop_map(Op::SendBatch),
+        3 => (side(), 1_u64..8 << 20).prop_map(|(at, len)| Op::SendLarge { at, len }),
+        4 => (side(), any::<bool>()).prop_map(|(at, oldest)| Op::Release { at, oldest }),
+        1 => side().prop_map(Op::Flush),
+        1 => side().prop_map(Op::HoldBack),
+        1 => (0_u16..1500).prop_map(Op::Wait),
+        2 => (side(), 0_u8..3).prop_map(|(at, kind)| Op::Stranger { at, kind }),
+    ]
+}
+
+/// What ends one.
+fn death() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => side().prop_map(Op::Close),
+        4 => side().prop_map(Op::Finish),
+        2 => side().prop_map(Op::Abort),
+        1 => side().prop_map(Op::Kill),
+        1 => side().prop_map(Op::RemoveDevice),
+        1 => side().prop_map(Op::GiveUp),
+    ]
+}
+
+fn sizes() -> impl Strategy<Value = Params> {
+    (
+        1_u16..6,
+        any::<bool>(),
+        1_u32..6,
+        prop::option::of(300_u64..2000),
+    )
+        .prop_map(|(window, shared, send_slots, keepalive)| Params {
+            window,
+            shared,
+            send_slots,
+            keepalive_interval: keepalive.map(Duration::from_millis),
+            // The clock runs while neither side polls: that alone must kill no peer.
+            keepalive_timeout: Duration::from_secs(86_400),
+            ..params()
+        })
+}
+
+fn apply(pair: &mut Pair, op: Op) {
+    let alive =
+        |pair: &Pair, at: usize| pair.sides[at].ended.is_none() && pair.sides[at].established;
+    match op {
+        Op::Step(step) if pair.can(step) => pair.take(step),
+        Op::Send(at) if alive(pair, at) => {
+            pair.send(at);
+        }
+        Op::SendBatch(at) if alive(pair, at) => {
+            pair.send_batch(at, 3);
+        }
+        Op::SendLarge { at, len } if alive(pair, at) => {
+            // What fits an eager frame goes in one.
+            pair.send_large(at, len.max(65));
+        }
+        Op::Flush(at) if alive(pair, at) && pair.sides[at].conn.close_reason().is_none() => {
+            pair.flush(at);
+        }
+        Op::Finish(at) if alive(pair, at) => pair.finish_sending(at),
+        Op::HoldBack(at) if alive(pair, at) => {
+            pair.hold_back(at);
+        }
+        Op::Release { at, oldest } => pair.release(at, oldest),
+        Op::Wait(millis) => pair.wait(Duration::from_millis(millis.into())),
+        Op::Close(at) if alive(pair, at) => pair.close(at),
+        Op::Abort(at) if alive(pair, at) => pair.abort(at, 3),
+        Op::Kill(at) if alive(pair, at) => pair.kill(at),
+        Op::RemoveDevice(at) if alive(pair, at) => pair.remove_device(at),
+        Op::GiveUp(at) if alive(pair, at) => pair.sides[at].give_up(WcStatus::RETRY_EXC_ERR),
+        Op::Stranger { at, kind: 0 } => pair.sides[at].stranger_wants(4),
+        Op::Stranger { at, kind: 1 } => pair.sides[at].stranger_receives(),
+        Op::Stranger { at, .. } => pair.sides[at].stranger_releases(),
+        Op::Step(_)
+        | Op::Send(_)
+        | Op::SendBatch(_)
+        | Op::SendLarge { .. }
+        | Op::Flush(_)
+        | Op::Finish(_)
+        | Op::HoldBack(_)
+        | Op::Close(_)
+        | Op::Abort(_)
+        | Op::Kill(_)
+        | Op::RemoveDevice(_)
+        | Op::GiveUp(_) => {}
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(250))]
+
+    /// However steps, sends and releases mix: no receiver is ever without a receive, no slot is
+    /// used twice, the order is kept (all checked by the pair as it goes), no credit is lost, and a
+    /// close delivers everything and says so to both sides, even if a device's last
+    /// acknowledgements go with its queue pair.
+    #[test]
+    fn nothing_is_lost_and_no_credit_leaks(
+        a in sizes(),
+        b in sizes(),
+        ops in prop::collection::vec(life(), 0..300),
+        both_close in any::<bool>(),
+        last in prop::collection::vec(step(), 0..60),
+        acknowledgements_get_lost in any::<bool>(),
+    ) {
+        let mut pair = Pair::established(a, b);
+        pair.acknowledgements_get_lost = acknowledgements_get_lost;
+        for op in ops {
+            apply(&mut pair, op);
+        }
+        // The applications release everything, which admits more large messages: both must be
+        // able to send again.
+        pair.run_dry();
+        for at in [A, B] {
+            prop_assert!(pair.sides[at].ended.is_none(), "{:?}", pair.sides[at].ended);
+            prop_assert!(pair.sides[at].writable, "the stalled sender is woken");
+            prop_assert!(pair.send(at), "the stalled sender goes on");
+        }
+        pair.close(A);
+        if both_close {
+            pair.close(B);
+        }
+        for op in last {
+            apply(&mut pair, op);
+        }
+        pair.finish();
+        prop_assert_eq!(pair.sides[A].sent, pair.sides[B].received);
+        prop_assert_eq!(pair.sides[B].sent, pair.sides[A].received);
+        prop_assert!(pair.delivered(A) && pair.delivered(B));
+        prop_assert_eq!(pair.reason(A), &CloseReason::LocallyClosed);
+        let at_b = if both_close { CloseReason::LocallyClosed } else { CloseReason::PeerClosed };
+        prop_assert_eq!(pair.reason(B), &at_b);
+        for side in &mut pair.sides {
+            side.release_account();
+        }
+    }
+
+    /// However a connection is ended and by whom, on whatever is going on: each side ends, once, in
+    /// bounded time, nothing comes out of order, a side that learns that everything was delivered
+    /// learns the truth, and so does one that learns of a clean end, or of a truncated one.
+    #[test]
+    fn every_end_is_an_end(
+        a in sizes(),
+        b in sizes(),
+        before in prop::collection::vec(life(), 0..100),
+        deaths in prop::collection::vec(death(), 1..4),
+        after in prop::collection::vec(life(), 0..60),
+        acknowledgements_get_lost in any::<bool>(),
+    ) {
+        let mut pair = Pair::new(a, b);
+        pair.acknowledgements_get_lost = acknowledgements_get_lost;
+        for op in before.into_iter().chain(deaths).chain(after) {
+            apply(&mut pair, op);
+        }
+        if !pair.sides[A].established || !pair.sides[B].established {
+            pair.run();
+        }
+        // The other side ends by itself, unless its peer went without a word.
+        pair.finish();
+        for at in [A, B] {
+            if pair.sides[at].ended.is_none() {
+                pair.close(at);
+            }
+            pair.finish();
+        }
+        for at in [A, B] {
+            prop_assert!(pair.sides[at].ended.is_some(), "side {at}: {pair:?}");
+            prop_assert!(pair.sides[1 - at].received <= pair.sides[at].sent);
+            if pair.delivered(at) && !pair.sides[1 - at].killed {
+                prop_assert_eq!(pair.sides[at].sent, pair.sides[1 - at].received);
+            }
+            let (sent, received) = (pair.sides[1 - at].sent, pair.sides[at].received);
+            match pair.reason(at) {
+                CloseReason::PeerClosed => prop_assert_eq!(sent, received),
+                CloseReason::Truncated { missing } => {
+                    prop_assert_eq!(u64::from(sent - received), *missing);
+                }
+                _ => {}
+            }
+            pair.sides[at].release_account();
+        }
+    }
+
+    /// No bytes of a peer make the state machine panic, and all but harmless ones end the
+    /// connection.
+    #[test]
+    fn random_frames_do_no_harm(
+        frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..4),
+    ) {
+        let mut pair = Pair::established(params(), params());
+        for frame in &frames {
+            pair.forge(A, frame);
+        }
+        pair.finish();
+    }
+
+    #[test]
+    fn random_requests_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..255)) {
+        let now = std::time::Instant::now();
+        prop_assert!(Connection::requested(params(), &bytes, BOTH_WAYS, now).is_err());
+    }
+}

@@ -1,0 +1,532 @@
+//! Refusals: what each side finds in the other's hello or rejection.
+
+use std::time::{Duration, Instant};
+
+use rdma_status::{CmStatus, OsError, RejectReason};
+
+use super::{connecting, end, hello, last_event, ops, params, started};
+use crate::{
+    CloseReason, CmCall, CmInput, CmOp, Connection, Mismatch, Params, ReadDepth,
+    hello::{Hello, VERSION},
+    reject::{Reject, RejectCode},
+    testing::BOTH_WAYS,
+};
+
+#[test]
+fn rejections_are_told_apart() {
+    let now = Instant::now();
+    let reject = |reason: RejectReason, private_data: &[u8]| {
+        let mut conn = started(params(), 1, b"", now);
+        conn.handle_cm_event(CmInput::AddrResolved, now);
+        conn.handle_cm_event(CmInput::RouteResolved, now);
+        conn.handle_cm_event(
+            CmInput::Rejected {
+                reason,
+                private_data,
+            },
+            now,
+        );
+        end(&mut conn)
+    };
+    let consumer = RejectReason::CONSUMER_DEFINED;
+
+    // The application's, through padding.
+    let mut passive =
+        Connection::requested(params(), &hello(VERSION, 4).emit(b""), BOTH_WAYS, now).unwrap();
+    passive.reject(b"full", now);
+    let Some(CmOp::Reject { private_data }) = ops(&mut passive).pop() else {
+        panic!("no rejection")
+    };
+    let mut padded = private_data.to_vec();
+    padded.resize(148, 0);
+    assert_eq!(
+        reject(consumer, &padded),
+        CloseReason::Rejected {
+            reason: consumer,
+            data: b"full"[..].into()
+        }
+    );
+
+    // Another version, and a window of nothing: typed, with both sides' values.
+    for (version, window, text) in [
+        (
+            9,
+            4,
+            "the two sides are incompatible: version is 9 here and 3 at the peer",
+        ),
+        (
+            VERSION,
+            0,
+            "the two sides are incompatible: receive_window is 0 here and 4 at the peer",
+        ),
+    ] {
+        let refusal =
+            Connection::requested(params(), &hello(version, window).emit(b""), BOTH_WAYS, now)
+                .unwrap_err();
+        assert!(
+            matches!(refusal.reason, CloseReason::PeerIncompatible(_)),
+            "{:?}",
+            refusal.reason
+        );
+        assert_eq!(reject(consumer, &refusal.private_data).to_string(), text);
+    }
+
+    // Somebody else's.
+    assert_eq!(
+        reject(consumer, b"go away"),
+        CloseReason::Rejected {
+            reason: consumer,
+            data: Box::default()
+        }
+    );
+    assert_eq!(
+        reject(RejectReason::INVALID_SERVICE_ID, &[]),
+        CloseReason::Refused
+    );
+}
+
+#[test]
+fn a_rejection_of_a_stranger_names_what_may_be_there_and_an_rsocket_what_it_is() {
+    let rejected = |reason, private_data: &[u8]| {
+        let now = Instant::now();
+        let mut conn = started(params(), 1, b"", now);
+        conn.handle_cm_event(CmInput::AddrResolved, now);
+        conn.handle_cm_event(CmInput::RouteResolved, now);
+        let event = CmInput::Rejected {
+            reason,
+            private_data,
+        };
+        conn.handle_cm_event(event, now);
+        end(&mut conn)
+    };
+    let consumer = RejectReason::CONSUMER_DEFINED;
+    for nothing in [&[][..], &[0; 148]] {
+        let reason = rejected(consumer, nothing);
+        assert_eq!(reason, CloseReason::RejectedWithoutCause);
+        let text = reason.to_string();
+        assert!(text.contains("another protocol"), "{text}");
+        assert!(text.contains("the other of IPv4 and IPv6"), "{text}");
+        assert!(text.contains("rsocket"), "{text}");
+    }
+    // An application's has a cause, if only that.
+    let now = Instant::now();
+    let mut passive =
+        Connection::requested(params(), &hello(VERSION, 4).emit(b""), BOTH_WAYS, now).unwrap();
+    passive.reject(b"", now);
+    let Some(CmOp::Reject { private_data }) = ops(&mut passive).pop() else {
+        panic!("no rejection")
+    };
+    assert_eq!(
+        rejected(consumer, &private_data),
+        CloseReason::Rejected {
+            reason: consumer,
+            data: Box::default()
+        }
+    );
+
+    let mut rsocket = [0; 56];
+    (rsocket[0], rsocket[1], rsocket[23]) = (1, 2, 2);
+    assert_eq!(rejected(consumer, &rsocket), CloseReason::PeerIsRsocket);
+    let refusal = Connection::requested(params(), &rsocket, BOTH_WAYS, Instant::now()).unwrap_err();
+    assert_eq!(refusal.reason, CloseReason::PeerIsRsocket);
+}
+
+/// What version 2 sends and understands: its bytes are written down here, for they will not change
+/// any more.
+#[test]
+fn a_peer_of_version_2_and_this_side_refuse_each_other_by_name() {
+    let now = Instant::now();
+    let hello = b"rdms\x02\x24\0\0\0\x20\0\0\0\0\x40\0\0\0\0\0\x40\0\0\0\
+        \0\0\x13\x88\x01\x02\x03\x04\x05\x06\x07\x08";
+    let mismatch = CloseReason::PeerIncompatible(Mismatch {
+        field: "version",
+        ours: 3,
+        theirs: 2,
+    });
+    let active = || {
+        let mut conn = started(params(), 1, b"", now);
+        conn.handle_cm_event(CmInput::AddrResolved, now);
+        conn.handle_cm_event(CmInput::RouteResolved, now);
+        conn
+    };
+
+    // It asks: the rejection has the layout that it reads, with its own version as the last number.
+    let refusal = Connection::requested(params(), hello, BOTH_WAYS, now).unwrap_err();
+    assert_eq!(refusal.reason, mismatch);
+    let expected = b"rdmR\x03\x18\0\x01\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x02";
+    assert_eq!(*refusal.private_data, *expected);
+
+    // It answers with a rejection, which is what it does, or with an acceptance.
+    let mut conn = active();
+    conn.handle_cm_event(
+        CmInput::Rejected {
+            reason: RejectReason::CONSUMER_DEFINED,
+            private_data: b"rdmR\x02\x18\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03",
+        },
+        now,
+    );
+    assert_eq!(end(&mut conn), mismatch);
+    let mut conn = active();
+    conn.handle_cm_event(
+        CmInput::Established {
+            private_data: hello,
+            reads: BOTH_WAYS,
+        },
+        now,
+    );
+    assert_eq!(end(&mut conn), mismatch);
+}
+
+#[test]
+fn a_reply_without_a_hello_is_not_rdmsg() {
+    let now = Instant::now();
+    for (private_data, expected) in [
+        (&b""[..], CloseReason::NotRdmsg),
+        (&[0; 196], CloseReason::NotRdmsg),
+        (
+            &hello(1, 4).emit(b""),
+            CloseReason::PeerIncompatible(Mismatch {
+                field: "version",
+                ours: VERSION.into(),
+                theirs: 1,
+            }),
+        ),
+    ] {
+        let mut conn = started(params(), 1, b"", now);
+        conn.handle_cm_event(CmInput::AddrResolved, now);
+        conn.handle_cm_event(CmInput::RouteResolved, now);
+        conn.handle_cm_event(
+            CmInput::Established {
+                private_data,
+                reads: BOTH_WAYS,
+            },
+            now,
+        );
+        assert_eq!(end(&mut conn), expected);
+    }
+}
+
+#[test]
+fn a_refusal_on_iwarp_is_tcps_and_a_programs_rejection_is_not() {
+    let refused = RejectReason::from_raw(-libc::ECONNREFUSED);
+    for (private_data, expected) in [
+        (&b""[..], CloseReason::Refused),
+        (&[0; 148], CloseReason::Refused),
+        (
+            b"go away",
+            CloseReason::Rejected {
+                reason: refused,
+                data: Box::default(),
+            },
+        ),
+    ] {
+        let mut conn = connecting(Instant::now());
+        let event = CmInput::Rejected {
+            reason: refused,
+            private_data,
+        };
+        conn.handle_cm_event(event, Instant::now());
+        assert_eq!(end(&mut conn), expected);
+    }
+}
+
+#[test]
+fn a_rejection_on_iwarp_carries_its_cause_by_either_number() {
+    for errno in [libc::ECONNREFUSED, libc::ECONNRESET] {
+        let mut conn = connecting(Instant::now());
+        let event = CmInput::Rejected {
+            reason: RejectReason::from_raw(-errno),
+            private_data: &Reject::BUSY.emit(b""),
+        };
+        conn.handle_cm_event(event, Instant::now());
+        assert_eq!(end(&mut conn), CloseReason::PeerBusy);
+    }
+}
+
+#[test]
+fn a_driver_that_connects_within_the_call_tells_what_an_event_would() {
+    let status = |errno: i32| CmStatus::from_raw(-errno);
+    let os = |errno| OsError::new("rdma_connect", errno);
+    for (errno, expected) in [
+        (libc::ECONNREFUSED, CloseReason::Refused),
+        (
+            libc::ETIMEDOUT,
+            CloseReason::Unreachable(status(libc::ETIMEDOUT)),
+        ),
+        (
+            libc::EHOSTUNREACH,
+            CloseReason::Unreachable(status(libc::EHOSTUNREACH)),
+        ),
+        (libc::ECONNRESET, CloseReason::PeerDisconnected),
+        (libc::EINVAL, CloseReason::Os(os(libc::EINVAL))),
+    ] {
+        let now = Instant::now();
+        let mut conn = connecting(now);
+        conn.handle_cm_failure(CmCall::Connect, os(errno), now);
+        assert_eq!(end(&mut conn), expected);
+    }
+}
+
+/// Whatever the configuration says of refusals: it was none of the peer's.
+#[test]
+fn a_port_of_this_side_that_is_in_use_is_tried_again_with_another() {
+    let now = Instant::now();
+    for errno in [libc::EADDRINUSE, libc::EADDRNOTAVAIL] {
+        let error = OsError::new("rdma_connect", errno);
+        let status = CmStatus::from_raw(-errno);
+        for is_call in [true, false] {
+            let mut conn = connecting(now);
+            let cause = if is_call {
+                conn.handle_cm_failure(CmCall::Connect, error, now);
+                CloseReason::Os(error)
+            } else {
+                conn.handle_cm_event(CmInput::ConnectError(status), now);
+                CloseReason::ConnectFailed(status)
+            };
+            assert_eq!(conn.close_reason(), None);
+            assert!(matches!(ops(&mut conn)[..], [.., CmOp::Discard]));
+            conn.handle_timeout(now + Duration::from_secs(1));
+            assert!(matches!(ops(&mut conn)[..], [CmOp::AwaitTurn]));
+            conn.handle_timeout(now + Duration::from_secs(5));
+            assert_eq!(conn.close_reason(), Some(&cause), "there was no other");
+        }
+    }
+}
+
+#[test]
+fn what_may_pass_is_tried_again_where_that_is_asked_for() {
+    let now = Instant::now();
+    let busy = Reject::BUSY.emit(b"");
+    let [application, resources] = [RejectCode::Application, RejectCode::Resources].map(|code| {
+        let reject = Reject {
+            code,
+            ..Reject::BUSY
+        };
+        reject.emit(b"")
+    });
+    let consumer = RejectReason::CONSUMER_DEFINED;
+    for (reason, private_data, cause, passes) in [
+        (consumer, &busy[..], CloseReason::PeerBusy, true),
+        (consumer, &resources, CloseReason::PeerOutOfResources, true),
+        // Of a process that ended before it had answered.
+        (consumer, &[], CloseReason::RejectedWithoutCause, true),
+        (
+            consumer,
+            &application,
+            CloseReason::Rejected {
+                reason: consumer,
+                data: Box::default(),
+            },
+            false,
+        ),
+    ] {
+        for retry_refused in [false, true] {
+            let params = Params {
+                retry_refused,
+                ..params()
+            };
+            let mut conn = started(params, 1, b"", now);
+            conn.handle_cm_event(CmInput::AddrResolved, now);
+            conn.handle_cm_event(CmInput::RouteResolved, now);
+            let event = CmInput::Rejected {
+                reason,
+                private_data,
+            };
+            conn.handle_cm_event(event, now);
+            let again = matches!(ops(&mut conn)[..], [.., CmOp::Discard]);
+            assert_eq!(again, passes && retry_refused, "{cause}");
+            assert_eq!(conn.close_reason().is_none(), again);
+            if again {
+                conn.handle_timeout(now + Duration::from_secs(5));
+            }
+            assert_eq!(conn.close_reason(), Some(&cause));
+        }
+    }
+}
+
+#[test]
+fn peer_that_ends_before_it_answers_is_tried_again_if_asked_for() {
+    let now = Instant::now();
+    let (gone, other) = (CloseReason::PeerDisconnected, CloseReason::NotRdmsg);
+    let reset = OsError::new("rdma_connect", libc::ECONNRESET);
+    type Feed<'a> = &'a dyn Fn(&mut Connection);
+    let cases: [(Feed<'_>, &CloseReason); 4] = [
+        (
+            &|conn| conn.handle_cm_event(CmInput::Disconnected, now),
+            &gone,
+        ),
+        (
+            &|conn| conn.handle_cm_event(CmInput::Failed(&gone), now),
+            &gone,
+        ),
+        (
+            &|conn| conn.handle_cm_failure(CmCall::Connect, reset, now),
+            &gone,
+        ),
+        (
+            &|conn| conn.handle_cm_event(CmInput::Failed(&other), now),
+            &other,
+        ),
+    ];
+    for (feed, cause) in cases {
+        for retry_refused in [false, true] {
+            let params = Params {
+                retry_refused,
+                ..params()
+            };
+            let mut conn = started(params, 1, b"", now);
+            conn.handle_cm_event(CmInput::AddrResolved, now);
+            conn.handle_cm_event(CmInput::RouteResolved, now);
+            feed(&mut conn);
+            let again = matches!(ops(&mut conn)[..], [.., CmOp::Discard]);
+            assert_eq!(again, retry_refused && *cause == gone, "{cause}");
+            if again {
+                conn.handle_timeout(now + Duration::from_secs(5));
+            }
+            assert_eq!(conn.close_reason(), Some(cause));
+        }
+    }
+}
+
+#[test]
+fn a_hello_of_nothing_is_refused_with_the_fields_name() {
+    let usable = hello(VERSION, 4);
+    for (unusable, field, ours) in [
+        (
+            Hello {
+                window: 0,
+                credits: 0,
+                ..usable
+            },
+            "receive_window",
+            4,
+        ),
+        (
+            Hello {
+                eager_size: 0,
+                ..usable
+            },
+            "eager_size",
+            64,
+        ),
+        (
+            Hello {
+                max_message: 0,
+                ..usable
+            },
+            "max_message",
+            8 << 20,
+        ),
+    ] {
+        let expected = CloseReason::PeerIncompatible(Mismatch {
+            field,
+            ours,
+            theirs: 0,
+        });
+        let now = Instant::now();
+        let refusal =
+            Connection::requested(params(), &unusable.emit(b""), BOTH_WAYS, now).unwrap_err();
+        assert_eq!(refusal.reason, expected);
+        let mut conn = connecting(now);
+        let private_data = &unusable.emit(b"");
+        conn.handle_cm_event(
+            CmInput::Established {
+                private_data,
+                reads: BOTH_WAYS,
+            },
+            now,
+        );
+        assert_eq!(end(&mut conn), expected);
+    }
+}
+
+#[test]
+fn a_peer_without_reads_in_both_directions_is_refused_by_name() {
+    let good = hello(VERSION, 4).emit(b"");
+    for (reads, field) in [
+        (
+            ReadDepth {
+                outgoing: 0,
+                incoming: 1,
+            },
+            "responder_resources",
+        ),
+        (
+            ReadDepth {
+                outgoing: 1,
+                incoming: 0,
+            },
+            "initiator_depth",
+        ),
+    ] {
+        let expected = CloseReason::PeerIncompatible(Mismatch {
+            field,
+            ours: 1,
+            theirs: 0,
+        });
+        let now = Instant::now();
+        let refusal = Connection::requested(params(), &good, reads, now).unwrap_err();
+        assert_eq!(refusal.reason, expected);
+        // Who is refused learns the same, from its side.
+        let mut conn = connecting(now);
+        conn.handle_cm_event(
+            CmInput::Rejected {
+                reason: RejectReason::CONSUMER_DEFINED,
+                private_data: &refusal.private_data,
+            },
+            now,
+        );
+        assert_eq!(
+            end(&mut conn),
+            CloseReason::PeerIncompatible(Mismatch {
+                field,
+                ours: 0,
+                theirs: 1,
+            })
+        );
+        let mut conn = connecting(now);
+        let private_data = &good;
+        conn.handle_cm_event(
+            CmInput::Established {
+                private_data,
+                reads,
+            },
+            now,
+        );
+        assert_eq!(end(&mut conn), expected);
+    }
+}
+
+#[test]
+fn a_refusal_is_final_unless_retries_are_asked_for() {
+    let now = Instant::now();
+    let refused = CmInput::Rejected {
+        reason: RejectReason::INVALID_SERVICE_ID,
+        private_data: &[],
+    };
+    for retry_refused in [false, true] {
+        let mut conn = started(
+            Params {
+                retry_refused,
+                ..params()
+            },
+            1,
+            b"",
+            now,
+        );
+        conn.handle_cm_event(CmInput::AddrResolved, now);
+        conn.handle_cm_event(CmInput::RouteResolved, now);
+        conn.handle_cm_event(refused, now);
+        if retry_refused {
+            assert_eq!(last_event(&mut conn), None);
+            conn.handle_timeout(now + Duration::from_secs(1));
+            conn.take_turn(now + Duration::from_secs(1));
+            assert!(matches!(
+                ops(&mut conn)[..],
+                [CmOp::AwaitTurn, CmOp::CreateId, CmOp::ResolveAddr { .. }]
+            ));
+            conn.handle_timeout(now + Duration::from_secs(5));
+        }
+        assert_eq!(end(&mut conn), CloseReason::Refused);
+    }
+}

@@ -1,0 +1,461 @@
+//! One side of a [`Pair`](super::pair::Pair).
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::Arc,
+    time::Instant,
+};
+
+use rdma_status::WcStatus;
+
+use crate::{
+    Account, Arrival, CONTROL_RECEIVES, CONTROL_SENDS, CloseReason, Connection, DrainSide,
+    HEADER_LEN, Params, READS, Read, Transmit, Work,
+    frame::{Descriptor, Kind},
+    parts,
+};
+
+/// A completion.
+#[derive(Debug)]
+pub(super) enum Completion {
+    Recv { buffer: u32, frame: Vec<u8> },
+    Sent { slot: u32 },
+    Read { slot: u32 },
+    Failed(Work, WcStatus),
+    Drained(DrainSide),
+}
+
+/// A connection manager event.
+#[derive(Debug, Clone)]
+pub(super) enum Cm {
+    AddrResolved,
+    RouteResolved,
+    Established(Vec<u8>),
+    Disconnected,
+    DeviceRemoval,
+}
+
+/// A posted work request.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    pub(super) slot: u32,
+    pub(super) signalled: bool,
+    pub(super) what: What,
+}
+
+/// What a work request does.
+#[derive(Debug)]
+pub(super) enum What {
+    Frame(Vec<u8>),
+    Read(Read),
+    /// A write of nothing.
+    Nudge,
+}
+
+impl InFlight {
+    pub(super) fn work(&self) -> Work {
+        match (&self.what, self.slot) {
+            (What::Frame(_) | What::Nudge, slot) => Work::Send { slot },
+            (What::Read(_), slot) => Work::Read { slot },
+        }
+    }
+}
+
+/// A large message that is being read.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) id: u32,
+    pub(super) number: u32,
+    pub(super) len: u64,
+    pub(super) has_memory: bool,
+    /// Bytes for which reads were posted.
+    pub(super) requested: u64,
+    /// Bytes that have been read.
+    pub(super) completed: u64,
+}
+
+/// Receives that a side's connection shares with others, all of which one stranger represents.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) account: Arc<Account>,
+    /// The receives that the stranger's peers may still use.
+    pub(super) promised: u32,
+    /// The buffers that the stranger holds.
+    pub(super) taken: VecDeque<u32>,
+}
+
+/// Something that the application has not released.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kept {
+    Buffer(u32),
+    /// One of several messages in a buffer.
+    Part(u32),
+    Large(u64),
+}
+
+/// Returns the place of the large message of this number in its sender's memory.
+pub(super) fn exposed(number: u32, len: u64) -> Descriptor {
+    Descriptor {
+        addr: u64::from(number) << 32,
+        len,
+        rkey: number,
+    }
+}
+
+/// One side: its connection, its device and its application.
+#[derive(Debug)]
+pub(super) struct Side {
+    pub(super) conn: Connection,
+    pub(super) params: Params,
+    /// Posted receives.
+    pub(super) posted: VecDeque<u32>,
+    /// Posted sends: the front is next on the wire.
+    pub(super) sending: VecDeque<InFlight>,
+    /// Sends that have arrived, but are not acknowledged yet. Answers to them may come earlier.
+    pub(super) unacknowledged: VecDeque<InFlight>,
+    /// Slots whose sends are not known to have completed, oldest first.
+    pub(super) slots: VecDeque<u32>,
+    pub(super) cq: VecDeque<Completion>,
+    pub(super) cm: VecDeque<Cm>,
+    /// What the device wrote into the buffers.
+    pub(super) buffers: HashMap<u32, Vec<u8>>,
+    /// Whether the queue pair is in its error state.
+    pub(super) broken: bool,
+    /// Whether the connection manager has said, or will say, that the connection is down.
+    pub(super) disconnected: bool,
+    /// Whether this side's process has ended.
+    pub(super) killed: bool,
+    /// Whether the device has been removed.
+    pub(super) removed: bool,
+    /// The deadline that the connection reported last.
+    pub(super) timer: Option<Instant>,
+    /// Whether the connection has reported that it is established.
+    pub(super) established: bool,
+    /// The number of messages sent.
+    pub(super) sent: u32,
+    /// The buffers in which several messages lie, with how many were not released.
+    pub(super) batches: HashMap<u32, u32>,
+    /// Messages that the application has not released.
+    pub(super) kept: VecDeque<Kept>,
+    /// Large messages that the peer may be reading, oldest first.
+    pub(super) exposed: VecDeque<Descriptor>,
+    /// The peer's large messages that are being read, oldest first.
+    pub(super) reads: VecDeque<Reading>,
+    /// The number of messages received.
+    pub(super) received: u32,
+    pub(super) ended: Option<(CloseReason, bool)>,
+    /// Whether the peer sends no more messages.
+    pub(super) peer_finished: bool,
+    /// The number of messages taken from the application that are sent when there is room.
+    pub(super) held: u32,
+    /// Whether no send has been refused since the last Writable.
+    pub(super) writable: bool,
+    /// The shared receives, if there are any.
+    pub(super) shared: Option<Shared>,
+    /// The number of pings that the peer has answered.
+    pub(super) answered: u64,
+    /// Whether the system has no memory for large messages.
+    pub(super) starving: bool,
+    /// How often it was asked for some in vain.
+    pub(super) starved: u32,
+}
+
+impl Side {
+    pub(super) fn new(conn: Connection, params: Params) -> Self {
+        Self {
+            conn,
+            params,
+            posted: VecDeque::new(),
+            sending: VecDeque::new(),
+            unacknowledged: VecDeque::new(),
+            slots: VecDeque::new(),
+            cq: VecDeque::new(),
+            cm: VecDeque::new(),
+            buffers: HashMap::new(),
+            broken: false,
+            disconnected: false,
+            killed: false,
+            removed: false,
+            timer: None,
+            established: false,
+            sent: 0,
+            batches: HashMap::new(),
+            kept: VecDeque::new(),
+            exposed: VecDeque::new(),
+            reads: VecDeque::new(),
+            received: 0,
+            ended: None,
+            peer_finished: false,
+            held: 0,
+            writable: true,
+            shared: None,
+            answered: 0,
+            starving: false,
+            starved: 0,
+        }
+    }
+
+    pub(super) fn post(&mut self, transmit: Transmit, payload: &[u8]) {
+        let kind = transmit.header[0];
+        let data = [Kind::Data, Kind::Rendezvous, Kind::Batch];
+        if data.iter().any(|data| data.number() == kind) {
+            assert!(
+                self.slots.len() < self.params.send_slots as usize,
+                "data leaves the slots for reads and control frames alone"
+            );
+        }
+        let what = What::Frame([&transmit.header[..], payload].concat());
+        self.posted(InFlight {
+            slot: transmit.slot,
+            signalled: transmit.signalled,
+            what,
+        });
+    }
+
+    /// Delivers something to the application, and checks the order.
+    pub(super) fn arrive(&mut self, arrival: Arrival) {
+        let number = match arrival {
+            Arrival::Message {
+                buffer,
+                offset,
+                len,
+            } => {
+                self.kept.push_back(Kept::Buffer(buffer));
+                let bytes = &self.buffers[&buffer][offset as usize..][..len as usize];
+                u32::from_le_bytes(bytes.try_into().unwrap())
+            }
+            Arrival::Batch { buffer, len, count } => {
+                let frame = self.buffers[&buffer].clone();
+                let payload = &frame[HEADER_LEN..];
+                assert_eq!(payload.len(), len as usize);
+                self.batches.insert(buffer, count);
+                let mut delivered = 0;
+                for (at, len) in parts(payload) {
+                    let bytes = &payload[at as usize..][..len as usize];
+                    self.kept.push_back(Kept::Part(buffer));
+                    self.received(u32::from_le_bytes(bytes.try_into().unwrap()));
+                    delivered += 1;
+                }
+                assert_eq!(delivered, count);
+                return;
+            }
+            Arrival::Large { id, len } => {
+                let reading = self.reads.pop_front().expect("it was started");
+                assert_eq!((reading.id, reading.len, reading.completed), (id, len, len));
+                self.kept.push_back(Kept::Large(len));
+                reading.number
+            }
+            Arrival::Immediate { .. } => panic!("nobody sends it here"),
+            Arrival::Finish => {
+                assert!(!std::mem::replace(&mut self.peer_finished, true), "once");
+                return;
+            }
+        };
+        self.received(number);
+    }
+
+    fn received(&mut self, number: u32) {
+        assert!(!self.peer_finished, "no message comes behind a finish");
+        assert_eq!(number, self.received, "in order, none twice, none lost");
+        self.received += 1;
+    }
+
+    /// Begins to look for memory for a large message.
+    pub(super) fn begin(&mut self, id: u32, len: u64) {
+        self.reads.push_back(Reading {
+            id,
+            number: u32::MAX,
+            len,
+            has_memory: false,
+            requested: 0,
+            completed: 0,
+        });
+        let held = self.held() + self.reads.iter().map(|reading| reading.len).sum::<u64>();
+        assert!(
+            held <= self.params.large_memory || held == len,
+            "no more is held than allowed"
+        );
+    }
+
+    /// Returns the large message that waits for memory.
+    pub(super) fn waiting_for_memory(&self) -> Option<u32> {
+        self.reads
+            .iter()
+            .find(|reading| !reading.has_memory)
+            .map(|reading| reading.id)
+    }
+
+    /// Prepares memory for a chunk, or now and then for a part of it. Returns for how much.
+    pub(super) fn prepare(&mut self, id: u32, offset: u64, len: u64) -> u64 {
+        let reading = self.reads.back().expect("it was started");
+        assert!(reading.has_memory && len > 0 && len <= self.params.longest_chunk);
+        assert_eq!((reading.id, reading.requested), (id, offset));
+        if offset > 0 && len > 4096 && offset.is_multiple_of(3) {
+            len - 4096
+        } else {
+            len
+        }
+    }
+
+    /// Posts a read of the peer's memory.
+    pub(super) fn read(&mut self, read: Read) {
+        let reading = self.reads.back_mut().expect("it was started");
+        assert!(reading.has_memory);
+        reading.number = read.rkey;
+        assert_eq!((reading.id, reading.requested), (read.id, read.offset));
+        assert!(read.len > 0 && reading.requested + read.len <= reading.len);
+        reading.requested += read.len;
+        let slot = read.slot;
+        self.posted(InFlight {
+            slot,
+            signalled: true,
+            what: What::Read(read),
+        });
+    }
+
+    /// Records that the oldest read is done.
+    pub(super) fn read_completed(&mut self, read: &Read) {
+        let reading = self
+            .reads
+            .iter_mut()
+            .find(|reading| reading.completed < reading.len)
+            .expect("it was started");
+        assert_eq!((reading.id, reading.completed), (read.id, read.offset));
+        reading.completed += read.len;
+    }
+
+    /// Frees the slots that a completion covers: its own, and all that were posted before it.
+    pub(super) fn slots_are_free_up_to(&mut self, slot: u32) {
+        while self.slots.pop_front().is_some_and(|done| done != slot) {}
+    }
+
+    /// Returns the bytes of large messages that the application holds.
+    fn held(&self) -> u64 {
+        let large = |kept: &Kept| match kept {
+            Kept::Buffer(_) | Kept::Part(_) => 0,
+            Kept::Large(len) => *len,
+        };
+        self.kept.iter().map(large).sum()
+    }
+
+    /// Destroys the queue pair of a connection that has ended, and checks that exactly what it was
+    /// promised is free again.
+    pub(super) fn release_account(&mut self) {
+        let buffers = self.kept.iter().filter_map(|kept| match kept {
+            Kept::Buffer(buffer) | Kept::Part(buffer) => Some(*buffer),
+            Kept::Large(_) => None,
+        });
+        let kept = buffers.collect::<HashSet<u32>>().len() as u32;
+        self.conn.release_account(kept);
+        if let Some(shared) = &self.shared {
+            let strangers = shared.promised + shared.taken.len() as u32;
+            assert_eq!(
+                shared.account.free() + strangers + kept,
+                shared.account.total(),
+                "the account is whole"
+            );
+        }
+    }
+
+    /// Promises more to the stranger's peers, as far as there is some.
+    pub(super) fn stranger_wants(&mut self, count: u32) {
+        if let Some(shared) = &mut self.shared {
+            shared.promised += shared.account.trade(0, 0, count);
+        }
+    }
+
+    /// Receives a frame from a peer of the stranger.
+    pub(super) fn stranger_receives(&mut self) {
+        if let Some(shared) = &mut self.shared
+            && shared.promised > 0
+        {
+            shared.promised -= 1;
+            let buffer = self.posted.pop_front();
+            shared
+                .taken
+                .push_back(buffer.expect("a receive is posted for every frame of the stranger"));
+        }
+    }
+
+    /// Releases a message of the stranger.
+    pub(super) fn stranger_releases(&mut self) {
+        if let Some(buffer) = self
+            .shared
+            .as_mut()
+            .and_then(|shared| shared.taken.pop_front())
+        {
+            self.repost(buffer);
+            if let Some(shared) = &self.shared {
+                shared.account.give(1);
+            }
+        }
+    }
+
+    pub(super) fn posted(&mut self, in_flight: InFlight) {
+        let slot = in_flight.slot;
+        let depth = self.params.send_slots + READS + CONTROL_SENDS;
+        assert!(slot < depth, "the slot exists");
+        assert!(
+            !self.slots.contains(&slot),
+            "the slot is free: {in_flight:?}"
+        );
+        self.slots.push_back(slot);
+        if self.broken {
+            self.flushed(in_flight.work());
+        } else {
+            self.sending.push_back(in_flight);
+        }
+    }
+
+    pub(super) fn repost(&mut self, buffer: u32) {
+        let count = match &self.shared {
+            Some(shared) => shared.account.total(),
+            None => u32::from(self.params.window) + CONTROL_RECEIVES,
+        };
+        assert!(buffer < count, "the buffer exists");
+        assert!(
+            !self.posted.contains(&buffer)
+                && !self.kept.iter().any(
+                    |kept| matches!(kept, Kept::Buffer(kept) | Kept::Part(kept) if *kept == buffer)
+                ),
+            "the buffer is free"
+        );
+        if self.broken && self.shared.is_none() {
+            self.flushed(Work::Recv { buffer });
+        } else {
+            self.posted.push_back(buffer);
+        }
+    }
+
+    fn flushed(&mut self, work: Work) {
+        self.cq
+            .push_back(Completion::Failed(work, WcStatus::WR_FLUSH_ERR));
+    }
+
+    /// Moves the queue pair to its error state, which flushes its work requests in order.
+    pub(super) fn break_down(&mut self) {
+        self.broken = true;
+        // Other connections use shared receives.
+        if self.shared.is_none() {
+            for buffer in std::mem::take(&mut self.posted) {
+                self.flushed(Work::Recv { buffer });
+            }
+        }
+        let sends = std::mem::take(&mut self.unacknowledged)
+            .into_iter()
+            .chain(std::mem::take(&mut self.sending));
+        for in_flight in sends {
+            self.flushed(in_flight.work());
+        }
+    }
+
+    /// Fails this side's oldest send, if there is one, and breaks the queue pair.
+    pub(super) fn give_up(&mut self, status: WcStatus) {
+        let oldest = self.unacknowledged.front().or_else(|| self.sending.front());
+        if let Some(in_flight) = oldest {
+            let work = in_flight.work();
+            self.cq.push_back(Completion::Failed(work, status));
+            self.break_down();
+        }
+    }
+}

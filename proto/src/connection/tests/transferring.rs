@@ -1,0 +1,286 @@
+//! Scenes of an established connection: credits, slots, keepalive.
+
+use std::time::Duration;
+
+use super::{
+    pair,
+    pair::{A, B, Pair, Step},
+    params,
+};
+use crate::{CONTROL_SENDS, CloseReason, Params};
+
+#[test]
+fn a_full_window_stalls_and_a_release_lets_go_on() {
+    let mut pair = pair();
+    assert_eq!((0..10).filter(|_| pair.send(A)).count(), 4);
+    pair.run();
+    assert!(!pair.send(A), "kept messages keep the window shut");
+    pair.release(B, true);
+    pair.run();
+    assert!(!pair.sides[A].writable, "others may follow");
+    pair.release(B, true);
+    pair.run();
+    assert!(pair.sides[A].writable, "half of the window is enough");
+    assert_eq!((0..10).filter(|_| pair.send(A)).count(), 2);
+}
+
+#[test]
+fn one_place_is_granted_after_a_moment_to_a_peer_that_has_none() {
+    let mut pair = pair();
+    assert_eq!((0..10).filter(|_| pair.send(A)).count(), 4);
+    pair.run();
+    pair.release(B, true);
+    pair.run();
+    assert!(!pair.sides[A].writable);
+    pair.wait(Duration::from_millis(2));
+    pair.run();
+    assert!(pair.sides[A].writable);
+    assert_eq!((0..10).filter(|_| pair.send(A)).count(), 1);
+}
+
+#[test]
+fn a_receiver_that_is_behind_grants_half_a_window_at_a_time() {
+    let mut pair = pair();
+    let mut sent = 0;
+    for _ in 0..100 {
+        while pair.send(A) {
+            sent += 1;
+        }
+        pair.run();
+        pair.release(B, true);
+        pair.wait(Duration::from_micros(500));
+        pair.run();
+    }
+    let grants = pair.sides[B].conn.statistics().grants_sent;
+    assert!(grants <= sent / 2 + 1, "{grants} for {sent} messages");
+    pair.release_all(B);
+    pair.finish();
+}
+
+#[test]
+fn a_batch_takes_a_place_of_the_window_for_each_message() {
+    let mut pair = pair();
+    assert_eq!(pair.send_batch(A, 3), 3);
+    assert_eq!(pair.send_batch(A, 3), 1, "the window has four places");
+    assert!(!pair.send(A));
+    pair.run();
+    assert_eq!(pair.sides[B].received, 4);
+    // The last message of the first batch keeps its buffer, and no more than its own place.
+    pair.release(B, true);
+    pair.release(B, true);
+    pair.release(B, false);
+    pair.run();
+    // One more is granted with the next frame: it is less than half of the window.
+    assert_eq!(pair.send_batch(A, 10), 2);
+    pair.run();
+    assert_eq!(pair.sides[B].received, 6);
+    pair.release_all(B);
+    pair.run();
+    assert_eq!((0..10).filter(|_| pair.send(A)).count(), 4);
+    pair.close(A);
+    pair.finish();
+    assert!(pair.delivered(A));
+    assert_eq!(pair.sides[B].received, 10);
+}
+
+#[test]
+fn a_batch_behind_a_large_message_waits_for_it() {
+    let mut pair = pair();
+    assert!(pair.send_large(A, 100_000));
+    assert_eq!(pair.send_batch(A, 2), 2);
+    pair.run();
+    assert_eq!(
+        pair.sides[B].received, 3,
+        "in their order, or it would not be counted"
+    );
+}
+
+#[test]
+fn a_receiver_that_keeps_most_of_its_window_does_not_stop_the_rest() {
+    let mut pair = pair();
+    assert_eq!((0..10).filter(|_| pair.send(A)).count(), 4);
+    pair.run();
+    // Three are kept for good; messages flow one at a time through the fourth place. That this is
+    // so shows in the first moment.
+    for number in 0..50 {
+        pair.release(B, false);
+        pair.run();
+        if number == 0 {
+            pair.wait(Duration::from_millis(2));
+            pair.run();
+        }
+        assert!(pair.send(A), "{pair:?}");
+        pair.run();
+    }
+    assert_eq!(pair.sides[B].received, 54);
+}
+
+#[test]
+fn grants_ride_on_data_of_the_other_direction() {
+    let mut pair = pair();
+    assert!(pair.send(A));
+    pair.run();
+    pair.release(B, true);
+    assert!(pair.send(B), "this frame carries the grant");
+    pair.run();
+    assert_eq!((0..10).filter(|_| pair.send(A)).count(), 4);
+}
+
+#[test]
+fn the_smallest_window_and_ring_carry_on() {
+    let tiny = Params {
+        window: 1,
+        send_slots: 1,
+        ..params()
+    };
+    let mut pair = Pair::established(tiny.clone(), tiny);
+    for _ in 0..100 {
+        for at in [A, B] {
+            assert!(pair.send(at), "{pair:?}");
+        }
+        pair.run();
+        pair.release_all(A);
+        pair.release_all(B);
+        pair.run();
+    }
+    assert_eq!([pair.sides[A].received, pair.sides[B].received], [100, 100]);
+}
+
+#[test]
+fn counters_wrap_around() {
+    let mut pair = Pair::near_the_wrap(params(), params());
+    for _ in 0..30 {
+        assert!(pair.send(A) && pair.send(B), "{pair:?}");
+        pair.run();
+        pair.release_all(A);
+        pair.release_all(B);
+        pair.run();
+    }
+    pair.close(A);
+    pair.finish();
+    assert_eq!([pair.sides[A].received, pair.sides[B].received], [30, 30]);
+    assert!(pair.delivered(A));
+}
+
+#[test]
+fn a_silent_peer_is_probed_and_then_given_up() {
+    let alive = Params {
+        keepalive_interval: Some(Duration::from_secs(1)),
+        ..params()
+    };
+    let mut pair = Pair::established(alive.clone(), alive);
+    for _ in 0..20 {
+        assert!(pair.pass());
+        pair.run();
+        assert!(
+            pair.sides.iter().all(|side| side.ended.is_none()),
+            "an idle peer answers"
+        );
+    }
+    let start = pair.now;
+    pair.vanish(B);
+    pair.finish();
+    assert_eq!(pair.reason(A), &CloseReason::KeepaliveTimeout);
+    assert!(
+        pair.now - start <= Duration::from_secs(1 + 3),
+        "interval and timeout"
+    );
+}
+
+#[test]
+fn the_smaller_keepalive_interval_holds_for_both() {
+    let [slow, fast, off] = [Some(9), Some(1), None].map(|seconds| Params {
+        keepalive_interval: seconds.map(Duration::from_secs),
+        ..params()
+    });
+    let of = |pair: &Pair, at: usize| pair.sides[at].conn.negotiated().unwrap().keepalive_interval;
+    let pair = Pair::established(slow.clone(), fast);
+    assert_eq!(
+        [A, B].map(|at| of(&pair, at)),
+        [Some(Duration::from_secs(1)); 2]
+    );
+    let pair = Pair::established(slow, off);
+    assert_eq!(
+        [A, B].map(|at| of(&pair, at)),
+        [Some(Duration::from_secs(9)), None],
+        "who sends no probes answers them"
+    );
+}
+
+#[test]
+fn a_hasty_peer_does_not_wind_up_this_sides_timer() {
+    let [slow, hasty] = [2000, 1].map(|millis| Params {
+        keepalive_interval: Some(Duration::from_millis(millis)),
+        ..params()
+    });
+    let pair = Pair::established(slow, hasty);
+    let of = |at: usize| pair.sides[at].conn.negotiated().unwrap().keepalive_interval;
+    assert_eq!(of(A), Some(Duration::from_millis(100)));
+    assert_eq!(of(B), Some(Duration::from_millis(1)), "its own affair");
+}
+
+#[test]
+fn a_sender_without_a_slot_is_told_when_there_is_one() {
+    let few = Params {
+        window: 4,
+        send_slots: 1,
+        ..params()
+    };
+    let mut pair = Pair::established(few.clone(), few);
+    assert!(pair.send(A));
+    assert!(!pair.send(A), "credit is there, but no slot");
+    pair.take(Step::Wire(A));
+    assert!(!pair.can(Step::Cq(A)), "not acknowledged yet");
+    pair.take(Step::Ack(A));
+    pair.take(Step::Cq(A));
+    assert!(pair.sides[A].writable);
+    assert!(pair.send(A));
+}
+
+/// No completion comes for B's sends, so that its grants use up the slots that are kept for them.
+#[test]
+fn a_grant_without_a_slot_goes_out_with_the_next_completion() {
+    let tiny = Params {
+        window: 1,
+        send_slots: 1,
+        ..params()
+    };
+    let mut pair = Pair::established(tiny.clone(), tiny);
+    let mut rounds = 0;
+    while pair.send(A) {
+        for step in [Step::Wire(A), Step::Ack(A), Step::Cq(A), Step::Cq(B)] {
+            pair.take(step);
+        }
+        pair.release_all(B);
+        for step in [Step::Wire(B), Step::Cq(A)] {
+            if pair.can(step) {
+                pair.take(step);
+            }
+        }
+        rounds += 1;
+        assert!(rounds < 100, "slots run out");
+    }
+    assert!(rounds >= CONTROL_SENDS, "{rounds}");
+    pair.take(Step::Ack(B));
+    pair.take(Step::Cq(B));
+    pair.take(Step::Wire(B));
+    pair.take(Step::Cq(A));
+    assert!(pair.sides[A].writable);
+    assert!(pair.send(A));
+}
+
+#[test]
+fn an_answer_may_come_before_the_acknowledgement() {
+    let mut pair = pair();
+    assert!(pair.send(A));
+    for step in [Step::Wire(A), Step::Cq(B)] {
+        pair.take(step);
+    }
+    assert!(pair.send(B));
+    for step in [Step::Wire(B), Step::Cq(A)] {
+        pair.take(step);
+    }
+    assert_eq!(pair.sides[A].received, 1);
+    pair.run();
+    assert!(pair.sides.iter().all(|side| side.ended.is_none()));
+}

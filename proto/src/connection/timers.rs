@@ -1,0 +1,109 @@
+//! The timers of an established connection.
+
+use std::{
+    ops::{Deref, DerefMut},
+    time::{Duration, Instant},
+};
+
+use super::{keepalive::Keepalive, nudge::Nudge};
+use crate::read_watchdog::ReadWatchdog;
+
+/// The timers of an established connection.
+#[derive(Debug)]
+pub(super) struct Timers {
+    pub(super) keepalive: Option<Keepalive>,
+    pub(super) read_watchdog: ReadWatchdog,
+    pub(super) grant: Option<PutOff>,
+    pub(super) nudge: Option<Nudge>,
+}
+
+/// A grant waits for more releases.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PutOff {
+    /// When it is looked at.
+    pub(super) deadline: Instant,
+    /// What the peer had been told of by then.
+    pub(super) announced: u32,
+}
+
+/// How long a grant may wait. It is looked at no more often, however many are put off meanwhile.
+pub(super) const PATIENCE: Duration = Duration::from_millis(2);
+
+impl Timers {
+    /// Returns the earliest deadline.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        earlier(self.grant_deadline(), self.while_closing())
+    }
+
+    /// Returns the earliest deadline that is not about the peer's life.
+    pub(super) fn earliest_but_keepalive(&self) -> Option<Instant> {
+        earlier(self.grant_deadline(), self.of_transfers())
+    }
+
+    /// Returns the earliest deadline of those that hold while the connection closes.
+    pub(super) fn while_closing(&self) -> Option<Instant> {
+        let keepalive = self.keepalive.as_ref().map(Keepalive::deadline);
+        earlier(keepalive, self.of_transfers())
+    }
+
+    fn grant_deadline(&self) -> Option<Instant> {
+        self.grant.map(|grant| grant.deadline)
+    }
+
+    fn of_transfers(&self) -> Option<Instant> {
+        let nudge = self.nudge.as_ref().map(Nudge::deadline);
+        earlier(nudge, self.read_watchdog.deadline())
+    }
+}
+
+/// Returns the earlier of two optional deadlines.
+pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+/// A value that records whether it has been borrowed mutably.
+///
+/// Most messages touch no timer. Those that do cannot forget to say so.
+#[derive(Debug)]
+pub(super) struct Tracked<T> {
+    value: T,
+    touched: bool,
+}
+
+impl<T> Tracked<T> {
+    /// Tracks a value, which counts as touched.
+    pub(super) fn new(value: T) -> Self {
+        Self {
+            value,
+            touched: true,
+        }
+    }
+
+    /// Whether the value has been borrowed mutably since [`take_touched`](Self::take_touched).
+    pub(super) fn is_touched(&self) -> bool {
+        self.touched
+    }
+
+    /// Whether the value has been borrowed mutably since the last call of this.
+    pub(super) fn take_touched(&mut self) -> bool {
+        std::mem::take(&mut self.touched)
+    }
+}
+
+impl<T> Deref for Tracked<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for Tracked<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.touched = true;
+        &mut self.value
+    }
+}

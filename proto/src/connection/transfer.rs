@@ -1,0 +1,433 @@
+//! Frames, credits and slots of the send ring, from the hellos to the end.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    control::ControlQueue,
+    keepalive::{Keepalive, MovedBytes, PeerActivity, Probe},
+    timers::{PATIENCE, PutOff, Timers, Tracked},
+};
+use crate::{
+    BatchRoom, Capabilities, Clock, Negotiated, PART_HEADER_LEN, Params, SendRefused, Statistics,
+    Transmit,
+    credit::{RecvCredit, SendCredit},
+    frame::{Control, DESCRIPTOR_LEN, Header, Kind},
+    hello::{BATCHES, Hello},
+    inbound::Inbound,
+    outbound::Outbound,
+    read_watchdog::{Progress, ReadWatchdog},
+    send_ring::SendRing,
+    sequence::Sequence,
+    violation::Violation,
+};
+
+/// The lowest keepalive interval that the peer's hello can ask of this side, whose timer it costs.
+const LEAST_KEEPALIVE: Duration = Duration::from_millis(100);
+
+/// What exists from the peer's hello on.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    negotiated: Negotiated,
+    /// Whether the peer takes several messages in a frame.
+    pub(super) takes_batches: bool,
+    pub(super) peer_capabilities: Capabilities,
+    pub(super) sequence: Sequence,
+    pub(super) send_credit: SendCredit,
+    pub(super) recv_credit: RecvCredit,
+    pub(super) ring: SendRing,
+    pub(super) outbound: Outbound,
+    pub(super) inbound: Inbound,
+    pub(super) timers: Tracked<Timers>,
+    /// Counters only: what is held at the moment is computed by [`statistics`](Self::statistics).
+    pub(super) counters: Statistics,
+    pub(super) probe: Probe,
+    keepalive_timeout: Duration,
+    /// Which of its engine's connections it is.
+    number: u64,
+    pub(super) activity: PeerActivity,
+    /// The value of the last [`set_moved`](super::Connection::set_moved).
+    ///
+    /// [`Connection`]: super::Connection
+    pub(super) moved: MovedBytes,
+    /// Whether `moved` is that of the last check, so that more bytes are a sign of life since.
+    pub(super) moved_is_fresh: bool,
+    /// Whether others wait for the memory of messages that are being read, as of the last
+    /// [`set_wanted`](super::Connection::set_wanted).
+    pub(super) is_wanted: bool,
+    /// The identity of the peer's engine.
+    pub(super) peer_engine: u64,
+    /// What is still taken of the peer.
+    pub(super) heard: Heard,
+    /// Whether this side sends no more messages.
+    pub(super) finished: bool,
+    /// The length of the shortest large message that was refused as blocked since the last
+    /// [`Event::Writable`](crate::Event::Writable); 0 for anything that is not large.
+    blocked: Option<u64>,
+    pub(super) control: ControlQueue,
+    pub(super) peer_close: PeerClose,
+}
+
+/// What is taken of what the peer sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    Everything,
+    /// Its Finish has come: it sends no more messages.
+    NoMessages,
+    /// It aborted, or violated the protocol. Messages behind a bad frame would be a stream with a
+    /// hole.
+    Nothing,
+}
+
+/// How far the peer has come in closing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PeerClose {
+    None,
+    /// Its Close has come: it sends no more data.
+    Received,
+    /// Its CloseAck has come as well: it has received everything that this side sent.
+    Acknowledged,
+}
+
+impl Transfer {
+    pub(super) fn new(params: &Params, hello: &Hello) -> Self {
+        Self::starting_at(params, hello, 0)
+    }
+
+    /// Begins the counters of frames at `start`: 0 but in tests.
+    pub(super) fn starting_at(params: &Params, hello: &Hello, start: u32) -> Self {
+        let theirs =
+            (hello.keepalive_ms > 0).then(|| Duration::from_millis(hello.keepalive_ms.into()));
+        let keepalive_interval = match (params.keepalive_interval, theirs) {
+            (Some(ours), Some(theirs)) => Some(ours.min(theirs.max(LEAST_KEEPALIVE))),
+            (ours, _) => ours,
+        };
+        let granted = match hello.credits {
+            0 => hello.window,
+            credits => credits,
+        };
+        Self {
+            negotiated: Negotiated {
+                version: hello.version,
+                send_window: hello.window,
+                recv_window: params.window,
+                send_eager: u64::from(hello.eager_size.min(params.eager_size))
+                    .min(hello.max_message) as u32,
+                send_limit: hello.max_message,
+                recv_limit: params.max_message,
+                keepalive_interval,
+            },
+            takes_batches: hello.features & BATCHES != 0,
+            peer_capabilities: hello.capabilities(),
+            sequence: Sequence::new(start as u16),
+            send_credit: SendCredit::new(hello.window, granted, start),
+            recv_credit: RecvCredit::new(params.window, params.credits(), start),
+            ring: SendRing::new(params.send_slots, params.most_unsignalled),
+            outbound: Outbound::new(params.outbound_limit()),
+            inbound: Inbound::new(params.window, params.inbound_limit(), params.longest_chunk),
+            timers: Tracked::new(Timers {
+                keepalive: None,
+                read_watchdog: ReadWatchdog::new(params.read_timeout),
+                grant: None,
+                nudge: None,
+            }),
+            counters: Statistics::default(),
+            probe: Probe::default(),
+            keepalive_timeout: params.keepalive_timeout,
+            number: params.number,
+            activity: PeerActivity::default(),
+            moved: MovedBytes::default(),
+            moved_is_fresh: false,
+            is_wanted: false,
+            peer_engine: hello.engine,
+            heard: Heard::Everything,
+            finished: false,
+            blocked: None,
+            control: ControlQueue::default(),
+            peer_close: PeerClose::None,
+        }
+    }
+
+    pub(super) fn negotiated(&self) -> Negotiated {
+        self.negotiated
+    }
+
+    pub(super) fn statistics(&self) -> Statistics {
+        Statistics {
+            buffers_held: self.recv_credit.held().into(),
+            large_bytes_held: self.inbound.held_bytes(),
+            large_bytes_exposed: self.outbound.bytes(),
+            ..self.counters
+        }
+    }
+
+    pub(super) fn start_keepalive(&mut self, now: Instant) {
+        let (timeout, activity, number) = (self.keepalive_timeout, self.activity, self.number);
+        self.timers.keepalive = self
+            .negotiated
+            .keepalive_interval
+            .map(|interval| Keepalive::new(interval, timeout, activity, number, now));
+    }
+
+    /// Returns the progress of large messages.
+    ///
+    /// The chunks are those of all connections with the peer's engine: on a slow path reads wait
+    /// behind those of other connections. If the transport counts bytes, these are included.
+    pub(super) fn progress(&self) -> Progress {
+        let inbound = &self.inbound;
+        Progress {
+            chunks: inbound.chunks() + self.moved.read + self.activity.of_engine.chunks,
+            bytes: inbound.bytes(),
+            wanted: if self.is_wanted {
+                inbound.incomplete_bytes()
+            } else {
+                0
+            },
+        }
+    }
+
+    /// If a grant waits for more releases, it is looked at again after a while.
+    pub(super) fn watch_grant(&mut self, now: impl Clock) {
+        if self.recv_credit.puts_off_grant() && self.timers.grant.is_none() {
+            self.timers.grant = Some(PutOff {
+                deadline: now.now() + PATIENCE,
+                announced: self.recv_credit.announced(),
+            });
+        }
+    }
+
+    // Closing.
+
+    /// Whether the peer's library is known to have received everything that was sent. That its
+    /// device acknowledged it proves nothing: the process that reads the completion queue may have
+    /// ended. Nor does a missing acknowledgement prove the contrary: a device whose queue pair
+    /// fails right after it took a frame never sends one.
+    pub(super) fn delivered(&self) -> bool {
+        self.peer_close == PeerClose::Acknowledged && self.outbound.is_empty()
+    }
+
+    /// Takes the limits of these parameters for large messages.
+    pub(super) fn set_limits(&mut self, params: &Params) {
+        self.outbound.set_limit(params.outbound_limit());
+        self.inbound.set_limit(params.inbound_limit());
+    }
+
+    /// Whether the peer may send no more data.
+    pub(super) fn has_peer_closed(&self) -> bool {
+        self.peer_close != PeerClose::None
+    }
+
+    /// Whether all large messages that the peer announced have been read.
+    pub(super) fn has_read_all(&self) -> bool {
+        self.inbound.is_idle()
+    }
+
+    /// Whether the large messages of both sides have been read, and everything that was posted,
+    /// including the report of that, has completed.
+    pub(super) fn is_quiescent(&self) -> bool {
+        self.inbound.is_idle()
+            && !self.inbound.report_due()
+            && self.outbound.is_empty()
+            && self.ring.is_empty()
+    }
+
+    /// Queues an Abort or a Failure, and drops everything else.
+    pub(super) fn queue_notice(&mut self, control: Control, code: u32) {
+        self.cancel_pending();
+        self.control.queue_notice(control, code);
+    }
+
+    /// Drops queued control frames and stops probing.
+    pub(super) fn cancel_pending(&mut self) {
+        self.control.cancel();
+        self.probe = Probe::default();
+        self.timers.keepalive = None;
+    }
+
+    // Sending.
+
+    pub(super) fn is_eager(&self, len: usize) -> bool {
+        len as u64 <= self.negotiated.send_eager.into()
+    }
+
+    pub(super) fn may_send(&mut self, len: usize) -> Result<(), SendRefused> {
+        let len = len as u64;
+        if len > self.negotiated.send_limit {
+            return Err(SendRefused::TooLong {
+                limit: self.negotiated.send_limit,
+            });
+        }
+        let large = len > self.negotiated.send_eager.into();
+        if self.send_credit.available() == 0
+            || !self.ring.has_room_for_data()
+            || (large && !self.outbound.has_room_for(len))
+        {
+            self.block(if large { len } else { 0 });
+            return Err(SendRefused::Blocked);
+        }
+        Ok(())
+    }
+
+    /// Remembers that a send was refused, of a large message of `large` bytes if that is not 0.
+    fn block(&mut self, large: u64) {
+        self.counters.stalls += 1;
+        self.blocked = Some(self.blocked.map_or(large, |other| other.min(large)));
+    }
+
+    /// Whether a send that was refused may be tried again. Forgets about it then.
+    pub(super) fn take_writable(&mut self) -> bool {
+        let writable = self.blocked.is_some_and(|large| {
+            self.send_credit.available() > 0
+                && self.ring.has_room_for_data()
+                && (large == 0 || self.outbound.has_room_for(large))
+        });
+        if writable {
+            self.blocked = None;
+        }
+        writable
+    }
+
+    /// Whether a send was refused, and may not be tried again.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked.is_some()
+    }
+
+    /// Whether a send was refused. Forgets about it.
+    pub(super) fn take_blocked(&mut self) -> bool {
+        self.blocked.take().is_some()
+    }
+
+    pub(super) fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
+        self.may_send(len)?;
+        debug_assert!(len as u64 <= self.negotiated.send_eager.into());
+        self.send_credit.take(1);
+        self.counters.messages_sent += 1;
+        self.counters.bytes_sent += len as u64;
+        // The limit is a `u32`, so the length fits.
+        Ok(self.data_frame(Kind::Data, len as u32))
+    }
+
+    /// How much of a batch may be sent in one frame now.
+    pub(super) fn batch_room(&mut self) -> Result<BatchRoom, SendRefused> {
+        self.may_send(0)?;
+        let credits = self.send_credit.available() as usize;
+        Ok(BatchRoom {
+            messages: if self.takes_batches { credits } else { 1 },
+            bytes: self.negotiated.send_eager as usize,
+        })
+    }
+
+    /// Sends that many messages, of `len` bytes with their lengths, for which there is room.
+    pub(super) fn send_batch(&mut self, count: u32, len: usize) -> Transmit {
+        debug_assert!(len as u64 <= self.negotiated.send_eager.into());
+        self.send_credit.take(count);
+        self.counters.messages_sent += u64::from(count);
+        self.counters.bytes_sent += (len - count as usize * PART_HEADER_LEN) as u64;
+        self.data_frame(Kind::Batch, len as u32)
+    }
+
+    pub(super) fn send_large(&mut self, len: u64) -> Result<Transmit, SendRefused> {
+        // No address space is so large that the length would not fit.
+        self.may_send(usize::try_from(len).unwrap_or(usize::MAX))?;
+        self.send_credit.take(1);
+        self.outbound.expose(len);
+        self.counters.messages_sent += 1;
+        self.counters.bytes_sent += len;
+        self.counters.large_sent += 1;
+        Ok(self.data_frame(Kind::Rendezvous, DESCRIPTOR_LEN as u32))
+    }
+
+    pub(super) fn operate(&mut self, takes_receive: bool) -> Result<u32, SendRefused> {
+        if !self.ring.has_room_for_data() || (takes_receive && self.send_credit.available() == 0) {
+            self.block(0);
+            return Err(SendRefused::Blocked);
+        }
+        if takes_receive {
+            self.send_credit.take(1);
+        }
+        self.counters.operations += 1;
+        Ok(self.ring.take_operation())
+    }
+
+    /// Whether a grant, or the count of large messages taken, is to be sent without waiting for
+    /// another frame.
+    pub(super) fn grant_due(&self) -> bool {
+        self.recv_credit.grant_due() || self.inbound.report_due()
+    }
+
+    /// Takes the next control frame that is to be sent, if there is a slot for it.
+    pub(super) fn next_control(&mut self) -> Option<Transmit> {
+        if !self.ring.has_room() {
+            return None;
+        }
+        let grant_due = self.grant_due();
+        let (control, code) = match self.control.pop(grant_due) {
+            Some(queued) => queued,
+            None if self.probe.take() => (Control::Ping, None),
+            None => return None,
+        };
+        match control {
+            Control::Grant => self.counters.grants_sent += 1,
+            Control::Ping => self.counters.pings_sent += 1,
+            Control::Pong
+            | Control::Close
+            | Control::CloseAck
+            | Control::Abort
+            | Control::Failure
+            | Control::Finish => {}
+        }
+        let arg = code.unwrap_or_else(|| self.inbound.report_taken());
+        let slot = self.ring.take(true);
+        self.control.posted(control, slot.0);
+        Some(self.frame(Kind::Control(control), 0, arg, slot))
+    }
+
+    fn data_frame(&mut self, kind: Kind, len: u32) -> Transmit {
+        let arg = self.inbound.report_taken();
+        let slot = self.ring.take_data(len);
+        self.frame(kind, len, arg, slot)
+    }
+
+    /// Makes a frame for a slot of the ring, which goes with whether its send is signalled.
+    fn frame(&mut self, kind: Kind, len: u32, arg: u32, slot: (u32, bool)) -> Transmit {
+        let header = Header {
+            kind,
+            sequence: self.sequence.send(),
+            grant: self.recv_credit.announce(),
+            len,
+            arg,
+        };
+        Transmit {
+            slot: slot.0,
+            header: header.emit(),
+            signalled: slot.1,
+        }
+    }
+
+    /// Takes the completion of a signalled send, which covers all that were posted before it. With
+    /// `acknowledges` it says that the peer's device has them.
+    pub(super) fn sent(&mut self, slot: u32, acknowledges: bool) {
+        // That the peer's device took control frames says nothing about its library, which may have
+        // stopped: a ping wants a pong. Data it takes only while the library grants credit.
+        if self.ring.complete(slot) && acknowledges {
+            self.activity.here += 1;
+        }
+        self.control.acknowledged(slot);
+    }
+
+    // Receiving.
+
+    /// Counts messages of the peer in one frame, or what takes a credit as one does.
+    pub(super) fn take_credits(&mut self, kind: Kind, count: u32) -> Result<(), Violation> {
+        if self.has_peer_closed() {
+            return Err(kind.unexpected("no data after a close"));
+        }
+        if self.heard == Heard::NoMessages {
+            return Err(kind.unexpected("no data after a finish"));
+        }
+        if !self.recv_credit.allows(count) {
+            return Err(kind.unexpected("no data frame without credit"));
+        }
+        self.recv_credit.receive(count);
+        Ok(())
+    }
+}

@@ -1,0 +1,380 @@
+use super::violation::Violation;
+
+/// The length in bytes of the header before each frame's payload.
+pub const HEADER_LEN: usize = 16;
+
+/// The kind of a frame. Its [`number`](Self::number) is the first byte on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// One message of the application. Takes a credit.
+    Data,
+    /// One large message of the application, which the receiver reads from where the
+    /// [`Descriptor`] in the payload says. Takes a credit.
+    Rendezvous,
+    /// Several messages of the application: see [`Batch`](super::batch::Batch). Takes a credit for
+    /// each.
+    Batch,
+    /// No message: takes no credit, and has no payload.
+    Control(Control),
+}
+
+/// The kind of a frame without a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Control {
+    /// Carries nothing but the counters of its header.
+    Grant,
+    /// Asks for a pong.
+    Ping,
+    /// Answers a ping: everything sent before it has been processed.
+    Pong,
+    /// Announces that nothing but control frames follows.
+    Close,
+    /// Ends the connection at once; `arg` is the application's code.
+    Abort,
+    /// Acknowledges the receiver's close, and that everything sent before it has been received.
+    CloseAck,
+    /// Ends the connection at once, because the sender's library cannot go on; `arg` says why: see
+    /// [`OUT_OF_RESOURCES`].
+    Failure,
+    /// Announces that the sender sends no more messages. It may go on receiving them.
+    Finish,
+}
+
+impl Kind {
+    /// All kinds, in the order of their numbers.
+    pub(super) const ALL: [Self; 11] = [
+        Self::Data,
+        Self::Control(Control::Grant),
+        Self::Control(Control::Ping),
+        Self::Control(Control::Pong),
+        Self::Control(Control::Close),
+        Self::Control(Control::Abort),
+        Self::Control(Control::CloseAck),
+        Self::Control(Control::Failure),
+        Self::Control(Control::Finish),
+        Self::Rendezvous,
+        Self::Batch,
+    ];
+
+    /// Returns the number on the wire.
+    pub(crate) const fn number(self) -> u8 {
+        match self {
+            Self::Data => 1,
+            Self::Control(Control::Grant) => 2,
+            Self::Control(Control::Ping) => 3,
+            Self::Control(Control::Pong) => 4,
+            Self::Control(Control::Close) => 5,
+            Self::Control(Control::Abort) => 6,
+            Self::Control(Control::CloseAck) => 7,
+            Self::Control(Control::Failure) => 8,
+            Self::Control(Control::Finish) => 9,
+            Self::Rendezvous => 16,
+            Self::Batch => 17,
+        }
+    }
+
+    fn parse(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.number() == number)
+    }
+
+    /// Returns the violation of a frame of this kind that must not come now.
+    pub(super) fn unexpected(self, expected: &'static str) -> Violation {
+        Violation::new("kind", self.number().into(), expected)
+    }
+}
+
+/// The first two bytes of a message's frame: kind and flags.
+const DATA: [u8; 2] = [Kind::Data.number(), 0];
+
+/// The `arg` of a Failure: there was no memory for large messages of the receiver of this frame,
+/// for longer than the timeout. Later versions may have other codes.
+pub(crate) const OUT_OF_RESOURCES: u32 = 1;
+
+/// The `arg` of a Failure: the program of the sender failed, because a waker panicked.
+pub(crate) const WAKER_PANICKED: u32 = 2;
+
+/// The `arg` of a Failure: the program of the sender has not taken the connection from its
+/// listener, which has ended. It has seen no message of the receiver of this frame.
+pub(crate) const NOT_TAKEN: u32 = 3;
+
+/// The `arg` of a Failure: the sender saw no sign of life of the receiver of this frame within
+/// `keepalive_interval` and `keepalive_timeout`.
+pub(crate) const KEEPALIVE_TIMEOUT: u32 = 4;
+
+/// The `arg` of a Failure: the sender could read nothing of a large message of the receiver of this
+/// frame within `read_timeout`.
+pub(crate) const READ_TIMEOUT: u32 = 5;
+
+/// A frame's header.
+///
+/// On the wire, in network order: kind `u8`, flags `u8` = 0, sequence `u16`, grant `u32`, len
+/// `u32`, arg `u32`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub kind: Kind,
+    /// The number of frames that the sender sent before, modulo 2¹⁶.
+    pub sequence: u16,
+    /// The number of data frames that the receiver of this frame may have sent, modulo 2³².
+    pub grant: u32,
+    /// The length in bytes of the payload.
+    pub len: u32,
+    /// In an Abort the application's code, in a Failure the reason, in all others the number of
+    /// large messages of the receiver of this frame that have been read, modulo 2³².
+    pub arg: u32,
+}
+
+/// The length in bytes of a [`Descriptor`] on the wire.
+pub(crate) const DESCRIPTOR_LEN: usize = 24;
+
+/// The place of a large message in its sender's memory.
+///
+/// On the wire, in network order: address `u64`, length `u64`, rkey `u32`, reserved `u32` = 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// The address of its first byte.
+    pub addr: u64,
+    /// The length in bytes.
+    pub len: u64,
+    /// The key with which the receiver reads it.
+    pub rkey: u32,
+}
+
+impl Descriptor {
+    /// Serializes the descriptor.
+    pub fn emit(&self) -> [u8; DESCRIPTOR_LEN] {
+        let mut bytes = [0; DESCRIPTOR_LEN];
+        bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.len.to_be_bytes());
+        bytes[16..20].copy_from_slice(&self.rkey.to_be_bytes());
+        bytes
+    }
+
+    /// Parses the descriptor of a frame that `Header::parse` has accepted as a Rendezvous.
+    pub fn parse(frame: &[u8]) -> Result<Self, Violation> {
+        let Some((bytes, [])) = frame
+            .get(HEADER_LEN..)
+            .and_then(|payload| payload.split_first_chunk::<DESCRIPTOR_LEN>())
+        else {
+            return Err(Violation::new(
+                "len",
+                frame.len().saturating_sub(HEADER_LEN) as u64,
+                "24 in a rendezvous",
+            ));
+        };
+        let long = |at: usize| u64::from(word(bytes, at)) << 32 | u64::from(word(bytes, at + 4));
+        let reserved = word(bytes, 20);
+        if reserved != 0 {
+            return Err(Violation::new("descriptor reserved", reserved.into(), "0"));
+        }
+        let descriptor = Self {
+            addr: long(0),
+            len: long(8),
+            rkey: word(bytes, 16),
+        };
+        if descriptor.len == 0 || descriptor.addr.checked_add(descriptor.len).is_none() {
+            return Err(Violation::new(
+                "descriptor len",
+                descriptor.len,
+                "at least 1, and an end that is an address",
+            ));
+        }
+        Ok(descriptor)
+    }
+}
+
+impl Header {
+    /// Returns the number of large messages of the receiver of this frame that have been read, or
+    /// `None` where `arg` is a code.
+    pub(crate) fn taken(&self) -> Option<u32> {
+        match self.kind {
+            Kind::Control(Control::Abort | Control::Failure) => None,
+            Kind::Data
+            | Kind::Rendezvous
+            | Kind::Batch
+            | Kind::Control(
+                Control::Grant
+                | Control::Ping
+                | Control::Pong
+                | Control::Close
+                | Control::CloseAck
+                | Control::Finish,
+            ) => Some(self.arg),
+        }
+    }
+
+    pub(crate) fn emit(&self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        bytes[0] = self.kind.number();
+        bytes[2..4].copy_from_slice(&self.sequence.to_be_bytes());
+        bytes[4..8].copy_from_slice(&self.grant.to_be_bytes());
+        bytes[8..12].copy_from_slice(&self.len.to_be_bytes());
+        bytes[12..16].copy_from_slice(&self.arg.to_be_bytes());
+        bytes
+    }
+
+    /// Parses the header of a Data frame. Returns `None` for all other frames and malformed ones.
+    pub(crate) fn parse_data(frame: &[u8]) -> Option<Self> {
+        let (header, payload) = frame.split_first_chunk::<HEADER_LEN>()?;
+        let parsed = Self {
+            kind: Kind::Data,
+            sequence: u16::from_be_bytes([header[2], header[3]]),
+            grant: word(header, 4),
+            len: word(header, 8),
+            arg: word(header, 12),
+        };
+        (header[..2] == DATA && parsed.len as usize == payload.len()).then_some(parsed)
+    }
+
+    /// Parses the header of a frame and checks everything about it that does not depend on the
+    /// connection's state.
+    pub(crate) fn parse(frame: &[u8]) -> Result<Self, Violation> {
+        let Some((header, payload)) = frame.split_first_chunk::<HEADER_LEN>() else {
+            return Err(Violation::new(
+                "frame length",
+                frame.len() as u64,
+                "at least 16 bytes",
+            ));
+        };
+        let kind = Kind::parse(header[0])
+            .ok_or_else(|| Violation::new("kind", header[0].into(), "a known kind"))?;
+        if header[1] != 0 {
+            return Err(Violation::new("flags", header[1].into(), "0"));
+        }
+        let parsed = Self {
+            kind,
+            sequence: u16::from_be_bytes([header[2], header[3]]),
+            grant: word(header, 4),
+            len: word(header, 8),
+            arg: word(header, 12),
+        };
+        if parsed.len as usize != payload.len() {
+            return Err(Violation::new(
+                "len",
+                parsed.len.into(),
+                "the length of what was received",
+            ));
+        }
+        let (fits, expected) = match kind {
+            Kind::Data | Kind::Batch => (true, ""),
+            Kind::Rendezvous => (payload.len() == DESCRIPTOR_LEN, "24 in a rendezvous"),
+            Kind::Control(_) => (payload.is_empty(), "0 in a control frame"),
+        };
+        if !fits {
+            return Err(Violation::new("len", parsed.len.into(), expected));
+        }
+        Ok(parsed)
+    }
+}
+
+/// Returns the 32-bit field at this offset.
+fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::cases;
+
+    fn kind() -> impl Strategy<Value = Kind> {
+        prop::sample::select(&Kind::ALL)
+    }
+
+    #[test]
+    fn each_frame_lies_on_the_wire_as_documented() {
+        let control = b"\0\x0a\x0b\x01\x02\x03\x04\0\0\0\0\x05\x06\x07\x08";
+        let data = b"\0\x0a\x0b\x01\x02\x03\x04\0\0\0\x05\x05\x06\x07\x08hello";
+        let rendezvous = b"\0\x0a\x0b\x01\x02\x03\x04\0\0\0\x18\x05\x06\x07\x08\
+            \x11\x12\x13\x14\x15\x16\x17\x18\x21\x22\x23\x24\x25\x26\x27\x28\
+            \x31\x32\x33\x34\0\0\0\0";
+        let descriptor = Descriptor {
+            addr: 0x1112_1314_1516_1718,
+            len: 0x2122_2324_2526_2728,
+            rkey: 0x3132_3334,
+        };
+        for (kind, number, rest) in [
+            (Kind::Data, 1, &data[..]),
+            (Kind::Control(Control::Grant), 2, control),
+            (Kind::Control(Control::Ping), 3, control),
+            (Kind::Control(Control::Pong), 4, control),
+            (Kind::Control(Control::Close), 5, control),
+            (Kind::Control(Control::Abort), 6, control),
+            (Kind::Control(Control::CloseAck), 7, control),
+            (Kind::Control(Control::Failure), 8, control),
+            (Kind::Control(Control::Finish), 9, control),
+            (Kind::Rendezvous, 16, rendezvous),
+            (Kind::Batch, 17, &data[..]),
+        ] {
+            let payload = match kind {
+                Kind::Data | Kind::Batch => b"hello".to_vec(),
+                Kind::Rendezvous => descriptor.emit().to_vec(),
+                Kind::Control(_) => Vec::new(),
+            };
+            let header = Header {
+                kind,
+                sequence: 0x0a0b,
+                grant: 0x0102_0304,
+                len: payload.len() as u32,
+                arg: 0x0506_0708,
+            };
+            let frame = [&[number], rest].concat();
+            assert_eq!([&header.emit()[..], &payload].concat(), frame, "{kind:?}");
+            assert_eq!(Header::parse(&frame), Ok(header));
+            let message = (kind == Kind::Data).then_some(header);
+            assert_eq!(Header::parse_data(&frame), message, "{kind:?}");
+            if kind == Kind::Rendezvous {
+                assert_eq!(Descriptor::parse(&frame), Ok(descriptor));
+            }
+        }
+    }
+
+    #[test]
+    fn other_numbers_are_unknown() {
+        for number in [0, 10, 15, 18, 255] {
+            let mut frame = [0; HEADER_LEN];
+            frame[0] = number;
+            assert_eq!(Header::parse(&frame).unwrap_err().field(), "kind");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(cases(256))]
+
+        #[test]
+        fn a_frame_comes_back_as_it_went(
+            kind in kind(),
+            sequence in any::<u16>(),
+            grant in any::<u32>(),
+            arg in any::<u32>(),
+            data in prop::collection::vec(any::<u8>(), 0..40),
+            addr in any::<u32>(),
+            len in 1..u64::from(u32::MAX),
+        ) {
+            let descriptor = Descriptor { addr: addr.into(), len, rkey: arg };
+            let payload = match kind {
+                Kind::Data | Kind::Batch => data,
+                Kind::Rendezvous => descriptor.emit().to_vec(),
+                Kind::Control(_) => Vec::new(),
+            };
+            let header = Header { kind, sequence, grant, len: payload.len() as u32, arg };
+            let frame = [&header.emit()[..], &payload].concat();
+            prop_assert_eq!(Header::parse(&frame), Ok(header));
+            prop_assert!(Header::parse(&frame[..frame.len() - 1]).is_err(), "cut short");
+            if kind == Kind::Rendezvous {
+                prop_assert_eq!(Descriptor::parse(&frame), Ok(descriptor));
+            }
+        }
+
+        #[test]
+        fn what_is_taken_is_what_would_be_sent(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            if let Ok(header) = Header::parse(&bytes) {
+                prop_assert_eq!(&header.emit()[..], &bytes[..HEADER_LEN]);
+            }
+            if let Ok(descriptor) = Descriptor::parse(&bytes) {
+                prop_assert_eq!(&descriptor.emit()[..], &bytes[HEADER_LEN..]);
+            }
+        }
+    }
+}

@@ -1,0 +1,587 @@
+use std::collections::{HashMap, VecDeque};
+
+use super::host::Host;
+
+/// A bound on bytes that many connections use at a time, with a queue of those who wait for some.
+///
+/// A connection claims the bytes of a message part by part, so a message that does not arrive uses
+/// next to nothing. One host uses at most three quarters of the bound. The hosts that wait take
+/// turns; the claims of one host are granted in their order, except that the later parts of a
+/// message go before the first parts of others.
+///
+/// Messages of which parts have arrived could block each other: all of them wait, and none is
+/// complete. Therefore a later part may exceed a full bound by an eighth of it, and beyond that one
+/// message at a time, which is then complete and is released by the application. The same holds
+/// for the share of each host. A claim is always granted if nothing is in use.
+#[derive(Debug)]
+pub struct Gauge {
+    total: Level,
+    hosts: HashMap<Host, Share>,
+    /// The number of claims that wait, of all hosts.
+    waiting: usize,
+    /// Claims that were granted and not fetched. Their bytes are in use.
+    granted: Vec<Claim>,
+    /// The claimants that were granted theirs since the last [`served`](Self::served).
+    served: Vec<u64>,
+    /// The ticket of the next claim that waits.
+    next_ticket: u64,
+    /// The number of grants to hosts that had to wait.
+    turns: u64,
+}
+
+/// The place of a claim in its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The whole message.
+    Whole,
+    /// The first chunk of several.
+    First,
+    /// A chunk with others before and behind it.
+    Middle,
+    /// The last chunk of several.
+    Last,
+}
+
+impl Part {
+    /// Returns the part of a message of `len` bytes that begins at `offset` and ends at `end`.
+    pub fn of(len: usize, offset: usize, end: usize) -> Self {
+        match (offset == 0, end == len) {
+            (true, true) => Self::Whole,
+            (true, false) => Self::First,
+            (false, false) => Self::Middle,
+            (false, true) => Self::Last,
+        }
+    }
+
+    /// Whether earlier parts of the message are in use.
+    fn is_later(self) -> bool {
+        matches!(self, Self::Middle | Self::Last)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    who: u64,
+    /// The order of the claims that wait.
+    ticket: u64,
+    bytes: u64,
+    part: Part,
+}
+
+/// The bytes in use by a host.
+#[derive(Debug)]
+struct Share {
+    level: Level,
+    /// Later parts before first parts, then the oldest first.
+    waiting: VecDeque<Claim>,
+    /// The value of `turns` when the host was last granted a claim that had waited.
+    turn: u64,
+}
+
+/// A bound and the bytes in use.
+#[derive(Debug)]
+struct Level {
+    limit: u64,
+    used: u64,
+    /// The claimant that may exceed the limit until it has the last part of its message.
+    exceeding: Option<u64>,
+}
+
+impl Level {
+    fn new(limit: u64) -> Self {
+        Self {
+            limit,
+            used: 0,
+            exceeding: None,
+        }
+    }
+
+    fn has_room_for(&self, claim: &Claim) -> bool {
+        self.used == 0
+            || self.used.saturating_add(claim.bytes) <= self.limit
+            || (claim.part.is_later()
+                && (self.exceeding == Some(claim.who) || self.used <= self.most()))
+    }
+
+    /// Returns the bytes in use up to which another message may exceed the limit.
+    fn most(&self) -> u64 {
+        self.limit.saturating_add(self.limit / 8)
+    }
+
+    fn take(&mut self, claim: &Claim) {
+        self.used = self.used.saturating_add(claim.bytes);
+        match claim.part {
+            Part::Middle if self.used > self.limit => self.exceeding = Some(claim.who),
+            Part::Last => self.forget(claim.who),
+            Part::Middle | Part::Whole | Part::First => {}
+        }
+    }
+
+    fn release(&mut self, bytes: u64) {
+        debug_assert!(bytes <= self.used, "no more comes back than was given");
+        self.used = self.used.saturating_sub(bytes);
+    }
+
+    /// Forgets that this claimant may exceed the limit.
+    fn forget(&mut self, who: u64) {
+        self.exceeding.take_if(|exceeding| *exceeding == who);
+    }
+}
+
+impl Share {
+    /// Returns the index of the claim that is next, if the share of the host has room for it.
+    fn next(&self) -> Option<usize> {
+        let front = self.waiting.front()?;
+        if self.level.has_room_for(front) {
+            return Some(0);
+        }
+        self.index_of(self.level.exceeding?)
+    }
+
+    fn index_of(&self, who: u64) -> Option<usize> {
+        self.waiting.iter().position(|claim| claim.who == who)
+    }
+
+    fn wait(&mut self, claim: Claim) {
+        let at = if claim.part.is_later() {
+            let first = self.waiting.iter().position(|other| !other.part.is_later());
+            first.unwrap_or(self.waiting.len())
+        } else {
+            self.waiting.len()
+        };
+        self.waiting.insert(at, claim);
+    }
+}
+
+impl Gauge {
+    /// Makes a gauge for `limit` bytes of all hosts together.
+    pub fn new(limit: u64) -> Self {
+        Self {
+            total: Level::new(limit),
+            hosts: HashMap::new(),
+            waiting: 0,
+            granted: Vec::new(),
+            served: Vec::new(),
+            next_ticket: 0,
+            turns: 0,
+        }
+    }
+
+    /// Returns the claimants that were granted theirs by the last calls while they waited.
+    /// [`claim`](Self::claim) fetches it.
+    pub fn served(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.served)
+    }
+
+    /// Returns the number of bytes in use.
+    pub fn used(&self) -> u64 {
+        self.total.used
+    }
+
+    /// Claims `bytes` for a claimant of this host, or fetches its grant. Returns whether it
+    /// has them now; otherwise it waits. A claim changes only by
+    /// [`forget`](Self::forget).
+    pub fn claim(&mut self, who: u64, host: Host, bytes: u64, part: Part) -> bool {
+        if self.fetch(who) {
+            return true;
+        }
+        let claim = Claim {
+            who,
+            ticket: self.next_ticket,
+            bytes,
+            part,
+        };
+        let share = self.host(host);
+        if share.index_of(who).is_some() {
+            return false;
+        }
+        let fits = share.level.has_room_for(&claim);
+        if self.waiting == 0 && fits && self.total.has_room_for(&claim) {
+            self.take(host, &claim);
+            return true;
+        }
+        self.host(host).wait(claim);
+        self.waiting += 1;
+        self.next_ticket += 1;
+        self.serve();
+        self.served.retain(|served| *served != who);
+        self.fetch(who)
+    }
+
+    /// Claims `bytes` for a claimant that does not wait, up to `limit` in use. Returns whether it
+    /// has them, which it has not while others wait.
+    pub fn claim_at_once(&mut self, host: Host, bytes: u64, limit: u64) -> bool {
+        let claim = Claim {
+            who: u64::MAX,
+            ticket: u64::MAX,
+            bytes,
+            part: Part::Whole,
+        };
+        let fits = self.waiting == 0
+            && self.total.used.saturating_add(bytes) <= limit.min(self.total.limit)
+            && self.host(host).level.has_room_for(&claim);
+        if fits {
+            self.take(host, &claim);
+        } else {
+            self.clean(host);
+        }
+        fits
+    }
+
+    /// Whether this claimant waits or has a grant to fetch.
+    pub fn knows(&self, who: u64, host: Host) -> bool {
+        let waits = |share: &Share| share.index_of(who).is_some();
+        self.granted.iter().any(|claim| claim.who == who)
+            || self.hosts.get(&host).is_some_and(waits)
+    }
+
+    /// Whether another claim waits for bytes that this host uses.
+    pub fn is_wanted_from(&self, host: Host) -> bool {
+        self.waiting > 0
+            && self.hosts.iter().any(|(other, share)| {
+                !share.waiting.is_empty() && (*other == host || share.next().is_some())
+            })
+    }
+
+    /// Frees `bytes` of a host.
+    pub fn release(&mut self, host: Host, bytes: u64) {
+        self.total.release(bytes);
+        if let Some(share) = self.hosts.get_mut(&host) {
+            share.level.release(bytes);
+        }
+        self.clean(host);
+        self.serve();
+    }
+
+    /// Removes the claim of `who`, granted or not.
+    pub fn forget(&mut self, who: u64, host: Host) {
+        self.served.retain(|served| *served != who);
+        self.total.forget(who);
+        if let Some(share) = self.hosts.get_mut(&host) {
+            share.level.forget(who);
+            if let Some(at) = share.index_of(who) {
+                share.waiting.remove(at);
+                self.waiting -= 1;
+            }
+        }
+        let given = self.granted.iter().position(|claim| claim.who == who);
+        match given.map(|at| self.granted.swap_remove(at)) {
+            Some(claim) => self.release(host, claim.bytes),
+            None => {
+                self.clean(host);
+                self.serve();
+            }
+        }
+    }
+
+    fn fetch(&mut self, who: u64) -> bool {
+        let given = self.granted.iter().position(|claim| claim.who == who);
+        given.map(|at| self.granted.swap_remove(at)).is_some()
+    }
+
+    /// Grants claims as far as the bounds allow.
+    fn serve(&mut self) {
+        while let Some((host, at)) = self.next() {
+            let share = self.host(host);
+            let Some(claim) = share.waiting.remove(at) else {
+                break;
+            };
+            self.waiting -= 1;
+            self.turns += 1;
+            let turn = self.turns;
+            self.host(host).turn = turn;
+            self.take(host, &claim);
+            self.granted.push(claim);
+            self.served.push(claim.who);
+        }
+    }
+
+    /// Returns the host and the index of the claim that is granted next.
+    fn next(&self) -> Option<(Host, usize)> {
+        if self.waiting == 0 {
+            return None;
+        }
+        let waiting = || {
+            let hosts = self.hosts.iter();
+            hosts.filter_map(|(host, share)| Some((host, share, share.next()?)))
+        };
+        let (host, share, at) = waiting().min_by_key(|(_, share, at)| {
+            let claim = &share.waiting[*at];
+            (!claim.part.is_later(), share.turn, claim.ticket)
+        })?;
+        if self.total.has_room_for(&share.waiting[at]) {
+            return Some((*host, at));
+        }
+        // The message that exceeds the limit is complete before others go on.
+        let who = self.total.exceeding?;
+        waiting().find_map(|(host, share, _)| {
+            let at = share.index_of(who)?;
+            let has_room = share.level.has_room_for(&share.waiting[at]);
+            has_room.then_some((*host, at))
+        })
+    }
+
+    fn take(&mut self, host: Host, claim: &Claim) {
+        self.total.take(claim);
+        self.host(host).level.take(claim);
+    }
+
+    fn host(&mut self, host: Host) -> &mut Share {
+        let limit = self.total.limit - self.total.limit / 4;
+        self.hosts.entry(host).or_insert_with(|| Share {
+            level: Level::new(limit),
+            waiting: VecDeque::new(),
+            turn: 0,
+        })
+    }
+
+    /// Forgets a host that uses nothing and waits for nothing.
+    fn clean(&mut self, host: Host) {
+        let idle = |share: &Share| share.level.used == 0 && share.waiting.is_empty();
+        if self.hosts.get(&host).is_some_and(idle) {
+            self.hosts.remove(&host);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::cases;
+
+    fn host(number: u8) -> Host {
+        Host::of([10, 8, 0, number].into())
+    }
+
+    /// Releases bytes and returns the claimants that are served.
+    fn release(gauge: &mut Gauge, number: u8, bytes: u64) -> Vec<u64> {
+        gauge.release(host(number), bytes);
+        gauge.served()
+    }
+
+    /// Claims a whole message for a claimant whose host has the same number.
+    fn whole(gauge: &mut Gauge, who: u64, bytes: u64) -> bool {
+        gauge.claim(who, host(who as u8), bytes, Part::Whole)
+    }
+
+    #[test]
+    fn claims_are_granted_in_their_order() {
+        let mut gauge = Gauge::new(100);
+        assert!(whole(&mut gauge, 1, 50) && whole(&mut gauge, 2, 40));
+        assert!(!whole(&mut gauge, 3, 40) && !whole(&mut gauge, 4, 40));
+        assert!(
+            !whole(&mut gauge, 5, 5),
+            "it would fit, but is not its turn"
+        );
+        assert!(!whole(&mut gauge, 3, 40), "asking again changes nothing");
+        assert_eq!(release(&mut gauge, 2, 40), [3]);
+        assert_eq!(release(&mut gauge, 1, 50), [4, 5]);
+        assert_eq!(gauge.used(), 40 + 40 + 5);
+    }
+
+    #[test]
+    fn a_claim_is_granted_if_nothing_is_in_use() {
+        let mut gauge = Gauge::new(100);
+        assert!(whole(&mut gauge, 1, 1000));
+        assert!(!whole(&mut gauge, 2, 1));
+        assert_eq!(release(&mut gauge, 1, 1000), [2]);
+        assert!(whole(&mut gauge, 2, 1) && !whole(&mut gauge, 1, 1000));
+        assert_eq!(release(&mut gauge, 2, 1), [1]);
+        gauge.forget(1, host(1));
+        assert_eq!(gauge.used(), 0, "what was not fetched is free");
+    }
+
+    #[test]
+    fn a_host_leaves_a_quarter_to_others() {
+        let mut gauge = Gauge::new(100);
+        for who in 1..=7 {
+            assert!(gauge.claim(who, host(1), 10, Part::Whole));
+        }
+        assert!(!gauge.claim(8, host(1), 10, Part::Whole));
+        assert!(gauge.is_wanted_from(host(1)) && !gauge.is_wanted_from(host(2)));
+        assert!(gauge.claim(9, host(2), 25, Part::Whole));
+        assert!(!gauge.claim(10, host(2), 25, Part::Whole));
+        assert!(gauge.is_wanted_from(host(1)) && gauge.is_wanted_from(host(2)));
+        assert_eq!(release(&mut gauge, 1, 10), [8]);
+        assert_eq!(release(&mut gauge, 1, 20), [10]);
+    }
+
+    #[test]
+    fn hosts_that_wait_take_turns() {
+        let mut gauge = Gauge::new(100);
+        assert!(gauge.claim(1, host(1), 50, Part::Whole));
+        assert!(gauge.claim(2, host(2), 50, Part::Whole));
+        for (who, number) in [(3, 1), (4, 1), (5, 1), (6, 2), (7, 2)] {
+            assert!(!gauge.claim(who, host(number), 10, Part::Whole));
+        }
+        assert_eq!(release(&mut gauge, 2, 20), [3, 6]);
+        assert_eq!(release(&mut gauge, 1, 30), [4, 7, 5]);
+    }
+
+    #[test]
+    fn a_message_that_does_not_arrive_blocks_nobody() {
+        let mut gauge = Gauge::new(100);
+        for who in 1..=6 {
+            assert!(gauge.claim(who, host(1), 10, Part::First));
+        }
+        for round in 0..10 {
+            assert!(gauge.claim(7, host(1), 15, Part::Whole), "round {round}");
+            assert_eq!(release(&mut gauge, 1, 15), []);
+        }
+    }
+
+    #[test]
+    fn one_message_is_complete_before_others_go_on() {
+        let mut gauge = Gauge::new(100);
+        for who in 1..=4 {
+            assert!(gauge.claim(who, host(who as u8), 25, Part::First));
+        }
+        for who in 1..=2 {
+            assert!(
+                gauge.claim(who, host(who as u8), 10, Part::Middle),
+                "an eighth"
+            );
+        }
+        assert!(!gauge.claim(3, host(3), 10, Part::Middle));
+        assert!(gauge.claim(2, host(2), 10, Part::Middle));
+        assert!(gauge.claim(2, host(2), 10, Part::Last));
+        assert_eq!(release(&mut gauge, 2, 55), [3]);
+    }
+
+    /// A message that arrives part by part.
+    #[derive(Clone, Copy, Debug)]
+    struct Message {
+        len: usize,
+        arrived: usize,
+        waits: bool,
+    }
+
+    const PART: usize = 20;
+    const LIMIT: u64 = 100;
+    const LONGEST: usize = 150;
+
+    impl Message {
+        fn next(&self) -> (u64, Part) {
+            let end = self.len.min(self.arrived + PART);
+            let part = Part::of(self.len, self.arrived, end);
+            ((end - self.arrived) as u64, part)
+        }
+    }
+
+    /// Claimants of three hosts and their messages.
+    struct Model {
+        gauge: Gauge,
+        messages: HashMap<u64, Message>,
+    }
+
+    impl Model {
+        fn go(&mut self, who: u64) {
+            self.claim(who);
+            self.fetch();
+        }
+
+        fn claim(&mut self, who: u64) {
+            let message = self.messages.get_mut(&who).unwrap();
+            let (bytes, part) = message.next();
+            message.waits = !self.gauge.claim(who, host_of(who), bytes, part);
+            if !message.waits {
+                message.arrived += bytes as usize;
+            }
+        }
+
+        fn fetch(&mut self) {
+            for who in self.gauge.served() {
+                assert!(self.messages[&who].waits, "it waited");
+                self.claim(who);
+                assert!(!self.messages[&who].waits, "it was granted");
+            }
+        }
+
+        fn drop(&mut self, who: u64) {
+            let Some(message) = self.messages.remove(&who) else {
+                return;
+            };
+            self.gauge.forget(who, host_of(who));
+            self.gauge.release(host_of(who), message.arrived as u64);
+            self.fetch();
+        }
+
+        fn check(&self) {
+            let used: usize = self.messages.values().map(|message| message.arrived).sum();
+            assert_eq!(self.gauge.used(), used as u64);
+            assert!(used as u64 <= LIMIT + LIMIT / 8 + LONGEST as u64);
+            for number in 0..3 {
+                let of_host = self.messages.iter().filter(|(who, _)| **who % 3 == number);
+                let used: usize = of_host.map(|(_, message)| message.arrived).sum();
+                assert!(used as u64 <= 75 + 75 / 8 + LONGEST as u64);
+            }
+        }
+
+        fn finish_all(&mut self) {
+            while !self.messages.is_empty() {
+                let whole = |message: &Message| message.arrived == message.len;
+                let mut all: Vec<_> = self.messages.iter().collect();
+                all.sort_by_key(|(who, _)| **who);
+                let complete = all.iter().find(|(_, message)| whole(message));
+                let ready = all
+                    .iter()
+                    .find(|(_, message)| !message.waits && !whole(message));
+                match (complete.map(|(who, _)| **who), ready.map(|(who, _)| **who)) {
+                    (_, Some(who)) => self.go(who),
+                    (Some(who), None) => self.drop(who),
+                    (None, None) => panic!("all wait: {:?}", self.gauge),
+                }
+                self.check();
+            }
+        }
+    }
+
+    fn host_of(who: u64) -> Host {
+        host((who % 3) as u8)
+    }
+
+    #[derive(Debug, Clone, Copy)]
+    enum Op {
+        Go(u64, usize),
+        Drop(u64),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let who = 0..12_u64;
+        prop_oneof![
+            6 => (who.clone(), 1..LONGEST).prop_map(|(who, len)| Op::Go(who, len)),
+            1 => who.prop_map(Op::Drop),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(cases(2048))]
+
+        /// The bounds hold for any sequence of claims and releases, and every message becomes
+        /// complete while the application releases complete messages.
+        #[test]
+        fn the_bounds_hold_and_every_message_becomes_complete(
+            ops in prop::collection::vec(op(), 1..200)
+        ) {
+            let mut model = Model { gauge: Gauge::new(LIMIT), messages: HashMap::new() };
+            for op in ops {
+                match op {
+                    Op::Go(who, len) => {
+                        let new = Message { len, arrived: 0, waits: false };
+                        let message = *model.messages.entry(who).or_insert(new);
+                        if !message.waits && message.arrived < message.len {
+                            model.go(who);
+                        }
+                    }
+                    Op::Drop(who) => model.drop(who),
+                }
+                model.check();
+            }
+            model.finish_all();
+            prop_assert_eq!(model.gauge.used(), 0);
+            prop_assert!(model.gauge.hosts.is_empty() && model.gauge.waiting == 0);
+        }
+    }
+}

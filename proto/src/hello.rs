@@ -1,0 +1,234 @@
+use super::{
+    Capabilities,
+    private::{PrivateBytes, Reader},
+};
+
+/// The first bytes of a hello: `rdms`.
+const MAGIC: u32 = 0x7264_6d73;
+/// The protocol version that this crate speaks.
+pub(super) const VERSION: u8 = 3;
+/// The feature of a side whose application uses the connection as a byte stream.
+pub(super) const STREAM: u16 = 1;
+/// The feature of a side that takes several messages in a frame.
+pub(super) const BATCHES: u16 = 2;
+/// The feature of a side whose device has atomic operations.
+pub(super) const ATOMIC: u16 = 4;
+/// The feature of a side whose device has writes with immediate data.
+pub(super) const WRITE_WITH_IMM: u16 = 8;
+/// The length in bytes of a hello without the application's bytes.
+const LEN: usize = 36;
+
+/// The bytes of the application that fit into a connect request beside the hello.
+pub const REQUEST_DATA_MAX: usize = 56 - LEN;
+/// The bytes of the application that fit into a reply beside the hello.
+pub const REPLY_DATA_MAX: usize = 196 - LEN;
+
+/// What each side says of itself in the private data of the request or the reply.
+///
+/// On the wire, in network order: magic `u32`, version `u8`, length of the whole `u8`, features
+/// `u16`, receive window `u16`, first credits `u16`, eager size `u32`, largest message `u64`,
+/// keepalive interval `u32` (ms, 0 = none), engine `u64`, the application's bytes. The length is
+/// inside because the connection manager pads private data with zeros. Magic and version stay where
+/// they are in every version, and so does all of a [rejection](super::reject::Reject): two sides of
+/// different versions refuse each other by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    pub version: u8,
+    /// What the sender can do beyond this version. Unknown bits are ignored.
+    pub features: u16,
+    pub window: u16,
+    /// The part of the window that may be used before the first grant; 0 means all of it.
+    pub credits: u16,
+    pub eager_size: u32,
+    pub max_message: u64,
+    pub keepalive_ms: u32,
+    /// A random number that identifies the sender's engine: a sign of life on one of its
+    /// connections counts for all of them.
+    pub engine: u64,
+}
+
+/// Why private data is not a hello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HelloError {
+    /// It is not of this protocol.
+    NotRdmsg,
+    /// It is that of librdmacm's rsockets.
+    Rsocket,
+    /// It is of another version.
+    Version(u8),
+}
+
+impl Hello {
+    /// What the sender's device can do.
+    pub(super) fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            atomic: self.features & ATOMIC != 0,
+            write_with_imm: self.features & WRITE_WITH_IMM != 0,
+        }
+    }
+
+    /// Serializes the hello, followed by the application's bytes.
+    pub(crate) fn emit(&self, data: &[u8]) -> PrivateBytes {
+        let mut out = PrivateBytes::new();
+        out.put(&MAGIC.to_be_bytes());
+        out.put(&[self.version, (LEN + data.len()) as u8]);
+        out.put(&self.features.to_be_bytes());
+        out.put(&self.window.to_be_bytes());
+        out.put(&self.credits.to_be_bytes());
+        out.put(&self.eager_size.to_be_bytes());
+        out.put(&self.max_message.to_be_bytes());
+        out.put(&self.keepalive_ms.to_be_bytes());
+        out.put(&self.engine.to_be_bytes());
+        out.put(data);
+        out
+    }
+
+    /// Parses a hello and the application's bytes behind it.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), HelloError> {
+        let mut reader = Reader(bytes);
+        let mut header = || Some((reader.u32()?, reader.u8()?, reader.u8()?));
+        let (MAGIC, version, len) = header().ok_or(HelloError::NotRdmsg)? else {
+            return Err(if is_rsocket(bytes) {
+                HelloError::Rsocket
+            } else {
+                HelloError::NotRdmsg
+            });
+        };
+        if version != VERSION {
+            return Err(HelloError::Version(version));
+        }
+        let len = usize::from(len);
+        if len < LEN || len > bytes.len() {
+            return Err(HelloError::NotRdmsg);
+        }
+        let mut fields = || {
+            let (features, window, credits) = (reader.u16()?, reader.u16()?, reader.u16()?);
+            Some(Self {
+                version,
+                features,
+                window,
+                credits,
+                eager_size: reader.u32()?,
+                max_message: reader.u64()?,
+                keepalive_ms: reader.u32()?,
+                engine: reader.u64()?,
+            })
+        };
+        let hello = fields().ok_or(HelloError::NotRdmsg)?;
+        Ok((hello, &bytes[LEN..len]))
+    }
+}
+
+/// Whether these are the private data of an rsocket, to which the crate `rdmsg-rsocket` speaks:
+/// version 1, no unknown flags, and a table of two windows.
+pub(super) fn is_rsocket(bytes: &[u8]) -> bool {
+    let Some([1, flags, _, _, 0, 0, 0, rest @ ..]) = bytes.first_chunk::<40>() else {
+        return false;
+    };
+    let windows = &rest[13..17];
+    flags & !1 == 2 && windows == [0, 0, 0, 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::cases;
+
+    const HELLO: Hello = Hello {
+        version: VERSION,
+        features: 0,
+        window: 64,
+        credits: 2,
+        eager_size: 16384,
+        max_message: 1 << 30,
+        keepalive_ms: 2000,
+        engine: 0x0102_0304_0506_0708,
+    };
+
+    #[test]
+    fn a_hello_lies_on_the_wire_as_documented() {
+        let hello = Hello {
+            version: VERSION,
+            features: 0x0102,
+            window: 0x1112,
+            credits: 0x2122,
+            eager_size: 0x3132_3334,
+            max_message: 0x4142_4344_4546_4748,
+            keepalive_ms: 0x5152_5354,
+            engine: 0x6162_6364_6566_6768,
+        };
+        let bytes = b"rdms\x03\x28\x01\x02\x11\x12\x21\x22\x31\x32\x33\x34\
+            \x41\x42\x43\x44\x45\x46\x47\x48\x51\x52\x53\x54\
+            \x61\x62\x63\x64\x65\x66\x67\x68user";
+        assert_eq!(*hello.emit(b"user"), *bytes);
+        assert_eq!(Hello::parse(bytes), Ok((hello, &b"user"[..])));
+    }
+
+    #[test]
+    fn a_hello_comes_back_as_it_went_through_padding() {
+        let mut padded = HELLO.emit(b"user").to_vec();
+        assert_eq!(padded.len(), 40);
+        padded.resize(56, 0);
+        assert_eq!(Hello::parse(&padded), Ok((HELLO, &b"user"[..])));
+    }
+
+    #[test]
+    fn what_is_no_hello_is_told_from_another_version() {
+        assert_eq!(Hello::parse(b""), Err(HelloError::NotRdmsg));
+        assert_eq!(Hello::parse(&[0; 56]), Err(HelloError::NotRdmsg));
+        let mut other = HELLO.emit(b"").to_vec();
+        other[4] = 9;
+        assert_eq!(Hello::parse(&other), Err(HelloError::Version(9)));
+        other[4] = VERSION;
+        other[5] = 60;
+        assert_eq!(
+            Hello::parse(&other),
+            Err(HelloError::NotRdmsg),
+            "longer than what is there"
+        );
+        other[5] = 35;
+        assert_eq!(
+            Hello::parse(&other),
+            Err(HelloError::NotRdmsg),
+            "shorter than a hello"
+        );
+    }
+
+    #[test]
+    fn an_rsocket_is_told_from_other_strangers() {
+        let mut data = [0; 56];
+        data[..4].copy_from_slice(&[1, 2, 1, 0x80]);
+        data[23] = 2;
+        assert_eq!(Hello::parse(&data), Err(HelloError::Rsocket));
+        data[1] = 3;
+        assert_eq!(Hello::parse(&data[..40]), Err(HelloError::Rsocket));
+        assert_eq!(Hello::parse(&data[..39]), Err(HelloError::NotRdmsg));
+        for (at, other) in [(0, 2), (1, 0), (1, 6), (4, 1), (6, 1), (20, 1), (23, 3)] {
+            let mut wrong = data;
+            wrong[at] = other;
+            assert_eq!(Hello::parse(&wrong), Err(HelloError::NotRdmsg), "{at}");
+        }
+    }
+
+    #[test]
+    fn the_largest_private_data_fit() {
+        assert_eq!(HELLO.emit(&[1; REQUEST_DATA_MAX]).len(), 56);
+        assert_eq!(HELLO.emit(&[1; REPLY_DATA_MAX]).len(), 196);
+    }
+
+    proptest! {
+        #![proptest_config(cases(256))]
+
+        #[test]
+        fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
+            let _ = Hello::parse(&bytes);
+            let mut hello = HELLO.emit(b"").to_vec();
+            for (at, byte) in bytes.iter().enumerate().take(hello.len() - 5) {
+                hello[at + 5] = *byte;
+            }
+            let _ = Hello::parse(&hello);
+        }
+    }
+}

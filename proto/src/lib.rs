@@ -1,0 +1,74 @@
+//! The protocol as a pure state machine: hello, frames, credits, large messages, keepalive, close.
+//!
+//! [`Connection`] takes inputs (commands, connection manager events, completions, deadlines) and
+//! returns outputs, which its driver carries out. It does no I/O, reads no clock and calls no
+//! foreign function, so the tests drive two of them against each other under any interleaving.
+//! PROTOCOL.md describes what travels between two sides. [`tcp`] has the headers of frames on a TCP
+//! stream.
+//!
+//! It is no interface for programs, which use the crate `rdmsg`, and changes with each version.
+#![forbid(unsafe_code)]
+#![allow(
+    clippy::exhaustive_enums,
+    reason = "a new variant must be handled by the driver, which is of the same version"
+)]
+
+mod account;
+mod batch;
+mod capabilities;
+mod clock;
+mod connection;
+mod control_receives;
+mod credit;
+mod frame;
+mod gauge;
+mod hello;
+mod host;
+mod inbound;
+mod outbound;
+#[allow(missing_docs, reason = "names of variants and fields say it")]
+mod output;
+mod outputs;
+mod pace;
+mod params;
+mod private;
+#[cfg(test)]
+mod protocol_page;
+mod read_watchdog;
+mod reason;
+mod reject;
+#[cfg(test)]
+mod scale;
+mod send_ring;
+mod sequence;
+mod statistics;
+#[allow(missing_docs, reason = "names of variants and fields say it")]
+pub mod tcp;
+#[cfg(test)]
+mod testing;
+mod violation;
+
+pub use self::{
+    account::Account,
+    batch::{MOST_PARTS, PART_HEADER_LEN, Parts, parts},
+    capabilities::Capabilities,
+    clock::Clock,
+    connection::{Activity, Connection, Flush, MovedBytes, Proof},
+    control_receives::CONTROL_RECEIVES,
+    frame::{Descriptor, HEADER_LEN},
+    gauge::{Gauge, Part},
+    hello::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
+    host::Host,
+    output::{
+        Arrival, BatchRoom, CmCall, CmInput, CmOp, DrainSide, Event, Note, Output, Read, Refusal,
+        SendRefused, Topic, Transmit, TransportTraits, Work,
+    },
+    pace::{LONGEST_CHUNK, SHORTEST_CHUNK},
+    params::{Negotiated, Params, ReadDepth},
+    private::PrivateBytes,
+    reason::{CloseReason, Mismatch, PeerTimeout, Phase},
+    reject::{REJECT_DATA_MAX, Reject, RejectCode},
+    send_ring::{CONTROL_SENDS, READS},
+    statistics::Statistics,
+    violation::Violation,
+};

@@ -1,0 +1,311 @@
+//! The inputs and outputs of a [`Connection`](super::Connection).
+
+use std::{fmt, time::Duration};
+
+use log::Level;
+use rdma_status::{CmStatus, RejectReason};
+
+use super::{Capabilities, CloseReason, ReadDepth, frame::HEADER_LEN, private::PrivateBytes};
+
+/// A connection manager event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CmInput<'a> {
+    AddrResolved,
+    AddrError(CmStatus),
+    RouteResolved,
+    RouteError(CmStatus),
+    ConnectResponse,
+    ConnectError(CmStatus),
+    Unreachable(CmStatus),
+    /// The attempt failed for a reason that the transport itself tells, as TCP does.
+    Failed(&'a CloseReason),
+    Rejected {
+        reason: RejectReason,
+        private_data: &'a [u8],
+    },
+    /// `reads` has a meaning on the active side only.
+    Established {
+        private_data: &'a [u8],
+        reads: ReadDepth,
+    },
+    Disconnected,
+    DeviceRemoval,
+    AddrChange,
+    TimewaitExit,
+    /// An event that no state expects, or an unknown one.
+    Other(u32),
+}
+
+/// The work request of a failed completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    Send {
+        slot: u32,
+    },
+    Recv {
+        buffer: u32,
+    },
+    /// A chunk of the peer's large message, posted for [`Output::Read`].
+    Read {
+        slot: u32,
+    },
+}
+
+/// The queue of a drain marker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrainSide {
+    Send,
+    Recv,
+}
+
+/// What the driver has to do, in the order of the outputs.
+#[derive(Debug)]
+pub enum Output {
+    /// Make a connection manager call. A failure is reported with `handle_cm_failure`.
+    Cm(CmOp),
+    /// Post a control frame: a header without payload.
+    Post(Transmit),
+    /// Post this receive buffer again: its frame has been processed.
+    Repost(u32),
+    /// Post this receive buffer again and call `release`: its frame took a credit, and nothing of
+    /// it is kept.
+    Release(u32),
+    /// Find a place in memory for a large message of the peer, of this id and length, and report it
+    /// with `handle_memory`. While there is none, this may be repeated.
+    Begin { id: u32, len: u64 },
+    /// Prepare memory for this chunk of it, and report it with `handle_prepared`: the read follows
+    /// then. While there is none, this may be repeated.
+    Prepare { id: u32, offset: u64, len: u64 },
+    /// Post the read of a chunk of the peer's large message. Its completion is reported with
+    /// `handle_read`.
+    Read(Read),
+    /// Post a write of nothing in this slot of the send ring, signalled: the peer's device notices
+    /// that something has come, its library does not.
+    Nudge { slot: u32 },
+    /// Move the queue pair to its error state, and post a marker behind the last send and one
+    /// behind the last receive.
+    PostDrainMarkers,
+    /// Call `next_timeout`: it has changed. After the end there is none, without this output.
+    Timer,
+    /// Report something to the application.
+    Event(Event),
+    /// Write this to the log when no lock is held.
+    Note(Note),
+}
+
+/// A line for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    pub level: Level,
+    /// The topic of a line whose number has to be limited.
+    pub topic: Option<Topic>,
+    pub text: String,
+}
+
+/// The topics of lines that a peer or the network can cause at will.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topic {
+    /// The peer violated the protocol.
+    Violation,
+    /// The connection manager reported an event that means nothing here.
+    UnexpectedEvent,
+}
+
+impl Note {
+    /// Returns the note, or `None` without formatting it if the program logs nothing of its level.
+    pub fn new(level: Level, text: fmt::Arguments<'_>) -> Option<Self> {
+        (level <= log::max_level()).then(|| Self {
+            level,
+            topic: None,
+            text: text.to_string(),
+        })
+    }
+}
+
+/// What the state machine has to know of a transport that has been made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransportTraits {
+    pub capabilities: Capabilities,
+    /// Whether the passive side may send nothing before it has received something, as on iWARP (RFC
+    /// 5044, section 7.1): what comes right behind the reply may not be understood.
+    pub active_speaks_first: bool,
+    /// Whether a send or a write is done only when the peer's device has it. To iWARP's it is done
+    /// when its bytes may be overwritten: TCP has them.
+    pub acknowledges_sends: bool,
+    /// Whether a work request that is posted in the error state comes back, as a marker behind all
+    /// others. iWARP's drivers may refuse it, or keep it.
+    pub flushes: bool,
+}
+
+impl TransportTraits {
+    /// Everything is possible, and allowed.
+    pub const UNRESTRICTED: Self = Self {
+        capabilities: Capabilities::ALL,
+        active_speaks_first: false,
+        acknowledges_sends: true,
+        flushes: true,
+    };
+}
+
+/// A connection manager call, or something that goes with one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CmOp {
+    /// Call `take_turn` when there is time to establish another connection, the oldest first.
+    AwaitTurn,
+    /// Make an id.
+    CreateId,
+    ResolveAddr {
+        timeout: Duration,
+    },
+    /// Make queue pair and buffers, post all receives, and report it with `handle_transport`.
+    CreateTransport,
+    ResolveRoute {
+        timeout: Duration,
+    },
+    Connect {
+        private_data: PrivateBytes,
+    },
+    Accept {
+        private_data: PrivateBytes,
+    },
+    Reject {
+        private_data: PrivateBytes,
+    },
+    /// The connection manager's default means 655 ms for each RNR NAK.
+    SetMinRnrTimer,
+    Disconnect,
+    /// Destroy transport and id. The next attempt gets others.
+    Discard,
+}
+
+/// The kind of a [`CmOp`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CmCall {
+    AwaitTurn,
+    CreateId,
+    ResolveAddr,
+    CreateTransport,
+    ResolveRoute,
+    Connect,
+    Accept,
+    Reject,
+    SetMinRnrTimer,
+    Disconnect,
+    Discard,
+}
+
+impl CmOp {
+    pub const fn call(&self) -> CmCall {
+        match self {
+            Self::AwaitTurn => CmCall::AwaitTurn,
+            Self::CreateId => CmCall::CreateId,
+            Self::ResolveAddr { .. } => CmCall::ResolveAddr,
+            Self::CreateTransport => CmCall::CreateTransport,
+            Self::ResolveRoute { .. } => CmCall::ResolveRoute,
+            Self::Connect { .. } => CmCall::Connect,
+            Self::Accept { .. } => CmCall::Accept,
+            Self::Reject { .. } => CmCall::Reject,
+            Self::SetMinRnrTimer => CmCall::SetMinRnrTimer,
+            Self::Disconnect => CmCall::Disconnect,
+            Self::Discard => CmCall::Discard,
+        }
+    }
+}
+
+/// Something that the application is to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    Established,
+    /// Something is to be delivered. These come in the order in which the peer sent it.
+    Arrived(Arrival),
+    /// The peer has taken this many more large messages, oldest first: their memory is free.
+    Taken(u32),
+    /// A pong has come: check `is_flushed`.
+    Answered,
+    /// A send that was refused as blocked may work now, or fail with a cause. The same holds after
+    /// [`Event::Established`].
+    Writable,
+    /// The end: the last output, after which the transport may be destroyed. `delivered` says
+    /// whether everything that was sent is known to have arrived: the peer acknowledged the close
+    /// behind it, and has read all large messages.
+    Disconnected {
+        reason: CloseReason,
+        delivered: bool,
+    },
+}
+
+/// Something that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// A message in a receive buffer, which is not posted until `release`.
+    Message { buffer: u32, offset: u32, len: u32 },
+    /// Several messages, with their lengths, in a receive buffer, which is not posted until all of
+    /// them are released.
+    Batch { buffer: u32, len: u32, count: u32 },
+    /// A large message that was read whole. Its memory counts as held until `release_large`.
+    Large { id: u32, len: u64 },
+    /// Immediate data with which the peer wrote `len` bytes to this side's memory. It consumed a
+    /// receive buffer, which is not posted until `release`.
+    Immediate {
+        buffer: u32,
+        imm_data: u32,
+        len: u32,
+    },
+    /// The peer sends no more messages.
+    Finish,
+}
+
+/// A read to be posted, and signalled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// The slot of the send ring.
+    pub slot: u32,
+    /// The large message of which it is a chunk. They are numbered in the order in which they are
+    /// started, delivered and taken.
+    pub id: u32,
+    /// The place of the chunk in the message.
+    pub offset: u64,
+    pub len: u64,
+    pub remote_addr: u64,
+    pub rkey: u32,
+}
+
+/// A frame to be posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// The slot of the send ring.
+    pub slot: u32,
+    pub header: [u8; HEADER_LEN],
+    /// Whether it is posted as signalled.
+    pub signalled: bool,
+}
+
+/// How much of a batch may be sent in one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchRoom {
+    /// The number of messages: at least 1.
+    pub messages: usize,
+    /// The number of bytes, with [`PART_HEADER_LEN`](super::PART_HEADER_LEN) for each message.
+    pub bytes: usize,
+}
+
+/// Why a message cannot be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SendRefused {
+    /// There is no credit, or no slot: [`Event::Writable`] follows.
+    Blocked,
+    /// It is longer than the peer receives.
+    TooLong { limit: u64 },
+    /// This side has finished: it sends no more messages.
+    Finished,
+    /// The connection is ending or has ended.
+    Closed(CloseReason),
+}
+
+/// The refusal of a connect request.
+#[derive(Debug)]
+pub struct Refusal {
+    /// The private data of the rejection.
+    pub private_data: PrivateBytes,
+    pub reason: CloseReason,
+}

@@ -1,0 +1,158 @@
+use std::{fmt, time::Duration};
+
+use super::{LONGEST_CHUNK, account, control_receives::CONTROL_RECEIVES};
+
+/// The part of the configuration that the state machine uses.
+#[derive(Clone, Debug)]
+pub struct Params {
+    /// The number of data frames that the peer may have sent and this side not released.
+    pub window: u16,
+    /// Whether receives are shared with other connections: then the first credits are not the whole
+    /// window.
+    pub shared: bool,
+    /// The largest payload in bytes of a data frame that this side receives.
+    pub eager_size: u32,
+    /// The largest message in bytes that this side receives.
+    pub max_message: u64,
+    /// The bytes of large messages that may be in flight to the peer, and that may be held here. A
+    /// single message may be longer.
+    pub large_memory: u64,
+    /// The longest chunk in bytes in which a large message is read.
+    pub longest_chunk: u64,
+    /// The time for which reads may stand still, or memory for them may be missing.
+    pub read_timeout: Duration,
+    /// The slots of the send ring for data, beside `READS` and `CONTROL_SENDS`.
+    pub send_slots: u32,
+    /// The bytes of messages behind which the peer's side acknowledges.
+    pub most_unsignalled: u32,
+    /// The bound on establishing the connection, retries included.
+    pub connect_timeout: Duration,
+    /// The bound on one attempt to resolve the address, and on one to resolve the route.
+    pub resolve_timeout: Duration,
+    /// Whether to try again when nobody listens, the peer is busy, or it remembers an old
+    /// connection.
+    pub retry_refused: bool,
+    /// The bound on the close handshake.
+    pub close_timeout: Duration,
+    /// The bound on draining.
+    pub drain_timeout: Duration,
+    /// The silence after which the peer is probed.
+    pub keepalive_interval: Option<Duration>,
+    /// The time that a probed peer has for a sign of life.
+    pub keepalive_timeout: Duration,
+    /// Whether messages for which there is no room may be held back.
+    pub holds_messages: bool,
+    /// Whether the application uses the connection as a byte stream.
+    pub stream: bool,
+    /// The bytes of a stream that may be on their way to the peer and not read here, together.
+    pub stream_buffer: u64,
+    /// The engine's identity, for the hello.
+    pub engine: u64,
+    /// Which of the engine's connections it is: what each does now and then they do in turn.
+    pub number: u64,
+}
+
+/// The number of READs that may be outstanding, as the two connection managers agreed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadDepth {
+    /// Of this side, reading the peer's memory: the peer's `responder_resources`.
+    pub outgoing: u8,
+    /// Of the peer, reading this side's memory: its `initiator_depth`.
+    pub incoming: u8,
+}
+
+impl Params {
+    /// Returns the part of the window that the peer may use before the first grant.
+    pub fn credits(&self) -> u16 {
+        if self.shared {
+            account::floor(self.window)
+        } else {
+            self.window
+        }
+    }
+
+    /// Returns the bound on the unread bytes of a stream, and that on its held back bytes.
+    pub fn half_stream_buffer(&self) -> u64 {
+        self.stream_buffer / 2
+    }
+
+    /// Returns the length of the pieces in which a long write is read by the peer.
+    pub fn stream_piece(&self) -> u64 {
+        (self.half_stream_buffer() / 2).min(LONGEST_CHUNK)
+    }
+
+    /// Returns the number of bytes of large messages that may be in flight to the peer.
+    ///
+    /// A stream has one piece more than its half of the buffer, because a receiver reports pieces
+    /// in pairs, and reads a third one at that time.
+    pub fn outbound_limit(&self) -> u64 {
+        if self.stream {
+            let bytes = self.half_stream_buffer() + self.stream_piece();
+            self.large_memory.min(bytes)
+        } else {
+            self.large_memory
+        }
+    }
+
+    /// Returns the number of bytes of large messages that may be held here, with the copied bytes
+    /// of a stream.
+    pub fn inbound_limit(&self) -> u64 {
+        if self.stream {
+            self.large_memory.min(self.half_stream_buffer())
+        } else {
+            self.large_memory
+        }
+    }
+
+    /// Returns the number of frames that the peer may have sent before this side processes any.
+    pub fn first_receives(&self) -> u32 {
+        CONTROL_RECEIVES + u32::from(self.credits())
+    }
+}
+
+/// The outcome of the two sides' hellos.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Negotiated {
+    /// The protocol version.
+    pub version: u8,
+    /// The number of messages that may be in flight to the peer.
+    pub send_window: u16,
+    /// The number of messages that may be in flight from the peer.
+    pub recv_window: u16,
+    /// The largest message in bytes that is sent to the peer in a frame of its own: the smaller of
+    /// both sides' eager sizes. The peer reads longer ones from this side's memory.
+    pub send_eager: u32,
+    /// The largest message in bytes that the peer receives.
+    pub send_limit: u64,
+    /// The largest message in bytes that this side receives.
+    pub recv_limit: u64,
+    /// The silence after which this side probes the peer: the smaller of both sides' intervals, but
+    /// the peer cannot bring it below 100 ms. `None` if this side's configuration has none; the
+    /// peer's probes are answered all the same.
+    pub keepalive_interval: Option<Duration>,
+}
+
+impl fmt::Display for Negotiated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            version,
+            send_window,
+            recv_window,
+            send_eager,
+            send_limit,
+            recv_limit,
+            keepalive_interval,
+        } = self;
+        write!(
+            f,
+            "version {version}; window {send_window} out, {recv_window} in; \
+             messages up to {send_limit} B out (above {send_eager} B read by the peer), \
+             {recv_limit} B in; keepalive "
+        )?;
+        match keepalive_interval {
+            Some(interval) => write!(f, "{interval:?}"),
+            None => f.write_str("off"),
+        }
+    }
+}

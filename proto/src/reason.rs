@@ -1,0 +1,387 @@
+use std::{fmt, io};
+
+use rdma_status::{CmStatus, OsError, RejectReason, WcStatus};
+
+use super::violation::Violation;
+
+/// A field of the two sides' hellos whose values are incompatible.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// The field's name.
+    pub field: &'static str,
+    /// This side's value.
+    pub ours: u64,
+    /// The peer's value.
+    pub theirs: u64,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            field,
+            ours,
+            theirs,
+        } = self;
+        match (*field, ours, theirs) {
+            ("stream", 0, 1) => f.write_str("this side sends messages, and the peer a byte stream"),
+            ("stream", 1, 0) => f.write_str("this side sends a byte stream, and the peer messages"),
+            _ => write!(f, "{field} is {ours} here and {theirs} at the peer"),
+        }
+    }
+}
+
+/// The step of establishing a connection during which a deadline passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Phase {
+    /// Waiting for its turn, while this host established other connections.
+    Waiting,
+    /// Resolving the address.
+    ResolvingAddr,
+    /// Resolving the route.
+    ResolvingRoute,
+    /// Waiting for the peer's answer.
+    Connecting,
+    /// Waiting for the application to accept or reject.
+    Accepting,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Waiting => "this host was busy establishing other connections",
+            Self::ResolvingAddr => "resolving the address",
+            Self::ResolvingRoute => "resolving the route",
+            Self::Connecting => "waiting for the peer's answer",
+            Self::Accepting => "waiting for the application to accept the request",
+        })
+    }
+}
+
+/// The timeout within which the peer expected something of this side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PeerTimeout {
+    /// A sign of life, within the peer's
+    /// `Config::keepalive_interval` and
+    /// `Config::keepalive_timeout`.
+    Keepalive,
+    /// Bytes of a message above the eager size, within the peer's
+    /// `Config::read_timeout`.
+    Read,
+}
+
+/// The cause for which a connection ended, or was not established: the first one, where several
+/// follow each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// No RDMA device has a route to the address, or the address does not answer (event
+    /// `ADDR_ERROR`).
+    AddrResolution(CmStatus),
+    /// The route could not be resolved (event `ROUTE_ERROR`).
+    RouteResolution(CmStatus),
+    /// The peer's host did not answer (event `UNREACHABLE`).
+    Unreachable(CmStatus),
+    /// Establishing the connection failed (event `CONNECT_ERROR`).
+    ConnectFailed(CmStatus),
+    /// Nobody listens on this port at the peer.
+    Refused,
+    /// The peer rejected the connection.
+    Rejected {
+        /// The connection manager's reason.
+        reason: RejectReason,
+        /// The bytes with which the peer's application rejected, if it was the application.
+        data: Box<[u8]>,
+    },
+    /// The peer rejected the connection without a cause. This crate always gives one, so the port
+    /// is that of another program, such as an rsocket in C, or of a listener for the other of IPv4
+    /// and IPv6; or the listener's backlog is full, or it ended just then.
+    RejectedWithoutCause,
+    /// The peer answered, but does not use this crate.
+    NotRdmsg,
+    /// The peer is an rsocket, which the crate `rdmsg-rsocket` connects to.
+    PeerIsRsocket,
+    /// The peer ran out of resources: of memory, descriptors or shared receives for another
+    /// connection, or, for longer than its `Config::read_timeout`, of memory
+    /// for a message above the eager size. A retry later may succeed: a connector with
+    /// `Config::retry_refused` tries again.
+    PeerOutOfResources,
+    /// The peer ended the connection because a timeout of its `Config` passed, and
+    /// its last frame reached this side. Both processes were running.
+    PeerGaveUp(PeerTimeout),
+    /// The peer's library ended the connection with a code that this version does not know.
+    PeerFailed(u32),
+    /// The peer's listener has no place for another connection
+    /// (`Config::backlog`, `Config::half_open`), its program
+    /// did not answer the request in time, or the listener is being closed. A connector with
+    /// `Config::retry_refused` tries again.
+    ///
+    /// An established connection ends with it if the peer's program did not take it from its
+    /// listener before that was dropped. The program has seen no message, so it is safe to connect
+    /// and send again.
+    PeerBusy,
+    /// The peer uses this crate, in an incompatible version or configuration.
+    PeerIncompatible(Mismatch),
+    /// The peer violated the protocol.
+    ///
+    /// With the [field](Violation::field) `rkey` it may also be that the peer's process was killed
+    /// in the middle of a message above the eager size: its kernel revokes the message's key before
+    /// it disconnects.
+    ProtocolViolation(Violation),
+    /// A work request failed. `RETRY_EXC_ERR`: the peer's host, or the path to it, is down.
+    WorkRequest {
+        /// The status of the work completion.
+        status: WcStatus,
+        /// The device's own error code.
+        vendor_err: u32,
+    },
+    /// The local RDMA device was removed.
+    DeviceRemoved,
+    /// The address of the network device under the RDMA device changed.
+    AddressChanged,
+    /// The deadline for establishing the connection passed.
+    TimedOut(Phase),
+    /// The peer gave no sign of life for
+    /// `Config::keepalive_interval` and
+    /// `Config::keepalive_timeout`.
+    KeepaliveTimeout,
+    /// The peer announced a message above the eager size, and nothing of it could be read for
+    /// longer than `Config::read_timeout`.
+    ReadTimeout,
+    /// The peer closed the connection, and everything that it sent has been delivered.
+    ///
+    /// A `send` may fail with it while messages still arrive: the peer receives no more.
+    PeerClosed,
+    /// The peer closed the connection and disconnected before everything that it had sent was read
+    /// from its memory: the last `missing` messages are lost. Its `close` failed, or it did not
+    /// wait.
+    Truncated {
+        /// The number of messages that the peer sent and that were not delivered.
+        missing: u64,
+    },
+    /// The peer's application aborted the connection with this code.
+    PeerAborted(u32),
+    /// The connection was disconnected without a close: the peer's process has ended, or its engine
+    /// gave up and its [notice](Self::PeerGaveUp) did not arrive. Before the connection is
+    /// established, a connector with `Config::retry_refused` tries again.
+    PeerDisconnected,
+    /// This side closed the connection.
+    LocallyClosed,
+    /// This side aborted the connection.
+    LocallyAborted,
+    /// A waker of a task that waited on the connection panicked. The task may never be polled
+    /// again, so this side gave the connection up.
+    WakerPanicked,
+    /// The connection belongs to the process that forked this one, and goes on there.
+    Forked,
+    /// For longer than `Config::read_timeout` there was no memory
+    /// for a message above the eager size that the peer announced: most often because the process
+    /// may not lock that much.
+    OutOfMemory(OsError),
+    /// A call into the system failed. Over TCP also connect(2), for whatever reason but a refusal.
+    Os(OsError),
+}
+
+impl CloseReason {
+    /// Returns the kind of [`std::io::Error`] that a program written for TCP expects.
+    #[must_use]
+    pub fn io_kind(&self) -> io::ErrorKind {
+        match self {
+            Self::AddrResolution(_) | Self::RouteResolution(_) | Self::Unreachable(_) => {
+                io::ErrorKind::HostUnreachable
+            }
+            Self::Refused
+            | Self::Rejected { .. }
+            | Self::RejectedWithoutCause
+            | Self::PeerOutOfResources
+            | Self::PeerBusy
+            | Self::ConnectFailed(_) => io::ErrorKind::ConnectionRefused,
+            Self::NotRdmsg
+            | Self::PeerIsRsocket
+            | Self::PeerIncompatible(_)
+            | Self::ProtocolViolation(_) => io::ErrorKind::InvalidData,
+            Self::WorkRequest { .. }
+            | Self::PeerFailed(_)
+            | Self::PeerGaveUp(_)
+            | Self::PeerAborted(_)
+            | Self::PeerDisconnected
+            | Self::Truncated { .. } => io::ErrorKind::ConnectionReset,
+            Self::LocallyAborted | Self::WakerPanicked => io::ErrorKind::ConnectionAborted,
+            Self::DeviceRemoved | Self::AddressChanged => io::ErrorKind::NetworkDown,
+            Self::TimedOut(_) | Self::KeepaliveTimeout | Self::ReadTimeout => {
+                io::ErrorKind::TimedOut
+            }
+            Self::OutOfMemory(_) => io::ErrorKind::OutOfMemory,
+            Self::PeerClosed => io::ErrorKind::UnexpectedEof,
+            Self::LocallyClosed | Self::Forked => io::ErrorKind::NotConnected,
+            Self::Os(error) => io::Error::from_raw_os_error(error.errno).kind(),
+        }
+    }
+
+    /// Returns whether both sides had all messages when the connection ended.
+    ///
+    /// That is: either side closed it, and the other answered.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        matches!(self, Self::PeerClosed | Self::LocallyClosed)
+    }
+}
+
+impl fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AddrResolution(status) if status.raw() == -libc::ENODEV => f.write_str(
+                "no RDMA device has a route to that address; `rdma link` lists the devices and `ip \
+                 route get` shows the interface that leads there: it must belong to one of them",
+            ),
+            Self::AddrResolution(status) => write!(
+                f,
+                "the address could not be resolved: {status}; check `ip route get` and `ip \
+                 neighbour`"
+            ),
+            Self::RouteResolution(status) => write!(f, "the route could not be resolved: {status}"),
+            Self::Unreachable(status) => write!(f, "the peer does not answer: {status}"),
+            Self::ConnectFailed(status) => {
+                write!(f, "establishing the connection failed: {status}")
+            }
+            Self::Refused => f.write_str(explanation(RejectReason::INVALID_SERVICE_ID)),
+            Self::RejectedWithoutCause => write!(
+                f,
+                "{}; if it is an rsocket, connect to it with rdmsg::rsocket::Stream",
+                explanation(RejectReason::CONSUMER_DEFINED)
+            ),
+            Self::Rejected { reason, data } => {
+                f.write_str("rejected by the peer: ")?;
+                match *reason {
+                    RejectReason::CONSUMER_DEFINED => f.write_str("by its program")?,
+                    reason => reason.fmt(f)?,
+                }
+                if data.is_empty() {
+                    return Ok(());
+                }
+                let (len, text) = (data.len(), String::from_utf8_lossy(data));
+                write!(f, ", with {len} bytes: {text:?}")
+            }
+            Self::NotRdmsg => f.write_str(
+                "the program at the other end does not speak rdmsg's protocol; check address and \
+                 port",
+            ),
+            Self::PeerIsRsocket => f.write_str(
+                "the program at the other end speaks the protocol of rsockets, not that of \
+                 endpoints: use rdmsg::rsocket on this side, or an Endpoint or Listener on the \
+                 other",
+            ),
+            Self::PeerOutOfResources => f.write_str(
+                "the peer ran out of resources (memory, descriptors or shared receives), of which \
+                 its own error says more; a retry later may succeed",
+            ),
+            Self::PeerGaveUp(PeerTimeout::Keepalive) => write!(
+                f,
+                "the peer gave up: it saw no sign of life of this side within its \
+                 keepalive_interval and keepalive_timeout, because this process stood still or the \
+                 network lost packets; {LONG_PACKETS}"
+            ),
+            Self::PeerGaveUp(PeerTimeout::Read) => write!(
+                f,
+                "the peer gave up: it could not read a message of this side within its \
+                 read_timeout, because the path is too slow or loses packets; {LONG_PACKETS}"
+            ),
+            Self::PeerFailed(code) => {
+                write!(f, "the peer gave up (code {code}); its own error says why")
+            }
+            Self::PeerBusy => f.write_str(
+                "the peer is busy: its listener has no place for another connection, or is being \
+                 closed, and its program has seen no message; retry later, or set retry_refused in \
+                 the Config; at the peer accept faster, or raise backlog and half_open",
+            ),
+            Self::PeerIncompatible(mismatch) => {
+                write!(f, "the two sides are incompatible: {mismatch}")
+            }
+            Self::ProtocolViolation(violation) => {
+                write!(f, "the peer violated the protocol: {violation}")
+            }
+            Self::WorkRequest {
+                status: WcStatus::RETRY_EXC_ERR,
+                ..
+            } => f.write_str(
+                "the peer does not acknowledge: its host or the path to it is down (RETRY_EXC_ERR)",
+            ),
+            Self::WorkRequest { status, vendor_err } => {
+                write!(
+                    f,
+                    "a work request failed: {status} (vendor error {vendor_err:#x})"
+                )
+            }
+            Self::DeviceRemoved => f.write_str("the RDMA device was removed"),
+            Self::AddressChanged => f.write_str("the network device's address changed"),
+            Self::TimedOut(phase) => write!(f, "timed out while {phase}"),
+            Self::KeepaliveTimeout => write!(
+                f,
+                "the peer gives no sign of life: its process has stopped, or its host or the path \
+                 to it is down; {LONG_PACKETS}"
+            ),
+            Self::ReadTimeout => write!(
+                f,
+                "the peer announced a message that cannot be read: its host does not answer, or \
+                 the path to it is too slow for read_timeout in the Config; {LONG_PACKETS}"
+            ),
+            Self::PeerClosed => f.write_str("closed by the peer"),
+            Self::Truncated { missing } => write!(
+                f,
+                "truncated: the peer closed and disconnected before its last {missing} message{} \
+                 read; receive and release messages faster, or raise close_timeout at the peer",
+                if *missing == 1 { " was" } else { "s were" }
+            ),
+            Self::PeerAborted(code) => write!(f, "aborted by the peer with code {code}"),
+            Self::PeerDisconnected => {
+                f.write_str("the peer disconnected without closing; its process may have ended")
+            }
+            Self::LocallyClosed => f.write_str("closed by this side"),
+            Self::LocallyAborted => f.write_str("aborted by this side"),
+            Self::WakerPanicked => f.write_str(
+                "the waker of a task that waited on the connection panicked; the panic's message \
+                 on stderr names the place",
+            ),
+            Self::Forked => f.write_str(
+                "it belongs to the process that forked this one, and goes on there; connect after \
+                 the fork",
+            ),
+            Self::OutOfMemory(error) => {
+                write!(
+                    f,
+                    "there was no memory for a message of the peer for longer than read_timeout: \
+                     {error}; "
+                )?;
+                if error.call == "ibv_reg_mr" {
+                    f.write_str(
+                        "if this process may lock no more (`ulimit -l`), raise memlock in \
+                         /etc/security/limits.conf or with LimitMEMLOCK= in the service's unit, \
+                         or ",
+                    )?;
+                }
+                f.write_str(
+                    "lower pinned in the EngineLimits, or receive_window, send_depth or eager_size \
+                     in the Config",
+                )
+            }
+            Self::Os(error) if (error.call, error.errno) == ("ibv_reg_mr", libc::ENOMEM) => write!(
+                f,
+                "{error}: this process may lock no more memory (`ulimit -l`); raise memlock in \
+                 /etc/security/limits.conf or with LimitMEMLOCK= in the service's unit, or lower \
+                 large_memory or registration_cache in the Config"
+            ),
+            Self::Os(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+/// The cause of an end after which short messages pass and long ones do not.
+const LONG_PACKETS: &str = "if short messages pass and long ones do not, the MTUs of the hosts and \
+                            the switches differ";
+
+fn explanation(reason: RejectReason) -> &'static str {
+    reason.explanation().unwrap_or("rejected")
+}
+
+impl std::error::Error for CloseReason {}

@@ -1,0 +1,192 @@
+use super::private::{PrivateBytes, Reader};
+
+/// The first bytes of a rejection: `rdmR`.
+const MAGIC: u32 = 0x7264_6d52;
+/// The length in bytes of a rejection without the application's bytes.
+const LEN: usize = 24;
+
+/// The bytes of the application that fit into a rejection.
+pub const REJECT_DATA_MAX: usize = 148 - LEN;
+
+/// The cause of a rejection. The number is its code on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum RejectCode {
+    /// The application rejected, or did not answer in time.
+    Application = 0,
+    /// The protocol versions differ.
+    Version = 1,
+    /// The receive window is 0.
+    Window = 2,
+    /// The eager size is 0.
+    EagerSize = 3,
+    /// The largest message is 0.
+    MaxMessage = 4,
+    /// The rejecting side lacks memory, or whatever else a connection needs.
+    Resources = 5,
+    /// The rejected side serves no READs.
+    ResponderResources = 6,
+    /// The rejected side can have no READ outstanding.
+    InitiatorDepth = 7,
+    /// Too many requests wait at the rejecting side.
+    Busy = 8,
+    /// One side's application uses the connection as a byte stream, and the other's does not.
+    Stream = 9,
+}
+
+impl RejectCode {
+    /// All codes, in the order of their numbers.
+    pub(super) const ALL: [Self; 10] = [
+        Self::Application,
+        Self::Version,
+        Self::Window,
+        Self::EagerSize,
+        Self::MaxMessage,
+        Self::Resources,
+        Self::ResponderResources,
+        Self::InitiatorDepth,
+        Self::Busy,
+        Self::Stream,
+    ];
+
+    fn parse(number: u16) -> Option<Self> {
+        Self::ALL.into_iter().find(|code| *code as u16 == number)
+    }
+
+    /// Returns the field's name, for errors.
+    pub const fn field(self) -> &'static str {
+        match self {
+            Self::Application => "application",
+            Self::Version => "version",
+            Self::Window => "receive_window",
+            Self::EagerSize => "eager_size",
+            Self::MaxMessage => "max_message",
+            Self::Resources => "resources",
+            Self::ResponderResources => "responder_resources",
+            Self::InitiatorDepth => "initiator_depth",
+            Self::Busy => "busy",
+            Self::Stream => "stream",
+        }
+    }
+}
+
+/// The private data of a rejection.
+///
+/// On the wire, in network order: magic `u32`, version `u8`, length of the whole `u8`, code `u16`,
+/// the rejecting side's value `u64`, the rejected side's value `u64`, the application's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reject {
+    /// The cause.
+    pub code: RejectCode,
+    /// The rejecting side's value.
+    pub own: u64,
+    /// The rejected side's value.
+    pub theirs: u64,
+}
+
+impl Reject {
+    /// The rejection of a request that finds too many others waiting.
+    pub const BUSY: Self = Self {
+        code: RejectCode::Busy,
+        own: 0,
+        theirs: 0,
+    };
+
+    /// Serializes the rejection, followed by the application's bytes.
+    pub fn emit(&self, data: &[u8]) -> PrivateBytes {
+        let mut out = PrivateBytes::new();
+        out.put(&MAGIC.to_be_bytes());
+        out.put(&[super::hello::VERSION, (LEN + data.len()) as u8]);
+        out.put(&(self.code as u16).to_be_bytes());
+        out.put(&self.own.to_be_bytes());
+        out.put(&self.theirs.to_be_bytes());
+        out.put(data);
+        out
+    }
+
+    /// Parses a rejection of any version: they have the same layout. Returns `None` for private
+    /// data that is not of this protocol, or has an unknown code.
+    pub fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let mut reader = Reader(bytes);
+        let (magic, _version, len, code) = (
+            reader.u32()?,
+            reader.u8()?,
+            usize::from(reader.u8()?),
+            reader.u16()?,
+        );
+        if magic != MAGIC || len < LEN || len > bytes.len() {
+            return None;
+        }
+        let code = RejectCode::parse(code)?;
+        let (own, theirs) = (reader.u64()?, reader.u64()?);
+        Some((Self { code, own, theirs }, &bytes[LEN..len]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::cases;
+
+    #[test]
+    fn a_rejection_lies_on_the_wire_as_documented() {
+        for (number, code) in [
+            (0, RejectCode::Application),
+            (1, RejectCode::Version),
+            (2, RejectCode::Window),
+            (3, RejectCode::EagerSize),
+            (4, RejectCode::MaxMessage),
+            (5, RejectCode::Resources),
+            (6, RejectCode::ResponderResources),
+            (7, RejectCode::InitiatorDepth),
+            (8, RejectCode::Busy),
+        ] {
+            let reject = Reject {
+                code,
+                own: 0x1112_1314_1516_1718,
+                theirs: 0x2122_2324_2526_2728,
+            };
+            let bytes = [
+                &b"rdmR\x03\x1b\0"[..],
+                &[number],
+                b"\x11\x12\x13\x14\x15\x16\x17\x18\x21\x22\x23\x24\x25\x26\x27\x28why",
+            ]
+            .concat();
+            assert_eq!(*reject.emit(b"why"), *bytes);
+            assert_eq!(Reject::parse(&bytes), Some((reject, &b"why"[..])));
+        }
+    }
+
+    #[test]
+    fn a_rejection_comes_back_as_it_went_through_padding() {
+        let reject = Reject {
+            code: RejectCode::Version,
+            own: 1,
+            theirs: 2,
+        };
+        let mut padded = reject.emit(b"why").to_vec();
+        padded.resize(148, 0);
+        assert_eq!(Reject::parse(&padded), Some((reject, &b"why"[..])));
+        assert_eq!(reject.emit(&[0; REJECT_DATA_MAX]).len(), 148);
+        assert_eq!(Reject::parse(b"GET / HTTP/1.1"), None);
+        padded[7] = 99;
+        assert_eq!(Reject::parse(&padded), None, "a code of the future");
+    }
+
+    proptest! {
+        #![proptest_config(cases(256))]
+
+        #[test]
+        fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
+            let _ = Reject::parse(&bytes);
+            let reject = Reject { code: RejectCode::Window, own: 1, theirs: 2 };
+            let mut framed = reject.emit(b"").to_vec();
+            for (at, byte) in bytes.iter().enumerate().take(framed.len() - 5) {
+                framed[at + 5] = *byte;
+            }
+            let _ = Reject::parse(&framed);
+        }
+    }
+}

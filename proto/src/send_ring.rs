@@ -1,0 +1,177 @@
+//! The slots of the send ring.
+//!
+//! Slots are used in turn. Most sends are unsignalled: they have no completion of their own, but
+//! that of a later signalled one, which covers everything posted before it. So that the ring can
+//! never be full without a signalled send in it, the distance between two signalled ones is at most
+//! a quarter of the ring, and one more frame than that can always be posted.
+
+/// The slots that are reserved for control frames, so that a grant never waits behind data.
+///
+/// As many as there can be control frames without a known completion: two pings, two pongs, two
+/// grants, a Finish, and one of each that ends a connection. A control frame that finds no slot
+/// waits for the next completion.
+pub const CONTROL_SENDS: u32 = 10;
+
+/// The slots that are reserved for reads of large messages, so that neither data nor reads wait for
+/// each other.
+pub const READS: u32 = 4;
+
+/// The state of the ring.
+#[derive(Debug)]
+pub(super) struct SendRing {
+    slots: u32,
+    /// The next slot.
+    next: u32,
+    /// The number of slots before `next` that the device uses.
+    used: u32,
+    /// The number of frames posted since the last signalled one.
+    unsignalled: u32,
+    /// The greatest distance between two signalled frames.
+    interval: u32,
+    /// The bytes of payload posted since the last signalled frame.
+    unsignalled_bytes: u32,
+    /// A frame behind this many bytes is signalled, so that a sender on a slow link sees its bytes
+    /// arrive.
+    most_unsignalled: u32,
+    /// The number of slots ever taken.
+    taken: u64,
+    /// Which of the slots ever taken is the first in use that may hold data, and which the last
+    /// that does, counted from 1. 0: there is none.
+    first_data: u64,
+    last_data: u64,
+}
+
+impl SendRing {
+    /// Makes a ring with `data_slots` slots for data, and [`READS`] and [`CONTROL_SENDS`] more.
+    pub(super) fn new(data_slots: u32, most_unsignalled: u32) -> Self {
+        let slots = data_slots + READS + CONTROL_SENDS;
+        Self {
+            slots,
+            next: 0,
+            used: 0,
+            unsignalled: 0,
+            interval: (data_slots / 4).max(1),
+            unsignalled_bytes: 0,
+            most_unsignalled,
+            taken: 0,
+            first_data: 0,
+            last_data: 0,
+        }
+    }
+
+    /// Whether there is a slot for data.
+    pub(super) fn has_room_for_data(&self) -> bool {
+        self.slots - self.used > READS + CONTROL_SENDS
+    }
+
+    /// Whether there is a slot for a read.
+    pub(super) fn has_room_for_reads(&self) -> bool {
+        self.slots - self.used > CONTROL_SENDS
+    }
+
+    /// Whether everything that was posted has completed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    /// Whether there is a slot for a control frame.
+    pub(super) fn has_room(&self) -> bool {
+        self.used < self.slots
+    }
+
+    /// Takes the next slot. Returns it with whether its send is to be signalled. The caller has
+    /// checked that there is room.
+    pub(super) fn take(&mut self, signalled: bool) -> (u32, bool) {
+        debug_assert!(self.has_room(), "the caller checked");
+        let slot = self.next;
+        self.next = (self.next + 1) % self.slots;
+        self.used += 1;
+        self.taken += 1;
+        self.unsignalled += 1;
+        let signalled = signalled || self.unsignalled >= self.interval;
+        if signalled {
+            self.unsignalled = 0;
+            self.unsignalled_bytes = 0;
+        }
+        (slot, signalled)
+    }
+
+    /// Takes the next slot for a data frame with `len` bytes of payload.
+    pub(super) fn take_data(&mut self, len: u32) -> (u32, bool) {
+        self.unsignalled_bytes = self.unsignalled_bytes.saturating_add(len);
+        let taken = self.take(self.unsignalled_bytes >= self.most_unsignalled);
+        self.holds_data();
+        taken
+    }
+
+    /// Takes the next slot for a one-sided operation, which is always signalled.
+    pub(super) fn take_operation(&mut self) -> u32 {
+        let (slot, _) = self.take(true);
+        self.holds_data();
+        slot
+    }
+
+    /// Records that the last slot taken holds data of the application.
+    fn holds_data(&mut self) {
+        self.last_data = self.taken;
+        if self.first_data == 0 {
+            self.first_data = self.taken;
+        }
+    }
+
+    /// Frees the slot of a signalled send that has completed, and all that were taken before it.
+    /// Returns whether some of them held data.
+    pub(super) fn complete(&mut self, slot: u32) -> bool {
+        let after = (self.next + self.slots - slot - 1) % self.slots;
+        // A slot that the device does not use cannot complete. If it did, the ring would stay
+        // sound.
+        self.used = self.used.min(after);
+        let done = self.taken - u64::from(self.used);
+        let data = self.first_data != 0 && self.first_data <= done;
+        if data {
+            self.first_data = if self.last_data > done { done + 1 } else { 0 };
+        }
+        data
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::cases;
+
+    proptest! {
+        #![proptest_config(cases(256))]
+
+        /// Whatever is sent and whenever completions come, a full ring holds a signalled send.
+        #[test]
+        fn the_ring_is_never_full_of_unsignalled_sends(
+            slots in 1_u32..40,
+            ops in prop::collection::vec(0_u8..4, 1..400),
+        ) {
+            let mut ring = SendRing::new(slots, 64 << 10);
+            let mut posted = std::collections::VecDeque::new();
+            for op in ops {
+                match op {
+                    0 | 1 if ring.has_room_for_data() => posted.push_back(ring.take(false)),
+                    2 if ring.has_room() => posted.push_back(ring.take(false)),
+                    _ => {
+                        if let Some(at) = posted.iter().position(|(_, signalled)| *signalled) {
+                            ring.complete(posted[at].0);
+                            posted.drain(..=at);
+                        }
+                    }
+                }
+                prop_assert_eq!(ring.used as usize, posted.len());
+                let mut owned: Vec<_> = posted.iter().map(|(slot, _)| *slot).collect();
+                owned.dedup();
+                prop_assert_eq!(owned.len(), posted.len(), "no slot twice");
+                if !ring.has_room_for_data() {
+                    prop_assert!(posted.iter().any(|(_, signalled)| *signalled));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Handling of completions and of connection manager events.
+
+use std::{io, mem};
+
+use rdma_status::{CmEventType, RejectReason, WcStatus};
+use rdma_verbs::cm::CmEvent;
+use rdma_verbs::verbs::{MemoryRegion, WorkCompletion};
+
+use super::{
+    End, Link, MIN_RNR_TIMER, OTHER, Opening, Peer,
+    telling::{PART, RECEIVE},
+};
+use crate::wire::{ConnData, Immediate, Window, is_rejection_of_endpoints};
+
+/// The connection failed before the peer had closed the stream.
+const LOST: &str = "the peer disconnected without closing the stream";
+const NO_RSOCKET: &str = "the peer is not an rsocket of this protocol version";
+
+impl Link {
+    /// Polls completions, and with `events` also events. Returns whether there were any.
+    pub(crate) fn progress(&mut self, events: bool) -> bool {
+        let mut any = false;
+        let result = self.take_completions(&mut any).and_then(|()| {
+            while events && let Some(event) = self.events.poll_event()? {
+                any = true;
+                // Data that arrived before the end is delivered.
+                self.take_completions(&mut any)?;
+                self.handle(&event);
+            }
+            Ok(())
+        });
+        if let Err(error) = result {
+            self.lose(error.to_string());
+        }
+        self.update();
+        any
+    }
+
+    /// Requests a notification of the next completion.
+    pub(crate) fn arm(&mut self) -> io::Result<()> {
+        while self.done.get_event()?.is_some() {}
+        Ok(self.cq.req_notify(false)?)
+    }
+
+    fn handle(&mut self, event: &CmEvent) {
+        debug!("{}: {}", self.name, event.event());
+        match event.event() {
+            CmEventType::ESTABLISHED => {
+                // The passive side has it from the request already.
+                if self.peer.is_none() {
+                    match ConnData::from_bytes(event.private_data()) {
+                        Some(peer) => self.peer = Some(Peer::new(peer)),
+                        None => return self.lose(NO_RSOCKET),
+                    }
+                }
+                self.established = true;
+                let timer = self.qp.set_min_rnr_timer(MIN_RNR_TIMER);
+                if let Err(error) = timer
+                    .map_err(io::Error::from)
+                    .and_then(|()| self.send_pending())
+                {
+                    self.lose(error.to_string());
+                }
+            }
+            CmEventType::DISCONNECTED => self.lose(LOST),
+            // The peer ended before it knew that the connection is established.
+            CmEventType::REJECTED if self.established => self.lose(LOST),
+            CmEventType::REJECTED => {
+                let why = why_rejected(event.reject_reason(), event.private_data());
+                let end = End::Lost(io::ErrorKind::ConnectionRefused, why);
+                self.end.get_or_insert(end);
+            }
+            CmEventType::ADDR_CHANGE | CmEventType::TIMEWAIT_EXIT => {}
+            other => self.lose(format!("{other}: {}", event.cm_status())),
+        }
+    }
+
+    fn take_completions(&mut self, any: &mut bool) -> io::Result<()> {
+        if self.peer.is_none() {
+            // Completions may arrive before ESTABLISHED, and depend on the private data in it.
+            return Ok(());
+        }
+        let mut completions = [WorkCompletion::default(); 16];
+        // At most what can be in the queue now: a peer may send faster than this loop runs.
+        for _ in 0..=self.cq.cqe() as usize / completions.len() {
+            let count = self.cq.poll(&mut completions)?;
+            for completion in &completions[..count] {
+                *any = true;
+                self.complete(completion)?;
+            }
+            if count < completions.len() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self, completion: &WorkCompletion) -> io::Result<()> {
+        let wr_id = completion.wr_id();
+        let received = (wr_id & RECEIVE != 0).then_some((wr_id & !RECEIVE) as u32);
+        if received.is_none() {
+            // At an end software iWARP may complete a request twice: as failed, and as flushed.
+            self.posted = self.posted.saturating_sub(1);
+        }
+        if !completion.is_success() {
+            match completion.status() {
+                // It follows another failure, or an event reports the cause.
+                WcStatus::WR_FLUSH_ERR => {}
+                // iWARP's driver found that TCP has ended.
+                WcStatus::LOC_QP_OP_ERR
+                    if received.is_none() && self.telling.active_speaks_first() => {}
+                status => self.lose(format!("a work request failed: {status}")),
+            }
+            return Ok(());
+        }
+        if let Some(number) = received {
+            let word = self.telling.heard(completion, number);
+            if self.end.is_none() {
+                self.telling.post_receive(&self.qp, number)?;
+            }
+            self.receive(word.and_then(Immediate::decode));
+            if mem::replace(&mut self.opening, Opening::Over) == Opening::Awaited {
+                self.send_pending()?;
+            }
+            return Ok(());
+        }
+        match wr_id {
+            PART => {}
+            OTHER => self.free_control += 1,
+            freed => {
+                self.free += 1;
+                // It is the length of a part of the buffer, which is a `usize`.
+                self.ring.give_back(freed as usize);
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, immediate: Option<Immediate>) {
+        match immediate {
+            Some(Immediate::Data(len)) => {
+                if self.receiving.arrived(len).is_err() {
+                    self.lose(
+                        "the peer violated the protocol: a write beyond its windows or credits",
+                    );
+                }
+            }
+            Some(Immediate::Credits(limit)) => {
+                let table = &self.table;
+                if let Some(peer) = &mut self.peer {
+                    let take = |place| take_window(table, place);
+                    peer.sending.allowed(limit, take);
+                }
+            }
+            Some(Immediate::Mapping | Immediate::Keepalive) => {}
+            // A peer that neither writes nor reads any more has closed the connection.
+            Some(Immediate::Shutdown) if self.writable => self.readable = false,
+            Some(Immediate::Shutdown | Immediate::Disconnect) => {
+                self.end.get_or_insert(End::Disconnected);
+            }
+            None => self.lose("the peer violated the protocol: unknown immediate data"),
+        }
+    }
+}
+
+pub(super) fn why_rejected(reason: RejectReason, private_data: &[u8]) -> String {
+    if reason.is_consumer() && is_rejection_of_endpoints(private_data) {
+        return "rejected: an rdmsg::Listener listens there, which accepts endpoints, not rsockets: \
+                use rdmsg::Endpoint on this side, or rdmsg_rsocket::Listener on the other"
+            .into();
+    }
+    match reason.explanation() {
+        Some(explanation) => explanation.into(),
+        None => format!("the peer rejected the connection: {reason}"),
+    }
+}
+
+/// Removes the window at this index of the table, if it is complete.
+///
+/// The peer stores the next one there only when this one has been filled.
+fn take_window(table: &MemoryRegion, place: u32) -> Option<Window> {
+    let offset = place as usize * Window::LEN;
+    let mut bytes = [0; Window::LEN];
+    table.copy_out(offset, &mut bytes);
+    let window = Window::from_ne(bytes);
+    if window.addr == 0 || window.length == 0 {
+        return None;
+    }
+    table.copy_in(offset, &[0; Window::LEN]);
+    Some(window)
+}

@@ -1,0 +1,117 @@
+//! Telling the peer of what was written to its memory.
+
+use std::io;
+
+use rdma_verbs::verbs::{
+    AccessFlags, Context, Inline, MemoryRegion, Payload, ProtectionDomain, QueuePair, RecvWr,
+    RemoteAddr, SendWr, Sge, TransportType, WorkCompletion,
+};
+
+/// In the ids of receives, beside their numbers.
+pub(super) const RECEIVE: u64 = 1 << 63;
+/// The id of a write that a message follows.
+pub(super) const PART: u64 = 1 << 61;
+
+/// How the peer is told, and tells.
+#[derive(Debug)]
+pub(super) enum Telling {
+    /// With the immediate data of the write itself.
+    Immediate,
+    /// By a message of the same 32 bits behind the write, in the sender's byte order. iWARP has no
+    /// immediate data, and this is what rsockets in C do there. Here they arrive.
+    Message(MemoryRegion),
+}
+
+impl Telling {
+    const LEN: usize = size_of::<u32>();
+    /// How many bytes of a work request it takes.
+    pub(super) const INLINE: u32 = Self::LEN as u32;
+
+    /// As the device can, for so many receives.
+    pub(super) fn new(device: &Context, pd: &ProtectionDomain, receives: u32) -> io::Result<Self> {
+        if device.transport_type() != TransportType::IWARP {
+            return Ok(Self::Immediate);
+        }
+        let len = receives as usize * Self::LEN;
+        let memory = MemoryRegion::new(pd, len, AccessFlags::LOCAL_WRITE)?;
+        Ok(Self::Message(memory))
+    }
+
+    /// How many work requests a write takes.
+    pub(super) fn requests(device: &Context) -> u32 {
+        if device.transport_type() == TransportType::IWARP {
+            2
+        } else {
+            1
+        }
+    }
+
+    /// How many READs a side offers to serve. This protocol uses none, but iWARP wants one.
+    pub(super) fn initiator_depth(&self) -> u8 {
+        match self {
+            Self::Immediate => 0,
+            Self::Message(_) => 1,
+        }
+    }
+
+    /// Whether the side that accepts waits for the first word.
+    pub(super) fn active_speaks_first(&self) -> bool {
+        matches!(self, Self::Message(_))
+    }
+
+    pub(super) fn post_receive(&self, qp: &QueuePair, number: u32) -> io::Result<()> {
+        let wr_id = RECEIVE | u64::from(number);
+        let wr = match self {
+            Self::Immediate => RecvWr::new(wr_id, &[]),
+            Self::Message(memory) => {
+                let at = number as usize * Self::LEN;
+                RecvWr::new(wr_id, Sge::new(memory, at..at + Self::LEN))
+            }
+        };
+        Ok(qp.post_recv(&[wr])?)
+    }
+
+    /// Writes these bytes, if there are any, and tells the peer this word. Returns how many work
+    /// requests that took, of which the last has this id.
+    pub(super) fn post(
+        &self,
+        qp: &QueuePair,
+        wr_id: u64,
+        write: Option<(Payload<'_>, RemoteAddr)>,
+        word: u32,
+    ) -> io::Result<u32> {
+        let bytes = word.to_ne_bytes();
+        match (self, write) {
+            (Self::Immediate, write) => {
+                let nothing = ((&[]).into(), RemoteAddr { addr: 0, rkey: 0 });
+                let (payload, remote) = write.unwrap_or(nothing);
+                qp.post_send(&[SendWr::write_with_imm(wr_id, payload, remote, word)])?;
+                Ok(1)
+            }
+            (Self::Message(_), None) => {
+                qp.post_send(&[SendWr::send(wr_id, Inline(&bytes))])?;
+                Ok(1)
+            }
+            (Self::Message(_), Some((payload, remote))) => {
+                qp.post_send(&[
+                    SendWr::write(PART, payload, remote),
+                    SendWr::send(wr_id, Inline(&bytes)),
+                ])?;
+                Ok(2)
+            }
+        }
+    }
+
+    /// The word that a receive with this number was completed by, if it is one.
+    pub(super) fn heard(&self, completion: &WorkCompletion, number: u32) -> Option<u32> {
+        match self {
+            Self::Immediate => completion.imm_data(),
+            Self::Message(memory) => {
+                let mut bytes = [0; Self::LEN];
+                memory.copy_out(number as usize * Self::LEN, &mut bytes);
+                let success = completion.result().ok()?;
+                (success.byte_len as usize == Self::LEN).then_some(u32::from_ne_bytes(bytes))
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+use std::{
+    io,
+    net::{SocketAddr, ToSocketAddrs},
+    os::fd::{AsFd, BorrowedFd},
+    time::{Duration, Instant},
+};
+
+use rdma_status::CmEventType;
+use rdma_verbs::cm::{CmEvent, CmId, EventChannel, PortSpace};
+
+use super::{Config, Stream, wire::ConnData};
+
+/// The maximum number of requests that wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// A listener for [`Stream`]s and for rsockets of C programs.
+#[derive(Debug)]
+pub struct Listener {
+    id: CmId,
+    events: EventChannel,
+    config: Config,
+}
+
+impl Listener {
+    /// Listens on the first of these addresses that can be bound. Port 0 selects a free port.
+    ///
+    /// # Errors
+    ///
+    /// `AddrInUse`, `AddrNotAvailable`, and the other errors of `rdma_bind_addr` and `rdma_listen`.
+    pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
+        Self::bind_with(address, &Config::default())
+    }
+
+    /// Listens as [`bind`](Self::bind) does, with a configuration for the streams.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`bind`](Self::bind), and `InvalidInput` for an invalid configuration.
+    pub fn bind_with(address: impl ToSocketAddrs, config: &Config) -> io::Result<Self> {
+        config.check()?;
+        let mut result = Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the name has no address",
+        ));
+        for address in address.to_socket_addrs()? {
+            result = Self::bind_one(address, config);
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
+    }
+
+    fn bind_one(address: SocketAddr, config: &Config) -> io::Result<Self> {
+        let events = EventChannel::new()?;
+        let create = || CmId::new(&events, PortSpace::TCP, 0);
+        let id = CmId::listen_on(create, address, BACKLOG)?;
+        Ok(Self {
+            id,
+            events,
+            config: config.clone(),
+        })
+    }
+
+    /// Returns the address on which it listens.
+    ///
+    /// # Errors
+    ///
+    /// `AddrNotAvailable` if there is none.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        let none = || io::ErrorKind::AddrNotAvailable.into();
+        self.id.local_addr().ok_or_else(none)
+    }
+
+    /// Waits for the next connection and accepts it.
+    ///
+    /// Requests that do not come from an rsocket, or cannot be served, are rejected without an
+    /// error here.
+    ///
+    /// # Errors
+    ///
+    /// `NotConnected` if the device was removed.
+    pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
+        loop {
+            if let Some(accepted) = self.accept_timeout(Duration::MAX)? {
+                return Ok(accepted);
+            }
+        }
+    }
+
+    /// Waits for the next connection, for at most `timeout`, and accepts it.
+    ///
+    /// Returns `None` if there was none in that time; otherwise the same as
+    /// [`accept`](Self::accept).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`accept`](Self::accept).
+    pub fn accept_timeout(&self, timeout: Duration) -> io::Result<Option<(Stream, SocketAddr)>> {
+        let start = Instant::now();
+        loop {
+            let left = timeout.saturating_sub(start.elapsed());
+            let Some(mut event) = self.events.wait_event(left)? else {
+                return Ok(None);
+            };
+            let request = (event.event(), event.take_request());
+            let (CmEventType::CONNECT_REQUEST, Some(id)) = request else {
+                let text = format!("{}: {}", event.event(), event.cm_status());
+                return Err(io::Error::new(io::ErrorKind::NotConnected, text));
+            };
+            match self.serve(id, &event) {
+                Ok(stream) => {
+                    let peer = stream.peer_addr()?;
+                    return Ok(Some((stream, peer)));
+                }
+                // Dropping its id rejected the request.
+                Err(error) => warn_sparsely!("rsocket: rejected a request: {error}"),
+            }
+        }
+    }
+
+    fn serve(&self, mut id: CmId, event: &CmEvent) -> io::Result<Stream> {
+        let Some(peer) = ConnData::from_bytes(event.private_data()) else {
+            id.reject(&ConnData::NOTHING.to_bytes())?;
+            let text = "the peer is not an rsocket of this protocol version";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        };
+        let events = EventChannel::new()?;
+        id.migrate(&events)?;
+        Stream::accept(id, events, peer, &self.config)
+    }
+}
+
+/// The descriptor is readable when there is a connection to accept.
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+}

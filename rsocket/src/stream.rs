@@ -1,0 +1,359 @@
+use std::{
+    fmt,
+    io::{self, Read, Write},
+    mem,
+    net::{Shutdown, SocketAddr, ToSocketAddrs},
+    sync::{
+        Arc, PoisonError, RwLock,
+        mpsc::{RecvTimeoutError, Sender, channel},
+    },
+    thread,
+    time::Duration,
+};
+
+use rdma_status::CmEventType;
+use rdma_verbs::cm::{CmId, EventChannel, PortSpace};
+use rdmsg_os::leak;
+
+use super::{
+    Config,
+    link::Link,
+    waiting::{Until, Waiting},
+    wire::ConnData,
+};
+
+/// The timeout for resolving an address, and for resolving a route.
+const RESOLVE: Duration = Duration::from_secs(2);
+
+/// A connection to an rsocket: a byte stream in both directions.
+///
+/// Threads may share it: one may read while another writes. Dropping it closes the connection, and
+/// waits until all written bytes have arrived, for at most [`Config::linger`].
+pub struct Stream {
+    waiting: Arc<Waiting>,
+    local: Option<SocketAddr>,
+    peer: Option<SocketAddr>,
+    linger: Duration,
+    options: RwLock<Options>,
+}
+
+#[derive(Default)]
+struct Options {
+    nonblocking: bool,
+    read_timeout: Option<Duration>,
+    write_timeout: Option<Duration>,
+    /// Dropped to end the keepalive thread.
+    keepalive: Option<Sender<()>>,
+}
+
+/// Whether a connection failed for this side's port, at once: it is in use, or was a moment ago for
+/// a connection to the same peer.
+fn is_about_the_port(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
+    )
+}
+
+impl Stream {
+    /// Connects to the first of these addresses that accepts, trying them in turn.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut`, and the connection manager's error for the last address.
+    pub fn connect(address: impl ToSocketAddrs) -> io::Result<Self> {
+        Self::connect_with(address, &Config::default())
+    }
+
+    /// Connects as [`connect`](Self::connect) does, with a configuration.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect`](Self::connect), and `InvalidInput` for an invalid configuration.
+    pub fn connect_with(address: impl ToSocketAddrs, config: &Config) -> io::Result<Self> {
+        config.check()?;
+        let mut result = Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the name has no address",
+        ));
+        for address in address.to_socket_addrs()? {
+            // The connection manager chooses this side's port without regard to TCP, of which the
+            // ports of iWARP are.
+            let mut tries = CmId::FREE_PORT_TRIES;
+            result = loop {
+                tries -= 1;
+                match Self::connect_one(address, config) {
+                    Err(error) if is_about_the_port(&error) && tries > 0 => {}
+                    result => break result,
+                }
+            };
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
+    }
+
+    fn connect_one(address: SocketAddr, config: &Config) -> io::Result<Self> {
+        let until = Until::after(Some(config.connect_timeout));
+        let events = EventChannel::new()?;
+        let mut id = CmId::new(&events, PortSpace::TCP, 0)?;
+        id.resolve_addr(None, address, RESOLVE.min(config.connect_timeout))?;
+        resolved(&events, CmEventType::ADDR_RESOLVED, config)?;
+        id.resolve_route(RESOLVE.min(config.connect_timeout))?;
+        resolved(&events, CmEventType::ROUTE_RESOLVED, config)?;
+        let mut link = Link::new(id, events, config)?;
+        link.connect()?;
+        let stream = Self::new(link, config);
+        stream.waiting.wait(until, |link| match link.error() {
+            Some(error) => Some(Err(error)),
+            None => link.is_established().then_some(Ok(())),
+        })??;
+        Ok(stream)
+    }
+
+    /// Accepts a request that carried the private data `peer`.
+    pub(super) fn accept(
+        id: CmId,
+        events: EventChannel,
+        peer: ConnData,
+        config: &Config,
+    ) -> io::Result<Self> {
+        let mut link = Link::new(id, events, config)?;
+        link.accept(peer)?;
+        Ok(Self::new(link, config))
+    }
+
+    fn new(link: Link, config: &Config) -> Self {
+        Self {
+            local: link.id().local_addr(),
+            peer: link.id().peer_addr(),
+            waiting: Arc::new(Waiting::new(link)),
+            linger: config.linger,
+            options: RwLock::default(),
+        }
+    }
+
+    /// Returns this side's address.
+    ///
+    /// # Errors
+    ///
+    /// `AddrNotAvailable` if it has none.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.local
+            .ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+    }
+
+    /// Returns the peer's address.
+    ///
+    /// # Errors
+    ///
+    /// `AddrNotAvailable` if it has none.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.peer
+            .ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+    }
+
+    /// Sets whether calls that would wait return `WouldBlock` instead. Default: they wait.
+    pub fn set_nonblocking(&self, nonblocking: bool) {
+        self.change(|options| options.nonblocking = nonblocking);
+    }
+
+    /// Sets the time after which reading returns `TimedOut`. Default: `None`, unlimited.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) {
+        self.change(|options| options.read_timeout = timeout);
+    }
+
+    /// Sets the time after which writing returns `TimedOut`. Default: `None`, unlimited.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) {
+        self.change(|options| options.write_timeout = timeout);
+    }
+
+    /// Sets the interval at which a thread probes the peer. Default: `None`, no probes.
+    ///
+    /// Without probes, the loss of the peer is detected only when something is written.
+    ///
+    /// # Errors
+    ///
+    /// If the thread cannot be started.
+    pub fn set_keepalive(&self, interval: Option<Duration>) -> io::Result<()> {
+        let sender = match interval {
+            Some(interval) => Some(self.keep_alive(interval)?),
+            None => None,
+        };
+        self.change(|options| options.keepalive = sender);
+        Ok(())
+    }
+
+    fn keep_alive(&self, interval: Duration) -> io::Result<Sender<()>> {
+        self.waiting.check()?;
+        let (sender, ended) = channel();
+        let waiting = Arc::clone(&self.waiting);
+        let keep = move || {
+            while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+                waiting.with(Link::keep_alive);
+            }
+        };
+        thread::Builder::new()
+            .name("rsocket-alive".into())
+            .spawn(keep)?;
+        Ok(sender)
+    }
+
+    /// Shuts down one direction or both.
+    ///
+    /// The peer can still read what was written before, and this side what the peer wrote before.
+    ///
+    /// An accepted stream can notify the peer only after the connection is established. It waits
+    /// for that for at most [`Config::linger`]; a non-blocking one sends the notification during
+    /// one of the next calls.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut`, and the errors of the notification.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        self.end(how)?;
+        match self.until(|_| Some(self.linger)) {
+            Until::Now => Ok(()),
+            until => self
+                .waiting
+                .wait(until, |link| link.has_notified().then_some(())),
+        }
+    }
+
+    fn end(&self, how: Shutdown) -> io::Result<()> {
+        self.waiting.check()?;
+        self.waiting.with(|link| {
+            if how != Shutdown::Write {
+                link.shutdown_read()?;
+            }
+            if how != Shutdown::Read {
+                link.shutdown_write()?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Waits until reading would not block, for at most `timeout`; `None` is unlimited.
+    ///
+    /// That is the case when there are bytes to read, or the stream has ended. For non-blocking
+    /// streams.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut`.
+    pub fn wait_readable(&self, timeout: Option<Duration>) -> io::Result<()> {
+        let ready = |link: &mut Link| link.is_readable().then_some(());
+        self.waiting.wait(Until::after(timeout), ready)
+    }
+
+    /// Waits until writing would not block, for at most `timeout`; `None` is unlimited.
+    ///
+    /// That is the case when bytes can be written, or the stream has failed. For non-blocking
+    /// streams.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut`.
+    pub fn wait_writable(&self, timeout: Option<Duration>) -> io::Result<()> {
+        let ready = |link: &mut Link| link.is_writable().then_some(());
+        self.waiting.wait(Until::after(timeout), ready)
+    }
+
+    fn change(&self, f: impl FnOnce(&mut Options)) {
+        f(&mut self.options.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn until(&self, timeout: impl FnOnce(&Options) -> Option<Duration>) -> Until {
+        let options = self.options.read().unwrap_or_else(PoisonError::into_inner);
+        if options.nonblocking {
+            Until::Now
+        } else {
+            Until::after(timeout(&options))
+        }
+    }
+}
+
+impl Read for &Stream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let until = self.until(|options| options.read_timeout);
+        self.waiting.wait(until, |link| link.read(into))?
+    }
+}
+
+impl Write for &Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let until = self.until(|options| options.write_timeout);
+        self.waiting.wait(until, |link| link.write(bytes))?
+    }
+
+    /// Does nothing: written bytes are already being sent.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(into)
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&*self).write(bytes)
+    }
+
+    /// Does nothing: written bytes are already being sent.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream")
+            .field("local", &self.local)
+            .field("peer", &self.peer)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.waiting.check().is_err() {
+            // The connection is the parent's, and a thread of the parent may hold these locks.
+            leak(Arc::clone(&self.waiting));
+            let options = self
+                .options
+                .get_mut()
+                .unwrap_or_else(PoisonError::into_inner);
+            leak(mem::take(options));
+            return;
+        }
+        let told = self.end(Shutdown::Both);
+        let until = Until::after(Some(self.linger));
+        let drained = self
+            .waiting
+            .wait(until, |link| link.is_drained().then_some(()));
+        let name = self.waiting.with(|link| {
+            link.disconnect();
+            link.name().to_owned()
+        });
+        if let Err(error) = told.and(drained) {
+            warn_sparsely!("{name}: closed before all written bytes had arrived: {error}");
+        }
+    }
+}
+
+/// Waits for the result of address or route resolution.
+fn resolved(events: &EventChannel, wanted: CmEventType, config: &Config) -> io::Result<()> {
+    let Some(event) = events.wait_event(config.connect_timeout)? else {
+        return Err(io::ErrorKind::TimedOut.into());
+    };
+    if event.event() == wanted && event.status() == 0 {
+        return Ok(());
+    }
+    let text = format!("{}: {}", event.event(), event.cm_status());
+    Err(io::Error::new(io::ErrorKind::HostUnreachable, text))
+}

@@ -1,0 +1,195 @@
+use std::{
+    io,
+    os::fd::AsFd,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
+use rdma_verbs::cm::EventChannel;
+use rdma_verbs::verbs::CompletionChannel;
+use rdmsg_os::Process;
+
+use super::link::Link;
+
+/// The time for which a thread polls before it sleeps, the same as librdmacm's.
+const SPIN: Duration = Duration::from_micros(10);
+
+/// The time after which a peer that has not answered is nudged. Each further nudge waits twice as
+/// long, up to the last.
+const FIRST_NUDGE: Duration = Duration::from_millis(20);
+const LAST_NUDGE: Duration = Duration::from_secs(1);
+
+/// A connection that several threads wait on.
+///
+/// They are leader and followers: one of them sleeps on the descriptors. The others sleep until
+/// that one wakes up; then one of them takes its place. It has no engine, and one lock for all of
+/// its state, so it needs no `poll::Poller`.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    /// The process that made it.
+    process: Process,
+    state: Mutex<State>,
+    awake: Condvar,
+    done: CompletionChannel,
+    events: EventChannel,
+}
+
+#[derive(Debug)]
+struct State {
+    link: Link,
+    /// Whether a thread sleeps on the descriptors.
+    sleeper: bool,
+}
+
+impl State {
+    fn progress(&mut self) -> bool {
+        // Events are not read while another thread sleeps, or is about to: it would not wake up.
+        // Completions may be polled, as their notification remains on the channel.
+        self.link.progress(!self.sleeper)
+    }
+}
+
+/// The bound of a wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Until {
+    /// Does not wait.
+    Now,
+    Deadline(Instant),
+    Ever,
+}
+
+impl Until {
+    pub(super) fn after(timeout: Option<Duration>) -> Self {
+        timeout
+            .and_then(|timeout| Instant::now().checked_add(timeout))
+            .map_or(Self::Ever, Self::Deadline)
+    }
+
+    /// Returns the remaining time, `None` if it is unlimited, or an error if it has elapsed.
+    fn left(self) -> io::Result<Option<Duration>> {
+        match self {
+            Self::Now => Err(io::ErrorKind::WouldBlock.into()),
+            Self::Ever => Ok(None),
+            Self::Deadline(at) => {
+                let left = at.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                Ok(Some(left))
+            }
+        }
+    }
+}
+
+impl Waiting {
+    pub(super) fn new(link: Link) -> Self {
+        Self {
+            process: Process::this(),
+            done: link.done.clone(),
+            events: link.events().clone(),
+            state: Mutex::new(State {
+                link,
+                sleeper: false,
+            }),
+            awake: Condvar::new(),
+        }
+    }
+
+    /// Returns an error in a child of the process that made the connection, which must not lock it.
+    pub(super) fn check(&self) -> io::Result<()> {
+        if self.process.is_this() {
+            return Ok(());
+        }
+        let text = "the stream belongs to the process that forked this one; connect after the fork";
+        Err(io::Error::new(io::ErrorKind::NotConnected, text))
+    }
+
+    /// Makes progress, and calls `f` with the connection, without waiting.
+    pub(super) fn with<T>(&self, f: impl FnOnce(&mut Link) -> T) -> T {
+        let mut state = self.lock();
+        state.progress();
+        f(&mut state.link)
+    }
+
+    /// Waits until `ready` returns a value, and returns it.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` or `TimedOut` if `ready` has not returned a value in time.
+    pub(super) fn wait<T>(
+        &self,
+        until: Until,
+        mut ready: impl FnMut(&mut Link) -> Option<T>,
+    ) -> io::Result<T> {
+        self.check()?;
+        let mut state = self.lock();
+        let mut spinning = None;
+        let mut patience = FIRST_NUDGE;
+        loop {
+            let progress = state.progress();
+            if let Some(value) = ready(&mut state.link) {
+                return Ok(value);
+            }
+            let left = until.left()?;
+            if progress || spinning.get_or_insert_with(Instant::now).elapsed() < SPIN {
+                continue;
+            }
+            spinning = None;
+            if state.sleeper {
+                state = match left {
+                    None => self
+                        .awake
+                        .wait(state)
+                        .unwrap_or_else(PoisonError::into_inner),
+                    Some(left) => {
+                        self.awake
+                            .wait_timeout(state, left)
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .0
+                    }
+                };
+                continue;
+            }
+            // In this order no completion is missed: request a notification, poll, sleep.
+            state.link.arm()?;
+            if state.progress() {
+                continue;
+            }
+            state.sleeper = true;
+            let nudge = state.link.is_unanswered().then_some(patience);
+            drop(state);
+            let slept = self.sleep([left, nudge].into_iter().flatten().min());
+            state = self.lock();
+            state.sleeper = false;
+            self.awake.notify_all();
+            slept?;
+            if nudge.is_some() && !state.progress() && state.link.is_unanswered() {
+                state.link.keep_alive();
+                patience = (patience * 2).min(LAST_NUDGE);
+            }
+        }
+    }
+
+    fn sleep(&self, left: Option<Duration>) -> io::Result<()> {
+        let mut files = [self.done.as_fd(), self.events.as_fd()]
+            .map(|file| PollFd::new(file, PollFlags::POLLIN));
+        // Rounded up, and bounded by the type: the caller's loop checks the time.
+        let timeout = left.map_or(PollTimeout::NONE, |left| {
+            u16::try_from(left.as_millis() + 1)
+                .unwrap_or(u16::MAX)
+                .into()
+        });
+        match poll(&mut files, timeout) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,203 @@
+use std::{fmt, io};
+
+open_enum! {
+    /// The type of a connection manager event: `enum rdma_cm_event_type`.
+    ///
+    /// See
+    /// [`rdma_get_cm_event(3)`](https://man7.org/linux/man-pages/man3/rdma_get_cm_event.3.html).
+    pub struct CmEventType(u32);
+    /// Address resolution finished.
+    ADDR_RESOLVED = 0;
+    /// Address resolution failed.
+    ADDR_ERROR = 1;
+    /// Route resolution finished.
+    ROUTE_RESOLVED = 2;
+    /// Route resolution failed.
+    ROUTE_ERROR = 3;
+    /// Passive side: a peer requests a connection.
+    CONNECT_REQUEST = 4;
+    /// Active side, for an id without a queue pair: the peer accepted.
+    CONNECT_RESPONSE = 5;
+    /// Establishing the connection failed.
+    CONNECT_ERROR = 6;
+    /// Active side: the peer did not answer, or is unreachable.
+    UNREACHABLE = 7;
+    /// The peer rejected the request or the response.
+    REJECTED = 8;
+    /// The connection is established.
+    ESTABLISHED = 9;
+    /// The connection was disconnected.
+    DISCONNECTED = 10;
+    /// The local device was removed; ids on it must be destroyed.
+    DEVICE_REMOVAL = 11;
+    /// The multicast group was joined.
+    MULTICAST_JOIN = 12;
+    /// Joining a multicast group failed, or the membership was lost.
+    MULTICAST_ERROR = 13;
+    /// The network device of this id changed its hardware address.
+    ADDR_CHANGE = 14;
+    /// The queue pair left its timewait state and may be reused.
+    TIMEWAIT_EXIT = 15;
+    /// `rdma_resolve_addrinfo` finished.
+    ADDRINFO_RESOLVED = 16;
+    /// `rdma_resolve_addrinfo` failed.
+    ADDRINFO_ERROR = 17;
+    /// An event that user space wrote.
+    USER = 18;
+    /// Internal to librdmacm.
+    INTERNAL = 19;
+}
+
+/// The status of a failure event: zero or a negative error number, as the kernel's CM reports it.
+///
+/// For a rejection the same field holds a [`RejectReason`] instead.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CmStatus(i32);
+
+impl CmStatus {
+    /// Creates a status from that of an event.
+    #[must_use]
+    pub const fn from_raw(raw: i32) -> Self {
+        Self(raw)
+    }
+
+    /// Returns the status as in the event.
+    #[must_use]
+    pub const fn raw(self) -> i32 {
+        self.0
+    }
+}
+
+impl fmt::Display for CmStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => f.write_str("no further status"),
+            status if status < 0 => {
+                write!(
+                    f,
+                    "{}",
+                    io::Error::from_raw_os_error(status.saturating_neg())
+                )
+            }
+            status => write!(f, "status {status}"),
+        }
+    }
+}
+
+impl fmt::Debug for CmStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CmStatus({self})")
+    }
+}
+
+open_enum! {
+    /// The reason of a rejection: the status of a `REJECTED` event.
+    ///
+    /// On InfiniBand and RoCE these are the reason codes of the InfiniBand specification, volume 1,
+    /// section 12.6.7.2 (`enum ib_cm_rej_reason` of the Linux kernel); on iWARP a negative error
+    /// number.
+    pub struct RejectReason(i32);
+    /// The peer has no queue pair left.
+    NO_QP = 1;
+    /// The peer has no end-to-end context left.
+    NO_EEC = 2;
+    /// The peer has no resources.
+    NO_RESOURCES = 3;
+    /// The peer's wait timed out.
+    TIMEOUT = 4;
+    /// The peer does not support the request.
+    UNSUPPORTED = 5;
+    /// The communication id is not valid.
+    INVALID_COMM_ID = 6;
+    /// The communication instance is not valid.
+    INVALID_COMM_INSTANCE = 7;
+    /// There is no listener on this port at the peer.
+    INVALID_SERVICE_ID = 8;
+    /// The transport service type is not valid.
+    INVALID_TRANSPORT_TYPE = 9;
+    /// The peer still has state of an earlier connection of this queue pair.
+    STALE_CONN = 10;
+    /// The service does not exist.
+    RDC_NOT_EXIST = 11;
+    /// The GID is not the peer's.
+    INVALID_GID = 12;
+    /// The LID is not the peer's.
+    INVALID_LID = 13;
+    /// The service level is not valid.
+    INVALID_SL = 14;
+    /// The traffic class is not valid.
+    INVALID_TRAFFIC_CLASS = 15;
+    /// The hop limit is not valid.
+    INVALID_HOP_LIMIT = 16;
+    /// The packet rate is not valid.
+    INVALID_PACKET_RATE = 17;
+    /// The alternate GID is not valid.
+    INVALID_ALT_GID = 18;
+    /// The alternate LID is not valid.
+    INVALID_ALT_LID = 19;
+    /// The alternate service level is not valid.
+    INVALID_ALT_SL = 20;
+    /// The alternate traffic class is not valid.
+    INVALID_ALT_TRAFFIC_CLASS = 21;
+    /// The alternate hop limit is not valid.
+    INVALID_ALT_HOP_LIMIT = 22;
+    /// The alternate packet rate is not valid.
+    INVALID_ALT_PACKET_RATE = 23;
+    /// The peer redirects to another port.
+    PORT_CM_REDIRECT = 24;
+    /// The peer redirects to another port.
+    PORT_REDIRECT = 25;
+    /// The path MTU is not valid.
+    INVALID_MTU = 26;
+    /// The peer has not enough responder resources.
+    INSUFFICIENT_RESP_RESOURCES = 27;
+    /// The peer's program rejected the request; the private data is its own.
+    CONSUMER_DEFINED = 28;
+    /// The RNR retry count is not valid.
+    INVALID_RNR_RETRY = 29;
+    /// Another communication id is in use for this pair.
+    DUPLICATE_LOCAL_COMM_ID = 30;
+    /// The class version is not valid.
+    INVALID_CLASS_VERSION = 31;
+    /// The flow label is not valid.
+    INVALID_FLOW_LABEL = 32;
+    /// The alternate flow label is not valid.
+    INVALID_ALT_FLOW_LABEL = 33;
+    /// The vendor option is not supported.
+    VENDOR_OPTION_NOT_SUPPORTED = 35;
+}
+
+impl RejectReason {
+    /// Returns whether the peer's program rejected the request: the private data is its own.
+    ///
+    /// `iWARP` has no such code: there, `-ECONNREFUSED` with private data has the same meaning, or
+    /// `-ECONNRESET`, as the driver has it.
+    #[must_use]
+    pub const fn is_consumer(self) -> bool {
+        let iwarp = self.0 == -libc::ECONNREFUSED || self.0 == -libc::ECONNRESET;
+        self.0 == Self::CONSUMER_DEFINED.0 || iwarp
+    }
+
+    /// Returns the usual cause of a rejection without private data of the peer's program, as text.
+    ///
+    /// `None` if the reason's name states it.
+    ///
+    /// The connection manager of the peer's host itself rejects with `CONSUMER_DEFINED` if a
+    /// listener has the port but not the address, and if a program ended before it had accepted the
+    /// request.
+    #[must_use]
+    pub const fn explanation(self) -> Option<&'static str> {
+        const NOT_LISTENED_TO: i32 = -libc::ECONNREFUSED; // On iWARP.
+        match self {
+            Self::INVALID_SERVICE_ID | Self(NOT_LISTENED_TO) => {
+                Some("refused: nobody listens on this port at the peer")
+            }
+            Self::CONSUMER_DEFINED => Some(
+                "rejected without a cause (CONSUMER_DEFINED): the listener on this port at the \
+                 peer speaks another protocol, is bound to the other of IPv4 and IPv6, accepts no \
+                 further connection, or ended at that moment",
+            ),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,56 @@
+/// Defines an open newtype over an integer, with named constants, `name`, `Display` and `Debug`.
+///
+/// Values without a name are kept, and displayed as numbers.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! open_enum {
+    (
+        $(#[$meta:meta])*
+        $vis:vis struct $name:ident($int:ty);
+        $( $(#[$variant_meta:meta])* $variant:ident = $value:expr; )*
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name($int);
+
+        impl $name {
+            $( $(#[$variant_meta])* pub const $variant: Self = Self($value); )*
+
+            /// Creates it from a value of the C interface. Every value is accepted.
+            #[must_use]
+            pub const fn from_raw(raw: $int) -> Self {
+                Self(raw)
+            }
+
+            /// Returns the value of the C interface.
+            #[must_use]
+            pub const fn raw(self) -> $int {
+                self.0
+            }
+
+            /// Returns the constant's name, or `None` for a value that this crate does not know.
+            #[must_use]
+            pub const fn name(self) -> Option<&'static str> {
+                match self.0 {
+                    $( $value => Some(stringify!($variant)), )*
+                    _ => None,
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                match self.name() {
+                    Some(name) => f.write_str(name),
+                    None => write!(f, "unknown ({})", self.0),
+                }
+            }
+        }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "{}({self})", stringify!($name))
+            }
+        }
+    };
+}

@@ -1,0 +1,320 @@
+#![allow(unsafe_code)]
+
+use std::{
+    os::fd::AsFd,
+    ptr::{self, NonNull},
+    slice,
+    time::Duration,
+};
+
+use rdma_status::{CmEventType, CmStatus, OsError, RejectReason};
+
+use super::{ConnEventParam, Devices, EventChannel, PrivateData, UdEventParam, owned_id::OwnedId};
+use crate::{
+    sys::{self, cvt, ffi},
+    verbs::{AhAttr, QpType},
+};
+
+/// An event of an id, copied, so that it may be kept.
+///
+/// See [`rdma_get_cm_event(3)`](https://man7.org/linux/man-pages/man3/rdma_get_cm_event.3.html) for
+/// the meaning and content of each event.
+#[derive(Debug)]
+#[doc(alias = "rdma_cm_event")]
+pub struct CmEvent {
+    event: CmEventType,
+    status: i32,
+    context: u64,
+    listen_context: Option<u64>,
+    conn: Option<ConnEventParam>,
+    ud: Option<UdEventParam>,
+    private_data: PrivateData,
+    request: Option<OwnedId>,
+}
+
+impl CmEvent {
+    /// Copies an event of an id of `channel`, and takes ownership of the id of a CONNECT_REQUEST.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is an event from librdmacm that is not acknowledged, and the channel's lock is held.
+    pub(super) unsafe fn copy(raw: *mut ffi::rdma_cm_event, channel: &EventChannel) -> Self {
+        // SAFETY: the caller vouches for the event.
+        let mut this = unsafe { Self::copy_data(raw) };
+        if this.event == CmEventType::CONNECT_REQUEST {
+            // SAFETY: as above.
+            let id = unsafe { (*raw).id };
+            this.request = NonNull::new(id).map(|id| {
+                // SAFETY: a CONNECT_REQUEST carries a new id, on the listener's channel, that
+                // nothing owns yet.
+                unsafe { OwnedId::from_request(id, channel) }
+            });
+        }
+        this
+    }
+
+    /// Copies an event without taking ownership of its id.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is an event from librdmacm that is not acknowledged, and no other event of the same id
+    /// is read during the call.
+    pub(super) unsafe fn copy_data(raw: *mut ffi::rdma_cm_event) -> Self {
+        // SAFETY: the caller vouches for the event.
+        let raw = unsafe { &*raw };
+        let event = CmEventType::from_raw(raw.event);
+        let multicast =
+            event == CmEventType::MULTICAST_JOIN || event == CmEventType::MULTICAST_ERROR;
+        // SAFETY: an event's id, if it has one, exists at least until the event is acknowledged.
+        let id = unsafe { raw.id.as_ref() };
+        // SAFETY: as above.
+        let listen_id = unsafe { raw.listen_id.as_ref() };
+        let (mut conn, mut ud, mut private_data) = (None, None, PrivateData::default());
+        if matches!(event, CmEventType::USER | CmEventType::INTERNAL) {
+            // These carry a number where others have a pointer.
+        } else if multicast || id.is_some_and(|id| QpType::from_raw(id.qp_type) == QpType::UD) {
+            // SAFETY: librdmacm writes this member for ids of datagrams and for multicast; where it
+            // writes nothing, it is zeroed.
+            let param = unsafe { &raw.param.ud };
+            ud = Some(UdEventParam {
+                ah_attr: AhAttr::from_raw(param.ah_attr),
+                qp_num: param.qp_num,
+                qkey: param.qkey,
+            });
+            if !multicast {
+                // SAFETY: librdmacm sets pointer and length together, to bytes within the event.
+                private_data =
+                    unsafe { copy_private_data(param.private_data.cast(), param.private_data_len) };
+            }
+        } else {
+            // SAFETY: librdmacm writes this member for ids of connections; where it writes nothing,
+            // it is zeroed.
+            let param = unsafe { &raw.param.conn };
+            conn = Some(ConnEventParam::from_raw(param));
+            // SAFETY: librdmacm sets pointer and length together, to bytes within the event.
+            private_data =
+                unsafe { copy_private_data(param.private_data.cast(), param.private_data_len) };
+        }
+        Self {
+            event,
+            status: raw.status,
+            // A new id has its listener's context until one is set.
+            context: id.map_or(0, |id| id.context as u64),
+            listen_context: listen_id.map(|id| id.context as u64),
+            conn,
+            ud,
+            private_data,
+            request: None,
+        }
+    }
+
+    /// Returns the type of the event. Values that this crate does not know are passed through.
+    #[must_use]
+    pub fn event(&self) -> CmEventType {
+        self.event
+    }
+
+    /// Returns librdmacm's status: 0, a negative error number, or a reject reason.
+    #[must_use]
+    pub fn status(&self) -> i32 {
+        self.status
+    }
+
+    /// Returns the status of a failure, as an error number.
+    #[must_use]
+    pub fn cm_status(&self) -> CmStatus {
+        CmStatus::from_raw(self.status)
+    }
+
+    /// Returns the status of a REJECTED event: the reason.
+    #[must_use]
+    pub fn reject_reason(&self) -> RejectReason {
+        RejectReason::from_raw(self.status)
+    }
+
+    /// Returns the [context](super::CmId::set_context) of the event's id.
+    ///
+    /// For a CONNECT_REQUEST it is the listener's.
+    #[must_use]
+    pub fn context(&self) -> u64 {
+        self.context
+    }
+
+    /// Returns the [context](super::CmId::set_context) of the listener of a CONNECT_REQUEST.
+    #[must_use]
+    pub fn listen_context(&self) -> Option<u64> {
+        self.listen_context
+    }
+
+    /// Returns the connection's parameters, which are zero in events that carry none.
+    ///
+    /// `None` for ids of datagrams, and for events that do not come from a connection manager.
+    #[must_use]
+    pub fn conn(&self) -> Option<ConnEventParam> {
+        self.conn
+    }
+
+    /// Returns the parameters of the datagram peer or the multicast group.
+    ///
+    /// `None` for ids of connections.
+    #[must_use]
+    pub fn ud(&self) -> Option<UdEventParam> {
+        self.ud
+    }
+
+    /// Returns the peer's private data, which may be padded with zeros.
+    #[must_use]
+    pub fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    /// Takes the new id of a CONNECT_REQUEST, for [`take_request`](Self::take_request).
+    pub(super) fn take_owned_request(&mut self) -> Option<OwnedId> {
+        self.request.take()
+    }
+}
+
+impl EventChannel {
+    /// Reads the next event, if there is one. It is already acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// Those of `rdma_get_cm_event`; the failure of a connection is an event, not an error.
+    #[doc(alias = "rdma_get_cm_event")]
+    #[doc(alias = "rdma_ack_cm_event")]
+    pub fn poll_event(&self) -> Result<Option<CmEvent>, OsError> {
+        if self.is_inherited() {
+            return Err(OsError::new("rdma_get_cm_event", libc::EBADF));
+        }
+        let lock = self.lock();
+        let mut raw = ptr::null_mut();
+        // SAFETY: the channel exists, the out pointer is a local, and the lock excludes other users
+        // of the ids that are written.
+        let ret = unsafe { ffi::rdma_get_cm_event(self.as_ptr(), &raw mut raw) };
+        match cvt("rdma_get_cm_event", ret) {
+            Ok(_) => {}
+            Err(OsError {
+                errno: libc::EAGAIN | libc::EINTR,
+                ..
+            }) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        // SAFETY: the call succeeded, so the event is valid until it is acknowledged; its id
+        // belongs to this channel.
+        let event = unsafe { CmEvent::copy(raw, self) };
+        if event.event() == CmEventType::DEVICE_REMOVAL {
+            // SAFETY: as above.
+            let id = unsafe { (*raw).id };
+            // SAFETY: the event's id exists, and is not destroyed while the lock is held.
+            let device = unsafe { (*id).verbs };
+            // SAFETY: as above.
+            unsafe { Devices::removed(device) };
+        }
+        // SAFETY: the event is acknowledged once, and the copy does not point into it.
+        let ret = unsafe { ffi::rdma_ack_cm_event(raw) };
+        // Unlocked before an error can drop the event and the id in it: destroying the id takes the
+        // lock.
+        drop(lock);
+        cvt("rdma_ack_cm_event", ret)?;
+        Ok(Some(event))
+    }
+
+    /// Reads the next event, and waits for it for at most `timeout`. `None` if there was none.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`poll_event`](Self::poll_event).
+    pub fn wait_event(&self, timeout: Duration) -> Result<Option<CmEvent>, OsError> {
+        sys::wait_readable(self.as_fd(), timeout, || self.poll_event())
+    }
+}
+
+/// # Safety
+///
+/// `data` is null or valid for reads of `len` bytes.
+unsafe fn copy_private_data(data: *const u8, len: u8) -> PrivateData {
+    if data.is_null() {
+        return PrivateData::default();
+    }
+    // SAFETY: the caller vouches for it.
+    let bytes = unsafe { slice::from_raw_parts(data, len.into()) };
+    PrivateData::try_from(bytes).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::MaybeUninit;
+
+    use super::*;
+
+    fn zeroed() -> ffi::rdma_cm_event {
+        // SAFETY: the C structure holds integers, pointers and unions of them: all zero is a valid
+        // value.
+        unsafe { MaybeUninit::zeroed().assume_init() }
+    }
+
+    #[test]
+    fn an_event_is_copied_with_its_private_data() {
+        let data = *b"hello";
+        let mut raw = zeroed();
+        raw.event = CmEventType::ESTABLISHED.raw();
+        raw.status = -5;
+        raw.param.conn = ffi::rdma_conn_param {
+            private_data: data.as_ptr().cast(),
+            private_data_len: 5,
+            responder_resources: 1,
+            initiator_depth: 2,
+            flow_control: 1,
+            retry_count: 3,
+            rnr_retry_count: 4,
+            srq: 1,
+            qp_num: 0x17,
+        };
+        // SAFETY: a complete event, which is used here only.
+        let event = unsafe { CmEvent::copy_data(&raw mut raw) };
+        assert_eq!(
+            (event.event(), event.cm_status()),
+            (CmEventType::ESTABLISHED, CmStatus::from_raw(-5))
+        );
+        assert_eq!(event.private_data(), b"hello");
+        assert_eq!(
+            event.conn(),
+            Some(ConnEventParam {
+                responder_resources: 1,
+                initiator_depth: 2,
+                flow_control: true,
+                retry_count: 3,
+                rnr_retry_count: 4,
+                srq: true,
+                qp_num: 0x17
+            })
+        );
+        assert_eq!(event.listen_context(), None);
+    }
+
+    #[test]
+    fn an_event_of_the_future_is_data() {
+        let mut raw = zeroed();
+        raw.event = 4711;
+        // SAFETY: a complete event, which is used here only.
+        let event = unsafe { CmEvent::copy_data(&raw mut raw) };
+        assert_eq!(event.event().to_string(), "unknown (4711)");
+        assert!(event.private_data().is_empty());
+    }
+
+    #[test]
+    fn a_multicast_event_has_no_private_data() {
+        let mut raw = zeroed();
+        raw.event = CmEventType::MULTICAST_JOIN.raw();
+        let mut context = 7_u32;
+        raw.param.ud.private_data = (&raw mut context).cast_const().cast();
+        raw.param.ud.qkey = 9;
+        // SAFETY: a complete event, which is used here only.
+        let event = unsafe { CmEvent::copy_data(&raw mut raw) };
+        assert!(
+            event.private_data().is_empty(),
+            "the pointer is the group's context"
+        );
+        assert_eq!(event.ud().map(|ud| ud.qkey), Some(9));
+    }
+}

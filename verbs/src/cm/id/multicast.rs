@@ -1,0 +1,97 @@
+//! Multicast groups.
+#![allow(unsafe_code)]
+
+use std::{net::SocketAddr, ptr};
+
+use libc::c_int;
+use rdma_status::{CmEventType, OsError};
+
+use super::CmId;
+use crate::sys::{
+    consts::{RDMA_CM_JOIN_MC_ATTR_ADDRESS, RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS},
+    cvt, ffi, sockaddr,
+};
+
+impl CmId {
+    /// Joins a multicast group, for ids of datagrams.
+    ///
+    /// The result is MULTICAST_JOIN, with the path to the group, or MULTICAST_ERROR.
+    ///
+    /// If the id has a queue pair when that event is read, it receives what is sent to the group.
+    /// The id leaves the group by [`leave_multicast`](Self::leave_multicast), also if joining
+    /// failed, or when the queue pair or the id is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`rdma_join_multicast(3)`][man].
+    ///
+    /// [man]: https://man7.org/linux/man-pages/man3/rdma_join_multicast.3.html
+    #[doc(alias = "rdma_join_multicast")]
+    pub fn join_multicast(&mut self, group: SocketAddr) -> Result<(), OsError> {
+        let call = "rdma_join_multicast";
+        self.join(call, group, |id, addr| {
+            // SAFETY: the id exists and is locked, and the address exists. The context is never
+            // dereferenced.
+            unsafe { ffi::rdma_join_multicast(id, addr, ptr::null_mut()) }
+        })
+    }
+
+    /// Joins a multicast group for sending only.
+    ///
+    /// Otherwise the same as [`join_multicast`](Self::join_multicast); nothing is forwarded to this
+    /// member.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` if the subnet manager does not support such members; otherwise those of
+    /// [`rdma_join_multicast_ex(3)`][man].
+    ///
+    /// [man]: https://man7.org/linux/man-pages/man3/rdma_join_multicast_ex.3.html
+    #[doc(alias = "rdma_join_multicast_ex")]
+    pub fn join_multicast_send_only(&mut self, group: SocketAddr) -> Result<(), OsError> {
+        let call = "rdma_join_multicast_ex";
+        let flags = ffi::rdma_cm_mc_join_flags::RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
+        self.join(call, group, |id, addr| {
+            let mut attr = ffi::rdma_cm_join_mc_attr_ex {
+                comp_mask: RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS,
+                join_flags: flags.0,
+                addr,
+            };
+            // SAFETY: the id exists and is locked, and attributes and address exist. The context is
+            // never dereferenced.
+            unsafe { ffi::rdma_join_multicast_ex(id, &raw mut attr, ptr::null_mut()) }
+        })
+    }
+
+    fn join(
+        &mut self,
+        call: &'static str,
+        group: SocketAddr,
+        join: impl FnOnce(*mut ffi::rdma_cm_id, *mut libc::sockaddr) -> c_int,
+    ) -> Result<(), OsError> {
+        let mut addr = sockaddr::from_std(group);
+        self.inner.with(|id, local| {
+            cvt(call, join(id, (&raw mut addr).cast()))?;
+            local.groups.joined(group);
+            Ok::<_, OsError>(())
+        })?;
+        self.complete(call, &[CmEventType::MULTICAST_JOIN])
+    }
+
+    /// Leaves a multicast group.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRNOTAVAIL` if it has not joined the group; otherwise those of
+    /// [`rdma_leave_multicast(3)`][man].
+    ///
+    /// [man]: https://man7.org/linux/man-pages/man3/rdma_leave_multicast.3.html
+    #[doc(alias = "rdma_leave_multicast")]
+    pub fn leave_multicast(&mut self, group: SocketAddr) -> Result<(), OsError> {
+        self.inner.with(|id, local| {
+            // SAFETY: the id exists and is locked, and its events are acknowledged as they are
+            // read.
+            unsafe { local.groups.leave(id, group) }
+        })
+    }
+}

@@ -1,0 +1,143 @@
+//! Options, and enhanced connection establishment.
+#![allow(unsafe_code)]
+
+use std::ptr;
+
+use libc::c_int;
+use rdma_status::OsError;
+
+use super::CmId;
+use crate::sys::{consts, ffi};
+
+/// Options of enhanced connection establishment.
+///
+/// Devices of one vendor negotiate features beyond the standard with them.
+///
+/// See [`rdma_set_local_ece(3)`](https://man7.org/linux/man-pages/man3/rdma_set_local_ece.3.html).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "made by programs, field by field, as in C"
+)]
+#[doc(alias = "ibv_ece")]
+pub struct Ece {
+    /// The vendor whose options they are.
+    pub vendor_id: u32,
+    /// The options, defined by the vendor.
+    pub options: u32,
+}
+
+impl CmId {
+    /// Sets the type of service of this id's packets: `RDMA_OPTION_ID_TOS`.
+    ///
+    /// It consists of DSCP and ECN, as in the IP header. Call it before the route is resolved.
+    ///
+    /// # Errors
+    ///
+    /// Those of
+    /// [`rdma_set_option(3)`](https://man7.org/linux/man-pages/man3/rdma_set_option.3.html), as for
+    /// all options.
+    #[doc(alias = "RDMA_OPTION_ID_TOS")]
+    #[doc(alias = "rdma_set_option")]
+    pub fn set_tos(&mut self, tos: u8) -> Result<(), OsError> {
+        self.set_option(consts::RDMA_OPTION_ID_TOS, tos)
+    }
+
+    /// Sets whether the address may be reused: `RDMA_OPTION_ID_REUSEADDR`.
+    ///
+    /// It can then be bound while connections of an earlier listener on it remain. Call it before
+    /// binding.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`set_tos`](Self::set_tos).
+    #[doc(alias = "RDMA_OPTION_ID_REUSEADDR")]
+    pub fn set_reuseaddr(&mut self, reuse: bool) -> Result<(), OsError> {
+        self.set_option(consts::RDMA_OPTION_ID_REUSEADDR, c_int::from(reuse))
+    }
+
+    /// Sets whether an id bound to an IPv6 address excludes IPv4: `RDMA_OPTION_ID_AFONLY`.
+    ///
+    /// Call it before binding.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`set_tos`](Self::set_tos).
+    #[doc(alias = "RDMA_OPTION_ID_AFONLY")]
+    pub fn set_afonly(&mut self, only: bool) -> Result<(), OsError> {
+        self.set_option(consts::RDMA_OPTION_ID_AFONLY, c_int::from(only))
+    }
+
+    /// Sets the acknowledgement timeout of the queue pair: `RDMA_OPTION_ID_ACK_TIMEOUT`.
+    ///
+    /// It is the exponent *n* of 4.096 µs × 2ⁿ, 0 to 31; 0 is infinite. Call it before connecting
+    /// or accepting.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` above 31, which the device would truncate to five bits; otherwise those of
+    /// [`set_tos`](Self::set_tos).
+    #[doc(alias = "RDMA_OPTION_ID_ACK_TIMEOUT")]
+    pub fn set_ack_timeout(&mut self, exponent: u8) -> Result<(), OsError> {
+        if exponent > 31 {
+            return Err(OsError::new("rdma_set_option", libc::EINVAL));
+        }
+        self.set_option(consts::RDMA_OPTION_ID_ACK_TIMEOUT, exponent)
+    }
+
+    fn set_option<T>(&mut self, name: c_int, mut value: T) -> Result<(), OsError> {
+        self.inner.call("rdma_set_option", |id| {
+            let value = ptr::from_mut(&mut value).cast();
+            // SAFETY: the id exists and is locked; the value is a local of this size.
+            unsafe { ffi::rdma_set_option(id, consts::RDMA_OPTION_ID, name, value, size_of::<T>()) }
+        })
+    }
+
+    /// Sets the options to offer to the peer, for a queue pair that the program created itself.
+    ///
+    /// Call it before connecting or accepting.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the id has a queue pair, for which librdmacm does it, and for vendor 0, which
+    /// stands for no options.
+    #[doc(alias = "rdma_set_local_ece")]
+    pub fn set_local_ece(&mut self, ece: Ece) -> Result<(), OsError> {
+        let mut raw = ffi::ibv_ece {
+            vendor_id: ece.vendor_id,
+            options: ece.options,
+            comp_mask: 0,
+        };
+        self.inner.call("rdma_set_local_ece", |id| {
+            // SAFETY: the id exists and is locked; the structure is a local.
+            unsafe { ffi::rdma_set_local_ece(id, &raw mut raw) }
+        })
+    }
+
+    /// Returns the options that the peer offered, for a queue pair that the program created itself.
+    ///
+    /// They are known after CONNECT_REQUEST or CONNECT_RESPONSE. Zeros: none.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the id has a queue pair, for which librdmacm does it: see
+    /// [`rdma_get_remote_ece(3)`][man].
+    ///
+    /// [man]: https://man7.org/linux/man-pages/man3/rdma_get_remote_ece.3.html
+    #[doc(alias = "rdma_get_remote_ece")]
+    pub fn get_remote_ece(&mut self) -> Result<Ece, OsError> {
+        let mut raw = ffi::ibv_ece {
+            vendor_id: 0,
+            options: 0,
+            comp_mask: 0,
+        };
+        self.inner.call("rdma_get_remote_ece", |id| {
+            // SAFETY: the id exists and is locked; the structure is a local.
+            unsafe { ffi::rdma_get_remote_ece(id, &raw mut raw) }
+        })?;
+        Ok(Ece {
+            vendor_id: raw.vendor_id,
+            options: raw.options,
+        })
+    }
+}

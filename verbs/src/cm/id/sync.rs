@@ -1,0 +1,242 @@
+//! Ids whose steps return when they have completed.
+//!
+//! librdmacm has such a mode, in which a call blocks in the kernel until an event arrives. It would
+//! block with the id locked, and a thread that drops the id's queue pair meanwhile would block as
+//! well. So the mode is implemented here on top of the asynchronous one: the id has a channel of
+//! its own, and a step waits for its event without holding a lock.
+#![allow(unsafe_code)]
+
+use std::{
+    ptr,
+    time::{Duration, Instant},
+};
+
+use rdma_status::{CmEventType, OsError};
+
+use super::{CmId, mode::Mode};
+use crate::{
+    cm::{AddrInfo, CmEvent, EventChannel, PortSpace},
+    sys::{cvt, cvt_ptr, ffi},
+};
+
+impl CmId {
+    /// Creates an id without a channel: its steps return when they have completed.
+    ///
+    /// A step's timeout bounds its duration; for steps without one the connection manager does:
+    /// about a minute if the peer does not answer. [`get_request`](Self::get_request) waits without
+    /// a bound.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`rdma_create_id(3)`](https://man7.org/linux/man-pages/man3/rdma_create_id.3.html),
+    /// and of [`EventChannel::new`].
+    pub fn new_sync(ps: PortSpace) -> Result<Self, OsError> {
+        let mut this = Self::new(&EventChannel::new()?, ps, 0)?;
+        this.mode = Mode::sync(None);
+        Ok(this)
+    }
+
+    /// Creates a synchronous id for the result of [`AddrInfo::new`].
+    ///
+    /// It is bound to the address on the passive side; on the active side address and route are
+    /// resolved. [`create_qp`](Self::create_qp) creates the queue pair.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`rdma_create_ep(3)`](https://man7.org/linux/man-pages/man3/rdma_create_ep.3.html),
+    /// and of [`EventChannel::new`].
+    #[doc(alias = "rdma_create_ep")]
+    #[doc(alias = "rdma_destroy_ep")]
+    pub fn create_ep(info: &AddrInfo) -> Result<Self, OsError> {
+        const CALL: &str = "rdma_create_ep";
+        let channel = EventChannel::new()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the out pointer is a local, the list exists and is not changed; without
+        // attributes no queue pair is created.
+        let ret = unsafe {
+            ffi::rdma_create_ep(
+                &raw mut raw,
+                info.as_ptr(),
+                ptr::null_mut(),
+                ptr::null_mut(),
+            )
+        };
+        cvt(CALL, ret)?;
+        let this = Self::from_raw(cvt_ptr(CALL, raw)?, &channel, Mode::sync(None));
+        // librdmacm has created a channel for it, and destroys that now.
+        this.inner.call("rdma_migrate_id", |id| {
+            // SAFETY: id and channel exist and are locked; librdmacm has acknowledged the events
+            // that it read.
+            unsafe { ffi::rdma_migrate_id(id, channel.as_ptr()) }
+        })?;
+        Ok(this)
+    }
+
+    /// Returns the event of the last step of an id of [`new_sync`](Self::new_sync).
+    ///
+    /// `None` before the first step and for an id of a channel.
+    #[must_use]
+    pub fn last_event(&self) -> Option<&CmEvent> {
+        match &self.mode {
+            Mode::Async => None,
+            Mode::Sync { last_event, .. } => last_event.as_deref(),
+        }
+    }
+
+    /// Waits for the next connect request of a synchronous listener.
+    ///
+    /// The new id is synchronous, too; the request is its [`last_event`](Self::last_event).
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for an id of a channel, and for one that does not listen; `ENODEV` if the device
+    /// was removed; those of [`EventChannel::new`], in which case the request is rejected.
+    #[doc(alias = "rdma_get_request")]
+    pub fn get_request(&mut self) -> Result<Self, OsError> {
+        loop {
+            if let Some(request) = self.get_request_timeout(Duration::MAX)? {
+                return Ok(request);
+            }
+        }
+    }
+
+    /// Waits for the next connect request of a synchronous listener, for at most `timeout`.
+    ///
+    /// Returns `None` if there was none in that time.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`get_request`](Self::get_request).
+    pub fn get_request_timeout(&mut self, timeout: Duration) -> Result<Option<Self>, OsError> {
+        const CALL: &str = "rdma_get_request";
+        let listens = self.inner.with(|_, local| local.listens);
+        if !listens || matches!(self.mode, Mode::Async) {
+            return Err(OsError::new(CALL, libc::EINVAL));
+        }
+        let deadline = Instant::now().checked_add(timeout);
+        let channel = self.inner.channel();
+        loop {
+            let left = deadline.map_or(Duration::MAX, |deadline| {
+                deadline.saturating_duration_since(Instant::now())
+            });
+            let Some(mut event) = channel.wait_event(left)? else {
+                return Ok(None);
+            };
+            if event.event() == CmEventType::DEVICE_REMOVAL {
+                self.mode = Mode::sync(Some(Box::new(event)));
+                return Err(OsError::new(CALL, libc::ENODEV));
+            }
+            let Some(mut request) = event.take_request() else {
+                debug!("{} on a listener is ignored", event.event());
+                continue;
+            };
+            request.inner.migrate(&EventChannel::new()?)?;
+            request.mode = Mode::sync(Some(Box::new(event)));
+            return Ok(Some(request));
+        }
+    }
+
+    /// Completes a step: for a synchronous id, waits for one of the events `wanted`.
+    pub(super) fn complete(
+        &mut self,
+        call: &'static str,
+        wanted: &[CmEventType],
+    ) -> Result<(), OsError> {
+        let Mode::Sync {
+            last_event,
+            connected,
+        } = &mut self.mode
+        else {
+            return Ok(());
+        };
+        let channel = self.inner.channel();
+        loop {
+            let Some(event) = channel.wait_event(Duration::MAX)? else {
+                continue;
+            };
+            let outcome = outcome(event.event(), event.status(), wanted);
+            match event.event() {
+                CmEventType::ESTABLISHED => *connected = true,
+                CmEventType::DISCONNECTED => *connected = false,
+                _ => {}
+            }
+            *last_event = Some(Box::new(event));
+            match outcome {
+                Some(Ok(())) => return Ok(()),
+                Some(Err(errno)) => return Err(OsError::new(call, errno)),
+                None => {}
+            }
+        }
+    }
+}
+
+/// Returns the result of a step that waits for one of `wanted`, if this event determines it.
+///
+/// A failed step's result is an error number.
+fn outcome(
+    event: CmEventType,
+    status: i32,
+    wanted: &[CmEventType],
+) -> Option<Result<(), libc::c_int>> {
+    match event {
+        CmEventType::REJECTED => Some(Err(libc::ECONNREFUSED)),
+        _ if status != 0 => Some(Err(status.saturating_abs())),
+        _ if wanted.contains(&event) => Some(Ok(())),
+        CmEventType::DEVICE_REMOVAL => Some(Err(libc::ENODEV)),
+        // The peer disconnected before this side learned of the connection.
+        CmEventType::DISCONNECTED => Some(Err(libc::ECONNRESET)),
+        CmEventType::ADDR_ERROR
+        | CmEventType::ROUTE_ERROR
+        | CmEventType::CONNECT_ERROR
+        | CmEventType::UNREACHABLE
+        | CmEventType::MULTICAST_ERROR => Some(Err(libc::EIO)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_ends_with_its_own_event_or_with_a_failure() {
+        let connect = |event, status| outcome(event, status, &[CmEventType::ESTABLISHED]);
+        assert_eq!(connect(CmEventType::ESTABLISHED, 0), Some(Ok(())));
+        assert_eq!(
+            connect(CmEventType::REJECTED, 28),
+            Some(Err(libc::ECONNREFUSED))
+        );
+        assert_eq!(
+            connect(CmEventType::UNREACHABLE, -libc::ETIMEDOUT),
+            Some(Err(libc::ETIMEDOUT))
+        );
+        assert_eq!(connect(CmEventType::CONNECT_ERROR, 0), Some(Err(libc::EIO)));
+        assert_eq!(
+            connect(CmEventType::DISCONNECTED, 0),
+            Some(Err(libc::ECONNRESET))
+        );
+        assert_eq!(
+            connect(CmEventType::DEVICE_REMOVAL, 0),
+            Some(Err(libc::ENODEV))
+        );
+        assert_eq!(
+            connect(CmEventType::UNREACHABLE, i32::MIN),
+            Some(Err(i32::MAX))
+        );
+    }
+
+    #[test]
+    fn an_event_about_something_else_ends_no_step() {
+        for event in [
+            CmEventType::ADDR_CHANGE,
+            CmEventType::TIMEWAIT_EXIT,
+            CmEventType::from_raw(4711),
+        ] {
+            assert_eq!(outcome(event, 0, &[CmEventType::ESTABLISHED]), None);
+        }
+        assert_eq!(
+            outcome(CmEventType::DISCONNECTED, 0, &[CmEventType::DISCONNECTED]),
+            Some(Ok(()))
+        );
+    }
+}

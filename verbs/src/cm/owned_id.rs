@@ -1,0 +1,176 @@
+#![allow(unsafe_code)]
+
+use std::{
+    cmp::Ordering,
+    fmt,
+    ptr::{self, NonNull},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use libc::c_int;
+use rdma_status::OsError;
+
+use super::{EventChannel, groups::Groups};
+use crate::sys::{Process, cvt, ffi, log_destroy_error};
+
+/// An id of librdmacm's, destroyed when this is dropped.
+///
+/// A [`CmId`](super::CmId) shares it with its queue pair; an event holds the one of a
+/// CONNECT_REQUEST until it is taken.
+pub(super) struct OwnedId {
+    raw: NonNull<ffi::rdma_cm_id>,
+    /// The process that created it, and that alone destroys it.
+    process: Process,
+    /// Locked first, then the channel in it: a thread that holds both has exclusive use of the id.
+    home: Mutex<Home>,
+}
+
+struct Home {
+    /// The channel on which the id's events are reported.
+    channel: EventChannel,
+    local: Local,
+}
+
+/// What has to be known of an id beyond what librdmacm reports.
+#[derive(Default)]
+pub(super) struct Local {
+    /// Whether it listens, so that connect requests may be queued on its channel.
+    pub(super) listens: bool,
+    pub(super) groups: Groups,
+}
+
+// SAFETY: the pointer is used with `home` and the channel's lock held, see `with`.
+unsafe impl Send for OwnedId {}
+// SAFETY: as above.
+unsafe impl Sync for OwnedId {}
+
+impl OwnedId {
+    /// Takes ownership of an id of librdmacm's that nothing else destroys.
+    pub(super) fn new(raw: NonNull<ffi::rdma_cm_id>, channel: &EventChannel) -> Self {
+        let home = Home {
+            channel: channel.clone(),
+            local: Local::default(),
+        };
+        Self {
+            raw,
+            process: Process::this(),
+            home: Mutex::new(home),
+        }
+    }
+
+    /// Takes ownership of the id that a CONNECT_REQUEST carries.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is a new id on `channel` that nothing owns, and the channel's lock is held.
+    pub(super) unsafe fn from_request(
+        raw: NonNull<ffi::rdma_cm_id>,
+        channel: &EventChannel,
+    ) -> Self {
+        // SAFETY: the caller vouches for the id and the lock. It has its listener's context, whose
+        // events are not its own.
+        unsafe { (*raw.as_ptr()).context = ptr::null_mut() };
+        Self::new(raw, channel)
+    }
+
+    fn home(&self) -> MutexGuard<'_, Home> {
+        // The lock guards no data that a panic could leave inconsistent.
+        self.home.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn channel(&self) -> EventChannel {
+        self.home().channel.clone()
+    }
+
+    /// Runs `f` with exclusive use of the id, while no event of it is read.
+    pub(super) fn with<T>(&self, f: impl FnOnce(*mut ffi::rdma_cm_id, &mut Local) -> T) -> T {
+        let mut home = self.home();
+        let Home { channel, local } = &mut *home;
+        let _lock = channel.lock();
+        f(self.raw.as_ptr(), local)
+    }
+
+    /// Makes a call of librdmacm's on the id.
+    pub(super) fn call(
+        &self,
+        name: &'static str,
+        f: impl FnOnce(*mut ffi::rdma_cm_id) -> c_int,
+    ) -> Result<(), OsError> {
+        self.with(|id, _| cvt(name, f(id)).map(drop))
+    }
+
+    /// Makes a call that dereferences the id's pointer to its device.
+    ///
+    /// While that is null, as before ADDR_RESOLVED was read, the result is `EINVAL`: librdmacm
+    /// would dereference null.
+    pub(super) fn call_bound(
+        &self,
+        name: &'static str,
+        f: impl FnOnce(*mut ffi::rdma_cm_id) -> c_int,
+    ) -> Result<(), OsError> {
+        self.with(|id, _| {
+            // SAFETY: the id exists and is locked.
+            if unsafe { (*id).verbs }.is_null() {
+                return Err(OsError::new(name, libc::EINVAL));
+            }
+            cvt(name, f(id)).map(drop)
+        })
+    }
+
+    /// Moves the id to another channel: [`CmId::migrate`](super::CmId::migrate).
+    pub(super) fn migrate(&self, channel: &EventChannel) -> Result<(), OsError> {
+        const CALL: &str = "rdma_migrate_id";
+        let mut home = self.home();
+        // Outlives the locks.
+        let old = home.channel.clone();
+        // This id's events must not be read while it moves, neither from the old channel nor from
+        // the new one. Two calls that migrate in opposite directions must not deadlock, so the
+        // channels are locked in the order of their addresses.
+        let _locks = match old.as_ptr().cmp(&channel.as_ptr()) {
+            Ordering::Equal => return Ok(()),
+            Ordering::Less => {
+                let first = old.lock();
+                (first, channel.lock())
+            }
+            Ordering::Greater => {
+                let first = channel.lock();
+                (first, old.lock())
+            }
+        };
+        if home.local.listens && old.is_readable() {
+            return Err(OsError::new(CALL, libc::EBUSY));
+        }
+        // SAFETY: id and channel exist and are locked. The call waits for unacknowledged events,
+        // and there are none outside these locks.
+        let ret = unsafe { ffi::rdma_migrate_id(self.raw.as_ptr(), channel.as_ptr()) };
+        cvt(CALL, ret)?;
+        home.channel = channel.clone();
+        Ok(())
+    }
+}
+
+impl fmt::Debug for OwnedId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnedId")
+            .field("raw", &self.raw)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for OwnedId {
+    fn drop(&mut self) {
+        if !self.process.is_this() {
+            // The object is the parent's, which has its descriptor, too.
+            return;
+        }
+        let result = self.with(|id, local| {
+            // SAFETY: the id exists and is locked, and its events are acknowledged as they are
+            // read.
+            unsafe { local.groups.leave_all(id) };
+            // SAFETY: this is the last handle: the queue pair, which holds one, has been destroyed.
+            // All events that were read are acknowledged, so the call does not block.
+            cvt("rdma_destroy_id", unsafe { ffi::rdma_destroy_id(id) })
+        });
+        log_destroy_error(result.map(drop));
+    }
+}

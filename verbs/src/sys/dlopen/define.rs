@@ -1,0 +1,265 @@
+//! Declares what C has, and compares it with the bindings that are generated from the headers.
+
+/// Declares structures and unions.
+///
+/// `opaque` ones are used by pointers alone. Of a `growing` one newer versions of the library have
+/// more at the end, of `growing_in_front` more at the start; it is the library that makes it, or
+/// that is told its size or which fields are set.
+macro_rules! types {
+    ($(
+        $(#[$attribute:meta])*
+        $kind:tt $name:ident { $( $field:ident: $type:ty ),* $(,)? }
+    )*) => {
+        $( $crate::sys::dlopen::define::declare! {
+            $kind $name [$(#[$attribute])*] { $( $field: $type, )* }
+        } )*
+
+        #[cfg(all(test, feature = "linked"))]
+        #[test]
+        fn types_are_the_headers() {
+            use $crate::sys::{dlopen::define::{compare, layout}, linked};
+            $( compare(
+                stringify!($kind $name),
+                layout!($name, $($field)*),
+                layout!(linked::$name, $($field)*),
+            ); )*
+        }
+    };
+}
+
+macro_rules! declare {
+    (opaque $name:ident [$($attributes:tt)*] {}) => {
+        $($attributes)*
+        #[allow(dead_code, reason = "declared as a whole")]
+        #[repr(C)]
+        pub(crate) struct $name([u8; 0]);
+    };
+    (union $name:ident [$($attributes:tt)*] { $( $field:ident: $type:ty, )* }) => {
+        $($attributes)*
+        #[allow(dead_code, reason = "declared as a whole")]
+        #[repr(C)]
+        #[derive(Clone, Copy)]
+        pub(crate) union $name { $( pub(crate) $field: $type, )* }
+    };
+    ($kind:tt $name:ident [$($attributes:tt)*] { $( $field:ident: $type:ty, )* }) => {
+        $($attributes)*
+        #[allow(dead_code, reason = "declared as a whole")]
+        #[repr(C)]
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name { $( pub(crate) $field: $type, )* }
+        $crate::sys::dlopen::define::all_fields! { $kind $name $($field)* }
+    };
+}
+
+/// Does not compile if the headers have a field more.
+macro_rules! all_fields {
+    (struct $name:ident $($field:ident)*) => {
+        #[cfg(all(test, feature = "linked"))]
+        const _: fn($crate::sys::linked::$name) =
+            |$crate::sys::linked::$name { $( $field: _, )* }| ();
+    };
+    ($kind:tt $name:ident $($field:ident)*) => {};
+}
+
+/// Declares enumerations, each a module as they are generated.
+macro_rules! enumerations {
+    ($( $name:ident { $( $constant:ident = $value:literal ),* $(,)? } )*) => {
+        $( #[allow(dead_code, reason = "some are for tests alone")] pub(crate) mod $name {
+            pub(crate) type Type = libc::c_uint;
+            $( pub(crate) const $constant: Type = $value; )*
+        } )*
+
+        #[cfg(all(test, feature = "linked"))]
+        #[test]
+        fn enumerations_are_the_headers() {
+            use $crate::sys::linked;
+            $(
+                let _: $name::Type = linked::$name::Type::MIN;
+                $( assert_eq!($name::$constant, linked::$name::$constant); )*
+            )*
+        }
+    };
+}
+
+/// Declares enumerations of bits.
+macro_rules! bits {
+    ($( $name:ident { $( $constant:ident = $value:expr ),* $(,)? } )*) => {
+        $(
+            #[derive(Clone, Copy)]
+            pub(crate) struct $name(pub(crate) libc::c_uint);
+
+            #[allow(dead_code, reason = "some are for tests alone")]
+            impl $name { $( pub(crate) const $constant: Self = Self($value); )* }
+
+            impl std::ops::BitOr for $name {
+                type Output = Self;
+
+                fn bitor(self, other: Self) -> Self {
+                    Self(self.0 | other.0)
+                }
+            }
+        )*
+
+        #[cfg(all(test, feature = "linked"))]
+        #[test]
+        fn bits_are_the_headers() {
+            use $crate::sys::linked;
+            $( $( assert_eq!($name::$constant.0, linked::$name::$constant.0); )* )*
+        }
+    };
+}
+
+/// Declares an enumeration of which no other value may exist: functions take it.
+macro_rules! arguments {
+    ($name:ident { $( $constant:ident = $value:literal ),* $(,)? }) => {
+        #[allow(dead_code, reason = "declared as a whole")]
+        #[repr(u32)]
+        #[derive(Clone, Copy)]
+        pub(crate) enum $name { $( $constant = $value, )* }
+
+        #[cfg(all(test, feature = "linked"))]
+        #[test]
+        fn arguments_are_the_headers() {
+            use $crate::sys::linked;
+            $( assert_eq!($name::$constant as u32, linked::$name::$constant as u32); )*
+        }
+    };
+}
+
+pub(super) use {all_fields, arguments, bits, declare, enumerations, types};
+
+#[cfg(all(test, feature = "linked"))]
+pub(super) use self::compared::{Field, Layout, bare, compare, layout, placeholder};
+
+#[cfg(all(test, feature = "linked"))]
+mod compared {
+    use std::any::type_name;
+
+    /// How a type lies in memory.
+    #[derive(Debug, PartialEq)]
+    pub(in crate::sys::dlopen) struct Layout {
+        pub(in crate::sys::dlopen) size: usize,
+        pub(in crate::sys::dlopen) align: usize,
+        pub(in crate::sys::dlopen) fields: Vec<Field>,
+    }
+
+    #[derive(Debug, PartialEq)]
+    pub(in crate::sys::dlopen) struct Field {
+        name: &'static str,
+        offset: isize,
+        size: usize,
+        type_name: String,
+    }
+
+    impl Field {
+        /// The third argument leads from the type to the field, and is never called.
+        pub(in crate::sys::dlopen) fn new<T, F>(
+            name: &'static str,
+            offset: usize,
+            _: fn(*const T) -> *const F,
+        ) -> Self {
+            Self {
+                name,
+                offset: offset.cast_signed(),
+                size: size_of::<F>(),
+                type_name: bare(type_name::<F>()),
+            }
+        }
+    }
+
+    /// Returns a type's name without the modules that it is in.
+    pub(in crate::sys::dlopen) fn bare(name: &str) -> String {
+        let words = name.split_inclusive(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
+        let last = |word: &str| word.rsplit("::").next().unwrap_or_default().to_owned();
+        words.map(last).collect()
+    }
+
+    macro_rules! layout {
+        ($type:ty, $($field:ident)*) => {
+            $crate::sys::dlopen::define::Layout {
+                size: size_of::<$type>(),
+                align: align_of::<$type>(),
+                fields: vec![$( $crate::sys::dlopen::define::Field::new(
+                    stringify!($field),
+                    std::mem::offset_of!($type, $field),
+                    // SAFETY: never called.
+                    |start: *const $type| unsafe { &raw const (*start).$field },
+                ) ),*],
+            }
+        };
+    }
+
+    /// What stands for the types of arguments that are to be inferred.
+    macro_rules! placeholder {
+        ($argument:ident) => {
+            _
+        };
+    }
+
+    pub(in crate::sys::dlopen) use {layout, placeholder};
+
+    /// Fails unless a type is the same in both declarations.
+    pub(in crate::sys::dlopen) fn compare(what: &str, ours: Layout, mut theirs: Layout) {
+        let kind = what.split(' ').next().unwrap_or_default();
+        if kind == "opaque" {
+            return;
+        }
+        let operation = bare(type_name::<super::super::Operation>());
+        for (ours, theirs) in ours.fields.iter().zip(&mut theirs.fields) {
+            if ours.type_name == operation && theirs.type_name.starts_with("Option<unsafe extern") {
+                theirs.type_name.clone_from(&operation);
+            }
+        }
+        let grown = theirs.size.checked_sub(ours.size);
+        let grown = grown.unwrap_or_else(|| panic!("{what} is shorter: {theirs:?}"));
+        match kind {
+            "growing" => theirs.size = ours.size,
+            "growing_in_front" => {
+                theirs.size = ours.size;
+                for field in &mut theirs.fields {
+                    field.offset -= grown.cast_signed();
+                }
+            }
+            _ => {}
+        }
+        assert_eq!(ours, theirs, "{what}");
+    }
+
+    #[test]
+    fn a_missing_or_moved_field_is_noticed() {
+        #[repr(C)]
+        struct Theirs {
+            a: u32,
+            b: u16,
+            c: u32,
+        }
+        #[repr(C)]
+        struct Missing {
+            a: u32,
+            c: u32,
+        }
+        #[repr(C)]
+        struct Retyped {
+            a: u32,
+            b: i16,
+            c: u32,
+        }
+        #[repr(C)]
+        struct Shorter {
+            a: u32,
+            b: u16,
+        }
+        let is_same = |what: &str, ours: fn() -> Layout, theirs: fn() -> Layout| {
+            let (what, ours, theirs) = (what.to_owned(), ours(), theirs());
+            std::panic::catch_unwind(|| compare(&what, ours, theirs)).is_ok()
+        };
+        let all: fn() -> Layout = || layout!(Theirs, a b c);
+        let (front, ends) = (|| layout!(Theirs, a b), || layout!(Theirs, a c));
+        assert!(is_same("struct T", all, all));
+        assert!(!is_same("struct T", || layout!(Missing, a c), ends));
+        assert!(!is_same("struct T", || layout!(Retyped, a b c), all));
+        assert!(!is_same("struct T", || layout!(Shorter, a b), front));
+        assert!(is_same("growing T", || layout!(Shorter, a b), front));
+        assert!(!is_same("growing T", || layout!(Missing, a c), ends));
+    }
+}

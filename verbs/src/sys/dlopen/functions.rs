@@ -1,0 +1,319 @@
+//! The functions of both libraries, all found at once when the libraries are opened.
+
+use libc::{c_char, c_int, c_uint, c_void, sockaddr, ssize_t};
+use libloading::Library;
+use rdma_status::OsError;
+
+use super::{attributes::*, constants::*, objects::*, rdma_cm::*, work::*};
+use crate::sys::PerProcess;
+
+/// Opens the libraries, if that was not done before.
+///
+/// It comes before every call that needs no object of these libraries. All other calls come later,
+/// and so find the functions.
+///
+/// # Errors
+///
+/// `ELIBACC` with the name of the library that cannot be opened, and `ELIBBAD` with that of a
+/// function that it lacks: it is older than rdma-core 32.
+pub(crate) fn open_libraries() -> Result<(), OsError> {
+    functions().map(drop)
+}
+
+fn functions() -> Result<&'static Functions, OsError> {
+    static FUNCTIONS: PerProcess<Result<Functions, OsError>> = PerProcess::new(Functions::open);
+
+    FUNCTIONS.get().as_ref().map_err(|error| *error)
+}
+
+fn library(file: &'static str) -> Result<Library, OsError> {
+    // SAFETY: the libraries have initialisers that may run at any time, and they are not closed.
+    unsafe { Library::new(file) }.map_err(|error| {
+        rdmsg_os::info!("cannot open {file}: {error}");
+        OsError::new(file, libc::ELIBACC)
+    })
+}
+
+/// Returns the function of that name, in its default version, with which a program is linked, too.
+///
+/// # Safety
+///
+/// `F` is the type of a pointer to that function.
+unsafe fn function<F: Copy>(library: &Library, name: &'static str) -> Result<F, OsError> {
+    // SAFETY: the caller vouches for the type.
+    let found = unsafe { library.get::<F>(name.as_bytes()) };
+    found.map(|function| *function).map_err(|error| {
+        rdmsg_os::info!("{error}");
+        OsError::new(name, libc::ELIBBAD)
+    })
+}
+
+macro_rules! functions {
+    ($( $library:ident = $file:literal {
+        $( fn $name:ident($( $argument:ident: $type:ty ),* $(,)?) $( -> $result:ty )?; )*
+    } )*) => {
+        struct Functions {
+            $( $( $name: unsafe extern "C" fn($( $type ),*) $( -> $result )?, )* )*
+            /// What the functions are in.
+            _libraries: [Library; 2],
+        }
+
+        impl Functions {
+            fn open() -> Result<Self, OsError> {
+                $( let $library = library($file)?; )*
+                Ok(Self {
+                    $( $(
+                        // SAFETY: the type is as in the headers: the test below compares.
+                        $name: unsafe { function(&$library, stringify!($name)) }?,
+                    )* )*
+                    _libraries: [$( $library ),*],
+                })
+            }
+        }
+
+        $( $(
+            pub(crate) unsafe extern "C" fn $name($( $argument: $type ),*) $( -> $result )? {
+                let functions = functions().expect("opened before the first object was made");
+                // SAFETY: the caller keeps to what the manual page says of the function.
+                unsafe { (functions.$name)($( $argument ),*) }
+            }
+        )* )*
+
+        #[cfg(all(test, feature = "linked"))]
+        #[test]
+        fn functions_are_the_headers() {
+            use std::any::type_name_of_val;
+
+            use crate::sys::{dlopen::define::{bare, placeholder}, linked};
+
+            let functions = functions().unwrap();
+            $( $( {
+                let ours = functions.$name;
+                let theirs =
+                    linked::$name as unsafe extern "C" fn($( placeholder!($argument) ),*) -> _;
+                assert_eq!(
+                    bare(type_name_of_val(&ours)),
+                    bare(type_name_of_val(&theirs)),
+                    "{}",
+                    stringify!($name),
+                );
+                // The same version of it.
+                assert_eq!(ours as usize, theirs as usize, "{}", stringify!($name));
+            } )* )*
+        }
+    };
+}
+
+functions! {
+    libibverbs = "libibverbs.so.1" {
+        fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device;
+        fn ibv_free_device_list(list: *mut *mut ibv_device);
+        fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char;
+        fn ibv_get_device_guid(device: *mut ibv_device) -> u64;
+        fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context;
+        fn ibv_close_device(context: *mut ibv_context) -> c_int;
+        fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int;
+        fn ibv_ack_async_event(event: *mut ibv_async_event);
+        fn ibv_query_device(context: *mut ibv_context, device_attr: *mut ibv_device_attr) -> c_int;
+        fn ibv_query_port(
+            context: *mut ibv_context,
+            port_num: u8,
+            port_attr: *mut _compat_ibv_port_attr,
+        ) -> c_int;
+        fn ibv_query_pkey(
+            context: *mut ibv_context,
+            port_num: u8,
+            index: c_int,
+            pkey: *mut u16,
+        ) -> c_int;
+
+        fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
+        fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int;
+        fn ibv_reg_mr(
+            pd: *mut ibv_pd,
+            addr: *mut c_void,
+            length: usize,
+            access: c_int,
+        ) -> *mut ibv_mr;
+        fn ibv_reg_mr_iova2(
+            pd: *mut ibv_pd,
+            addr: *mut c_void,
+            length: usize,
+            iova: u64,
+            access: c_uint,
+        ) -> *mut ibv_mr;
+        fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int;
+
+        fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
+        fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
+        fn ibv_create_cq(
+            context: *mut ibv_context,
+            cqe: c_int,
+            cq_context: *mut c_void,
+            channel: *mut ibv_comp_channel,
+            comp_vector: c_int,
+        ) -> *mut ibv_cq;
+        fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int;
+        fn ibv_get_cq_event(
+            channel: *mut ibv_comp_channel,
+            cq: *mut *mut ibv_cq,
+            cq_context: *mut *mut c_void,
+        ) -> c_int;
+        fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint);
+
+        fn ibv_create_srq(pd: *mut ibv_pd, srq_init_attr: *mut ibv_srq_init_attr) -> *mut ibv_srq;
+        fn ibv_modify_srq(
+            srq: *mut ibv_srq,
+            srq_attr: *mut ibv_srq_attr,
+            srq_attr_mask: c_int,
+        ) -> c_int;
+        fn ibv_query_srq(srq: *mut ibv_srq, srq_attr: *mut ibv_srq_attr) -> c_int;
+        fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int;
+
+        fn ibv_create_qp(pd: *mut ibv_pd, qp_init_attr: *mut ibv_qp_init_attr) -> *mut ibv_qp;
+        fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex;
+        fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> c_int;
+        fn ibv_query_qp(
+            qp: *mut ibv_qp,
+            attr: *mut ibv_qp_attr,
+            attr_mask: c_int,
+            init_attr: *mut ibv_qp_init_attr,
+        ) -> c_int;
+        fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int;
+        fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah;
+        fn ibv_create_ah_from_wc(
+            pd: *mut ibv_pd,
+            wc: *mut ibv_wc,
+            grh: *mut ibv_grh,
+            port_num: u8,
+        ) -> *mut ibv_ah;
+        fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int;
+
+        fn _ibv_query_gid_ex(
+            context: *mut ibv_context,
+            port_num: u32,
+            gid_index: u32,
+            entry: *mut ibv_gid_entry,
+            flags: u32,
+            entry_size: usize,
+        ) -> c_int;
+        fn _ibv_query_gid_table(
+            context: *mut ibv_context,
+            entries: *mut ibv_gid_entry,
+            max_entries: usize,
+            flags: u32,
+            entry_size: usize,
+        ) -> ssize_t;
+    }
+
+    librdmacm = "librdmacm.so.1" {
+        fn rdma_create_event_channel() -> *mut rdma_event_channel;
+        fn rdma_destroy_event_channel(channel: *mut rdma_event_channel);
+        fn rdma_get_cm_event(
+            channel: *mut rdma_event_channel,
+            event: *mut *mut rdma_cm_event,
+        ) -> c_int;
+        fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int;
+        fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context;
+        fn rdma_free_devices(list: *mut *mut ibv_context);
+        fn rdma_getaddrinfo(
+            node: *const c_char,
+            service: *const c_char,
+            hints: *const rdma_addrinfo,
+            res: *mut *mut rdma_addrinfo,
+        ) -> c_int;
+        fn rdma_freeaddrinfo(res: *mut rdma_addrinfo);
+
+        fn rdma_create_id(
+            channel: *mut rdma_event_channel,
+            id: *mut *mut rdma_cm_id,
+            context: *mut c_void,
+            ps: rdma_port_space::Type,
+        ) -> c_int;
+        fn rdma_create_ep(
+            id: *mut *mut rdma_cm_id,
+            res: *mut rdma_addrinfo,
+            pd: *mut ibv_pd,
+            qp_init_attr: *mut ibv_qp_init_attr,
+        ) -> c_int;
+        fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int;
+        fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int;
+        fn rdma_set_option(
+            id: *mut rdma_cm_id,
+            level: c_int,
+            optname: c_int,
+            optval: *mut c_void,
+            optlen: usize,
+        ) -> c_int;
+        fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int;
+        fn rdma_resolve_addr(
+            id: *mut rdma_cm_id,
+            src_addr: *mut sockaddr,
+            dst_addr: *mut sockaddr,
+            timeout_ms: c_int,
+        ) -> c_int;
+        fn rdma_resolve_route(id: *mut rdma_cm_id, timeout_ms: c_int) -> c_int;
+        fn rdma_create_qp(
+            id: *mut rdma_cm_id,
+            pd: *mut ibv_pd,
+            qp_init_attr: *mut ibv_qp_init_attr,
+        ) -> c_int;
+        fn rdma_destroy_qp(id: *mut rdma_cm_id);
+        fn rdma_init_qp_attr(
+            id: *mut rdma_cm_id,
+            qp_attr: *mut ibv_qp_attr,
+            qp_attr_mask: *mut c_int,
+        ) -> c_int;
+
+        fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int;
+        fn rdma_connect(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int;
+        fn rdma_accept(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int;
+        fn rdma_reject(
+            id: *mut rdma_cm_id,
+            private_data: *const c_void,
+            private_data_len: u8,
+        ) -> c_int;
+        fn rdma_reject_ece(
+            id: *mut rdma_cm_id,
+            private_data: *const c_void,
+            private_data_len: u8,
+        ) -> c_int;
+        fn rdma_establish(id: *mut rdma_cm_id) -> c_int;
+        fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int;
+        fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int;
+        fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int;
+        fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int;
+
+        fn rdma_join_multicast(
+            id: *mut rdma_cm_id,
+            addr: *mut sockaddr,
+            context: *mut c_void,
+        ) -> c_int;
+        fn rdma_join_multicast_ex(
+            id: *mut rdma_cm_id,
+            mc_join_attr: *mut rdma_cm_join_mc_attr_ex,
+            context: *mut c_void,
+        ) -> c_int;
+        fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named() {
+        assert_eq!(
+            library("librdmsg-missing.so.1").err(),
+            Some(OsError::new("librdmsg-missing.so.1", libc::ELIBACC))
+        );
+        let c = library("libc.so.6").unwrap();
+        // SAFETY: there is no such function.
+        let found = unsafe { function::<unsafe extern "C" fn()>(&c, "rdmsg_missing") };
+        assert_eq!(
+            found.err(),
+            Some(OsError::new("rdmsg_missing", libc::ELIBBAD))
+        );
+    }
+}

@@ -1,0 +1,137 @@
+//! File descriptors that C objects own.
+
+use std::{
+    os::fd::BorrowedFd,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, OFlag, fcntl},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
+use rdma_status::OsError;
+
+/// Makes `fd` non-blocking.
+pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), OsError> {
+    let error = |errno: Errno| OsError::new("fcntl", errno as i32);
+    let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL).map_err(error)?);
+    if !flags.contains(OFlag::O_NONBLOCK) {
+        fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).map_err(error)?;
+    }
+    Ok(())
+}
+
+/// Calls `read` until it returns a value, and waits for `fd` in between, for at most `timeout`.
+///
+/// Returns `None` if there was no value in that time.
+///
+/// `read` must not block. It is called at least once, and once more after the timeout.
+pub(crate) fn wait_readable<T>(
+    fd: BorrowedFd<'_>,
+    timeout: Duration,
+    mut read: impl FnMut() -> Result<Option<T>, OsError>,
+) -> Result<Option<T>, OsError> {
+    // A deadline beyond the clock's range is none.
+    let deadline = Instant::now().checked_add(timeout);
+    loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if let Some(value) = read()? {
+            return Ok(Some(value));
+        }
+        if left == Some(Duration::ZERO) {
+            return Ok(None);
+        }
+        match poll(
+            &mut [PollFd::new(fd, PollFlags::POLLIN)],
+            left.map_or(PollTimeout::NONE, poll_timeout),
+        ) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(OsError::new("poll", errno as i32)),
+        }
+    }
+}
+
+/// Converts to milliseconds, rounded up, so that a wait never spins for a fraction of one.
+fn poll_timeout(left: Duration) -> PollTimeout {
+    let millis = left.as_nanos().div_ceil(1_000_000);
+    i32::try_from(millis)
+        .ok()
+        .and_then(|millis| PollTimeout::try_from(millis).ok())
+        .unwrap_or(PollTimeout::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        os::{fd::AsFd, unix::net::UnixStream},
+        thread,
+    };
+
+    use super::*;
+
+    /// Returns a function that reads a byte without blocking.
+    fn reader(mut stream: &UnixStream) -> impl FnMut() -> Result<Option<u8>, OsError> {
+        move || {
+            let mut byte = [0];
+            match stream.read(&mut byte) {
+                Ok(_) => Ok(Some(byte[0])),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_there_is_read_without_waiting() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        set_nonblocking(ours.as_fd()).unwrap();
+        assert_eq!(
+            wait_readable(ours.as_fd(), Duration::ZERO, reader(&ours)),
+            Ok(None)
+        );
+        theirs.write_all(&[7]).unwrap();
+        assert_eq!(
+            wait_readable(ours.as_fd(), Duration::ZERO, reader(&ours)),
+            Ok(Some(7))
+        );
+    }
+
+    #[test]
+    fn what_comes_later_wakes_the_sleeper() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        set_nonblocking(ours.as_fd()).unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| wait_readable(ours.as_fd(), Duration::MAX, reader(&ours)));
+            theirs.write_all(&[9]).unwrap();
+            assert_eq!(waiter.join().unwrap(), Ok(Some(9)));
+        });
+    }
+
+    #[test]
+    fn the_time_is_kept() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        set_nonblocking(ours.as_fd()).unwrap();
+        let start = Instant::now();
+        let timeout = Duration::from_millis(20);
+        assert_eq!(
+            wait_readable(ours.as_fd(), timeout, reader(&ours)),
+            Ok(None)
+        );
+        assert!(start.elapsed() >= timeout);
+    }
+
+    #[test]
+    fn milliseconds_round_up() {
+        assert_eq!(
+            poll_timeout(Duration::from_nanos(1)),
+            PollTimeout::from(1_u8)
+        );
+        assert_eq!(
+            poll_timeout(Duration::from_millis(2)),
+            PollTimeout::from(2_u8)
+        );
+        assert_eq!(poll_timeout(Duration::MAX), PollTimeout::MAX);
+    }
+}

@@ -1,0 +1,389 @@
+use std::fmt;
+
+use rdma_status::{WcStatus, open_enum};
+
+use crate::verbs::bit_flags::bit_flags;
+
+/// The completion of a work request.
+///
+/// [`Default`] is an empty one, to create an array for
+/// [`CompletionQueue::poll`](crate::verbs::CompletionQueue::poll) to fill.
+///
+/// If the request failed, only [`wr_id`](Self::wr_id), [`status`](Self::status),
+/// [`vendor_err`](Self::vendor_err) and [`qp_num`](Self::qp_num) are defined.
+/// [`result`](Self::result) gives access to the other fields only if they are defined.
+///
+/// See [`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html).
+// Laid out as `struct ibv_wc`, which `layout` below checks; libibverbs fills it in.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+#[doc(alias = "ibv_wc")]
+pub struct WorkCompletion {
+    pub(super) wr_id: u64,
+    pub(super) status: u32,
+    pub(super) opcode: u32,
+    pub(super) vendor_err: u32,
+    pub(super) byte_len: u32,
+    /// Immediate data in network byte order, or the invalidated key in host byte order.
+    pub(super) imm_data_or_rkey: u32,
+    pub(super) qp_num: u32,
+    pub(super) src_qp: u32,
+    pub(super) wc_flags: u32,
+    pub(super) pkey_index: u16,
+    pub(super) slid: u16,
+    pub(super) sl: u8,
+    pub(super) dlid_path_bits: u8,
+}
+
+/// The content of the completion of a work request that succeeded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Success {
+    /// The id that the work request was posted with.
+    pub wr_id: u64,
+    /// The operation.
+    pub opcode: WcOpcode,
+    /// The length received, in bytes. Undefined for sends and WRITEs.
+    ///
+    /// For a datagram it includes the 40 bytes in front that hold the routing header.
+    pub byte_len: u32,
+    /// The immediate data received, in host byte order.
+    pub imm_data: Option<u32>,
+    /// The key that the peer invalidated.
+    pub invalidated_rkey: Option<u32>,
+    /// The number of the local queue pair.
+    pub qp_num: u32,
+    /// The number of the queue pair that sent the datagram.
+    pub src_qp: u32,
+    /// Whether a datagram's buffer begins with a global routing header of 40 bytes.
+    pub grh: bool,
+}
+
+/// The error with which a work request failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WcError {
+    /// The id that the work request was posted with.
+    pub wr_id: u64,
+    /// The status.
+    pub status: WcStatus,
+    /// The vendor's error code.
+    pub vendor_err: u32,
+    /// The number of the local queue pair.
+    pub qp_num: u32,
+}
+
+open_enum! {
+    /// The operation of a completed work request: `enum ibv_wc_opcode`.
+    #[doc(alias = "ibv_wc_opcode")]
+    pub struct WcOpcode(u32);
+    /// A send, in all its forms.
+    SEND = 0;
+    /// An RDMA WRITE, with or without immediate data.
+    RDMA_WRITE = 1;
+    /// An RDMA READ.
+    RDMA_READ = 2;
+    /// An atomic compare and swap.
+    COMP_SWAP = 3;
+    /// An atomic fetch and add.
+    FETCH_ADD = 4;
+    /// A memory window was bound.
+    BIND_MW = 5;
+    /// A key was invalidated.
+    LOCAL_INV = 6;
+    /// A send that the device segmented.
+    TSO = 7;
+    /// A receive that a send consumed.
+    RECV = 128;
+    /// A receive that an RDMA WRITE with immediate data consumed.
+    RECV_RDMA_WITH_IMM = 129;
+}
+
+impl WcOpcode {
+    /// Returns whether the completion belongs to the receive queue.
+    #[must_use]
+    pub const fn is_recv(self) -> bool {
+        self.raw() & Self::RECV.raw() != 0
+    }
+}
+
+bit_flags! {
+    /// Properties of a work completion: `enum ibv_wc_flags`.
+    #[doc(alias = "ibv_wc_flags")]
+    pub struct WcFlags;
+    /// A datagram with a global routing header.
+    GRH = 1 << 0;
+    /// Immediate data.
+    WITH_IMM = 1 << 1;
+    /// The device checked the IP checksum.
+    IP_CSUM_OK = 1 << 2;
+    /// The peer invalidated a key.
+    WITH_INV = 1 << 3;
+}
+
+impl WorkCompletion {
+    /// The id that the work request was posted with.
+    #[must_use]
+    pub const fn wr_id(&self) -> u64 {
+        self.wr_id
+    }
+
+    /// Returns whether the work request succeeded, and if not, why.
+    #[must_use]
+    pub const fn status(&self) -> WcStatus {
+        WcStatus::from_raw(self.status)
+    }
+
+    /// Returns whether the work request succeeded.
+    #[must_use]
+    pub const fn is_success(&self) -> bool {
+        self.status == WcStatus::SUCCESS.raw()
+    }
+
+    /// Returns the vendor's error code.
+    #[must_use]
+    pub const fn vendor_err(&self) -> u32 {
+        self.vendor_err
+    }
+
+    /// Returns the local queue pair's number.
+    #[must_use]
+    pub const fn qp_num(&self) -> u32 {
+        self.qp_num
+    }
+
+    /// Returns the operation, which is undefined if the request failed.
+    #[must_use]
+    pub const fn opcode(&self) -> WcOpcode {
+        WcOpcode::from_raw(self.opcode)
+    }
+
+    /// Returns the length received, in bytes, which is undefined if the request failed.
+    #[must_use]
+    pub const fn byte_len(&self) -> u32 {
+        self.byte_len
+    }
+
+    /// Returns its properties, which are undefined if the request failed.
+    #[must_use]
+    pub const fn wc_flags(&self) -> WcFlags {
+        WcFlags::from_bits(self.wc_flags)
+    }
+
+    /// Returns the immediate data received, in host byte order. `None` if the request failed.
+    #[must_use]
+    pub const fn imm_data(&self) -> Option<u32> {
+        if self.has(WcFlags::WITH_IMM) {
+            Some(u32::from_be(self.imm_data_or_rkey))
+        } else {
+            None
+        }
+    }
+
+    /// Returns the key that the peer invalidated. `None` if the request failed.
+    #[must_use]
+    pub const fn invalidated_rkey(&self) -> Option<u32> {
+        if self.has(WcFlags::WITH_INV) {
+            Some(self.imm_data_or_rkey)
+        } else {
+            None
+        }
+    }
+
+    /// Returns the number of the queue pair that sent a datagram. Undefined if the request failed.
+    #[must_use]
+    pub const fn src_qp(&self) -> u32 {
+        self.src_qp
+    }
+
+    /// Returns the completion's content, or the error if the work request failed.
+    ///
+    /// # Errors
+    ///
+    /// If the work request failed.
+    pub fn result(&self) -> Result<Success, WcError> {
+        let &Self {
+            wr_id,
+            vendor_err,
+            byte_len,
+            qp_num,
+            src_qp,
+            ..
+        } = self;
+        if self.is_success() {
+            Ok(Success {
+                wr_id,
+                opcode: self.opcode(),
+                byte_len,
+                imm_data: self.imm_data(),
+                invalidated_rkey: self.invalidated_rkey(),
+                qp_num,
+                src_qp,
+                grh: self.has(WcFlags::GRH),
+            })
+        } else {
+            Err(WcError {
+                wr_id,
+                status: self.status(),
+                vendor_err,
+                qp_num,
+            })
+        }
+    }
+
+    const fn has(&self, flag: WcFlags) -> bool {
+        self.is_success() && self.wc_flags().contains(flag)
+    }
+}
+
+impl fmt::Debug for WorkCompletion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.result() {
+            Ok(success) => success.fmt(f),
+            Err(error) => fmt::Debug::fmt(&error, f),
+        }
+    }
+}
+
+impl fmt::Display for WcError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            wr_id,
+            status,
+            vendor_err,
+            qp_num,
+        } = self;
+        write!(
+            f,
+            "work request {wr_id:#x} on queue pair {qp_num:#x} failed: {status} \
+             (vendor error {vendor_err:#x})"
+        )
+    }
+}
+
+impl std::error::Error for WcError {}
+
+/// Asserts that `ibv_poll_cq` may write an `ibv_wc` into a `WorkCompletion`.
+mod layout {
+    use std::mem::offset_of;
+
+    use super::WorkCompletion as Ours;
+    use crate::sys::ffi::ibv_wc as Theirs;
+
+    const _: () = {
+        assert!(size_of::<Ours>() == size_of::<Theirs>());
+        assert!(align_of::<Ours>() == align_of::<Theirs>());
+        assert!(offset_of!(Ours, wr_id) == offset_of!(Theirs, wr_id));
+        assert!(offset_of!(Ours, status) == offset_of!(Theirs, status));
+        assert!(offset_of!(Ours, opcode) == offset_of!(Theirs, opcode));
+        assert!(offset_of!(Ours, vendor_err) == offset_of!(Theirs, vendor_err));
+        assert!(offset_of!(Ours, byte_len) == offset_of!(Theirs, byte_len));
+        assert!(
+            offset_of!(Ours, imm_data_or_rkey)
+                == offset_of!(Theirs, imm_data_invalidated_rkey_union)
+        );
+        assert!(offset_of!(Ours, qp_num) == offset_of!(Theirs, qp_num));
+        assert!(offset_of!(Ours, src_qp) == offset_of!(Theirs, src_qp));
+        assert!(offset_of!(Ours, wc_flags) == offset_of!(Theirs, wc_flags));
+        assert!(offset_of!(Ours, pkey_index) == offset_of!(Theirs, pkey_index));
+        assert!(offset_of!(Ours, slid) == offset_of!(Theirs, slid));
+        assert!(offset_of!(Ours, sl) == offset_of!(Theirs, sl));
+        assert!(offset_of!(Ours, dlid_path_bits) == offset_of!(Theirs, dlid_path_bits));
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::ffi;
+
+    fn received(wc_flags: WcFlags) -> WorkCompletion {
+        WorkCompletion {
+            wr_id: 9,
+            opcode: WcOpcode::RECV.raw(),
+            byte_len: 5,
+            imm_data_or_rkey: 0x0102_0304_u32.to_be(),
+            qp_num: 0x11,
+            wc_flags: wc_flags.bits(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn immediate_data_is_in_host_order() {
+        assert_eq!(received(WcFlags::WITH_IMM).imm_data(), Some(0x0102_0304));
+        assert_eq!(received(WcFlags::empty()).imm_data(), None);
+        assert_eq!(received(WcFlags::WITH_INV).imm_data(), None);
+        assert_eq!(
+            received(WcFlags::WITH_INV).invalidated_rkey(),
+            Some(0x0102_0304_u32.to_be())
+        );
+    }
+
+    #[test]
+    fn success_has_everything() {
+        let success = received(WcFlags::WITH_IMM | WcFlags::GRH).result().unwrap();
+        assert_eq!(
+            (success.wr_id, success.opcode, success.byte_len),
+            (9, WcOpcode::RECV, 5)
+        );
+        assert_eq!(
+            (success.imm_data, success.invalidated_rkey, success.grh),
+            (Some(0x0102_0304), None, true)
+        );
+    }
+
+    #[test]
+    fn failure_has_what_the_standard_defines() {
+        let mut wc = received(WcFlags::WITH_IMM);
+        wc.status = WcStatus::RETRY_EXC_ERR.raw();
+        wc.vendor_err = 0x81;
+        assert_eq!(wc.imm_data(), None);
+        let error = wc.result().unwrap_err();
+        assert_eq!(
+            (error.wr_id, error.status, error.vendor_err),
+            (9, WcStatus::RETRY_EXC_ERR, 0x81)
+        );
+        assert_eq!(
+            error.to_string(),
+            "work request 0x9 on queue pair 0x11 failed: RETRY_EXC_ERR (vendor error 0x81)"
+        );
+    }
+
+    #[test]
+    fn an_unknown_status_survives() {
+        let wc = WorkCompletion {
+            status: 4711,
+            opcode: 4712,
+            ..Default::default()
+        };
+        assert_eq!(wc.status().to_string(), "unknown (4711)");
+        assert_eq!(wc.opcode().to_string(), "unknown (4712)");
+        assert!(wc.result().is_err());
+    }
+
+    #[test]
+    fn numbers_are_the_headers() {
+        use ffi::ibv_wc_opcode as c;
+        for (ours, theirs) in [
+            (WcOpcode::SEND, c::IBV_WC_SEND),
+            (WcOpcode::RDMA_WRITE, c::IBV_WC_RDMA_WRITE),
+            (WcOpcode::RDMA_READ, c::IBV_WC_RDMA_READ),
+            (WcOpcode::COMP_SWAP, c::IBV_WC_COMP_SWAP),
+            (WcOpcode::FETCH_ADD, c::IBV_WC_FETCH_ADD),
+            (WcOpcode::BIND_MW, c::IBV_WC_BIND_MW),
+            (WcOpcode::LOCAL_INV, c::IBV_WC_LOCAL_INV),
+            (WcOpcode::TSO, c::IBV_WC_TSO),
+            (WcOpcode::RECV, c::IBV_WC_RECV),
+            (WcOpcode::RECV_RDMA_WITH_IMM, c::IBV_WC_RECV_RDMA_WITH_IMM),
+        ] {
+            assert_eq!(ours.raw(), theirs, "{ours}");
+        }
+        use ffi::ibv_wc_flags as f;
+        assert_eq!(WcFlags::GRH.bits(), f::IBV_WC_GRH.0);
+        assert_eq!(WcFlags::WITH_IMM.bits(), f::IBV_WC_WITH_IMM.0);
+        assert_eq!(WcFlags::IP_CSUM_OK.bits(), f::IBV_WC_IP_CSUM_OK.0);
+        assert_eq!(WcFlags::WITH_INV.bits(), f::IBV_WC_WITH_INV.0);
+        assert!(WcOpcode::RECV_RDMA_WITH_IMM.is_recv() && !WcOpcode::FETCH_ADD.is_recv());
+    }
+}

@@ -1,0 +1,302 @@
+#![allow(unsafe_code)]
+
+use std::{mem::MaybeUninit, os::fd::BorrowedFd};
+
+use rdma_status::{OsError, open_enum};
+
+use crate::sys::{cvt, ffi, set_nonblocking};
+
+/// An asynchronous event of a device, one of its ports or one of its objects.
+///
+/// See
+/// [`ibv_get_async_event(3)`](https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[doc(alias = "ibv_async_event")]
+pub struct AsyncEvent {
+    event_type: AsyncEventType,
+    element: AsyncElement,
+}
+
+/// The object that an [`AsyncEvent`] refers to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AsyncElement {
+    /// A queue pair.
+    QueuePair {
+        /// Its number.
+        qp_num: u32,
+    },
+    /// A completion queue.
+    CompletionQueue {
+        /// The cookie that it was created with.
+        cookie: u64,
+    },
+    /// A shared receive queue.
+    SharedReceiveQueue {
+        /// The cookie that it was created with.
+        cookie: u64,
+    },
+    /// A port, counted from 1.
+    Port(u8),
+    /// The whole device.
+    Device,
+    /// An event that this crate does not know, or a kind of object that it never creates.
+    Unknown,
+}
+
+open_enum! {
+    /// The kind of an asynchronous event: `enum ibv_event_type`.
+    #[doc(alias = "ibv_event_type")]
+    pub struct AsyncEventType(u32);
+    /// A completion queue overran or lost its memory.
+    ///
+    /// It and its queue pairs cannot be used any more.
+    CQ_ERR = 0;
+    /// A queue pair failed, and is in its error state.
+    QP_FATAL = 1;
+    /// A peer sent an invalid request to a queue pair.
+    QP_REQ_ERR = 2;
+    /// A peer sent a request that the queue pair's access flags forbid.
+    QP_ACCESS_ERR = 3;
+    /// Data arrived on a queue pair that is ready to receive and not yet to send.
+    COMM_EST = 4;
+    /// The send queue is drained.
+    SQ_DRAINED = 5;
+    /// A queue pair moved to its alternate path.
+    PATH_MIG = 6;
+    /// A queue pair failed to move to its alternate path.
+    PATH_MIG_ERR = 7;
+    /// The device failed. Everything on it must be destroyed.
+    DEVICE_FATAL = 8;
+    /// A port's link came up.
+    PORT_ACTIVE = 9;
+    /// A port's link went down.
+    PORT_ERR = 10;
+    /// A port's LID changed.
+    LID_CHANGE = 11;
+    /// A port's table of partition keys changed.
+    PKEY_CHANGE = 12;
+    /// The subnet manager changed.
+    SM_CHANGE = 13;
+    /// A shared receive queue failed.
+    SRQ_ERR = 14;
+    /// A shared receive queue holds fewer requests than its limit.
+    SRQ_LIMIT_REACHED = 15;
+    /// A queue pair in its error state has taken its last request from its shared receive queue.
+    QP_LAST_WQE_REACHED = 16;
+    /// The subnet manager asks to register again.
+    CLIENT_REREGISTER = 17;
+    /// A port's GID table changed.
+    GID_CHANGE = 18;
+    /// A work queue failed.
+    WQ_FATAL = 19;
+}
+
+impl AsyncEvent {
+    /// Returns the kind of event.
+    #[must_use]
+    pub const fn event_type(&self) -> AsyncEventType {
+        self.event_type
+    }
+
+    /// Returns the object that the event refers to.
+    #[must_use]
+    pub const fn element(&self) -> AsyncElement {
+        self.element
+    }
+}
+
+/// Reads an event of an open device, if there is one, and acknowledges it. Never blocks.
+///
+/// # Safety
+///
+/// The context is open, and `fd` is its descriptor of asynchronous events.
+pub(super) unsafe fn poll(
+    context: *mut ffi::ibv_context,
+    fd: BorrowedFd<'_>,
+) -> Result<Option<AsyncEvent>, OsError> {
+    set_nonblocking(fd)?;
+    let mut raw = MaybeUninit::<ffi::ibv_async_event>::zeroed();
+    // SAFETY: the caller vouches for the context, and the structure is a local.
+    let ret = unsafe { ffi::ibv_get_async_event(context, raw.as_mut_ptr()) };
+    match cvt("ibv_get_async_event", ret) {
+        Ok(_) => {}
+        Err(error) if error.errno == libc::EAGAIN => return Ok(None),
+        Err(error) => return Err(error),
+    }
+    // SAFETY: filled in by the call, and not acknowledged yet, so the object in it exists: its
+    // destruction waits for the acknowledgement.
+    let event = unsafe { read(raw.as_ptr()) };
+    // SAFETY: the event just read, acknowledged once.
+    unsafe { ffi::ibv_ack_async_event(raw.as_mut_ptr()) };
+    Ok(Some(event))
+}
+
+/// Copies the content of an event.
+///
+/// The bindings declare its type as a Rust enum, which a number from a newer kernel must never
+/// become, so the fields are read one by one.
+///
+/// # Safety
+///
+/// `raw` is initialised, except that its type may be any number; the object in it exists.
+unsafe fn read(raw: *const ffi::ibv_async_event) -> AsyncEvent {
+    // SAFETY: the caller vouches for `raw`; the place is not read.
+    let event_type = unsafe { &raw const (*raw).event_type };
+    // SAFETY: an `enum` without negative members is an `unsigned int` here, and every number is
+    // valid as one.
+    let event_type = AsyncEventType::from_raw(unsafe { event_type.cast::<u32>().read() });
+    // SAFETY: the caller vouches for `raw`; the place is not read.
+    let element = unsafe { &raw const (*raw).element };
+    // SAFETY: each member starts where the union does, and the pointers are as long as it is; all
+    // of it is initialised.
+    let object = unsafe { element.cast::<*const libc::c_void>().read() };
+    let element = match event_type {
+        AsyncEventType::QP_FATAL
+        | AsyncEventType::QP_REQ_ERR
+        | AsyncEventType::QP_ACCESS_ERR
+        | AsyncEventType::COMM_EST
+        | AsyncEventType::SQ_DRAINED
+        | AsyncEventType::PATH_MIG
+        | AsyncEventType::PATH_MIG_ERR
+        | AsyncEventType::QP_LAST_WQE_REACHED => {
+            // SAFETY: these events are about a queue pair, and it exists.
+            let qp_num = unsafe { (*object.cast::<ffi::ibv_qp>()).qp_num };
+            AsyncElement::QueuePair { qp_num }
+        }
+        AsyncEventType::CQ_ERR => {
+            // SAFETY: this event is about a completion queue, and it exists.
+            let cookie = unsafe { (*object.cast::<ffi::ibv_cq>()).cq_context };
+            AsyncElement::CompletionQueue {
+                cookie: cookie.addr() as u64,
+            }
+        }
+        AsyncEventType::SRQ_ERR | AsyncEventType::SRQ_LIMIT_REACHED => {
+            // SAFETY: these events are about a shared receive queue, and it exists.
+            let cookie = unsafe { (*object.cast::<ffi::ibv_srq>()).srq_context };
+            AsyncElement::SharedReceiveQueue {
+                cookie: cookie.addr() as u64,
+            }
+        }
+        AsyncEventType::PORT_ACTIVE
+        | AsyncEventType::PORT_ERR
+        | AsyncEventType::LID_CHANGE
+        | AsyncEventType::PKEY_CHANGE
+        | AsyncEventType::SM_CHANGE
+        | AsyncEventType::CLIENT_REREGISTER
+        | AsyncEventType::GID_CHANGE => {
+            // SAFETY: the member of these events; initialised, as all of the union is.
+            let port = unsafe { element.cast::<libc::c_int>().read() };
+            u8::try_from(port).map_or(AsyncElement::Unknown, AsyncElement::Port)
+        }
+        AsyncEventType::DEVICE_FATAL => AsyncElement::Device,
+        _ => {
+            warn!("unknown type of asynchronous event: {event_type}");
+            AsyncElement::Unknown
+        }
+    };
+    AsyncEvent {
+        event_type,
+        element,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::*;
+
+    /// An event as libibverbs fills it in.
+    fn event(event_type: u32, element: ffi::ibv_async_event_element_t) -> AsyncEvent {
+        let mut raw = MaybeUninit::<ffi::ibv_async_event>::zeroed();
+        let start = raw.as_mut_ptr();
+        // SAFETY: the place is inside the local.
+        unsafe { (*start).element = element };
+        let place = start.wrapping_byte_add(offset_of!(ffi::ibv_async_event, event_type));
+        // SAFETY: the place is inside the local, and is as large as that.
+        unsafe { place.cast::<u32>().write(event_type) };
+        // SAFETY: just filled in; the callers keep the objects.
+        unsafe { read(start) }
+    }
+
+    #[test]
+    fn types_are_the_headers() {
+        use ffi::ibv_event_type as c;
+        for (ours, theirs) in [
+            (AsyncEventType::CQ_ERR, c::IBV_EVENT_CQ_ERR),
+            (AsyncEventType::QP_FATAL, c::IBV_EVENT_QP_FATAL),
+            (AsyncEventType::QP_REQ_ERR, c::IBV_EVENT_QP_REQ_ERR),
+            (AsyncEventType::QP_ACCESS_ERR, c::IBV_EVENT_QP_ACCESS_ERR),
+            (AsyncEventType::COMM_EST, c::IBV_EVENT_COMM_EST),
+            (AsyncEventType::SQ_DRAINED, c::IBV_EVENT_SQ_DRAINED),
+            (AsyncEventType::PATH_MIG, c::IBV_EVENT_PATH_MIG),
+            (AsyncEventType::PATH_MIG_ERR, c::IBV_EVENT_PATH_MIG_ERR),
+            (AsyncEventType::DEVICE_FATAL, c::IBV_EVENT_DEVICE_FATAL),
+            (AsyncEventType::PORT_ACTIVE, c::IBV_EVENT_PORT_ACTIVE),
+            (AsyncEventType::PORT_ERR, c::IBV_EVENT_PORT_ERR),
+            (AsyncEventType::LID_CHANGE, c::IBV_EVENT_LID_CHANGE),
+            (AsyncEventType::PKEY_CHANGE, c::IBV_EVENT_PKEY_CHANGE),
+            (AsyncEventType::SM_CHANGE, c::IBV_EVENT_SM_CHANGE),
+            (AsyncEventType::SRQ_ERR, c::IBV_EVENT_SRQ_ERR),
+            (
+                AsyncEventType::SRQ_LIMIT_REACHED,
+                c::IBV_EVENT_SRQ_LIMIT_REACHED,
+            ),
+            (
+                AsyncEventType::QP_LAST_WQE_REACHED,
+                c::IBV_EVENT_QP_LAST_WQE_REACHED,
+            ),
+            (
+                AsyncEventType::CLIENT_REREGISTER,
+                c::IBV_EVENT_CLIENT_REREGISTER,
+            ),
+            (AsyncEventType::GID_CHANGE, c::IBV_EVENT_GID_CHANGE),
+            (AsyncEventType::WQ_FATAL, c::IBV_EVENT_WQ_FATAL),
+        ] {
+            assert_eq!(ours.raw(), theirs as u32, "{ours}");
+        }
+    }
+
+    #[test]
+    fn elements_are_told_apart() {
+        let port = ffi::ibv_async_event_element_t { port_num: 2 };
+        let read = event(AsyncEventType::PORT_ERR.raw(), port);
+        assert_eq!(
+            (read.event_type(), read.element()),
+            (AsyncEventType::PORT_ERR, AsyncElement::Port(2))
+        );
+
+        let mut cq = MaybeUninit::<ffi::ibv_cq>::zeroed();
+        // SAFETY: the place is inside the local.
+        unsafe { (*cq.as_mut_ptr()).cq_context = std::ptr::without_provenance_mut(77) };
+        let read = event(
+            AsyncEventType::CQ_ERR.raw(),
+            ffi::ibv_async_event_element_t {
+                cq: cq.as_mut_ptr(),
+            },
+        );
+        assert_eq!(read.element(), AsyncElement::CompletionQueue { cookie: 77 });
+
+        let mut qp = MaybeUninit::<ffi::ibv_qp>::zeroed();
+        // SAFETY: the place is inside the local.
+        unsafe { (*qp.as_mut_ptr()).qp_num = 0x11 };
+        let read = event(
+            AsyncEventType::QP_FATAL.raw(),
+            ffi::ibv_async_event_element_t {
+                qp: qp.as_mut_ptr(),
+            },
+        );
+        assert_eq!(read.element(), AsyncElement::QueuePair { qp_num: 0x11 });
+    }
+
+    #[test]
+    fn an_unknown_type_survives() {
+        let read = event(4711, ffi::ibv_async_event_element_t { port_num: 0 });
+        assert_eq!(
+            (read.event_type().raw(), read.element()),
+            (4711, AsyncElement::Unknown)
+        );
+        assert_eq!(read.event_type().to_string(), "unknown (4711)");
+    }
+}

@@ -1,0 +1,330 @@
+#![allow(unsafe_code)]
+
+use std::{
+    any::Any,
+    fmt,
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd},
+    ptr::NonNull,
+    sync::Arc,
+};
+
+use rdma_status::OsError;
+
+use super::{
+    AsyncEvent, DeviceAttr, DeviceAttrEx, GidEntry, PortAttr, async_event, gid,
+    identity::{self, NodeType, TransportType},
+};
+use crate::sys::{Process, cvt_errno, ffi, log_destroy_error, verbs_ext};
+
+/// An open device. Clones refer to the same object.
+///
+/// It was either opened by this process with [`Device::open`](crate::verbs::Device::open), or is
+/// the one that the connection manager uses, from [`cm::Devices`](crate::cm::Devices). Objects of
+/// one context cannot be combined with those of another, even of the same device.
+///
+/// See [`ibv_open_device(3)`](https://man7.org/linux/man-pages/man3/ibv_open_device.3.html).
+#[derive(Clone)]
+#[doc(alias = "ibv_context")]
+pub struct Context {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    raw: NonNull<ffi::ibv_context>,
+    /// The process that created it, and that alone destroys it.
+    process: Process,
+    owner: Owner,
+}
+
+enum Owner {
+    /// Closed by this object.
+    Opened,
+    /// Closed by its owner, not before this is dropped.
+    Borrowed {
+        _keep_alive: Arc<dyn Any + Send + Sync>,
+    },
+}
+
+// SAFETY: libibverbs allows an open device to be used and closed from any thread.
+unsafe impl Send for Inner {}
+// SAFETY: all calls made here may run concurrently on one device; the fields read here do not
+// change while it is open.
+unsafe impl Sync for Inner {}
+
+impl Context {
+    /// Takes ownership of a device that was just opened.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is open, and nothing else closes it.
+    pub(super) unsafe fn opened(raw: NonNull<ffi::ibv_context>) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                raw,
+                process: Process::this(),
+                owner: Owner::Opened,
+            }),
+        }
+    }
+
+    /// Borrows a device that something else opened and will close.
+    ///
+    /// # Safety
+    ///
+    /// `raw` stays open for as long as `keep_alive` exists.
+    pub(crate) unsafe fn borrowed(
+        raw: NonNull<ffi::ibv_context>,
+        keep_alive: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                raw,
+                process: Process::this(),
+                owner: Owner::Borrowed {
+                    _keep_alive: keep_alive,
+                },
+            }),
+        }
+    }
+
+    /// Returns the C object, which stays open for as long as this handle or a clone exists.
+    pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_context {
+        self.inner.raw.as_ptr()
+    }
+
+    /// Returns a number that identifies the device among the open ones of this process.
+    ///
+    /// It may be reused once this one is closed.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.as_ptr().addr() as u64
+    }
+
+    /// Returns the device's name, for instance `rxe0`.
+    #[must_use]
+    #[doc(alias = "ibv_get_device_name")]
+    pub fn device_name(&self) -> String {
+        // SAFETY: the device of an open context exists.
+        unsafe { identity::name(self.device()) }
+    }
+
+    /// Returns the device's GUID.
+    ///
+    /// The number `0x0002_c903_0000_1234` is usually written `0002:c903:0000:1234`.
+    #[must_use]
+    #[doc(alias = "ibv_get_device_guid")]
+    pub fn guid(&self) -> u64 {
+        // SAFETY: the device of an open context exists.
+        unsafe { identity::guid(self.device()) }
+    }
+
+    /// Returns the kind of node that the device is, for instance an iWARP adapter.
+    #[must_use]
+    pub fn node_type(&self) -> NodeType {
+        // SAFETY: the device of an open context exists.
+        unsafe { identity::node_type(self.device()) }
+    }
+
+    /// Returns the transport that the device implements: that of InfiniBand and RoCE, or iWARP.
+    #[must_use]
+    pub fn transport_type(&self) -> TransportType {
+        // SAFETY: the device of an open context exists.
+        unsafe { identity::transport_type(self.device()) }
+    }
+
+    /// Queries the device's capabilities and limits.
+    ///
+    /// # Errors
+    ///
+    /// The errors of
+    /// [`ibv_query_device(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device.3.html).
+    #[doc(alias = "ibv_query_device")]
+    pub fn query_device(&self) -> Result<DeviceAttr, OsError> {
+        let mut attr = MaybeUninit::zeroed();
+        // SAFETY: the context is open, and the structure is a local.
+        let ret = unsafe { ffi::ibv_query_device(self.as_ptr(), attr.as_mut_ptr()) };
+        cvt_errno("ibv_query_device", ret)?;
+        // SAFETY: a structure of integers: zeroed, then filled in.
+        Ok(DeviceAttr::from_raw(unsafe { attr.assume_init() }))
+    }
+
+    /// Queries the device's extended capabilities: on-demand paging, timestamps, device memory.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`ibv_query_device_ex(3)`].
+    ///
+    /// [`ibv_query_device_ex(3)`]: https://man7.org/linux/man-pages/man3/ibv_query_device_ex.3.html
+    #[doc(alias = "ibv_query_device_ex")]
+    pub fn query_device_ex(&self) -> Result<DeviceAttrEx, OsError> {
+        let mut attr = MaybeUninit::zeroed();
+        // SAFETY: the context is open, and the structure is a local, zeroed.
+        let ret = unsafe { verbs_ext::ibv_query_device_ex(self.as_ptr(), attr.as_mut_ptr()) };
+        cvt_errno("ibv_query_device_ex", ret)?;
+        // SAFETY: a structure of integers: zeroed, then filled in.
+        Ok(DeviceAttrEx::from_raw(unsafe { attr.assume_init() }))
+    }
+
+    /// Queries the state and properties of a port. Ports are numbered from 1.
+    ///
+    /// # Errors
+    ///
+    /// The errors of
+    /// [`ibv_query_port(3)`](https://man7.org/linux/man-pages/man3/ibv_query_port.3.html): `EINVAL`
+    /// for a port that does not exist.
+    #[doc(alias = "ibv_query_port")]
+    pub fn query_port(&self, port: u8) -> Result<PortAttr, OsError> {
+        let mut attr = MaybeUninit::zeroed();
+        // SAFETY: the context is open, and the structure is a local, zeroed.
+        let ret = unsafe { verbs_ext::ibv_query_port(self.as_ptr(), port, attr.as_mut_ptr()) };
+        cvt_errno("ibv_query_port", ret)?;
+        // SAFETY: a structure of integers: zeroed, then filled in.
+        Ok(PortAttr::from_raw(unsafe { attr.assume_init() }))
+    }
+
+    /// Queries one entry of a port's GID table, with its type.
+    ///
+    /// # Errors
+    ///
+    /// The errors of
+    /// [`ibv_query_gid_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_query_gid_ex.3.html):
+    /// `ENODATA` for an empty entry, `EINVAL` for a port or index that does not exist.
+    #[doc(alias = "ibv_query_gid_ex")]
+    #[doc(alias = "ibv_query_gid")]
+    pub fn query_gid(&self, port: u8, index: u32) -> Result<GidEntry, OsError> {
+        let mut entry = MaybeUninit::zeroed();
+        // SAFETY: the context is open, and the structure is a local.
+        let ret = unsafe {
+            verbs_ext::ibv_query_gid_ex(self.as_ptr(), port.into(), index, entry.as_mut_ptr())
+        };
+        cvt_errno("ibv_query_gid_ex", ret)?;
+        // SAFETY: a structure of integers: zeroed, then filled in.
+        Ok(GidEntry::from_raw(unsafe { entry.assume_init() }))
+    }
+
+    /// Queries all entries of a port's GID table that are not empty.
+    ///
+    /// # Errors
+    ///
+    /// Those of
+    /// [`ibv_query_gid_table(3)`](https://man7.org/linux/man-pages/man3/ibv_query_gid_table.3.html)
+    /// and of [`query_port`](Self::query_port).
+    #[doc(alias = "ibv_query_gid_table")]
+    pub fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, OsError> {
+        // Reports a port that does not exist: the table below holds the entries of all ports.
+        self.query_port(port)?;
+        let mut len = 0;
+        for port in 1..=self.query_device()?.phys_port_cnt() {
+            len += self.query_port(port)?.gid_tbl_len() as usize;
+        }
+        // SAFETY: the context is open.
+        let mut entries = unsafe { gid::all(self.as_ptr(), len) }?;
+        entries.retain(|entry| entry.port_num == u32::from(port));
+        Ok(entries)
+    }
+
+    /// Queries an entry of a port's P_Key table.
+    ///
+    /// # Errors
+    ///
+    /// The errors of
+    /// [`ibv_query_pkey(3)`](https://man7.org/linux/man-pages/man3/ibv_query_pkey.3.html).
+    #[doc(alias = "ibv_query_pkey")]
+    pub fn query_pkey(&self, port: u8, index: u16) -> Result<u16, OsError> {
+        let mut pkey = 0;
+        // SAFETY: the context is open, and the number is a local.
+        let ret = unsafe { ffi::ibv_query_pkey(self.as_ptr(), port, index.into(), &raw mut pkey) };
+        cvt_errno("ibv_query_pkey", ret)?;
+        Ok(u16::from_be(pkey))
+    }
+
+    /// Reads a hardware counter of a port, or `None` if there is no such counter.
+    ///
+    /// The counters are those of `/sys/class/infiniband/DEVICE/ports/PORT/hw_counters`. Their names
+    /// depend on the driver; `rdma statistic` lists them.
+    #[must_use]
+    pub fn hw_counter(&self, port: u8, name: &str) -> Option<u64> {
+        let device = self.device_name();
+        let path = format!("/sys/class/infiniband/{device}/ports/{port}/hw_counters/{name}");
+        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    }
+
+    /// Returns the number of completion vectors, the interrupts for completion queues.
+    #[must_use]
+    pub fn num_comp_vectors(&self) -> u32 {
+        // SAFETY: the context is open, and the field does not change.
+        let vectors = unsafe { (*self.as_ptr()).num_comp_vectors };
+        u32::try_from(vectors).unwrap_or(0)
+    }
+
+    /// Returns the descriptor that is readable when an asynchronous event can be read.
+    #[must_use]
+    pub fn async_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context is open, and the field does not change.
+        let fd = unsafe { (*self.as_ptr()).async_fd };
+        // SAFETY: libibverbs keeps the descriptor open for as long as the context, which `self`
+        // keeps open.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+
+    /// Reads an asynchronous event, if there is one, and acknowledges it. Never blocks.
+    ///
+    /// The first call makes [`async_fd`](Self::async_fd) non-blocking. Each event is delivered to
+    /// one reader only: two users of the same context compete for them.
+    ///
+    /// # Errors
+    ///
+    /// `EIO` once the device has been removed; otherwise those of [`ibv_get_async_event(3)`].
+    ///
+    /// [`ibv_get_async_event(3)`]: https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html
+    #[doc(alias = "ibv_get_async_event")]
+    #[doc(alias = "ibv_ack_async_event")]
+    pub fn poll_async_event(&self) -> Result<Option<AsyncEvent>, OsError> {
+        // SAFETY: the context is open for as long as `self` lives.
+        unsafe { async_event::poll(self.as_ptr(), self.async_fd()) }
+    }
+
+    /// Returns whether both are the same open device, so that their objects may be combined.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.inner.raw == other.inner.raw
+    }
+
+    fn device(&self) -> *mut ffi::ibv_device {
+        // SAFETY: the context is open, and the field does not change.
+        unsafe { (*self.as_ptr()).device }
+    }
+}
+
+impl AsFd for Context {
+    /// The descriptor of asynchronous events.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.async_fd()
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("device", &self.device_name())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !self.process.is_this() {
+            // The object is the parent's, which has its descriptor, too.
+            return;
+        }
+        match self.owner {
+            Owner::Opened => {
+                // SAFETY: opened for this object alone; everything created on it has been
+                // destroyed, as it holds the context.
+                let ret = unsafe { ffi::ibv_close_device(self.raw.as_ptr()) };
+                log_destroy_error(cvt_errno("ibv_close_device", ret));
+            }
+            Owner::Borrowed { .. } => {}
+        }
+    }
+}

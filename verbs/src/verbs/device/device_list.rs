@@ -1,0 +1,181 @@
+#![allow(unsafe_code)]
+
+use std::{fmt, ptr::NonNull, sync::Arc};
+
+use rdma_status::OsError;
+
+use super::{
+    Context,
+    identity::{self, NodeType, TransportType},
+};
+use crate::sys::{cvt_ptr, ffi};
+
+/// The RDMA devices of this machine at the time at which the list was read.
+///
+/// See
+/// [`ibv_get_device_list(3)`](https://man7.org/linux/man-pages/man3/ibv_get_device_list.3.html).
+#[derive(Debug, Clone)]
+pub struct DeviceList {
+    devices: Vec<Device>,
+}
+
+/// An RDMA device that is not opened. Clones refer to the same object.
+#[derive(Clone)]
+#[doc(alias = "ibv_device")]
+pub struct Device {
+    raw: NonNull<ffi::ibv_device>,
+    /// Keeps `raw` alive.
+    _list: Arc<RawList>,
+}
+
+struct RawList(NonNull<*mut ffi::ibv_device>);
+
+// SAFETY: libibverbs allows the list to be freed from any thread.
+unsafe impl Send for RawList {}
+// SAFETY: nothing reads through a shared `RawList`.
+unsafe impl Sync for RawList {}
+// SAFETY: libibverbs does not change a device while a list holds it, and any thread may make its
+// calls on one.
+unsafe impl Send for Device {}
+// SAFETY: as above; the calls may also run concurrently.
+unsafe impl Sync for Device {}
+
+impl DeviceList {
+    /// Reads the list, which is empty on a machine without a device.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSYS` if the kernel has no RDMA support loaded; otherwise those of
+    /// [`ibv_get_device_list(3)`].
+    ///
+    /// [`ibv_get_device_list(3)`]: https://man7.org/linux/man-pages/man3/ibv_get_device_list.3.html
+    #[doc(alias = "ibv_get_device_list")]
+    pub fn new() -> Result<Self, OsError> {
+        ffi::open_libraries()?;
+        let mut count = 0;
+        // SAFETY: the count is a local.
+        let raw = unsafe { ffi::ibv_get_device_list(&raw mut count) };
+        let raw = cvt_ptr("ibv_get_device_list", raw)?;
+        let list = Arc::new(RawList(raw));
+        let count = usize::try_from(count).unwrap_or(0);
+        // SAFETY: the call returned `count` pointers, which stay valid until the list is freed.
+        let devices = unsafe { std::slice::from_raw_parts(raw.as_ptr(), count) };
+        let devices = devices
+            .iter()
+            .filter_map(|&device| NonNull::new(device))
+            .map(|raw| Device {
+                raw,
+                _list: Arc::clone(&list),
+            })
+            .collect();
+        Ok(Self { devices })
+    }
+
+    /// Returns an iterator over the devices.
+    pub fn iter(&self) -> std::slice::Iter<'_, Device> {
+        self.devices.iter()
+    }
+
+    /// Returns the number of devices.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// Returns whether there is no device.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.devices.is_empty()
+    }
+
+    /// Returns the device of that name, for instance `rxe0`.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<&Device> {
+        self.iter().find(|device| device.name() == name)
+    }
+}
+
+impl<'a> IntoIterator for &'a DeviceList {
+    type Item = &'a Device;
+    type IntoIter = std::slice::Iter<'a, Device>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl IntoIterator for DeviceList {
+    type Item = Device;
+    type IntoIter = std::vec::IntoIter<Device>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.devices.into_iter()
+    }
+}
+
+impl Device {
+    /// Returns the device's name, for instance `rxe0`.
+    #[must_use]
+    #[doc(alias = "ibv_get_device_name")]
+    pub fn name(&self) -> String {
+        // SAFETY: the list keeps the device.
+        unsafe { identity::name(self.raw.as_ptr()) }
+    }
+
+    /// Returns the device's GUID.
+    ///
+    /// The number `0x0002_c903_0000_1234` is usually written `0002:c903:0000:1234`.
+    #[must_use]
+    #[doc(alias = "ibv_get_device_guid")]
+    pub fn guid(&self) -> u64 {
+        // SAFETY: the list keeps the device.
+        unsafe { identity::guid(self.raw.as_ptr()) }
+    }
+
+    /// Returns the kind of node that the device is, for instance an iWARP adapter.
+    #[must_use]
+    pub fn node_type(&self) -> NodeType {
+        // SAFETY: the list keeps the device.
+        unsafe { identity::node_type(self.raw.as_ptr()) }
+    }
+
+    /// Returns the transport that the device implements: that of InfiniBand and RoCE, or iWARP.
+    #[must_use]
+    pub fn transport_type(&self) -> TransportType {
+        // SAFETY: the list keeps the device.
+        unsafe { identity::transport_type(self.raw.as_ptr()) }
+    }
+
+    /// Opens the device.
+    ///
+    /// The list may be dropped afterwards.
+    ///
+    /// # Errors
+    ///
+    /// The errors of
+    /// [`ibv_open_device(3)`](https://man7.org/linux/man-pages/man3/ibv_open_device.3.html).
+    #[doc(alias = "ibv_open_device")]
+    pub fn open(&self) -> Result<Context, OsError> {
+        // SAFETY: the list keeps the device.
+        let raw = unsafe { ffi::ibv_open_device(self.raw.as_ptr()) };
+        let raw = cvt_ptr("ibv_open_device", raw)?;
+        // SAFETY: just opened; nothing else refers to it.
+        Ok(unsafe { Context::opened(raw) })
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("name", &self.name())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for RawList {
+    fn drop(&mut self) {
+        // SAFETY: made by `ibv_get_device_list`, freed once, here; open devices hold a reference of
+        // their own.
+        unsafe { ffi::ibv_free_device_list(self.0.as_ptr()) };
+    }
+}

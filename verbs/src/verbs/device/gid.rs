@@ -1,0 +1,136 @@
+#![allow(unsafe_code)]
+
+use std::{fmt, net::Ipv6Addr};
+
+use rdma_status::{OsError, open_enum};
+
+use crate::sys::{ffi, verbs_ext};
+
+/// A global identifier: the address of a port, 16 bytes, written as an IPv6 address.
+///
+/// On RoCE it is derived from an address of the network interface; an IPv4 address is shown as
+/// `::ffff:192.0.2.1`.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[doc(alias = "ibv_gid")]
+pub struct Gid([u8; 16]);
+
+/// An entry of a port's GID table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+#[doc(alias = "ibv_gid_entry")]
+pub struct GidEntry {
+    /// The identifier.
+    pub gid: Gid,
+    /// Its index in the port's table.
+    pub gid_index: u32,
+    /// The port, counted from 1.
+    pub port_num: u32,
+    /// The kind of packets that are sent from it. Both ends of a connection must use the same type.
+    pub gid_type: GidType,
+    /// The network interface's index on RoCE, 0 elsewhere.
+    pub ndev_ifindex: u32,
+}
+
+open_enum! {
+    /// The kind of packets that are sent from a GID: `enum ibv_gid_type`.
+    #[doc(alias = "ibv_gid_type")]
+    pub struct GidType(u32);
+    /// InfiniBand, or iWARP.
+    IB = 0;
+    /// RoCE version 1: Ethernet frames that no router forwards.
+    ROCE_V1 = 1;
+    /// RoCE version 2: UDP packets.
+    ROCE_V2 = 2;
+}
+
+impl Gid {
+    /// Creates an identifier from its bytes, in network byte order.
+    #[must_use]
+    pub const fn new(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// Returns the bytes, in network byte order.
+    #[must_use]
+    pub const fn octets(self) -> [u8; 16] {
+        self.0
+    }
+
+    /// Returns whether all bytes are zero, as in an empty entry.
+    #[must_use]
+    pub fn is_unspecified(self) -> bool {
+        self == Self::default()
+    }
+}
+
+impl From<Ipv6Addr> for Gid {
+    fn from(addr: Ipv6Addr) -> Self {
+        Self(addr.octets())
+    }
+}
+
+impl From<Gid> for Ipv6Addr {
+    fn from(gid: Gid) -> Self {
+        Self::from(gid.0)
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ipv6Addr::from(*self).fmt(f)
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gid({self})")
+    }
+}
+
+impl GidEntry {
+    pub(super) fn from_raw(raw: ffi::ibv_gid_entry) -> Self {
+        Self {
+            // SAFETY: the member covers the whole union, and the structure is initialised.
+            gid: Gid(unsafe { raw.gid.raw }),
+            gid_index: raw.gid_index,
+            port_num: raw.port_num,
+            gid_type: GidType::from_raw(raw.gid_type),
+            ndev_ifindex: raw.ndev_ifindex,
+        }
+    }
+}
+
+/// Reads the entries of all ports of a device whose tables have room for `len` of them in total.
+///
+/// # Safety
+///
+/// The context is open.
+pub(super) unsafe fn all(
+    context: *mut ffi::ibv_context,
+    len: usize,
+) -> Result<Vec<GidEntry>, OsError> {
+    let mut entries = Vec::<ffi::ibv_gid_entry>::with_capacity(len);
+    // SAFETY: the caller vouches for the context, and the vector has room for `len` entries.
+    let count = unsafe { verbs_ext::ibv_query_gid_table(context, entries.as_mut_ptr(), len) };
+    let Ok(count) = usize::try_from(count) else {
+        let errno = i32::try_from(count.unsigned_abs()).unwrap_or(libc::EIO);
+        return Err(OsError::new("ibv_query_gid_table", errno));
+    };
+    // SAFETY: the call filled in `count` entries, at most `len`.
+    unsafe { entries.set_len(count.min(len)) };
+    Ok(entries.into_iter().map(GidEntry::from_raw).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn written_as_an_address() {
+        let gid = Gid::from("fe80::5054:ff:fe12:3456".parse::<Ipv6Addr>().unwrap());
+        assert_eq!(gid.to_string(), "fe80::5054:ff:fe12:3456");
+        assert_eq!(format!("{gid:?}"), "Gid(fe80::5054:ff:fe12:3456)");
+        assert_eq!(Gid::new(gid.octets()), gid);
+        assert!(!gid.is_unspecified() && Gid::default().is_unspecified());
+    }
+}

@@ -1,0 +1,161 @@
+#![allow(unsafe_code)]
+
+use std::{fmt, ptr::NonNull, sync::Arc};
+
+use rdma_status::OsError;
+
+use crate::{
+    sys::{Process, cvt_errno, cvt_ptr, ffi, log_destroy_error, verbs_ext},
+    verbs::device::Context,
+};
+
+/// Memory on the device itself, which work requests access without crossing the bus.
+///
+/// Clones refer to the same memory.
+///
+/// It is registered with [`MemoryRegion::of_device`](crate::verbs::MemoryRegion::of_device).
+///
+/// See [`ibv_alloc_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html).
+#[derive(Clone)]
+#[doc(alias = "ibv_dm")]
+pub struct DeviceMemory {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    raw: NonNull<ffi::ibv_dm>,
+    /// The process that created it, and that alone destroys it.
+    process: Process,
+    len: usize,
+    context: Context,
+}
+
+// SAFETY: libibverbs allows it to be used and freed from any thread.
+unsafe impl Send for Inner {}
+// SAFETY: nothing of it changes but the bytes, and these are only copied, as the device may change
+// them at any time.
+unsafe impl Sync for Inner {}
+
+impl DeviceMemory {
+    /// Allocates `len` bytes of the device's memory.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` if the device has none, see
+    /// [`DeviceAttrEx::max_dm_size`](crate::verbs::DeviceAttrEx::max_dm_size); otherwise those of
+    /// [`ibv_alloc_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html).
+    #[doc(alias = "ibv_alloc_dm")]
+    pub fn new(context: &Context, len: usize) -> Result<Self, OsError> {
+        let mut attr = ffi::ibv_alloc_dm_attr {
+            length: len,
+            log_align_req: 0,
+            comp_mask: 0,
+        };
+        // SAFETY: the context is open.
+        let raw = unsafe { verbs_ext::ibv_alloc_dm(context.as_ptr(), &mut attr) };
+        let raw = cvt_ptr("ibv_alloc_dm", raw)?;
+        let inner = Inner {
+            raw,
+            process: Process::this(),
+            len,
+            context: context.clone(),
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// Returns the length in bytes.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "no device gives nothing")]
+    pub fn len(&self) -> usize {
+        self.inner.len
+    }
+
+    /// Returns the device that it belongs to.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.inner.context
+    }
+
+    /// Copies `src` to the device, starting at byte `offset`.
+    ///
+    /// # Errors
+    ///
+    /// The errors of
+    /// [`ibv_memcpy_to_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html). Devices
+    /// may require offset and length to be multiples of 4.
+    ///
+    /// # Panics
+    ///
+    /// If the range exceeds the memory.
+    #[doc(alias = "ibv_memcpy_to_dm")]
+    pub fn copy_in(&self, offset: usize, src: &[u8]) -> Result<(), OsError> {
+        const CALL: &str = "ibv_memcpy_to_dm";
+        self.check(offset, src.len());
+        // SAFETY: the object exists, and the field does not change.
+        let copy = unsafe { (*self.as_ptr()).memcpy_to_dm };
+        let copy = copy.ok_or(OsError::new(CALL, libc::EOPNOTSUPP))?;
+        // SAFETY: the device's own operation; `check` has ensured that both sides are long enough.
+        let ret = unsafe { copy(self.as_ptr(), offset as u64, src.as_ptr().cast(), src.len()) };
+        cvt_errno(CALL, ret)
+    }
+
+    /// Fills `dst` with bytes of the device, starting at byte `offset`.
+    ///
+    /// # Errors
+    ///
+    /// The errors of
+    /// [`ibv_memcpy_from_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html).
+    /// Devices may require offset and length to be multiples of 4.
+    ///
+    /// # Panics
+    ///
+    /// If the range exceeds the memory.
+    #[doc(alias = "ibv_memcpy_from_dm")]
+    pub fn copy_out(&self, offset: usize, dst: &mut [u8]) -> Result<(), OsError> {
+        const CALL: &str = "ibv_memcpy_from_dm";
+        self.check(offset, dst.len());
+        // SAFETY: the object exists, and the field does not change.
+        let copy = unsafe { (*self.as_ptr()).memcpy_from_dm };
+        let copy = copy.ok_or(OsError::new(CALL, libc::EOPNOTSUPP))?;
+        let into = dst.as_mut_ptr().cast();
+        // SAFETY: the device's own operation; `check` has ensured that both sides are long enough.
+        let ret = unsafe { copy(into, self.as_ptr(), offset as u64, dst.len()) };
+        cvt_errno(CALL, ret)
+    }
+
+    /// Returns the C object, which exists for as long as this handle or a clone.
+    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_dm {
+        self.inner.raw.as_ptr()
+    }
+
+    fn check(&self, offset: usize, len: usize) {
+        assert!(
+            offset <= self.len() && len <= self.len() - offset,
+            "{len} bytes at offset {offset} exceed device memory of {} bytes",
+            self.len()
+        );
+    }
+}
+
+impl fmt::Debug for DeviceMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceMemory")
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !self.process.is_this() {
+            // The object is the parent's, which has its descriptor, too.
+            return;
+        }
+        // SAFETY: allocated for this object alone, freed once, here; its regions have been
+        // deregistered, as they hold it.
+        let ret = unsafe { verbs_ext::ibv_free_dm(self.raw.as_ptr()) };
+        log_destroy_error(cvt_errno("ibv_free_dm", ret));
+    }
+}

@@ -1,0 +1,439 @@
+#![allow(unsafe_code)]
+
+use std::{
+    fmt,
+    mem::ManuallyDrop,
+    ops::Range,
+    ptr::{self, NonNull},
+    sync::Arc,
+};
+
+use rdma_status::OsError;
+use rdmsg_os::{Mapping, SharedBytes};
+
+use super::{AccessFlags, DeviceMemory, ProtectionDomain};
+use crate::sys::{
+    Process,
+    consts::{IBV_ACCESS_OPTIONAL_RANGE, IBV_ADVISE_MR_FLAG_FLUSH},
+    cvt_errno, cvt_ptr, ffi, log_destroy_error, verbs_ext,
+};
+
+/// Memory that is registered with a device. Clones refer to the same region.
+///
+/// The device, and any peer that knows [`rkey`](Self::rkey) and has the permission, may read or
+/// change the bytes at any time. Therefore there are no references to them: they are copied in and
+/// out. The program's protocol defines which side may access which bytes when, for instance by a
+/// completion, which orders the device's writes before a later [`copy_out`](Self::copy_out).
+///
+/// Dropping the last handle deregisters the memory, and then unmaps it. Queue pairs and shared
+/// receive queues hold a handle of each region that was posted on them.
+///
+/// See [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html).
+#[derive(Clone)]
+#[doc(alias = "ibv_mr")]
+pub struct MemoryRegion {
+    inner: Arc<Inner>,
+}
+
+/// The access that a device is to prepare for: `enum ibv_advise_mr_advice`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+#[doc(alias = "ibv_advise_mr_advice")]
+pub enum Advice {
+    /// The device will read the memory.
+    Prefetch,
+    /// The device will write the memory.
+    PrefetchWrite,
+}
+
+/// The maximum number of bytes that one element of an advice covers.
+const ADVICE_STEP: usize = 1 << 30;
+
+struct Inner {
+    raw: NonNull<ffi::ibv_mr>,
+    /// The process that created it, and that alone destroys it.
+    process: Process,
+    lkey: u32,
+    rkey: u32,
+    start: NonNull<u8>,
+    len: usize,
+    /// The address of the first byte in work requests.
+    addr: u64,
+    /// The location of the bytes, if they are not in the memory of the process.
+    device_memory: Option<DeviceMemory>,
+    /// The length of the region's [`SharedBytes`]: the whole mapping, or what was registered.
+    reach: usize,
+    /// Unmapped after the region is deregistered; never, if that fails. `None` for memory that the
+    /// region does not own.
+    mapping: ManuallyDrop<Option<Mapping>>,
+    /// The region that owns the bytes, if they are a part of another one.
+    _part_of: Option<MemoryRegion>,
+    /// Freed last.
+    pd: ProtectionDomain,
+}
+
+// SAFETY: libibverbs allows a region to be deregistered from any thread; the memory belongs to the
+// process.
+unsafe impl Send for Inner {}
+// SAFETY: nothing of it changes after its creation but the bytes, and those are accessed as
+// `SharedBytes`.
+unsafe impl Sync for Inner {}
+
+impl MemoryRegion {
+    /// Allocates `len` bytes, zeroed and page aligned, and registers them.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a `len` of zero, and for `REMOTE_WRITE` or `REMOTE_ATOMIC` without
+    /// `LOCAL_WRITE`; `ENOMEM` most often means that the limit on locked memory (`ulimit -l`) is
+    /// reached. Otherwise the errors of
+    /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html) and
+    /// [`mmap(2)`](https://man7.org/linux/man-pages/man2/mmap.2.html).
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn new(pd: &ProtectionDomain, len: usize, access: AccessFlags) -> Result<Self, OsError> {
+        let mapping = Mapping::new(len)?;
+        mapping.keep_for_device()?;
+        let start = mapping.start();
+        // SAFETY: the mapping is at least `len` bytes long, and moves into the region below, which
+        // keeps it until it is deregistered.
+        let raw = unsafe { register(pd, start, len, access) }?;
+        let reach = mapping.len();
+        // SAFETY: just registered, and the whole mapping is initialised.
+        Ok(unsafe { Self::from_raw(raw, pd, start, len, reach, Some(mapping), None) })
+    }
+
+    /// Registers a part of the region again, with other access flags.
+    ///
+    /// # Panics
+    ///
+    /// If the part exceeds the region, or the bytes are in the device.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html).
+    pub fn again(&self, part: Range<usize>, access: AccessFlags) -> Result<Self, OsError> {
+        let len = part.end.saturating_sub(part.start);
+        self.check(part.start, len);
+        // SAFETY: the part lies inside the region.
+        let start = unsafe { self.inner.start.add(part.start) };
+        let (pd, reach) = (self.pd(), self.inner.reach - part.start);
+        // SAFETY: the region owns the bytes, and is held below until they are deregistered. Like
+        // it, the new one creates no reference to them.
+        let raw = unsafe { register(pd, start, len, access) }?;
+        // SAFETY: just registered, and the bytes are the region's, which accesses them as
+        // `SharedBytes`.
+        Ok(unsafe { Self::from_raw(raw, pd, start, len, reach, None, Some(self.clone())) })
+    }
+
+    /// Registers memory that the caller owns.
+    ///
+    /// # Safety
+    ///
+    /// Until the last handle has been dropped, including those held by queue pairs and shared
+    /// receive queues:
+    ///
+    /// * the `len` bytes at `start` stay allocated, initialised, and at this address;
+    /// * no Rust reference to them is used while the device or a peer may access them, except that
+    ///   the device only reads what is posted for sending;
+    /// * no thread accesses them other than through this handle while another thread does so
+    ///   through it.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html);
+    /// `EINVAL` for null.
+    pub unsafe fn register(
+        pd: &ProtectionDomain,
+        start: *mut u8,
+        len: usize,
+        access: AccessFlags,
+    ) -> Result<Self, OsError> {
+        let start = NonNull::new(start).ok_or(OsError::new("ibv_reg_mr", libc::EINVAL))?;
+        // SAFETY: the caller vouches for the memory.
+        let raw = unsafe { register(pd, start, len, access) }?;
+        // SAFETY: just registered, and the caller vouches for the bytes.
+        Ok(unsafe { Self::from_raw(raw, pd, start, len, len, None, None) })
+    }
+
+    /// Allocates `len` bytes, zeroed and page aligned, under an implicit on-demand registration.
+    ///
+    /// The registration covers all memory of the process, and the device faults pages in when it
+    /// needs them: nothing is pinned, and buffers are not registered one by one.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a `len` of zero, and for an `access` that includes peers: they could access the
+    /// whole process. [`OdpCaps::SUPPORT_IMPLICIT`](crate::verbs::OdpCaps::SUPPORT_IMPLICIT) tells
+    /// whether the device supports it; otherwise those of [`new`](Self::new).
+    pub fn new_implicit(
+        pd: &ProtectionDomain,
+        len: usize,
+        access: AccessFlags,
+    ) -> Result<Self, OsError> {
+        const CALL: &str = "ibv_reg_mr";
+        let allowed = AccessFlags::LOCAL_WRITE | AccessFlags::ON_DEMAND;
+        if !allowed.contains(access) {
+            return Err(OsError::new(CALL, libc::EINVAL));
+        }
+        let mapping = Mapping::new(len)?;
+        mapping.keep_for_device()?;
+        let (start, reach) = (mapping.start(), mapping.len());
+        let access = (access | AccessFlags::ON_DEMAND).bits().cast_signed();
+        // SAFETY: the domain exists. The key is used for nothing but the mapping: elements of the
+        // region lie inside it.
+        let raw = unsafe { ffi::ibv_reg_mr(pd.as_ptr(), ptr::null_mut(), usize::MAX, access) };
+        let raw = cvt_ptr(CALL, raw)?;
+        // SAFETY: just registered, and the whole mapping is initialised.
+        Ok(unsafe { Self::from_raw(raw, pd, start, len, reach, Some(mapping), None) })
+    }
+
+    /// Registers memory of the device.
+    ///
+    /// Its addresses start at 0, and its bytes are copied with [`DeviceMemory::copy_in`] and
+    /// [`DeviceMemory::copy_out`].
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it belongs to another device; otherwise those of
+    /// [`ibv_reg_dm_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html).
+    #[doc(alias = "ibv_reg_dm_mr")]
+    pub fn of_device(
+        pd: &ProtectionDomain,
+        memory: &DeviceMemory,
+        access: AccessFlags,
+    ) -> Result<Self, OsError> {
+        const CALL: &str = "ibv_reg_dm_mr";
+        if !memory.context().is(pd.context()) {
+            return Err(OsError::new(CALL, libc::EINVAL));
+        }
+        let access = access.bits() | ffi::ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
+        let len = memory.len();
+        // SAFETY: domain and memory exist, on the same device, and the memory is `len` bytes long.
+        let raw = unsafe { verbs_ext::ibv_reg_dm_mr(pd.as_ptr(), memory.as_ptr(), len, access) };
+        let raw = cvt_ptr(CALL, raw)?;
+        // SAFETY: just registered; the field does not change.
+        let lkey = unsafe { (*raw.as_ptr()).lkey };
+        // SAFETY: just registered; the field does not change.
+        let rkey = unsafe { (*raw.as_ptr()).rkey };
+        Ok(Self {
+            inner: Arc::new(Inner {
+                raw,
+                process: Process::this(),
+                lkey,
+                rkey,
+                // The processor cannot access the bytes.
+                start: NonNull::dangling(),
+                reach: 0,
+                len,
+                addr: 0,
+                device_memory: Some(memory.clone()),
+                mapping: ManuallyDrop::new(None),
+                _part_of: None,
+                pd: pd.clone(),
+            }),
+        })
+    }
+
+    /// Prefetches the pages of a region of on-demand paging, and waits until they are present.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` if the driver takes no advice; otherwise those of
+    /// [`ibv_advise_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_advise_mr.3.html).
+    #[doc(alias = "ibv_advise_mr")]
+    pub fn advise(&self, advice: Advice) -> Result<(), OsError> {
+        use ffi::ib_uverbs_advise_mr_advice as c;
+        let advice = match advice {
+            Advice::Prefetch => c::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH,
+            Advice::PrefetchWrite => c::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE,
+        };
+        // A scatter/gather element's length has 32 bits.
+        let mut list: Vec<_> = (0..self.len())
+            .step_by(ADVICE_STEP)
+            .map(|offset| ffi::ibv_sge {
+                addr: self.addr() + offset as u64,
+                length: (self.len() - offset).min(ADVICE_STEP) as u32,
+                lkey: self.lkey(),
+            })
+            .collect();
+        let pd = self.pd().as_ptr();
+        // SAFETY: the domain exists, and the elements belong to a region of it.
+        let ret =
+            unsafe { verbs_ext::ibv_advise_mr(pd, advice, IBV_ADVISE_MR_FLAG_FLUSH, &mut list) };
+        cvt_errno("ibv_advise_mr", ret)
+    }
+
+    /// # Safety
+    ///
+    /// `raw` is the registration of `len` bytes at `start` in `pd`, owned by nothing else. `reach`
+    /// bytes there, at least `len`, satisfy `SharedBytes::new` until the region is deregistered.
+    unsafe fn from_raw(
+        raw: NonNull<ffi::ibv_mr>,
+        pd: &ProtectionDomain,
+        start: NonNull<u8>,
+        len: usize,
+        reach: usize,
+        mapping: Option<Mapping>,
+        part_of: Option<Self>,
+    ) -> Self {
+        // SAFETY: just registered; the field does not change.
+        let lkey = unsafe { (*raw.as_ptr()).lkey };
+        // SAFETY: just registered; the field does not change.
+        let rkey = unsafe { (*raw.as_ptr()).rkey };
+        let mapping = ManuallyDrop::new(mapping);
+        Self {
+            inner: Arc::new(Inner {
+                raw,
+                process: Process::this(),
+                lkey,
+                rkey,
+                start,
+                len,
+                addr: start.addr().get() as u64,
+                device_memory: None,
+                reach,
+                mapping,
+                _part_of: part_of,
+                pd: pd.clone(),
+            }),
+        }
+    }
+
+    /// Returns the length in bytes.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "no region is empty")]
+    pub fn len(&self) -> usize {
+        self.inner.len
+    }
+
+    /// Returns the address of the first byte, which peers use in one-sided operations.
+    #[must_use]
+    pub fn addr(&self) -> u64 {
+        self.inner.addr
+    }
+
+    /// Returns the key for local operations.
+    #[must_use]
+    pub fn lkey(&self) -> u32 {
+        self.inner.lkey
+    }
+
+    /// Returns the key that peers need for one-sided operations.
+    #[must_use]
+    pub fn rkey(&self) -> u32 {
+        self.inner.rkey
+    }
+
+    /// Returns the protection domain that it belongs to.
+    #[must_use]
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.inner.pd
+    }
+
+    /// Copies `src` into the region, starting at byte `offset`.
+    ///
+    /// # Panics
+    ///
+    /// If the range exceeds the region.
+    pub fn copy_in(&self, offset: usize, src: &[u8]) {
+        self.check(offset, src.len());
+        self.bytes().write(offset, src);
+    }
+
+    /// Fills `dst` with bytes of the region, starting at byte `offset`.
+    ///
+    /// # Panics
+    ///
+    /// If the range exceeds the region.
+    pub fn copy_out(&self, offset: usize, dst: &mut [u8]) {
+        self.check(offset, dst.len());
+        self.bytes().read(offset, dst);
+    }
+
+    /// Returns the address of the first byte, valid for as long as this handle or a clone exists.
+    ///
+    /// The type's documentation says what may be done with it.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.inner.start.as_ptr()
+    }
+
+    /// Returns a number that identifies the region among those that exist.
+    pub(in crate::verbs) fn id(&self) -> usize {
+        Arc::as_ptr(&self.inner).addr()
+    }
+
+    fn check(&self, offset: usize, len: usize) {
+        assert!(
+            self.inner.device_memory.is_none(),
+            "the bytes are in the device: copy them with `DeviceMemory`"
+        );
+        assert!(
+            offset <= self.len() && len <= self.len() - offset,
+            "{len} bytes at offset {offset} exceed a memory region of {} bytes",
+            self.len()
+        );
+    }
+
+    fn bytes(&self) -> SharedBytes<'_> {
+        // SAFETY: the memory is initialised and exists for as long as the region. All threads
+        // access it through this method, or, with `as_ptr` and memory of the caller's, while no
+        // other thread does: the safety comments there say so.
+        unsafe { SharedBytes::new(self.inner.start, self.inner.reach) }
+    }
+}
+
+/// Registers memory as the macro `ibv_reg_mr` does.
+///
+/// # Safety
+///
+/// The bytes stay allocated until they are deregistered, and nothing relies on the content of those
+/// that the access flags allow others to write.
+unsafe fn register(
+    pd: &ProtectionDomain,
+    start: NonNull<u8>,
+    len: usize,
+    access: AccessFlags,
+) -> Result<NonNull<ffi::ibv_mr>, OsError> {
+    let addr = start.as_ptr().cast();
+    let raw = if access.bits() & IBV_ACCESS_OPTIONAL_RANGE == 0 {
+        // SAFETY: the domain exists, and the caller vouches for the memory. No flag is the sign
+        // bit.
+        unsafe { ffi::ibv_reg_mr(pd.as_ptr(), addr, len, access.bits().cast_signed()) }
+    } else {
+        // This variant drops optional flags that the kernel does not know.
+        // SAFETY: the domain exists, and the caller vouches for the memory.
+        unsafe { ffi::ibv_reg_mr_iova2(pd.as_ptr(), addr, len, addr.addr() as u64, access.bits()) }
+    };
+    cvt_ptr("ibv_reg_mr", raw)
+}
+
+impl fmt::Debug for MemoryRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryRegion")
+            .field("addr", &format_args!("{:#x}", self.addr()))
+            .field("len", &self.len())
+            .field("lkey", &format_args!("{:#x}", self.lkey()))
+            .field("rkey", &format_args!("{:#x}", self.rkey()))
+            .finish()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !self.process.is_this() {
+            // The object is the parent's, which has its descriptor, too.
+            return;
+        }
+        // SAFETY: registered for this object alone, deregistered once, here.
+        let ret = unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) };
+        let result = cvt_errno("ibv_dereg_mr", ret);
+        if result.is_ok() {
+            // SAFETY: dropped once, here; the field is not used afterwards. The device does not
+            // access the memory any more.
+            unsafe { ManuallyDrop::drop(&mut self.mapping) };
+        }
+        // If it failed, the device may still write, so the memory must not be reused.
+        log_destroy_error(result);
+    }
+}

@@ -1,0 +1,94 @@
+#![allow(unsafe_code)]
+
+use std::{fmt, ptr::NonNull, sync::Arc};
+
+use rdma_status::OsError;
+
+use crate::{
+    sys::{Process, cvt_errno, cvt_ptr, ffi, log_destroy_error},
+    verbs::device::Context,
+};
+
+/// A protection domain: queue pairs can use the memory regions of their own domain only.
+///
+/// Clones refer to the same domain.
+///
+/// See [`ibv_alloc_pd(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_pd.3.html).
+#[derive(Clone)]
+#[doc(alias = "ibv_pd")]
+pub struct ProtectionDomain {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    raw: NonNull<ffi::ibv_pd>,
+    /// The process that created it, and that alone destroys it.
+    process: Process,
+    context: Context,
+}
+
+// SAFETY: libibverbs allows a protection domain to be used and freed from any thread.
+unsafe impl Send for Inner {}
+// SAFETY: nothing of it changes after its creation, and several threads may create objects in it
+// concurrently.
+unsafe impl Sync for Inner {}
+
+impl ProtectionDomain {
+    /// Allocates a protection domain.
+    ///
+    /// # Errors
+    ///
+    /// The errors of
+    /// [`ibv_alloc_pd(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_pd.3.html).
+    #[doc(alias = "ibv_alloc_pd")]
+    pub fn new(context: &Context) -> Result<Self, OsError> {
+        // SAFETY: the context is open.
+        let raw = unsafe { ffi::ibv_alloc_pd(context.as_ptr()) };
+        let raw = cvt_ptr("ibv_alloc_pd", raw)?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                raw,
+                process: Process::this(),
+                context: context.clone(),
+            }),
+        })
+    }
+
+    /// Returns the device that it belongs to.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.inner.context
+    }
+
+    /// Returns whether both are handles of the same domain.
+    #[must_use]
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// Returns the C object, which exists for as long as this handle or a clone.
+    pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_pd {
+        self.inner.raw.as_ptr()
+    }
+}
+
+impl fmt::Debug for ProtectionDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProtectionDomain")
+            .field("context", self.context())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !self.process.is_this() {
+            // The object is the parent's, which has its descriptor, too.
+            return;
+        }
+        // SAFETY: allocated by `new`, freed once, here; everything created in it has been
+        // destroyed, as it holds the domain.
+        let ret = unsafe { ffi::ibv_dealloc_pd(self.raw.as_ptr()) };
+        log_destroy_error(cvt_errno("ibv_dealloc_pd", ret));
+    }
+}

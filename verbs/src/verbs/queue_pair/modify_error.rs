@@ -1,0 +1,166 @@
+use std::{error::Error, fmt, io};
+
+use rdma_status::OsError;
+
+use super::{QpAttr, QpAttrMask, QpState, QpType, transition::transition};
+
+/// The error of modifying a queue pair, with the rules that were not met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ModifyError {
+    /// The error of the call.
+    pub error: OsError,
+    /// The current state of the queue pair, if it could be queried.
+    pub from: Option<QpState>,
+    /// The requested state.
+    pub to: Option<QpState>,
+    /// Whether there is a transition between these states.
+    pub possible: bool,
+    /// Attributes that this transition requires, and that were not given.
+    pub missing: QpAttrMask,
+    /// Attributes that this transition does not allow, and that were given.
+    pub invalid: QpAttrMask,
+}
+
+impl ModifyError {
+    /// Compares `attr` with the rules for a queue pair in state `from`.
+    pub(super) fn new(
+        error: OsError,
+        qp_type: QpType,
+        from: Option<QpState>,
+        attr: &QpAttr,
+    ) -> Self {
+        let none = QpAttrMask::empty();
+        let to = attr.qp_state.or(from);
+        let mut result = Self {
+            error,
+            from,
+            to,
+            possible: true,
+            missing: none,
+            invalid: none,
+        };
+        if let (Some(from), Some(to)) = (from, to) {
+            match transition(qp_type, from, to) {
+                None => result.possible = false,
+                Some(rule) => {
+                    let given = attr.mask().difference(QpAttrMask::STATE);
+                    result.missing = rule.required.difference(given);
+                    result.invalid = given.difference(rule.required | rule.optional);
+                }
+            }
+        }
+        result
+    }
+}
+
+impl fmt::Display for ModifyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            error,
+            from,
+            to,
+            possible,
+            missing,
+            invalid,
+        } = self;
+        error.fmt(f)?;
+        let (Some(from), Some(to)) = (from, to) else {
+            return Ok(());
+        };
+        write!(f, ": from {from} to {to}")?;
+        if !possible {
+            return f.write_str(", which is not a valid transition");
+        }
+        match (missing.is_empty(), invalid.is_empty()) {
+            (true, true) => Ok(()),
+            (false, true) => write!(f, ", missing {missing}"),
+            (true, false) => write!(f, ", not allowed {invalid}"),
+            (false, false) => write!(f, ", missing {missing}, not allowed {invalid}"),
+        }
+    }
+}
+
+impl Error for ModifyError {}
+
+impl From<ModifyError> for OsError {
+    fn from(error: ModifyError) -> Self {
+        error.error
+    }
+}
+
+impl From<ModifyError> for io::Error {
+    fn from(error: ModifyError) -> Self {
+        Self::new(Self::from(error.error).kind(), error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn explain(from: Option<QpState>, attr: &QpAttr) -> String {
+        let error = OsError::new("ibv_modify_qp", libc::EINVAL);
+        let text = ModifyError::new(error, QpType::RC, from, attr).to_string();
+        text.strip_prefix(&error.to_string()).unwrap().to_owned()
+    }
+
+    #[test]
+    fn says_what_is_missing_and_what_cannot_be() {
+        let init = QpAttr {
+            qp_state: Some(QpState::INIT),
+            port_num: Some(1),
+            ..QpAttr::default()
+        };
+        assert_eq!(
+            explain(Some(QpState::RESET), &init),
+            ": from RESET to INIT, missing ACCESS_FLAGS | PKEY_INDEX"
+        );
+        let with_qkey = QpAttr {
+            qkey: Some(1),
+            ..init
+        };
+        assert_eq!(
+            explain(Some(QpState::RESET), &with_qkey),
+            ": from RESET to INIT, missing ACCESS_FLAGS | PKEY_INDEX, not allowed QKEY"
+        );
+        let err = QpAttr {
+            qp_state: Some(QpState::ERR),
+            timeout: Some(1),
+            ..QpAttr::default()
+        };
+        assert_eq!(
+            explain(Some(QpState::RTS), &err),
+            ": from RTS to ERR, not allowed TIMEOUT"
+        );
+    }
+
+    #[test]
+    fn says_when_there_is_no_such_transition() {
+        let rts = QpAttr {
+            qp_state: Some(QpState::RTS),
+            ..QpAttr::default()
+        };
+        assert_eq!(
+            explain(Some(QpState::RESET), &rts),
+            ": from RESET to RTS, which is not a valid transition"
+        );
+    }
+
+    #[test]
+    fn says_no_more_than_is_known() {
+        let timer = QpAttr {
+            min_rnr_timer: Some(1),
+            ..QpAttr::default()
+        };
+        assert_eq!(explain(Some(QpState::RTS), &timer), ": from RTS to RTS");
+        assert_eq!(explain(None, &timer), "");
+        let error = ModifyError::new(
+            OsError::new("ibv_modify_qp", libc::ENOMEM),
+            QpType::RC,
+            None,
+            &timer,
+        );
+        assert_eq!(OsError::from(error).errno, libc::ENOMEM);
+    }
+}

@@ -1,0 +1,372 @@
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+
+use rdma_status::open_enum;
+
+use super::{QpCap, QpState};
+use crate::{
+    sys::ffi,
+    verbs::{bit_flags::bit_flags, device::Mtu, memory::AccessFlags, work_request::AhAttr},
+};
+
+/// Attributes of a queue pair: those to modify, or all of them.
+///
+/// The tables in [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html)
+/// define which attributes a transition requires and which it allows; a
+/// [`ModifyError`](crate::verbs::ModifyError) names those that were wrong.
+///
+/// ```
+/// use rdma_verbs::verbs::{AccessFlags, QpAttr, QpState};
+///
+/// let init = QpAttr {
+///     qp_state: Some(QpState::INIT),
+///     pkey_index: Some(0),
+///     port_num: Some(1),
+///     qp_access_flags: Some(AccessFlags::empty()),
+///     ..QpAttr::default()
+/// };
+/// assert_eq!(init.mask().to_string(), "STATE | ACCESS_FLAGS | PKEY_INDEX | PORT");
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "made by programs, field by field, as in C"
+)]
+#[doc(alias = "ibv_qp_attr")]
+pub struct QpAttr {
+    /// The state to move to.
+    pub qp_state: Option<QpState>,
+    /// The assumed current state.
+    pub cur_qp_state: Option<QpState>,
+    /// Whether an asynchronous event reports that the send queue is drained.
+    pub en_sqd_async_notify: Option<bool>,
+    /// The operations that the peer may execute on local memory.
+    pub qp_access_flags: Option<AccessFlags>,
+    /// The index in the port's P_Key table.
+    pub pkey_index: Option<u16>,
+    /// The port, numbered from 1.
+    pub port_num: Option<u8>,
+    /// The Q_Key of a datagram queue pair: datagrams that do not carry it are dropped.
+    pub qkey: Option<u32>,
+    /// The path to the peer.
+    pub ah_attr: Option<AhAttr>,
+    /// The largest packet payload on the path.
+    pub path_mtu: Option<Mtu>,
+    /// The acknowledgement timeout before a retry: 4.096 µs × 2ⁿ; 0 is infinite. 5 bits.
+    pub timeout: Option<u8>,
+    /// The number of retries before the request fails. 3 bits.
+    pub retry_cnt: Option<u8>,
+    /// The number of retries when the peer has no receive posted; 7 is infinite. 3 bits.
+    pub rnr_retry: Option<u8>,
+    /// The first packet sequence number to expect. 24 bits.
+    pub rq_psn: Option<u32>,
+    /// The maximum number of outstanding READs and atomic operations.
+    pub max_rd_atomic: Option<u8>,
+    /// The alternate path to the peer.
+    pub alt_path: Option<AltPath>,
+    /// The time for which a peer that found no receive posted waits before it retries.
+    ///
+    /// It is a code of 5 bits: 0 is 655.36 ms, 1 is 10 µs, and higher codes are longer.
+    pub min_rnr_timer: Option<u8>,
+    /// The first packet sequence number to send. 24 bits.
+    pub sq_psn: Option<u32>,
+    /// The maximum number of outstanding READs and atomic operations of the peer.
+    pub max_dest_rd_atomic: Option<u8>,
+    /// The state of path migration.
+    pub path_mig_state: Option<MigState>,
+    /// The capacities of the queues.
+    pub cap: Option<QpCap>,
+    /// The peer's queue pair number. 24 bits.
+    pub dest_qp_num: Option<u32>,
+    /// The maximum packet rate, in kbit/s; 0 is no limit.
+    pub rate_limit: Option<u32>,
+}
+
+/// The alternate path to the peer, for migration when the primary one fails.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "made by programs, field by field, as in C"
+)]
+pub struct AltPath {
+    /// The path.
+    pub ah_attr: AhAttr,
+    /// The index in the port's P_Key table.
+    pub pkey_index: u16,
+    /// The port, numbered from 1.
+    pub port_num: u8,
+    /// The acknowledgement timeout: 4.096 µs × 2ⁿ.
+    pub timeout: u8,
+}
+
+open_enum! {
+    /// The state of path migration: `enum ibv_mig_state`.
+    #[doc(alias = "ibv_mig_state")]
+    pub struct MigState(u32);
+    /// Migrated.
+    MIGRATED = 0;
+    /// Requested: both sides exchange their attributes.
+    REARM = 1;
+    /// Ready to migrate.
+    ARMED = 2;
+}
+
+bit_flags! {
+    /// A set of attributes of a queue pair: `enum ibv_qp_attr_mask`.
+    #[doc(alias = "ibv_qp_attr_mask")]
+    pub struct QpAttrMask;
+    /// [`QpAttr::qp_state`].
+    STATE = 1 << 0;
+    /// [`QpAttr::cur_qp_state`].
+    CUR_STATE = 1 << 1;
+    /// [`QpAttr::en_sqd_async_notify`].
+    EN_SQD_ASYNC_NOTIFY = 1 << 2;
+    /// [`QpAttr::qp_access_flags`].
+    ACCESS_FLAGS = 1 << 3;
+    /// [`QpAttr::pkey_index`].
+    PKEY_INDEX = 1 << 4;
+    /// [`QpAttr::port_num`].
+    PORT = 1 << 5;
+    /// [`QpAttr::qkey`].
+    QKEY = 1 << 6;
+    /// [`QpAttr::ah_attr`].
+    AV = 1 << 7;
+    /// [`QpAttr::path_mtu`].
+    PATH_MTU = 1 << 8;
+    /// [`QpAttr::timeout`].
+    TIMEOUT = 1 << 9;
+    /// [`QpAttr::retry_cnt`].
+    RETRY_CNT = 1 << 10;
+    /// [`QpAttr::rnr_retry`].
+    RNR_RETRY = 1 << 11;
+    /// [`QpAttr::rq_psn`].
+    RQ_PSN = 1 << 12;
+    /// [`QpAttr::max_rd_atomic`].
+    MAX_QP_RD_ATOMIC = 1 << 13;
+    /// [`QpAttr::alt_path`].
+    ALT_PATH = 1 << 14;
+    /// [`QpAttr::min_rnr_timer`].
+    MIN_RNR_TIMER = 1 << 15;
+    /// [`QpAttr::sq_psn`].
+    SQ_PSN = 1 << 16;
+    /// [`QpAttr::max_dest_rd_atomic`].
+    MAX_DEST_RD_ATOMIC = 1 << 17;
+    /// [`QpAttr::path_mig_state`].
+    PATH_MIG_STATE = 1 << 18;
+    /// [`QpAttr::cap`].
+    CAP = 1 << 19;
+    /// [`QpAttr::dest_qp_num`].
+    DEST_QPN = 1 << 20;
+    /// [`QpAttr::rate_limit`].
+    RATE_LIMIT = 1 << 25;
+}
+
+impl QpAttr {
+    /// Returns the attributes that are set.
+    #[must_use]
+    pub fn mask(&self) -> QpAttrMask {
+        self.to_raw().1
+    }
+
+    /// Converts to the C form, and returns which of its members are set.
+    pub(super) fn to_raw(self) -> (ffi::ibv_qp_attr, QpAttrMask) {
+        let mut raw = zeroed();
+        let mut mask = QpAttrMask::empty();
+        macro_rules! set {
+            ($($field:ident => $flag:ident: |$value:ident| $convert:expr;)*) => {
+                $(if let Some($value) = self.$field {
+                    raw.$field = $convert;
+                    mask |= QpAttrMask::$flag;
+                })*
+            };
+        }
+        set! {
+            qp_state => STATE: |value| value.raw();
+            cur_qp_state => CUR_STATE: |value| value.raw();
+            en_sqd_async_notify => EN_SQD_ASYNC_NOTIFY: |value| value.into();
+            qp_access_flags => ACCESS_FLAGS: |value| value.bits();
+            pkey_index => PKEY_INDEX: |value| value;
+            port_num => PORT: |value| value;
+            qkey => QKEY: |value| value;
+            ah_attr => AV: |value| value.to_raw();
+            path_mtu => PATH_MTU: |value| value.raw();
+            timeout => TIMEOUT: |value| value;
+            retry_cnt => RETRY_CNT: |value| value;
+            rnr_retry => RNR_RETRY: |value| value;
+            rq_psn => RQ_PSN: |value| value;
+            max_rd_atomic => MAX_QP_RD_ATOMIC: |value| value;
+            min_rnr_timer => MIN_RNR_TIMER: |value| value;
+            sq_psn => SQ_PSN: |value| value;
+            max_dest_rd_atomic => MAX_DEST_RD_ATOMIC: |value| value;
+            path_mig_state => PATH_MIG_STATE: |value| value.raw();
+            cap => CAP: |value| value.to_raw();
+            dest_qp_num => DEST_QPN: |value| value;
+            rate_limit => RATE_LIMIT: |value| value;
+        }
+        if let Some(alt) = self.alt_path {
+            raw.alt_ah_attr = alt.ah_attr.to_raw();
+            raw.alt_pkey_index = alt.pkey_index;
+            raw.alt_port_num = alt.port_num;
+            raw.alt_timeout = alt.timeout;
+            mask |= QpAttrMask::ALT_PATH;
+        }
+        (raw, mask)
+    }
+
+    /// Converts those members of the C form that are in `mask`.
+    pub(crate) fn from_raw(raw: &ffi::ibv_qp_attr, mask: QpAttrMask) -> Self {
+        macro_rules! get {
+            ($($field:ident: $flag:ident => $convert:expr,)*) => {
+                Self { $($field: mask.contains(QpAttrMask::$flag).then(|| $convert),)* }
+            };
+        }
+        get! {
+            qp_state: STATE => QpState::from_raw(raw.qp_state),
+            cur_qp_state: CUR_STATE => QpState::from_raw(raw.cur_qp_state),
+            en_sqd_async_notify: EN_SQD_ASYNC_NOTIFY => raw.en_sqd_async_notify != 0,
+            qp_access_flags: ACCESS_FLAGS => AccessFlags::from_bits(raw.qp_access_flags),
+            pkey_index: PKEY_INDEX => raw.pkey_index,
+            port_num: PORT => raw.port_num,
+            qkey: QKEY => raw.qkey,
+            ah_attr: AV => AhAttr::from_raw(raw.ah_attr),
+            path_mtu: PATH_MTU => Mtu::from_raw(raw.path_mtu),
+            timeout: TIMEOUT => raw.timeout,
+            retry_cnt: RETRY_CNT => raw.retry_cnt,
+            rnr_retry: RNR_RETRY => raw.rnr_retry,
+            rq_psn: RQ_PSN => raw.rq_psn,
+            max_rd_atomic: MAX_QP_RD_ATOMIC => raw.max_rd_atomic,
+            alt_path: ALT_PATH => AltPath {
+                ah_attr: AhAttr::from_raw(raw.alt_ah_attr),
+                pkey_index: raw.alt_pkey_index,
+                port_num: raw.alt_port_num,
+                timeout: raw.alt_timeout,
+            },
+            min_rnr_timer: MIN_RNR_TIMER => raw.min_rnr_timer,
+            sq_psn: SQ_PSN => raw.sq_psn,
+            max_dest_rd_atomic: MAX_DEST_RD_ATOMIC => raw.max_dest_rd_atomic,
+            path_mig_state: PATH_MIG_STATE => MigState::from_raw(raw.path_mig_state),
+            cap: CAP => QpCap::from_raw(raw.cap),
+            dest_qp_num: DEST_QPN => raw.dest_qp_num,
+            rate_limit: RATE_LIMIT => raw.rate_limit,
+        }
+    }
+}
+
+/// Creates an empty C structure.
+pub(super) fn zeroed() -> ffi::ibv_qp_attr {
+    // SAFETY: a structure of integers: all zero is a valid value.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::{Gid, GlobalRoute};
+
+    const ALL: QpAttrMask = QpAttrMask::from_bits(0x021f_ffff);
+
+    fn full() -> QpAttr {
+        let grh = GlobalRoute {
+            dgid: Gid::new([3; 16]),
+            hop_limit: 64,
+            ..GlobalRoute::default()
+        };
+        let ah_attr = AhAttr {
+            grh: Some(grh),
+            port_num: 1,
+            ..AhAttr::default()
+        };
+        QpAttr {
+            qp_state: Some(QpState::RTR),
+            cur_qp_state: Some(QpState::INIT),
+            en_sqd_async_notify: Some(true),
+            qp_access_flags: Some(AccessFlags::REMOTE_READ),
+            pkey_index: Some(1),
+            port_num: Some(2),
+            qkey: Some(3),
+            ah_attr: Some(ah_attr),
+            path_mtu: Some(Mtu::MTU_1024),
+            timeout: Some(4),
+            retry_cnt: Some(5),
+            rnr_retry: Some(6),
+            rq_psn: Some(7),
+            max_rd_atomic: Some(8),
+            alt_path: Some(AltPath {
+                ah_attr,
+                pkey_index: 9,
+                port_num: 10,
+                timeout: 11,
+            }),
+            min_rnr_timer: Some(12),
+            sq_psn: Some(13),
+            max_dest_rd_atomic: Some(14),
+            path_mig_state: Some(MigState::ARMED),
+            cap: Some(QpCap::default()),
+            dest_qp_num: Some(15),
+            rate_limit: Some(16),
+        }
+    }
+
+    #[test]
+    fn attributes_come_back_as_they_went() {
+        let (raw, mask) = full().to_raw();
+        assert_eq!(mask, ALL);
+        assert_eq!(QpAttr::from_raw(&raw, mask), full());
+    }
+
+    #[test]
+    fn what_is_not_set_is_not_in_the_mask() {
+        assert_eq!(QpAttr::default().mask(), QpAttrMask::empty());
+        let attr = QpAttr {
+            min_rnr_timer: Some(1),
+            ..QpAttr::default()
+        };
+        assert_eq!(attr.mask(), QpAttrMask::MIN_RNR_TIMER);
+        let (raw, _) = full().to_raw();
+        let some = QpAttr::from_raw(&raw, QpAttrMask::MIN_RNR_TIMER);
+        assert_eq!(
+            some,
+            QpAttr {
+                min_rnr_timer: Some(12),
+                ..QpAttr::default()
+            }
+        );
+    }
+
+    #[test]
+    fn flags_are_the_headers() {
+        use ffi::ibv_qp_attr_mask as c;
+        for (ours, theirs) in [
+            (QpAttrMask::STATE, c::IBV_QP_STATE),
+            (QpAttrMask::CUR_STATE, c::IBV_QP_CUR_STATE),
+            (
+                QpAttrMask::EN_SQD_ASYNC_NOTIFY,
+                c::IBV_QP_EN_SQD_ASYNC_NOTIFY,
+            ),
+            (QpAttrMask::ACCESS_FLAGS, c::IBV_QP_ACCESS_FLAGS),
+            (QpAttrMask::PKEY_INDEX, c::IBV_QP_PKEY_INDEX),
+            (QpAttrMask::PORT, c::IBV_QP_PORT),
+            (QpAttrMask::QKEY, c::IBV_QP_QKEY),
+            (QpAttrMask::AV, c::IBV_QP_AV),
+            (QpAttrMask::PATH_MTU, c::IBV_QP_PATH_MTU),
+            (QpAttrMask::TIMEOUT, c::IBV_QP_TIMEOUT),
+            (QpAttrMask::RETRY_CNT, c::IBV_QP_RETRY_CNT),
+            (QpAttrMask::RNR_RETRY, c::IBV_QP_RNR_RETRY),
+            (QpAttrMask::RQ_PSN, c::IBV_QP_RQ_PSN),
+            (QpAttrMask::MAX_QP_RD_ATOMIC, c::IBV_QP_MAX_QP_RD_ATOMIC),
+            (QpAttrMask::ALT_PATH, c::IBV_QP_ALT_PATH),
+            (QpAttrMask::MIN_RNR_TIMER, c::IBV_QP_MIN_RNR_TIMER),
+            (QpAttrMask::SQ_PSN, c::IBV_QP_SQ_PSN),
+            (QpAttrMask::MAX_DEST_RD_ATOMIC, c::IBV_QP_MAX_DEST_RD_ATOMIC),
+            (QpAttrMask::PATH_MIG_STATE, c::IBV_QP_PATH_MIG_STATE),
+            (QpAttrMask::CAP, c::IBV_QP_CAP),
+            (QpAttrMask::DEST_QPN, c::IBV_QP_DEST_QPN),
+            (QpAttrMask::RATE_LIMIT, c::IBV_QP_RATE_LIMIT),
+        ] {
+            assert_eq!(ours.bits(), theirs.0, "{ours}");
+        }
+        assert_eq!(MigState::REARM.raw(), ffi::ibv_mig_state::IBV_MIG_REARM);
+        assert_eq!(MigState::ARMED.raw(), ffi::ibv_mig_state::IBV_MIG_ARMED);
+    }
+}

@@ -1,0 +1,300 @@
+#![allow(unsafe_code)]
+
+use std::{collections::HashMap, mem::MaybeUninit};
+
+use super::{QpCap, QpType, recv_queue::num_sge};
+use crate::{
+    sys::ffi,
+    verbs::{
+        device::Context,
+        work_request::{
+            AddressHandle, Bytes, Chain, HeldRegions, PostError, RemoteAddr, SendOp, SendWr,
+            UdTarget,
+        },
+    },
+};
+
+/// Safe posting on a send queue.
+///
+/// Only requests that the queue pair can take are posted, and their memory is held until it is
+/// destroyed.
+pub(super) struct SendQueue {
+    qp_type: QpType,
+    cap: QpCap,
+    chain: Chain<ffi::ibv_send_wr>,
+    regions: HeldRegions,
+    handles: HashMap<usize, AddressHandle>,
+}
+
+impl SendQueue {
+    pub(super) fn new(qp_type: QpType, cap: QpCap) -> Self {
+        Self {
+            qp_type,
+            cap,
+            chain: Chain::default(),
+            regions: HeldRegions::default(),
+            handles: HashMap::new(),
+        }
+    }
+
+    /// Posts requests with the C function `post` on a queue pair of the device `context`.
+    pub(super) fn post(
+        &mut self,
+        requests: &[SendWr<'_>],
+        context: &Context,
+        post: impl FnOnce(*mut ffi::ibv_send_wr, *mut *mut ffi::ibv_send_wr) -> libc::c_int,
+    ) -> Result<(), PostError> {
+        let Self {
+            qp_type,
+            cap,
+            chain,
+            regions,
+            handles,
+        } = self;
+        let translate = |request: &SendWr<'_>, list: &mut Vec<ffi::ibv_sge>| {
+            let mut wr = translate(request, *qp_type, cap)?;
+            if let Some(UdTarget {
+                handle,
+                qp_num,
+                qkey,
+            }) = request.ud
+            {
+                // A driver assumes that the handle is one of its own.
+                if !handle.pd().context().is(context) {
+                    return Err(libc::EINVAL);
+                }
+                handles.entry(handle.id()).or_insert_with(|| handle.clone());
+                wr.wr.ud = ffi::ud_t {
+                    ah: handle.as_ptr(),
+                    remote_qpn: qp_num,
+                    remote_qkey: qkey,
+                };
+            }
+            match request.payload.0 {
+                Bytes::Registered(sges) => {
+                    regions.hold(sges.as_slice());
+                    list.extend(sges.as_slice().iter().map(|sge| sge.to_raw()));
+                }
+                // The driver copies them before it returns, and ignores the key.
+                Bytes::Inline([]) => {}
+                Bytes::Inline(bytes) => {
+                    list.push(ffi::ibv_sge {
+                        addr: bytes.as_ptr().expose_provenance() as u64,
+                        length: bytes.len() as u32,
+                        lkey: 0,
+                    });
+                }
+            }
+            Ok(wr)
+        };
+        chain.post(requests, translate, post)
+    }
+}
+
+/// Converts a request to the C form, without pointers.
+///
+/// Fails if a queue pair of that type and capacity cannot take it, as not every driver checks that.
+fn translate(
+    request: &SendWr<'_>,
+    qp_type: QpType,
+    cap: &QpCap,
+) -> Result<ffi::ibv_send_wr, libc::c_int> {
+    let num_sge = match request.payload.0 {
+        Bytes::Registered(sges) => num_sge(sges.as_slice().len(), cap.max_send_sge)?,
+        Bytes::Inline([]) => 0,
+        Bytes::Inline(bytes) if bytes.len() <= cap.max_inline_data as usize => {
+            num_sge(1, cap.max_send_sge)?
+        }
+        Bytes::Inline(_) => return Err(libc::EINVAL),
+    };
+    let has_target = request.ud.is_some();
+    if !request.op.is_possible(qp_type) || has_target != (qp_type == QpType::UD) {
+        return Err(libc::EINVAL);
+    }
+    if request.op.is_atomic()
+        && let Bytes::Registered(sges) = request.payload.0
+        && sges.as_slice().iter().any(|sge| sge.length() != 8)
+    {
+        return Err(libc::EINVAL);
+    }
+
+    // SAFETY: the structure holds integers, raw pointers and unions of them: all zero is a valid
+    // value.
+    let mut wr: ffi::ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
+    wr.wr_id = request.wr_id;
+    wr.num_sge = num_sge;
+    wr.send_flags = request.flags;
+    request.op.encode(&mut wr);
+    Ok(wr)
+}
+
+impl SendOp {
+    /// Returns whether queue pairs of this type support the operation.
+    ///
+    /// Drivers read members of the request that depend on the type, so one that does not fit must
+    /// never reach them.
+    fn is_possible(self, qp_type: QpType) -> bool {
+        let plain = matches!(self, Self::Send | Self::SendWithImm(_));
+        match qp_type {
+            QpType::RC => true,
+            QpType::UC => plain || matches!(self, Self::Write(_) | Self::WriteWithImm(..)),
+            QpType::UD => plain,
+            _ => false,
+        }
+    }
+
+    /// Writes the opcode and its arguments into a request.
+    pub(crate) fn encode(self, wr: &mut ffi::ibv_send_wr) {
+        wr.opcode = self.opcode();
+        let extra = &mut wr.imm_data_invalidated_rkey_union;
+        match self {
+            Self::SendWithImm(imm_data) | Self::WriteWithImm(_, imm_data) => {
+                extra.imm_data = imm_data.to_be()
+            }
+            Self::SendWithInv(rkey) => extra.invalidated_rkey = rkey,
+            Self::Send
+            | Self::Write(_)
+            | Self::Read(_)
+            | Self::FetchAdd { .. }
+            | Self::CompareSwap { .. } => {}
+        }
+        match self {
+            Self::Send | Self::SendWithImm(_) | Self::SendWithInv(_) => {}
+            Self::Write(remote) | Self::WriteWithImm(remote, _) | Self::Read(remote) => {
+                let RemoteAddr { addr, rkey } = remote;
+                wr.wr.rdma = ffi::rdma_t {
+                    remote_addr: addr,
+                    rkey,
+                };
+            }
+            Self::FetchAdd {
+                remote: RemoteAddr { addr, rkey },
+                add,
+            } => {
+                wr.wr.atomic = ffi::atomic_t {
+                    remote_addr: addr,
+                    compare_add: add,
+                    swap: 0,
+                    rkey,
+                };
+            }
+            Self::CompareSwap {
+                remote: RemoteAddr { addr, rkey },
+                compare,
+                swap,
+            } => {
+                wr.wr.atomic = ffi::atomic_t {
+                    remote_addr: addr,
+                    compare_add: compare,
+                    swap,
+                    rkey,
+                };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::Inline;
+
+    const CAP: QpCap = QpCap {
+        max_send_wr: 4,
+        max_recv_wr: 4,
+        max_send_sge: 2,
+        max_recv_sge: 1,
+        max_inline_data: 5,
+    };
+    const REMOTE: RemoteAddr = RemoteAddr {
+        addr: 0x1000,
+        rkey: 7,
+    };
+
+    #[test]
+    fn members_are_where_the_operation_has_them() {
+        let wr = translate(
+            &SendWr::send_with_imm(1, &[], 0x0102_0304).signaled(),
+            QpType::RC,
+            &CAP,
+        )
+        .unwrap();
+        assert_eq!(
+            (wr.wr_id, wr.num_sge, wr.opcode),
+            (1, 0, ffi::ibv_wr_opcode::IBV_WR_SEND_WITH_IMM)
+        );
+        assert_eq!(wr.send_flags, ffi::ibv_send_flags::IBV_SEND_SIGNALED.0);
+        // SAFETY: the member of this operation.
+        let imm_data = unsafe { wr.imm_data_invalidated_rkey_union.imm_data };
+        assert_eq!(imm_data.to_ne_bytes(), [1, 2, 3, 4]);
+
+        let wr = translate(
+            &SendWr::write(2, Inline(b"hello"), REMOTE),
+            QpType::UC,
+            &CAP,
+        )
+        .unwrap();
+        assert_eq!(
+            (wr.num_sge, wr.send_flags),
+            (1, ffi::ibv_send_flags::IBV_SEND_INLINE.0)
+        );
+        // SAFETY: the member of this operation.
+        let rdma = unsafe { wr.wr.rdma };
+        assert_eq!((rdma.remote_addr, rdma.rkey), (0x1000, 7));
+
+        let wr = translate(&SendWr::send_with_inv(3, &[], 0x99), QpType::RC, &CAP).unwrap();
+        // SAFETY: the member of this operation.
+        let rkey = unsafe { wr.imm_data_invalidated_rkey_union.invalidated_rkey };
+        assert_eq!(rkey, 0x99);
+    }
+
+    #[test]
+    fn more_inline_bytes_than_granted_are_refused() {
+        assert!(translate(&SendWr::send(1, Inline(b"12345")), QpType::RC, &CAP).is_ok());
+        assert_eq!(
+            translate(&SendWr::send(1, Inline(b"123456")), QpType::RC, &CAP).err(),
+            Some(libc::EINVAL)
+        );
+    }
+
+    #[test]
+    fn each_type_takes_what_it_can_do() {
+        let all = [
+            SendOp::Send,
+            SendOp::SendWithImm(1),
+            SendOp::SendWithInv(1),
+            SendOp::Write(REMOTE),
+            SendOp::WriteWithImm(REMOTE, 1),
+            SendOp::Read(REMOTE),
+            SendOp::FetchAdd {
+                remote: REMOTE,
+                add: 1,
+            },
+            SendOp::CompareSwap {
+                remote: REMOTE,
+                compare: 1,
+                swap: 2,
+            },
+        ];
+        let possible = |qp_type| all.map(|op| op.is_possible(qp_type));
+        assert_eq!(possible(QpType::RC), [true; 8]);
+        assert_eq!(
+            possible(QpType::UC),
+            [true, true, false, true, true, false, false, false]
+        );
+        assert_eq!(
+            possible(QpType::UD),
+            [true, true, false, false, false, false, false, false]
+        );
+        assert_eq!(possible(QpType::from_raw(99)), [false; 8]);
+    }
+
+    #[test]
+    fn what_the_type_cannot_do_is_refused() {
+        let refused = |wr: &SendWr<'_>, qp_type| translate(wr, qp_type, &CAP).is_err();
+        assert!(refused(&SendWr::read(1, &[], REMOTE), QpType::UC));
+        // A datagram needs a destination.
+        assert!(refused(&SendWr::send(1, &[]), QpType::UD));
+        assert!(!refused(&SendWr::send(1, &[]), QpType::RC));
+    }
+}

@@ -1,0 +1,250 @@
+#![allow(unsafe_code)]
+
+use std::{fmt, mem::MaybeUninit, ptr, ptr::NonNull, sync::Arc};
+
+use rdma_status::OsError;
+
+use crate::{
+    sys::{Process, cvt_errno, cvt_ptr, ffi, log_destroy_error},
+    verbs::{completion::WorkCompletion, device::Gid, memory::ProtectionDomain},
+};
+
+/// The path to a port: the destination of packets, and the route to it.
+///
+/// See [`ibv_create_ah(3)`](https://man7.org/linux/man-pages/man3/ibv_create_ah.3.html).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[doc(alias = "ibv_ah_attr")]
+pub struct AhAttr {
+    /// The global route. RoCE needs one.
+    pub grh: Option<GlobalRoute>,
+    /// The destination's local identifier. 0 on RoCE.
+    pub dlid: u16,
+    /// The service level.
+    pub sl: u8,
+    /// The local identifier of the source port to use, as low bits. 0 on RoCE.
+    pub src_path_bits: u8,
+    /// The maximum rate, a code of `enum ibv_rate`. 0: that of the port.
+    pub static_rate: u8,
+    /// The local port, counted from 1.
+    pub port_num: u8,
+}
+
+/// The part of a path that routers use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[doc(alias = "ibv_global_route")]
+pub struct GlobalRoute {
+    /// The destination.
+    pub dgid: Gid,
+    /// The flow label, 20 bits. On RoCE version 2 the UDP source port is derived from it.
+    pub flow_label: u32,
+    /// The index of the source in the local port's GID table.
+    pub sgid_index: u8,
+    /// The number of routers that may forward the packets.
+    pub hop_limit: u8,
+    /// The traffic class, on RoCE version 2 the IP header's type of service.
+    pub traffic_class: u8,
+}
+
+impl AhAttr {
+    pub(in crate::verbs) fn to_raw(self) -> ffi::ibv_ah_attr {
+        let grh = self.grh.unwrap_or_default();
+        ffi::ibv_ah_attr {
+            grh: ffi::ibv_global_route {
+                dgid: ffi::ibv_gid {
+                    raw: grh.dgid.octets(),
+                },
+                flow_label: grh.flow_label,
+                sgid_index: grh.sgid_index,
+                hop_limit: grh.hop_limit,
+                traffic_class: grh.traffic_class,
+            },
+            dlid: self.dlid,
+            sl: self.sl,
+            src_path_bits: self.src_path_bits,
+            static_rate: self.static_rate,
+            is_global: self.grh.is_some().into(),
+            port_num: self.port_num,
+        }
+    }
+
+    pub(crate) fn from_raw(raw: ffi::ibv_ah_attr) -> Self {
+        let grh = GlobalRoute {
+            // SAFETY: the member covers the whole union, and the structure is initialised.
+            dgid: Gid::new(unsafe { raw.grh.dgid.raw }),
+            flow_label: raw.grh.flow_label,
+            sgid_index: raw.grh.sgid_index,
+            hop_limit: raw.grh.hop_limit,
+            traffic_class: raw.grh.traffic_class,
+        };
+        Self {
+            grh: (raw.is_global != 0).then_some(grh),
+            dlid: raw.dlid,
+            sl: raw.sl,
+            src_path_bits: raw.src_path_bits,
+            static_rate: raw.static_rate,
+            port_num: raw.port_num,
+        }
+    }
+}
+
+/// A handle for the path to a port, for sending datagrams. Clones refer to the same object.
+///
+/// A queue pair holds the handles of all datagrams posted on it until it is destroyed, so keep one
+/// for each peer instead of creating one for each datagram.
+///
+/// See [`ibv_create_ah(3)`](https://man7.org/linux/man-pages/man3/ibv_create_ah.3.html).
+#[derive(Clone)]
+#[doc(alias = "ibv_ah")]
+pub struct AddressHandle {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    raw: NonNull<ffi::ibv_ah>,
+    /// The process that created it, and that alone destroys it.
+    process: Process,
+    pd: ProtectionDomain,
+}
+
+// SAFETY: libibverbs allows an address handle to be used and destroyed from any thread.
+unsafe impl Send for Inner {}
+// SAFETY: nothing of it changes after its creation.
+unsafe impl Sync for Inner {}
+
+impl AddressHandle {
+    /// The number of bytes in front of a received datagram, reserved for a global routing header.
+    pub const GRH_LEN: usize = 40;
+
+    /// Creates an address handle.
+    ///
+    /// # Errors
+    ///
+    /// The errors of
+    /// [`ibv_create_ah(3)`](https://man7.org/linux/man-pages/man3/ibv_create_ah.3.html).
+    #[doc(alias = "ibv_create_ah")]
+    pub fn new(pd: &ProtectionDomain, attr: &AhAttr) -> Result<Self, OsError> {
+        let mut attr = attr.to_raw();
+        // SAFETY: the domain exists, and the structure is a local.
+        let raw = unsafe { ffi::ibv_create_ah(pd.as_ptr(), &raw mut attr) };
+        Self::from_raw("ibv_create_ah", raw, pd)
+    }
+
+    /// Creates the handle for the sender of a datagram that was received on `port`.
+    ///
+    /// `grh` holds the first 40 bytes of its buffer.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the work request failed; otherwise those of [`ibv_create_ah_from_wc(3)`][man].
+    ///
+    /// [man]: https://man7.org/linux/man-pages/man3/ibv_create_ah_from_wc.3.html
+    #[doc(alias = "ibv_create_ah_from_wc")]
+    #[doc(alias = "ibv_init_ah_from_wc")]
+    pub fn from_wc(
+        pd: &ProtectionDomain,
+        wc: &WorkCompletion,
+        grh: &[u8; Self::GRH_LEN],
+        port: u8,
+    ) -> Result<Self, OsError> {
+        const CALL: &str = "ibv_create_ah_from_wc";
+        const { assert!(size_of::<ffi::ibv_grh>() == Self::GRH_LEN) };
+
+        if !wc.is_success() {
+            return Err(OsError::new(CALL, libc::EINVAL));
+        }
+        let mut wc = *wc;
+        // Copied to a buffer of the header's alignment.
+        let mut header = MaybeUninit::<ffi::ibv_grh>::zeroed();
+        // SAFETY: two different objects of the same length.
+        unsafe { ptr::copy_nonoverlapping(grh.as_ptr(), header.as_mut_ptr().cast(), grh.len()) };
+        let raw_wc = (&raw mut wc).cast();
+        // SAFETY: the domain exists, and both structures are locals; a `WorkCompletion` is laid out
+        // as an `ibv_wc`.
+        let raw =
+            unsafe { ffi::ibv_create_ah_from_wc(pd.as_ptr(), raw_wc, header.as_mut_ptr(), port) };
+        Self::from_raw(CALL, raw, pd)
+    }
+
+    fn from_raw(
+        call: &'static str,
+        raw: *mut ffi::ibv_ah,
+        pd: &ProtectionDomain,
+    ) -> Result<Self, OsError> {
+        let raw = cvt_ptr(call, raw)?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                raw,
+                process: Process::this(),
+                pd: pd.clone(),
+            }),
+        })
+    }
+
+    /// Returns the protection domain that it belongs to.
+    #[must_use]
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.inner.pd
+    }
+
+    /// Returns the C object, which exists for as long as this handle or a clone.
+    pub(in crate::verbs) fn as_ptr(&self) -> *mut ffi::ibv_ah {
+        self.inner.raw.as_ptr()
+    }
+
+    /// Returns a number that identifies the handle among those that exist.
+    pub(in crate::verbs) fn id(&self) -> usize {
+        Arc::as_ptr(&self.inner).addr()
+    }
+}
+
+impl fmt::Debug for AddressHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AddressHandle").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !self.process.is_this() {
+            // The object is the parent's, which has its descriptor, too.
+            return;
+        }
+        // SAFETY: created for this object alone, destroyed once, here; queue pairs hold a clone of
+        // each handle posted.
+        let ret = unsafe { ffi::ibv_destroy_ah(self.raw.as_ptr()) };
+        log_destroy_error(cvt_errno("ibv_destroy_ah", ret));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_come_back_as_they_went() {
+        let local = AhAttr {
+            dlid: 3,
+            sl: 1,
+            src_path_bits: 2,
+            static_rate: 4,
+            port_num: 1,
+            grh: None,
+        };
+        let route = GlobalRoute {
+            dgid: Gid::new([7; 16]),
+            flow_label: 0xf_ffff,
+            sgid_index: 5,
+            hop_limit: 64,
+            traffic_class: 0xb8,
+        };
+        for attr in [
+            local,
+            AhAttr {
+                grh: Some(route),
+                ..local
+            },
+        ] {
+            assert_eq!(AhAttr::from_raw(attr.to_raw()), attr);
+        }
+    }
+}

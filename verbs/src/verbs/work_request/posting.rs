@@ -1,0 +1,336 @@
+#![allow(unsafe_code)]
+
+use std::{collections::HashMap, error::Error, fmt, io, ptr};
+
+use rdma_status::OsError;
+
+use super::Sge;
+use crate::{
+    sys::{cvt_errno, ffi},
+    verbs::memory::MemoryRegion,
+};
+
+/// The error of a post: one of the work requests could not be posted.
+///
+/// Those before it are posted, and complete as usual; it and those after it are not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PostError {
+    /// The number of requests that were posted: the index of the first one that was not.
+    pub posted: usize,
+    /// The reason: `ENOMEM` if the queue is full, `EINVAL` if the queue cannot take such a request.
+    pub error: OsError,
+}
+
+impl fmt::Display for PostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "work request {} of a list: {}", self.posted, self.error)
+    }
+}
+
+impl Error for PostError {}
+
+impl From<PostError> for OsError {
+    fn from(error: PostError) -> Self {
+        error.error
+    }
+}
+
+impl From<PostError> for io::Error {
+    fn from(error: PostError) -> Self {
+        Self::new(Self::from(error.error).kind(), error)
+    }
+}
+
+/// The memory regions of all requests posted on a queue, each once.
+///
+/// The queue does not know which requests have completed, as its completions are polled elsewhere.
+/// So a region is held until the queue is destroyed.
+#[derive(Debug, Default)]
+pub(in crate::verbs) struct HeldRegions {
+    regions: HashMap<usize, MemoryRegion>,
+    /// The id of the region held last, which is often the next one, too. 0: none.
+    last: usize,
+}
+
+impl HeldRegions {
+    pub(in crate::verbs) fn hold(&mut self, sges: &[Sge<'_>]) {
+        for region in sges.iter().map(Sge::region) {
+            let id = region.id();
+            if id != self.last {
+                self.regions.entry(id).or_insert_with(|| region.clone());
+                self.last = id;
+            }
+        }
+    }
+}
+
+/// A C work request that can be chained.
+pub(in crate::verbs) trait RawWr {
+    /// The function that posts it.
+    const CALL: &'static str;
+
+    /// Returns the number of its scatter/gather elements.
+    fn num_sge(&self) -> usize;
+
+    /// Sets the pointers in it.
+    fn link(&mut self, next: *mut Self, sg_list: *mut ffi::ibv_sge);
+}
+
+impl RawWr for ffi::ibv_send_wr {
+    const CALL: &'static str = "ibv_post_send";
+
+    fn num_sge(&self) -> usize {
+        self.num_sge.unsigned_abs() as usize
+    }
+
+    fn link(&mut self, next: *mut Self, sg_list: *mut ffi::ibv_sge) {
+        (self.next, self.sg_list) = (next, sg_list);
+    }
+}
+
+impl RawWr for ffi::ibv_recv_wr {
+    const CALL: &'static str = "ibv_post_recv";
+
+    fn num_sge(&self) -> usize {
+        self.num_sge.unsigned_abs() as usize
+    }
+
+    fn link(&mut self, next: *mut Self, sg_list: *mut ffi::ibv_sge) {
+        (self.next, self.sg_list) = (next, sg_list);
+    }
+}
+
+/// Work requests in C form. Kept between posts only to reuse its memory.
+pub(in crate::verbs) struct Chain<W> {
+    /// Their pointers are valid inside `post` only.
+    wrs: Vec<W>,
+    /// The scatter/gather elements of all of them, in order.
+    sges: Vec<ffi::ibv_sge>,
+}
+
+// SAFETY: pointers left from an earlier post are never read: the next one starts from empty.
+unsafe impl<W> Send for Chain<W> {}
+
+impl<W> Default for Chain<W> {
+    fn default() -> Self {
+        Self {
+            wrs: Vec::new(),
+            sges: Vec::new(),
+        }
+    }
+}
+
+impl<W: RawWr> Chain<W> {
+    /// Translates work requests up to the first one that cannot be, and posts the translated ones.
+    ///
+    /// `translate` returns the C form of a request, without pointers, and appends its elements to
+    /// the list. `post` is the C function, applied to the first request of the chain; if it fails,
+    /// it stores a pointer to the request that it did not take.
+    pub(in crate::verbs) fn post<T>(
+        &mut self,
+        requests: &[T],
+        mut translate: impl FnMut(&T, &mut Vec<ffi::ibv_sge>) -> Result<W, libc::c_int>,
+        post: impl FnOnce(*mut W, *mut *mut W) -> libc::c_int,
+    ) -> Result<(), PostError> {
+        self.wrs.clear();
+        self.sges.clear();
+        let mut refused = None;
+        for request in requests {
+            let used = self.sges.len();
+            match translate(request, &mut self.sges) {
+                Ok(wr) => self.wrs.push(wr),
+                Err(errno) => {
+                    self.sges.truncate(used);
+                    refused = Some(OsError::new(W::CALL, errno));
+                    break;
+                }
+            }
+        }
+        let translated = self.wrs.len();
+        let result = self.link().map_or(Ok(()), |first| {
+            let mut bad = ptr::null_mut();
+            cvt_errno(W::CALL, post(first, &raw mut bad)).map_err(|error| PostError {
+                posted: index(first, translated, bad),
+                error,
+            })
+        });
+        match (result, refused) {
+            (Ok(()), Some(error)) => Err(PostError {
+                posted: translated,
+                error,
+            }),
+            (result, _) => result,
+        }
+    }
+
+    /// Sets all pointers. They and the result are valid until the next change of either vector.
+    fn link(&mut self) -> Option<*mut W> {
+        let count = self.wrs.len();
+        let sges = self.sges.as_mut_ptr();
+        let first = self.wrs.as_mut_ptr();
+        let mut used = 0;
+        for position in 0..count {
+            let next = if position + 1 < count {
+                first.wrapping_add(position + 1)
+            } else {
+                ptr::null_mut()
+            };
+            // SAFETY: `position` is inside the vector, which is not borrowed elsewhere.
+            let wr = unsafe { &mut *first.wrapping_add(position) };
+            let num_sge = wr.num_sge();
+            wr.link(
+                next,
+                if num_sge == 0 {
+                    ptr::null_mut()
+                } else {
+                    sges.wrapping_add(used)
+                },
+            );
+            used += num_sge;
+        }
+        debug_assert_eq!(
+            used,
+            self.sges.len(),
+            "each request's elements are in the list"
+        );
+        (count > 0).then_some(first)
+    }
+}
+
+/// Returns the index of the request that `bad` points to, among `count` requests from `first` on.
+///
+/// A driver that does not set `bad` is assumed to have posted none.
+fn index<W>(first: *mut W, count: usize, bad: *mut W) -> usize {
+    let index = bad.addr().wrapping_sub(first.addr()) / size_of::<W>();
+    if index < count { index } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recv(wr_id: u64, num_sge: i32) -> ffi::ibv_recv_wr {
+        ffi::ibv_recv_wr {
+            wr_id,
+            next: ptr::null_mut(),
+            sg_list: ptr::null_mut(),
+            num_sge,
+        }
+    }
+
+    /// Returns what a driver sees of a chain: the ids, and the addresses of the elements.
+    fn walk(mut wr: *const ffi::ibv_recv_wr) -> Vec<(u64, Vec<u64>)> {
+        let mut seen = Vec::new();
+        while !wr.is_null() {
+            // SAFETY: the chain under test is linked with pointers into its own vector, which ends
+            // with null.
+            let current = unsafe { &*wr };
+            let sges = (0..current.num_sge as usize)
+                // SAFETY: the request has `num_sge` elements.
+                .map(|index| unsafe { (*current.sg_list.wrapping_add(index)).addr })
+                .collect();
+            seen.push((current.wr_id, sges));
+            wr = current.next;
+        }
+        seen
+    }
+
+    /// Posts requests with the given numbers of elements.
+    ///
+    /// Their addresses are numbered over all requests; a negative number stands for a request that
+    /// cannot be translated.
+    fn post(
+        chain: &mut Chain<ffi::ibv_recv_wr>,
+        requests: &[i32],
+        driver: impl FnOnce(*mut ffi::ibv_recv_wr, *mut *mut ffi::ibv_recv_wr) -> i32,
+    ) -> Result<(), PostError> {
+        let (mut wr_id, mut addr) = (0, 0);
+        let translate = |&num_sge: &i32, sges: &mut Vec<ffi::ibv_sge>| {
+            wr_id += 1;
+            for _ in 0..num_sge.unsigned_abs() {
+                addr += 1;
+                sges.push(ffi::ibv_sge {
+                    addr,
+                    length: 1,
+                    lkey: 1,
+                });
+            }
+            if num_sge < 0 {
+                Err(libc::EINVAL)
+            } else {
+                Ok(recv(wr_id, num_sge))
+            }
+        };
+        chain.post(requests, translate, driver)
+    }
+
+    #[test]
+    fn the_chain_is_linked_in_order() {
+        let mut chain = Chain::default();
+        for _ in 0..2 {
+            let result = post(&mut chain, &[2, 0, 1], |first, _| {
+                assert_eq!(walk(first), [(1, vec![1, 2]), (2, vec![]), (3, vec![3])]);
+                0
+            });
+            assert_eq!(result, Ok(()));
+        }
+    }
+
+    #[test]
+    fn no_request_is_no_call() {
+        assert_eq!(
+            post(&mut Chain::default(), &[], |_, _| panic!("called")),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn the_bad_request_is_found() {
+        for bad in 0..3 {
+            let result = post(&mut Chain::default(), &[0, 1, 0], |first, bad_wr| {
+                // SAFETY: the pointer is the caller's local.
+                unsafe { bad_wr.write(first.wrapping_add(bad)) };
+                libc::ENOMEM
+            });
+            let error = OsError::new("ibv_post_recv", libc::ENOMEM);
+            assert_eq!(result, Err(PostError { posted: bad, error }));
+        }
+    }
+
+    #[test]
+    fn a_driver_that_does_not_say_posted_none() {
+        let result = post(&mut Chain::default(), &[0, 0], |_, _| libc::EIO);
+        assert_eq!(result.unwrap_err().posted, 0);
+    }
+
+    #[test]
+    fn what_precedes_an_impossible_request_is_posted() {
+        let mut chain = Chain::default();
+        let result = post(&mut chain, &[1, 0, -1, 1], |first, _| {
+            assert_eq!(walk(first), [(1, vec![1]), (2, vec![])]);
+            0
+        });
+        let error = OsError::new("ibv_post_recv", libc::EINVAL);
+        assert_eq!(result, Err(PostError { posted: 2, error }));
+        assert_eq!(
+            result.unwrap_err().to_string(),
+            "work request 2 of a list: ibv_post_recv: Invalid argument (os error 22)"
+        );
+        // Nothing of it affects the next post.
+        assert_eq!(
+            post(&mut chain, &[0], |first, _| walk(first).len() as i32 - 1),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn a_driver_that_fails_first_wins() {
+        let result = post(&mut Chain::default(), &[0, 0, -1], |first, bad_wr| {
+            // SAFETY: the pointer is the caller's local.
+            unsafe { bad_wr.write(first.wrapping_add(1)) };
+            libc::ENOMEM
+        });
+        assert_eq!(result.unwrap_err().posted, 1);
+    }
+}

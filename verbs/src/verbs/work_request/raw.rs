@@ -1,0 +1,86 @@
+//! Work requests that nobody checks, for callers that vouch for the memory.
+#![allow(unsafe_code)]
+
+use std::{fmt, mem::MaybeUninit, ptr};
+
+use crate::{sys::ffi, verbs::SendOp};
+
+/// A scatter/gather element by its address, which holds no region.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct RawSge(ffi::ibv_sge);
+
+impl fmt::Debug for RawSge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RawSge")
+            .field("length", &self.0.length)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RawSge {
+    /// Names `len` bytes from `start` on, in a region with the key `lkey`.
+    #[must_use]
+    #[inline]
+    pub fn new(start: *mut u8, len: u32, lkey: u32) -> Self {
+        Self(ffi::ibv_sge {
+            addr: start.expose_provenance() as u64,
+            length: len,
+            lkey,
+        })
+    }
+}
+
+/// A send by addresses, which holds no region.
+#[derive(Debug, Clone, Copy)]
+#[expect(clippy::exhaustive_structs, reason = "its users fill in all of it")]
+pub struct RawSend<'a> {
+    /// The number that its completion has.
+    pub wr_id: u64,
+    /// The operation.
+    pub op: SendOp,
+    /// The memory on this side.
+    pub sges: &'a [RawSge],
+    /// Whether it completes when it succeeds (`IBV_SEND_SIGNALED`).
+    pub signalled: bool,
+    /// Whether the bytes are copied into the request (`IBV_SEND_INLINE`).
+    pub inline: bool,
+}
+
+impl RawSend<'_> {
+    /// Calls `post` with the request as C has it, which refers to `self`'s elements.
+    #[inline]
+    pub(in crate::verbs) fn with_wr<T>(self, post: impl FnOnce(*mut ffi::ibv_send_wr) -> T) -> T {
+        let mut wr = MaybeUninit::<ffi::ibv_send_wr>::zeroed();
+        // SAFETY: the C structure holds integers, raw pointers and unions of them: all zero is a
+        // valid value.
+        let wr = unsafe { wr.assume_init_mut() };
+        wr.wr_id = self.wr_id;
+        wr.sg_list = elements(self.sges);
+        wr.num_sge = self.sges.len() as i32;
+        if self.signalled {
+            wr.send_flags |= ffi::ibv_send_flags::IBV_SEND_SIGNALED.0;
+        }
+        if self.inline {
+            wr.send_flags |= ffi::ibv_send_flags::IBV_SEND_INLINE.0;
+        }
+        self.op.encode(wr);
+        post(wr)
+    }
+}
+
+/// Makes the request of a receive as C has it, which refers to `sge`.
+#[inline]
+pub(in crate::verbs) fn recv_wr(wr_id: u64, sge: Option<&RawSge>) -> ffi::ibv_recv_wr {
+    ffi::ibv_recv_wr {
+        wr_id,
+        next: ptr::null_mut(),
+        sg_list: elements(sge.map_or(&[], std::slice::from_ref)),
+        num_sge: sge.is_some().into(),
+    }
+}
+
+/// C does not write to the elements.
+fn elements(sges: &[RawSge]) -> *mut ffi::ibv_sge {
+    sges.as_ptr().cast_mut().cast()
+}
