@@ -109,10 +109,6 @@
 //! protocol of librdmacm's rsockets with C programs.
 #![deny(unsafe_code)]
 #![warn(clippy::disallowed_macros)]
-#![cfg_attr(
-    not(feature = "rdma"),
-    allow(dead_code, unused_imports, reason = "what RDMA alone needs")
-)]
 
 #[macro_use(debug, error, error_sparsely, info, trace, warn, warn_sparsely)]
 extern crate rdmsg_os;

@@ -28,16 +28,6 @@ pub(crate) fn rdma_addresses() -> Vec<IpAddr> {
     addresses.into_iter().collect()
 }
 
-/// Returns the number of the network interface that has this link-local address.
-pub(crate) fn interface_of(address: Ipv6Addr) -> Option<u32> {
-    let mut all = getifaddrs().ok()?;
-    all.find_map(|interface| {
-        let found = interface.address?;
-        let found = found.as_sockaddr_in6()?;
-        (found.ip() == address).then(|| found.scope_id())
-    })
-}
-
 /// Returns the network interfaces of all devices.
 ///
 /// They are those of the ports' GIDs, and those on which a software device was created. What iWARP

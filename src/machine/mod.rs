@@ -17,7 +17,7 @@ mod testing;
 pub use self::access::Denied;
 pub(crate) use self::{
     access::{all_denied, denied},
-    addresses::{interface_of, rdma_addresses},
+    addresses::rdma_addresses,
     container::is_container,
     memory::usable_memory,
 };

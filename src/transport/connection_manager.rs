@@ -4,7 +4,9 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
 };
 
-use super::{rdma, tcp};
+#[cfg(feature = "rdma")]
+use super::rdma;
+use super::tcp;
 use crate::{
     proto::{CloseReason, CmInput, ReadDepth},
     status::OsError,
@@ -15,6 +17,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct ConnectionManager {
     /// Or why there is none.
+    #[cfg(feature = "rdma")]
     rdma: Result<rdma::ConnectionManager, OsError>,
     pub(super) tcp: tcp::ConnectionManager,
 }
@@ -32,6 +35,7 @@ pub(crate) enum Report {
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "it is moved once")]
 pub(crate) enum ConnectRequest {
+    #[cfg(feature = "rdma")]
     Rdma(rdma::ConnectRequest),
     Tcp(tcp::ConnectRequest),
 }
@@ -40,37 +44,52 @@ pub(crate) enum ConnectRequest {
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "it is moved once")]
 pub(crate) enum Event {
+    #[cfg(feature = "rdma")]
     Rdma(rdma::Event),
     Tcp(tcp::Event),
 }
 
 impl ConnectionManager {
+    /// The error of a program that was built without RDMA.
+    #[cfg(not(feature = "rdma"))]
+    pub(super) const NO_RDMA: OsError = OsError::new("rdma_create_event_channel", libc::ENOSYS);
+
     /// Without RDMA there is no manager for it, which is an error where one is needed.
     pub(crate) fn new() -> Result<Self, OsError> {
         Ok(Self {
+            #[cfg(feature = "rdma")]
             rdma: rdma::ConnectionManager::new(),
             tcp: tcp::ConnectionManager::new()?,
         })
     }
 
+    #[cfg(feature = "rdma")]
     pub(super) fn rdma(&self) -> Result<&rdma::ConnectionManager, OsError> {
         self.rdma.as_ref().map_err(|error| *error)
     }
 
+    #[cfg(feature = "rdma")]
     pub(super) fn rdma_mut(&mut self) -> Result<&mut rdma::ConnectionManager, OsError> {
         self.rdma.as_mut().map_err(|error| *error)
     }
 
     /// Each transport's descriptor, which is readable while there are reports.
     pub(crate) fn fds(&self) -> impl Iterator<Item = (TransportKind, BorrowedFd<'_>)> {
-        let rdma = self.rdma.iter();
-        let rdma = rdma.map(|rdma| (TransportKind::Rdma, rdma.as_fd()));
-        rdma.chain([(TransportKind::Tcp, self.tcp.as_fd())])
+        let fds = std::iter::once((TransportKind::Tcp, self.tcp.as_fd()));
+        #[cfg(feature = "rdma")]
+        let fds = {
+            let rdma = self.rdma.iter();
+            fds.chain(rdma.map(|rdma| (TransportKind::Rdma, rdma.as_fd())))
+        };
+        fds
     }
 
     /// Takes the transport's next report, if there is one.
     pub(crate) fn poll(&self, transport: TransportKind) -> Result<Option<Report>, OsError> {
         match transport {
+            #[cfg(not(feature = "rdma"))]
+            TransportKind::Rdma => Ok(None),
+            #[cfg(feature = "rdma")]
             TransportKind::Rdma => {
                 let Ok(rdma) = &self.rdma else {
                     return Ok(None);
@@ -99,90 +118,69 @@ impl Drop for ConnectionManager {
 impl ConnectRequest {
     /// What it came over.
     pub(crate) fn transport(&self) -> TransportKind {
-        match self {
-            Self::Rdma(_) => TransportKind::Rdma,
-            Self::Tcp(_) => TransportKind::Tcp,
-        }
+        by_transport!(self, {
+            Rdma(_) => TransportKind::Rdma,
+            Tcp(_) => TransportKind::Tcp,
+        })
     }
 
     /// The key of the listener that was asked.
     pub(crate) fn listener(&self) -> Option<u64> {
-        match self {
-            Self::Rdma(request) => request.listener(),
-            Self::Tcp(request) => Some(request.listener()),
-        }
+        by_transport!(self, {
+            Rdma(request) => request.listener(),
+            Tcp(request) => Some(request.listener()),
+        })
     }
 
     pub(crate) fn peer_addr(&self) -> Option<SocketAddr> {
-        match self {
-            Self::Rdma(request) => request.peer_addr(),
-            Self::Tcp(request) => Some(request.peer_addr()),
-        }
+        by_transport!(self, {
+            Rdma(request) => request.peer_addr(),
+            Tcp(request) => Some(request.peer_addr()),
+        })
     }
 
     /// The private data of the request.
     pub(crate) fn private_data(&self) -> &[u8] {
-        match self {
-            Self::Rdma(request) => request.private_data(),
-            Self::Tcp(request) => request.private_data(),
-        }
+        by_transport!(self, request => request.private_data())
     }
 
     /// The READs that the peer offers.
     pub(crate) fn reads(&self) -> ReadDepth {
-        match self {
-            Self::Rdma(request) => request.reads(),
-            Self::Tcp(request) => request.reads(),
-        }
+        by_transport!(self, request => request.reads())
     }
 
     /// Rejects it.
     pub(crate) fn reject(self, private_data: &[u8]) {
-        match self {
-            Self::Rdma(request) => request.reject(private_data),
-            Self::Tcp(request) => request.reject(private_data),
-        }
+        by_transport!(self, request => request.reject(private_data))
     }
 }
 
 impl Event {
     pub(crate) fn key(&self) -> u64 {
-        match self {
-            Self::Rdma(event) => event.key(),
-            Self::Tcp(event) => event.key(),
-        }
+        by_transport!(self, event => event.key())
     }
 
     /// Whether the peer has disconnected.
     pub(crate) fn is_disconnect(&self) -> bool {
-        match self {
-            Self::Rdma(event) => event.is_disconnect(),
-            Self::Tcp(event) => event.is_disconnect(),
-        }
+        by_transport!(self, event => event.is_disconnect())
     }
 
     /// Why the listener that it concerns can go on no longer, if that is what it says.
     pub(crate) fn listener_lost(&self) -> Option<CloseReason> {
-        match self {
-            Self::Rdma(event) => event.listener_lost(),
-            Self::Tcp(_) => None,
-        }
+        by_transport!(self, {
+            Rdma(event) => event.listener_lost(),
+            Tcp(_) => None,
+        })
     }
 
     /// The state machine's view of it.
     pub(crate) fn input(&self) -> CmInput<'_> {
-        match self {
-            Self::Rdma(event) => event.input(),
-            Self::Tcp(event) => event.input(),
-        }
+        by_transport!(self, event => event.input())
     }
 }
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Rdma(event) => event.fmt(f),
-            Self::Tcp(event) => event.fmt(f),
-        }
+        by_transport!(self, event => event.fmt(f))
     }
 }

@@ -1,11 +1,14 @@
 use std::net::SocketAddr;
 
-use super::{connection_manager::ConnectionManager, rdma, tcp};
+#[cfg(feature = "rdma")]
+use super::rdma;
+use super::{connection_manager::ConnectionManager, tcp};
 use crate::{status::OsError, transport_kind::TransportKind};
 
 /// An address that is listened on over one transport, until this is dropped.
 #[derive(Debug)]
 pub(crate) enum ListenId {
+    #[cfg(feature = "rdma")]
     Rdma(rdma::ListenId),
     Tcp(tcp::ListenId),
 }
@@ -20,25 +23,25 @@ impl ListenId {
         backlog: u16,
     ) -> Result<Self, OsError> {
         match transport {
+            #[cfg(feature = "rdma")]
             TransportKind::Rdma => {
                 rdma::ListenId::bind(manager.rdma()?, key, address, backlog).map(Self::Rdma)
             }
+            #[cfg(not(feature = "rdma"))]
+            TransportKind::Rdma => Err(ConnectionManager::NO_RDMA),
             TransportKind::Tcp => tcp::ListenId::bind(&manager.tcp, key, address).map(Self::Tcp),
         }
     }
 
     /// Whether the address is one of a device, or of all.
     pub(crate) fn has_device(&self) -> bool {
-        match self {
-            Self::Rdma(id) => id.has_device(),
-            Self::Tcp(_) => true,
-        }
+        by_transport!(self, {
+            Rdma(id) => id.has_device(),
+            Tcp(_) => true,
+        })
     }
 
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
-        match self {
-            Self::Rdma(id) => id.local_addr(),
-            Self::Tcp(id) => id.local_addr(),
-        }
+        by_transport!(self, id => id.local_addr())
     }
 }

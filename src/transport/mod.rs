@@ -26,6 +26,31 @@
 //!   posted.
 //! * **Memory** of the peer's large messages is pinned chunk by chunk, within the process's
 //!   [budget](Budget).
+#![cfg_attr(
+    not(feature = "rdma"),
+    allow(dead_code, unused_variables, reason = "what RDMA alone needs")
+)]
+
+/// Matches on the transport of a value, whose type has the variants `Rdma` and `Tcp`. Without the
+/// feature `rdma` there is `Tcp` alone.
+macro_rules! by_transport {
+    ($value:expr, $inner:ident => $body:expr) => {
+        by_transport!($value, { Rdma($inner) => $body, Tcp($inner) => $body })
+    };
+    ($value:expr, { $($arms:tt)+ }) => {
+        by_transport!(Self, $value, { $($arms)+ })
+    };
+    ($type:ident, $value:expr, {
+        Rdma($rdma:pat) => $of_rdma:expr,
+        Tcp($tcp:pat) => $of_tcp:expr $(,)?
+    }) => {
+        match $value {
+            #[cfg(feature = "rdma")]
+            $type::Rdma($rdma) => $of_rdma,
+            $type::Tcp($tcp) => $of_tcp,
+        }
+    };
+}
 
 mod budget;
 mod connection_id;
@@ -36,9 +61,6 @@ mod listen_id;
 mod memory;
 mod queues;
 #[cfg(feature = "rdma")]
-mod rdma;
-#[cfg(not(feature = "rdma"))]
-#[path = "no_rdma.rs"]
 mod rdma;
 #[cfg(feature = "tokio")]
 mod task_events;

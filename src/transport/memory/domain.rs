@@ -3,16 +3,19 @@
 use std::ops::Range;
 
 use super::registration::Registration;
+#[cfg(feature = "rdma")]
+use crate::transport::rdma;
 use crate::{
     proto::TransportTraits,
     remote_access::RemoteAccess,
     status::OsError,
-    transport::{DeviceCounters, rdma, tcp},
+    transport::{DeviceCounters, tcp},
 };
 
 /// What memory is registered in: only connections of the same domain reach it.
 #[derive(Clone, Debug)]
 pub(crate) enum Domain {
+    #[cfg(feature = "rdma")]
     Rdma(rdma::Domain),
     Tcp(tcp::Domain),
 }
@@ -21,8 +24,10 @@ impl Domain {
     /// Whether memory was registered here.
     pub(super) fn has(&self, memory: &Registration) -> bool {
         match (self, memory) {
+            #[cfg(feature = "rdma")]
             (Self::Rdma(domain), Registration::Rdma(region)) => domain.has(region),
             (Self::Tcp(domain), Registration::Tcp(region)) => domain.has(region),
+            #[cfg(feature = "rdma")]
             (Self::Rdma(_), Registration::Tcp(_)) | (Self::Tcp(_), Registration::Rdma(_)) => false,
         }
     }
@@ -34,10 +39,10 @@ impl Domain {
         len: usize,
         remote: RemoteAccess,
     ) -> Result<Registration, OsError> {
-        match self {
-            Self::Rdma(domain) => Ok(Registration::Rdma(domain.allocate(len, remote)?)),
-            Self::Tcp(domain) => Ok(Registration::Tcp(domain.allocate(len, remote)?)),
-        }
+        by_transport!(self, {
+            Rdma(domain) => Ok(Registration::Rdma(domain.allocate(len, remote)?)),
+            Tcp(domain) => Ok(Registration::Tcp(domain.allocate(len, remote)?)),
+        })
     }
 
     /// Registers memory that the caller owns, to read into it.
@@ -51,18 +56,18 @@ impl Domain {
         start: *mut u8,
         len: usize,
     ) -> Result<Registration, OsError> {
-        match self {
-            Self::Rdma(domain) => {
+        by_transport!(self, {
+            Rdma(domain) => {
                 // SAFETY: the caller vouches for the memory.
                 let region = unsafe { domain.register_read_target(start, len) }?;
                 Ok(Registration::Rdma(region))
-            }
-            Self::Tcp(domain) => {
+            },
+            Tcp(domain) => {
                 // SAFETY: the caller vouches for the memory.
                 let region = unsafe { domain.register(start, len, RemoteAccess::NONE) }?;
                 Ok(Registration::Tcp(region))
-            }
-        }
+            },
+        })
     }
 
     /// Registers memory that the caller owns, for peers to read.
@@ -76,18 +81,18 @@ impl Domain {
         start: *mut u8,
         len: usize,
     ) -> Result<Registration, OsError> {
-        match self {
-            Self::Rdma(domain) => {
+        by_transport!(self, {
+            Rdma(domain) => {
                 // SAFETY: the caller vouches for the memory.
                 let region = unsafe { domain.expose(start, len) }?;
                 Ok(Registration::Rdma(region))
-            }
-            Self::Tcp(domain) => {
+            },
+            Tcp(domain) => {
                 // SAFETY: the caller vouches for the memory.
                 let region = unsafe { domain.register(start, len, RemoteAccess::READ) }?;
                 Ok(Registration::Tcp(region))
-            }
-        }
+            },
+        })
     }
 
     /// Registers a part of a region of this domain again to read into it, where that needs a
@@ -99,6 +104,7 @@ impl Domain {
         peer_may_write: bool,
     ) -> Result<Option<Registration>, OsError> {
         match (self, memory) {
+            #[cfg(feature = "rdma")]
             (Self::Rdma(domain), Registration::Rdma(region)) => {
                 let own = domain.read_target(region, part, peer_may_write)?;
                 Ok(own.map(Registration::Rdma))
@@ -109,49 +115,49 @@ impl Domain {
 
     /// Whether registered memory is locked, which the system bounds.
     pub(super) fn pins(&self) -> bool {
-        match self {
-            Self::Rdma(_) => true,
-            Self::Tcp(_) => false,
-        }
+        by_transport!(self, {
+            Rdma(_) => true,
+            Tcp(_) => false,
+        })
     }
 
     /// Whether peers may write to the memory into which this side reads.
     pub(super) fn peers_write_read_targets(&self) -> bool {
-        match self {
-            Self::Rdma(domain) => domain.peers_write_read_targets(),
-            Self::Tcp(_) => false,
-        }
+        by_transport!(self, {
+            Rdma(domain) => domain.peers_write_read_targets(),
+            Tcp(_) => false,
+        })
     }
 
     /// The longest one-sided operation in bytes.
     pub(crate) fn longest_operation(&self) -> u64 {
-        match self {
-            Self::Rdma(domain) => domain.longest_operation(),
-            Self::Tcp(_) => u32::MAX.into(),
-        }
+        by_transport!(self, {
+            Rdma(domain) => domain.longest_operation(),
+            Tcp(_) => u32::MAX.into(),
+        })
     }
 
     /// What the state machine has to know of the device.
     pub(crate) fn traits(&self) -> TransportTraits {
-        match self {
-            Self::Rdma(domain) => domain.traits(),
-            Self::Tcp(_) => TransportTraits::UNRESTRICTED,
-        }
+        by_transport!(self, {
+            Rdma(domain) => domain.traits(),
+            Tcp(_) => TransportTraits::UNRESTRICTED,
+        })
     }
 
     /// What the device is called.
     pub(crate) fn device_name(&self) -> String {
-        match self {
-            Self::Rdma(domain) => domain.device_name(),
-            Self::Tcp(_) => "TCP".to_owned(),
-        }
+        by_transport!(self, {
+            Rdma(domain) => domain.device_name(),
+            Tcp(_) => "TCP".to_owned(),
+        })
     }
 
     /// What the device counts.
     pub(super) fn device_counters(&self) -> DeviceCounters {
-        match self {
-            Self::Rdma(domain) => domain.device_counters(),
-            Self::Tcp(_) => DeviceCounters::default(),
-        }
+        by_transport!(self, {
+            Rdma(domain) => domain.device_counters(),
+            Tcp(_) => DeviceCounters::default(),
+        })
     }
 }

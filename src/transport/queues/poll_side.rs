@@ -3,11 +3,10 @@ use std::{
     sync::Arc,
 };
 
-use super::done::{BATCH, Done};
-use crate::{
-    status::OsError,
-    transport::{rdma, tcp},
-};
+use super::done::Done;
+#[cfg(feature = "rdma")]
+use crate::transport::rdma;
+use crate::{status::OsError, transport::tcp};
 
 /// Where a connection's completions are polled, by one thread at a time.
 #[derive(Debug)]
@@ -35,6 +34,7 @@ pub(crate) enum Answers {
     reason = "one a connection, on the hot path"
 )]
 pub(crate) enum CompletionQueue {
+    #[cfg(feature = "rdma")]
     Rdma(rdma::CompletionQueue),
     Tcp(tcp::CompletionQueue),
 }
@@ -43,6 +43,7 @@ pub(crate) enum CompletionQueue {
 /// readable while there are events.
 #[derive(Debug)]
 pub(crate) enum CompletionEvents {
+    #[cfg(feature = "rdma")]
     Rdma(rdma::CompletionEvents),
     Tcp(tcp::CompletionEvents),
 }
@@ -56,68 +57,70 @@ impl PollSide {
         }
     }
 
-    /// Takes up to [`BATCH`] completions, and returns how many. They are the
+    /// Takes up to [`BATCH`](super::BATCH) completions, and returns how many. They are the
     /// next [`done`](Self::done).
     #[inline]
     pub(crate) fn poll(&mut self, answers: Answers) -> Result<usize, OsError> {
-        match &mut self.queue {
-            CompletionQueue::Rdma(queue) => queue.poll(),
-            CompletionQueue::Tcp(queue) => Ok(queue.poll(answers)),
-        }
+        by_transport!(CompletionQueue, &mut self.queue, {
+            Rdma(queue) => queue.poll(),
+            Tcp(queue) => Ok(queue.poll(answers)),
+        })
     }
 
     /// Whether there may be more than the `count` that were taken last.
     #[inline]
     pub(crate) fn has_more(&self, count: usize) -> bool {
-        match &self.queue {
-            CompletionQueue::Rdma(_) => count == BATCH,
-            CompletionQueue::Tcp(queue) => queue.has_more(),
-        }
+        by_transport!(CompletionQueue, &self.queue, {
+            Rdma(_) => count == super::BATCH,
+            Tcp(queue) => queue.has_more(),
+        })
     }
 
     /// Whether the last poll took nothing because another thread is receiving.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
-        match &self.queue {
-            CompletionQueue::Rdma(_) => false,
-            CompletionQueue::Tcp(queue) => queue.is_held(),
-        }
+        by_transport!(CompletionQueue, &self.queue, {
+            Rdma(_) => false,
+            Tcp(queue) => queue.is_held(),
+        })
     }
 
     /// The first `count` of what was taken last.
     #[inline]
     pub(crate) fn done(&self, count: usize) -> impl Iterator<Item = Done> + '_ {
-        (0..count).map(|number| match &self.queue {
-            CompletionQueue::Rdma(queue) => queue.done(number),
-            CompletionQueue::Tcp(queue) => queue.done(number),
+        (0..count).map(|number| {
+            by_transport!(CompletionQueue, &self.queue, {
+                Rdma(queue) => queue.done(number),
+                Tcp(queue) => queue.done(number),
+            })
         })
     }
 
     /// Has an event raised for the next completion.
     #[inline]
     pub(crate) fn arm(&self) -> Result<(), OsError> {
-        match &self.queue {
-            CompletionQueue::Rdma(queue) => queue.arm(),
+        by_transport!(CompletionQueue, &self.queue, {
+            Rdma(queue) => queue.arm(),
             // It is readable as long as there is something.
-            CompletionQueue::Tcp(_) => Ok(()),
-        }
+            Tcp(_) => Ok(()),
+        })
     }
 
     /// Whether what is slept on stays readable from now on, whatever polling brings: the connection
     /// is about to end.
     pub(crate) fn has_ended(&self) -> bool {
-        match &self.queue {
-            CompletionQueue::Rdma(_) => false,
-            CompletionQueue::Tcp(queue) => queue.has_ended(),
-        }
+        by_transport!(CompletionQueue, &self.queue, {
+            Rdma(_) => false,
+            Tcp(queue) => queue.has_ended(),
+        })
     }
 
     /// How many completions the queue can hold.
     pub(crate) fn capacity(&self) -> usize {
-        match &self.queue {
-            CompletionQueue::Rdma(queue) => queue.capacity(),
-            CompletionQueue::Tcp(queue) => queue.capacity(),
-        }
+        by_transport!(CompletionQueue, &self.queue, {
+            Rdma(queue) => queue.capacity(),
+            Tcp(queue) => queue.capacity(),
+        })
     }
 
     pub(crate) fn events(&self) -> &Arc<CompletionEvents> {
@@ -139,43 +142,40 @@ impl CompletionEvents {
     /// Takes an event, if there is one. There may be others, which are taken in turn: whoever takes
     /// one arms and polls afterwards, and so finds what any of them was raised for.
     pub(crate) fn clear(&self) {
-        match self {
-            Self::Rdma(events) => events.clear(),
-            Self::Tcp(_) => {}
-        }
+        by_transport!(self, {
+            Rdma(events) => events.clear(),
+            Tcp(_) => {},
+        })
     }
 
     /// Answers the peer, where that has waited for something else.
     pub(crate) fn answer(&self) {
-        match self {
-            Self::Rdma(_) => {}
-            Self::Tcp(events) => events.answer(),
-        }
+        by_transport!(self, {
+            Rdma(_) => {},
+            Tcp(events) => events.answer(),
+        })
     }
 
     /// Returns the limit of hops that a program may change; `None` if the route has it.
     pub(crate) fn hop_limit(&self) -> Option<tcp::HopLimit<'_>> {
-        match self {
-            Self::Rdma(_) => None,
-            Self::Tcp(events) => Some(tcp::HopLimit::of(events)),
-        }
+        by_transport!(self, {
+            Rdma(_) => None,
+            Tcp(events) => Some(tcp::HopLimit::of(events)),
+        })
     }
 
     /// From now on all that comes is this thread's, which is about to wait for it, where it can and
     /// nothing may be there already.
     pub(crate) fn reserve(&self) -> Option<tcp::Reserved<'_>> {
-        match self {
-            Self::Rdma(_) => None,
-            Self::Tcp(events) => events.reserve(),
-        }
+        by_transport!(self, {
+            Rdma(_) => None,
+            Tcp(events) => events.reserve(),
+        })
     }
 }
 
 impl AsFd for CompletionEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Rdma(events) => events.as_fd(),
-            Self::Tcp(events) => events.as_fd(),
-        }
+        by_transport!(self, events => events.as_fd())
     }
 }

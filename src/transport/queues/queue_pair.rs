@@ -8,11 +8,9 @@ use super::{
     work_id::WorkId,
     work_request::{Frame, SendFlags, SendOp, Sge},
 };
-use crate::{
-    proto::MovedBytes,
-    status::OsError,
-    transport::{rdma, tcp},
-};
+#[cfg(feature = "rdma")]
+use crate::transport::rdma;
+use crate::{proto::MovedBytes, status::OsError, transport::tcp};
 
 /// Where the work of one connection is posted.
 #[derive(Debug)]
@@ -21,6 +19,7 @@ use crate::{
     reason = "one a connection, on the hot path"
 )]
 pub(crate) enum QueuePair {
+    #[cfg(feature = "rdma")]
     Rdma(rdma::QueuePair),
     Tcp(tcp::QueuePair),
 }
@@ -28,6 +27,7 @@ pub(crate) enum QueuePair {
 /// Where receives of several connections are posted.
 #[derive(Debug)]
 pub(crate) enum SharedReceiveQueue {
+    #[cfg(feature = "rdma")]
     Rdma(rdma::SharedReceiveQueue),
     Tcp(tcp::SharedReceiveQueue),
 }
@@ -35,43 +35,40 @@ pub(crate) enum SharedReceiveQueue {
 impl QueuePair {
     /// The longest message whose bytes are copied into the work request, where any are.
     pub(super) fn max_inline(&self) -> Option<usize> {
-        match self {
-            Self::Rdma(qp) => Some(qp.max_inline()),
-            Self::Tcp(_) => None,
-        }
+        by_transport!(self, {
+            Rdma(qp) => Some(qp.max_inline()),
+            Tcp(_) => None,
+        })
     }
 
     /// The connection is about to be established.
     pub(super) fn set_min_rnr_timer(&self) -> Result<(), OsError> {
-        match self {
-            Self::Rdma(qp) => qp.set_min_rnr_timer(),
-            Self::Tcp(_) => Ok(()),
-        }
+        by_transport!(self, {
+            Rdma(qp) => qp.set_min_rnr_timer(),
+            Tcp(_) => Ok(()),
+        })
     }
 
     /// Moves to the error state: what was posted comes back, and nothing more is received.
     pub(super) fn fail(&self) -> Result<(), OsError> {
-        match self {
-            Self::Rdma(qp) => qp.fail(),
-            Self::Tcp(qp) => qp.fail(),
-        }
+        by_transport!(self, qp => qp.fail())
     }
 
     /// Returns the counters of bytes, if this side's program moves them instead of a device.
     pub(super) fn moved(&self) -> Option<MovedBytes> {
-        match self {
-            Self::Rdma(_) => None,
-            Self::Tcp(qp) => Some(qp.moved()),
-        }
+        by_transport!(self, {
+            Rdma(_) => None,
+            Tcp(qp) => Some(qp.moved()),
+        })
     }
 
     /// Fails the queue pair if other threads may be in its calls, and returns whether none is, so
     /// that it may be destroyed.
     pub(super) fn is_released(&self) -> bool {
-        match self {
-            Self::Rdma(_) => true,
-            Self::Tcp(qp) => qp.is_released(),
-        }
+        by_transport!(self, {
+            Rdma(_) => true,
+            Tcp(qp) => qp.is_released(),
+        })
     }
 
     /// Posts a receive.
@@ -82,12 +79,12 @@ impl QueuePair {
     /// or the queue pair is destroyed, the memory is registered and nobody accesses it.
     #[inline]
     pub(super) unsafe fn post_recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
-        match self {
+        by_transport!(self, {
             // SAFETY: the caller vouches for the memory.
-            Self::Rdma(qp) => unsafe { qp.post_recv(id, sge) },
+            Rdma(qp) => unsafe { qp.post_recv(id, sge) },
             // SAFETY: as above.
-            Self::Tcp(qp) => unsafe { qp.post_recv(id, sge) },
-        }
+            Tcp(qp) => unsafe { qp.post_recv(id, sge) },
+        })
     }
 
     /// Lets the queue pair post the receives from `next` on when it needs them. A queue pair of a
@@ -98,11 +95,11 @@ impl QueuePair {
     /// The receives are the queue pair's own. Until it is destroyed, it alone accesses the memory
     /// of those from `next` on that have not completed.
     pub(super) unsafe fn post_on_demand(&self, buffers: &Arc<Buffers>, next: u32) {
-        match self {
-            Self::Rdma(_) => assert_eq!(next, buffers.layout().recv_count()),
+        by_transport!(self, {
+            Rdma(_) => assert_eq!(next, buffers.layout().recv_count()),
             // SAFETY: the caller vouches for the buffers.
-            Self::Tcp(qp) => unsafe { qp.post_on_demand(Arc::downgrade(buffers), next) },
-        }
+            Tcp(qp) => unsafe { qp.post_on_demand(Arc::downgrade(buffers), next) },
+        })
     }
 
     /// Posts a work request on the send queue, with at most two elements.
@@ -120,12 +117,12 @@ impl QueuePair {
         sges: &[Sge],
         flags: SendFlags,
     ) -> Result<(), OsError> {
-        match self {
+        by_transport!(self, {
             // SAFETY: the caller vouches for the memory.
-            Self::Rdma(qp) => unsafe { qp.post_send(id, op, sges, flags) },
+            Rdma(qp) => unsafe { qp.post_send(id, op, sges, flags) },
             // SAFETY: as above.
-            Self::Tcp(qp) => unsafe { qp.post_send(id, op, sges, flags) },
-        }
+            Tcp(qp) => unsafe { qp.post_send(id, op, sges, flags) },
+        })
     }
 }
 
@@ -144,8 +141,8 @@ impl QueuePair {
         slot: impl FnOnce() -> Result<Sge, OsError>,
         signalled: bool,
     ) -> Result<(), OsError> {
-        match self {
-            Self::Rdma(qp) => {
+        by_transport!(self, {
+            Rdma(qp) => {
                 let slot = slot()?;
                 // SAFETY: the slot is not the device's yet, and the caller vouches for its memory.
                 unsafe { frame.copy_to(slot.start) };
@@ -155,10 +152,10 @@ impl QueuePair {
                 };
                 // SAFETY: the caller vouches for the memory.
                 unsafe { qp.post_send(id, SendOp::Send, &[slot], flags) }
-            }
+            },
             // SAFETY: as above.
-            Self::Tcp(qp) => unsafe { qp.post_frame(id, frame, slot, signalled) },
-        }
+            Tcp(qp) => unsafe { qp.post_frame(id, frame, slot, signalled) },
+        })
     }
 }
 
@@ -171,11 +168,11 @@ impl SharedReceiveQueue {
     /// registered in the queue's domain and nobody accesses it.
     #[inline]
     pub(super) unsafe fn post_recv(&self, id: WorkId, sge: Sge) -> Result<(), OsError> {
-        match self {
+        by_transport!(self, {
             // SAFETY: the caller vouches for the memory.
-            Self::Rdma(queue) => unsafe { queue.post_recv(id, sge) },
+            Rdma(queue) => unsafe { queue.post_recv(id, sge) },
             // SAFETY: as above.
-            Self::Tcp(queue) => unsafe { queue.post_recv(id, sge) },
-        }
+            Tcp(queue) => unsafe { queue.post_recv(id, sge) },
+        })
     }
 }

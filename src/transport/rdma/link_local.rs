@@ -1,6 +1,6 @@
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 
-use crate::machine::interface_of;
+use nix::ifaddrs::getifaddrs;
 
 /// Adds the network interface of this side, which has the address `local`, to a link-local address
 /// of either side. The connection manager leaves it out.
@@ -16,6 +16,16 @@ pub(super) fn with_interface(address: SocketAddr, local: Option<SocketAddr>) -> 
         }
         _ => address,
     }
+}
+
+/// Returns the number of the network interface that has this link-local address.
+fn interface_of(address: Ipv6Addr) -> Option<u32> {
+    let mut all = getifaddrs().ok()?;
+    all.find_map(|interface| {
+        let found = interface.address?;
+        let found = found.as_sockaddr_in6()?;
+        (found.ip() == address).then(|| found.scope_id())
+    })
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ pub(super) fn create_transport(
     };
     let receives = match shared.as_deref().map(SharedReceives::queue) {
         Some(queues::SharedReceiveQueue::Tcp(queue)) => Arc::clone(queue.queue()),
-        Some(queues::SharedReceiveQueue::Rdma(_)) | None => Arc::<ReceiveQueue>::default(),
+        _ => Arc::<ReceiveQueue>::default(),
     };
     let own_keys = Domain::default();
     let stream = carrier.open(|socket| {
