@@ -82,19 +82,18 @@
 //!
 //! # Features
 //!
-//! * `dlopen`, on by default: RDMA by librdmacm and libibverbs, which are opened at their first
-//!   use. Only Rust is needed to build. A program also starts on hosts without these libraries;
-//!   there it uses TCP, or returns [`Error::NoRdma`], which names the packages.
-//! * `linked`, in place of the default features: RDMA by the same libraries, linked with the
-//!   program. The build needs their headers and libclang. The program does not start without the
-//!   libraries.
+//! * `rdma`, on by default: RDMA by librdmacm and libibverbs, which are opened at their first use.
+//!   Only Rust is needed to build. A program also starts on hosts without these libraries; there it
+//!   uses TCP, or returns [`Error::NoRdma`], which names the packages.
+//! * `linked`: the program is linked with these libraries instead. The build needs their headers
+//!   and libclang. The program does not start without the libraries.
 //! * `tokio`: endpoints, listeners and streams for tasks, in the module `tokio`.
 //! * `axum`, `hyper-util`, `tonic`: the traits of these crates for the types of `tokio`, and a
 //!   connector for clients of HTTP and gRPC.
 //! * `metrics`: [`observe`] can pass its numbers to the crate `metrics`.
 //!
-//! With neither of the first two features the crate supports TCP alone, and has no [`cm`],
-//! [`verbs`] and [`rsocket`].
+//! Without the feature `rdma` the crate supports TCP alone, and has no [`cm`], [`verbs`] and
+//! [`rsocket`].
 //!
 //! # Layers below
 //!
