@@ -74,7 +74,7 @@
 //!
 //! # Guide
 //!
-//! [The guide](guide) has eleven pages, from [connecting](guide::connecting) to
+//! [The guide](guide) has eleven pages, from [installing](guide::installing) to
 //! [troubleshooting](guide::troubleshooting) by error text.
 //!
 //! rdmsg neither encrypts nor authenticates. SECURITY.md in the repository lists the costs that a
