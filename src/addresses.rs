@@ -29,7 +29,7 @@ use crate::{config::Transport, error::Error};
 /// ```
 #[diagnostic::on_unimplemented(
     note = "a function that is generic over `std::net::ToSocketAddrs` becomes generic over \
-            `rdmsg::ToAddresses`; see the table in `rdmsg::guide::moving_from_tcp`"
+            `rdmsg::ToAddresses`; see the table in `rdmsg::guide::streams`"
 )]
 pub trait ToAddresses {
     /// Looks the addresses up.

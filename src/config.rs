@@ -9,8 +9,8 @@ use crate::{
 /// The configuration of a connection. [`Config::default`] works; change single values, by their
 /// fields or with the methods named after them.
 ///
-/// Values that cannot work are refused with [`Error::InvalidConfig`] where the configuration is
-/// first used: by [`Listener::bind_with`](crate::Listener::bind_with) and
+/// Invalid values are refused with [`Error::InvalidConfig`] at the first use of the configuration:
+/// by [`Listener::bind_with`](crate::Listener::bind_with) and
 /// [`Connector::connect`](crate::Connector::connect). Limits that only the device knows are checked
 /// when the connection's queue pair is created.
 ///
@@ -37,10 +37,10 @@ use crate::{
 /// # Locked memory
 ///
 /// A connection's receive and send buffers are locked memory, which `ulimit -l` bounds for a
-/// process; root may lock any amount. The table has the number of connections that fit, beside the
-/// quarter of the limit that [`EngineLimits::pinned`](crate::EngineLimits::pinned) takes for
-/// reading messages above the eager size. What a device's driver locks for its queues comes on top,
-/// and is little beside buffers of some KiB:
+/// process; root may lock any amount. The table has the number of connections that fit, when
+/// [`EngineLimits::pinned`](crate::EngineLimits::pinned) takes a quarter of the limit for reading
+/// messages above the eager size. The queues of the driver come on top, and are small compared with
+/// buffers of some KiB:
 ///
 /// | window, send depth, eager size | bytes | in 64 KiB | in 8 MiB | in 64 MiB | in 1 GiB |
 /// |---|---|---|---|---|---|
@@ -57,10 +57,10 @@ use crate::{
 pub struct Config {
     /// The number of messages of the peer that may be in flight, or held here.
     ///
-    /// Held is what was received and not yet dropped. Receives for that many are kept posted. A
-    /// [`Message`](crate::Message) that is held occupies one place; when all are taken the peer's
-    /// `send` waits. Costs `receive_window` × [`eager_size`](Self::eager_size) of locked memory a
-    /// connection.
+    /// A message is held from its receipt until the program drops it. Receives for this number of
+    /// messages stay posted. A held [`Message`](crate::Message) occupies one place; when no place
+    /// is left, the `send` of the peer waits. Costs `receive_window` ×
+    /// [`eager_size`](Self::eager_size) of locked memory a connection.
     ///
     /// 1 to 8192, default 32.
     pub receive_window: u16,
@@ -70,37 +70,36 @@ pub struct Config {
     /// Sharing is for servers with many connections of which few are busy at a time. Connections of
     /// one [`Engine`](crate::Engine) on one device whose configurations have the same
     /// `shared_receive` and `eager_size` draw on one pool. Each keeps 14 buffers of it for itself,
-    /// which guarantee that its control frames and its next message find one. Of the half that is
-    /// not kept for that, a busy one takes up to its [`receive_window`](Self::receive_window), and
-    /// gives back as others take theirs. So a pool of *n* has room for *n*/28 connections whatever
-    /// they do, and for up to *n*/14 as long as they do little. One more is refused with
+    /// which guarantee that its control frames and its next message find one. Of the other half, a
+    /// busy connection uses up to its [`receive_window`](Self::receive_window), and returns buffers
+    /// when others need them. So a pool of *n* has room for *n*/28 connections of any load, and for
+    /// up to *n*/14 mostly idle ones. A further connection is refused with
     /// [`Error::SharedReceivesExhausted`], and its peer gets
     /// [`PeerOutOfResources`](crate::CloseReason::PeerOutOfResources). A message that is held
-    /// occupies its buffer; it never stops other connections from receiving.
+    /// occupies its buffer; it never prevents other connections from receiving.
     ///
     /// Connections that share have one protection domain, so a peer that guesses keys of 32 bits
     /// could reach memory that was opened for another of these peers. Send buffers are allocated
     /// when they are first needed.
     ///
     /// Costs `shared_receive` × [`eager_size`](Self::eager_size) of locked memory for all of the
-    /// connections together. An idle connection costs some 49 KiB beside its 14 buffers, most of it
-    /// for the device's queues, with a window and a send depth of 16.
+    /// connections together. In addition to its 14 buffers an idle connection costs about 49 KiB,
+    /// mostly for the queues of the device, with a window and a send depth of 16.
     ///
     /// `None`, the default, gives each connection receive buffers of its own. Otherwise 28 to
-    /// 1048576, and no more than the device's shared receive queues hold.
+    /// 1048576, up to the limit of the shared receive queues of the device.
     pub shared_receive: Option<u32>,
 
     /// The largest message in bytes that the peer sends straight into a posted receive buffer;
-    /// `None` for what suits the transport.
+    /// `None` for the default of the transport.
     ///
     /// A longer one is read by this side from the peer's memory, which takes one exchange more, but
     /// needs no posted buffer. See [`receive_window`](Self::receive_window) for the cost. The
     /// smaller value of both sides holds for both.
     ///
-    /// Over TCP nothing is locked, and a buffer takes memory when it is first used: those that were
-    /// used last are used first. With the default a connection reserves some 5 MB of addresses
-    /// there, of which a peer that fills the window, while nothing is received, can have 2 MiB
-    /// filled.
+    /// Over TCP nothing is locked, and a buffer takes memory at its first use; the buffer that was
+    /// used last is used first. With the default a connection reserves about 5 MB of addresses
+    /// there, of which a peer can fill 2 MiB while the program receives nothing.
     ///
     /// 64 B to 1 MiB. `None`, the default, is 16 KiB over RDMA and 64 KiB over TCP.
     pub eager_size: Option<u32>,
@@ -116,10 +115,10 @@ pub struct Config {
     ///
     /// In one direction they are in flight to the peer, in the other they are being received, or
     /// received and not yet dropped. The sender's `send` waits when either side's limit is reached.
-    /// A single message may be longer than this; then it is the only one. What is received takes
-    /// memory as it arrives, and is locked only while it is read; what is sent is locked until it
-    /// has arrived. [`EngineLimits`](crate::EngineLimits) bounds what all connections hold
-    /// together.
+    /// A single message may be longer than this; then it is the only one. Received bytes take
+    /// memory as they arrive, and are locked only while they are read; sent bytes are locked until
+    /// they have arrived. [`EngineLimits`](crate::EngineLimits) bounds the memory of all
+    /// connections together.
     ///
     /// 64 KiB to 1 TiB, default 64 MiB.
     pub large_memory: u64,
@@ -130,9 +129,9 @@ pub struct Config {
     /// registered, and so locked; memory for sending does not. Only memory that the library
     /// allocated itself is kept, so a registration can never outlive its mapping. It is kept from
     /// the first message above the eager size until the connection ends. For receiving, all
-    /// connections together keep no more than half of
-    /// [`EngineLimits::pinned`](crate::EngineLimits::pinned), and on iWARP devices, where a peer
-    /// could write to what stays registered, nothing.
+    /// connections together keep at most half of
+    /// [`EngineLimits::pinned`](crate::EngineLimits::pinned), and on iWARP devices nothing, because
+    /// a peer could write to memory that stays registered.
     ///
     /// 0 to 1 TiB, default 16 MiB.
     pub registration_cache: u64,
@@ -163,16 +162,17 @@ pub struct Config {
     /// Whether `send` holds short messages back while the peer's window is full, up to one frame of
     /// the eager size, as a socket's send buffer does it, instead of waiting for room.
     ///
-    /// What was held back leaves together when the peer makes room, whether or not another call is
-    /// made, and several times as fast as one by one. It is lost where the peer closes first:
-    /// without this, every message for which `send` returned reaches a peer that closes. Either way
-    /// [`Endpoint::close`](crate::Endpoint::close) says whether all of them did. Default `false`.
+    /// Held messages leave together when the peer makes room, also without another call, and
+    /// several times faster than one by one. They are lost if the peer closes first; without this
+    /// option every message for which `send` returned reaches a peer that closes. In both cases
+    /// [`Endpoint::close`](crate::Endpoint::close) reports whether all messages arrived. Default
+    /// `false`.
     pub hold_back: bool,
 
     /// The size in bytes up to which messages travel inside the work request itself.
     ///
-    /// The size includes 16 bytes of header. It is a wish, of which the device grants what it can.
-    /// Costs memory of the driver's send queue.
+    /// The size includes 16 bytes of header. It is a hint; the device may grant less. Costs memory
+    /// of the send queue in the driver.
     ///
     /// 0 to 1024 bytes, default 256.
     pub max_inline: u32,
@@ -213,8 +213,8 @@ pub struct Config {
 
     /// The time limit for the exchange that closes a connection.
     ///
-    /// After it the connection is torn down, and what was not delivered is lost. A process that
-    /// ends waits this long for its connections to close.
+    /// After it the connection is torn down, and undelivered messages are lost. A process that ends
+    /// waits this long for its connections to close.
     ///
     /// 0 to 10 min, default 5 s.
     pub close_timeout: Duration,
@@ -230,7 +230,7 @@ pub struct Config {
     /// connection as on a busy one. A sign of life is anything that arrives, bytes of this side
     /// that the peer's device has acknowledged, and either of these on another connection with the
     /// same [`Engine`](crate::Engine) of the peer: on a slow link a probe may wait behind their
-    /// bytes. A side that is too busy to poll in time extends the peer's time by what it lost.
+    /// bytes. A side that is too busy to poll in time extends the time of the peer by the delay.
     ///
     /// The report comes up to 100 ms later while the peer is sent the reason
     /// ([`CloseReason::PeerGaveUp`](crate::CloseReason::PeerGaveUp)). Over TCP it comes up to
@@ -238,9 +238,9 @@ pub struct Config {
     /// them after pauses that double, and the peer has until the next repetition. So an outage
     /// shorter than `keepalive_timeout` ends no connection.
     ///
-    /// So of many idle connections with one engine of the peer a few are probed in an interval, and
-    /// each of them at least every 16 intervals: one that is lost while the others live is reported
-    /// as late as that.
+    /// Of many idle connections with one engine of the peer, a few are probed in an interval, and
+    /// each of them at least every 16 intervals. So the loss of a single connection, while the
+    /// others live, may be reported after 16 intervals.
     ///
     /// 10 ms to 1 h, default 2 s.
     pub keepalive_interval: Option<Duration>,
@@ -257,12 +257,12 @@ pub struct Config {
     ///
     /// Other connections wait for the memory of such a message. The connection ends with
     /// [`CloseReason::ReadTimeout`](crate::CloseReason::ReadTimeout) when no byte of it, nor of any
-    /// other that is read from the same engine of the peer, has come for this long (at most half as
-    /// long again), and with [`CloseReason::OutOfMemory`](crate::CloseReason::OutOfMemory) when
-    /// there was no memory for it for this long. A message that comes slowly is not affected, nor
-    /// is one that waits because the application holds others (see
-    /// [`EngineLimits`](crate::EngineLimits)). While other connections wait for its memory,
-    /// an eighth of the bytes that have arrived of it must follow within each `read_timeout`.
+    /// other read from the same engine of the peer, has arrived for this time (detected within 1.5
+    /// × this time), and with [`CloseReason::OutOfMemory`](crate::CloseReason::OutOfMemory) when no
+    /// memory was available for it for this time. Slow messages are not affected, nor are messages
+    /// that wait because the application holds others (see [`EngineLimits`](crate::EngineLimits)).
+    /// While other connections wait for its memory, an eighth of the bytes that have arrived of it
+    /// must follow within each `read_timeout`.
     ///
     /// 100 ms to 1 h, default 30 s.
     pub read_timeout: Duration,
@@ -273,27 +273,27 @@ pub struct Config {
     /// [`WcStatus::RETRY_EXC_ERR`](crate::status::WcStatus::RETRY_EXC_ERR). It waits for
     /// [`ack_timeout`](Self::ack_timeout) before each.
     ///
-    /// Over TCP, what is not acknowledged for as long as all tries take together ends the
-    /// connection (`TCP_USER_TIMEOUT`, at least 1 s).
+    /// Over TCP, bytes without an acknowledgement for the time of all tries end the connection
+    /// (`TCP_USER_TIMEOUT`, at least 1 s).
     ///
     /// 0 to 7, default 7.
     pub retry_count: u8,
 
     /// How long the device waits for an acknowledgement, as the exponent of 4.096 µs × 2ⁿ.
     ///
-    /// A lost packet is mostly noticed sooner, by the one that comes after it. A shorter time is
-    /// not safer: everything is sent twice to a peer whose host is merely busy. How long
-    /// [`retry_count`](Self::retry_count) of these take depends on the device, which may wait
-    /// longer from one to the next: software RoCE does not give up within the seconds that
-    /// keepalive takes with the defaults, so there even a busy sender notices a dead host by
+    /// The next packet mostly reveals a lost one sooner. A shorter time is not safer, because it
+    /// repeats packets to a host that is only busy. How long [`retry_count`](Self::retry_count) of
+    /// these take depends on the device, which may wait longer from one to the next: software RoCE
+    /// does not give up within the seconds that keepalive takes with the defaults, so there even a
+    /// busy sender notices a dead host by
     /// [`KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout).
     ///
     /// 1 to 31, or `None` to let the connection manager choose. Default 18 (1.07 s).
     pub ack_timeout: Option<u8>,
 
-    /// What carries the connection: RDMA, TCP, or whichever there is.
+    /// The transport of the connection: RDMA, TCP, or the available one.
     ///
-    /// A text that is an address may [say it](crate::ToAddresses) as well, and counts before this.
+    /// The scheme of an address ([`ToAddresses`](crate::ToAddresses)) takes precedence.
     ///
     /// Default: the value of the environment variable `RDMSG_TRANSPORT` (`rdma`, `tcp` or `auto`,
     /// in any case), and without it [`Transport::Auto`].
@@ -317,10 +317,9 @@ pub struct Config {
 
     /// Whether a listener on one address binds itself again after it lost its device or address.
     ///
-    /// It tries after 100 ms first, then less and less often, up to every 2 s, until it succeeds or
-    /// is dropped, and reports that in the log only. Its connections end all the same. A listener
-    /// on all addresses (`0.0.0.0`, `[::]`) does not need this: it takes requests on whatever
-    /// devices there are.
+    /// Retries after 100 ms, backing off to 2 s, until it succeeds or is dropped, and reports that
+    /// in the log only. Its connections end in any case. A listener on all addresses (`0.0.0.0`,
+    /// `[::]`) does not need this, because it takes requests on all present devices.
     ///
     /// Default `false`: the listener ends with [`Error::ListenerEnded`].
     pub rebind: bool,
@@ -329,9 +328,9 @@ pub struct Config {
     ///
     /// These were requested, or accepted and not established yet. Further requests are rejected at
     /// once; their connectors get [`PeerBusy`](crate::CloseReason::PeerBusy). A peer that requests
-    /// a connection and then stays silent occupies a place, and the memory of a connection, for as
-    /// long as [`connect_timeout`](Self::connect_timeout) after it was accepted. So this bounds
-    /// what such peers cost, and that time bounds how long they keep others out.
+    /// a connection and then stays silent occupies a place, and the memory of a connection, for
+    /// [`connect_timeout`](Self::connect_timeout) after it was accepted. So this value bounds the
+    /// cost of such peers, and that time bounds the delay of others.
     ///
     /// 1 to 65535, default 256.
     pub half_open: u16,
@@ -344,17 +343,17 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transport {
-    /// RDMA where there is a device for the address, and TCP otherwise.
+    /// RDMA if a device serves the address, and TCP otherwise.
     ///
     /// A listener listens on both with the same port, but on iWARP over RDMA alone: its ports are
-    /// those of TCP. A connector tries RDMA first. It falls back
-    /// to TCP, within the same [`connect_timeout`](Config::connect_timeout), when there is no
-    /// device, no route over one, nobody who listens over RDMA or says why not, or no answer in
-    /// half of the time. What a peer rejects with a cause is rejected.
+    /// those of TCP. A connector tries RDMA first. It falls back to TCP, within the same
+    /// [`connect_timeout`](Config::connect_timeout), when no device serves the address, no route
+    /// leads over one, no listener answers over RDMA, or no answer arrives in half of the time. A
+    /// rejection with a cause is final.
     ///
     /// A host that answered over TCP, and not over RDMA, is remembered for 60 s, with up to 255
-    /// other hosts of the process. Meanwhile connectors try TCP first at this host, and RDMA if TCP
-    /// finds no way to it. A refusal over TCP ends this time early.
+    /// other hosts of the process. During that time connectors try TCP first at this host, and RDMA
+    /// if TCP finds no route to it. A refusal over TCP ends this time early.
     Auto,
     /// RDMA, or an error.
     Rdma,
@@ -539,8 +538,8 @@ const EAGER_OVER_RDMA: u32 = 16 << 10;
 const EAGER_OVER_TCP: u32 = 64 << 10;
 
 /// A frame behind this many bytes is acknowledged, so that a sender on a slow link sees its bytes
-/// arrive: on one of 1 Mbit/s twice a second. Over TCP, where this side sends the acknowledgement,
-/// each two seconds, of the three that a peer has to give a sign of life.
+/// arrive: on one of 1 Mbit/s twice a second. Over TCP this side sends the acknowledgement: every
+/// two seconds, of the three in which a peer must show a sign of life.
 const UNSIGNALLED_OVER_RDMA: u32 = 64 << 10;
 const UNSIGNALLED_OVER_TCP: u32 = 256 << 10;
 

@@ -47,7 +47,7 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// The longest private data in bytes that fits a connect request, beside the library's own.
+    /// The maximum length of private data in a connect request, in bytes.
     pub const PRIVATE_DATA_MAX: usize = REQUEST_DATA_MAX;
 
     /// Creates a connector with the default [`Config`], no private data and the shared engine.

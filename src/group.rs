@@ -16,12 +16,12 @@ use crate::{
 /// costs the same for each completion, however many connections are in it. Endpoints are added and
 /// removed at any time, from any thread. The [`Engine`](crate::Engine)'s thread polls them.
 ///
-/// What waits to be taken is bounded as it is without a group: each connection has its window.
+/// The number of waiting completions is bounded as without a group: each connection has its window.
 ///
-/// The group holds no endpoint. It is to be kept elsewhere, in a map by its key for instance: when
-/// its last handle is dropped the connection is closed, and nothing more comes of it. Clones of a
-/// group are handles of the same one. When the last is dropped, its members are as if they had been
-/// removed, and what was not taken is dropped.
+/// The group holds no endpoint. Keep the endpoints elsewhere, for instance in a map by key:
+/// dropping the last handle of an endpoint closes the connection, without further completions.
+/// Clones of a group are handles of the same one. Dropping the last handle removes all members, and
+/// drops the completions that were not taken.
 ///
 /// # Examples
 ///
@@ -95,15 +95,15 @@ impl Group {
 
     /// Adds a connection, whose completions have this `key`.
     ///
-    /// Keys are the application's; they need not differ. What waits in the connection's own channel
-    /// comes first, in its order, then what happens from now on. While the connection is in the
-    /// group, calls that receive ([`recv`](Endpoint::recv),
-    /// [`next_completion`](Endpoint::next_completion) and their forms, also those that wait at this
-    /// moment) return [`Error::Grouped`], its own [`completions`](Endpoint::completions) have
-    /// nothing, and its fd for [`Interest::Readable`](crate::Interest::Readable) tells of the end
-    /// alone. With [`Completion::Disconnected`] it leaves the group by itself.
+    /// The application chooses the keys; they may be equal. Completions that wait in the channel of
+    /// the connection come first, in their order. While the connection is in the group, calls that
+    /// receive ([`recv`](Endpoint::recv), [`next_completion`](Endpoint::next_completion) and their
+    /// variants, also waiting ones) return [`Error::Grouped`], its own
+    /// [`completions`](Endpoint::completions) are empty, and its fd for
+    /// [`Interest::Readable`](crate::Interest::Readable) reports only the end. With
+    /// [`Completion::Disconnected`] it leaves the group by itself.
     ///
-    /// A connection that has ended can be added as long as its end was not taken.
+    /// A connection that has ended can be added until its end is taken.
     ///
     /// # Errors
     ///
@@ -118,8 +118,8 @@ impl Group {
 
     /// Removes a connection, and returns whether it was in this group.
     ///
-    /// What has happened by now may still wait in [`completions`](Self::completions). What happens
-    /// from now on comes through the endpoint again. One that has ended is not in the group.
+    /// Earlier completions may still wait in [`completions`](Self::completions). Later ones come
+    /// through the endpoint again. A connection that has ended is not in the group.
     pub fn remove(&self, endpoint: &Endpoint) -> bool {
         endpoint.leave(&self.inner.queue)
     }
@@ -127,8 +127,8 @@ impl Group {
     /// Returns everything that happens on the connections, each with its connection's key.
     ///
     /// It is for [`crossbeam_channel::select!`], and for threads that wait in
-    /// [`recv`](Receiver::recv) or iterate. Several threads may take from it. It has no end as long
-    /// as the group exists, with or without connections.
+    /// [`recv`](Receiver::recv) or iterate. Several threads may take from it. It does not end while
+    /// the group exists, with or without connections.
     #[must_use]
     pub fn completions(&self) -> &Receiver<(u64, Completion)> {
         self.inner.queue.taker.is_here();

@@ -1,4 +1,4 @@
-/// What an event loop waits for on an [`Endpoint`](crate::Endpoint).
+/// The event of an [`Endpoint`](crate::Endpoint) that an event loop waits for.
 ///
 /// See [`Endpoint::event_fd`](crate::Endpoint::event_fd).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -32,75 +32,68 @@
 //! # }
 //! ```
 //!
-//! # Words
+//! # Terms
 //!
-//! * A **message** is a sequence of bytes that arrives whole or not at all, and in order.
-//! * A **credit** is the right to send one message: the receiver has a receive posted for it. The
-//!   **window** is the number of credits.
-//! * A **grant** renews credits. It travels with messages of the other direction, or alone.
-//! * An **eager** message goes into a buffer that is posted for it; a **large** one is read by its
-//!   receiver from memory that its sender **exposes**.
-//! * The **hello** is what the two sides exchange while they connect; [`Negotiated`] is the result.
-//! * A connection is **drained** when the device has returned all its work requests.
+//! * A **message** is a sequence of bytes that arrives whole or not at all, and in order. A
+//!   received [`Message`] is a view of the buffer in which it arrived.
+//! * A **credit** is the right to send one message, for which the receiver has a buffer posted. The
+//!   **window** ([`Config::receive_window`]) is the number of credits. Dropping a [`Message`]
+//!   returns its credit to the peer; holding it applies backpressure.
+//! * A message up to the **eager size** goes into a posted buffer. A **large** message stays in the
+//!   memory of its sender until the device of the receiver has read it.
+//! * A **completion** ([`Completion`]) reports an event of a connection: a received message, the
+//!   delivery of a message that was sent with an id, the end of an operation, or the end of the
+//!   connection.
+//! * **Close** delivers all messages and reports whether they arrived. Each side gets one
+//!   [`CloseReason`], the first cause of the end.
+//! * **Private data** are bytes that the two sides exchange while they connect.
+//! * The **transport** is RDMA, or TCP if no device serves the address. Both give the same
+//!   guarantees. [`Endpoint::transport`] returns the one in use.
+//! * An **RDMA device** (an adapter, or software RoCE on any network interface) reads and writes
+//!   the memory of a program by itself. The memory must be **registered**: locked, and known to the
+//!   device. A **queue pair** is the end of a connection at the device.
+//! * A [`Region`] is registered memory that the peer reads and writes by [one-sided
+//!   operations](guide::one_sided), without the program of this side.
+//! * An [`Engine`] is a thread that makes and ends connections, and polls those on which no thread
+//!   waits.
+//!
+//! ```text
+//!      your program                                             the peer's program
+//!   ┌─────────────────┐                                      ┌─────────────────┐
+//!   │ Endpoint::send ─┼──┐                                ┌──┼→ Endpoint::recv │
+//!   └─────────────────┘  │ uses a credit                  │  └───────┬─────────┘
+//!   ┌─ connection ───────▼──────┐          ┌─ connection ─┴──────────▼──┐ Message: dropping it
+//!   │ send buffers              │          │ receive buffers (window)   │ returns the credit
+//!   │ [....] [....] [....]      │          │ [....] [####] [....]       │
+//!   └───────────┬───────────────┘          └─────────────▲──────────────┘
+//!               │ work request                           │ work completion
+//!   ┌─ device ──▼───────────────┐   RoCE   ┌─ device ────┴──────────────┐
+//!   │ reads registered memory   ├─────────►│ writes registered memory   │
+//!   └───────────────────────────┘  packets └────────────────────────────┘
+//! ```
 //!
 //! # Guide
 //!
-//! [The guide](guide) has a page for each topic.
+//! [The guide](guide) has eleven pages, from [installing](guide::installing) to
+//! [troubleshooting](guide::troubleshooting) by error text.
 //!
-//! [Concepts](guide::concepts): what the words mean, on one page; when to use something else.
-//!
-//! [Installing](guide::installing): three builds, and what each needs.
-//!
-//! [Connecting](guide::connecting): [`Listener::bind`] and [`Endpoint::connect`] take names and
-//! addresses; [`Connector`] and [`Config`] add time limits, retries and private data.
-//!
-//! [Flow control](guide::flow_control): a received [`Message`] is a view of the buffer that the
-//! device wrote. While it is held it keeps its place in the window, and when all places are taken
-//! the peer's [`send`](Endpoint::send) waits. Nothing is ever dropped.
-//!
-//! [Waiting](guide::waiting): a thread that waits polls by itself. For several connections there
-//! are channels for [`crossbeam_channel::select!`], and file descriptors for event loops.
-//!
-//! [Large messages](guide::large_messages): above the [eager size](Config::eager_size) the receiver
-//! reads a message from the sender's memory, up to 1 GiB by default.
-//!
-//! [Streams](guide::streams): [`Stream`] and [`StreamListener`] carry bytes, with the methods of
-//! [`std::net`].
-//!
-//! [Moving from TCP](guide::moving_from_tcp): from [`std::net`], from tokio, from a protocol with
-//! lengths in front; what is different then.
-//!
-//! [One-sided operations](guide::one_sided) read and write a peer's [`Region`] without the peer's
-//! program.
-//!
-//! [Ending](guide::ending): [`Endpoint::close`] delivers what was sent and reports whether
-//! everything arrived; each side gets one [`CloseReason`]. A process that ends normally closes what
-//! is open first.
-//!
-//! [Sizing](guide::sizing) and [tuning](guide::tuning): memory, thousands of connections, latency,
-//! throughput.
-//!
-//! [Security](guide::security): what protects memory, and what nothing protects.
-//! [Processes](guide::processes): daemons, fork, `Command` and dropped privileges.
-//! [Containers](guide::containers): what they need. [Observing](guide::observing): numbers, a live
-//! view, logs.
-//!
-//! [Troubleshooting](guide::troubleshooting): the texts of errors with causes and remedies.
+//! rdmsg neither encrypts nor authenticates. SECURITY.md in the repository lists the costs that a
+//! hostile peer can cause, and the measures that a program needs.
 //!
 //! # Features
 //!
-//! * `rdma`, on by default: RDMA by librdmacm and libibverbs. The program is linked with them, and
-//!   their headers and libclang are needed to build.
-//! * `dlopen`: RDMA by the same libraries, opened when they are first used. Only Rust is needed to
-//!   build; a program starts where they are not installed, and uses TCP there, or returns
-//!   [`Error::NoRdma`], which names the packages.
+//! * `rdma`, on by default: RDMA by librdmacm and libibverbs, which are opened at their first use.
+//!   Only Rust is needed to build. A program also starts on hosts without these libraries; there it
+//!   uses TCP, or returns [`Error::NoRdma`], which names the packages.
+//! * `linked`: the program is linked with these libraries instead. The build needs their headers
+//!   and libclang. The program does not start without the libraries.
 //! * `tokio`: endpoints, listeners and streams for tasks, in the module `tokio`.
 //! * `axum`, `hyper-util`, `tonic`: the traits of these crates for the types of `tokio`, and a
 //!   connector for clients of HTTP and gRPC.
-//! * `metrics`: [`observe`] can pass its numbers on to the crate `metrics`.
+//! * `metrics`: [`observe`] can pass its numbers to the crate `metrics`.
 //!
-//! With both of the first two it is `dlopen`; with neither there is TCP alone, and no [`cm`],
-//! [`verbs`] and [`rsocket`].
+//! Without the feature `rdma` the crate supports TCP alone, and has no [`cm`], [`verbs`] and
+//! [`rsocket`].
 //!
 //! # Layers below
 //!
@@ -172,128 +165,48 @@ pub use crate::{
     transport_kind::TransportKind,
 };
 
-/// The guide: a page for each topic, from the first connection to the meaning of every error text.
-///
-/// The examples of all pages are compiled.
 pub mod guide {
-    pub mod concepts {
-        #![doc = include_str!("../docs/guide/concepts.md")]
+    //! The guide, in reading order.
+    //!
+    //! 1. [Installing](installing): builds, software RoCE, containers.
+    //! 2. [Connecting](connecting): addresses, transports, time limits, private data.
+    //! 3. [Messages](messages): the window, backpressure, large messages, batches.
+    //! 4. [Waiting](waiting): threads, channels, groups, event loops, tasks.
+    //! 5. [Ending](ending): confirmation of delivery, closing, vanished peers, the exit of a
+    //!    process.
+    //! 6. [Streams](streams): bytes instead of messages; how to move a service from TCP.
+    //! 7. [One-sided operations](one_sided): reading and writing memory of the peer.
+    //! 8. [Tuning](tuning): memory, thousands of connections, latency, throughput.
+    //! 9. [Processes](processes): daemons, fork, `Command`, dropped privileges.
+    //! 10. [Observing](observing): statistics, a live view, logs.
+    //! 11. [Troubleshooting](troubleshooting): error texts with causes and remedies.
+    //!
+    //! The examples of all pages are compiled.
 
-        #[cfg(doc)]
-        use crate::*;
+    macro_rules! pages {
+        ($($page:ident),*) => {
+            $(pub mod $page {
+                #![doc = include_str!(concat!("../docs/guide/", stringify!($page), ".md"))]
+
+                #[cfg(doc)]
+                use crate::*;
+            })*
+        };
     }
 
-    pub mod installing {
-        #![doc = include_str!("../docs/guide/installing.md")]
-
-        #[cfg(doc)]
-        use crate::*;
-    }
-
-    pub mod connecting {
-        #![doc = include_str!("../docs/guide/connecting.md")]
-
-        #[cfg(doc)]
-        use crate::*;
-    }
-
-    pub mod flow_control {
-        #![doc = include_str!("../docs/guide/flow_control.md")]
-
-        #[cfg(doc)]
-        use crate::*;
-    }
-
-    pub mod waiting {
-        #![doc = include_str!("../docs/guide/waiting.md")]
-
-        #[cfg(doc)]
-        use crate::*;
-    }
-
-    pub mod large_messages {
-        #![doc = include_str!("../docs/guide/large_messages.md")]
-
-        #[cfg(doc)]
-        use crate::*;
-    }
-
-    pub mod streams {
-        #![doc = include_str!("../docs/guide/streams.md")]
-
-        #[cfg(doc)]
-        use crate::*;
-    }
-
-    pub mod moving_from_tcp {
-        #![doc = include_str!("../docs/guide/moving_from_tcp.md")]
-
-        #[cfg(doc)]
-        use crate::*;
-    }
-
-    pub mod one_sided {
-        #![doc = include_str!("../docs/guide/one_sided.md")]
-
-        #[cfg(doc)]
-        use crate::*;
-    }
-
-    pub mod ending {
-        #![doc = include_str!("../docs/guide/ending.md")]
-
-        #[cfg(doc)]
-        use crate::*;
-    }
-
-    pub mod sizing {
-        #![doc = include_str!("../docs/guide/sizing.md")]
-
-        #[cfg(doc)]
-        use crate::*;
-    }
-
-    pub mod tuning {
-        #![doc = include_str!("../docs/guide/tuning.md")]
-
-        #[cfg(doc)]
-        use crate::*;
-    }
-
-    pub mod security {
-        #![doc = include_str!("../docs/guide/security.md")]
-
-        #[cfg(doc)]
-        use crate::*;
-    }
-
-    pub mod processes {
-        #![doc = include_str!("../docs/guide/processes.md")]
-
-        #[cfg(doc)]
-        use crate::*;
-    }
-
-    pub mod containers {
-        #![doc = include_str!("../docs/guide/containers.md")]
-
-        #[cfg(doc)]
-        use crate::*;
-    }
-
-    pub mod observing {
-        #![doc = include_str!("../docs/guide/observing.md")]
-
-        #[cfg(doc)]
-        use crate::*;
-    }
-
-    pub mod troubleshooting {
-        #![doc = include_str!("../docs/guide/troubleshooting.md")]
-
-        #[cfg(doc)]
-        use crate::*;
-    }
+    pages!(
+        installing,
+        connecting,
+        messages,
+        waiting,
+        ending,
+        streams,
+        one_sided,
+        tuning,
+        processes,
+        observing,
+        troubleshooting
+    );
 }
 
 /// Runs the example of the README.

@@ -75,7 +75,7 @@ impl Listener {
     /// Listens on an address with the default [`Config`], on the [shared engine](Engine::shared).
     ///
     /// Port 0 takes a free one, which [`local_addr`](Self::local_addr) returns. `0.0.0.0` and
-    /// `[::]` listen on all RDMA devices, also on those that come later.
+    /// `[::]` listen on all RDMA devices, also on later ones.
     ///
     /// # Errors
     ///
@@ -145,7 +145,7 @@ impl Listener {
         self.socket.transports()
     }
 
-    /// Accepts the next connection, waiting for as long as it takes.
+    /// Accepts the next connection, and waits for it without a time limit.
     ///
     /// # Errors
     ///
@@ -219,8 +219,8 @@ impl Listener {
 
     /// Accepts the next connection, for a task.
     ///
-    /// As [`accept`](Self::accept), for futures on any runtime: where there is none, the task is
-    /// woken when there may be. One task at a time waits so; of several, the one that called last.
+    /// As [`accept`](Self::accept), for futures on any runtime: if no connection waits, the task is
+    /// woken when one may wait. One task at a time waits in this way; of several, the last caller.
     ///
     /// # Errors
     ///

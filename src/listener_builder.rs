@@ -80,7 +80,7 @@ impl ListenerBuilder {
 }
 
 impl Listener {
-    /// Returns a builder, beside [`Connector`](crate::Connector) for the other side.
+    /// Returns a builder, the counterpart of [`Connector`](crate::Connector).
     #[must_use]
     pub fn builder() -> ListenerBuilder {
         ListenerBuilder::default()

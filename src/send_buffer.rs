@@ -10,8 +10,8 @@ use crate::transport::OutboundBuffer;
 /// [`Endpoint::buffer`](crate::Endpoint::buffer) makes it,
 /// [`Endpoint::send_owned`](crate::Endpoint::send_owned) sends it, on the same connection only. It
 /// dereferences to its bytes, whose initial content may be anything, for instance that of an
-/// earlier message. No peer can read them before they are sent, nor those that
-/// [`truncate`](Self::truncate) cuts off. Dropping it returns the memory to the connection, which
+/// earlier message. A peer can read them only after they are sent, and never those that
+/// [`truncate`](Self::truncate) removes. Dropping it returns the memory to the connection, which
 /// keeps it for the next one within
 /// [`Config::registration_cache`](crate::Config::registration_cache).
 pub struct SendBuffer {

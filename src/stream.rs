@@ -61,16 +61,17 @@ pub use self::{
 /// * An end of file, [`read`](Read::read) returning 0, means that the peer finished: by
 ///   [`shutdown`](Self::shutdown), or by dropping its stream. A peer that vanished, or exited
 ///   without dropping its stream, is an error.
-/// * Dropping the last handle ends both directions. What was written before is delivered, in the
-///   background; a process that ends normally waits for it (see [the
-///   guide](crate::guide::ending)). What was not read is dropped, without a reset. After a
-///   [`set_linger`](Self::set_linger) with zero the drop is a reset.
+/// * Dropping the last handle ends both directions. Written bytes are delivered in the background;
+///   a process that ends normally waits for that (see [the guide](crate::guide::ending)). Unread
+///   bytes are dropped, without a reset. After a [`set_linger`](Self::set_linger) with zero the
+///   drop is a reset.
 /// * A write to a peer that has closed fails once this side has read to the end. Before that up to
-///   64 KiB are taken, as by a socket, and go nowhere, so that who writes in between reads on.
+///   64 KiB are taken and discarded, as by a socket, so that a program that writes in between can
+///   read on.
 /// * There is a file descriptor for each [interest](Self::event_fd), instead of one for both.
 ///
 /// A stream and an endpoint that meet refuse each other by name. [`Stream::from`] makes a stream of
-/// an endpoint whose peer is one that does the same.
+/// an endpoint if the peer does the same.
 ///
 /// # Examples
 ///
@@ -87,7 +88,7 @@ pub use self::{
 /// ```
 pub struct Stream {
     shared: Local<Shared>,
-    /// What [`BufRead`] lends where another handle might take the original.
+    /// The bytes that [`BufRead`] lends when another handle might take the original.
     lent: Vec<u8>,
 }
 
@@ -103,7 +104,7 @@ struct Shared {
 impl Stream {
     /// Ends a direction, or both.
     ///
-    /// * [`Shutdown::Write`]: the peer reads what was written before, and then the end. Further
+    /// * [`Shutdown::Write`]: the peer reads the bytes written before, and then the end. Further
     ///   writes fail with [`BrokenPipe`](io::ErrorKind::BrokenPipe).
     /// * [`Shutdown::Read`]: reads of this side, also waiting ones, return the bytes that have
     ///   arrived and then 0. The peer does not learn of it. Its later bytes are kept for a read, up
@@ -162,9 +163,9 @@ impl Stream {
             .read_with(|reading, endpoint| reading.peek(endpoint, buf))
     }
 
-    /// Sets how long a read may wait; `None` is for ever, and the default.
+    /// Sets the time limit of reads; `None`, the default, is no limit.
     ///
-    /// One that waited for so long fails with [`WouldBlock`](io::ErrorKind::WouldBlock).
+    /// A read that times out fails with [`WouldBlock`](io::ErrorKind::WouldBlock).
     ///
     /// # Errors
     ///
@@ -173,7 +174,7 @@ impl Stream {
         self.shared.read_timeout.set(timeout)
     }
 
-    /// Sets how long a write may wait for room; `None` is for ever, and the default.
+    /// Sets the time limit of writes that wait for room; `None`, the default, is no limit.
     ///
     /// A write that times out returns the number of bytes taken. It fails with
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if that is 0.
@@ -244,7 +245,7 @@ impl Stream {
         Ok(self.shared.original().endpoint.peer_addr())
     }
 
-    /// Returns what carries the connection.
+    /// Returns the transport of the connection.
     #[must_use]
     pub fn transport(&self) -> TransportKind {
         self.shared.original().endpoint.transport()
@@ -362,8 +363,8 @@ pub(crate) fn read_error(error: Error) -> io::Error {
 impl From<Endpoint> for Stream {
     /// Makes a stream of an endpoint. Its peer has to do the same.
     ///
-    /// Other handles of the endpoint must not be used any more: their messages would be missing in
-    /// the stream, or stand between its bytes.
+    /// Other handles of the endpoint must not be used afterwards: their messages would be missing
+    /// in the stream, or stand between its bytes.
     fn from(endpoint: Endpoint) -> Self {
         endpoint.carry_bytes();
         Self::from_parts(StreamEnd::new(endpoint), Turns::default(), false)
@@ -466,7 +467,7 @@ impl Write for &Stream {
         self.shared.write(parts)
     }
 
-    /// Does nothing: what was written is on its way, or leaves as soon as the peer has room.
+    /// Does nothing: written bytes are in flight, or leave when the peer has room.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -481,7 +482,7 @@ impl Write for Stream {
         (&*self).write_vectored(parts)
     }
 
-    /// Does nothing: what was written is on its way, or leaves as soon as the peer has room.
+    /// Does nothing: written bytes are in flight, or leave when the peer has room.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

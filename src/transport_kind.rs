@@ -1,12 +1,12 @@
 use std::fmt;
 
-/// What carries a connection.
+/// The transport of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TransportKind {
     /// A reliable-connected queue pair of an RDMA device: over RoCE, InfiniBand or iWARP.
     Rdma,
-    /// A TCP connection, on which the library does what the device does over RDMA.
+    /// A TCP connection, on which the library does the work of a device.
     Tcp,
 }
 

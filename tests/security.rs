@@ -1,11 +1,14 @@
-//! The pages on security name the test behind each of their promises: each of these exists.
+//! The pages on security name the tests behind their claims: each of these exists.
 
 use std::{fs, path::Path};
+
+const PAGES: [&str; 2] = ["docs/security-tests.md", "docs/security-numbers.md"];
 
 fn sources(folder: &Path, text: &mut String) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        if path.is_dir() && !path.ends_with("target") {
+        let is_hidden = path.file_name().unwrap().as_encoded_bytes()[0] == b'.';
+        if path.is_dir() && !is_hidden && !path.ends_with("target") {
             sources(&path, text);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             text.push_str(&fs::read_to_string(&path).unwrap());
@@ -13,9 +16,9 @@ fn sources(folder: &Path, text: &mut String) {
     }
 }
 
-/// A test's name is a sentence of at least four words.
-fn tests_of(page: &str) -> Vec<&str> {
-    page.split('`')
+/// A name of a test has at least four words.
+fn tests_of(text: &str) -> Vec<&str> {
+    text.split('`')
         .skip(1)
         .step_by(2)
         .filter(|name| name.matches('_').count() >= 3)
@@ -26,46 +29,31 @@ fn tests_of(page: &str) -> Vec<&str> {
         .collect()
 }
 
+fn page(name: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
+}
+
 #[test]
-fn each_row_of_a_number_names_a_test() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let page = fs::read_to_string(root.join("SECURITY-NUMBERS.md")).unwrap();
-    let rows: Vec<_> = page
-        .lines()
-        .filter(|line| line.starts_with("| ") && !line.starts_with("| number |"))
-        .collect();
-    assert!(rows.len() > 60, "{}", rows.len());
-    for row in rows {
-        assert_eq!(row.matches(" | ").count(), 4, "five cells: {row}");
-        assert!(!tests_of(row).is_empty(), "no test in: {row}");
+fn each_entry_names_a_test() {
+    for (name, least, label) in [(PAGES[0], 35, "Cost: "), (PAGES[1], 80, "Bound: ")] {
+        let text = page(name);
+        let entries: Vec<_> = text.split("\n* **").skip(1).collect();
+        assert!(entries.len() > least, "{name}: {} entries", entries.len());
+        for entry in entries {
+            let (claim, tests) = entry.split_once("\n  - Test").expect(entry);
+            assert!(claim.contains(&format!("\n  - {label}")), "{name}: {entry}");
+            assert!(!tests_of(tests).is_empty(), "{name}: no test in: {entry}");
+        }
     }
 }
 
 #[test]
 fn each_test_that_a_page_names_exists() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut code = String::new();
-    for folder in [
-        "src",
-        "os",
-        "proto",
-        "rsocket",
-        "verbs",
-        "tests",
-        "integration",
-        "rdmsg-cli",
-    ] {
-        sources(&root.join(folder), &mut code);
-    }
-    for (page, least) in [("SECURITY.md", 30), ("SECURITY-NUMBERS.md", 60)] {
-        let text = fs::read_to_string(root.join(page)).unwrap();
-        let named = tests_of(&text);
-        assert!(named.len() > least, "{page}: {named:?}");
-        for name in named {
-            assert!(
-                code.contains(&format!("fn {name}(")),
-                "{page}: no test is named {name}"
-            );
+    sources(Path::new(env!("CARGO_MANIFEST_DIR")), &mut code);
+    for name in PAGES {
+        for test in tests_of(&page(name)) {
+            assert!(code.contains(&format!("fn {test}(")), "{name}: {test}");
         }
     }
 }

@@ -1,9 +1,8 @@
-/// What the devices of both sides can do, beside messages, reads and writes.
+/// The operations that the devices of both sides support in addition to messages, reads and writes.
 ///
 /// An operation that either cannot do is refused with
-/// `Error::NotSupported` before anything is sent, and the connection
-/// goes on. `Endpoint::capabilities` tells it before the first
-/// one. Over TCP everything is possible.
+/// `Error::NotSupported` before anything is sent, and the connection goes on.
+/// `Endpoint::capabilities` returns them. Over TCP all are supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {

@@ -85,7 +85,7 @@ pub enum CloseReason {
     Unreachable(CmStatus),
     /// Establishing the connection failed (event `CONNECT_ERROR`).
     ConnectFailed(CmStatus),
-    /// Nobody listens on this port at the peer.
+    /// No program listens on this port at the peer.
     Refused,
     /// The peer rejected the connection.
     Rejected {
@@ -151,7 +151,8 @@ pub enum CloseReason {
     ReadTimeout,
     /// The peer closed the connection, and everything that it sent has been delivered.
     ///
-    /// A `send` may fail with it while messages still arrive: the peer receives no more.
+    /// A `send` may fail with it while messages still arrive, because the peer has stopped
+    /// receiving.
     PeerClosed,
     /// The peer closed the connection and disconnected before everything that it had sent was read
     /// from its memory: the last `missing` messages are lost. Its `close` failed, or it did not

@@ -1,6 +1,6 @@
 use std::{fmt, ops::AddAssign};
 
-/// What has passed through a connection, or through all of an engine, and what is held right now.
+/// Counters of a connection, or of all connections of an engine, and the amounts that are held.
 ///
 /// Counters begin at 0 when the connection is established. Reading them takes the connection's lock
 /// for a moment and makes no system call.

@@ -17,7 +17,7 @@ use crate::{
     transport_kind::TransportKind,
 };
 
-/// The error of an operation. The text says what to do where that is known.
+/// The error of an operation. The text includes a remedy if one is known.
 ///
 /// [The troubleshooting page](crate::guide::troubleshooting) lists the texts with causes and
 /// remedies. `Debug` prints the same text as `Display`, so that a `main` which returns it shows the
@@ -33,7 +33,7 @@ pub enum Error {
         field: &'static str,
         /// The refused value.
         value: String,
-        /// What is allowed.
+        /// The allowed range.
         allowed: String,
     },
 
@@ -127,13 +127,13 @@ pub enum Error {
     #[error("the peer's receive window is full")]
     WindowFull,
 
-    /// This side has [finished](crate::Endpoint::finish): it sends no more messages.
+    /// This side has [finished](crate::Endpoint::finish): it has sent its last message.
     ///
     /// Nothing was sent; the peer's messages can still be received.
     #[error("nothing more can be sent: this side has finished sending")]
     Finished,
 
-    /// The peer has [finished](crate::Endpoint::finish): it sends no more messages.
+    /// The peer has [finished](crate::Endpoint::finish): it has sent its last message.
     ///
     /// All of its messages were received; this side may go on sending.
     #[error("nothing more will arrive: the peer has finished sending")]
@@ -146,7 +146,7 @@ pub enum Error {
         len: usize,
         /// The longest that fits, in bytes.
         limit: usize,
-        /// What carries it.
+        /// The message of the connection manager that carries it.
         place: &'static str,
     },
 
@@ -185,9 +185,9 @@ pub enum Error {
         "the peer does not allow it: its region allows {allowed}, the operation needs {needed}"
     )]
     NotAllowed {
-        /// What the region allows.
+        /// The rights of the region.
         allowed: RemoteAccess,
-        /// What the operation needs.
+        /// The rights that the operation needs.
         needed: RemoteAccess,
     },
 
@@ -212,7 +212,7 @@ pub enum Error {
         operation: &'static str,
         /// The device's name, or that it is the peer's.
         device: String,
-        /// What it lacks.
+        /// The missing capability.
         because: &'static str,
     },
 
@@ -237,7 +237,7 @@ pub enum Error {
     SharedReceivesExhausted {
         /// The number of buffers.
         total: u32,
-        /// The number of those that are promised to no peer.
+        /// The number that is promised to no peer.
         free: u32,
         /// The number that a connection needs at least.
         needed: u32,

@@ -40,9 +40,9 @@ pub enum Completion {
     ///
     /// It did so by [`write_with_imm`](crate::Endpoint::write_with_imm).
     Immediate(Immediate),
-    /// The peer has [finished](crate::Endpoint::finish): it sends no more messages.
+    /// The peer has [finished](crate::Endpoint::finish): it has sent its last message.
     ///
-    /// It comes after all of the peer's messages, at most once. This side may go on sending.
+    /// It comes after all messages of the peer, at most once. This side may go on sending.
     Finished,
     /// An operation with an id failed, or the connection ended before its outcome was known.
     Failed {
@@ -60,8 +60,8 @@ pub enum Completion {
     /// [full](crate::TrySendError::Full), this comes once when another one may succeed, or fails
     /// for a reason. It is not repeated before it was taken, so a send that is tried after it may
     /// be refused again, and then the next one comes. Calls that wait cause none.
-    /// [`Endpoint::recv`](crate::Endpoint::recv) drops it, and it does not come to programs that
-    /// have asked for the [fd](crate::Interest::Writable) that says the same.
+    /// [`Endpoint::recv`](crate::Endpoint::recv) drops it. Programs that have requested the
+    /// [fd](crate::Interest::Writable) for the same event do not get it.
     Room,
     /// The connection has ended. It comes once, after all other completions.
     Disconnected(CloseReason),
@@ -85,7 +85,7 @@ impl Completion {
     }
 }
 
-/// The immediate data of a peer's [`write_with_imm`](crate::Endpoint::write_with_imm).
+/// The immediate data of a [`write_with_imm`](crate::Endpoint::write_with_imm) of the peer.
 ///
 /// The bytes that the peer wrote are in the region. It occupies one place of the window until it is
 /// dropped, as a [`Message`] does.

@@ -1,11 +1,17 @@
-//! What was taken from the application while there was no room.
+//! Messages that a `send` took while the window was full (`Config::hold_back`).
 //!
-//! A `send` that would wait for nothing but room need not: its message goes into the [`Cork`], as
-//! long as all in there fits one frame, and leaves with the others in there when the peer makes
-//! room. So one that is pressed against the peer's window sends batches. What is taken goes before
-//! whatever is sent later, and before a Finish and a Close; who flushes waits for it.
+//! The message goes into the [`Cork`] if all messages there fit one frame, and leaves with them
+//! when the peer grants credits. So a sender that is faster than its receiver sends batches. Held
+//! messages leave before later ones and before a Finish and a Close, and a flush waits for them.
+//! `try_send` and sends with a bound, an id or memory of their own hold nothing back. Sends in
+//! flight hold nothing back either: most of them are not signalled, so no event would report their
+//! end.
+//!
+//! The sender may not return, and if the engine took the connection over for each pile, its thread
+//! would wake twice. So the engine looks every 1 ms while a connection holds messages.
 //!
 //! The bytes of a stream join in the same way, in several frames up to the size of its send buffer.
+//! Only writes up to 16 KiB join beyond one frame: a copy of a longer write costs more than a wait.
 
 use std::{io::IoSlice, sync::Arc};
 

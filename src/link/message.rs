@@ -7,8 +7,8 @@ use crate::{
 
 /// A received message: a view of the registered buffer that the device wrote, without a copy.
 ///
-/// It dereferences to its bytes. While it is held it occupies its buffer, and with it one place of
-/// the peer's window or, above the eager size, its part of
+/// It dereferences to its bytes. A held message occupies its buffer, and with it one credit of the
+/// peer or, above the eager size, its part of
 /// [`Config::large_memory`](crate::Config::large_memory). Dropping it, in any thread, releases
 /// both. So a receiver slows its peer down by holding messages. [`Message::into_vec`] keeps the
 /// bytes and releases the place. A message stays readable after its connection has ended, and in a

@@ -1,3 +1,12 @@
+//! The items of a listener: connections, or requests.
+//!
+//! The kernel drops a request for which its queue has no room, and the peer repeats it four seconds
+//! later. So the engine requests the longest queue of the kernel, takes requests out of it at once,
+//! and keeps the backlog itself. It rejects requests beyond `Config::backlog` waiting items and
+//! `Config::half_open` connections as busy, and compares the backlog again at the turn of a
+//! request, so the bound is exact. A connection that the program has not taken before the end of
+//! the listener ends by a Failure with a code of its own: its peer knows that no message was seen.
+
 use std::{
     net::SocketAddr,
     os::fd::BorrowedFd,

@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A longer request is not read to its end.
 const LONGEST: usize = 4096;
 
-/// Offers the statistics of this process on a local socket, as long as it exists.
+/// Offers the statistics of this process on a local socket until it is dropped.
 ///
 /// `rdmsg top` shows them. The socket answers HTTP, whatever is asked, with the text of
 /// [`Snapshot::to_prometheus`](super::Snapshot::to_prometheus):
@@ -66,12 +66,12 @@ pub struct Export {
 impl Export {
     /// Starts where `rdmsg top` looks, with the process's id as the name.
     ///
-    /// That is `rdmsg` in `XDG_RUNTIME_DIR`, or in `/run/user/UID`, or, where there is none,
-    /// `/tmp/rdmsg-UID`.
+    /// That is `rdmsg` in `XDG_RUNTIME_DIR` or in `/run/user/UID`, or `/tmp/rdmsg-UID` if neither
+    /// exists.
     ///
     /// # Errors
     ///
-    /// When the folder or the socket cannot be made, or the folder belongs to somebody else.
+    /// When the folder or the socket cannot be made, or the folder belongs to another user.
     pub fn start() -> io::Result<Self> {
         let folder = Self::folder();
         make_private(&folder)?;
@@ -92,7 +92,7 @@ impl Export {
         )
     }
 
-    /// Starts at this path. Who may enter its folder may read the statistics.
+    /// Starts at this path. Users that may enter its folder may read the statistics.
     ///
     /// # Errors
     ///

@@ -5,10 +5,10 @@ use super::{
 
 /// Passes the totals of this process on to the recorder of the crate `metrics`.
 ///
-/// It is to be called now and then, for instance before each scrape. The names are those of
-/// [`Snapshot::to_prometheus`](super::Snapshot::to_prometheus); connections have no metrics of
-/// their own here, as recorders keep what once had a label. Connections are kept track of from the
-/// first call on: call it once before the first of them.
+/// Call it periodically, for instance before each scrape, and once before the first connection,
+/// because it lists only later ones. The names are those of
+/// [`Snapshot::to_prometheus`](super::Snapshot::to_prometheus). Connections have no metrics of
+/// their own here, because recorders never drop a label.
 pub fn record_metrics() {
     enable();
     let snapshot = snapshot();

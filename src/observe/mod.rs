@@ -1,4 +1,4 @@
-//! What passes through the connections of this process: for monitoring, and for `rdmsg top`.
+//! Statistics of the connections of this process: for monitoring, and for `rdmsg top`.
 //!
 //! Nothing is kept track of until a program asks for it, by [`enable`] or an [`Export`]; until then
 //! it costs one atomic load a connection. From then on a connection is listed while a handle of it

@@ -34,14 +34,14 @@ struct Entry {
 /// Keeps a connection in the registry. It leaves when this is dropped.
 pub(crate) struct Registered(Option<u64>);
 
-/// Keeps track of connections from now on.
+/// Starts to keep track of connections.
 ///
-/// Those that are established before are not listed. [`Export`](super::Export) does it as well.
+/// Earlier connections are not listed. [`Export`](super::Export) does the same.
 pub fn enable() {
     ENABLED.store(true, Ordering::Relaxed);
 }
 
-/// Returns what has passed through the connections of this process since [`enable`].
+/// Returns the statistics of the connections of this process since [`enable`].
 #[must_use]
 pub fn snapshot() -> Snapshot {
     lock(REGISTRY.get()).snapshot()

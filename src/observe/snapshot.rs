@@ -6,7 +6,7 @@ use std::{
 
 use crate::{proto::Statistics, transport_kind::TransportKind};
 
-/// What has passed through the connections of this process, at one moment.
+/// The statistics of the connections of this process, at one moment.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Snapshot {
@@ -28,13 +28,13 @@ pub struct ConnectionSnapshot {
     pub peer: SocketAddr,
     /// This side's address.
     pub local: SocketAddr,
-    /// What carries it.
+    /// The transport.
     pub transport: TransportKind,
     /// The time since it was established.
     pub age: Duration,
     /// Whether it has ended, and only its handles are left.
     pub is_closed: bool,
-    /// What has passed through it.
+    /// The statistics of the connection.
     pub statistics: Statistics,
 }
 

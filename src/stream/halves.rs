@@ -20,7 +20,7 @@ impl ReadHalf {
         Self(stream)
     }
 
-    /// Returns the stream, for what concerns both directions.
+    /// Returns the stream, for calls that concern both directions.
     #[must_use]
     pub fn stream(&self) -> &Stream {
         &self.0
@@ -32,7 +32,7 @@ impl WriteHalf {
         Self(stream)
     }
 
-    /// Returns the stream, for what concerns both directions.
+    /// Returns the stream, for calls that concern both directions.
     #[must_use]
     pub fn stream(&self) -> &Stream {
         &self.0

@@ -16,9 +16,9 @@ use crate::{
 /// Clones are handles of the same connection and may be used by several tasks at once. When the
 /// last one is dropped, the connection is closed in the background.
 ///
-/// What does not wait is called on the [`Endpoint`](crate::Endpoint) that
+/// Calls that do not wait are methods of the [`Endpoint`](crate::Endpoint) that
 /// [`get_ref`](Self::get_ref) returns: statistics, `try_recv`, `try_send`, one-sided operations by
-/// `try_read` and `try_write`, `finish`, `abort`. Its calls that wait would block the runtime.
+/// `try_read` and `try_write`, `finish`, `abort`. Its waiting calls would block the runtime.
 ///
 /// # Examples
 ///
@@ -162,8 +162,7 @@ impl Endpoint {
         .await
     }
 
-    /// Sends as many of these messages as there is room for, one after the other, waiting while
-    /// there is room for none, and returns how many.
+    /// Waits for room, sends the messages that fit, in their order, and returns their number.
     ///
     /// As [`try_send_batch`](crate::Endpoint::try_send_batch). A future that is dropped before it
     /// is ready has sent nothing.
@@ -181,8 +180,8 @@ impl Endpoint {
 
     /// Sends the content of `buffer` as one message, without a copy if it is above the eager size.
     ///
-    /// As [`send_owned`](crate::Endpoint::send_owned). Where the future is dropped before it is
-    /// ready nothing was sent, and the buffer is gone.
+    /// As [`send_owned`](crate::Endpoint::send_owned). If the future is dropped before it is ready,
+    /// nothing was sent, and the buffer is gone.
     ///
     /// # Errors
     ///
@@ -208,7 +207,7 @@ impl Endpoint {
         self.inner.start_flush()?.await
     }
 
-    /// Tells the peer that this side sends no more messages: half close.
+    /// Sends Finish, the end of the messages of this side: half close.
     ///
     /// It does not wait. See [`finish`](crate::Endpoint::finish).
     ///
@@ -243,19 +242,19 @@ impl Endpoint {
         self.inner.local_addr()
     }
 
-    /// Returns what carries the connection.
+    /// Returns the transport of the connection.
     #[must_use]
     pub fn transport(&self) -> TransportKind {
         self.inner.transport()
     }
 
-    /// Returns the connection, for what does not wait.
+    /// Returns the connection, for calls that do not wait.
     #[must_use]
     pub fn get_ref(&self) -> &crate::endpoint::Endpoint {
         &self.inner
     }
 
-    /// Returns the connection, for threads. The runtime watches it no more.
+    /// Returns the connection, for threads. The runtime stops watching it.
     #[must_use]
     pub fn into_inner(self) -> crate::endpoint::Endpoint {
         self.inner.leave_runtime();

@@ -57,7 +57,7 @@ impl ReceiveHalf {
         self.endpoint.recv().await
     }
 
-    /// Returns the endpoint, for what concerns both directions.
+    /// Returns the endpoint, for calls that concern both directions.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
@@ -105,7 +105,7 @@ impl SendHalf {
         self.endpoint.send_vectored(parts).await
     }
 
-    /// Returns the endpoint, for what concerns both directions.
+    /// Returns the endpoint, for calls that concern both directions.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint

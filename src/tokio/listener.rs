@@ -90,13 +90,13 @@ impl Listener {
 
     /// Stops listening, as [`close`](crate::Listener::close) does.
     ///
-    /// What was established is still accepted, before [`accept`](Self::accept) returns
+    /// [`accept`](Self::accept) still returns waiting connections, and then
     /// [`Error::ListenerClosed`]. Established connections go on.
     pub fn close(&self) {
         self.inner.close();
     }
 
-    /// Returns the listener, for what does not wait.
+    /// Returns the listener, for calls that do not wait.
     #[must_use]
     pub fn get_ref(&self) -> &crate::listener::Listener {
         &self.inner

@@ -1,8 +1,8 @@
 //! Connections for tasks of a [tokio] runtime (feature `tokio`).
 //!
-//! [`Endpoint`] and [`Listener`] carry whole messages, as those of the crate's root do;
-//! [`Stream`] and [`StreamListener`] stand in for [`tokio::net::TcpStream`]
-//! and [`TcpListener`](::tokio::net::TcpListener), with whatever is made for
+//! [`Endpoint`] and [`Listener`] carry whole messages, like those in the root of the crate;
+//! [`Stream`] and [`StreamListener`] stand in for [`tokio::net::TcpStream`] and
+//! [`TcpListener`](::tokio::net::TcpListener), with whatever is made for
 //! [`AsyncRead`](::tokio::io::AsyncRead) and [`AsyncWrite`](::tokio::io::AsyncWrite): hyper, tonic,
 //! tokio-rustls, the codecs of tokio-util.
 //!

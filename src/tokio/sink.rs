@@ -8,9 +8,10 @@ use crate::error::Error;
 
 /// A [`Sink`](futures_sink::Sink) whose items are messages: see [`SendHalf::into_sink`].
 ///
-/// It holds one item at most. A flush hands that to the connection; whether it has arrived,
-/// [`Endpoint::flush`](super::Endpoint::flush) says. Closing it, or dropping it,
-/// [finishes](super::Endpoint::finish) the direction; what it holds then is lost.
+/// It holds one item at most. A flush hands the item to the connection;
+/// [`Endpoint::flush`](super::Endpoint::flush) reports whether it has arrived. Closing or dropping
+/// the sink [finishes](super::Endpoint::finish) the direction, and an item that it holds then is
+/// lost.
 #[derive(Debug)]
 pub struct MessageSink<T> {
     half: SendHalf,

@@ -76,7 +76,7 @@ impl Stream {
 
     /// Makes a stream of an endpoint. Its peer has to do the same.
     ///
-    /// Other handles of the endpoint must not be used any more.
+    /// Other handles of the endpoint must not be used afterwards.
     ///
     /// # Errors
     ///
@@ -255,7 +255,7 @@ impl Stream {
         Ok(self.read.end().nodelay())
     }
 
-    /// Returns what carries the connection.
+    /// Returns the transport of the connection.
     #[must_use]
     pub fn transport(&self) -> TransportKind {
         self.endpoint().transport()

@@ -1,9 +1,14 @@
 //! The memory that the connections of a process have together for the large messages of their
 //! peers.
 //!
-//! Its lock is the last in any order: nothing else is taken while it is held. Whoever is served is
-//! told through its engine's mailbox, because the thread that gave something back may hold another
-//! connection's locks.
+//! A chunk takes its bytes right before it is read, so a message that does not arrive holds next to
+//! nothing. A chunk without room waits. The hosts that wait take turns, and no host gets more than
+//! three quarters of a bound. Messages that have arrived in part could block each other, so one of
+//! them at a time may exceed the bound until it is complete. Short messages have a reserve.
+//!
+//! The lock is the last in any order: no other lock is taken while it is held. A connection that is
+//! served gets a notice through the mailbox of its engine, because the thread that returned memory
+//! may hold the locks of another connection.
 
 use std::{
     collections::{HashMap, VecDeque},

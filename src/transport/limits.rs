@@ -35,11 +35,11 @@ use crate::{
 pub struct EngineLimits {
     /// The number of bytes that may be pinned for reading at a time.
     ///
-    /// Half of them are for chunks of messages that are being read, each for as long as its read
-    /// takes. The other half is for memory that connections keep registered for later messages, as
-    /// [`Config::registration_cache`](crate::Config::registration_cache) says. Below 8 MiB,
-    /// messages are read in shorter chunks than the usual 1 MiB. No value is too small: one chunk
-    /// of at most 64 KiB is always read.
+    /// Half of them are for chunks of messages, each during its read. The other half is for memory
+    /// that connections keep registered for later messages
+    /// ([`Config::registration_cache`](crate::Config::registration_cache)). Below 8 MiB, messages
+    /// are read in shorter chunks than the usual 1 MiB. No value is too small: one chunk of at most
+    /// 64 KiB is always read.
     ///
     /// Default: a quarter of the limit on locked memory (`ulimit -l`), at most an eighth of the
     /// usable memory, so that there is room for the buffers of connections.

@@ -1,4 +1,15 @@
-//! From the close, or whatever else ends a connection, to the last work request.
+//! From the close, or another end of a connection, to the last work request.
+//!
+//! Closing precedes draining. Each side sends Close and acknowledges the Close of the other while
+//! their queue pairs still work. A message is *delivered* when that acknowledgement has arrived: a
+//! device also acknowledges frames for a process that never reads them, and never acknowledges a
+//! frame if its queue pair fails right after it. The side that closed first disconnects when its
+//! own acknowledgement is at the device of the peer; the other side waits for that. A Close is
+//! acknowledged when everything was read, and the disconnect waits for the large messages of both
+//! sides.
+//!
+//! Draining ends with a marker behind the last work request of each queue. Counting completions
+//! would not suffice, because an unsignalled send that succeeded before the error never completes.
 
 use std::time::{Duration, Instant};
 

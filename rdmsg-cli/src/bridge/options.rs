@@ -8,29 +8,27 @@ use crate::Cli;
 
 /// Carries plain TCP connections over RDMA
 ///
-/// For programs that nobody changes: one bridge stands beside the clients, and one beside the
-/// service. What clients send to the first goes over RDMA to the second, and from there to the
-/// service, byte by byte, in both directions. One end of a bridge is a plain TCP socket, and the
-/// other a stream of rdmsg:
+/// For programs that stay unchanged. One bridge runs on the host of the clients, and one on the
+/// host of the service. They carry the bytes of each connection over RDMA, in both directions. One
+/// end of a bridge is a plain TCP socket, and the other a stream of rdmsg:
 ///
-///   tcp://HOST:PORT        a plain TCP socket, of a program that knows nothing of rdmsg
+///   tcp://HOST:PORT        a plain TCP socket, of a program without rdmsg
 ///   rdma://HOST:PORT       a stream of rdmsg over RDMA; HOST is an address of an RDMA device
-///   rdmsg://HOST:PORT      a stream of rdmsg over RDMA where there is a device for the address,
-///                          and over TCP otherwise
-///   rdmsg+tcp://HOST:PORT  a stream of rdmsg over TCP: rdmsg's own protocol on a TCP socket, for
+///   rdmsg://HOST:PORT      a stream of rdmsg over RDMA if a device serves the address, or over TCP
+///   rdmsg+tcp://HOST:PORT  a stream of rdmsg over TCP: its own protocol on a TCP socket, for
 ///                          hosts without RDMA
 ///
-/// A side that finishes sending (half close) is passed on, and so is a reset: it ends the other
-/// side as an error, not as an end of file. A reader that is slow stops the writer. What listens
-/// with 0.0.0.0 listens on all addresses, and port 0 chooses a free one, which is printed.
+/// A bridge passes on the end of a direction (half close), and a reset, which ends the other side
+/// with an error, not with an end of file. A slow reader stops the writer. 0.0.0.0 listens on all
+/// addresses, and port 0 chooses a free port, which is printed.
 ///
-/// SIGUSR1 prints the counters: connections open now; in total; refused, because there were
-/// --max-connections; failed, because the target was not reached or a side ended with an error; and
-/// the bytes to the target, and back. SIGINT and SIGTERM end the bridge: it stops listening, and
-/// connections may go on for --drain seconds; what is left then is reset, and the bridge ends
-/// with 0. A second signal ends it at once, with 128 and the signal's number. It ends with 1
-/// when it cannot start or go on, and with 2 for a wrong command line. RUST_LOG says what is logged
-/// to stderr, and is `warn`.
+/// SIGUSR1 prints the counters: open connections; all connections; refused ones, beyond
+/// --max-connections; failed ones, whose target was not reached or of which a side ended with an
+/// error; and the bytes to the target, and back. After SIGINT and SIGTERM the bridge stops
+/// listening, gives connections --drain seconds, resets the others, and exits with 0. A second
+/// signal ends it at once, with 128 and the number of the signal. It exits with 1 if it cannot
+/// start or go on, and with 2 for a wrong command line. RUST_LOG sets the level of the log on
+/// stderr; the default is `warn`.
 #[derive(Args, Debug)]
 #[command(
     verbatim_doc_comment,
@@ -47,11 +45,11 @@ Examples:
     redis-cli -p 6380 ping"
 )]
 pub(crate) struct Options {
-    /// Where connections come in.
+    /// The address on which it accepts connections.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Address,
 
-    /// Where they go.
+    /// The address to which it connects.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) to: Address,
 

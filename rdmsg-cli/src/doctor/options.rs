@@ -4,17 +4,17 @@ use clap::Args;
 
 use crate::duration::positive;
 
-/// Finds out why RDMA does not work, and says what mends it
+/// Finds out why RDMA does not work, and prints the commands that mend it
 ///
-/// Looks at the kernel's modules, the device files and their rights, devices, ports, addresses, the
+/// Checks the kernel's modules, the device files and their rights, devices, ports, addresses, the
 /// MTU, the limits of locked memory and open files, driver libraries and the firewall, and sends a
-/// message over each device to this host itself. With PEER, a host that runs `rdmsg serve`, it goes
-/// on step by step: route, TCP, what the peer finds out about itself, both MTUs, an RDMA
-/// connection, and messages of several sizes; and says at which step that fails, on whose side.
+/// message over each device to this host itself. With PEER, a host that runs `rdmsg serve`, it also
+/// checks step by step the route, TCP, the findings of the peer about itself, both MTUs, an RDMA
+/// connection, and messages of several sizes, and names the step and the side that fail.
 ///
-/// Each finding comes with why it matters and the commands that mend it, as they are to be typed:
-/// first for now, then what makes it last. Nothing is changed without --fix. What is to be typed at
-/// the peer is what the peer says of itself: read it before you type it.
+/// Each finding has the reason and the commands that mend it: first for this moment, then for good.
+/// Nothing is changed without --fix. Commands for the peer come from the peer: read them before you
+/// type them.
 ///
 /// It ends with 0 if nothing is wrong, 3 if something works less well than it could, 4 if RDMA does
 /// not work, 1 if the examination itself failed, and 2 for a wrong command line.
@@ -35,7 +35,7 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(super) json: bool,
 
-    /// Leave out what is as it should be.
+    /// Show problems only.
     #[arg(long, short)]
     pub(super) quiet: bool,
 

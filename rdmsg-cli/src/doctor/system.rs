@@ -1,7 +1,7 @@
 use std::{path::Path, process::Command};
 
-/// The folders with commands of the system. The doctor may run as root, whose `PATH` may name folders
-/// of other users, or lack some of these.
+/// The folders with commands of the system. The doctor may run as root, whose `PATH` may name
+/// folders of other users, or lack some of these.
 const FOLDERS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 /// Returns a command of the system by its absolute path, or `None` if it is not installed.

@@ -4,10 +4,10 @@ use clap::Args;
 
 use crate::{carrier::Carrier, duration::positive, measure::Size};
 
-/// Sends messages to `rdmsg serve` and measures how long it takes until they come back
+/// Sends messages to `rdmsg serve` and measures the time until they come back
 ///
-/// On a connection no message is ever lost: what can be lost is the connection, and that is said.
-/// Then a new one is made, once an interval, and the next message goes over it.
+/// A connection never loses a message. If the connection itself is lost, ping reports that, makes a
+/// new one, once an interval, and sends the next message over it.
 ///
 /// It ends with 0 if every message came back over one connection, 1 otherwise, and 2 for a wrong
 /// command line. An interrupt (ctrl-c) ends it with the summary.
@@ -40,7 +40,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = positive)]
     pub(super) timeout: Duration,
 
-    /// What to go over.
+    /// The transport.
     #[arg(long, value_enum, ignore_case = true, default_value_t = Carrier::Auto)]
     pub(super) transport: Carrier,
 

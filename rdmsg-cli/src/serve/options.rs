@@ -4,14 +4,14 @@ use crate::{carrier::Carrier, measure::Size};
 
 /// Serves ping, bench and the doctor of other hosts
 ///
-/// Listens over RDMA and over TCP on the same port. What a connection is for its first message
-/// says: messages come back (ping, bench), or are received and dropped (bench), or what this host
-/// finds out about itself is sent (doctor).
+/// Listens over RDMA and over TCP on the same port. The first message of a connection has its
+/// purpose: messages come back (ping, bench), or are received and dropped (bench), or the findings
+/// of this host about itself are sent (doctor).
 ///
-/// Whoever reaches the port may use all of it: bytes of any content cost this host time, and the
-/// examination tells names and addresses of devices and network interfaces, limits, and whether the
-/// firewall drops RoCE. It is for a network in which that is no secret, and for as long as it is
-/// needed.
+/// Every host that reaches the port may use all of it: messages cost this host time, and the
+/// findings contain names and addresses of devices and network interfaces, limits, and whether the
+/// firewall drops RoCE. Run it only in a network in which these are no secrets, and only while you
+/// need it.
 #[derive(Args, Debug)]
 #[command(
     verbatim_doc_comment,
@@ -25,7 +25,7 @@ pub(crate) struct Options {
     #[arg(default_value = "0.0.0.0:7471")]
     pub(super) addresses: Vec<String>,
 
-    /// What to listen over.
+    /// The transports.
     #[arg(long, value_enum, ignore_case = true, default_value_t = Carrier::Auto)]
     pub(super) transport: Carrier,
 

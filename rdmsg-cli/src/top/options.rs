@@ -31,7 +31,7 @@ pub(crate) struct Options {
     #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = positive)]
     pub(super) interval: Duration,
 
-    /// What comes first.
+    /// The order of the connections.
     #[arg(long, value_enum, default_value_t = Order::Bytes)]
     pub(super) sort: Order,
 

@@ -10,12 +10,12 @@ use crate::remote_access::RemoteAccess;
 /// [`remote`](Self::remote) for access; a right that it does not have cannot be used.
 ///
 /// A peer with the right to write may change bytes at any time, so there are no references into the
-/// memory: bytes are copied in and out. The two programs must agree on who accesses which bytes
-/// when, for instance by messages or by [`write_with_imm`](crate::Endpoint::write_with_imm).
+/// memory: bytes are copied in and out. The two programs must agree on their accesses, for instance
+/// by messages or by [`write_with_imm`](crate::Endpoint::write_with_imm).
 ///
 /// Clones are handles of the same region. It is deregistered when the last one is dropped and the
-/// operations of this side that use it are done. After that a peer's operation on it fails, and
-/// ends the connection on which it was started.
+/// operations of this side that use it are done. After that an operation of the peer on it fails,
+/// and ends the connection on which it was started.
 #[derive(Clone)]
 pub struct Region {
     pub(crate) memory: Registration,
@@ -52,7 +52,7 @@ impl Region {
         self.memory.copy_out(offset, bytes);
     }
 
-    /// Returns what a peer needs to access the region: send it in a message.
+    /// Returns the description with which a peer accesses the region: send it in a message.
     #[must_use]
     pub fn remote(&self) -> RemoteRegion {
         RemoteRegion {
@@ -134,7 +134,7 @@ impl RemoteRegion {
 impl TryFrom<&[u8]> for RemoteRegion {
     type Error = TryFromSliceError;
 
-    /// Returns the remote region that [`to_bytes`](Self::to_bytes) wrote, from as many bytes.
+    /// Returns the remote region that [`to_bytes`](Self::to_bytes) wrote.
     fn try_from(bytes: &[u8]) -> Result<Self, TryFromSliceError> {
         bytes.try_into().map(Self::from_bytes)
     }

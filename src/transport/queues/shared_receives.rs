@@ -5,6 +5,14 @@
 //! outlives the queue (field order), and because a buffer belongs to the device from
 //! [`SharedReceives::post`] until its completion is polled, and then to the connection that polled
 //! it, which is its [holder](SharedReceives::take) until it posts it again.
+//!
+//! A message may outlive its connection, so its buffer returns to the pool. After the end of a
+//! queue pair all buffers of its holder are posted again, except those of messages that the
+//! application has. Frames of a connection that is being drained, or that has violated the
+//! protocol, return as soon as they are polled. Before a queue pair is destroyed its completion
+//! queue is read to the end, because a driver may discard completions of a destroyed queue pair,
+//! and with them the knowledge which buffers it held. If a driver does not report a receive that
+//! was in progress then, the pool has one buffer less until its last connection ends.
 #![allow(unsafe_code)]
 
 use std::{
